@@ -1,1 +1,15 @@
-//! Room `sys`.
+//! The system calls that onecopy needs and rustix lacks, thin and safe.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`memfd`] | sealed anonymous files that two processes map, made and verified |
+//! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
+//! | [`spans`] | pread, writev and sendmsg on such views |
+//! | [`futex`] | wait and wake on a word that processes share |
+//! | [`load`] | how many tasks want a CPU right now |
+
+pub mod futex;
+pub mod load;
+pub mod map;
+pub mod memfd;
+pub mod spans;

@@ -1,1 +1,21 @@
-//! Room `unix`.
+//! Unix sockets over shared memory.
+#![forbid(unsafe_code)]
+
+mod config;
+mod error;
+mod flags;
+mod listener;
+mod name;
+mod stats;
+mod stream;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+
+pub use config::{Carrier, Config, Credentials, Path, Transport, Wait};
+pub use error::{Error, Op, Result};
+pub use flags::{RecvFlags, SendFlags};
+pub use listener::Listener;
+pub use name::Name;
+pub use onecopy_copy::{Policy, Reader};
+pub use stats::Stats;
+pub use stream::{Slot, Stream, View};

@@ -1,0 +1,95 @@
+//! The atomics: std's, or loom's under `--cfg loom`.
+//!
+//! Newtypes rather than re-exports, so that clippy can tell them from std's own, which it refuses everywhere
+//! else. They have the layout of the integer, so that they may lie in memory that processes share.
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "this is the facade")]
+
+#[cfg(loom)]
+use loom::sync::atomic as imp;
+#[cfg(not(loom))]
+use std::sync::atomic as imp;
+pub use std::sync::atomic::Ordering;
+
+macro_rules! atomic {
+    ($name:ident, $int:ty) => {
+        #[doc = concat!("An atomic `", stringify!($int), "`.")]
+        #[derive(Debug, Default)]
+        #[cfg_attr(not(loom), repr(transparent))]
+        pub struct $name(imp::$name);
+
+        impl $name {
+            /// With a first value.
+            #[inline]
+            pub fn new(value: $int) -> Self {
+                Self(imp::$name::new(value))
+            }
+
+            /// Reads.
+            #[inline]
+            pub fn load(&self, order: Ordering) -> $int {
+                self.0.load(order)
+            }
+
+            /// Writes.
+            #[inline]
+            pub fn store(&self, value: $int, order: Ordering) {
+                self.0.store(value, order);
+            }
+
+            /// Writes, and returns what was there.
+            #[inline]
+            pub fn swap(&self, value: $int, order: Ordering) -> $int {
+                self.0.swap(value, order)
+            }
+
+            /// Writes `new` if `current` is there; returns what was there, Err if it was not `current`.
+            ///
+            /// # Errors
+            ///
+            /// What was there instead of `current`.
+            #[inline]
+            pub fn compare_exchange(
+                &self,
+                current: $int,
+                new: $int,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$int, $int> {
+                self.0.compare_exchange(current, new, success, failure)
+            }
+
+            /// Adds, wrapping; returns what was there.
+            #[inline]
+            pub fn fetch_add(&self, value: $int, order: Ordering) -> $int {
+                self.0.fetch_add(value, order)
+            }
+        }
+    };
+}
+
+atomic!(AtomicU32, u32);
+atomic!(AtomicU64, u64);
+atomic!(AtomicUsize, usize);
+
+#[cfg(not(loom))]
+impl AtomicU32 {
+    /// The atomic itself, whose address futex(2) wants.
+    pub fn as_raw(&self) -> &imp::AtomicU32 {
+        &self.0
+    }
+}
+
+/// An atomic fence.
+#[inline]
+pub fn fence(order: Ordering) {
+    imp::fence(order);
+}
+
+/// Tells the CPU (or loom's scheduler) that this thread waits for another one.
+#[inline]
+pub fn spin_loop() {
+    #[cfg(loom)]
+    loom::thread::yield_now();
+    #[cfg(not(loom))]
+    std::hint::spin_loop();
+}

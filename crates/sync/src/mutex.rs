@@ -1,0 +1,181 @@
+//! A mutex whose word may lie in memory that processes share.
+
+use crate::atomic::{AtomicU32, Ordering};
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::time::{Duration, Instant};
+
+/// Nobody holds it.
+const FREE: u32 = 0;
+/// Somebody holds it, nobody sleeps.
+const HELD: u32 = 1;
+/// Somebody holds it, and somebody may be asleep on the word.
+const CONTENDED: u32 = 2;
+
+/// Mutual exclusion over `T`: one futex word (three states, as in Drepper's "Futexes are tricky"), no pointer
+/// and no poison. A holder that panics leaves the value as it was at that moment.
+pub struct Mutex<T> {
+    word: AtomicU32,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the word lets one thread at a time reach the value, so `T: Send` is enough, as for std's Mutex.
+unsafe impl<T: Send> Send for Mutex<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Mutex<T> {}
+
+impl<T> Mutex<T> {
+    /// A free mutex.
+    pub fn new(value: T) -> Mutex<T> {
+        Mutex { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock if nobody holds it.
+    #[inline]
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        // Acquire pairs with the Release swap in `unlock`: what the last holder wrote is seen.
+        self.word
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
+            .then(|| MutexGuard { mutex: self })
+    }
+
+    /// Takes the lock, sleeping as long as it takes.
+    #[inline]
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        match self.try_lock() {
+            Some(guard) => guard,
+            None => self.lock_slow(None).unwrap_or_else(|| unreachable!("no limit was given")),
+        }
+    }
+
+    /// Takes the lock, sleeping at most `limit`; None when that was not enough.
+    pub fn lock_for(&self, limit: Duration) -> Option<MutexGuard<'_, T>> {
+        self.try_lock().or_else(|| self.lock_slow(Some((Instant::now(), limit))))
+    }
+
+    #[cold]
+    fn lock_slow(&self, limit: Option<(Instant, Duration)>) -> Option<MutexGuard<'_, T>> {
+        loop {
+            // Whoever passes here has to assume sleepers: it takes the lock as CONTENDED, and its unlock wakes
+            // one. Acquire pairs with the Release swap in `unlock`.
+            if self.word.swap(CONTENDED, Ordering::Acquire) == FREE {
+                return Some(MutexGuard { mutex: self });
+            }
+            let left = match limit {
+                Some((start, limit)) => Some(crate::clock::remaining(start, limit)?),
+                None => None,
+            };
+            self.wait(left);
+        }
+    }
+
+    #[cfg(not(loom))]
+    fn wait(&self, left: Option<Duration>) {
+        // Whatever it returns, the loop looks at the word and at the clock again.
+        let _ = onecopy_sys::futex::wait(self.word.as_raw(), CONTENDED, left);
+    }
+
+    #[cfg(loom)]
+    fn wait(&self, _left: Option<Duration>) {
+        loom::thread::yield_now();
+    }
+
+    #[inline]
+    fn unlock(&self) {
+        // Release pairs with the Acquire of the next `try_lock` or `lock_slow`.
+        if self.word.swap(FREE, Ordering::Release) == CONTENDED {
+            #[cfg(not(loom))]
+            onecopy_sys::futex::wake(self.word.as_raw(), 1);
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.try_lock() {
+            Some(value) => f.debug_tuple("Mutex").field(&*value).finish(),
+            None => f.write_str("Mutex(held)"),
+        }
+    }
+}
+
+/// The value, until dropped.
+pub struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: a guard exists for one holder at a time.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: a guard exists for one holder at a time, and it is borrowed mutably.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T> Drop for MutexGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.mutex.unlock();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thousand_increments_from_four_threads_are_all_there() {
+        let mutex = Mutex::new(0u64);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        *mutex.lock() += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(*mutex.lock(), 4000);
+    }
+
+    #[test]
+    fn a_held_lock_is_refused_and_times_out() {
+        let mutex = Mutex::new(());
+        let guard = mutex.lock();
+        assert!(mutex.try_lock().is_none());
+        assert!(mutex.lock_for(Duration::from_millis(5)).is_none());
+        drop(guard);
+        assert!(mutex.lock_for(Duration::from_millis(5)).is_some());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+
+    #[test]
+    fn one_holder_at_a_time_and_nobody_is_left_asleep() {
+        loom::model(|| {
+            let mutex = Arc::new(Mutex::new(0u32));
+            let other = {
+                let mutex = mutex.clone();
+                loom::thread::spawn(move || *mutex.lock() += 1)
+            };
+            *mutex.lock() += 1;
+            other.join().unwrap();
+            assert_eq!(*mutex.lock(), 2);
+        });
+    }
+}

@@ -1,0 +1,161 @@
+//! When to spin, and for how long.
+//!
+//! Spinning saves the 3-5 us of a sleep and a wake-up when the peer answers soon, and burns a CPU that the
+//! peer may need when it does not. So a wait spins only while the machine has a CPU to spare, and only as
+//! long as that has lately paid.
+
+use crate::atomic::spin_loop;
+use std::time::{Duration, Instant};
+
+/// Longest spin, in nanoseconds: a sleep and a wake-up cost about 5 us on each side, and past a few times
+/// that the latency saved is small beside the wait itself.
+const LONGEST: u32 = 50_000;
+/// Where a fresh socket begins.
+const FIRST: u32 = 20_000;
+/// Below this a spin is given up altogether.
+const SHORTEST: u32 = 1_000;
+/// A budget of zero is tried again after so many waits.
+const RETRY: u32 = 64;
+
+/// How a blocking call waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// Spin while another CPU is idle and as long as it has lately paid, then sleep.
+    #[default]
+    Adaptive,
+    /// Sleep at once.
+    Block,
+    /// Spin until there is something, with 100% of a CPU.
+    Spin,
+}
+
+/// What one direction of a socket has learnt about its waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Adaptive {
+    /// Nanoseconds the next wait may spin.
+    budget: u32,
+    /// Waits since the budget fell to zero.
+    idle_waits: u32,
+}
+
+impl Default for Adaptive {
+    fn default() -> Self {
+        Adaptive { budget: FIRST, idle_waits: 0 }
+    }
+}
+
+impl Adaptive {
+    /// Nanoseconds that the wait which begins now may spin; 0: sleep at once.
+    pub fn budget(&mut self) -> u32 {
+        if self.budget == 0 {
+            self.idle_waits += 1;
+            if self.idle_waits < RETRY {
+                return 0;
+            }
+            self.idle_waits = 0;
+            return SHORTEST;
+        }
+        if gate::is_open() { self.budget } else { 0 }
+    }
+
+    /// The wait is over after `took` in all, whether by spinning or by sleeping.
+    pub fn learn(&mut self, took: Duration) {
+        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        if took <= LONGEST {
+            // A spin of this length would have met it (or did): aim at four times, moving half way.
+            let aim = took.saturating_mul(4).clamp(SHORTEST, LONGEST);
+            self.budget = (self.budget / 2 + aim / 2).max(SHORTEST);
+        } else {
+            self.budget = if self.budget / 2 < SHORTEST { 0 } else { self.budget / 2 };
+        }
+    }
+}
+
+/// Spins until `ready` says true or `budget` nanoseconds have gone. Returns whether it became true.
+#[inline]
+pub fn until(budget: u32, mut ready: impl FnMut() -> bool) -> bool {
+    // The first rounds look at the line as fast as it can come: `pause` costs 40-140 cycles on x86.
+    for _ in 0..64 {
+        if ready() {
+            return true;
+        }
+    }
+    let start = Instant::now();
+    loop {
+        for _ in 0..16 {
+            if ready() {
+                return true;
+            }
+            spin_loop();
+        }
+        if start.elapsed().as_nanos() >= u128::from(budget) {
+            return ready();
+        }
+    }
+}
+
+/// Whether the machine has a CPU to spare, asked at most once in [`gate::FRESH_MS`].
+mod gate {
+    use crate::atomic::{AtomicU64, Ordering::Relaxed};
+    use crate::clock::coarse_ms;
+    use onecopy_sys::load;
+    use std::sync::OnceLock;
+
+    /// How long an answer holds, in milliseconds.
+    const FRESH_MS: u64 = 4;
+
+    struct Gate {
+        cpus: usize,
+        asked_ms: AtomicU64,
+        open: AtomicU64,
+    }
+
+    pub(super) fn is_open() -> bool {
+        static GATE: OnceLock<Gate> = OnceLock::new();
+        let gate = GATE.get_or_init(|| Gate {
+            cpus: load::cpus_allowed(),
+            asked_ms: Default::default(),
+            open: Default::default(),
+        });
+        if gate.cpus < 2 {
+            return false;
+        }
+        // Both relaxed: the answer is a guess either way, and a torn pair only makes it an older guess.
+        let now = coarse_ms();
+        if now.wrapping_sub(gate.asked_ms.load(Relaxed)) >= FRESH_MS {
+            gate.asked_ms.store(now, Relaxed);
+            // The caller runs and its peer may: beyond that, somebody waits for a CPU that a spin would hold.
+            let open = load::running_tasks().is_none_or(|running| running <= load::cpus_online());
+            gate.open.store(u64::from(open), Relaxed);
+        }
+        gate.open.load(Relaxed) == 1
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_waits_keep_the_spin_and_long_ones_end_it() {
+        let mut adaptive = Adaptive::default();
+        for _ in 0..20 {
+            adaptive.learn(Duration::from_micros(1));
+        }
+        assert!((SHORTEST..=8_000).contains(&adaptive.budget), "{}", adaptive.budget);
+        for _ in 0..20 {
+            adaptive.learn(Duration::from_millis(10));
+        }
+        assert_eq!(adaptive.budget, 0);
+        let tries = (0..RETRY * 2).filter(|_| adaptive.budget() > 0).count();
+        assert_eq!(tries, 2, "a spin is tried again now and then");
+        adaptive.learn(Duration::from_micros(2));
+        assert!(adaptive.budget >= SHORTEST);
+    }
+
+    #[test]
+    fn a_spin_ends_by_itself() {
+        assert!(!until(10_000, || false));
+        assert!(until(10_000, || true));
+    }
+}

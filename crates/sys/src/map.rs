@@ -1,0 +1,166 @@
+//! Shared mappings, and views into them.
+
+use rustix::fd::AsFd;
+use rustix::io;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// A shared mapping of a sealed memfd. Unmapped when dropped.
+///
+/// Invariant: `base..base + len` is mapped readable and writable for as long as the value lives, and the file
+/// behind it can neither shrink nor be of a kind that faults (see [`crate::memfd::verify`]).
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is a range of addresses; it is the accessors that say what may race.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method hands out a reference to the bytes.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `fd`, readable and writable. The caller has made or verified the memfd
+    /// ([`crate::memfd`]), `len` is its size.
+    ///
+    /// # Errors
+    ///
+    /// What mmap(2) says: ENOMEM at vm.max_map_count or out of address space.
+    pub fn new(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
+        // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                fd,
+                0,
+            )?
+        };
+        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len })
+    }
+
+    /// The first byte. Valid for `len()` bytes while `self` lives.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is mapped (never: mmap refuses it).
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A view of `len` bytes from `offset`.
+    ///
+    /// # Panics
+    ///
+    /// When the range is not inside the mapping.
+    pub fn span(&self, offset: usize, len: usize) -> Span<'_> {
+        assert!(offset <= self.len && len <= self.len - offset, "span outside of the mapping");
+        // SAFETY: just checked to be inside the mapping.
+        Span { ptr: unsafe { self.base.as_ptr().add(offset) }, len, life: PhantomData }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `len` are what mmap gave, and views borrow `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        debug_assert_eq!(unmapped, Ok(()));
+    }
+}
+
+/// A view of bytes that another process may be writing: an address and a length, never a `&[u8]`.
+///
+/// Invariant: `ptr..ptr + len` stays mapped readable and writable for `'a`.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    ptr: *mut u8,
+    len: usize,
+    life: PhantomData<&'a u8>,
+}
+
+// SAFETY: as for `Mapping`: an address and a length, and races on the bytes are the business of who reads.
+unsafe impl Send for Span<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Span<'_> {}
+
+impl<'a> Span<'a> {
+    /// A view of nothing.
+    pub const EMPTY: Span<'static> = Span { ptr: NonNull::dangling().as_ptr(), len: 0, life: PhantomData };
+
+    /// A view of ordinary memory, so that buffers of either kind take one path.
+    pub fn of(bytes: &'a mut [u8]) -> Span<'a> {
+        Span { ptr: bytes.as_mut_ptr(), len: bytes.len(), life: PhantomData }
+    }
+
+    /// The address.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// Bytes in view.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is in view.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The part from `from`, at most `max` bytes of it; shorter or empty where the view ends before.
+    pub fn slice(&self, from: usize, max: usize) -> Span<'a> {
+        let from = from.min(self.len);
+        // SAFETY: `from` is inside the view or one past it.
+        Span { ptr: unsafe { self.ptr.add(from) }, len: max.min(self.len - from), life: PhantomData }
+    }
+}
+
+/// What a ring gives out: at most two views, the second one from the wrap on.
+pub type Spans<'a> = [Span<'a>; 2];
+
+/// Bytes in both views.
+pub fn total(spans: &Spans<'_>) -> usize {
+    spans[0].len() + spans[1].len()
+}
+
+/// The part from byte `from`, at most `max` bytes of it.
+pub fn slice<'a>(spans: &Spans<'a>, from: usize, max: usize) -> Spans<'a> {
+    let first = spans[0].slice(from, max);
+    let second = spans[1].slice(from.saturating_sub(spans[0].len()), max - first.len());
+    [first, second]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_of_two_spans_cover_what_one_would() {
+        let mut bytes: Vec<u8> = (0..20).collect();
+        let whole = Span::of(&mut bytes);
+        for cut in 0..=20 {
+            let spans = [whole.slice(0, cut), whole.slice(cut, 20)];
+            assert_eq!(total(&spans), 20);
+            for from in 0..=20 {
+                for max in 0..=20 {
+                    let part = slice(&spans, from, max);
+                    assert_eq!(total(&part), max.min(20 - from), "cut {cut} from {from} max {max}");
+                    let first = if part[0].is_empty() { part[1] } else { part[0] };
+                    if !first.is_empty() {
+                        assert_eq!(first.as_ptr() as usize - whole.as_ptr() as usize, from);
+                    }
+                }
+            }
+        }
+    }
+}

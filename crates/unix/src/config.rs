@@ -1,0 +1,88 @@
+//! What a socket is made with.
+
+use onecopy_copy::{Policy, Reader};
+pub use onecopy_sync::spin::Wait;
+
+/// Which way the bytes may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Shared memory where the peer can, else the kernel.
+    #[default]
+    Auto,
+    /// The kernel's AF_UNIX only.
+    Kernel,
+}
+
+/// Which way the bytes of one direction take at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// The kernel's AF_UNIX socket.
+    Kernel,
+    /// The ring in shared memory.
+    SharedMemory,
+}
+
+/// Where both directions of a stream run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// What is sent.
+    pub send: Carrier,
+    /// What is received.
+    pub receive: Carrier,
+}
+
+impl Path {
+    /// Whether both directions run over shared memory.
+    pub fn is_shared_memory(&self) -> bool {
+        self.send == Carrier::SharedMemory && self.receive == Carrier::SharedMemory
+    }
+}
+
+/// What a socket is made with. `Config::default()` is right for most.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// What SO_RCVBUF would be set to, in bytes; doubled as Linux does. None: the default.
+    pub receive_buffer: Option<usize>,
+    /// What SO_SNDBUF would be set to, in bytes; doubled as Linux does. None: the default. A direction's
+    /// ring has the larger of its sender's send buffer and its receiver's receive buffer: programs
+    /// that tune only SO_SNDBUF, which alone counts on Linux, get what they asked for.
+    pub send_buffer: Option<usize>,
+    /// Largest ring in bytes that this end makes or accepts.
+    pub max_ring: usize,
+    /// Which stores copies into the ring use.
+    pub policy: Policy,
+    /// Who reads what this end sends.
+    pub reader: Reader,
+    /// How blocking calls wait.
+    pub wait: Wait,
+    /// Which way the bytes may take.
+    pub transport: Transport,
+    /// Connections that may wait for accept (listeners only).
+    pub backlog: u32,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            receive_buffer: None,
+            send_buffer: None,
+            max_ring: 1 << 30,
+            policy: Policy::Auto,
+            reader: Reader::OtherCore,
+            wait: Wait::Adaptive,
+            transport: Transport::Auto,
+            backlog: 4096,
+        }
+    }
+}
+
+/// Who is at the other end, as the kernel saw it at connect, listen or pair (SO_PEERCRED, unix(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process id in this process's pid namespace; 0 where it is in none that can be seen.
+    pub pid: i32,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}

@@ -1,0 +1,153 @@
+//! Names of unix sockets: a path, or a name in the abstract namespace.
+
+use crate::{Error, Op};
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// The name of a socket (unix(7), "Address format").
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Name(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Path(PathBuf),
+    Abstract(Vec<u8>),
+    Unnamed,
+}
+
+impl Name {
+    /// A path of 1 to 107 bytes.
+    pub fn path(path: impl AsRef<Path>) -> Name {
+        Name(Kind::Path(path.as_ref().to_owned()))
+    }
+
+    /// A name of 1 to 107 bytes in the abstract namespace (without the leading NUL): it lives as long as the
+    /// socket, and leaves no file behind.
+    pub fn abstract_(name: impl AsRef<[u8]>) -> Name {
+        Name(Kind::Abstract(name.as_ref().to_owned()))
+    }
+
+    /// The path, if it is one.
+    pub fn as_path(&self) -> Option<&Path> {
+        match &self.0 {
+            Kind::Path(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The abstract name, if it is one.
+    pub fn as_abstract(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Kind::Abstract(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn unnamed() -> Name {
+        Name(Kind::Unnamed)
+    }
+
+    pub(crate) fn of(address: &SocketAddrUnix) -> Name {
+        if let Some(name) = address.abstract_name() {
+            return Name(Kind::Abstract(name.to_owned()));
+        }
+        match address.path_bytes() {
+            Some(path) if !path.is_empty() => Name::path(OsStr::from_bytes(path)),
+            _ => Name(Kind::Unnamed),
+        }
+    }
+
+    pub(crate) fn address(&self, op: Op) -> Result<SocketAddrUnix, Error> {
+        let address = match &self.0 {
+            Kind::Path(path) if path.as_os_str().is_empty() => Err(Errno::INVAL),
+            Kind::Path(path) => SocketAddrUnix::new(path.as_path()),
+            Kind::Abstract(name) => SocketAddrUnix::new_abstract_name(name),
+            Kind::Unnamed => Err(Errno::INVAL),
+        };
+        address.map_err(|errno| {
+            Error::new(op, errno).because("a socket name has 1 to 107 bytes (unix(7)); choose a shorter one")
+        })
+    }
+}
+
+impl FromStr for Name {
+    type Err = Error;
+
+    /// `unix:/path`, `unix:@name`, `/path` or `@name`, where `@` stands for the abstract namespace.
+    fn from_str(text: &str) -> Result<Name, Error> {
+        let text = text.strip_prefix("unix:").unwrap_or(text);
+        let name = match text.strip_prefix('@') {
+            Some(name) => Name::abstract_(name),
+            None => Name::path(text),
+        };
+        name.address(Op::Name)?;
+        Ok(name)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Path(path) => write!(f, "unix:{}", path.display()),
+            Kind::Abstract(name) => write!(f, "unix:@{}", name.escape_ascii()),
+            Kind::Unnamed => f.write_str("unix:(unnamed)"),
+        }
+    }
+}
+
+impl AsRef<Name> for Name {
+    fn as_ref(&self) -> &Name {
+        self
+    }
+}
+
+impl From<&Path> for Name {
+    fn from(path: &Path) -> Name {
+        Name::path(path)
+    }
+}
+
+impl From<PathBuf> for Name {
+    fn from(path: PathBuf) -> Name {
+        Name(Kind::Path(path))
+    }
+}
+
+impl From<&str> for Name {
+    /// A path, as std's `UnixStream::connect` takes it. For the `unix:` notation use `parse()`.
+    fn from(path: &str) -> Name {
+        Name::path(path)
+    }
+}
+
+impl From<&Name> for Name {
+    fn from(name: &Name) -> Name {
+        name.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notation_goes_both_ways() {
+        for text in ["unix:/run/store.sock", "unix:@jobs"] {
+            assert_eq!(text.parse::<Name>().unwrap().to_string(), text);
+        }
+        assert_eq!("/a/b".parse::<Name>().unwrap(), Name::path("/a/b"));
+    }
+
+    #[test]
+    fn names_that_no_socket_can_have_are_refused() {
+        for text in ["", "unix:", &"x".repeat(108)] {
+            let error = text.parse::<Name>().unwrap_err();
+            assert!(error.to_string().contains("107"), "{error}");
+        }
+    }
+}

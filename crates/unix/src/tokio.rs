@@ -1,0 +1,134 @@
+//! Streams and listeners for tokio.
+
+use crate::{RecvFlags, SendFlags};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+/// A stream in a tokio runtime.
+#[derive(Debug)]
+pub struct Stream(AsyncFd<crate::Stream>);
+
+impl Stream {
+    /// Makes `stream` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(stream: crate::Stream) -> io::Result<Stream> {
+        stream.set_nonblocking(true)?;
+        Ok(Stream(AsyncFd::new(stream)?))
+    }
+
+    /// Connects to a listener. (Connecting a unix socket waits for nothing but room in the backlog.)
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::connect`].
+    pub fn connect(name: impl Into<crate::Name>) -> io::Result<Stream> {
+        Stream::new(crate::Stream::connect(name)?)
+    }
+
+    /// The stream itself, for its options and counters.
+    pub fn get_ref(&self) -> &crate::Stream {
+        self.0.get_ref()
+    }
+
+    /// Waits for bytes and borrows up to `max` of them; empty at the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::recv_borrowed`].
+    pub async fn recv_borrowed(&self, max: usize) -> io::Result<crate::View> {
+        self.0
+            .async_io(Interest::READABLE, |stream| Ok(stream.recv_borrowed_with(max, RecvFlags::DONTWAIT)?))
+            .await
+    }
+
+    /// Waits for room and sends what fits, at least one byte of a non-empty slice.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::send`].
+    pub async fn send(&self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send(bytes, flags)?)).await
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(context))?;
+            let unfilled = buffer.initialize_unfilled();
+            match guard.try_io(|fd| Ok(fd.get_ref().recv(unfilled, RecvFlags::DONTWAIT)?)) {
+                Ok(result) => {
+                    buffer.advance(result?);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(_would_block) => continue,
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.0.poll_write_ready(context))?;
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match guard.try_io(|fd| Ok(fd.get_ref().send(bytes, flags)?)) {
+                Ok(result) => return Poll::Ready(result),
+                Err(_would_block) => continue,
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(self.0.get_ref().shutdown(std::net::Shutdown::Write)?))
+    }
+}
+
+/// A listener in a tokio runtime.
+#[derive(Debug)]
+pub struct Listener(AsyncFd<crate::Listener>);
+
+impl Listener {
+    /// Makes `listener` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(listener: crate::Listener) -> io::Result<Listener> {
+        listener.set_nonblocking(true)?;
+        Ok(Listener(AsyncFd::new(listener)?))
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Listener::accept`].
+    pub async fn accept(&self) -> io::Result<Stream> {
+        let stream = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
+        Stream::new(stream)
+    }
+}

@@ -1,52 +1,98 @@
 //! The `onecopy` program.
 
-use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod bench;
 mod demo;
 mod doctor;
+mod failure;
+mod generate;
 mod proxy;
 mod serve;
+mod terminal;
 mod tune;
 
-/// Data that is moved, not looked at: unix streams over shared memory, with the stores you ask for.
+/// Data that is moved, not looked at: unix streams over shared memory, with the stores you ask for
+///
+/// onecopy serves files from a storage daemon, through a unix stream over shared memory, to a reverse proxy on the
+/// same host: one copy in user space at most, made with the kind of store that suits, and counted.
 #[derive(Debug, Parser)]
-#[command(name = "onecopy", version)]
+#[command(name = "onecopy", version, after_long_help = AFTER_HELP)]
 struct Cli {
+    /// When to use colours (NO_COLOR is honoured too)
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto, global = true)]
+    color: ColorChoice,
     #[command(subcommand)]
     command: Command,
 }
 
+const AFTER_HELP: &str = "\
+Try it:
+  onecopy demo      real files, served through all of this and through the kernel
+  onecopy doctor    what this machine can do, and what to change
+
+Serve a folder through daemon and proxy:
+  onecopy serve --root ./files --listen unix:/tmp/store.sock
+  onecopy proxy --listen 127.0.0.1:8080 --backend unix:/tmp/store.sock
+  curl http://127.0.0.1:8080/
+
+Exit status:
+  0  done
+  1  it failed: one line on standard error says what, and what to do next
+  2  the command line was not understood";
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve the files below a folder to a proxy on this host.
+    /// Serve the files below a folder to a proxy on this host
     Serve(serve::Args),
-    /// HTTP/1.1 reverse proxy in front of `onecopy serve`.
+    /// HTTP/1.1 reverse proxy in front of `onecopy serve`
     Proxy(proxy::Args),
-    /// Serve real files through daemon and proxy beside the same over kernel sockets, and draw the result.
+    /// Serve real files through daemon and proxy beside the same over kernel sockets, and draw the result
     Demo(demo::Args),
-    /// Measure, beside a rival in the same run.
+    /// Measure, beside a rival in the same run
     Bench(bench::Args),
-    /// Measure the stores of this machine once and save the profile.
+    /// Measure the stores of this machine once and save the profile
     Tune(tune::Args),
-    /// Say what this machine can do, what each feature will use, and why not better.
+    /// Say what this machine can do, what each feature will use, and why not better
     Doctor(doctor::Args),
+    /// Write manual pages and shell completions, for packagers
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
-fn main() -> std::process::ExitCode {
-    let result = match Cli::parse().command {
+fn main() -> ExitCode {
+    terminal::end_quietly_without_reader();
+    let color = terminal::color_asked(std::env::args_os());
+    let cli = Cli::command().color(color).get_matches();
+    let cli = Cli::from_arg_matches(&cli).unwrap_or_else(|error| error.exit());
+    terminal::set_color(cli.color);
+    let result = match cli.command {
         Command::Serve(args) => serve::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Generate(args) => generate::run(&args),
     };
     match result {
-        Ok(()) => std::process::ExitCode::SUCCESS,
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<terminal::ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("onecopy: {error:#}");
-            std::process::ExitCode::FAILURE
+            anstream::eprintln!("{}", failure::line(&error));
+            ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn flags_are_consistent() {
+        super::Cli::command().debug_assert();
     }
 }

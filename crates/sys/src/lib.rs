@@ -6,8 +6,10 @@
 //! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
 //! | [`spans`] | pread, writev and sendmsg on such views |
 //! | [`futex`] | wait and wake on a word that processes share |
+//! | [`cuda`] | whether a CUDA driver is there and works, opened at run time |
 //! | [`load`] | how many tasks want a CPU right now |
 
+pub mod cuda;
 pub mod futex;
 pub mod load;
 pub mod map;

@@ -1,0 +1,160 @@
+//! What each feature will use on this machine, and why not something better: pure rules over what was found.
+
+use serde::Serialize;
+
+use super::machine::Machine;
+use super::probe::Probes;
+
+/// How one feature fares here.
+#[derive(Debug, Serialize)]
+pub struct Feature {
+    pub name: &'static str,
+    /// What it will use.
+    pub uses: String,
+    /// Whether that is the best way it has.
+    pub best: bool,
+    /// The reason, when it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What would change that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+impl Feature {
+    fn best(name: &'static str, uses: impl Into<String>) -> Feature {
+        Feature { name, uses: uses.into(), best: true, why: None, remedy: None }
+    }
+
+    fn lesser(
+        name: &'static str,
+        uses: impl Into<String>,
+        why: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Feature {
+        Feature { name, uses: uses.into(), best: false, why: Some(why.into()), remedy: Some(remedy.into()) }
+    }
+}
+
+/// All features that the project has.
+pub fn all(machine: &Machine, probes: &Probes) -> Vec<Feature> {
+    vec![streams(machine, probes), waiting(machine), connections(machine), kernel_buffers(machine)]
+}
+
+fn streams(machine: &Machine, probes: &Probes) -> Feature {
+    const NAME: &str = "unix streams";
+    if !probes.memfd_seals.works {
+        return Feature::lesser(
+            NAME,
+            "the kernel's own unix sockets, counted as such",
+            format!("no sealed memfd can be made ({})", probes.memfd_seals.detail),
+            "allow memfd_create and fcntl(F_ADD_SEALS) in the seccomp filter or container profile",
+        );
+    }
+    if !probes.memfd_noexec.works {
+        return Feature::lesser(
+            NAME,
+            "shared memory in sealed memfds, which may be made executable",
+            format!("MFD_NOEXEC_SEAL is refused ({})", probes.memfd_noexec.detail),
+            "a kernel of 6.3 or newer",
+        );
+    }
+    let policy = match machine.memory.memfd_noexec {
+        Some(2) => " (which vm.memfd_noexec = 2 demands)",
+        _ => "",
+    };
+    Feature::best(NAME, format!("shared memory in sealed memfds that can never be executable{policy}"))
+}
+
+fn waiting(machine: &Machine) -> Feature {
+    const NAME: &str = "waiting";
+    if machine.cpu.allowed > 1 {
+        return Feature::best(NAME, "spins for a moment while another CPU is idle, then sleeps");
+    }
+    Feature::lesser(
+        NAME,
+        "sleeps at once",
+        "this process may use one CPU only, and spinning would take it from the peer",
+        "allow a second CPU: taskset, cpuset, or the container's CPU limit",
+    )
+}
+
+/// Descriptors that an idle upgraded connection costs at each end, at most.
+const DESCRIPTORS_PER_CONNECTION: u64 = 2;
+
+/// Idle connections that a busy proxy should be able to hold.
+const MANY: u64 = 10_000;
+
+fn connections(machine: &Machine) -> Feature {
+    const NAME: &str = "many connections";
+    // Some descriptors are always taken: standard streams, listeners, epoll, open files.
+    let room = |files: u64| files.saturating_sub(64) / DESCRIPTORS_PER_CONNECTION;
+    let Some(files) = machine.limits.open_files else {
+        return Feature::best(NAME, "no limit on open files");
+    };
+    let uses = format!("about {} at a time ({files} open files)", room(files));
+    if room(files) >= MANY {
+        return Feature::best(NAME, uses);
+    }
+    let need = MANY * DESCRIPTORS_PER_CONNECTION + 64;
+    let remedy = match machine.limits.open_files_hard {
+        Some(hard) if hard < need => {
+            format!("LimitNOFILE={need} in the unit, or the hard limit in limits.conf")
+        }
+        _ => format!("ulimit -n {need}, or LimitNOFILE={need} in the unit"),
+    };
+    Feature::lesser(NAME, uses, format!("{MANY} need {need} open files"), remedy)
+}
+
+/// A kernel send buffer from which on a bigger one no longer pays.
+const AMPLE_BUFFER: u64 = 1 << 20;
+
+fn kernel_buffers(machine: &Machine) -> Feature {
+    const NAME: &str = "kernel fallback";
+    let limit = machine.limits.send_buffer.unwrap_or(0);
+    let uses = format!("send buffers of up to {} for peers that are not onecopy", super::print::size(limit));
+    if limit >= AMPLE_BUFFER || machine.user.net_admin {
+        return Feature::best(NAME, uses);
+    }
+    Feature::lesser(
+        NAME,
+        uses,
+        "net.core.wmem_max bounds SO_SNDBUF",
+        format!("sysctl -w net.core.wmem_max={AMPLE_BUFFER}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::probe::Probe;
+
+    fn here() -> (Machine, Probes) {
+        (Machine::read(), Probes::run())
+    }
+
+    #[test]
+    fn what_is_not_best_has_a_reason_and_a_remedy() {
+        let (mut machine, mut probes) = here();
+        machine.cpu.allowed = 1;
+        machine.limits.open_files = Some(1024);
+        machine.limits.send_buffer = Some(212_992);
+        machine.user.net_admin = false;
+        probes.memfd_seals = Probe { works: false, detail: "memfd_create: EPERM".into() };
+        for feature in all(&machine, &probes) {
+            assert!(!feature.best, "{feature:?}");
+            assert!(feature.why.is_some_and(|why| !why.is_empty()));
+            assert!(feature.remedy.is_some_and(|remedy| !remedy.is_empty()));
+        }
+    }
+
+    #[test]
+    fn a_low_hard_limit_needs_another_remedy() {
+        let (mut machine, _) = here();
+        machine.limits.open_files = Some(1024);
+        machine.limits.open_files_hard = Some(524_288);
+        assert!(connections(&machine).remedy.unwrap().starts_with("ulimit -n"));
+        machine.limits.open_files_hard = Some(4096);
+        assert!(connections(&machine).remedy.unwrap().starts_with("LimitNOFILE"));
+    }
+}

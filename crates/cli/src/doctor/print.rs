@@ -1,0 +1,121 @@
+//! The report for a person.
+
+use std::fmt::Write;
+
+use clap::builder::styling::{AnsiColor, Style};
+
+use super::Report;
+
+const HEADING: Style = Style::new().bold();
+const GOOD: Style = AnsiColor::Green.on_default();
+const LESSER: Style = AnsiColor::Yellow.on_default();
+const ABSENT: Style = Style::new().dimmed();
+
+/// Width of the first column.
+const NAME: usize = 18;
+
+/// The whole report, with escape codes: who prints it strips them where they are not wanted.
+pub fn human(report: &Report) -> String {
+    let (machine, probes) = (&report.machine, &report.probes);
+    let mut out = String::new();
+    let mut line = |mark: (&str, Style), name: &str, detail: &str| {
+        let (mark, style) = mark;
+        let _ = writeln!(out, "  {style}{mark}{style:#} {name:NAME$} {detail}");
+    };
+    const FACT: (&str, Style) = ("·", ABSENT);
+
+    line(FACT, "kernel", &format!("{} {}", machine.kernel, machine.architecture));
+    let model = if machine.cpu.model.is_empty() { "CPU" } else { &machine.cpu.model };
+    line(FACT, "cpu", &format!("{model}, {} allowed", machine.cpu.allowed));
+    line(FACT, "memory", &memory(report));
+    line(FACT, "user", &machine.user.described());
+    line(FACT, "limits", &limits(report));
+    for (name, probe) in [
+        ("sealed memfd", &probes.memfd_seals),
+        ("noexec memfd", &probes.memfd_noexec),
+        ("io_uring", &probes.io_uring),
+        ("TAP", &probes.tap),
+        ("AF_XDP", &probes.xdp),
+        ("CUDA", &probes.cuda),
+    ] {
+        line(if probe.works { ("✓", GOOD) } else { ("–", ABSENT) }, name, &probe.detail);
+    }
+    let found = std::mem::take(&mut out);
+
+    for feature in &report.features {
+        let (mark, style) = if feature.best { ("✓", GOOD) } else { ("!", LESSER) };
+        let _ = writeln!(out, "  {style}{mark}{style:#} {:NAME$} {}", feature.name, feature.uses);
+        for (word, text) in [("because", &feature.why), ("better:", &feature.remedy)] {
+            if let Some(text) = text {
+                let _ = writeln!(out, "    {:NAME$} {ABSENT}{word}{ABSENT:#} {text}", "");
+            }
+        }
+    }
+    let lesser = report.features.iter().filter(|feature| !feature.best).count();
+    let end = match lesser {
+        0 => format!("{GOOD}Every feature has its best way here.{GOOD:#}"),
+        1 => format!("{LESSER}One feature could do better{LESSER:#}: see the line marked !."),
+        n => format!("{LESSER}{n} features could do better{LESSER:#}: see the lines marked !."),
+    };
+    format!(
+        "{HEADING}This machine has{HEADING:#}\n{found}\n{HEADING}onecopy will use{HEADING:#}\n{out}\n{end}\n"
+    )
+}
+
+fn memory(report: &Report) -> String {
+    let memory = &report.machine.memory;
+    let mut text = size(memory.total);
+    let (total, free) = memory.huge_pages;
+    match memory.huge_page {
+        Some(page) if total > 0 => {
+            let _ = write!(text, ", {free} of {total} huge pages of {} free", size(page));
+        }
+        Some(page) => {
+            let _ = write!(text, ", no huge pages of {} set aside", size(page));
+        }
+        None => text.push_str(", no huge pages in this kernel"),
+    }
+    if let Some(word) = &memory.shmem_huge {
+        let _ = write!(text, ", transparent ones for shared memory: {word}");
+    }
+    text
+}
+
+fn limits(report: &Report) -> String {
+    let limits = &report.machine.limits;
+    let number = |value: Option<u64>| value.map_or("no limit".to_owned(), |value| value.to_string());
+    let bytes = |value: Option<u64>| value.map_or("unknown".to_owned(), size);
+    format!(
+        "{} open files, {} mappings, backlog {}, socket buffers {} send, {} receive",
+        number(limits.open_files),
+        number(limits.mappings),
+        number(limits.backlog),
+        bytes(limits.send_buffer),
+        bytes(limits.receive_buffer)
+    )
+}
+
+/// Bytes in the largest binary unit that leaves one digit or more before the point.
+pub fn size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB"] {
+        if value < 1024.0 {
+            return format!("{} {unit}", (value * 10.0).round() / 10.0);
+        }
+        value /= 1024.0;
+    }
+    format!("{} GiB", (value * 10.0).round() / 10.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size(0), "0 B");
+        assert_eq!(size(1 << 20), "1 MiB");
+        assert_eq!(size(212_992), "208 KiB");
+        assert_eq!(size(25_201_487_872), "23.5 GiB");
+    }
+}

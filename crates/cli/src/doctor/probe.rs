@@ -1,0 +1,127 @@
+//! What can only be known by trying. Every probe leaves nothing behind.
+
+use std::fs::{self, OpenOptions};
+
+use io_uring::{IoUring, opcode};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use serde::Serialize;
+
+/// The end of a try.
+#[derive(Clone, Debug, Serialize)]
+pub struct Probe {
+    pub works: bool,
+    /// What was found, or why it does not work.
+    pub detail: String,
+}
+
+impl Probe {
+    fn works(detail: impl Into<String>) -> Probe {
+        Probe { works: true, detail: detail.into() }
+    }
+
+    fn fails(detail: impl Into<String>) -> Probe {
+        Probe { works: false, detail: detail.into() }
+    }
+}
+
+/// All that is tried.
+#[derive(Debug, Serialize)]
+pub struct Probes {
+    /// A memfd that can be sealed against every change of size: what a ring lies in.
+    pub memfd_seals: Probe,
+    /// MFD_NOEXEC_SEAL: the memfd can never become executable.
+    pub memfd_noexec: Probe,
+    pub io_uring: Probe,
+    pub tap: Probe,
+    pub xdp: Probe,
+    pub cuda: Probe,
+}
+
+impl Probes {
+    /// Tries all of it.
+    pub fn run() -> Probes {
+        Probes {
+            memfd_seals: memfd_seals(MemfdFlags::empty()),
+            memfd_noexec: memfd_seals(MemfdFlags::NOEXEC_SEAL),
+            io_uring: io_uring(),
+            tap: tap(),
+            xdp: xdp(),
+            cuda: cuda(),
+        }
+    }
+}
+
+fn memfd_seals(extra: MemfdFlags) -> Probe {
+    let wanted = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let sealed = memfd_create(c"onecopy-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | extra)
+        .and_then(|fd| {
+            ftruncate(&fd, 4096)?;
+            fcntl_add_seals(&fd, wanted)?;
+            // The seals have to bite, and not only to be listed.
+            match (fcntl_get_seals(&fd)?.contains(wanted), ftruncate(&fd, 0)) {
+                (true, Err(Errno::PERM)) => Ok(()),
+                _ => Err(Errno::NOTSUP),
+            }
+        });
+    match sealed {
+        Ok(()) if extra.is_empty() => Probe::works("sealed against shrinking, growing and unsealing"),
+        Ok(()) => Probe::works("MFD_NOEXEC_SEAL is known"),
+        Err(Errno::INVAL) if !extra.is_empty() => Probe::fails("this kernel is older than 6.3"),
+        Err(error) => Probe::fails(format!("memfd_create: {error}")),
+    }
+}
+
+fn io_uring() -> Probe {
+    let ring: IoUring = match IoUring::new(2) {
+        Ok(ring) => ring,
+        Err(error) => {
+            let why = match super::machine::sysctl("kernel/io_uring_disabled") {
+                Some(2) => "kernel.io_uring_disabled is 2",
+                Some(1) => "kernel.io_uring_disabled is 1 and this user is not in kernel.io_uring_group",
+                _ => "the kernel lacks it, or a seccomp filter refuses it",
+            };
+            return Probe::fails(format!("io_uring_setup: {error} ({why})"));
+        }
+    };
+    let mut ops = io_uring::Probe::new();
+    let zero_copy =
+        ring.submitter().register_probe(&mut ops).is_ok() && ops.is_supported(opcode::SendZc::CODE);
+    Probe::works(if zero_copy {
+        "rings can be set up, SEND_ZC included"
+    } else {
+        "rings can be set up, no SEND_ZC"
+    })
+}
+
+fn tap() -> Probe {
+    match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
+        Ok(_) => Probe::works("/dev/net/tun can be opened"),
+        Err(error) => Probe::fails(format!("/dev/net/tun: {error}")),
+    }
+}
+
+fn xdp() -> Probe {
+    match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+        Ok(_) => Probe::works("AF_XDP sockets can be made"),
+        Err(Errno::AFNOSUPPORT) => Probe::fails("this kernel is built without AF_XDP"),
+        Err(Errno::PERM) => Probe::fails("AF_XDP sockets need CAP_NET_RAW"),
+        Err(error) => Probe::fails(format!("socket(AF_XDP): {error}")),
+    }
+}
+
+fn cuda() -> Probe {
+    match onecopy_sys::cuda::driver() {
+        Ok(driver) => {
+            let (major, minor) = driver.version;
+            let plural = if driver.devices == 1 { "" } else { "s" };
+            Probe::works(format!("driver for CUDA {major}.{minor}, {} device{plural}", driver.devices))
+        }
+        // A kernel module without the library is what a container without the driver mounted into it looks like.
+        Err(why) => match fs::read_to_string("/proc/driver/nvidia/version") {
+            Ok(_) => Probe::fails(format!("the kernel module is loaded, but {why}")),
+            Err(_) => Probe::fails(why),
+        },
+    }
+}

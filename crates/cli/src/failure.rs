@@ -1,0 +1,63 @@
+//! How a failure is told: one line, what happened and what to do next.
+
+use std::io::{self, ErrorKind};
+
+use anyhow::Error;
+
+/// The line for standard error, without its end.
+pub fn line(error: &Error) -> String {
+    let style = clap::builder::Styles::styled();
+    let red = style.get_error();
+    // Sources that bring lines of their own (a TOML error draws the place) are folded into one.
+    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    let advice = advice(error).map_or(String::new(), |advice| format!("; {advice}"));
+    format!("{red}onecopy:{red:#} {text}{advice}")
+}
+
+/// What to do about a bare error of the operating system. Errors of our own rooms say so themselves.
+fn advice(error: &Error) -> Option<&'static str> {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
+    if io.get_ref().is_some() {
+        return None;
+    }
+    Some(match io.kind() {
+        ErrorKind::AddrInUse => "another program listens there: stop it, or choose another address",
+        ErrorKind::AddrNotAvailable => "no interface here has that address: 127.0.0.1 always works",
+        ErrorKind::PermissionDenied => "run as the owner, or choose a path or port that this user may use",
+        ErrorKind::ConnectionRefused => "nobody listens there: start the other side first",
+        ErrorKind::NotFound => "check the path",
+        _ => match rustix::io::Errno::from_io_error(io)? {
+            rustix::io::Errno::MFILE => "raise the limit on open files (ulimit -n)",
+            rustix::io::Errno::NOTSOCK => "that is not a socket: choose another path",
+            _ => return None,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    fn plain(error: &Error) -> String {
+        anstream::adapter::strip_str(&line(error)).to_string()
+    }
+
+    #[test]
+    fn a_failure_is_one_line_with_advice() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let error = std::net::TcpListener::bind(taken.local_addr().unwrap())
+            .context("--listen could not be bound")
+            .unwrap_err();
+        let line = plain(&error);
+        assert!(line.starts_with("onecopy: --listen could not be bound: Address"), "{line}");
+        assert!(line.ends_with("choose another address"), "{line}");
+    }
+
+    #[test]
+    fn lines_of_a_source_are_folded() {
+        let error = anyhow::anyhow!("first\n   second").context("outer");
+        assert_eq!(plain(&error), "onecopy: outer: first second");
+    }
+}

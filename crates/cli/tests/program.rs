@@ -1,0 +1,116 @@
+//! The program as a person meets it: help, exit codes, colours, one-line errors, `doctor`.
+
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+
+fn onecopy(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_onecopy"))
+        .args(args)
+        .stdin(Stdio::null())
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn doctor_tells_the_machine_as_json() {
+    let out = onecopy(&["doctor", "--json"]);
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    // Held against what the test itself can see of the machine.
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    assert_eq!(report["machine"]["kernel"], release.trim());
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    assert_eq!(report["machine"]["cpu"]["allowed"], cpus);
+    assert_eq!(report["machine"]["architecture"], std::env::consts::ARCH);
+    for probe in ["memfd_seals", "memfd_noexec", "io_uring", "tap", "xdp", "cuda"] {
+        let probe = &report["probes"][probe];
+        assert!(probe["works"].is_boolean() && !probe["detail"].as_str().unwrap().is_empty(), "{probe}");
+    }
+    let features = report["features"].as_array().unwrap();
+    assert!(features.iter().any(|feature| feature["name"] == "unix streams"));
+    for feature in features {
+        let told = feature["why"].is_string() && feature["remedy"].is_string();
+        assert_eq!(feature["best"], !told, "{feature}");
+    }
+}
+
+#[test]
+fn doctor_sees_its_own_limits() {
+    // One CPU and 512 descriptors: both have to be noticed.
+    let out = Command::new("sh")
+        .args(["-c", "ulimit -n 512 && exec taskset -c \"$1\" \"$0\" doctor --json"])
+        .args([env!("CARGO_BIN_EXE_onecopy"), &first_allowed_cpu()])
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["machine"]["limits"]["open_files"], 512);
+    assert_eq!(report["machine"]["cpu"]["allowed"], 1);
+    for feature in report["features"].as_array().unwrap() {
+        if feature["name"] == "waiting" || feature["name"] == "many connections" {
+            assert_eq!(feature["best"], false, "{feature}");
+        }
+    }
+}
+
+fn first_allowed_cpu() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+    list.chars().take_while(char::is_ascii_digit).collect()
+}
+
+#[test]
+fn colours_only_where_asked_or_seen() {
+    assert!(!text(&onecopy(&["doctor"]).stdout).contains('\x1b'));
+    assert!(text(&onecopy(&["--color", "always", "doctor"]).stdout).contains('\x1b'));
+    assert!(text(&onecopy(&["doctor", "--color=always", "--help"]).stdout).contains('\x1b'));
+    assert!(!text(&onecopy(&["doctor", "--color=never"]).stdout).contains('\x1b'));
+}
+
+#[test]
+fn exit_codes_tell_usage_from_failure() {
+    let usage = onecopy(&["--no-such-flag"]);
+    assert_eq!(usage.status.code(), Some(2));
+    assert!(text(&usage.stderr).contains("--no-such-flag"));
+    assert_eq!(onecopy(&[]).status.code(), Some(2));
+    assert_eq!(onecopy(&["--help"]).status.code(), Some(0));
+    assert_eq!(onecopy(&["--version"]).status.code(), Some(0));
+
+    let failed = onecopy(&["generate", "/proc/nowhere"]);
+    assert_eq!(failed.status.code(), Some(1));
+    let told = text(&failed.stderr);
+    assert!(told.starts_with("onecopy: ") && told.lines().count() == 1, "{told}");
+}
+
+#[test]
+fn help_names_every_command_and_hides_the_packagers_one() {
+    let help = onecopy(&["--help"]);
+    let help = text(&help.stdout);
+    for command in ["serve", "proxy", "demo", "bench", "tune", "doctor"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{command} is missing in:\n{help}");
+    }
+    assert!(!help.contains("generate"), "{help}");
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    for args in [["doctor", "--json"], ["doctor", "--color=auto"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_onecopy"))
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let mut told = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        assert_eq!((child.wait().unwrap().code(), told.as_str()), (Some(0), ""));
+    }
+}

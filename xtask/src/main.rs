@@ -1,2 +1,42 @@
-//! Project chores.
-fn main() {}
+//! `cargo xtask`: the chores of this project, the same on a desk and in CI.
+//!
+//! It depends on no room of the project: what it needs from one it gets by running it. So it builds in seconds,
+//! and still starts when a room doesn't compile.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod man;
+mod shell;
+mod test;
+
+/// The chores of this project.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Everything that has to hold before a commit lands: formatting, lints, tests, models, docs.
+    Test(test::Args),
+    /// Write the manual pages and shell completions below docs/ from the program's flags.
+    Man(man::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().chore {
+        Chore::Test(args) => test::run(&args),
+        Chore::Man(args) => man::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The project promises that no memory, descriptor, file or process stays behind; so its own test run is held to it.
+//!
+//! Every step runs with TMPDIR set to a fresh folder, which marks both the files and the processes it started.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{env, fs, process, thread};
+
+use anyhow::{Context, Result, bail};
+
+use super::Outcome;
+use crate::shell;
+
+/// POSIX shared memory, where a library that a bench runs as a rival may leave files.
+const SHM: &str = "/dev/shm";
+
+/// Processes that were told to end get this long to do so.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What was there before the first step.
+pub struct Watch {
+    tmp: PathBuf,
+    shm: BTreeSet<String>,
+}
+
+impl Watch {
+    /// Makes the folder, points TMPDIR to it, and notes what lies in shared memory.
+    ///
+    /// The folder's name is short: a socket's path below it has to fit 107 bytes.
+    pub fn start() -> Result<Watch> {
+        let tmp = env::temp_dir().join(format!("onecopy-test-{}", process::id()));
+        fs::create_dir(&tmp).with_context(|| format!("{} could not be made", tmp.display()))?;
+        shell::set_tmpdir(&tmp);
+        Ok(Watch { tmp, shm: names(Path::new(SHM)) })
+    }
+
+    /// Says what stayed behind, and removes the folder in any case.
+    pub fn finish(self) -> Result<Outcome> {
+        let deadline = Instant::now() + GRACE;
+        let mut processes = marked_processes(&self.tmp);
+        while !processes.is_empty() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+            processes = marked_processes(&self.tmp);
+        }
+        let mut left: Vec<String> =
+            names(&self.tmp).into_iter().map(|name| format!("{}/{name}", self.tmp.display())).collect();
+        left.extend(names(Path::new(SHM)).difference(&self.shm).map(|name| format!("{SHM}/{name}")));
+        left.extend(processes);
+        drop(self);
+        if left.is_empty() {
+            println!("nothing stayed behind");
+            return Ok(Outcome::Passed);
+        }
+        bail!("stayed behind: {}", left.join(", "))
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.tmp);
+    }
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let Ok(entries) = fs::read_dir(folder) else { return BTreeSet::new() };
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Processes other than this one whose environment has our TMPDIR.
+fn marked_processes(tmp: &Path) -> Vec<String> {
+    let mark = format!("TMPDIR={}", tmp.display());
+    names(Path::new("/proc"))
+        .into_iter()
+        .filter(|name| name.parse::<u32>().is_ok_and(|pid| pid != process::id()))
+        .filter(|pid| {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environ.split(|byte| *byte == 0).any(|var| var == mark.as_bytes())
+        })
+        .map(|pid| {
+            let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            format!("process {pid} ({})", name.trim_end())
+        })
+        .collect()
+}

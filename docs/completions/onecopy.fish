@@ -47,9 +47,18 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l color -d 'When 
 always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l report -d 'Write the figures with plots as one self-contained HTML file' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l record -d 'Append the figures to DIR/<date>-<machine>.csv' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l rounds -d 'Rounds after the warm-up' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l case -d 'Only cases whose name contains this; may be given several times' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l engine -d 'Only this engine and each case\'s baseline; may be given several times' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l worker -d 'Be a worker of the bench: a role and its parameters' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l quick -d 'Less work, the same shape: for a first look'
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l json -d 'One JSON object a line on standard output instead of tables'
+complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l list -d 'Name the rows and what they do'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -s h -l help -d 'Print help'
 complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''

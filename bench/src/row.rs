@@ -1,0 +1,288 @@
+//! A row as data: what it does, its cases, its engines and what they must reach.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::proc::Launcher;
+use crate::stats;
+
+/// One row of the bench: `onecopy bench NAME`.
+pub struct Row {
+    /// The name on the command line and in the records.
+    pub name: &'static str,
+    /// One sentence: the work, and who touches the payload how.
+    pub about: &'static str,
+    /// What is measured. The first one is the row's main figure: the one that is plotted.
+    pub metrics: &'static [Metric],
+    /// The share of the cases with a reach that have to meet it; 1 for nearly every row.
+    pub share: f64,
+    /// The cases, in the order they are shown. A smaller [`Scale`] may thin them out, never change their shape.
+    pub cases: fn(Scale) -> Vec<Case>,
+    /// What this row's child processes can do, by role; see [`crate::proc`].
+    pub workers: &'static [(&'static str, WorkerFn)],
+    /// How the report draws it.
+    pub plot: Plot,
+}
+
+/// What a child process does: the job's parameters in, its figures out.
+pub type WorkerFn = fn(&serde_json::Value) -> Result<serde_json::Value>;
+
+/// One figure of a row.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// The name in the records.
+    pub name: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Whether larger is better (a rate) or smaller (a time).
+    pub larger: bool,
+}
+
+/// CPU time of all processes that took part, for each byte of payload.
+pub const CPU_PER_GB: Metric = Metric { name: "cpu", unit: "CPU s/GB", larger: false };
+
+/// How the report draws a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plot {
+    /// A group of bars for each case.
+    Bars,
+    /// A line for each engine over the cases; one plot for each suffix after the `/` of the case names.
+    Lines,
+}
+
+/// How much work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// For figures.
+    Full,
+    /// The same shape with less work (`--quick`).
+    Quick,
+    /// For tests: does it run and verify at all?
+    Smoke,
+}
+
+impl Scale {
+    /// How long one round of the slowest engine should take.
+    pub fn round(self) -> Duration {
+        match self {
+            Scale::Full => Duration::from_millis(250),
+            Scale::Quick => Duration::from_millis(60),
+            Scale::Smoke => Duration::ZERO,
+        }
+    }
+}
+
+/// One case: the same work for each of its engines.
+pub struct Case {
+    /// The name in the records, without the row's.
+    pub name: String,
+    /// The engines, in the order they alternate.
+    pub engines: Vec<&'static str>,
+    /// The engine that the ratios are taken against.
+    pub baseline: &'static str,
+    /// What must be reached.
+    pub reach: Vec<Reach>,
+    /// How work is counted.
+    pub work: Work,
+    /// Makes an engine ready. An error skips the engine, with its reason shown.
+    pub open: Box<Open>,
+}
+
+/// Makes the engine of that name ready for its rounds.
+pub type Open = dyn Fn(&Context, &str) -> Result<Box<dyn Session>>;
+
+/// Work, in the row's own units (bytes, round trips): all engines of a case get the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// What one warm-up round does, and all that a smoke run does.
+    pub warmup: u64,
+    /// The least and the most that a round may be.
+    pub least: u64,
+    /// See `least`.
+    pub most: u64,
+    /// Rounds are a multiple of this.
+    pub step: u64,
+}
+
+impl Work {
+    /// The same amount in each round, whatever the warm-up says.
+    pub fn fixed(amount: u64) -> Work {
+        Work { warmup: amount, least: amount, most: amount, step: 1 }
+    }
+
+    /// The work with which the slowest engine takes `target`, from the seconds that a unit took in the warm-up.
+    pub fn sized(&self, seconds_per_unit: f64, target: Duration) -> u64 {
+        let wanted =
+            if seconds_per_unit > 0.0 { target.as_secs_f64() / seconds_per_unit } else { self.most as f64 };
+        let clamped = wanted.clamp(self.least as f64, self.most.max(self.least) as f64) as u64;
+        clamped.div_ceil(self.step.max(1)) * self.step.max(1)
+    }
+}
+
+/// What a case is measured with.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// How child processes are started.
+    pub launcher: Launcher,
+    /// How much work.
+    pub scale: Scale,
+    /// The two CPUs to pin to; the same one twice where there is only one.
+    pub cpus: [usize; 2],
+}
+
+/// An engine made ready for one case. Dropped when the case is done: nothing may stay behind.
+pub trait Session {
+    /// Moves seeded bytes and compares what arrives, apart from any timing.
+    fn verify(&mut self) -> Result<()>;
+    /// One round. Between rounds the session must not use the CPU.
+    fn run(&mut self, work: u64) -> Result<Sample>;
+}
+
+/// What one round gave.
+#[derive(Clone, Debug, Default)]
+pub struct Sample {
+    /// Wall-clock seconds of the timed part.
+    pub seconds: f64,
+    /// The figures, by the names of the row's metrics; a metric that this round can't give is left out.
+    pub values: Vec<(&'static str, f64)>,
+    /// What was in force (effective buffer sizes, path, versions): shown, the last round's.
+    pub settings: Vec<(String, String)>,
+}
+
+impl Sample {
+    /// The figure of that name.
+    pub fn value(&self, metric: &str) -> Option<f64> {
+        self.values.iter().find(|(name, _)| *name == metric).map(|(_, value)| *value)
+    }
+}
+
+/// What one engine must reach in a case.
+#[derive(Clone, Debug)]
+pub struct Reach {
+    /// The engine that must.
+    pub engine: &'static str,
+    /// In which metric.
+    pub metric: &'static str,
+    /// How far.
+    pub bound: Bound,
+}
+
+/// How far an engine must get.
+#[derive(Clone, Debug)]
+pub enum Bound {
+    /// This many times the best of those engines, larger is better.
+    Ratio(f64, Vec<&'static str>),
+    /// Not above this, in the metric's unit.
+    AtMost(f64),
+    /// Not more than this above the best (smallest) of those engines, in the metric's unit.
+    Within(f64, Vec<&'static str>),
+}
+
+impl Reach {
+    /// `engine` must be at least `times` the best of `against` in `metric`.
+    pub fn ratio(engine: &'static str, metric: &'static str, times: f64, against: &[&'static str]) -> Reach {
+        Reach { engine, metric, bound: Bound::Ratio(times, against.to_vec()) }
+    }
+
+    /// `engine` must not be above `most` in `metric`.
+    pub fn at_most(engine: &'static str, metric: &'static str, most: f64) -> Reach {
+        Reach { engine, metric, bound: Bound::AtMost(most) }
+    }
+
+    /// `engine` must be within `slack` of the best (smallest) of `against` in `metric`.
+    pub fn within(engine: &'static str, metric: &'static str, slack: f64, against: &[&'static str]) -> Reach {
+        Reach { engine, metric, bound: Bound::Within(slack, against.to_vec()) }
+    }
+
+    /// The demand in words, such as `>= 1.25 x kernel`.
+    pub fn demand(&self, unit: &str) -> String {
+        match &self.bound {
+            Bound::Ratio(times, against) => format!(">= {times} x {}", best_of(against)),
+            Bound::AtMost(most) => format!("<= {} {unit}", crate::show::number(*most)),
+            Bound::Within(slack, against) => format!("<= {} + {slack} {unit}", best_of(against)),
+        }
+    }
+
+    /// What was reached (a ratio, a value or a distance, as the bound has it) and whether that is enough.
+    /// `median` gives an engine's median of the metric; `None` if it has none, then there is no verdict.
+    pub fn judge(&self, larger_is_better: bool, median: impl Fn(&str) -> Option<f64>) -> Option<(f64, bool)> {
+        let own = median(self.engine)?;
+        let best = |against: &[&'static str]| {
+            against
+                .iter()
+                .filter_map(|name| median(name))
+                .reduce(|a, b| if larger_is_better { a.max(b) } else { a.min(b) })
+        };
+        match &self.bound {
+            Bound::Ratio(times, against) => {
+                let reached = stats::ratio(own, best(against)?, larger_is_better);
+                Some((reached, reached >= *times))
+            }
+            Bound::AtMost(most) => Some((own, own <= *most)),
+            Bound::Within(slack, against) => {
+                let distance = own - best(against)?;
+                Some((distance, distance <= *slack))
+            }
+        }
+    }
+}
+
+fn best_of(engines: &[&str]) -> String {
+    match engines {
+        [one] => (*one).to_owned(),
+        many => format!("best of {}", many.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn medians(engine: &str) -> Option<f64> {
+        match engine {
+            "kernel" => Some(4.0),
+            "cached" => Some(6.0),
+            "nt" => Some(10.0),
+            "auto" => Some(9.0),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn ratio_is_against_the_best_of_the_others() {
+        let reach = Reach::ratio("auto", "rate", 0.95, &["cached", "nt"]);
+        assert_eq!(reach.judge(true, medians), Some((0.9, false)));
+        assert_eq!(reach.demand("GB/s"), ">= 0.95 x best of cached, nt");
+        // As times, the best is the smallest and the ratio turns round.
+        assert_eq!(reach.judge(false, medians).unwrap().0, 6.0 / 9.0);
+        assert!(Reach::ratio("auto", "rate", 2.0, &["kernel"]).judge(true, medians).unwrap().1);
+    }
+
+    #[test]
+    fn absolute_bounds() {
+        assert_eq!(Reach::at_most("auto", "time", 9.0).judge(false, medians), Some((9.0, true)));
+        assert_eq!(Reach::at_most("auto", "time", 8.9).judge(false, medians), Some((9.0, false)));
+        assert_eq!(Reach::within("auto", "time", 5.0, &["kernel"]).judge(false, medians), Some((5.0, true)));
+        assert_eq!(
+            Reach::within("auto", "time", 3.0, &["kernel", "nt"]).judge(false, medians),
+            Some((5.0, false))
+        );
+    }
+
+    #[test]
+    fn no_verdict_without_figures() {
+        assert_eq!(Reach::ratio("auto", "rate", 1.0, &["nginx"]).judge(true, medians), None);
+        assert_eq!(Reach::at_most("zc", "rate", 1.0).judge(true, medians), None);
+    }
+
+    #[test]
+    fn work_is_sized_clamped_and_rounded() {
+        let work = Work { warmup: 10, least: 100, most: 10_000, step: 64 };
+        assert_eq!(work.sized(0.001, Duration::from_millis(500)), 512);
+        assert_eq!(work.sized(1.0, Duration::from_millis(500)), 128);
+        assert_eq!(work.sized(1e-9, Duration::from_secs(1)), 10_048);
+        assert_eq!(work.sized(0.0, Duration::from_secs(1)), 10_048);
+        assert_eq!(Work::fixed(7).sized(1e-9, Duration::from_secs(1)), 7);
+    }
+}

@@ -1,0 +1,147 @@
+//! `unix-bulk`: a writer sends as fast as it can, a reader copies out; each size is write, read and buffer size at once.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::bytes;
+use super::conn::{self, Setup, number, whole, with};
+use crate::proc;
+use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+
+/// The row.
+pub const ROW: Row = Row {
+    name: "unix-bulk",
+    about: "one process writes, another copies out; size = write = read = buffer asked for (effective sizes shown); \
+            the payload is touched by the copies only",
+    metrics: &[Metric { name: "rate", unit: "GB/s", larger: true }, CPU_PER_GB],
+    share: 1.0,
+    cases,
+    workers: &[("unix-bulk/reader", reader), ("unix-bulk/writer", writer)],
+    plot: Plot::Bars,
+};
+
+/// Sizes of the source document, and the rate that must be reached against the kernel where it is stated.
+const SIZES: &[(usize, Option<f64>)] = &[
+    (8_000, Some(3.8)),
+    (32_000, None),
+    (64_000, None),
+    (128_000, Some(1.25)),
+    (256_000, None),
+    (512_000, None),
+    (1_000_000, Some(1.4)),
+];
+
+/// The size of reads and writes where each side keeps its own default buffers: best for the kernel.
+const DEFAULT_PIECE: usize = 64 * 1024;
+
+fn cases(_: Scale) -> Vec<Case> {
+    let numbered = SIZES.iter().map(|&(size, reach)| case(size.to_string(), size, Some(size), reach));
+    numbered.chain([case("default".to_owned(), DEFAULT_PIECE, None, Some(1.5))]).collect()
+}
+
+fn case(name: String, piece: usize, buffer: Option<usize>, reach: Option<f64>) -> Case {
+    Case {
+        name,
+        engines: vec!["kernel"],
+        baseline: "kernel",
+        reach: reach.iter().map(|&times| Reach::ratio("auto", "rate", times, &["kernel"])).collect(),
+        work: Work { warmup: 8 << 20, least: 8 << 20, most: 8 << 30, step: piece as u64 },
+        open: Box::new(move |context, engine| {
+            Ok(Box::new(Bulk { context: context.clone(), engine: engine.to_owned(), piece, buffer }))
+        }),
+    }
+}
+
+struct Bulk {
+    context: Context,
+    engine: String,
+    piece: usize,
+    buffer: Option<usize>,
+}
+
+impl Bulk {
+    fn transfer(&self, warm: u64, bytes: u64, seed: Option<u64>) -> Result<(Value, Value)> {
+        let setup = Setup { engine: self.engine.clone(), name: conn::fresh_name(), buffer: self.buffer };
+        let job = with(setup.job(), json!({"piece": self.piece, "warm": warm, "bytes": bytes, "seed": seed}));
+        let life = Duration::from_secs(20);
+        let (server, client) = (("unix-bulk/reader", &job), ("unix-bulk/writer", &job));
+        self.context.launcher.pair(server, client, self.context.cpus, life)
+    }
+}
+
+impl Session for Bulk {
+    fn verify(&mut self) -> Result<()> {
+        // More than fits any of the buffers, and not a multiple of a piece.
+        self.transfer(0, 3_000_001, Some(0x5eed)).map(drop)
+    }
+
+    fn run(&mut self, work: u64) -> Result<Sample> {
+        let (reader, writer) = self.transfer(work.min(8 << 20), work, None)?;
+        let seconds = number(&reader, "end")? - number(&writer, "start")?;
+        let cpu = number(&reader, "cpu")? + number(&writer, "cpu")?;
+        let gigabytes = work as f64 / 1e9;
+        Ok(Sample {
+            seconds,
+            values: vec![("rate", gigabytes / seconds), (CPU_PER_GB.name, cpu / gigabytes)],
+            settings: vec![
+                ("effective buffer".to_owned(), whole(&writer, "effective")?.to_string()),
+                ("piece".to_owned(), self.piece.to_string()),
+            ],
+        })
+    }
+}
+
+/// Receives `warm` bytes, gives a sign, receives `bytes`. With a seed it compares them.
+fn reader(job: &Value) -> Result<Value> {
+    let (warm, bytes) = (whole(job, "warm")?, whole(job, "bytes")?);
+    let mut conn = Setup::from_job(job)?.accept()?;
+    let mut buffer = vec![0; whole(job, "piece")? as usize];
+    let mut drain = |conn: &mut conn::Conn, total: u64, seed: Option<u64>| -> Result<()> {
+        let mut at = 0;
+        while at < total {
+            let n = conn.recv(&mut buffer)?;
+            ensure!(n > 0, "the stream ended after {at} of {total} bytes");
+            if let Some(seed) = seed {
+                bytes::check(&buffer[..n], seed, at)?;
+            }
+            at += n as u64;
+        }
+        ensure!(at == total, "{at} bytes came instead of {total}");
+        Ok(())
+    };
+    drain(&mut conn, warm, None)?;
+    conn.sign()?;
+    let cpu = proc::cpu_seconds();
+    drain(&mut conn, bytes, job["seed"].as_u64())?;
+    let (end, cpu) = (proc::now(), proc::cpu_seconds() - cpu);
+    conn.sign()?;
+    Ok(json!({"end": end, "cpu": cpu}))
+}
+
+/// Sends `warm` bytes, waits for the sign, sends `bytes`: the ring is empty when the clock starts.
+fn writer(job: &Value) -> Result<Value> {
+    let (warm, bytes) = (whole(job, "warm")?, whole(job, "bytes")?);
+    let mut conn = Setup::from_job(job)?.connect()?;
+    let mut buffer = vec![0x5a; whole(job, "piece")? as usize];
+    let mut feed = |conn: &mut conn::Conn, total: u64, seed: Option<u64>| -> Result<()> {
+        let mut at = 0;
+        while at < total {
+            let n = (total - at).min(buffer.len() as u64) as usize;
+            if let Some(seed) = seed {
+                bytes::fill(&mut buffer[..n], seed, at);
+            }
+            conn.send_all(&buffer[..n])?;
+            at += n as u64;
+        }
+        Ok(())
+    };
+    feed(&mut conn, warm, None)?;
+    conn.wait_sign()?;
+    let (start, cpu) = (proc::now(), proc::cpu_seconds());
+    feed(&mut conn, bytes, job["seed"].as_u64())?;
+    let cpu = proc::cpu_seconds() - cpu;
+    conn.wait_sign()?;
+    Ok(json!({"start": start, "cpu": cpu, "effective": conn.effective()?}))
+}

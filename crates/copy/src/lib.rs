@@ -1,60 +1,132 @@
 //! The copy engine: one place where bytes are touched.
+//!
+//! Three verbs, [`copy`], [`copy_vectored`] and [`fill`], each with a [`Hint`]: which stores ([`Policy`]), how much memory the
+//! destination cycles through, and who reads it next ([`Reader`]). Each answers with the [`Store`] that was really
+//! used. The kernels are detected once ([`Kernel`]), can be forced ([`force`], `ONECOPY_COPY=avx2`), and the choice
+//! between cached and non-temporal stores comes from what `onecopy tune` measured ([`Profile`]), else from a formula.
+//!
+//! **The fence is part of the contract.** Non-temporal stores are weakly ordered: without a fence the data may become
+//! visible after the flag that announces it. Every non-temporal copy here fences before it returns, on the same thread,
+//! so a Release store that follows publishes the data as it would after an ordinary copy.
 
-/// Which stores a copy should use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// Ordinary stores: the destination ends up in the cache of this core.
-    Cached,
-    /// Non-temporal stores: the destination goes to memory and evicts nothing.
-    NonTemporal,
-    /// The engine decides from length, footprint and reader.
-    #[default]
-    Auto,
-}
+mod arch;
+mod dispatch;
+mod plan;
+mod policy;
+pub mod profile;
 
-/// Who reads the destination next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reader {
-    /// A thread on this core.
-    SameCore,
-    /// A thread on another core (a peer process, `send()` into a kernel socket, TLS).
-    OtherCore,
-    /// No CPU: DMA, pages passed on by reference.
-    NoCpu,
-    /// Not known.
-    #[default]
-    Unknown,
-}
+pub use arch::Kernel;
+pub use dispatch::{FORCE_VARIABLE, KernelError, Status, force, install, status};
+pub use plan::{Caches, STREAM_MIN, plan};
+pub use policy::{Hint, Policy, Reader, Store};
+pub use profile::{Profile, ProfileError};
 
-/// What the caller knows about the destination.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hint {
-    /// Which stores.
-    pub policy: Policy,
-    /// Bytes of the buffer that the destination keeps cycling through; 0 means the copy's own length.
-    pub footprint: usize,
-    /// Who reads next.
-    pub reader: Reader,
-}
-
-/// Which stores a copy really used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
-    /// Ordinary stores.
-    Cached,
-    /// Non-temporal stores for the whole lines, fenced.
-    NonTemporal,
-}
+use std::ops::Deref;
 
 /// Copies `len` bytes and says which stores it used. Non-temporal stores are fenced (sfence) before the
 /// return, so that a Release store after it publishes them.
 ///
+/// Copies of [`STREAM_MIN`] bytes or fewer are always cached, and are done inline.
+///
 /// # Safety
 ///
 /// `src` is valid for reads of `len` bytes, `dst` for writes of `len` bytes, and they do not overlap.
+#[inline]
 pub unsafe fn copy_raw(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> Store {
-    let _ = hint;
-    // SAFETY: the caller's promise is that of copy_nonoverlapping.
-    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
-    Store::Cached
+    if len <= STREAM_MIN {
+        // SAFETY: the caller's promise; STREAM_MIN is what `small` takes.
+        unsafe { arch::small::copy(dst, src, len) };
+        return Store::Cached;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_long(dst, src, len, hint) }
+}
+
+/// The part of [`copy_raw`] that isn't worth inlining.
+///
+/// # Safety
+///
+/// As [`copy_raw`].
+unsafe fn copy_long(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> Store {
+    let engine = dispatch::engine();
+    let store = engine.plan(len, hint);
+    // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
+    unsafe {
+        match store {
+            Store::Cached => (engine.copy_cached)(dst, src, len),
+            Store::NonTemporal => (engine.copy_stream)(dst, src, len),
+        }
+    }
+    store
+}
+
+/// Copies `src` over `dst` and says which stores it used; fenced as [`copy_raw`] says.
+///
+/// # Panics
+///
+/// When the lengths differ, as [`slice::copy_from_slice`] does.
+#[inline]
+pub fn copy(dst: &mut [u8], src: &[u8], hint: Hint) -> Store {
+    same_length(dst.len(), src.len());
+    // SAFETY: two slices of one length; a mutable one overlaps no other.
+    unsafe { copy_raw(dst.as_mut_ptr(), src.as_ptr(), src.len(), hint) }
+}
+
+/// Gathers `sources` one after another into `dst`, as much as fits, and gives the number of bytes copied and the stores
+/// used: [`Store::NonTemporal`] when any piece got them. `sources` may be slices, `Vec`s or `IoSlice`s.
+///
+/// The plan is made once for the whole, but pieces of [`STREAM_MIN`] bytes or fewer stay cached.
+pub fn copy_vectored<S: Deref<Target = [u8]>>(dst: &mut [u8], sources: &[S], hint: Hint) -> (usize, Store) {
+    let total = sources.iter().fold(0usize, |sum, source| sum.saturating_add(source.len())).min(dst.len());
+    let policy = match plan(total, hint) {
+        Store::Cached => Policy::Cached,
+        Store::NonTemporal => Policy::NonTemporal,
+    };
+    let mut used = Store::Cached;
+    let mut rest = dst;
+    for source in sources {
+        let len = source.len().min(rest.len());
+        let (piece, after) = rest.split_at_mut(len);
+        if copy(piece, &source[..len], Hint { policy, ..hint }) == Store::NonTemporal {
+            used = Store::NonTemporal;
+        }
+        rest = after;
+    }
+    (total, used)
+}
+
+/// Writes `value` into `len` bytes and says which stores it used; fenced as [`copy_raw`] says.
+///
+/// # Safety
+///
+/// `dst` is valid for writes of `len` bytes.
+#[inline]
+pub unsafe fn fill_raw(dst: *mut u8, value: u8, len: usize, hint: Hint) -> Store {
+    if len <= STREAM_MIN {
+        // SAFETY: the caller's promise; the C library streams nothing this short.
+        unsafe { std::ptr::write_bytes(dst, value, len) };
+        return Store::Cached;
+    }
+    let engine = dispatch::engine();
+    let store = engine.plan(len, hint);
+    // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
+    unsafe {
+        match store {
+            Store::Cached => (engine.fill_cached)(dst, value, len),
+            Store::NonTemporal => (engine.fill_stream)(dst, value, len),
+        }
+    }
+    store
+}
+
+/// Writes `value` all over `dst` and says which stores it used; fenced as [`copy_raw`] says.
+#[inline]
+pub fn fill(dst: &mut [u8], value: u8, hint: Hint) -> Store {
+    // SAFETY: a mutable slice.
+    unsafe { fill_raw(dst.as_mut_ptr(), value, dst.len(), hint) }
+}
+
+#[inline(always)]
+fn same_length(dst: usize, src: usize) {
+    assert!(dst == src, "the destination has {dst} bytes, the source {src}");
 }

@@ -1,0 +1,300 @@
+//! Which kernels run: found out once, kept as function pointers, called once per copy and never per line.
+//!
+//! The order of precedence: [`force`], then `ONECOPY_COPY` in the environment, then the profile that `onecopy tune`
+//! saved, then what CPUID suggests.
+
+// A cache of a decision that every thread would make alike, private to this crate: no protocol that loom should see.
+#![allow(clippy::disallowed_types)]
+
+use crate::arch::{self, CopyFn, FillFn, Kernel};
+use crate::plan::Thresholds;
+use crate::profile::{self, Profile};
+use crate::{Policy, Store};
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The environment variable that forces a kernel by name.
+pub const FORCE_VARIABLE: &str = "ONECOPY_COPY";
+
+/// No such kernel here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KernelError {
+    /// No kernel of that name exists on this architecture.
+    Unknown(String),
+    /// The kernel exists, but this CPU lacks its instructions.
+    Unavailable(&'static str),
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = Kernel::all().map(Kernel::name).collect();
+        match self {
+            Self::Unknown(name) => write!(f, "there is no copy kernel {name:?}")?,
+            Self::Unavailable(name) => write!(f, "this CPU cannot run the copy kernel {name:?}")?,
+        }
+        write!(f, "; use one of: {}", names.join(", "))
+    }
+}
+
+impl std::error::Error for KernelError {}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+static ARCH: &[Kernel] = arch::x86_64::ALL;
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+static ARCH: &[Kernel] = arch::aarch64::ALL;
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+static ARCH: &[Kernel] = &[];
+static GENERIC: Kernel = arch::generic::KERNEL;
+
+impl Kernel {
+    /// The kernels that this CPU can run, the plainest first.
+    pub fn all() -> impl Iterator<Item = &'static Kernel> {
+        std::iter::once(&GENERIC).chain(ARCH).filter(|kernel| (kernel.available)())
+    }
+
+    /// The kernel of this name.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError`] when it doesn't exist or this CPU cannot run it.
+    pub fn by_name(name: &str) -> Result<&'static Kernel, KernelError> {
+        let kernel = std::iter::once(&GENERIC)
+            .chain(ARCH)
+            .find(|kernel| kernel.name() == name)
+            .ok_or_else(|| KernelError::Unknown(name.to_owned()))?;
+        if (kernel.available)() { Ok(kernel) } else { Err(KernelError::Unavailable(kernel.name())) }
+    }
+
+    /// Its name, as `ONECOPY_COPY` takes it.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it does, in a few words.
+    pub fn about(&self) -> &'static str {
+        self.about
+    }
+
+    /// Whether it has non-temporal stores.
+    pub fn streams(&self) -> bool {
+        self.copy_stream.is_some()
+    }
+
+    /// Copies `src` over `dst` with this kernel and says which stores it used.
+    ///
+    /// # Panics
+    ///
+    /// When the lengths differ.
+    pub fn copy(&self, dst: &mut [u8], src: &[u8], store: Store) -> Store {
+        crate::same_length(dst.len(), src.len());
+        // SAFETY: two borrowed slices of one length never overlap when one is mutable; a Kernel that can be held
+        // is available.
+        unsafe {
+            match (store, self.copy_stream) {
+                (Store::NonTemporal, Some(stream)) => {
+                    stream(dst.as_mut_ptr(), src.as_ptr(), src.len());
+                    Store::NonTemporal
+                }
+                _ => {
+                    (self.copy_cached)(dst.as_mut_ptr(), src.as_ptr(), src.len());
+                    Store::Cached
+                }
+            }
+        }
+    }
+
+    /// Fills `dst` with this kernel and says which stores it used.
+    pub fn fill(&self, dst: &mut [u8], value: u8, store: Store) -> Store {
+        // SAFETY: a borrowed mutable slice; a Kernel that can be held is available.
+        unsafe {
+            match (store, self.fill_stream) {
+                (Store::NonTemporal, Some(stream)) => {
+                    stream(dst.as_mut_ptr(), value, dst.len());
+                    Store::NonTemporal
+                }
+                _ => {
+                    (self.fill_cached)(dst.as_mut_ptr(), value, dst.len());
+                    Store::Cached
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kernel({})", self.name())
+    }
+}
+
+/// What every copy of more than a few lines looks at: one load away, never changed once published.
+pub(crate) struct Engine {
+    pub(crate) copy_cached: CopyFn,
+    pub(crate) copy_stream: CopyFn,
+    pub(crate) fill_cached: FillFn,
+    pub(crate) fill_stream: FillFn,
+    /// False when the streaming kernel has no non-temporal stores: then nothing may be called non-temporal.
+    pub(crate) streams: bool,
+    pub(crate) thresholds: Thresholds,
+    status: Status,
+}
+
+/// What the engine uses, and why: for `onecopy doctor` and the head of every benchmark.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The kernel for ordinary stores.
+    pub cached: &'static str,
+    /// The kernel for non-temporal stores.
+    pub stream: &'static str,
+    /// Where the thresholds come from: a profile's path, or the formula.
+    pub thresholds: String,
+    /// What was asked for and could not be had (a kernel this CPU lacks, a profile of another machine), each
+    /// with what to do about it. Empty is the normal case.
+    pub notes: Vec<String>,
+}
+
+/// The engine in force; null until the first copy that needs it. Replaced engines are leaked, because
+/// another thread may be inside a copy that reads them: that happens in tests and in `onecopy tune` only.
+static ENGINE: AtomicPtr<Engine> = AtomicPtr::new(std::ptr::null_mut());
+/// Serialises making and replacing engines.
+static REPLACE: Mutex<Option<&'static Kernel>> = Mutex::new(None);
+
+/// The engine in force.
+#[inline(always)]
+pub(crate) fn engine() -> &'static Engine {
+    // Acquire: pairs with the Release store of `publish`; what the pointer leads to was written before it.
+    let engine = ENGINE.load(Ordering::Acquire);
+    if engine.is_null() {
+        return first_engine();
+    }
+    // SAFETY: a non-null pointer was published by `publish` from a leaked box: valid, and never written again.
+    unsafe { &*engine }
+}
+
+#[cold]
+fn first_engine() -> &'static Engine {
+    let forced = REPLACE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // Acquire: as in `engine`; another thread may have come first.
+    let engine = ENGINE.load(Ordering::Acquire);
+    if !engine.is_null() {
+        // SAFETY: as in `engine`.
+        return unsafe { &*engine };
+    }
+    publish(make(*forced))
+}
+
+fn publish(engine: Engine) -> &'static Engine {
+    let engine = Box::leak(Box::new(engine));
+    // Release: pairs with the Acquire load of `engine`.
+    ENGINE.store(engine, Ordering::Release);
+    engine
+}
+
+/// Makes every copy and fill of this process take `kernel`, or, with `None`, goes back to what
+/// `ONECOPY_COPY`, the profile and CPUID say, read again. Leaks the engine that was in force (some hundred bytes): another
+/// thread may be using it.
+pub fn force(kernel: Option<&'static Kernel>) {
+    let mut forced = REPLACE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    *forced = kernel;
+    publish(make(kernel));
+}
+
+/// Puts a profile in force for this process without saving it, as after reading it from its file.
+pub fn install(profile: &Profile) {
+    let forced = REPLACE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    publish(make_with(*forced, Some((profile.clone(), "measured just now".to_owned())), Vec::new()));
+}
+
+/// What the engine uses, and why.
+pub fn status() -> Status {
+    engine().status.clone()
+}
+
+fn make(forced: Option<&'static Kernel>) -> Engine {
+    let mut notes = Vec::new();
+    let profile = match profile::in_force() {
+        Ok(found) => found.map(|(profile, path)| (profile, path.display().to_string())),
+        Err(error) => {
+            notes.push(error.to_string());
+            None
+        }
+    };
+    make_with(forced, profile, notes)
+}
+
+fn make_with(
+    forced: Option<&'static Kernel>,
+    profile: Option<(Profile, String)>,
+    mut notes: Vec<String>,
+) -> Engine {
+    let (mut cached, mut stream) = preferred();
+    if let Some((profile, _)) = &profile {
+        for (slot, name) in [(&mut cached, &profile.kernels.cached), (&mut stream, &profile.kernels.stream)] {
+            match Kernel::by_name(name) {
+                Ok(kernel) => *slot = kernel,
+                Err(error) => notes.push(format!("tune profile: {error}")),
+            }
+        }
+    }
+    match std::env::var(FORCE_VARIABLE) {
+        Ok(name) => match Kernel::by_name(&name) {
+            Ok(kernel) => (cached, stream) = (kernel, kernel),
+            Err(error) => notes.push(format!("{FORCE_VARIABLE}: {error}")),
+        },
+        Err(std::env::VarError::NotPresent) => {}
+        Err(error) => notes.push(format!("{FORCE_VARIABLE}: {error}")),
+    }
+    if let Some(kernel) = forced {
+        (cached, stream) = (kernel, kernel);
+    }
+    let (thresholds, origin) = match profile {
+        Some((profile, path)) => (profile.thresholds(), path),
+        None => {
+            let caches = arch_caches();
+            (
+                Thresholds::formula(caches),
+                format!(
+                    "formula, from the cache sizes that the CPU reports ({caches}); `onecopy tune` measures"
+                ),
+            )
+        }
+    };
+    Engine {
+        copy_cached: cached.copy_cached,
+        copy_stream: stream.copy_stream.unwrap_or(stream.copy_cached),
+        fill_cached: cached.fill_cached,
+        fill_stream: stream.fill_stream.unwrap_or(stream.fill_cached),
+        streams: stream.streams(),
+        thresholds,
+        status: Status { cached: cached.name(), stream: stream.name(), thresholds: origin, notes },
+    }
+}
+
+/// The kernels that fit this CPU when nothing was measured or forced: (cached, streaming).
+pub(crate) fn preferred() -> (&'static Kernel, &'static Kernel) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    let (cached, stream) = arch::x86_64::prefers();
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    let (cached, stream) = arch::aarch64::prefers();
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let (cached, stream) = ("generic", "generic");
+    (Kernel::by_name(cached).unwrap_or(&GENERIC), Kernel::by_name(stream).unwrap_or(&GENERIC))
+}
+
+pub(crate) fn arch_caches() -> crate::plan::Caches {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    return arch::x86_64::caches();
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    return crate::plan::Caches::from_sysfs();
+}
+
+/// The store that `policy` asks for outright, if it does.
+#[inline(always)]
+pub(crate) fn asked(policy: Policy) -> Option<Store> {
+    match policy {
+        Policy::Cached => Some(Store::Cached),
+        Policy::NonTemporal => Some(Store::NonTemporal),
+        Policy::Auto => None,
+    }
+}

@@ -1,0 +1,229 @@
+//! Which stores a copy gets: the thresholds and `Auto`.
+
+use crate::policy::{Hint, Reader, Store};
+use std::fmt;
+
+/// Copies of this many bytes or fewer are always cached, whatever the policy says: they hold at most three whole lines,
+/// and waiting for the fence costs more than the lines are worth.
+pub const STREAM_MIN: usize = 256;
+
+/// Footprints are told apart by powers of two: class 0 is everything below 32 KiB, the last 2 GiB and more.
+pub(crate) const CLASSES: usize = 18;
+/// log2 of the footprints of class 0 (16 KiB up to 32 KiB, and all below).
+const FIRST_CLASS: u32 = 14;
+/// "Never non-temporal."
+pub(crate) const NEVER: u32 = u32::MAX;
+
+/// The shortest copy, in bytes, that goes non-temporal under `Auto`: per reader and class of footprint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Thresholds {
+    min_len: [[u32; CLASSES]; 4],
+}
+
+/// The class of a footprint.
+#[inline(always)]
+pub(crate) fn class(footprint: usize) -> usize {
+    ((footprint | 1).ilog2().saturating_sub(FIRST_CLASS) as usize).min(CLASSES - 1)
+}
+
+/// The smallest footprint of a class, in bytes.
+pub(crate) fn class_bytes(class: usize) -> usize {
+    1 << (FIRST_CLASS as usize + class)
+}
+
+#[inline(always)]
+fn row(reader: Reader) -> usize {
+    match reader {
+        Reader::SameCore => 0,
+        Reader::OtherCore => 1,
+        Reader::NoCpu => 2,
+        Reader::Unknown => 3,
+    }
+}
+
+impl Thresholds {
+    /// Nothing goes non-temporal.
+    pub(crate) fn never() -> Self {
+        Self { min_len: [[NEVER; CLASSES]; 4] }
+    }
+
+    /// Without a profile: glibc's threshold, compared with the footprint instead of the length. glibc knows
+    /// the length only and must guess that a copy shorter than the cache stays in it.
+    pub(crate) fn formula(caches: Caches) -> Self {
+        let threshold = caches.glibc_threshold();
+        let mut all = Self::never();
+        for class in 0..CLASSES {
+            if class_bytes(class) >= threshold {
+                all.min_len.iter_mut().for_each(|row| row[class] = FORMULA_MIN_LEN);
+            }
+        }
+        all
+    }
+
+    pub(crate) fn set(&mut self, reader: Reader, class: usize, min_len: u32) {
+        self.min_len[row(reader)][class] = min_len;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn get(&self, reader: Reader, class: usize) -> u32 {
+        self.min_len[row(reader)][class]
+    }
+
+    /// What `Auto` chooses.
+    #[inline]
+    pub(crate) fn auto(&self, len: usize, footprint: usize, reader: Reader) -> Store {
+        // A footprint smaller than the copy is a mistake or "not known": the copy itself is the least it can be.
+        let min = self.min_len[row(reader)][class(footprint.max(len))];
+        if len as u64 >= u64::from(min) && min != NEVER { Store::NonTemporal } else { Store::Cached }
+    }
+}
+
+/// The shortest non-temporal copy of the formula, in bytes.
+const FORMULA_MIN_LEN: u32 = 4096;
+
+/// Says which stores a copy of `len` bytes will get. [`Store::NonTemporal`] also needs a kernel that has such
+/// stores, and a copy longer than [`STREAM_MIN`].
+#[inline]
+pub fn plan(len: usize, hint: Hint) -> Store {
+    if len <= STREAM_MIN {
+        return Store::Cached;
+    }
+    let engine = crate::dispatch::engine();
+    engine.plan(len, hint)
+}
+
+impl crate::dispatch::Engine {
+    #[inline(always)]
+    pub(crate) fn plan(&self, len: usize, hint: Hint) -> Store {
+        if !self.streams {
+            return Store::Cached;
+        }
+        match crate::dispatch::asked(hint.policy) {
+            Some(store) => store,
+            None => self.thresholds.auto(len, hint.footprint, hint.reader),
+        }
+    }
+}
+
+/// Data cache sizes in bytes, as the CPU or the kernel reports them; 0 where not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caches {
+    /// First level.
+    pub l1: usize,
+    /// Second level.
+    pub l2: usize,
+    /// Third level, whole.
+    pub l3: usize,
+    /// Threads that share the third level.
+    pub l3_threads: usize,
+    /// AMD: the third level belongs to one core complex, and any of its threads may fill all of it.
+    pub per_complex: bool,
+    /// glibc's divisor of the shared cache for this CPU; 0 means 4.
+    pub divisor: usize,
+}
+
+impl fmt::Display for Caches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "L1 {} KiB, L2 {} KiB, L3 {} KiB", self.l1 >> 10, self.l2 >> 10, self.l3 >> 10)
+    }
+}
+
+impl Caches {
+    /// glibc's non-temporal threshold (sysdeps/x86/dl-cacheinfo.h, `dl_init_cacheinfo`): the shared cache divided by
+    /// what suits the CPU, at least 3/4 of a thread's part of it; 64 MiB where the result shows that detection failed.
+    pub fn glibc_threshold(&self) -> usize {
+        const FAILED_BELOW: usize = 0x4040;
+        const FALLBACK: usize = 64 << 20;
+        let (shared, per_thread) = if self.l3 == 0 {
+            (self.l2, self.l2)
+        } else if self.per_complex {
+            (self.l3, self.l3)
+        } else {
+            // Intel counts the inclusive or exclusive second level with the thread's part of the third.
+            (self.l3, self.l3 / self.l3_threads.max(1) + self.l2)
+        };
+        let divisor = if self.divisor == 0 { 4 } else { self.divisor };
+        let threshold = (shared / divisor).max(per_thread / 4 * 3);
+        if threshold < FAILED_BELOW { FALLBACK } else { threshold }
+    }
+
+    /// Linux's `/sys/devices/system/cpu/cpu0/cache`, for CPUs that have no instruction to ask.
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    pub(crate) fn from_sysfs() -> Self {
+        let mut caches = Self::default();
+        for index in 0..8 {
+            let read = |name: &str| {
+                std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{name}"))
+                    .map(|text| text.trim().to_owned())
+            };
+            let (Ok(level), Ok(kind), Ok(size)) = (read("level"), read("type"), read("size")) else { break };
+            let Some(size) = size.strip_suffix('K').and_then(|k| k.parse::<usize>().ok()).map(|k| k << 10)
+            else {
+                continue;
+            };
+            match (level.as_str(), kind.as_str()) {
+                ("1", "Data" | "Unified") => caches.l1 = size,
+                ("2", "Data" | "Unified") => caches.l2 = size,
+                ("3", "Data" | "Unified") => caches.l3 = size,
+                _ => {}
+            }
+        }
+        caches.l3_threads = std::thread::available_parallelism().map_or(1, usize::from);
+        caches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_powers_of_two() {
+        assert_eq!(class(0), 0);
+        assert_eq!(class(32 << 10), 1);
+        assert_eq!(class((64 << 10) - 1), 1);
+        assert_eq!(class(usize::MAX), CLASSES - 1);
+        (0..CLASSES).for_each(|each| assert_eq!(class(class_bytes(each)), each));
+    }
+
+    /// glibc 2.41 on the machines named, from `ld.so --list-tunables`.
+    #[test]
+    fn formula_gives_glibcs_threshold() {
+        let sapphire_rapids_vm = Caches {
+            l1: 48 << 10,
+            l2: 2 << 20,
+            l3: 105 << 20,
+            l3_threads: 2,
+            per_complex: false,
+            divisor: 2,
+        };
+        assert!(sapphire_rapids_vm.glibc_threshold() >= 105 << 19);
+        let zen2 = Caches {
+            l1: 32 << 10,
+            l2: 512 << 10,
+            l3: 16 << 20,
+            l3_threads: 8,
+            per_complex: true,
+            divisor: 4,
+        };
+        assert_eq!(zen2.glibc_threshold(), 12 << 20);
+        assert_eq!(Caches::default().glibc_threshold(), 64 << 20);
+    }
+
+    #[test]
+    fn auto_looks_at_the_footprint_not_only_at_the_length() {
+        let caches = Caches { l2: 1 << 20, l3: 8 << 20, l3_threads: 4, divisor: 2, ..Caches::default() };
+        let thresholds = Thresholds::formula(caches);
+        let auto = |len, footprint| thresholds.auto(len, footprint, Reader::Unknown);
+        assert_eq!(auto(64 << 10, 256 << 20), Store::NonTemporal);
+        assert_eq!(auto(64 << 10, 256 << 10), Store::Cached);
+        assert_eq!(auto(64 << 10, 0), Store::Cached);
+        assert_eq!(
+            auto(64 << 20, 0),
+            Store::NonTemporal,
+            "a length beyond the cache is a footprint beyond it"
+        );
+        assert_eq!(auto(512, 256 << 20), Store::Cached, "short copies aren't worth a fence");
+        assert_eq!(thresholds.get(Reader::NoCpu, CLASSES - 1), FORMULA_MIN_LEN);
+    }
+}

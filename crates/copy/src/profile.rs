@@ -1,0 +1,253 @@
+//! The profile that `onecopy tune` saves: TOML, versioned, below the XDG configuration folder.
+//!
+//! It is only ever advice on speed. One that is missing, unreadable, of another version or of another machine
+//! is not used, and [`crate::status`] says so.
+
+use crate::plan::{self, NEVER, Thresholds};
+use crate::policy::Reader;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+/// The version of the file's layout. A profile of another version must be measured anew.
+pub const VERSION: u32 = 1;
+
+/// The environment variable that names another profile, or `off` for none.
+pub const PROFILE_VARIABLE: &str = "ONECOPY_TUNE";
+
+/// What was measured on one machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The machine it was measured on, as [`machine`] names it.
+    pub machine: String,
+    /// When, in seconds since 1970.
+    pub measured: u64,
+    /// The fastest kernels.
+    pub kernels: Kernels,
+    /// Where a load gets slower.
+    #[serde(default)]
+    pub steps: Vec<Step>,
+    /// From which length on non-temporal stores win.
+    #[serde(default)]
+    pub crossovers: Vec<Crossover>,
+}
+
+/// The fastest kernels of a machine, by name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Kernels {
+    /// For ordinary stores.
+    pub cached: String,
+    /// For non-temporal stores.
+    pub stream: String,
+}
+
+/// One level of memory as a dependent load sees it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// A working set of up to this many bytes...
+    pub bytes: u64,
+    /// ...costs this many nanoseconds a load.
+    pub ns: f64,
+}
+
+/// For one reader and one footprint: the shortest copy that goes non-temporal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Crossover {
+    /// `same-core`, `other-core`, `no-cpu` or `unknown`.
+    pub reader: String,
+    /// The footprint in bytes, a power of two; holds up to the next one listed.
+    pub footprint: u64,
+    /// The shortest copy in bytes that goes non-temporal; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_len: Option<u32>,
+}
+
+/// A profile that cannot be used.
+#[derive(Debug)]
+pub enum ProfileError {
+    /// The file cannot be read or written.
+    Io(PathBuf, io::Error),
+    /// The file is not what `onecopy tune` writes.
+    Syntax(PathBuf, String),
+    /// It was written by another version of onecopy.
+    Version(PathBuf, u32),
+    /// It was measured on another machine.
+    Machine(PathBuf, String),
+    /// There is no place for it.
+    NoFolder,
+}
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(path, error) => write!(f, "tune profile {}: {error}", path.display()),
+            Self::Syntax(path, error) => {
+                write!(
+                    f,
+                    "tune profile {} is not used: {error}; measure again with `onecopy tune`",
+                    path.display()
+                )
+            }
+            Self::Version(path, version) => write!(
+                f,
+                "tune profile {} is not used: it has version {version}, this program reads {VERSION}; measure again with `onecopy tune`",
+                path.display()
+            ),
+            Self::Machine(path, machine) => write!(
+                f,
+                "tune profile {} is not used: it was measured on {machine:?}; measure this machine with `onecopy tune`",
+                path.display()
+            ),
+            Self::NoFolder => write!(
+                f,
+                "no place for the tune profile: set XDG_CONFIG_HOME or HOME, or {PROFILE_VARIABLE}=/path/to/tune.toml"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ProfileError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(_, error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// The readers and their names in the file.
+const READERS: [(Reader, &str); 4] = [
+    (Reader::SameCore, "same-core"),
+    (Reader::OtherCore, "other-core"),
+    (Reader::NoCpu, "no-cpu"),
+    (Reader::Unknown, "unknown"),
+];
+
+/// The name of a reader in the file.
+pub fn reader_name(reader: Reader) -> &'static str {
+    READERS.iter().find(|(each, _)| *each == reader).map_or("unknown", |(_, name)| name)
+}
+
+/// The name of this machine: a profile is used where this is what it was when the profile was measured.
+pub fn machine() -> String {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    let cpu = crate::arch::x86_64::machine();
+    #[cfg(any(miri, not(target_arch = "x86_64")))]
+    let cpu = fs::read_to_string("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
+        .map_or_else(|_| std::env::consts::ARCH.to_owned(), |midr| format!("MIDR {}", midr.trim()));
+    format!("{cpu}, {threads} threads")
+}
+
+/// Where the profile lies: `ONECOPY_TUNE` if set, else `$XDG_CONFIG_HOME/onecopy/tune.toml`, else below
+/// `~/.config`. `Ok(None)`: `ONECOPY_TUNE=off`.
+///
+/// # Errors
+///
+/// [`ProfileError::NoFolder`] when the environment names no home.
+pub fn path() -> Result<Option<PathBuf>, ProfileError> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    if let Some(path) = set(PROFILE_VARIABLE) {
+        return Ok(if path == "off" { None } else { Some(PathBuf::from(path)) });
+    }
+    // The XDG base directory specification: a relative path is to be ignored.
+    let config = set("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(|| set("HOME").map(|home| PathBuf::from(home).join(".config")))
+        .ok_or(ProfileError::NoFolder)?;
+    Ok(Some(config.join("onecopy").join("tune.toml")))
+}
+
+/// The profile that this process should use and where it lies; `None` when there is none.
+pub(crate) fn in_force() -> Result<Option<(Profile, PathBuf)>, ProfileError> {
+    let path = match path() {
+        Ok(Some(path)) => path,
+        // Without a home there is no profile, which is as good as one that was never measured.
+        Ok(None) | Err(ProfileError::NoFolder) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match Profile::load(&path) {
+        Err(ProfileError::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+        Ok(profile) if profile.machine != machine() => Err(ProfileError::Machine(path, profile.machine)),
+        Ok(profile) => Ok(Some((profile, path))),
+    }
+}
+
+impl Profile {
+    /// Reads a profile of this program's version.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError`] when it cannot be read, isn't a profile, or has another version.
+    pub fn load(path: &Path) -> Result<Self, ProfileError> {
+        let text = fs::read_to_string(path).map_err(|error| ProfileError::Io(path.to_owned(), error))?;
+        Self::parse(&text, path)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, ProfileError> {
+        /// The version comes first: another one may have other fields.
+        #[derive(Deserialize)]
+        struct Head {
+            version: u32,
+        }
+        let syntax =
+            |error: toml::de::Error| ProfileError::Syntax(path.to_owned(), error.message().to_owned());
+        let head: Head = toml::from_str(text).map_err(syntax)?;
+        if head.version != VERSION {
+            return Err(ProfileError::Version(path.to_owned(), head.version));
+        }
+        let profile: Self = toml::from_str(text).map_err(syntax)?;
+        for crossover in &profile.crossovers {
+            if !READERS.iter().any(|(_, name)| *name == crossover.reader) {
+                let error = format!("there is no reader {:?}", crossover.reader);
+                return Err(ProfileError::Syntax(path.to_owned(), error));
+            }
+        }
+        Ok(profile)
+    }
+
+    /// Writes the profile, whole or not at all, making its folder.
+    ///
+    /// # Errors
+    ///
+    /// [`ProfileError::Io`] when the folder or the file cannot be written.
+    pub fn save(&self, path: &Path) -> Result<(), ProfileError> {
+        let io = |error| ProfileError::Io(path.to_owned(), error);
+        let text = toml::to_string_pretty(self).map_err(|error| io(io::Error::other(error)))?;
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(io)?;
+        }
+        // A reader that comes in between sees the old profile or the new one, never half of one.
+        let part = path.with_extension(format!("toml.{}", std::process::id()));
+        let head = "# Written by `onecopy tune`: how fast this machine's stores are. Delete it to go back to the formula.\n\n";
+        let written = fs::write(&part, format!("{head}{text}")).and_then(|()| fs::rename(&part, path));
+        written.map_err(|error| {
+            let _ = fs::remove_file(&part);
+            io(error)
+        })
+    }
+
+    /// The thresholds of `Auto`: each entry holds from its footprint up to the next one listed for the same reader.
+    pub(crate) fn thresholds(&self) -> Thresholds {
+        let mut thresholds = Thresholds::never();
+        for (reader, name) in READERS {
+            let mut rows: Vec<_> = self.crossovers.iter().filter(|row| row.reader == name).collect();
+            rows.sort_by_key(|row| row.footprint);
+            for row in rows {
+                let from = plan::class(usize::try_from(row.footprint).unwrap_or(usize::MAX));
+                for class in from..plan::CLASSES {
+                    thresholds.set(reader, class, row.min_len.unwrap_or(NEVER));
+                }
+            }
+        }
+        thresholds
+    }
+}

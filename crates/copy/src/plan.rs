@@ -139,8 +139,8 @@ impl Caches {
         } else if self.per_complex {
             (self.l3, self.l3)
         } else {
-            // Intel counts the inclusive or exclusive second level with the thread's part of the third.
-            (self.l3, self.l3 / self.l3_threads.max(1) + self.l2)
+            // Since Skylake the third level doesn't hold what the second holds: they add up.
+            (self.l3 + self.l2, self.l3 / self.l3_threads.max(1) + self.l2)
         };
         let divisor = if self.divisor == 0 { 4 } else { self.divisor };
         let threshold = (shared / divisor).max(per_thread / 4 * 3);
@@ -186,10 +186,11 @@ mod tests {
         (0..CLASSES).for_each(|each| assert_eq!(class(class_bytes(each)), each));
     }
 
-    /// glibc 2.41 on the machines named, from `ld.so --list-tunables`.
+    /// Against `ld.so --list-tunables` on a Sapphire Rapids VM of 2 threads: x86_shared_cache_size is 0x6b00000;
+    /// and against Zen 2's known 3/4 of a core complex.
     #[test]
     fn formula_gives_glibcs_threshold() {
-        let sapphire_rapids_vm = Caches {
+        let sapphire_rapids = Caches {
             l1: 48 << 10,
             l2: 2 << 20,
             l3: 105 << 20,
@@ -197,7 +198,9 @@ mod tests {
             per_complex: false,
             divisor: 2,
         };
-        assert!(sapphire_rapids_vm.glibc_threshold() >= 105 << 19);
+        assert_eq!(sapphire_rapids.glibc_threshold(), 0x6b0_0000 / 2);
+        // The same with the rule before divisors (glibc 2.36 prints x86_non_temporal_threshold 0x28e0000).
+        assert_eq!(Caches { divisor: 1000, ..sapphire_rapids }.glibc_threshold(), 0x28e_0000);
         let zen2 = Caches {
             l1: 32 << 10,
             l2: 512 << 10,

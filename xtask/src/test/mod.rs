@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 mod clippy;
 mod deny;
 mod docs;
+mod examples;
 mod fmt;
 mod generated;
 mod leftovers;
@@ -44,6 +45,7 @@ const STEPS: &[Step] = &[
     Step { name: "fmt", about: "formatting", run: fmt::run },
     Step { name: "clippy", about: "lints, as errors, on all targets", run: clippy::run },
     Step { name: "unit", about: "unit, integration and documentation tests", run: unit::run },
+    Step { name: "examples", about: "each example runs and checks itself", run: examples::run },
     Step { name: "generated", about: "manual pages and completions match the flags", run: generated::run },
     Step { name: "docs", about: "documentation builds without a warning", run: docs::run },
     Step { name: "deny", about: "licences, bans and sources of dependencies", run: deny::run },

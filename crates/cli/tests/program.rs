@@ -32,6 +32,8 @@ fn doctor_tells_the_machine_as_json() {
         let probe = &report["probes"][probe];
         assert!(probe["works"].is_boolean() && !probe["detail"].as_str().unwrap().is_empty(), "{probe}");
     }
+    let kernels = report["copy"]["kernels"].as_array().unwrap();
+    assert!(kernels.iter().any(|kernel| kernel["name"] == report["copy"]["cached"]), "{kernels:?}");
     let features = report["features"].as_array().unwrap();
     assert!(features.iter().any(|feature| feature["name"] == "unix streams"));
     for feature in features {
@@ -57,6 +59,56 @@ fn doctor_sees_its_own_limits() {
             assert_eq!(feature["best"], false, "{feature}");
         }
     }
+}
+
+#[test]
+fn doctor_tells_what_the_environment_forces() {
+    for (kernel, told) in [("generic", "forces"), ("abacus", "cannot be had")] {
+        let out = Command::new(env!("CARGO_BIN_EXE_onecopy"))
+            .args(["doctor", "--json"])
+            .env("ONECOPY_COPY", kernel)
+            .output()
+            .unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        let features = report["features"].as_array().unwrap();
+        let copies = features.iter().find(|feature| feature["name"] == "copies").unwrap();
+        assert_eq!(copies["best"], false);
+        assert!(copies["why"].as_str().unwrap().contains(told), "{copies}");
+        assert_eq!(report["copy"]["notes"].as_array().unwrap().is_empty(), kernel == "generic");
+    }
+}
+
+/// A driver of our own making: what is asked of it and what is made of its answers is the same as for the real one.
+#[test]
+fn doctor_asks_the_cuda_driver() {
+    let folder = std::env::temp_dir().join(format!("onecopy-cuda-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let source = "
+        int cuInit(unsigned flags) { return flags == 0 ? INIT : 1; }
+        int cuDriverGetVersion(int *version) { *version = 12080; return 0; }
+        int cuDeviceGetCount(int *count) { *count = 2; return 0; }";
+    let mut found = Vec::new();
+    for init in [0, 100] {
+        std::fs::write(folder.join("cuda.c"), source.replace("INIT", &init.to_string())).unwrap();
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o", "libcuda.so.1", "cuda.c"])
+            .current_dir(&folder)
+            .status()
+            .unwrap();
+        assert!(built.success());
+        let out = Command::new(env!("CARGO_BIN_EXE_onecopy"))
+            .args(["doctor", "--json"])
+            .env("LD_LIBRARY_PATH", &folder)
+            .output()
+            .unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        found.push(report["probes"]["cuda"].clone());
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(found[0]["works"], true);
+    assert_eq!(found[0]["detail"], "driver for CUDA 12.8, 2 devices");
+    assert_eq!(found[1]["works"], false);
+    assert!(found[1]["detail"].as_str().unwrap().contains("no CUDA device"), "{}", found[1]);
 }
 
 fn first_allowed_cpu() -> String {

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::copy::Copy;
 use super::machine::Machine;
 use super::probe::Probes;
 
@@ -37,8 +38,50 @@ impl Feature {
 }
 
 /// All features that the project has.
-pub fn all(machine: &Machine, probes: &Probes) -> Vec<Feature> {
-    vec![streams(machine, probes), waiting(machine), connections(machine), kernel_buffers(machine)]
+pub fn all(machine: &Machine, copy: &Copy, probes: &Probes) -> Vec<Feature> {
+    vec![
+        streams(machine, probes),
+        stores(copy),
+        choice(copy),
+        waiting(machine),
+        connections(machine),
+        kernel_buffers(machine),
+    ]
+}
+
+fn stores(copy: &Copy) -> Feature {
+    const NAME: &str = "copies";
+    if let Some(forced) = &copy.forced {
+        let held = copy.cached == forced;
+        let why = if held {
+            format!("ONECOPY_COPY={forced} forces that kernel for all copies")
+        } else {
+            format!("ONECOPY_COPY={forced} asks for a kernel that cannot be had")
+        };
+        let uses = format!("{} and {}", copy.cached, copy.stream);
+        return Feature::lesser(NAME, uses, why, "unset ONECOPY_COPY, unless that is meant");
+    }
+    if !copy.streams() {
+        return Feature::lesser(
+            NAME,
+            format!("{}, ordinary stores only", copy.cached),
+            "no kernel here has non-temporal stores",
+            "an x86-64 or AArch64 CPU",
+        );
+    }
+    Feature::best(NAME, format!("{} for ordinary, {} for non-temporal stores", copy.cached, copy.stream))
+}
+
+fn choice(copy: &Copy) -> Feature {
+    const NAME: &str = "choice of stores";
+    if copy.profile.is_some() {
+        return Feature::best(NAME, format!("what was measured here: {}", copy.thresholds));
+    }
+    let why = match copy.notes.as_slice() {
+        [] => "this machine was not measured yet".to_owned(),
+        notes => notes.join("; "),
+    };
+    Feature::lesser(NAME, "a formula over the cache sizes that the CPU reports", why, "onecopy tune")
 }
 
 fn streams(machine: &Machine, probes: &Probes) -> Feature {
@@ -129,19 +172,23 @@ mod tests {
     use super::*;
     use crate::doctor::probe::Probe;
 
-    fn here() -> (Machine, Probes) {
-        (Machine::read(), Probes::run())
+    fn here() -> (Machine, Copy, Probes) {
+        let machine = Machine::read();
+        let probes = Probes::run(&machine);
+        (machine, Copy::read(), probes)
     }
 
     #[test]
     fn what_is_not_best_has_a_reason_and_a_remedy() {
-        let (mut machine, mut probes) = here();
+        let (mut machine, mut copy, mut probes) = here();
         machine.cpu.allowed = 1;
         machine.limits.open_files = Some(1024);
         machine.limits.send_buffer = Some(212_992);
         machine.user.net_admin = false;
         probes.memfd_seals = Probe { works: false, detail: "memfd_create: EPERM".into() };
-        for feature in all(&machine, &probes) {
+        copy.forced = Some("generic".into());
+        copy.profile = None;
+        for feature in all(&machine, &copy, &probes) {
             assert!(!feature.best, "{feature:?}");
             assert!(feature.why.is_some_and(|why| !why.is_empty()));
             assert!(feature.remedy.is_some_and(|remedy| !remedy.is_empty()));
@@ -150,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_low_hard_limit_needs_another_remedy() {
-        let (mut machine, _) = here();
+        let mut machine = Machine::read();
         machine.limits.open_files = Some(1024);
         machine.limits.open_files_hard = Some(524_288);
         assert!(connections(&machine).remedy.unwrap().starts_with("ulimit -n"));

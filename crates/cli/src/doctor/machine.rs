@@ -24,8 +24,14 @@ pub struct Cpu {
     pub model: String,
     /// CPUs that this process may run on: fewer than the machine has, in a container or under taskset.
     pub allowed: usize,
-    /// The last-level cache as CPUID gives it, which a hypervisor may make up; bytes.
-    pub last_level_cache: Option<u64>,
+    /// Data caches, the nearest first, as the CPU reports them, which a hypervisor may make up.
+    pub caches: Vec<Cache>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Cache {
+    pub level: u32,
+    pub bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -93,12 +99,19 @@ impl Cpu {
         Cpu {
             model: model.unwrap_or_default().to_owned(),
             allowed: std::thread::available_parallelism().map_or(1, usize::from),
-            last_level_cache: (0..=4)
-                .rev()
-                .find_map(|n| text(&format!("/sys/devices/system/cpu/cpu0/cache/index{n}/size")))
-                .and_then(|size| size.strip_suffix('K')?.parse::<u64>().ok())
-                .map(|kib| kib * 1024),
+            caches: (0..8).filter_map(Cache::read).collect(),
         }
+    }
+}
+
+impl Cache {
+    fn read(index: u32) -> Option<Cache> {
+        let read = |name| text(&format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{name}"));
+        if read("type")? == "Instruction" {
+            return None;
+        }
+        let kib: u64 = read("size")?.strip_suffix('K')?.parse().ok()?;
+        Some(Cache { level: read("level")?.parse().ok()?, bytes: kib * 1024 })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+mod copy;
 mod feature;
 mod machine;
 mod print;
@@ -20,15 +21,17 @@ pub struct Args {
 struct Report {
     version: &'static str,
     machine: machine::Machine,
+    copy: copy::Copy,
     probes: probe::Probes,
     features: Vec<feature::Feature>,
 }
 
 /// Runs `onecopy doctor`. A machine that lacks something is no failure: the report says so.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let (machine, probes) = (machine::Machine::read(), probe::Probes::run());
-    let features = feature::all(&machine, &probes);
-    let report = Report { version: env!("CARGO_PKG_VERSION"), machine, probes, features };
+    let machine = machine::Machine::read();
+    let (copy, probes) = (copy::Copy::read(), probe::Probes::run(&machine));
+    let features = feature::all(&machine, &copy, &probes);
+    let report = Report { version: env!("CARGO_PKG_VERSION"), machine, copy, probes, features };
     if args.json {
         return crate::terminal::print(&format!("{}\n", serde_json::to_string_pretty(&report)?));
     }

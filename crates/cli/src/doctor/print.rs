@@ -27,6 +27,8 @@ pub fn human(report: &Report) -> String {
     line(FACT, "kernel", &format!("{} {}", machine.kernel, machine.architecture));
     let model = if machine.cpu.model.is_empty() { "CPU" } else { &machine.cpu.model };
     line(FACT, "cpu", &format!("{model}, {} allowed", machine.cpu.allowed));
+    line(FACT, "caches", &caches(report));
+    line(FACT, "copy kernels", &kernels(report));
     line(FACT, "memory", &memory(report));
     line(FACT, "user", &machine.user.described());
     line(FACT, "limits", &limits(report));
@@ -60,6 +62,30 @@ pub fn human(report: &Report) -> String {
     format!(
         "{HEADING}This machine has{HEADING:#}\n{found}\n{HEADING}onecopy will use{HEADING:#}\n{out}\n{end}\n"
     )
+}
+
+fn caches(report: &Report) -> String {
+    if let Some(profile) = &report.copy.profile {
+        let steps: Vec<_> =
+            profile.steps.iter().map(|(bytes, ns)| format!("{ns:.1} ns up to {}", size(*bytes))).collect();
+        return format!("{}, as `onecopy tune` measured", steps.join(", "));
+    }
+    let caches: Vec<_> = report
+        .machine
+        .cpu
+        .caches
+        .iter()
+        .map(|cache| format!("L{} {}", cache.level, size(cache.bytes)))
+        .collect();
+    if caches.is_empty() {
+        "not known".to_owned()
+    } else {
+        format!("{}, as the CPU reports", caches.join(", "))
+    }
+}
+
+fn kernels(report: &Report) -> String {
+    report.copy.kernels.iter().map(|kernel| kernel.name).collect::<Vec<_>>().join(", ")
 }
 
 fn memory(report: &Report) -> String {

@@ -8,6 +8,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde::Serialize;
 
+use super::machine::{Machine, sysctl};
+
 /// The end of a try.
 #[derive(Clone, Debug, Serialize)]
 pub struct Probe {
@@ -41,13 +43,13 @@ pub struct Probes {
 
 impl Probes {
     /// Tries all of it.
-    pub fn run() -> Probes {
+    pub fn run(machine: &Machine) -> Probes {
         Probes {
             memfd_seals: memfd_seals(MemfdFlags::empty()),
             memfd_noexec: memfd_seals(MemfdFlags::NOEXEC_SEAL),
             io_uring: io_uring(),
-            tap: tap(),
-            xdp: xdp(),
+            tap: tap(machine),
+            xdp: xdp(machine),
             cuda: cuda(),
         }
     }
@@ -77,7 +79,7 @@ fn io_uring() -> Probe {
     let ring: IoUring = match IoUring::new(2) {
         Ok(ring) => ring,
         Err(error) => {
-            let why = match super::machine::sysctl("kernel/io_uring_disabled") {
+            let why = match sysctl("kernel/io_uring_disabled") {
                 Some(2) => "kernel.io_uring_disabled is 2",
                 Some(1) => "kernel.io_uring_disabled is 1 and this user is not in kernel.io_uring_group",
                 _ => "the kernel lacks it, or a seccomp filter refuses it",
@@ -95,18 +97,20 @@ fn io_uring() -> Probe {
     })
 }
 
-fn tap() -> Probe {
+fn tap(machine: &Machine) -> Probe {
     match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
-        Ok(_) => Probe::works("/dev/net/tun can be opened"),
+        Ok(_) if machine.user.net_admin => Probe::works("/dev/net/tun can be opened, and devices made"),
+        Ok(_) => Probe::fails("/dev/net/tun can be opened, but making a device needs CAP_NET_ADMIN"),
         Err(error) => Probe::fails(format!("/dev/net/tun: {error}")),
     }
 }
 
-fn xdp() -> Probe {
+fn xdp(machine: &Machine) -> Probe {
     match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
-        Ok(_) => Probe::works("AF_XDP sockets can be made"),
+        Ok(_) if machine.user.net_admin => Probe::works("sockets can be made"),
+        Ok(_) => Probe::fails("sockets can be made, but binding one to a device needs CAP_NET_ADMIN"),
         Err(Errno::AFNOSUPPORT) => Probe::fails("this kernel is built without AF_XDP"),
-        Err(Errno::PERM) => Probe::fails("AF_XDP sockets need CAP_NET_RAW"),
+        Err(Errno::PERM) => Probe::fails("its sockets need CAP_NET_RAW"),
         Err(error) => Probe::fails(format!("socket(AF_XDP): {error}")),
     }
 }

@@ -8,10 +8,14 @@
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`cuda`] | whether a CUDA driver is there and works, opened at run time |
 //! | [`load`] | how many tasks want a CPU right now |
+//! | [`signal`] | a handler that interrupts calls and tells |
+//! | [`sockopt`] | socket options |
 
 pub mod cuda;
 pub mod futex;
 pub mod load;
 pub mod map;
 pub mod memfd;
+pub mod signal;
+pub mod sockopt;
 pub mod spans;

@@ -1,0 +1,162 @@
+//! What a case is, and what it may see.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+use crate::impls::{Conn, Impl, Name};
+
+/// Where a rule comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Linux; the kernel's own answer is the oracle.
+    Linux,
+    /// Linux and FreeBSD agree; the kernel's own answer is the oracle.
+    Both,
+    /// FreeBSD's rule, offered where it improves on Linux.
+    FreeBsd,
+    /// A rule of this project's own (docs of the design).
+    Own,
+}
+
+impl Source {
+    /// The letter of the checklist.
+    pub fn letter(self) -> &'static str {
+        match self {
+            Source::Linux => "L",
+            Source::Both => "B",
+            Source::FreeBsd => "F",
+            Source::Own => "own",
+        }
+    }
+}
+
+/// What must be seen. `"*"` allows anything (an answer that depends on luck).
+#[derive(Clone, Copy, Debug)]
+pub enum Expect {
+    /// This, from the kernel; and from ours whatever the kernel really answered.
+    Same(&'static str),
+    /// Each column has its own.
+    Each {
+        /// The kernel's AF_UNIX.
+        kernel: &'static str,
+        /// Ours over shared memory.
+        shared: &'static str,
+        /// Ours over the kernel.
+        on_kernel: &'static str,
+    },
+}
+
+/// One line of the checklist.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// `family.what`, unique.
+    pub name: &'static str,
+    /// The sentence of the checklist that it checks.
+    pub rule: &'static str,
+    /// Where the rule comes from.
+    pub source: Source,
+    /// What must be seen.
+    pub expect: Expect,
+    /// Uses the implementation and tells what was seen.
+    pub run: fn(&Ctx<'_>) -> Outcome,
+}
+
+impl Case {
+    /// A rule whose oracle is the kernel.
+    pub const fn same(
+        name: &'static str,
+        rule: &'static str,
+        source: Source,
+        expect: &'static str,
+        run: fn(&Ctx<'_>) -> Outcome,
+    ) -> Case {
+        Case { name, rule, source, expect: Expect::Same(expect), run }
+    }
+
+    /// A rule where ours is meant to be better than the kernel: `ours` is expected over shared memory *and* over
+    /// the kernel (where the kernel stands in the way, `skips.toml` says so).
+    pub const fn better(
+        name: &'static str,
+        rule: &'static str,
+        source: Source,
+        kernel: &'static str,
+        ours: &'static str,
+        run: fn(&Ctx<'_>) -> Outcome,
+    ) -> Case {
+        Case { name, rule, source, expect: Expect::Each { kernel, shared: ours, on_kernel: ours }, run }
+    }
+
+    /// A rule with an answer per column.
+    pub const fn each(
+        name: &'static str,
+        rule: &'static str,
+        kernel: &'static str,
+        shared: &'static str,
+        on_kernel: &'static str,
+        run: fn(&Ctx<'_>) -> Outcome,
+    ) -> Case {
+        Case { name, rule, source: Source::Own, expect: Expect::Each { kernel, shared, on_kernel }, run }
+    }
+}
+
+/// Why a case saw nothing.
+#[derive(Debug)]
+pub enum Stop {
+    /// The implementation has no such call; why.
+    NotOffered(&'static str),
+    /// A tool that the case needs is not on this machine.
+    Lacking(&'static str),
+    /// The case could not be carried out: a failure, whatever was expected.
+    Broken(String),
+}
+
+impl Stop {
+    /// A failure told in words.
+    pub fn broken(what: impl fmt::Display) -> Stop {
+        Stop::Broken(what.to_string())
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(e: io::Error) -> Stop {
+        Stop::Broken(format!("a step that must succeed failed: {e}"))
+    }
+}
+
+impl From<rustix::io::Errno> for Stop {
+    fn from(e: rustix::io::Errno) -> Stop {
+        Stop::from(io::Error::from(e))
+    }
+}
+
+/// What a case saw, in words.
+pub type Outcome = Result<String, Stop>;
+
+/// What a case is given.
+pub struct Ctx<'a> {
+    /// The implementation under test.
+    pub imp: &'a dyn Impl,
+    /// A folder of its own for names.
+    pub dir: PathBuf,
+}
+
+impl Ctx<'_> {
+    /// A connected pair.
+    pub fn pair(&self) -> Result<(Conn, Conn), Stop> {
+        self.imp.pair(&self.dir).map_err(|e| Stop::broken(format!("cannot make a pair: {e}")))
+    }
+
+    /// A path in the case's folder.
+    pub fn path(&self, name: &str) -> Name {
+        Name::Path(self.dir.join(name))
+    }
+
+    /// An abstract name that nobody else has.
+    pub fn abstract_name(&self, name: &str) -> Name {
+        Name::Abstract(format!("{}/{name}", file_name(&self.dir)).into_bytes())
+    }
+}
+
+fn file_name(dir: &Path) -> String {
+    dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default()
+}

@@ -1,0 +1,224 @@
+//! Readiness as epoll tells it, level and edge.
+
+use std::net::Shutdown;
+
+use rustix::event::epoll::EventFlags;
+
+use crate::case::Source::{Both, Linux};
+use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::cases::poll::brim;
+use crate::tools::{Epoll, NOW, asleep, drain, rx, tx};
+
+pub const CASES: &[Case] = &[
+    Case::same("epoll.level", "level: told again until drained", Both, "IN, IN, IN, nothing", level),
+    Case::same(
+        "epoll.edge",
+        "edge: told once, and not again before more arrives",
+        Linux,
+        "IN, nothing, IN, nothing",
+        edge,
+    ),
+    Case::same(
+        "epoll.edge_partial",
+        "edge: a partial read is no edge, new data is one, drained or not",
+        Linux,
+        "IN, nothing, IN",
+        edge_partial,
+    ),
+    Case::same(
+        "epoll.edge_late",
+        "edge: data that was there at EPOLL_CTL_ADD is told",
+        Both,
+        "IN",
+        edge_late,
+    ),
+    Case::same(
+        "epoll.edge_rearm",
+        "edge: EPOLL_CTL_MOD tells what is ready again",
+        Both,
+        "IN, nothing, IN",
+        edge_rearm,
+    ),
+    Case::same(
+        "epoll.edge_eof",
+        "edge: the end of stream is an edge",
+        Both,
+        "IN, nothing, IN+RDHUP",
+        edge_eof,
+    ),
+    Case::same(
+        "epoll.edge_hup",
+        "edge: the peer's close is an edge",
+        Both,
+        "nothing, IN+RDHUP+HUP",
+        edge_hup,
+    ),
+    Case::same(
+        "epoll.edge_out",
+        "edge: EPOLLOUT once, and again when there is room after it was full",
+        Both,
+        "OUT, nothing, nothing, OUT",
+        edge_out,
+    ),
+    Case::same("epoll.oneshot", "EPOLLONESHOT: once until armed again", Both, "IN, nothing, IN", oneshot),
+    Case::same(
+        "epoll.two_level_edge",
+        "several epolls on one end: all are told, and the drain is known to all",
+        Both,
+        "level IN, edge IN, level nothing, edge nothing, level IN, edge IN",
+        two_epolls,
+    ),
+    Case::same(
+        "epoll.two_edges",
+        "several epolls on one end, edge: each is told of each arrival",
+        Linux,
+        "IN IN, nothing nothing, IN IN",
+        two_edges,
+    ),
+    Case::same(
+        "epoll.shared",
+        "one epoll, two waiting threads, edge: data wakes one at least",
+        Linux,
+        "woken",
+        shared,
+    ),
+];
+
+const IN: EventFlags = EventFlags::IN;
+const OUT: EventFlags = EventFlags::OUT;
+const EDGE: EventFlags = EventFlags::ET;
+const RDHUP: EventFlags = EventFlags::RDHUP;
+/// Long enough for an event that must come, on a machine with other work too.
+const SOON: u64 = 2000;
+
+fn level(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*b, IN)?;
+    tx(&*a, b"abc")?;
+    let (first, second) = (ep.wait(SOON)?, ep.wait(0)?);
+    rx(&*b, 2, NOW)?;
+    let third = ep.wait(0)?;
+    rx(&*b, 9, NOW)?;
+    Ok(format!("{first}, {second}, {third}, {}", ep.wait(20)?))
+}
+
+fn edge(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*b, IN | EDGE)?;
+    tx(&*a, b"abc")?;
+    let (first, second) = (ep.wait(SOON)?, ep.wait(20)?);
+    rx(&*b, 9, NOW)?;
+    rx(&*b, 9, NOW)?;
+    tx(&*a, b"def")?;
+    Ok(format!("{first}, {second}, {}, {}", ep.wait(SOON)?, ep.wait(20)?))
+}
+
+fn edge_partial(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*b, IN | EDGE)?;
+    tx(&*a, b"abc")?;
+    let first = ep.wait(SOON)?;
+    rx(&*b, 2, NOW)?;
+    let second = ep.wait(20)?;
+    tx(&*a, b"d")?;
+    Ok(format!("{first}, {second}, {}", ep.wait(500)?))
+}
+
+fn edge_late(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    tx(&*a, b"abc")?;
+    rx(&*b, 2, NOW)?;
+    Epoll::watching(&*b, IN | EDGE)?.wait(SOON)
+}
+
+fn edge_rearm(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*b, IN | EDGE)?;
+    tx(&*a, b"abc")?;
+    let first = ep.wait(SOON)?;
+    rx(&*b, 2, NOW)?;
+    let second = ep.wait(20)?;
+    ep.watch(&*b, IN | EDGE)?;
+    Ok(format!("{first}, {second}, {}", ep.wait(SOON)?))
+}
+
+fn edge_eof(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*b, IN | RDHUP | EDGE)?;
+    tx(&*a, b"abc")?;
+    let (first, second) = (ep.wait(SOON)?, ep.wait(20)?);
+    a.shutdown(Shutdown::Write)?;
+    Ok(format!("{first}, {second}, {}", ep.wait(SOON)?))
+}
+
+fn edge_hup(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*b, IN | RDHUP | EDGE)?;
+    let first = ep.wait(20)?;
+    drop(a);
+    Ok(format!("{first}, {}", ep.wait(SOON)?))
+}
+
+fn edge_out(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*a, OUT | EDGE)?;
+    let (first, second) = (ep.wait(SOON)?, ep.wait(20)?);
+    let n = brim(&*a)?;
+    let third = ep.wait(20)?;
+    drain(&*b, n)?;
+    Ok(format!("{first}, {second}, {third}, {}", ep.wait(SOON)?))
+}
+
+fn oneshot(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*b, IN | EventFlags::ONESHOT)?;
+    tx(&*a, b"abc")?;
+    let first = ep.wait(SOON)?;
+    tx(&*a, b"d")?;
+    let second = ep.wait(20)?;
+    ep.watch(&*b, IN | EventFlags::ONESHOT)?;
+    Ok(format!("{first}, {second}, {}", ep.wait(SOON)?))
+}
+
+fn two_epolls(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let (level, edge) = (Epoll::watching(&*b, IN)?, Epoll::watching(&*b, IN | EDGE)?);
+    let mut all = Vec::new();
+    tx(&*a, b"abc")?;
+    all.push(format!("level {}, edge {}", level.wait(SOON)?, edge.wait(SOON)?));
+    rx(&*b, 9, NOW)?;
+    rx(&*b, 9, NOW)?;
+    all.push(format!("level {}, edge {}", level.wait(20)?, edge.wait(20)?));
+    tx(&*a, b"def")?;
+    all.push(format!("level {}, edge {}", level.wait(SOON)?, edge.wait(SOON)?));
+    Ok(all.join(", "))
+}
+
+fn two_edges(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let (one, two) = (Epoll::watching(&*b, IN | EDGE)?, Epoll::watching(&*b, IN | EDGE)?);
+    let mut all = Vec::new();
+    tx(&*a, b"abc")?;
+    all.push(format!("{} {}", one.wait(SOON)?, two.wait(SOON)?));
+    rx(&*b, 9, NOW)?;
+    rx(&*b, 9, NOW)?;
+    all.push(format!("{} {}", one.wait(20)?, two.wait(20)?));
+    tx(&*a, b"d")?;
+    all.push(format!("{} {}", one.wait(SOON)?, two.wait(SOON)?));
+    Ok(all.join(", "))
+}
+
+fn shared(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*b, IN | EDGE)?;
+    std::thread::scope(|s| {
+        let (one, two) = (asleep(s, || ep.wait(SOON / 4)), asleep(s, || ep.wait(SOON / 4)));
+        tx(&*a, b"x")?;
+        let all = [one.join(), two.join()].map(|r| r.map_err(|_| Stop::broken("a poller panicked")));
+        let mut woken = 0;
+        for r in all {
+            woken += u32::from(r?? == "IN");
+        }
+        Ok(if woken > 0 { "woken" } else { "both slept on" }.to_owned())
+    })
+}

@@ -1,0 +1,562 @@
+//! Bytes in bulk: order and integrity, sends from many threads, the moment of the upgrade, plain peers.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
+
+use crate::case::Source::{Both, FreeBsd};
+use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::impls::{End, Name, Rx, Tx};
+use crate::tools::{Dice, NOW, PEEK, Pattern, TX_NOW, poll, rx, tx};
+
+pub const CASES: &[Case] = &[
+    Case::better(
+        "transfer.no_interleave",
+        "concurrent sends never interleave",
+        FreeBsd,
+        "*",
+        "400 sends whole",
+        no_interleave,
+    ),
+    Case::same(
+        "transfer.chopped",
+        "bytes arrive once and in order, however chopped",
+        Both,
+        "intact",
+        chopped,
+    ),
+    Case::same("transfer.both_ways", "both directions at once", Both, "intact, intact", both_ways),
+    Case::same(
+        "transfer.peek_wrap",
+        "PEEK sees what recv gets, everywhere in the buffer",
+        Both,
+        "intact",
+        peek_wrap,
+    ),
+    Case::same(
+        "transfer.nonblocking",
+        "non-blocking both ways in one thread, short counts and all",
+        Both,
+        "intact, intact",
+        nonblocking,
+    ),
+    Case::same(
+        "upgrade.chopped",
+        "the upgrade changes ways at an exact byte: sends before accept, before, in and after it, from both ends",
+        Both,
+        "20 connections intact",
+        upgrade_chopped,
+    ),
+    Case::same("upgrade.quiet_client", "the upgrade, when only the server talks", Both, "intact", |cx| {
+        upgrade_one_way(cx, false)
+    }),
+    Case::same("upgrade.quiet_server", "the upgrade, when only the client talks", Both, "intact", |cx| {
+        upgrade_one_way(cx, true)
+    }),
+    Case::same(
+        "upgrade.close_at_once",
+        "connect, send, close at once: what was sent arrives, whatever the upgrade was doing",
+        Both,
+        "200 times \"bye\" and the end",
+        upgrade_close,
+    ),
+    Case::same(
+        "upgrade.half_close",
+        "connect, send, SHUT_WR at once, then read the answer: a request as a script makes it",
+        Both,
+        "100 times asked and answered",
+        upgrade_half_close,
+    ),
+    Case::each(
+        "upgrade.path",
+        "a connection between two of ours moves to shared memory both ways, and says so",
+        "kernel/kernel, kernel/kernel",
+        "shared memory/shared memory, shared memory/shared memory",
+        "kernel/kernel, kernel/kernel",
+        upgrade_path,
+    ),
+    Case::same(
+        "interop.std_client",
+        "std's UnixStream talks to the listener",
+        Both,
+        "\"hi\", \"ho\", end",
+        std_client,
+    ),
+    Case::same(
+        "interop.std_server",
+        "the client talks to std's UnixListener",
+        Both,
+        "\"hi\", \"ho\", end",
+        std_server,
+    ),
+    Case::same("interop.std_bulk", "std's UnixStream, a megabyte each way", Both, "intact, intact", std_bulk),
+    Case::same("interop.curl", "curl --unix-socket talks to the listener", Both, "200, body intact", curl),
+    Case::same("interop.socat", "socat talks to the listener", Both, "echoed", socat),
+];
+
+fn whole(a: &dyn End, data: &[u8]) -> Result<(), Stop> {
+    let mut at = 0;
+    while at < data.len() {
+        at += a.send(&data[at..], Tx { nosignal: true, ..Tx::default() })?;
+    }
+    Ok(())
+}
+
+/// Four threads send 100 pieces each, larger than the room, every byte of a piece the same.
+fn no_interleave(cx: &Ctx<'_>) -> Outcome {
+    const PIECE: usize = 300_000;
+    let (a, b) = cx.pair()?;
+    let (a, b) = (&*a, &*b);
+    std::thread::scope(|s| {
+        let senders: Vec<_> = (0..4u8)
+            .map(|who| {
+                s.spawn(move || {
+                    for i in 0..100u8 {
+                        // A thread's pieces differ from one to the next, and from all other threads'.
+                        let n = a.send(&vec![who << 6 | (i & 63); PIECE], Tx::default())?;
+                        if n != PIECE {
+                            return Err(Stop::broken(format!("a blocking send took {n} of {PIECE} bytes")));
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        let (mut buf, mut whole) = (vec![0; PIECE], 0);
+        let mut mixed = None;
+        for _ in 0..400 {
+            let n = b.recv(&mut buf, Rx { waitall: true, ..Rx::default() })?;
+            if n == PIECE && buf.iter().all(|x| *x == buf[0]) {
+                whole += 1;
+            } else {
+                mixed.get_or_insert(format!("{n} bytes with {:#x} and others", buf[0]));
+            }
+        }
+        for t in senders {
+            t.join().map_err(|_| Stop::broken("a sender panicked"))??;
+        }
+        Ok(match mixed {
+            None => format!("{whole} sends whole"),
+            Some(m) => format!("{whole} sends whole, the others mixed: {m}"),
+        })
+    })
+}
+
+/// Sends `sum` bytes of the pattern, blocking or not as the dice say.
+fn send_chopped(a: &dyn End, pattern: Pattern, from: usize, sum: usize, seed: u64) -> Result<(), Stop> {
+    let (mut dice, mut at) = (Dice(seed), from);
+    while at < sum {
+        let n = dice.size(100_000).min(sum - at);
+        let flags = if dice.one_in(3) { TX_NOW } else { Tx { nosignal: true, ..Tx::default() } };
+        match a.send(&pattern.bytes(at, n), flags) {
+            Ok(n) => at += n,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(e) => return Err(Stop::broken(format!("send after {at} bytes: {e}"))),
+        }
+        if dice.one_in(32) {
+            std::thread::sleep(std::time::Duration::from_micros(dice.roll() % 200));
+        }
+    }
+    Ok(())
+}
+
+/// Receives `sum` bytes of the pattern by every kind of call.
+fn recv_chopped(b: &dyn End, pattern: Pattern, sum: usize, seed: u64) -> Result<(), Stop> {
+    let (mut dice, mut at, mut buf) = (Dice(seed), 0, vec![0; 100_000]);
+    while at < sum {
+        let max = dice.size(buf.len()).min(sum - at);
+        let flags = match dice.roll() % 6 {
+            0 => NOW,
+            1 => PEEK,
+            2 => Rx { peek: true, ..NOW },
+            3 => Rx { waitall: true, ..Rx::default() },
+            _ => Rx::default(),
+        };
+        if dice.one_in(8) {
+            poll(b.fd(), rustix::event::PollFlags::IN, 3000)?;
+        }
+        match b.recv(&mut buf[..max], flags) {
+            Ok(0) => return Err(Stop::broken(format!("end of stream after {at} of {sum} bytes"))),
+            Ok(n) => {
+                pattern.check(at, &buf[..n])?;
+                at += if flags.peek { 0 } else { n };
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(e) => return Err(Stop::broken(format!("recv after {at} bytes: {e}"))),
+        }
+    }
+    Ok(())
+}
+
+/// A thread's work, and the end that is shut down when it fails.
+type Job<'a> = (&'a dyn End, Box<dyn FnOnce() -> Result<(), Stop> + Send + 'a>);
+
+/// Runs senders' and receivers' work at once; frees the others when one fails.
+fn at_once(jobs: Vec<Job<'_>>) -> Result<(), Stop> {
+    std::thread::scope(|s| {
+        let threads: Vec<_> = jobs
+            .into_iter()
+            .map(|(end, job)| {
+                s.spawn(move || {
+                    job().inspect_err(|_| {
+                        let _ = end.shutdown(Shutdown::Both);
+                    })
+                })
+            })
+            .collect();
+        // The first failure is the cause, whichever thread it is in; the others only hear of the shutdown. Which
+        // was first is not known, so prefer one that speaks of bytes.
+        let mut failed: Vec<String> = Vec::new();
+        for t in threads {
+            match t.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(Stop::Broken(what))) => failed.push(what),
+                Ok(Err(other)) => return Err(other),
+                Err(_) => failed.push("a thread panicked".to_owned()),
+            }
+        }
+        failed.sort_by_key(|f| !f.starts_with("byte "));
+        if failed.is_empty() { Ok(()) } else { Err(Stop::Broken(failed.join("; "))) }
+    })
+}
+
+fn chopped(cx: &Ctx<'_>) -> Outcome {
+    const SUM: usize = 8 << 20;
+    let (a, b) = cx.pair()?;
+    let (a, b, p) = (&*a, &*b, Pattern(31));
+    at_once(vec![
+        (a, Box::new(move || send_chopped(a, p, 0, SUM, 32))),
+        (b, Box::new(move || recv_chopped(b, p, SUM, 33))),
+    ])?;
+    Ok("intact".to_owned())
+}
+
+fn both_ways(cx: &Ctx<'_>) -> Outcome {
+    const SUM: usize = 3 << 20;
+    let (a, b) = cx.pair()?;
+    let (a, b, there, back) = (&*a, &*b, Pattern(41), Pattern(42));
+    at_once(vec![
+        (a, Box::new(move || send_chopped(a, there, 0, SUM, 43))),
+        (b, Box::new(move || recv_chopped(b, there, SUM, 44))),
+        (b, Box::new(move || send_chopped(b, back, 0, SUM, 45))),
+        (a, Box::new(move || recv_chopped(a, back, SUM, 46))),
+    ])?;
+    Ok("intact, intact".to_owned())
+}
+
+/// Odd sizes, so that in time the peek spans every seam that a buffer may have.
+fn peek_wrap(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let pattern = Pattern(51);
+    let mut sent = 0;
+    let mut at = 0;
+    for i in 0..1500 {
+        whole(&*a, &pattern.bytes(sent, 4_093))?;
+        sent += 4_093;
+        let mut buf = vec![0; 4_093];
+        // A second piece stays queued, so that a peek spans two sends as well.
+        if i > 0 {
+            let n = b.recv(&mut buf, PEEK)?;
+            pattern.check(at, &buf[..n])?;
+            let m = b.recv(&mut buf, Rx { waitall: true, ..Rx::default() })?;
+            pattern.check(at, &buf[..m])?;
+            if m != 4_093 {
+                return Ok(format!("{m} bytes of 4093 with twice as many queued"));
+            }
+            at += m;
+        }
+    }
+    Ok("intact".to_owned())
+}
+
+fn nonblocking(cx: &Ctx<'_>) -> Outcome {
+    const SUM: usize = 2 << 20;
+    let (a, b) = cx.pair()?;
+    let patterns = [Pattern(61), Pattern(62)];
+    let (mut dice, mut sent, mut got) = (Dice(63), [0; 2], [0; 2]);
+    let mut buf = vec![0; 70_000];
+    let mut idle = 0;
+    while got != [SUM; 2] {
+        let way = dice.one_in(2) as usize;
+        let (from, to): (&dyn End, &dyn End) = if way == 0 { (&*a, &*b) } else { (&*b, &*a) };
+        let before = (sent, got);
+        if dice.one_in(2) {
+            let n = dice.size(70_000).min(SUM - sent[way]);
+            match from.send(&patterns[way].bytes(sent[way], n), TX_NOW) {
+                Ok(n) => sent[way] += n,
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e.into()),
+            }
+        } else {
+            let max = dice.size(buf.len());
+            match to.recv(&mut buf[..max], NOW) {
+                Ok(0) => return Ok("end of stream".to_owned()),
+                Ok(n) => {
+                    patterns[way].check(got[way], &buf[..n])?;
+                    got[way] += n;
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && got[way] == sent[way] => {}
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    return Ok(format!("EAGAIN with {} bytes queued", sent[way] - got[way]));
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        idle = if (sent, got) == before { idle + 1 } else { 0 };
+        if idle > 10_000 {
+            return Ok(format!("stuck: sent {sent:?}, got {got:?}"));
+        }
+    }
+    Ok("intact, intact".to_owned())
+}
+
+fn upgrade_chopped(cx: &Ctx<'_>) -> Outcome {
+    const SUM: usize = 300_000;
+    for i in 0..20u64 {
+        let name = cx.abstract_name(&format!("s{i}"));
+        let server = cx.imp.listen(&name, None)?;
+        let client = cx.imp.connect(&name)?;
+        let (there, back, mut dice) = (Pattern(100 + i), Pattern(200 + i), Dice(300 + i));
+        // Some of it is on its way before there is a server to talk to: that much fits any buffer.
+        let early = dice.size(40_000) * dice.one_in(2) as usize;
+        whole(&*client, &there.bytes(0, early))?;
+        let conn = server.accept()?;
+        let (client, conn) = (&*client, &*conn);
+        at_once(vec![
+            (client, Box::new(move || send_chopped(client, there, early, SUM, 400 + i))),
+            (conn, Box::new(move || recv_chopped(conn, there, SUM, 500 + i))),
+            (conn, Box::new(move || send_chopped(conn, back, 0, SUM, 600 + i))),
+            (client, Box::new(move || recv_chopped(client, back, SUM, 700 + i))),
+        ])
+        .map_err(|e| match e {
+            Stop::Broken(what) => Stop::Broken(format!("connection {i}: {what}")),
+            other => other,
+        })?;
+    }
+    Ok("20 connections intact".to_owned())
+}
+
+fn upgrade_one_way(cx: &Ctx<'_>, client_talks: bool) -> Outcome {
+    const SUM: usize = 2 << 20;
+    let name = cx.abstract_name("s");
+    let server = cx.imp.listen(&name, None)?;
+    let client = cx.imp.connect(&name)?;
+    let conn = server.accept()?;
+    let (from, to): (&dyn End, &dyn End) = if client_talks { (&*client, &*conn) } else { (&*conn, &*client) };
+    let p = Pattern(71);
+    at_once(vec![
+        (from, Box::new(move || send_chopped(from, p, 0, SUM, 72))),
+        (to, Box::new(move || recv_chopped(to, p, SUM, 73))),
+    ])?;
+    Ok("intact".to_owned())
+}
+
+fn upgrade_close(cx: &Ctx<'_>) -> Outcome {
+    let server = cx.imp.listen(&cx.path("s"), None)?;
+    for i in 0..200 {
+        let (client, conn);
+        if i % 2 == 0 {
+            client = cx.imp.connect(&cx.path("s"))?;
+            conn = server.accept()?;
+        } else {
+            // The other one speaks and leaves.
+            let c = cx.imp.connect(&cx.path("s"))?;
+            client = server.accept()?;
+            conn = c;
+        }
+        tx(&*client, b"bye")?;
+        drop(client);
+        let seen = format!("{} {}", rx(&*conn, 9, Rx::default())?, rx(&*conn, 9, Rx::default())?);
+        if seen != "\"bye\" end" {
+            return Ok(format!("time {i}: {seen}"));
+        }
+    }
+    Ok("200 times \"bye\" and the end".to_owned())
+}
+
+fn upgrade_half_close(cx: &Ctx<'_>) -> Outcome {
+    let server = cx.imp.listen(&cx.path("s"), None)?;
+    for i in 0..100 {
+        let client = cx.imp.connect(&cx.path("s"))?;
+        tx(&*client, b"GET")?;
+        client.shutdown(Shutdown::Write)?;
+        let conn = server.accept()?;
+        let asked = format!("{} {}", rx(&*conn, 9, Rx::default())?, rx(&*conn, 9, Rx::default())?);
+        tx(&*conn, b"here")?;
+        drop(conn);
+        let answer = format!("{} {}", rx(&*client, 9, Rx::default())?, rx(&*client, 9, Rx::default())?);
+        if (asked.as_str(), answer.as_str()) != ("\"GET\" end", "\"here\" end") {
+            return Ok(format!("time {i}: asked {asked}, answered {answer}"));
+        }
+    }
+    Ok("100 times asked and answered".to_owned())
+}
+
+fn upgrade_path(cx: &Ctx<'_>) -> Outcome {
+    let server = cx.imp.listen(&cx.path("s"), None)?;
+    let client = cx.imp.connect(&cx.path("s"))?;
+    let conn = server.accept()?;
+    for _ in 0..4 {
+        for (from, to) in [(&client, &conn), (&conn, &client)] {
+            tx(&**from, b"x")?;
+            rx(&**to, 9, Rx::default())?;
+        }
+    }
+    let words = |e: &dyn End| format!("{}/{}", e.path().0, e.path().1);
+    Ok(format!("{}, {}", words(&*client), words(&*conn)))
+}
+
+/// The path of a name in the case's folder, for std.
+fn std_path(name: &Name) -> &std::path::Path {
+    match name {
+        Name::Path(p) => p,
+        _ => std::path::Path::new(""),
+    }
+}
+
+fn text(b: &[u8]) -> String {
+    format!("\"{}\"", String::from_utf8_lossy(b))
+}
+
+fn std_client(cx: &Ctx<'_>) -> Outcome {
+    let name = cx.path("s");
+    let server = cx.imp.listen(&name, None)?;
+    let mut client = UnixStream::connect(std_path(&name))?;
+    client.write_all(b"hi")?;
+    let conn = server.accept()?;
+    let there = rx(&*conn, 9, Rx::default())?;
+    tx(&*conn, b"ho")?;
+    drop(conn);
+    let mut back = Vec::new();
+    client.read_to_end(&mut back)?;
+    Ok(format!("{there}, {}, end", text(&back)))
+}
+
+fn std_server(cx: &Ctx<'_>) -> Outcome {
+    let name = cx.path("s");
+    let server = UnixListener::bind(std_path(&name))?;
+    let client = cx.imp.connect(&name)?;
+    tx(&*client, b"hi")?;
+    let (mut conn, _) = server.accept()?;
+    let mut there = [0; 9];
+    let n = conn.read(&mut there)?;
+    conn.write_all(b"ho")?;
+    drop(conn);
+    Ok(format!(
+        "{}, {}, {}",
+        text(&there[..n]),
+        rx(&*client, 9, Rx::default())?,
+        rx(&*client, 9, Rx::default())?
+    ))
+}
+
+fn std_bulk(cx: &Ctx<'_>) -> Outcome {
+    const SUM: usize = 1 << 20;
+    let name = cx.path("s");
+    let server = cx.imp.listen(&name, None)?;
+    let client = UnixStream::connect(std_path(&name))?;
+    let conn = server.accept()?;
+    let (conn, client) = (&*conn, &client);
+    let (there, back) = (Pattern(81), Pattern(82));
+    at_once(vec![
+        (conn, Box::new(move || send_chopped(conn, back, 0, SUM, 83))),
+        (conn, Box::new(move || recv_chopped(conn, there, SUM, 84))),
+        (conn, Box::new(move || Ok((&mut &*client).write_all(&there.bytes(0, SUM))?))),
+        (
+            conn,
+            Box::new(move || {
+                let mut all = vec![0; SUM];
+                (&mut &*client).read_exact(&mut all)?;
+                back.check(0, &all)
+            }),
+        ),
+    ])?;
+    Ok("intact, intact".to_owned())
+}
+
+/// Whether a program is there to be run.
+fn have(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+fn curl(cx: &Ctx<'_>) -> Outcome {
+    if !have("curl") {
+        return Err(Stop::Lacking("curl is not installed"));
+    }
+    let name = cx.path("s");
+    let server = cx.imp.listen(&name, None)?;
+    let body: Vec<u8> = Pattern(91).bytes(0, 200_000);
+    let curl = Command::new("curl")
+        .args([
+            "--silent",
+            "--show-error",
+            "--noproxy",
+            "*",
+            "--max-time",
+            "4",
+            "--write-out",
+            "\n%{http_code}",
+        ])
+        .arg("--unix-socket")
+        .arg(std_path(&name))
+        .arg("http://localhost/body")
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let conn = server.accept()?;
+    let mut head = Vec::new();
+    let mut buf = [0; 1024];
+    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
+        match conn.recv(&mut buf, Rx::default())? {
+            0 => return Ok("curl left before its request was whole".to_owned()),
+            n => head.extend_from_slice(&buf[..n]),
+        }
+    }
+    whole(&*conn, format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).as_bytes())?;
+    whole(&*conn, &body)?;
+    let out = curl.wait_with_output()?.stdout;
+    let (got, code) = out.split_at(out.len().saturating_sub(4));
+    Ok(format!(
+        "{}, body {}",
+        String::from_utf8_lossy(code).trim(),
+        if got == body { "intact".to_owned() } else { format!("garbled, {} bytes", got.len()) }
+    ))
+}
+
+fn socat(cx: &Ctx<'_>) -> Outcome {
+    if !have("socat") {
+        return Err(Stop::Lacking("socat is not installed"));
+    }
+    let name = cx.path("s");
+    let server = cx.imp.listen(&name, None)?;
+    let mut socat = Command::new("socat")
+        .args(["-t", "3", "-"])
+        .arg(format!("UNIX-CONNECT:{}", std_path(&name).display()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut into = socat.stdin.take().ok_or_else(|| Stop::broken("no pipe to socat"))?;
+    let conn = server.accept()?;
+    let sent = Pattern(95).bytes(0, 100_000);
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| {
+            let r = into.write_all(&sent);
+            drop(into);
+            r
+        });
+        let echo = s.spawn(|| {
+            let mut buf = [0; 5_000];
+            loop {
+                match conn.recv(&mut buf, Rx::default())? {
+                    0 => return Ok::<(), Stop>(conn.shutdown(Shutdown::Write)?),
+                    n => whole(&*conn, &buf[..n])?,
+                }
+            }
+        });
+        let out = socat.wait_with_output()?.stdout;
+        writer.join().map_err(|_| Stop::broken("the writer panicked"))??;
+        echo.join().map_err(|_| Stop::broken("the echo panicked"))??;
+        Ok(if out == sent { "echoed".to_owned() } else { format!("{} bytes, garbled", out.len()) })
+    })
+}

@@ -1,0 +1,223 @@
+//! The oracle: the kernel's AF_UNIX, through rustix.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrAny,
+    SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+use super::{Column, Conn, End, Impl, Kind, Listening, Name, Rx, Socket, Tx};
+
+/// The kernel's AF_UNIX sockets.
+pub struct Kernel;
+
+/// A kernel socket in whatever state.
+pub struct Plain(pub OwnedFd);
+
+impl Kernel {
+    /// A stream, datagram or seqpacket socket in no state yet.
+    pub fn open(kind: Kind) -> io::Result<Plain> {
+        let kind = match kind {
+            Kind::Stream => SocketType::STREAM,
+            Kind::Dgram => SocketType::DGRAM,
+            Kind::SeqPacket => SocketType::SEQPACKET,
+        };
+        Ok(Plain(net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?))
+    }
+}
+
+impl Impl for Kernel {
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn column(&self) -> Column {
+        Column::Kernel
+    }
+
+    fn about(&self) -> &'static str {
+        "the kernel's AF_UNIX, the oracle"
+    }
+
+    fn pair(&self, _dir: &Path) -> io::Result<(Conn, Conn)> {
+        let (a, b) = net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        Ok((Box::new(Plain(a)), Box::new(Plain(b))))
+    }
+
+    fn listen(&self, name: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>> {
+        let s = Kernel::open(Kind::Stream)?;
+        Socket::bind(&s, name)?;
+        Socket::listen(&s, backlog.unwrap_or(128))?;
+        Ok(Box::new(s))
+    }
+
+    fn connect(&self, name: &Name) -> io::Result<Conn> {
+        let s = Kernel::open(Kind::Stream)?;
+        Socket::connect(&s, name)?;
+        Ok(Box::new(s))
+    }
+
+    fn socket(&self, kind: Kind) -> Option<Box<dyn Socket>> {
+        Kernel::open(kind).ok().map(|s| Box::new(s) as Box<dyn Socket>)
+    }
+}
+
+/// The kernel's form of a name.
+pub fn address(name: &Name) -> io::Result<SocketAddrUnix> {
+    Ok(match name {
+        Name::Unnamed => SocketAddrUnix::new_unnamed(),
+        Name::Path(p) => SocketAddrUnix::new(p.as_os_str().as_bytes())?,
+        Name::Abstract(n) => SocketAddrUnix::new_abstract_name(n)?,
+    })
+}
+
+fn name(addr: Option<SocketAddrAny>) -> io::Result<Name> {
+    let Some(addr) = addr else { return Ok(Name::Unnamed) };
+    let addr = SocketAddrUnix::try_from(addr)?;
+    Ok(if let Some(path) = addr.path_bytes() {
+        Name::Path(Path::new(std::ffi::OsStr::from_bytes(path)).to_path_buf())
+    } else {
+        match addr.abstract_name() {
+            // A name that is the family alone, as an unbound socket's, counts as an abstract one of length 0.
+            None | Some([]) => Name::Unnamed,
+            Some(n) => Name::Abstract(n.to_vec()),
+        }
+    })
+}
+
+fn tx(f: Tx) -> SendFlags {
+    let mut flags = SendFlags::empty();
+    flags.set(SendFlags::DONTWAIT, f.dontwait);
+    flags.set(SendFlags::NOSIGNAL, f.nosignal);
+    flags.set(SendFlags::OOB, f.oob);
+    flags
+}
+
+fn rx(f: Rx) -> RecvFlags {
+    let mut flags = RecvFlags::empty();
+    flags.set(RecvFlags::DONTWAIT, f.dontwait);
+    flags.set(RecvFlags::PEEK, f.peek);
+    flags.set(RecvFlags::WAITALL, f.waitall);
+    flags.set(RecvFlags::TRUNC, f.trunc);
+    flags.set(RecvFlags::OOB, f.oob);
+    flags
+}
+
+impl End for Plain {
+    fn send(&self, data: &[u8], flags: Tx) -> io::Result<usize> {
+        Ok(net::send(&self.0, data, tx(flags))?)
+    }
+
+    fn recv(&self, buf: &mut [u8], flags: Rx) -> io::Result<usize> {
+        Ok(net::recv(&self.0, buf, rx(flags))?.1)
+    }
+
+    fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        Ok(net::sendmsg(&self.0, data, &mut SendAncillaryBuffer::default(), SendFlags::empty())?)
+    }
+
+    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let none = &mut RecvAncillaryBuffer::default();
+        Ok(net::recvmsg(&self.0, bufs, none, RecvFlags::empty())?.bytes)
+    }
+
+    fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize> {
+        Ok(net::sendto(&self.0, data, SendFlags::NOSIGNAL, &address(to)?)?)
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => net::Shutdown::Read,
+            Shutdown::Write => net::Shutdown::Write,
+            Shutdown::Both => net::Shutdown::Both,
+        };
+        Ok(net::shutdown(&self.0, how)?)
+    }
+
+    fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.0, on)?)
+    }
+
+    fn set_read_timeout(&self, after: Option<Duration>) -> io::Result<()> {
+        Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Recv, after)?)
+    }
+
+    fn set_write_timeout(&self, after: Option<Duration>) -> io::Result<()> {
+        Ok(sockopt::set_socket_timeout(&self.0, sockopt::Timeout::Send, after)?)
+    }
+
+    fn readable_bytes(&self) -> io::Result<usize> {
+        Ok(rustix::io::ioctl_fionread(&self.0)? as usize)
+    }
+
+    fn take_error(&self) -> io::Result<Option<i32>> {
+        Ok(sockopt::socket_error(&self.0)?.err().map(|e| e.raw_os_error()))
+    }
+
+    fn set_peek_off(&self, at: i32) -> io::Result<()> {
+        onecopy_sys::sockopt::set_peek_off(self.0.as_fd(), at)
+    }
+
+    fn peer_cred(&self) -> io::Result<(i32, u32)> {
+        let c = sockopt::socket_peercred(&self.0)?;
+        Ok((c.pid.as_raw_nonzero().get(), c.uid.as_raw()))
+    }
+
+    fn local_name(&self) -> io::Result<Name> {
+        name(Some(net::getsockname(&self.0)?))
+    }
+
+    fn peer_name(&self) -> io::Result<Name> {
+        name(net::getpeername(&self.0)?)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Listening for Plain {
+    fn accept(&self) -> io::Result<Conn> {
+        Ok(Box::new(Plain(net::accept_with(&self.0, SocketFlags::CLOEXEC)?)))
+    }
+
+    fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+        End::set_nonblocking(self, on)
+    }
+
+    fn readable_bytes(&self) -> io::Result<usize> {
+        End::readable_bytes(self)
+    }
+
+    fn local_name(&self) -> io::Result<Name> {
+        End::local_name(self)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Socket for Plain {
+    fn bind(&self, name: &Name) -> io::Result<()> {
+        Ok(net::bind(&self.0, &address(name)?)?)
+    }
+
+    fn connect(&self, name: &Name) -> io::Result<()> {
+        Ok(net::connect(&self.0, &address(name)?)?)
+    }
+
+    fn listen(&self, backlog: i32) -> io::Result<()> {
+        Ok(net::listen(&self.0, backlog)?)
+    }
+
+    fn accept(&self) -> io::Result<Conn> {
+        Listening::accept(self)
+    }
+}

@@ -1,0 +1,171 @@
+//! The implementations under test, and the traits by which a case uses them.
+
+pub mod kernel;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A socket's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// None.
+    Unnamed,
+    /// A path.
+    Path(PathBuf),
+    /// An abstract name, without its leading NUL.
+    Abstract(Vec<u8>),
+}
+
+/// The three types of unix sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SOCK_STREAM
+    Stream,
+    /// SOCK_DGRAM
+    Dgram,
+    /// SOCK_SEQPACKET
+    SeqPacket,
+}
+
+/// Flags of a send.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tx {
+    /// MSG_DONTWAIT
+    pub dontwait: bool,
+    /// MSG_NOSIGNAL
+    pub nosignal: bool,
+    /// MSG_OOB
+    pub oob: bool,
+}
+
+/// Flags of a receive.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rx {
+    /// MSG_DONTWAIT
+    pub dontwait: bool,
+    /// MSG_PEEK
+    pub peek: bool,
+    /// MSG_WAITALL
+    pub waitall: bool,
+    /// MSG_TRUNC
+    pub trunc: bool,
+    /// MSG_OOB
+    pub oob: bool,
+}
+
+/// The error of a call that an implementation does not have. It carries no errno, so no answer of a kernel
+/// can be mistaken for it.
+pub fn not_offered(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, why)
+}
+
+/// An end of a connection.
+pub trait End: Send + Sync {
+    /// send()
+    fn send(&self, data: &[u8], flags: Tx) -> io::Result<usize>;
+    /// recv()
+    fn recv(&self, buf: &mut [u8], flags: Rx) -> io::Result<usize>;
+    /// sendmsg() with several pieces
+    fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// recvmsg() with several pieces
+    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+    /// sendto(): the name is that of the target
+    fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize>;
+    /// shutdown()
+    fn shutdown(&self, how: Shutdown) -> io::Result<()>;
+    /// O_NONBLOCK
+    fn set_nonblocking(&self, on: bool) -> io::Result<()>;
+    /// SO_RCVTIMEO
+    fn set_read_timeout(&self, after: Option<Duration>) -> io::Result<()>;
+    /// SO_SNDTIMEO
+    fn set_write_timeout(&self, after: Option<Duration>) -> io::Result<()>;
+    /// FIONREAD
+    fn readable_bytes(&self) -> io::Result<usize>;
+    /// SO_ERROR: the pending error, taken
+    fn take_error(&self) -> io::Result<Option<i32>>;
+    /// SO_PEEK_OFF
+    fn set_peek_off(&self, at: i32) -> io::Result<()>;
+    /// SO_PEERCRED: process and user
+    fn peer_cred(&self) -> io::Result<(i32, u32)>;
+    /// getsockname()
+    fn local_name(&self) -> io::Result<Name>;
+    /// getpeername()
+    fn peer_name(&self) -> io::Result<Name>;
+    /// What poll and epoll watch.
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// The way of sent and of received bytes: "kernel" or "shared memory".
+    fn path(&self) -> (&'static str, &'static str) {
+        ("kernel", "kernel")
+    }
+}
+
+/// An end, owned: dropped means closed.
+pub type Conn = Box<dyn End>;
+
+/// A listening socket.
+pub trait Listening: Send + Sync {
+    /// accept()
+    fn accept(&self) -> io::Result<Conn>;
+    /// O_NONBLOCK
+    fn set_nonblocking(&self, on: bool) -> io::Result<()>;
+    /// FIONREAD on a listener
+    fn readable_bytes(&self) -> io::Result<usize>;
+    /// getsockname()
+    fn local_name(&self) -> io::Result<Name>;
+    /// What poll and epoll watch.
+    fn fd(&self) -> BorrowedFd<'_>;
+}
+
+/// A socket that is neither connected nor listening yet.
+pub trait Socket: End {
+    /// bind()
+    fn bind(&self, name: &Name) -> io::Result<()>;
+    /// connect()
+    fn connect(&self, name: &Name) -> io::Result<()>;
+    /// listen()
+    fn listen(&self, backlog: i32) -> io::Result<()>;
+    /// accept()
+    fn accept(&self) -> io::Result<Conn>;
+}
+
+/// The columns of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// The kernel's AF_UNIX.
+    Kernel,
+    /// Ours over shared memory.
+    Shared,
+    /// Ours over the kernel.
+    OnKernel,
+}
+
+/// An implementation: how its sockets are made.
+pub trait Impl: Send + Sync {
+    /// Its name in `skips.toml` and on the command line.
+    fn name(&self) -> &'static str;
+    /// The column that it belongs to.
+    fn column(&self) -> Column;
+    /// What it is, in a sentence for the table's legend.
+    fn about(&self) -> &'static str;
+    /// A connected pair; `dir` is a folder for names.
+    fn pair(&self, dir: &Path) -> io::Result<(Conn, Conn)>;
+    /// A listener. `backlog` is listen()'s; none is the default.
+    fn listen(&self, name: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>>;
+    /// A blocking connect.
+    fn connect(&self, name: &Name) -> io::Result<Conn>;
+    /// A socket before bind and connect, where the implementation lets one be held.
+    fn socket(&self, kind: Kind) -> Option<Box<dyn Socket>>;
+}
+
+/// Every implementation, the oracle first.
+pub fn all() -> &'static [&'static dyn Impl] {
+    &[&kernel::Kernel]
+}
+
+/// The implementation of that name.
+pub fn by_name(name: &str) -> Option<&'static dyn Impl> {
+    all().iter().copied().find(|i| i.name() == name)
+}

@@ -1,0 +1,81 @@
+//! `onecopy-conformance`: runs the suite, or renders its table.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use onecopy_conformance::run::{self, Limits, Verdict};
+use onecopy_conformance::skips::Skips;
+use onecopy_conformance::{cases, impls, table};
+
+/// Puts the conformance cases to every implementation.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// Print the Markdown table instead of a line per answer
+    #[arg(long)]
+    markdown: bool,
+    /// List the cases
+    #[arg(long)]
+    list: bool,
+    /// Only cases whose name contains this
+    filter: Option<String>,
+    #[command(subcommand)]
+    one: Option<One>,
+}
+
+#[derive(Subcommand)]
+enum One {
+    /// Run one case on one implementation in this very process
+    One {
+        /// The case's name
+        case: String,
+        /// The implementation's name
+        implementation: String,
+        /// A folder for names; it must exist
+        dir: PathBuf,
+    },
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let args = Args::parse();
+    if let Some(One::One { case, implementation, dir }) = args.one {
+        let case = cases::by_name(&case).with_context(|| format!("no case {case}; --list shows them"))?;
+        let imp =
+            impls::by_name(&implementation).with_context(|| format!("no implementation {implementation}"))?;
+        println!("{}", run::here(case, imp, dir).to_line());
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.list {
+        for case in cases::all() {
+            println!("{:40} {} ({})", case.name, case.rule, case.source.letter());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let skips = Skips::read()?;
+    let exe = std::env::current_exe()?;
+    let wanted = |name: &str| args.filter.as_ref().is_none_or(|f| name.contains(f.as_str()));
+    let rows = table::rows(&exe, &skips, Limits::default(), |c| wanted(c.name));
+    let mut wrong = skips.problems();
+    if args.markdown {
+        print!("{}", table::markdown(&rows));
+    }
+    for (imp, seen, verdict) in rows
+        .iter()
+        .flat_map(|r| r.cells.iter().map(move |c| (r.case, c)))
+        .map(|(case, c)| ((case.name, c.0.name()), &c.1, &c.2))
+    {
+        let (case, imp) = imp;
+        if let Verdict::Wrong(why) = verdict {
+            wrong.push(format!("{case} on {imp}: {why}"));
+        }
+        if !args.markdown {
+            println!("{case:36} {imp:20} {verdict:?} {}", seen.to_line());
+        }
+    }
+    for w in &wrong {
+        eprintln!("wrong: {w}");
+    }
+    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,82 @@
+//! `skips.toml`: where ours answers differently, what it answers, and why.
+
+use serde::Deserialize;
+
+/// One entry.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skip {
+    /// The cases that it speaks of.
+    pub cases: Vec<String>,
+    /// The implementations: names, or `ours` for every one but the kernel, or `ours on the kernel`.
+    pub on: Vec<String>,
+    /// What is answered instead: exactly this, or `*` for what depends on luck, or `not offered`.
+    pub sees: String,
+    /// Why that is right, or what it waits for.
+    pub reason: String,
+}
+
+/// All entries.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Skips {
+    /// In the order of the file.
+    #[serde(default)]
+    pub skip: Vec<Skip>,
+}
+
+impl Skips {
+    /// The entries of this crate's `skips.toml`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read as such.
+    pub fn read() -> anyhow::Result<Skips> {
+        Ok(toml::from_str(include_str!("../skips.toml"))?)
+    }
+
+    /// The entry for a case on an implementation.
+    pub fn find(&self, case: &str, imp: &str) -> Option<&Skip> {
+        self.skip.iter().find(|s| s.speaks_of(case, imp))
+    }
+
+    /// What is wrong with the file itself: entries without a reason, for no known case or implementation, twice.
+    pub fn problems(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        for s in &self.skip {
+            if s.reason.trim().is_empty() {
+                wrong.push(format!("{:?}: no reason", s.cases));
+            }
+            for case in s.cases.iter().filter(|c| crate::cases::by_name(c).is_none()) {
+                wrong.push(format!("{case}: no such case"));
+            }
+            for on in &s.on {
+                if on != "ours" && on != "ours on the kernel" && crate::impls::by_name(on).is_none() {
+                    wrong.push(format!("{on}: no such implementation"));
+                }
+            }
+        }
+        for case in crate::cases::all() {
+            for imp in crate::impls::all() {
+                if self.skip.iter().filter(|s| s.speaks_of(case.name, imp.name())).count() > 1 {
+                    wrong.push(format!("{} on {}: two entries", case.name, imp.name()));
+                }
+            }
+        }
+        wrong
+    }
+}
+
+impl Skip {
+    fn speaks_of(&self, case: &str, imp: &str) -> bool {
+        use crate::impls::Column;
+        self.cases.iter().any(|c| c == case)
+            && self.on.iter().any(|on| match on.as_str() {
+                "ours" => imp != "kernel",
+                "ours on the kernel" => {
+                    crate::impls::by_name(imp).is_some_and(|i| i.column() == Column::OnKernel)
+                }
+                name => name == imp,
+            })
+    }
+}

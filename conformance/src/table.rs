@@ -1,0 +1,135 @@
+//! The suite's results as a Markdown table, one row a case.
+
+use std::collections::VecDeque;
+use std::fmt::Write;
+use std::path::Path;
+use std::sync::Mutex;
+
+use crate::case::Case;
+use crate::impls::{self, Column, Impl};
+use crate::run::{self, Limits, Seen, Verdict};
+use crate::skips::Skips;
+
+/// One case, and what each implementation made of it.
+pub struct Row {
+    /// The case.
+    pub case: &'static Case,
+    /// In the order of [`impls::all`].
+    pub cells: Vec<(&'static dyn Impl, Seen, Verdict)>,
+}
+
+/// Runs the cases for which `wanted` holds on every implementation; `exe` is the program that runs one.
+pub fn rows(exe: &Path, skips: &Skips, limits: Limits, wanted: impl Fn(&Case) -> bool) -> Vec<Row> {
+    let cases: Vec<&'static Case> = crate::cases::all().into_iter().filter(|c| wanted(c)).collect();
+    let todo: Mutex<VecDeque<(usize, &'static Case)>> =
+        Mutex::new(cases.iter().copied().enumerate().collect());
+    let done = Mutex::new(Vec::new());
+    // Most of a case's time is spent asleep.
+    let workers = std::thread::available_parallelism().map_or(2, |n| n.get() * 2);
+    std::thread::scope(|s| {
+        for _ in 0..workers {
+            s.spawn(|| {
+                loop {
+                    let Some((at, case)) = todo.lock().unwrap().pop_front() else { return };
+                    let seen: Vec<Seen> =
+                        impls::all().iter().map(|imp| run::apart(exe, case, *imp, limits)).collect();
+                    let cells = impls::all()
+                        .iter()
+                        .zip(&seen)
+                        .map(|(imp, s)| (*imp, s.clone(), run::judge(case, *imp, s, &seen[0], skips)))
+                        .collect();
+                    done.lock().unwrap().push((at, Row { case, cells }));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap();
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, row)| row).collect()
+}
+
+/// The rows as Markdown, with a legend and a sum.
+pub fn markdown(rows: &[Row]) -> String {
+    let mut out = String::from(HEAD);
+    for imp in impls::all() {
+        let _ = writeln!(out, "- `{}`: {}", imp.name(), imp.about());
+    }
+    out.push_str(
+        "\n| case | rule | kernel | onecopy | onecopy on the kernel | reason |\n|---|---|---|---|---|---|\n",
+    );
+    for row in rows {
+        let mut reasons: Vec<String> = Vec::new();
+        for (imp, _, verdict) in &row.cells {
+            let reason = match verdict {
+                Verdict::Skipped(why) => why.clone(),
+                Verdict::Wrong(_) => format!("**wrong on {}**", imp.name()),
+                Verdict::NotTried(tool) => format!("not tried: {tool}"),
+                Verdict::Right => continue,
+            };
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+        let _ = writeln!(
+            out,
+            "| `{}` | {} ({}) | {} | {} | {} | {} |",
+            row.case.name,
+            escape(row.case.rule),
+            row.case.source.letter(),
+            cell(row, Column::Kernel),
+            cell(row, Column::Shared),
+            cell(row, Column::OnKernel),
+            escape(&reasons.join("; "))
+        );
+    }
+    let cells = || rows.iter().flat_map(|r| &r.cells);
+    let count = |f: fn(&Verdict) -> bool| cells().filter(|(_, _, v)| f(v)).count();
+    let _ = writeln!(
+        out,
+        "\n{} cases, {} answers: {} as expected, {} otherwise with a reason, {} not tried, {} wrong.",
+        rows.len(),
+        cells().count(),
+        count(|v| matches!(v, Verdict::Right)),
+        count(|v| matches!(v, Verdict::Skipped(_))),
+        count(|v| matches!(v, Verdict::NotTried(_))),
+        count(|v| matches!(v, Verdict::Wrong(_))),
+    );
+    out
+}
+
+const HEAD: &str = "\
+# Conformance
+
+Made by `cargo xtask conformance`; the suite itself runs with `cargo test -p onecopy-conformance`. Each row is a
+rule and what was seen when it was tried. Rules come from Linux (L), from FreeBSD (F), from both (B), or are our
+own. For L and B the kernel's answer is the oracle; where ours differs, the reason stands beside it, and
+`conformance/skips.toml` holds exactly what it answers instead.
+
+";
+
+/// One answer if all implementations of the column agree, else each with its name.
+fn cell(row: &Row, column: Column) -> String {
+    let seen: Vec<(&str, String)> = row
+        .cells
+        .iter()
+        .filter(|(imp, ..)| imp.column() == column)
+        .map(|(imp, seen, _)| {
+            let text = match seen {
+                Seen::Value(v) => v.clone(),
+                Seen::NotOffered(_) => "not offered".to_owned(),
+                Seen::Lacking(_) => "not tried".to_owned(),
+                Seen::Broken(_) => "broken".to_owned(),
+            };
+            (imp.name(), escape(&text))
+        })
+        .collect();
+    match seen.split_first() {
+        None => String::new(),
+        Some(((_, first), rest)) if rest.iter().all(|(_, v)| v == first) => first.clone(),
+        _ => seen.iter().map(|(name, v)| format!("{name}: {v}")).collect::<Vec<_>>().join("<br>"),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}

@@ -1,0 +1,49 @@
+//! One test per case and implementation, so that a name filters them as usual.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use onecopy_conformance::run::{self, Limits, Seen, Verdict};
+use onecopy_conformance::skips::Skips;
+use onecopy_conformance::{cases, impls};
+
+fn main() {
+    let args = Arguments::from_args();
+    let exe = Path::new(env!("CARGO_BIN_EXE_onecopy-conformance"));
+    let limits = Limits::default();
+    let skips = Arc::new(Skips::read().expect("conformance/skips.toml"));
+    // The oracle's answer, asked for once a case, whichever test comes first.
+    let oracle: Arc<HashMap<&str, OnceLock<Seen>>> =
+        Arc::new(cases::all().iter().map(|c| (c.name, OnceLock::new())).collect());
+    let mut tests = vec![{
+        let skips = skips.clone();
+        Trial::test("skips.toml", move || match skips.problems() {
+            none if none.is_empty() => Ok(()),
+            some => Err(Failed::from(some.join("\n"))),
+        })
+    }];
+    for case in cases::all() {
+        for imp in impls::all() {
+            let (skips, oracle) = (skips.clone(), oracle.clone());
+            tests.push(Trial::test(format!("{}::{}", case.name, imp.name()), move || {
+                let kernel = impls::all()[0];
+                let expected = oracle[case.name].get_or_init(|| run::apart(exe, case, kernel, limits));
+                let seen = match imp.name() == kernel.name() {
+                    true => expected.clone(),
+                    false => run::apart(exe, case, *imp, limits),
+                };
+                match run::judge(case, *imp, &seen, expected, &skips) {
+                    Verdict::Wrong(why) => Err(Failed::from(why)),
+                    Verdict::NotTried(tool) => {
+                        println!("{} not tried: {tool}", case.name);
+                        Ok(())
+                    }
+                    Verdict::Right | Verdict::Skipped(_) => Ok(()),
+                }
+            }));
+        }
+    }
+    libtest_mimic::run(&args, tests).exit();
+}

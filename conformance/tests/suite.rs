@@ -10,7 +10,10 @@ use onecopy_conformance::skips::Skips;
 use onecopy_conformance::{cases, impls};
 
 fn main() {
-    let args = Arguments::from_args();
+    let mut args = Arguments::from_args();
+    // Most of a case's time is spent asleep.
+    let cpus = std::thread::available_parallelism().map_or(2, |n| n.get());
+    args.test_threads.get_or_insert(cpus * 2);
     let exe = Path::new(env!("CARGO_BIN_EXE_onecopy-conformance"));
     let limits = Limits::default();
     let skips = Arc::new(Skips::read().expect("conformance/skips.toml"));

@@ -1,6 +1,7 @@
 //! The implementations under test, and the traits by which a case uses them.
 
 pub mod kernel;
+pub mod onecopy;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
@@ -162,7 +163,14 @@ pub trait Impl: Send + Sync {
 
 /// Every implementation, the oracle first.
 pub fn all() -> &'static [&'static dyn Impl] {
-    &[&kernel::Kernel]
+    use onecopy::Onecopy;
+    &[
+        &kernel::Kernel,
+        // Connected and Pair join when a stream can move to shared memory.
+        &Onecopy::Kernel,
+        &Onecopy::ToPlain,
+        &Onecopy::FromPlain,
+    ]
 }
 
 /// The implementation of that name.

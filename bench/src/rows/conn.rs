@@ -1,84 +1,150 @@
 //! A stream between two workers, the kernel's or ours, so that the loops that are timed are the same.
 
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, bail};
+use onecopy::unix::{Carrier, Config, Listener, Name, Policy, Reader, RecvFlags, SendFlags, Stream, Wait};
+use rustix::net::sockopt;
 use serde_json::{Value, json};
 
 /// An abstract name that nothing else on this machine has.
 pub fn fresh_name() -> String {
-    static NEXT: std::sync::Mutex<u32> = std::sync::Mutex::new(0);
+    static NEXT: Mutex<u32> = Mutex::new(0);
     let mut next = NEXT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     *next += 1;
     format!("onecopy-bench-{}-{}", std::process::id(), *next)
 }
 
-/// One end of a stream.
-pub enum Conn {
-    /// The kernel's AF_UNIX.
-    Kernel(UnixStream),
-}
-
 /// How a stream is made: the parameters that both workers get.
+#[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// Which engine: `kernel`, or a policy of ours.
+    /// Which engine: `kernel...`, or a policy of ours: `cached`, `nt`, `auto`.
     pub engine: String,
     /// The abstract name to meet at.
     pub name: String,
-    /// What is asked for as send and receive buffer; `None` leaves the defaults.
+    /// What is asked for as send and receive buffer, doubled by both; `None` leaves the defaults.
     pub buffer: Option<usize>,
+    /// How ours waits: `spin`, `block`, else adaptive.
+    pub wait: String,
+    /// Whether the reader passes the bytes on without a CPU reading them.
+    pub untouched: bool,
 }
 
 impl Setup {
+    /// Both sides' defaults, at a fresh name.
+    pub fn new(engine: &str) -> Setup {
+        Setup { engine: engine.to_owned(), name: fresh_name(), ..Setup::default() }
+    }
+
     /// Reads it from a worker's parameters.
     pub fn from_job(job: &Value) -> Result<Setup> {
         Ok(Setup {
             engine: text(job, "engine")?.to_owned(),
             name: text(job, "name")?.to_owned(),
             buffer: job["buffer"].as_u64().map(|n| n as usize),
+            wait: text(job, "wait")?.to_owned(),
+            untouched: job["untouched"].as_bool().unwrap_or_default(),
         })
     }
 
     /// Its part of a worker's parameters.
     pub fn job(&self) -> Value {
-        json!({"engine": self.engine, "name": self.name, "buffer": self.buffer})
+        json!({
+            "engine": self.engine, "name": self.name, "buffer": self.buffer,
+            "wait": self.wait, "untouched": self.untouched
+        })
     }
 
-    /// Binds the name, says that the peer may come, and accepts it.
+    fn is_kernel(&self) -> bool {
+        self.engine.starts_with("kernel")
+    }
+
+    /// Binds the name and says that the peer may come.
+    pub fn listen(&self) -> Result<Server> {
+        let server = if self.is_kernel() {
+            Server::Kernel(UnixListener::bind_addr(&SocketAddr::from_abstract_name(&self.name)?)?)
+        } else {
+            Server::Ours(Listener::bind_with(Name::abstract_(&self.name), &self.config()?)?)
+        };
+        crate::proc::say_ready()?;
+        Ok(server)
+    }
+
+    /// Accepts the one peer of this name.
     pub fn accept(&self) -> Result<Conn> {
-        match self.engine.as_str() {
-            "kernel" => {
-                let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&self.name)?)?;
-                crate::proc::say_ready()?;
-                self.sized(listener.accept()?.0)
-            }
-            other => bail!("there is no engine {other} for streams"),
-        }
+        self.listen()?.accept(self)
     }
 
     /// Connects to the name.
     pub fn connect(&self) -> Result<Conn> {
-        match self.engine.as_str() {
-            "kernel" => {
-                let address = SocketAddr::from_abstract_name(&self.name)?;
-                self.sized(UnixStream::connect_addr(&address).context("connecting")?)
-            }
-            other => bail!("there is no engine {other} for streams"),
+        if !self.is_kernel() {
+            return Ok(Conn::Ours(Stream::connect_with(Name::abstract_(&self.name), &self.config()?)?));
         }
+        let address = SocketAddr::from_abstract_name(&self.name)?;
+        self.sized(UnixStream::connect_addr(&address).context("connecting")?)
     }
 
+    /// Asks the kernel for the buffer. Only the sender's SO_SNDBUF counts for AF_UNIX on Linux, and beyond
+    /// wmem_max it takes root.
     fn sized(&self, stream: UnixStream) -> Result<Conn> {
         if let Some(buffer) = self.buffer {
-            // Only the sender's SO_SNDBUF counts for AF_UNIX on Linux. Beyond wmem_max it takes root.
-            rustix::net::sockopt::set_socket_send_buffer_size(&stream, buffer)?;
-            if rustix::net::sockopt::socket_send_buffer_size(&stream)? < buffer {
-                let _ = rustix::net::sockopt::set_socket_send_buffer_size_force(&stream, buffer);
+            sockopt::set_socket_send_buffer_size(&stream, buffer)?;
+            if sockopt::socket_send_buffer_size(&stream)? < buffer * 2 {
+                let _ = sockopt::set_socket_send_buffer_size_force(&stream, buffer);
             }
         }
         Ok(Conn::Kernel(stream))
     }
+
+    fn config(&self) -> Result<Config> {
+        Ok(Config {
+            send_buffer: self.buffer,
+            receive_buffer: self.buffer,
+            policy: match self.engine.split('-').next() {
+                Some("cached") => Policy::Cached,
+                Some("nt") => Policy::NonTemporal,
+                Some("auto") => Policy::Auto,
+                _ => bail!("there is no engine {} for streams", self.engine),
+            },
+            reader: if self.untouched { Reader::NoCpu } else { Reader::OtherCore },
+            wait: match self.wait.as_str() {
+                "spin" => Wait::Spin,
+                "block" => Wait::Block,
+                _ => Wait::Adaptive,
+            },
+            ..Config::default()
+        })
+    }
+}
+
+/// A listener.
+pub enum Server {
+    /// The kernel's.
+    Kernel(UnixListener),
+    /// Ours.
+    Ours(Listener),
+}
+
+impl Server {
+    /// The next connection.
+    pub fn accept(&self, setup: &Setup) -> Result<Conn> {
+        match self {
+            Server::Kernel(listener) => setup.sized(listener.accept()?.0),
+            Server::Ours(listener) => Ok(Conn::Ours(listener.accept()?)),
+        }
+    }
+}
+
+/// One end of a stream.
+pub enum Conn {
+    /// The kernel's AF_UNIX.
+    Kernel(UnixStream),
+    /// Ours, whichever way its bytes take.
+    Ours(Stream),
 }
 
 impl Conn {
@@ -86,6 +152,13 @@ impl Conn {
     pub fn send_all(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Conn::Kernel(stream) => stream.write_all(bytes).context("sending"),
+            Conn::Ours(stream) => {
+                let mut sent = 0;
+                while sent < bytes.len() {
+                    sent += stream.send(&bytes[sent..], SendFlags::empty())?;
+                }
+                Ok(())
+            }
         }
     }
 
@@ -93,15 +166,26 @@ impl Conn {
     pub fn recv(&mut self, buffer: &mut [u8]) -> Result<usize> {
         match self {
             Conn::Kernel(stream) => stream.read(buffer).context("receiving"),
+            Conn::Ours(stream) => Ok(stream.recv(buffer, RecvFlags::empty())?),
         }
+    }
+
+    /// Receives until `buffer` is full; false if the stream ended before its first byte.
+    pub fn recv_all(&mut self, buffer: &mut [u8]) -> Result<bool> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.recv(&mut buffer[filled..])? {
+                0 if filled == 0 => return Ok(false),
+                0 => bail!("the stream ended after {filled} of {} bytes", buffer.len()),
+                n => filled += n,
+            }
+        }
+        Ok(true)
     }
 
     /// Receives one byte: the sign that the peer has got so far.
     pub fn wait_sign(&mut self) -> Result<()> {
-        match self.recv(&mut [0])? {
-            0 => bail!("the peer is gone"),
-            _ => Ok(()),
-        }
+        if self.recv_all(&mut [0])? { Ok(()) } else { bail!("the peer is gone") }
     }
 
     /// Sends one byte.
@@ -112,8 +196,67 @@ impl Conn {
     /// The sender's effective buffer: what getsockopt says, or the ring's capacity.
     pub fn effective(&self) -> Result<usize> {
         match self {
-            Conn::Kernel(stream) => Ok(rustix::net::sockopt::socket_send_buffer_size(stream)?),
+            Conn::Kernel(stream) => Ok(sockopt::socket_send_buffer_size(stream)?),
+            Conn::Ours(stream) => Ok(stream.capacity().0),
         }
+    }
+
+    /// Which way what is sent takes.
+    pub fn path(&self) -> &'static str {
+        match self {
+            Conn::Ours(stream) if stream.path().send == Carrier::SharedMemory => "shared memory",
+            _ => "kernel",
+        }
+    }
+
+    /// Whether both directions run over shared memory.
+    pub fn upgraded(&self) -> bool {
+        matches!(self, Conn::Ours(stream) if stream.path().is_shared_memory())
+    }
+
+    /// The share of the bytes sent so far that were copied with non-temporal stores.
+    pub fn nt_share(&self) -> Option<f64> {
+        let Conn::Ours(stream) = self else { return None };
+        let stats = stream.stats();
+        (stats.sent > 0).then(|| stats.user_copied_nt as f64 / stats.sent as f64)
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Conn::Kernel(stream) => stream.as_fd(),
+            Conn::Ours(stream) => stream.as_fd(),
+        }
+    }
+}
+
+/// Page-aligned bytes, as a program that moves much data would have them.
+pub struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    /// `len` bytes of `value`.
+    pub fn new(len: usize, value: u8) -> Aligned {
+        let bytes = vec![value; len + 4096];
+        let start = bytes.as_ptr().align_offset(4096);
+        Aligned { bytes, start, len }
+    }
+}
+
+impl std::ops::Deref for Aligned {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+}
+
+impl std::ops::DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
     }
 }
 

@@ -4,10 +4,13 @@ use crate::row::{Row, WorkerFn};
 
 pub mod bytes;
 pub mod conn;
+mod connect;
+mod ping_pong;
 mod unix_bulk;
+mod unix_nt;
 
 /// All rows, in the order they run.
-pub const ROWS: &[&Row] = &[&unix_bulk::ROW];
+pub const ROWS: &[&Row] = &[&unix_bulk::ROW, &unix_nt::ROW, &ping_pong::ROW, &connect::ROW];
 
 /// What the worker of that role does.
 pub fn worker(role: &str) -> Option<WorkerFn> {

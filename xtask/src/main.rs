@@ -3,6 +3,8 @@
 //! It depends on no room of the project: what it needs from one it gets by running it. So it builds in seconds,
 //! and still starts when a room doesn't compile.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};

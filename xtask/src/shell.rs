@@ -1,5 +1,6 @@
 //! Commands, run from the workspace root and shown before they run.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -57,6 +58,41 @@ pub fn status(command: &mut Command) -> Result<ExitStatus> {
 /// As [`status`], but anything other than success is an error.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = status(command)?;
+    if !status.success() {
+        bail!("{} ended with {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs the command and gives what it printed on standard output; its errors go to ours.
+pub fn output(command: &mut Command) -> Result<String> {
+    println!("$ {}", shown(command));
+    let out = command.stderr(Stdio::inherit()).output();
+    let out = out.with_context(|| format!("{} could not be started", shown(command)))?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        print!("{text}");
+        bail!("{} ended with {}", shown(command), out.status);
+    }
+    Ok(text)
+}
+
+/// Runs the command, passes on each line that it prints, and shows it to `see`.
+pub fn watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<()> {
+    println!("$ {}", shown(command));
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{} could not be started", shown(command)))?;
+    if let Some(out) = child.stdout.take() {
+        for line in BufReader::new(out).split(b'\n') {
+            let line = line.context("its output could not be read")?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            see(&line);
+        }
+    }
+    let status = child.wait()?;
     if !status.success() {
         bail!("{} ended with {status}", shown(command));
     }

@@ -3,10 +3,14 @@
 //! A failed step does not stop the others: on a small machine a run takes minutes, and who broke two things
 //! wants to hear of both. The exit code tells of any failure.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
+use crate::shell;
+
+mod bench;
 mod clippy;
 mod deny;
 mod docs;
@@ -14,6 +18,8 @@ mod examples;
 mod fmt;
 mod generated;
 mod leftovers;
+mod loom;
+mod rooms;
 mod unit;
 
 /// Flags of `cargo xtask test`.
@@ -30,6 +36,8 @@ pub struct Args {
 pub enum Outcome {
     /// It ran, and all held.
     Passed,
+    /// So many tests ran, and all held.
+    Tests(u64),
     /// It could not run here: why, and how to change that.
     Skipped(String),
 }
@@ -44,7 +52,10 @@ struct Step {
 const STEPS: &[Step] = &[
     Step { name: "fmt", about: "formatting", run: fmt::run },
     Step { name: "clippy", about: "lints, as errors, on all targets", run: clippy::run },
+    Step { name: "rooms", about: "who depends on whom, and where unsafe code stands", run: rooms::run },
     Step { name: "unit", about: "unit, integration and documentation tests", run: unit::run },
+    Step { name: "loom", about: "every interleaving of the lock-free rooms' models", run: loom::run },
+    Step { name: "bench", about: "each bench row, for a moment", run: bench::run },
     Step { name: "examples", about: "each example runs and checks itself", run: examples::run },
     Step { name: "generated", about: "manual pages and completions match the flags", run: generated::run },
     Step { name: "docs", about: "documentation builds without a warning", run: docs::run },
@@ -84,6 +95,9 @@ pub fn run(args: &Args) -> Result<()> {
         let seconds = end.took.as_secs_f64();
         match &end.result {
             Ok(Outcome::Passed) => println!("   passed   {:12} {seconds:7.1} s", end.name),
+            Ok(Outcome::Tests(count)) => {
+                println!("   passed   {:12} {seconds:7.1} s  {count} tests", end.name)
+            }
             Ok(Outcome::Skipped(why)) => println!("   skipped  {:12} {seconds:7.1} s  {why}", end.name),
             Err(error) => println!("   FAILED   {:12} {seconds:7.1} s  {error:#}", end.name),
         }
@@ -92,15 +106,29 @@ pub fn run(args: &Args) -> Result<()> {
         let names: Vec<_> = left_out.iter().map(|step| step.name).collect();
         println!("   not asked for: {}", names.join(", "));
     }
-    let passed = ended.iter().filter(|end| matches!(end.result, Ok(Outcome::Passed))).count();
     let skipped = ended.iter().filter(|end| matches!(end.result, Ok(Outcome::Skipped(_)))).count();
-    let failed = ended.len() - passed - skipped;
+    let failed = ended.iter().filter(|end| end.result.is_err()).count();
+    let passed = ended.len() - skipped - failed;
     println!("   in {:.0} s", started.elapsed().as_secs_f64());
     println!("steps: {passed} passed, {failed} failed, {skipped} skipped");
     if failed > 0 {
         bail!("{failed} of {} steps failed", ended.len());
     }
     Ok(())
+}
+
+/// Runs a command that runs Rust tests. One that runs none has failed: a filter or a `cfg` left them all out.
+fn ran(command: &mut Command) -> Result<Outcome> {
+    let mut tests = 0;
+    shell::watched(command, |line| tests += passed_in(line))?;
+    ensure!(tests > 0, "no test ran");
+    Ok(Outcome::Tests(tests))
+}
+
+/// The tests that a test runner's closing line counts.
+fn passed_in(line: &str) -> u64 {
+    let Some(counts) = line.strip_prefix("test result: ok. ") else { return 0 };
+    counts.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 fn run_step(step: &Step) -> Ended {
@@ -112,9 +140,33 @@ fn timed(name: &'static str, about: &str, run: impl FnOnce() -> Result<Outcome>)
     let started = Instant::now();
     let result = run();
     match &result {
-        Ok(Outcome::Passed) => {}
+        Ok(Outcome::Passed | Outcome::Tests(_)) => {}
         Ok(Outcome::Skipped(why)) => println!("skipped: {why}"),
         Err(error) => println!("FAILED: {error:#}"),
     }
     Ended { name, result, took: started.elapsed() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_counted() {
+        assert_eq!(
+            passed_in("test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out"),
+            12
+        );
+        assert_eq!(passed_in("test copy::tests::a ... ok"), 0);
+    }
+
+    #[test]
+    fn a_run_without_a_test_has_failed() {
+        assert!(ran(shell::command("echo", ["test result: ok. 0 passed; 0 failed"]).env_clear()).is_err());
+        let all = ran(&mut shell::command(
+            "echo",
+            ["test result: ok. 3 passed; 0 failed\ntest result: ok. 4 passed;"],
+        ));
+        assert!(matches!(all, Ok(Outcome::Tests(7))));
+    }
 }

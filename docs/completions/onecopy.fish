@@ -35,14 +35,52 @@ complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "demo" -d 'Serve rea
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "bench" -d 'Measure, beside a rival in the same run'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "tune" -d 'Measure the stores of this machine once and save the profile'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "doctor" -d 'Say what this machine can do, what each feature will use, and why not better'
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l root -d 'The folder whose files are served. No path, and no link, leads out of it' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l listen -d 'Where to listen: unix:/path or unix:@name' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l transport -d 'Which sockets carry the answers' -r -f -a "onecopy\t'Shared memory where both sides can, the kernel\'s unix sockets otherwise'
+kernel\t'The kernel\'s unix sockets only'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l file-send -d 'With --transport kernel: how a file\'s bytes enter the socket' -r -f -a "copy\t'pread into a buffer, then write: two kernel copies'
+sendfile\t'sendfile: the page cache\'s pages by reference'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l policy -d 'With --transport onecopy: which stores put a file kept in memory before the proxy' -r -f -a "auto\t'The engine decides from size, buffer and reader'
+cached\t'Ordinary stores'
+nt\t'Non-temporal stores'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cache -d 'Keep up to this many bytes of files in memory, the least recently asked for leaving first' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l revalidate -d 'A file\'s name and date are looked at again after this long; 0 looks at every request' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l buffer -d 'Size of each connection\'s send buffer' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l max-connections -d 'Most connections at once; who comes later gets 503' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l idle-timeout -d 'A connection without a request ends after this' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l head-timeout -d 'A request head must be complete within this' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l send-timeout -d 'A peer that takes no byte for this long is given up' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM or SIGINT, answers in flight may take this long to finish' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cpu -d 'Stay on this CPU (for measurements)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l hot-set -d 'Walk a working set of this size around every body, and count how much slower it got' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend -d 'The daemon\'s socket: unix:/path or unix:@name' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l transport -d 'Which sockets carry the answers' -r -f -a "onecopy\t'Shared memory where both sides can, the kernel\'s unix sockets otherwise'
+kernel\t'The kernel\'s unix sockets only'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l forward -d 'With --transport kernel: how a body crosses from backend to client' -r -f -a "copy\t'Read into a buffer, write from it: two kernel copies'
+splice\t'Spliced through a pipe: references to the kernel\'s pages, no copy'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l threads -d 'Threads, each with its own clients and backend connections' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backends -d 'Most connections to the backend; a slow client holds one as long as its body lasts' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l queue -d 'Most requests waiting for a backend connection; who comes later gets 503' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l buffer -d 'Size of each backend connection\'s receive buffer' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-clients -d 'Most clients at once; who comes later waits in the listen queue' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l idle-timeout -d 'A client without a request is let go after this' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l head-timeout -d 'A request head must be complete within this, or 408' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-timeout -d 'A client that takes no byte for this long is given up' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend-timeout -d 'A backend that is silent for this long is given up: 504, or the body is broken off' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-line -d 'Longest request line, or 414' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-head -d 'Longest request head, or 431' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT, answers in flight may take this long to finish' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"

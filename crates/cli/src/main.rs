@@ -4,15 +4,20 @@ use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod address;
 mod bench;
+mod counters;
 mod demo;
 mod doctor;
 mod failure;
 mod generate;
+mod http;
+mod process;
 mod proxy;
 mod serve;
 mod terminal;
 mod tune;
+mod units;
 
 /// Data that is moved, not looked at: unix streams over shared memory, with the stores you ask for
 ///

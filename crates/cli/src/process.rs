@@ -1,0 +1,49 @@
+//! What daemon and proxy ask of the process they run in.
+
+use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::future::Future;
+
+/// Raises the limit of open files to the most that is allowed, and gives it: idle connections cost descriptors.
+pub fn raise_open_files() -> u64 {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok() {
+        return maximum.unwrap_or(u64::MAX);
+    }
+    current.unwrap_or(u64::MAX)
+}
+
+/// Keeps this process, and the threads it will start, on one CPU.
+pub fn pin(cpu: usize) -> anyhow::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    anyhow::ensure!(cpu < rustix::thread::CpuSet::MAX_CPU, "CPU {cpu} does not exist");
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("cannot stay on CPU {cpu}"))
+}
+
+/// Why a program was asked to stop.
+pub async fn asked_to_stop() -> anyhow::Result<&'static str> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    Ok(tokio::select! {
+        _ = term.recv() => "SIGTERM",
+        _ = int.recv() => "SIGINT",
+    })
+}
+
+/// Calls `report` at every SIGUSR1, for ever.
+pub async fn at_usr1(report: impl Fn()) -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut usr1 = signal(SignalKind::user_defined1())?;
+    while usr1.recv().await.is_some() {
+        report();
+    }
+    Ok(())
+}
+
+/// Runs `main` on this thread.
+pub fn block_on<T>(main: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    tokio::task::LocalSet::new().block_on(&runtime, main)
+}

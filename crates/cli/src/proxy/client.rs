@@ -1,0 +1,252 @@
+//! One client of the proxy: its requests, in order, each answered before the next is read.
+
+use super::Proxy;
+use super::line::{Trouble, send_all};
+use super::rewrite::{self, Client};
+use super::timeout::within;
+use crate::counters::Counters;
+use crate::http::path::relative;
+use crate::http::request::{Method, Refusal, Request};
+use crate::http::response::page;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+/// Bodies of GET and HEAD have no meaning; up to this they are read and dropped, beyond it refused.
+const MAX_IGNORED_BODY: u64 = 64 << 10;
+
+/// How long, and for how many bytes, a refused client's further input is read away: closing at once would
+/// reset the connection and take the refusal with it (RFC 9112 section 9.6).
+const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
+
+/// Whether a connection goes on after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Request,
+    Close,
+}
+
+/// Serves one client until it ends.
+pub async fn serve(proxy: &Proxy, tcp: TcpStream, ip: IpAddr) {
+    let _ = tcp.set_nodelay(true); // MSG_MORE says when more follows
+    let mut inbox = Vec::new();
+    let mut heads = Heads::default();
+    loop {
+        let (request, head) = match next_request(proxy, &tcp, &mut inbox).await {
+            Ok(Some(length)) => match Request::parse(&inbox[..length], proxy.limits) {
+                Ok(Some(parsed)) => parsed,
+                _ => return, // it was whole a moment ago
+            },
+            Ok(None) => return,
+            Err(refusal) => return refuse(proxy, &tcp, refusal).await,
+        };
+        match answer(proxy, &tcp, ip, &request, &mut heads).await {
+            Ok(Next::Close) => return linger(&tcp).await,
+            Ok(Next::Request) => {}
+            // Closing is all that is left to say: the client has a head that promises more.
+            Err(()) => return,
+        }
+        let skip = head as u64 + request.body;
+        if skip_body(proxy, &tcp, &mut inbox, skip).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[derive(Default)]
+struct Heads {
+    to_backend: Vec<u8>,
+    to_client: Vec<u8>,
+}
+
+/// Reads until a whole head is in the inbox: its length, None when the client is done (or the proxy is), or why
+/// the head is refused.
+async fn next_request(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>) -> Result<Option<usize>, Refusal> {
+    let mut stop = proxy.stop.clone();
+    if inbox.is_empty() {
+        *inbox = Vec::new(); // ten thousand idle clients must not hold ten thousand buffers
+        tokio::select! {
+            ready = within(proxy.idle_timeout, tcp.readable()) => if !matches!(ready, Some(Ok(()))) { return Ok(None) },
+            _ = stop.wait_for(|stop| *stop) => return Ok(None),
+        }
+    }
+    let deadline = Instant::now() + proxy.head_timeout;
+    // A head can only have become whole, or wrong, where a line ended: a client that drips bytes must not make
+    // the whole head be read again for each.
+    let mut parse = !inbox.is_empty();
+    loop {
+        if parse {
+            match Request::parse(inbox, proxy.limits) {
+                Ok(Some((_, length))) => return Ok(Some(length)),
+                Ok(None) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        let have = inbox.len();
+        match take(tcp, inbox) {
+            Ok(0) => return Ok(None),
+            Ok(_) => parse = have == 0 || inbox[have..].contains(&b'\n') || inbox.len() > proxy.limits.line,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                parse = false;
+                match tokio::time::timeout_at(deadline, tcp.readable()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return Ok(None),
+                    Err(_) if inbox.is_empty() => return Ok(None),
+                    Err(_) => {
+                        return Err(Refusal { status: 408, why: "the request took too long to arrive" });
+                    }
+                }
+            }
+            Err(_) => return Ok(None),
+        }
+        if Instant::now() > deadline {
+            return Err(Refusal { status: 408, why: "the request took too long to arrive" });
+        }
+    }
+}
+
+/// Adds what has come to the inbox, without waiting.
+fn take(tcp: &TcpStream, inbox: &mut Vec<u8>) -> io::Result<usize> {
+    let have = inbox.len();
+    inbox.resize(have + (2 << 10), 0);
+    let got = tcp.try_read(&mut inbox[have..]);
+    inbox.truncate(have + got.as_ref().map_or(0, |n| *n));
+    got
+}
+
+async fn answer(
+    proxy: &Proxy,
+    tcp: &TcpStream,
+    ip: IpAddr,
+    request: &Request<'_>,
+    heads: &mut Heads,
+) -> Result<Next, ()> {
+    let refusal = match relative(request.target) {
+        _ if request.body > MAX_IGNORED_BODY => Some((413, "GET and HEAD need no body", false)),
+        _ if request.expects => Some((417, "no expectations are met here", false)),
+        Err(refusal) => Some((refusal.status, refusal.why, true)),
+        // The daemon's own pages are for who can open its socket.
+        Ok(path) if path.starts_with(".onecopy/") => Some((404, "there is no such file", true)),
+        Ok(_) => None,
+    };
+    let keep = request.keep && !*proxy.stop.borrow();
+    let client = Client { head: request.method == Method::Head, keep, minor: request.minor };
+    let mut counters = Counters { requests: 1, ..Default::default() };
+    let result = match refusal {
+        Some((status, why, goes_on)) => {
+            counters.refused = 1;
+            send_page(proxy, tcp, status, why, Client { keep: keep && goes_on, ..client }).await
+        }
+        None => match exchange(proxy, tcp, ip, request, client, heads, &mut counters).await {
+            Ok(next) => Ok(next),
+            Err(Trouble::Broken) => Err(()),
+            Err(trouble) => {
+                let (status, why) = match &trouble {
+                    Trouble::Bad(why) => (502, why.as_str()),
+                    Trouble::Gone => (502, "the backend went away without an answer"),
+                    Trouble::Full => (503, "too many requests wait for the backend"),
+                    _ => (504, "the backend took too long"),
+                };
+                counters.refused = 1;
+                send_page(proxy, tcp, status, why, client).await
+            }
+        },
+    };
+    counters.broken = u64::from(result.is_err());
+    proxy.totals.add(counters);
+    result
+}
+
+/// Asks the backend and passes its answer on. A connection that had been kept and has ended meanwhile is
+/// replaced once: GET and HEAD can be asked twice, and nothing of an answer has been seen.
+async fn exchange(
+    proxy: &Proxy,
+    tcp: &TcpStream,
+    ip: IpAddr,
+    request: &Request<'_>,
+    client: Client,
+    heads: &mut Heads,
+    counters: &mut Counters,
+) -> Result<Next, Trouble> {
+    let mut fresh = false;
+    let (mut lease, reply) = loop {
+        let mut lease = proxy.pool.lease(fresh).await?;
+        rewrite::request(&mut heads.to_backend, request, ip, lease.line.reader());
+        match lease.line.ask(&heads.to_backend, client, &mut heads.to_client, proxy.patience).await {
+            Ok(reply) => break (lease, reply),
+            Err(Trouble::Gone) if lease.used && !fresh => fresh = true,
+            Err(trouble) => return Err(trouble),
+        }
+    };
+    counters.refused = u64::from(reply.status >= 400);
+    lease.line.pass(&heads.to_client, reply.body, tcp, proxy.patience, counters).await?;
+    if reply.keep {
+        lease.keep();
+    }
+    Ok(if client.keep { Next::Request } else { Next::Close })
+}
+
+async fn send_page(
+    proxy: &Proxy,
+    tcp: &TcpStream,
+    status: u16,
+    why: &str,
+    client: Client,
+) -> Result<Next, ()> {
+    let extra = match client {
+        Client { keep: true, minor: 0, .. } => vec![("Connection", "keep-alive".to_owned())],
+        _ => vec![],
+    };
+    let text = page(status, why, &extra, client.keep, client.head);
+    send_all(tcp, text.as_bytes(), false, proxy.patience).await.map_err(drop)?;
+    Ok(if client.keep { Next::Request } else { Next::Close })
+}
+
+async fn refuse(proxy: &Proxy, tcp: &TcpStream, refusal: Refusal) {
+    proxy.totals.add(Counters { requests: 1, refused: 1, ..Default::default() });
+    let client = Client { head: false, keep: false, minor: 1 };
+    if send_page(proxy, tcp, refusal.status, refusal.why, client).await.is_ok() {
+        linger(tcp).await;
+    }
+}
+
+/// Removes a head and its body from the input, reading what of it has not come yet.
+async fn skip_body(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>, mut skip: u64) -> io::Result<()> {
+    while skip > inbox.len() as u64 {
+        skip -= inbox.len() as u64;
+        inbox.clear();
+        match take(tcp, inbox) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let late = io::Error::from(io::ErrorKind::TimedOut);
+                within(proxy.head_timeout, tcp.readable()).await.ok_or(late)??;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    inbox.drain(..skip as usize);
+    Ok(())
+}
+
+/// Ends a connection so that the last answer arrives although the client may still be sending.
+async fn linger(tcp: &TcpStream) {
+    let (span, mut most) = LINGER;
+    if rustix::net::shutdown(tcp, rustix::net::Shutdown::Write).is_err() {
+        return;
+    }
+    let mut sink = [0; 4096];
+    let drain = async {
+        while most > 0 && tcp.readable().await.is_ok() {
+            match tcp.try_read(&mut sink) {
+                Ok(0) => return,
+                Ok(n) => most = most.saturating_sub(n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    };
+    within(span, drain).await;
+}

@@ -1,0 +1,442 @@
+//! One connection to the backend, and the ways in which a body crosses from it to a client's TCP socket.
+
+use super::rewrite::{self, Client, Reply};
+use super::timeout::within;
+use crate::counters::Counters;
+use onecopy::RecvFlags;
+use onecopy::unix::{Carrier, Stream};
+use rustix::fd::OwnedFd;
+use rustix::net::SendFlags;
+use rustix::pipe::{PipeFlags, SpliceFlags};
+use std::io;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::{TcpStream, UnixStream};
+
+/// With `--transport kernel`: how a body crosses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Forward {
+    /// Read into a buffer, write from it: two kernel copies.
+    #[default]
+    Copy,
+    /// Spliced through a pipe: references to the kernel's pages, no copy.
+    Splice,
+}
+
+/// What ends a request early.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The backend cannot be reached, or does not make sense: 502, with the reason.
+    Bad(String),
+    /// The backend took too long: 504.
+    Late,
+    /// The backend went away before it had answered anything; a kept connection may be tried afresh.
+    Gone,
+    /// Too many wait for a backend connection: 503.
+    Full,
+    /// Part of the answer has been sent and the rest will not come, or the client went away or is too slow:
+    /// nothing can be answered any more.
+    Broken,
+}
+
+/// The bounds of one exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the backend: its head, and each wait for more of its body.
+    pub backend: Duration,
+    /// For the client: each wait for room in its socket.
+    pub client: Duration,
+}
+
+/// The largest buffer, pipe or borrowed view that is in one step between backend and client.
+const STEP: usize = 256 << 10;
+
+/// Bytes of a onecopy stream that are looked at to find a head: the daemon's heads have about 300.
+const LOOK: usize = 1 << 10;
+
+/// After this many bytes without a wait, other connections get their turn.
+const TURN: u64 = 4 << 20;
+
+/// A connection to the backend, kept from request to request.
+#[derive(Debug)]
+pub struct Line {
+    way: Way,
+    /// What was received and not yet used: a head, and perhaps the first bytes of a body.
+    inbox: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Way {
+    Copy(UnixStream),
+    Splice(UnixStream, OwnedFd, OwnedFd),
+    /// The bytes of a head that was only looked at, and has to be taken before the body.
+    Onecopy(AsyncFd<Stream>, usize),
+}
+
+impl Line {
+    /// Over a kernel socket.
+    pub fn kernel(stream: UnixStream, forward: Forward) -> io::Result<Line> {
+        let way = match forward {
+            Forward::Copy => Way::Copy(stream),
+            Forward::Splice => {
+                let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+                // Less than asked for (a user's pipe quota) works too, only slower.
+                let _ = rustix::pipe::fcntl_setpipe_size(&write, 1 << 20);
+                Way::Splice(stream, read, write)
+            }
+        };
+        Ok(Line { way, inbox: Vec::new(), scratch: Vec::new() })
+    }
+
+    /// Over a onecopy stream.
+    // AsyncFd::register, which tokio recommends instead, is unsafe for the sake of types whose descriptor could
+    // change while registered; a Stream's is fixed from construction to drop.
+    #[expect(deprecated)]
+    pub fn onecopy(stream: Stream) -> io::Result<Line> {
+        stream.set_nonblocking(true)?;
+        Ok(Line { way: Way::Onecopy(AsyncFd::new(stream)?, 0), inbox: Vec::new(), scratch: Vec::new() })
+    }
+
+    /// Who will read the body, told to the daemon so that it can choose its stores.
+    pub fn reader(&self) -> &'static str {
+        match &self.way {
+            // The view is read by the CPU that runs send().
+            Way::Copy(_) | Way::Onecopy(..) => "other-core",
+            Way::Splice(..) => "no-cpu",
+        }
+    }
+
+    /// Whether it runs over shared memory.
+    pub fn upgraded(&self) -> bool {
+        match &self.way {
+            Way::Copy(_) | Way::Splice(..) => false,
+            Way::Onecopy(stream, _) => stream.get_ref().path().receive == Carrier::SharedMemory,
+        }
+    }
+
+    /// Sends a request head and waits for the head of the answer, which is written for the client into `out`.
+    pub async fn ask(
+        &mut self,
+        head: &[u8],
+        client: Client,
+        out: &mut Vec<u8>,
+        patience: Patience,
+    ) -> Result<Reply, Trouble> {
+        let exchange = async {
+            self.send(head).await.map_err(|_| Trouble::Gone)?;
+            self.inbox.clear();
+            loop {
+                match rewrite::reply(&self.inbox, client, out) {
+                    Ok(Some(reply)) => {
+                        match &mut self.way {
+                            // Nothing but the head was copied, and of the body nothing is taken yet.
+                            Way::Onecopy(_, looked) if *looked > 0 => {
+                                *looked = reply.head;
+                                self.inbox.clear();
+                                if reply.status < 200 {
+                                    self.take_head().await.map_err(|_| Trouble::Gone)?;
+                                }
+                            }
+                            _ => drop(self.inbox.drain(..reply.head)),
+                        }
+                        if reply.status >= 200 {
+                            return Ok(reply);
+                        }
+                        continue;
+                    }
+                    Ok(None) => {}
+                    Err(why) => return Err(Trouble::Bad(why.into())),
+                }
+                match self.receive_head().await {
+                    Ok(n) if n > 0 => {}
+                    _ if self.inbox.is_empty() => return Err(Trouble::Gone),
+                    _ => return Err(Trouble::Bad("the backend went away in its head".into())),
+                }
+            }
+        };
+        within(patience.backend, exchange).await.unwrap_or(Err(Trouble::Late))
+    }
+
+    async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let stream = match &self.way {
+            Way::Copy(stream) | Way::Splice(stream, ..) => stream,
+            Way::Onecopy(stream, _) => {
+                let flags = onecopy::SendFlags::DONTWAIT | onecopy::SendFlags::NOSIGNAL;
+                while !bytes.is_empty() {
+                    let send = |stream: &Stream| Ok(stream.send(bytes, flags)?);
+                    let n = stream.async_io(Interest::WRITABLE, send).await?;
+                    bytes = &bytes[n..];
+                }
+                return Ok(());
+            }
+        };
+        while !bytes.is_empty() {
+            stream.writable().await?;
+            match stream.try_write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what came to the inbox. The copying way takes a whole step, since the body has to come into a buffer
+    /// anyway; the splicing way takes little, since what it takes is not spliced.
+    /// A onecopy stream is only looked at first (PEEK): the whole head is there in all but odd cases, and the body
+    /// must not be copied.
+    async fn receive_head(&mut self) -> io::Result<usize> {
+        if let Way::Onecopy(_, 1..) = self.way {
+            self.take_head().await?; // it was not whole: taken after all, and waited for the rest of it
+        }
+        let (stream, most) = match &mut self.way {
+            Way::Onecopy(stream, looked) => {
+                let have = self.inbox.len();
+                self.inbox.resize(have + LOOK, 0);
+                let flags =
+                    if have == 0 { RecvFlags::DONTWAIT | RecvFlags::PEEK } else { RecvFlags::DONTWAIT };
+                let inbox = &mut self.inbox[have..];
+                let result =
+                    stream.async_io(Interest::READABLE, |stream| Ok(stream.recv(inbox, flags)?)).await;
+                let got = result.as_ref().map_or(0, |n| *n);
+                self.inbox.truncate(have + got);
+                *looked = if have == 0 { got } else { 0 };
+                return result;
+            }
+            Way::Copy(stream) => (stream, STEP),
+            Way::Splice(stream, ..) => (stream, 1 << 10),
+        };
+        let have = self.inbox.len();
+        self.inbox.resize(have + most, 0);
+        let result = loop {
+            stream.readable().await?;
+            match stream.try_read(&mut self.inbox[have..]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => break other,
+            }
+        };
+        self.inbox.truncate(have + result.as_ref().map_or(0, |n| *n));
+        result
+    }
+
+    /// Takes the bytes that were only looked at.
+    async fn take_head(&mut self) -> io::Result<()> {
+        if let Way::Onecopy(stream, looked) = &mut self.way {
+            while *looked > 0 {
+                let mut gone = [0; LOOK];
+                let room = &mut gone[..(*looked).min(LOOK)];
+                let take = |stream: &Stream| Ok(stream.recv(room, RecvFlags::DONTWAIT)?);
+                *looked -= stream.async_io(Interest::READABLE, take).await?.max(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends `head` and then `length` bytes of body to the client. After an error the connection to the client
+    /// is of no use: it has a head that promises more than came.
+    pub async fn pass(
+        &mut self,
+        head: &[u8],
+        length: u64,
+        client: &TcpStream,
+        patience: Patience,
+        counters: &mut Counters,
+    ) -> Result<(), Trouble> {
+        if self.inbox.len() as u64 > length {
+            return Err(Trouble::Bad("the backend sent more than it said".into()));
+        }
+        if let Way::Onecopy(stream, looked) = &mut self.way
+            && self.inbox.is_empty()
+        {
+            return borrow(stream, std::mem::take(looked), head, length, client, patience, counters).await;
+        }
+        let early = self.inbox.len() as u64;
+        // Head and first bytes leave in one call.
+        self.scratch.clear();
+        self.scratch.extend_from_slice(head);
+        let whole = early == length;
+        if early <= 4096 {
+            self.scratch.extend_from_slice(&self.inbox);
+            send_all(client, &self.scratch, !whole, patience).await?;
+        } else {
+            send_all(client, &self.scratch, true, patience).await?;
+            send_all(client, &self.inbox, !whole, patience).await?;
+        }
+        self.inbox.clear();
+        counters.kernel_copied += 2 * early;
+        counters.body_bytes += early;
+        match &mut self.way {
+            Way::Copy(stream) => {
+                copy(stream, &mut self.scratch, client, length - early, patience, counters).await
+            }
+            Way::Splice(stream, read, write) => {
+                splice(stream, (read, write), client, length - early, patience, counters).await
+            }
+            Way::Onecopy(stream, _) => {
+                borrow(stream, 0, &[], length - early, client, patience, counters).await
+            }
+        }
+    }
+}
+
+/// Sends all of `bytes` to a client; `more` follows at once.
+pub async fn send_all(
+    client: &TcpStream,
+    mut bytes: &[u8],
+    more: bool,
+    patience: Patience,
+) -> Result<(), Trouble> {
+    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+    while !bytes.is_empty() {
+        match client.try_io(Interest::WRITABLE, || Ok(rustix::net::send(client, bytes, flags)?)) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) => wait_writable(client, error, patience).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn wait_writable(client: &TcpStream, error: io::Error, patience: Patience) -> Result<(), Trouble> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => match within(patience.client, client.writable()).await {
+            Some(Ok(())) => Ok(()),
+            _ => Err(Trouble::Broken),
+        },
+        io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(Trouble::Broken),
+    }
+}
+
+async fn wait_readable(stream: &UnixStream, error: io::Error, patience: Patience) -> Result<(), Trouble> {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => match within(patience.backend, stream.readable()).await {
+            Some(Ok(())) => Ok(()),
+            _ => Err(Trouble::Broken),
+        },
+        io::ErrorKind::Interrupted => Ok(()),
+        _ => Err(Trouble::Broken),
+    }
+}
+
+async fn copy(
+    stream: &UnixStream,
+    buffer: &mut Vec<u8>,
+    client: &TcpStream,
+    mut left: u64,
+    patience: Patience,
+    counters: &mut Counters,
+) -> Result<(), Trouble> {
+    buffer.resize(STEP, 0);
+    let mut turn = 0;
+    while left > 0 {
+        let most = left.min(STEP as u64) as usize;
+        let got = match stream.try_read(&mut buffer[..most]) {
+            Ok(0) => return Err(Trouble::Broken),
+            Ok(got) => got,
+            Err(error) => {
+                wait_readable(stream, error, patience).await?;
+                continue;
+            }
+        };
+        left -= got as u64;
+        send_all(client, &buffer[..got], left > 0, patience).await?;
+        counters.kernel_copied += 2 * got as u64;
+        counters.body_bytes += got as u64;
+        take_turns(&mut turn, got).await;
+    }
+    Ok(())
+}
+
+async fn splice(
+    stream: &UnixStream,
+    (read, write): (&OwnedFd, &OwnedFd),
+    client: &TcpStream,
+    mut left: u64,
+    patience: Patience,
+    counters: &mut Counters,
+) -> Result<(), Trouble> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    let mut turn = 0;
+    while left > 0 {
+        let most = left.min(1 << 20) as usize;
+        // The pipe is empty here, so EAGAIN speaks of the socket.
+        let into = || Ok(rustix::pipe::splice(stream, None, write, None, most, flags)?);
+        let mut held = match stream.try_io(Interest::READABLE, into) {
+            Ok(0) => return Err(Trouble::Broken),
+            Ok(held) => held,
+            Err(error) => {
+                wait_readable(stream, error, patience).await?;
+                continue;
+            }
+        };
+        left -= held as u64;
+        counters.body_bytes += held as u64;
+        counters.referenced += held as u64;
+        take_turns(&mut turn, held).await;
+        let flags = if left > 0 { flags | SpliceFlags::MORE } else { flags };
+        while held > 0 {
+            // The pipe is not empty here: EAGAIN speaks of the client.
+            let out = || Ok(rustix::pipe::splice(read, None, client, None, held, flags)?);
+            match client.try_io(Interest::WRITABLE, out) {
+                Ok(0) => return Err(Trouble::Broken),
+                Ok(n) => held -= n,
+                Err(error) => wait_writable(client, error, patience).await?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Passes a body on from where it lies: borrowed views of shared memory, sent by the kernel from there. `skip`
+/// bytes of head lie before it.
+async fn borrow(
+    stream: &AsyncFd<Stream>,
+    mut skip: usize,
+    head: &[u8],
+    mut left: u64,
+    client: &TcpStream,
+    patience: Patience,
+    counters: &mut Counters,
+) -> Result<(), Trouble> {
+    // Over the kernel a view is a copy: counted as what it is.
+    let copies = if stream.get_ref().path().receive == Carrier::Kernel { 2 } else { 1 };
+    send_all(client, head, left > 0, patience).await?;
+    let mut turn = 0;
+    while left + skip as u64 > 0 {
+        let most = (left + skip as u64).min(STEP as u64) as usize;
+        let take = |stream: &Stream| Ok(stream.recv_borrowed_with(most, RecvFlags::DONTWAIT)?);
+        let view = within(patience.backend, stream.async_io(Interest::READABLE, take)).await;
+        let Some(Ok(mut view)) = view else { return Err(Trouble::Broken) };
+        if view.is_empty() {
+            return Err(Trouble::Broken);
+        }
+        let head = skip.min(view.len());
+        view.advance(head);
+        skip -= head;
+        left -= view.len() as u64;
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let flags = if left > 0 { flags | SendFlags::MORE } else { flags };
+        while !view.is_empty() {
+            match client.try_io(Interest::WRITABLE, || view.send_to(client, flags.bits() as i32)) {
+                Ok(n) => {
+                    view.advance(n);
+                    counters.kernel_copied += copies * n as u64;
+                    counters.body_bytes += n as u64;
+                    take_turns(&mut turn, n).await;
+                }
+                Err(error) => wait_writable(client, error, patience).await?,
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn take_turns(turn: &mut u64, moved: usize) {
+    *turn += moved as u64;
+    if *turn >= TURN {
+        *turn = 0;
+        tokio::task::yield_now().await;
+    }
+}

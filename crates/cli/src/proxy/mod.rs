@@ -1,0 +1,220 @@
+//! `onecopy proxy`: HTTP/1.1 reverse proxy. A task for each client on tokio (ten thousand idle clients cost no
+//! thread), on one thread unless told otherwise: with one core for the daemon and one for the clients, more
+//! threads only take turns.
+
+mod client;
+mod line;
+mod pool;
+mod rewrite;
+mod timeout;
+
+use crate::address::Address;
+use crate::counters::{Counters, Totals};
+use crate::http::request::Limits;
+use crate::serve::Transport;
+use crate::{process, units};
+use anyhow::Context;
+use line::{Forward, Patience};
+use pool::{Backend, Pool};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::{Notify, watch};
+
+/// Flags of `onecopy proxy`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Where clients connect; port 0 takes a free one.
+    #[arg(long, value_name = "IP:PORT")]
+    listen: SocketAddr,
+    /// The daemon's socket: unix:/path or unix:@name.
+    #[arg(long, value_name = "ADDRESS")]
+    backend: Address,
+    /// Which sockets carry the answers.
+    #[arg(long, value_enum, default_value_t)]
+    transport: Transport,
+    /// With --transport kernel: how a body crosses from backend to client.
+    #[arg(long, value_enum, default_value_t)]
+    forward: Forward,
+    /// Threads, each with its own clients and backend connections.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: usize,
+    /// Most connections to the backend; a slow client holds one as long as its body lasts.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    backends: usize,
+    /// Most requests waiting for a backend connection; who comes later gets 503.
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    queue: usize,
+    /// Size of each backend connection's receive buffer.
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::size)]
+    buffer: usize,
+    /// Most clients at once; who comes later waits in the listen queue.
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    max_clients: usize,
+    /// A client without a request is let go after this.
+    #[arg(long, value_name = "TIME", default_value = "75s", value_parser = units::span)]
+    idle_timeout: Duration,
+    /// A request head must be complete within this, or 408.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
+    head_timeout: Duration,
+    /// A client that takes no byte for this long is given up.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::span)]
+    send_timeout: Duration,
+    /// A backend that is silent for this long is given up: 504, or the body is broken off.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::span)]
+    backend_timeout: Duration,
+    /// Longest request line, or 414.
+    #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = units::size)]
+    max_line: usize,
+    /// Longest request head, or 431.
+    #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = units::size)]
+    max_head: usize,
+    /// On SIGTERM or SIGINT, answers in flight may take this long to finish.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
+    grace: Duration,
+    /// Stay on this CPU (for measurements).
+    #[arg(long, value_name = "CPU", hide = true)]
+    cpu: Option<usize>,
+}
+
+/// What the clients of one thread share.
+#[derive(Debug)]
+struct Proxy {
+    pool: Pool,
+    totals: Arc<Totals>,
+    limits: Limits,
+    patience: Patience,
+    idle_timeout: Duration,
+    head_timeout: Duration,
+    /// True once the proxy is asked to stop.
+    stop: watch::Receiver<bool>,
+}
+
+/// The clients being served, for the accept loop and the shutdown to wait on.
+#[derive(Default)]
+struct Present {
+    count: Cell<usize>,
+    left: Notify,
+}
+
+/// Runs `onecopy proxy`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    process::raise_open_files();
+    if let Some(cpu) = args.cpu {
+        process::pin(cpu)?;
+    }
+    anyhow::ensure!(args.threads > 0, "--threads 0 would serve nobody; 1 is the default");
+    let totals = Arc::new(Totals::default());
+    let (stop, stopped) = watch::channel(false);
+    process::block_on(async {
+        let listener = listen(args.listen)?;
+        let address = listener.local_addr()?;
+        let reports = totals.clone();
+        tokio::task::spawn_local(process::at_usr1(move || eprintln!("stats {}", reports.json())));
+        let signal = tokio::task::spawn_local(process::asked_to_stop());
+        tokio::task::yield_now().await; // the handlers are in place before anybody is told
+        let mut threads = Vec::new();
+        for n in 1..args.threads {
+            let listener = listener.try_clone()?;
+            let (args, totals, stopped) = (args.clone(), totals.clone(), stopped.clone());
+            let run =
+                move || process::block_on(serve(args, TcpListener::from_std, listener, totals, stopped));
+            threads.push(std::thread::Builder::new().name(format!("proxy-{n}")).spawn(run)?);
+        }
+        eprintln!("onecopy proxy: http://{address} in front of {}", args.backend);
+        let main = serve(args.clone(), TcpListener::from_std, listener, totals.clone(), stopped);
+        let main = tokio::task::spawn_local(main);
+        let why = signal.await??;
+        stop.send_replace(true);
+        let mut cut = main.await??;
+        for thread in threads {
+            cut += thread.join().map_err(|_| anyhow::anyhow!("a thread of the proxy panicked"))??;
+        }
+        eprintln!("onecopy proxy: {why}; {}", totals.sum());
+        if cut > 0 {
+            eprintln!("onecopy proxy: {cut} clients did not finish within {:?} and were cut", args.grace);
+        }
+        Ok(())
+    })
+}
+
+/// A listener with a queue long enough for thousands of clients that come at once.
+fn listen(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket
+        .bind(address)
+        .and_then(|()| socket.listen(4096))
+        .and_then(TcpListener::into_std)
+        .with_context(|| format!("cannot listen on {address}; is another server there?"))
+}
+
+/// One thread: takes clients until asked to stop, then waits for those in flight. Returns how many were cut.
+async fn serve(
+    args: Args,
+    register: fn(std::net::TcpListener) -> std::io::Result<TcpListener>,
+    listener: std::net::TcpListener,
+    totals: Arc<Totals>,
+    mut stopped: watch::Receiver<bool>,
+) -> anyhow::Result<usize> {
+    let listener = register(listener)?;
+    let backend = Backend {
+        address: args.backend,
+        transport: args.transport,
+        forward: args.forward,
+        buffer: args.buffer,
+        patience: args.backend_timeout,
+        queue: args.queue,
+    };
+    let proxy = Rc::new(Proxy {
+        pool: Pool::new(backend, args.backends.div_ceil(args.threads), totals.clone()),
+        totals,
+        limits: Limits { line: args.max_line, head: args.max_head },
+        patience: Patience { backend: args.backend_timeout, client: args.send_timeout },
+        idle_timeout: args.idle_timeout,
+        head_timeout: args.head_timeout,
+        stop: stopped.clone(),
+    });
+    let present = Rc::new(Present::default());
+    let most = args.max_clients.div_ceil(args.threads);
+    let taking = async {
+        loop {
+            while present.count.get() >= most {
+                present.left.notified().await;
+            }
+            match listener.accept().await {
+                Ok((tcp, from)) => {
+                    let (proxy, present) = (proxy.clone(), present.clone());
+                    proxy.totals.add(Counters { connections: 1, ..Default::default() });
+                    present.count.set(present.count.get() + 1);
+                    tokio::task::spawn_local(async move {
+                        client::serve(&proxy, tcp, from.ip()).await;
+                        present.count.set(present.count.get() - 1);
+                        present.left.notify_one();
+                    });
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+                // Out of descriptors: those here will leave.
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    tokio::select! {
+        () = taking => {}
+        _ = stopped.wait_for(|stop| *stop) => {}
+    }
+    drop(listener);
+    let leaving = async {
+        while present.count.get() > 0 {
+            present.left.notified().await;
+        }
+    };
+    timeout::within(args.grace, leaving).await;
+    Ok(present.count.get())
+}

@@ -1,0 +1,138 @@
+//! Connections to the backend: kept, bounded, and queued for when all are in use.
+
+use super::line::{Forward, Line, Trouble};
+use super::timeout::within;
+use crate::address::Address;
+use crate::counters::{Counters, Totals};
+use crate::serve::{Transport, send_buffer};
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// How the backend is reached.
+#[derive(Clone, Debug)]
+pub struct Backend {
+    /// Its socket.
+    pub address: Address,
+    /// Shared memory, or the kernel only.
+    pub transport: Transport,
+    /// Over the kernel: how bodies cross.
+    pub forward: Forward,
+    /// Size of a connection's buffer, in bytes.
+    pub buffer: usize,
+    /// How long a connection may take to be made, and a request may wait for one.
+    pub patience: Duration,
+    /// Most requests waiting for a connection.
+    pub queue: usize,
+}
+
+/// The pool of one thread of the proxy.
+#[derive(Debug)]
+pub struct Pool {
+    backend: Backend,
+    /// The most recently used last: it is taken first, so that those not needed grow old and are dropped.
+    idle: RefCell<Vec<(Line, Instant)>>,
+    room: Semaphore,
+    waiting: Cell<usize>,
+    totals: Arc<Totals>,
+}
+
+/// A kept connection is not used again after this: the daemon ends its idle ones too.
+const STALE: Duration = Duration::from_secs(60);
+
+/// A connection on loan. Given back with [`Lease::keep`]; dropped, it is closed.
+#[derive(Debug)]
+pub struct Lease<'p> {
+    /// The connection.
+    pub line: Line,
+    /// It has carried a request before, so it may have ended meanwhile.
+    pub used: bool,
+    pool: &'p Pool,
+    _room: SemaphorePermit<'p>,
+}
+
+impl Pool {
+    /// A pool of at most `most` connections.
+    pub fn new(backend: Backend, most: usize, totals: Arc<Totals>) -> Pool {
+        let room = Semaphore::new(most.max(1));
+        Pool { backend, idle: RefCell::default(), room, waiting: Cell::new(0), totals }
+    }
+
+    /// A connection; a new one if `fresh`.
+    pub async fn lease(&self, fresh: bool) -> Result<Lease<'_>, Trouble> {
+        let room = match self.room.try_acquire() {
+            Ok(room) => room,
+            Err(_) if self.waiting.get() >= self.backend.queue => return Err(Trouble::Full),
+            Err(_) => {
+                let _waiting = Waiting::new(&self.waiting);
+                match within(self.backend.patience, self.room.acquire()).await {
+                    Some(Ok(room)) => room,
+                    _ => return Err(Trouble::Late),
+                }
+            }
+        };
+        if fresh {
+            // What is kept is as old as the connection that failed.
+            self.idle.borrow_mut().clear();
+        }
+        let kept = self.idle.borrow_mut().pop();
+        if let Some((line, since)) = kept
+            && since.elapsed() < STALE
+        {
+            return Ok(Lease { line, used: true, pool: self, _room: room });
+        }
+        let line = match within(self.backend.patience, self.connect()).await {
+            Some(Ok(line)) => line,
+            Some(Err(error)) => return Err(Trouble::Bad(format!("the backend cannot be reached: {error}"))),
+            None => return Err(Trouble::Late),
+        };
+        self.totals.add(Counters { upgraded: u64::from(line.upgraded()), ..Default::default() });
+        Ok(Lease { line, used: false, pool: self, _room: room })
+    }
+
+    async fn connect(&self) -> io::Result<Line> {
+        if self.backend.transport == Transport::Onecopy {
+            let (name, buffer) = (self.backend.address.name(), self.backend.buffer);
+            let config = onecopy::unix::Config { receive_buffer: Some(buffer), ..Default::default() };
+            // Connecting waits while the backlog is full: not on the thread that serves the clients.
+            let connect = move || onecopy::unix::Stream::connect_with(name, &config);
+            return Line::onecopy(tokio::task::spawn_blocking(connect).await.map_err(io::Error::other)??);
+        }
+        let stream = loop {
+            match self.backend.address.connect_nonblocking() {
+                // A full backlog answers EAGAIN and cannot be waited for: asked again, within the patience.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                other => break other?,
+            }
+        };
+        send_buffer(&stream, self.backend.buffer);
+        Line::kernel(UnixStream::from_std(stream)?, self.backend.forward)
+    }
+}
+
+impl Lease<'_> {
+    /// Gives the connection back for the next request.
+    pub fn keep(self) {
+        self.pool.idle.borrow_mut().push((self.line, Instant::now()));
+    }
+}
+
+struct Waiting<'c>(&'c Cell<usize>);
+
+impl<'c> Waiting<'c> {
+    fn new(count: &'c Cell<usize>) -> Waiting<'c> {
+        count.set(count.get() + 1);
+        Waiting(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}

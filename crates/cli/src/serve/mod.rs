@@ -1,0 +1,197 @@
+//! `onecopy serve`: the storage daemon. A blocking thread for each connection, because a connection here is a
+//! proxy's pooled one (dozens, not thousands) and a thread can wait in the stream's own adaptive way.
+
+mod answer;
+mod connection;
+mod desk;
+mod hotset;
+mod store;
+mod wire;
+
+use crate::address::Address;
+use crate::counters::{Counters, Totals};
+use crate::http::request::Refusal;
+use crate::{process, units};
+use anyhow::Context;
+use desk::Desk;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use store::Store;
+pub use wire::Transport;
+use wire::{FileSend, Stores, Wire};
+
+/// Flags of `onecopy serve`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder whose files are served. No path, and no link, leads out of it.
+    #[arg(long, value_name = "DIR")]
+    root: PathBuf,
+    /// Where to listen: unix:/path or unix:@name.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Address,
+    /// Which sockets carry the answers.
+    #[arg(long, value_enum, default_value_t)]
+    transport: Transport,
+    /// With --transport kernel: how a file's bytes enter the socket.
+    #[arg(long, value_enum, default_value_t)]
+    file_send: FileSend,
+    /// With --transport onecopy: which stores put a file kept in memory before the proxy.
+    #[arg(long, value_enum, default_value_t)]
+    policy: Stores,
+    /// Keep up to this many bytes of files in memory, the least recently asked for leaving first.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
+    cache: usize,
+    /// A file's name and date are looked at again after this long; 0 looks at every request.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::span)]
+    revalidate: Duration,
+    /// Size of each connection's send buffer.
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::size)]
+    buffer: usize,
+    /// Most connections at once; who comes later gets 503.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_connections: usize,
+    /// A connection without a request ends after this.
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = units::span)]
+    idle_timeout: Duration,
+    /// A request head must be complete within this.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
+    head_timeout: Duration,
+    /// A peer that takes no byte for this long is given up.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::span)]
+    send_timeout: Duration,
+    /// On SIGTERM or SIGINT, answers in flight may take this long to finish.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
+    grace: Duration,
+    /// Stay on this CPU (for measurements).
+    #[arg(long, value_name = "CPU", hide = true)]
+    cpu: Option<usize>,
+    /// Walk a working set of this size around every body, and count how much slower it got.
+    #[arg(long, value_name = "SIZE", value_parser = units::size, hide = true)]
+    hot_set: Option<usize>,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Daemon {
+    store: Store,
+    totals: Totals,
+    desk: Desk,
+    head_timeout: Duration,
+    hot_set: Option<usize>,
+}
+
+/// Where connections come from.
+enum Door {
+    Kernel(UnixListener, FileSend),
+    Onecopy(onecopy::unix::Listener),
+}
+
+impl Door {
+    fn open(args: &Args) -> anyhow::Result<Door> {
+        if args.transport == Transport::Kernel {
+            return Ok(Door::Kernel(args.listen.bind()?, args.file_send));
+        }
+        args.listen.clear()?;
+        let config = onecopy::unix::Config {
+            send_buffer: Some(args.buffer),
+            policy: args.policy.into(),
+            ..Default::default()
+        };
+        let listener = onecopy::unix::Listener::bind_with(args.listen.name(), &config);
+        Ok(Door::Onecopy(listener.with_context(|| format!("cannot listen on {}", args.listen))?))
+    }
+
+    fn accept(&self, buffer: usize) -> io::Result<Wire> {
+        match self {
+            Door::Kernel(listener, how) => {
+                let (stream, _) = listener.accept()?;
+                send_buffer(&stream, buffer);
+                Ok(Wire::Kernel(stream, *how))
+            }
+            Door::Onecopy(listener) => Ok(Wire::Onecopy(listener.accept()?)),
+        }
+    }
+}
+
+/// The largest send buffer up to `size` that this process may have: beyond net.core.wmem_max only with
+/// CAP_NET_ADMIN.
+pub fn send_buffer(socket: impl rustix::fd::AsFd, size: usize) {
+    use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
+    // Smaller buffers work too, only slower: nothing to do about an error.
+    let _ = set_socket_send_buffer_size_force(&socket, size)
+        .or_else(|_| set_socket_send_buffer_size(&socket, size));
+}
+
+/// Runs `onecopy serve`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    process::raise_open_files();
+    if let Some(cpu) = args.cpu {
+        process::pin(cpu)?;
+    }
+    let daemon = Arc::new(Daemon {
+        store: Store::open(&args.root, args.cache, args.revalidate)?,
+        totals: Totals::default(),
+        desk: Desk::default(),
+        head_timeout: args.head_timeout,
+        hot_set: args.hot_set,
+    });
+    let door = Door::open(args)?;
+    let result = process::block_on(async {
+        // The handlers are in place before anybody is told that the daemon is there.
+        let reports = daemon.clone();
+        tokio::task::spawn_local(process::at_usr1(move || eprintln!("stats {}", reports.totals.json())));
+        let stop = tokio::task::spawn_local(process::asked_to_stop());
+        tokio::task::yield_now().await;
+        let limits = (args.max_connections, args.buffer, args.idle_timeout, args.send_timeout);
+        let doorman = daemon.clone();
+        std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
+        eprintln!("onecopy serve: {} on {}", args.root.display(), args.listen);
+        stop.await?
+    });
+    args.listen.remove();
+    let why = result?;
+    let cut = daemon.desk.close(args.grace);
+    eprintln!("onecopy serve: {why}; {}", daemon.totals.sum());
+    if cut > 0 {
+        eprintln!("onecopy serve: {cut} connections did not finish within {:?} and were cut", args.grace);
+    }
+    Ok(())
+}
+
+fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer, idle, send): (usize, usize, Duration, Duration)) {
+    loop {
+        let wire = match door.accept(buffer) {
+            Ok(wire) => Arc::new(wire),
+            // Out of descriptors, or a client that left at once: neither is a reason to stop.
+            Err(error) => {
+                if error.kind() != io::ErrorKind::ConnectionAborted {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                continue;
+            }
+        };
+        let _ = wire.set_timeouts(idle, send);
+        daemon.totals.add(Counters {
+            connections: 1,
+            upgraded: u64::from(wire.upgraded()),
+            ..Default::default()
+        });
+        let Some(id) = daemon.desk.enter(&wire, most) else {
+            let full = Refusal { status: 503, why: "the daemon has all the connections it can take" };
+            let _ = wire.send(&answer::Answer::refusal(full, false, false), &mut Counters::default());
+            continue;
+        };
+        let worker = daemon.clone();
+        let spawned =
+            std::thread::Builder::new().name(format!("conn-{id}")).stack_size(256 << 10).spawn(move || {
+                let _ = connection::serve(&worker, id, &wire); // an error is the peer's going, and is counted
+                worker.desk.leave(id);
+            });
+        if spawned.is_err() {
+            daemon.desk.leave(id);
+        }
+    }
+}

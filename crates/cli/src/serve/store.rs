@@ -1,0 +1,294 @@
+//! The files below the root, opened so that no path leaves it, and the memory that keeps some of them.
+
+use crate::http::conditional::{Validators, whole_seconds};
+use crate::http::request::Refusal;
+use anyhow::Context;
+use lru::LruCache;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// One file as it was when it was opened.
+#[derive(Debug)]
+pub struct Object {
+    /// Read with pread only: a mapping of a file that is cut short would kill this process (SIGBUS).
+    pub file: File,
+    /// Length in bytes.
+    pub length: u64,
+    /// Tag and date.
+    pub validators: Validators,
+    /// Media type by the name's ending.
+    pub media: String,
+    /// The whole content, when it is kept in memory.
+    pub memory: Option<Vec<u8>>,
+    identity: (u64, u64, i64, i64, i64, i64, u64),
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// A regular file.
+    Object(Arc<Object>),
+    /// A folder, asked for without the `/` at its end.
+    Folder,
+}
+
+#[derive(Debug)]
+struct Kept {
+    object: Arc<Object>,
+    checked: Instant,
+}
+
+/// Open files and their content, by path, the least recently asked for leaving first.
+#[derive(Debug)]
+struct Cache {
+    kept: LruCache<String, Kept>,
+    /// Invariant: the sum of the lengths of `memory` of all that is kept; never more than `limit` after `keep`.
+    used: usize,
+    limit: usize,
+}
+
+/// Most files held open between requests.
+const OPEN_FILES: usize = 1024;
+
+/// The served folder.
+#[derive(Debug)]
+pub struct Store {
+    root: OwnedFd,
+    cache: Mutex<Cache>,
+    fresh: Duration,
+    limit: usize,
+}
+
+impl Store {
+    /// Opens the folder. `limit` bytes of content are kept in memory; what is kept is looked at again after
+    /// `fresh`.
+    pub fn open(root: &Path, limit: usize, fresh: Duration) -> anyhow::Result<Store> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let root_fd = rustix::fs::open(root, flags, Mode::empty())
+            .with_context(|| format!("--root {}: cannot open this folder", root.display()))?;
+        beneath(&root_fd, ".").map_err(anyhow::Error::from).with_context(|| {
+            format!("--root {}: cannot read it with openat2 (Linux 5.6 or newer is needed)", root.display())
+        })?;
+        let kept = LruCache::new(const { std::num::NonZeroUsize::new(OPEN_FILES).unwrap() });
+        Ok(Store { root: root_fd, cache: Mutex::new(Cache { kept, used: 0, limit }), fresh, limit })
+    }
+
+    /// Finds what a relative path (see [`crate::http::path::relative`]) names.
+    pub fn find(&self, path: &str) -> Result<Found, Refusal> {
+        if let Some(object) = self.lock().fresh(path, self.fresh) {
+            return Ok(Found::Object(object));
+        }
+        let name = match path {
+            "" => "index.html".to_owned(),
+            folder if folder.ends_with('/') => format!("{folder}index.html"),
+            file => file.to_owned(),
+        };
+        let file = File::from(beneath(&self.root, &name).map_err(refusal)?);
+        let meta = file.metadata().map_err(|_| INTERNAL)?;
+        if meta.is_dir() {
+            return Ok(Found::Folder);
+        }
+        if !meta.is_file() {
+            return Err(NOT_FOUND); // a socket, a pipe, a device
+        }
+        let identity = (
+            meta.dev(),
+            meta.ino(),
+            meta.mtime(),
+            meta.mtime_nsec(),
+            meta.ctime(),
+            meta.ctime_nsec(),
+            meta.len(),
+        );
+        if let Some(object) = self.lock().unchanged(path, identity) {
+            return Ok(Found::Object(object));
+        }
+        let nanos = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+        let modified = meta.modified().map(whole_seconds).map_err(|_| INTERNAL)?;
+        let media = mime_guess::from_path(&name).first_or_octet_stream();
+        let media = match media.type_() == "text" {
+            true => format!("{media}; charset=utf-8"),
+            false => media.to_string(),
+        };
+        let mut object = Object {
+            length: meta.len(),
+            validators: Validators { etag: format!("\"{nanos:x}-{:x}\"", meta.len()), modified },
+            media,
+            memory: None,
+            identity,
+            file,
+        };
+        // One object never takes more than half of the memory: it would push out everything else.
+        if object.length > 0 && object.length <= (self.limit / 2) as u64 {
+            let mut memory = vec![0; object.length as usize];
+            if object.file.read_exact_at(&mut memory, 0).is_ok() {
+                object.memory = Some(memory);
+            }
+        }
+        let object = Arc::new(object);
+        self.lock().keep(path, object.clone());
+        Ok(Found::Object(object))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Cache {
+    fn fresh(&mut self, path: &str, fresh: Duration) -> Option<Arc<Object>> {
+        let kept = self.kept.get(path)?;
+        (kept.checked.elapsed() < fresh).then(|| kept.object.clone())
+    }
+
+    fn unchanged(
+        &mut self,
+        path: &str,
+        identity: (u64, u64, i64, i64, i64, i64, u64),
+    ) -> Option<Arc<Object>> {
+        let kept = self.kept.get_mut(path)?;
+        if kept.object.identity != identity {
+            return None;
+        }
+        kept.checked = Instant::now();
+        Some(kept.object.clone())
+    }
+
+    fn keep(&mut self, path: &str, object: Arc<Object>) {
+        let weight = |object: &Object| object.memory.as_ref().map_or(0, Vec::len);
+        self.used += weight(&object);
+        let kept = Kept { object, checked: Instant::now() };
+        if let Some((_, old)) = self.kept.push(path.to_owned(), kept) {
+            self.used -= weight(&old.object);
+        }
+        while self.used > self.limit {
+            let Some((_, old)) = self.kept.pop_lru() else { break };
+            self.used -= weight(&old.object);
+        }
+    }
+}
+
+const NOT_FOUND: Refusal = Refusal { status: 404, why: "there is no such file" };
+const INTERNAL: Refusal = Refusal { status: 500, why: "the file cannot be read" };
+
+/// Opens below the root: the kernel refuses every way out of it, links included, even while someone else is
+/// renaming folders (openat2(2), RESOLVE_BENEATH). NONBLOCK keeps a pipe from holding this thread.
+fn beneath(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    for _ in 0..8 {
+        match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {} // a rename raced with the look-up
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+fn refusal(error: Errno) -> Refusal {
+    match error {
+        // XDEV and LOOP are ways out of the root: not even their existence is told.
+        Errno::NOENT
+        | Errno::NOTDIR
+        | Errno::XDEV
+        | Errno::LOOP
+        | Errno::NAMETOOLONG
+        | Errno::NXIO
+        | Errno::INVAL => NOT_FOUND,
+        Errno::ACCESS | Errno::PERM => Refusal { status: 403, why: "the daemon may not read this file" },
+        Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM => {
+            Refusal { status: 503, why: "the daemon is out of descriptors or memory; try again" }
+        }
+        _ => INTERNAL,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn found(store: &Store, path: &str) -> Result<Arc<Object>, u16> {
+        match store.find(path) {
+            Ok(Found::Object(object)) => Ok(object),
+            Ok(Found::Folder) => Err(301),
+            Err(refusal) => Err(refusal.status),
+        }
+    }
+
+    #[test]
+    fn stays_below_the_root() {
+        let outside = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("secret"), "s").unwrap();
+        fs::create_dir(root.path().join("d")).unwrap();
+        fs::write(root.path().join("d/a.txt"), "hello").unwrap();
+        for (name, to) in [
+            ("out", outside.path().join("secret")),
+            ("outdir", outside.path().into()),
+            ("up", "../".into()),
+            ("in", "d/a.txt".into()),
+            ("loop", "loop".into()),
+            ("abs", root.path().join("d/a.txt")),
+        ] {
+            std::os::unix::fs::symlink(to, root.path().join(name)).unwrap();
+        }
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            root.path().join("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        let store = Store::open(root.path(), 0, Duration::ZERO).unwrap();
+        assert_eq!(found(&store, "d/a.txt").unwrap().length, 5);
+        assert_eq!(found(&store, "d/a.txt").unwrap().media, "text/plain; charset=utf-8");
+        assert_eq!(found(&store, "in").unwrap().length, 5);
+        for path in [
+            "out",
+            "outdir/secret",
+            "up",
+            "loop",
+            "abs",
+            "pipe",
+            "none",
+            "d/a.txt/x",
+            "/etc/passwd",
+            "../x",
+            "d/",
+        ] {
+            assert_eq!(found(&store, path).unwrap_err(), 404, "{path}");
+        }
+        assert_eq!(found(&store, "d").unwrap_err(), 301);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_follows_changes() {
+        let root = tempfile::tempdir().unwrap();
+        for i in 0..10 {
+            fs::write(root.path().join(i.to_string()), vec![i; 1000]).unwrap();
+        }
+        fs::write(root.path().join("big"), vec![0; 2000]).unwrap();
+        let store = Store::open(root.path(), 3500, Duration::ZERO).unwrap();
+        for i in 0..10 {
+            assert_eq!(found(&store, &i.to_string()).unwrap().memory.as_ref().unwrap()[0], i);
+            assert!(store.lock().used <= 3500);
+        }
+        assert!(found(&store, "big").unwrap().memory.is_none());
+        let before = found(&store, "9").unwrap();
+        assert!(Arc::ptr_eq(&before, &found(&store, "9").unwrap()));
+        fs::write(root.path().join("9"), "changed").unwrap();
+        let after = found(&store, "9").unwrap();
+        assert_eq!(after.memory.as_deref(), Some(&b"changed"[..]));
+        assert_ne!(before.validators.etag, after.validators.etag);
+        fs::remove_file(root.path().join("9")).unwrap();
+        assert_eq!(found(&store, "9").unwrap_err(), 404);
+    }
+}

@@ -1,0 +1,328 @@
+//! The connection between daemon and proxy: over the kernel, or a onecopy stream. The one place in the daemon
+//! where a body's bytes are handed over.
+
+use super::answer::{Answer, Piece};
+use super::store::Object;
+use crate::counters::Counters;
+use onecopy::unix::{Carrier, Stream};
+use onecopy::{Policy, Reader, SendFlags};
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Which sockets carry the bytes between daemon and proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transport {
+    /// Shared memory where both sides can, the kernel's unix sockets otherwise.
+    #[default]
+    Onecopy,
+    /// The kernel's unix sockets only.
+    Kernel,
+}
+
+/// How a file's bytes enter a kernel socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum FileSend {
+    /// pread into a buffer, then write: two kernel copies.
+    #[default]
+    Copy,
+    /// sendfile: the page cache's pages by reference.
+    Sendfile,
+}
+
+/// Bytes that one pread-and-write step moves over the kernel.
+const STEP: usize = 256 << 10;
+
+/// One connection to a proxy (or to any plain client).
+#[derive(Debug)]
+pub enum Wire {
+    /// A kernel socket.
+    Kernel(UnixStream, FileSend),
+    /// A onecopy stream; over the kernel where the peer is a plain client.
+    Onecopy(Stream),
+}
+
+/// Which stores put a cached object into shared memory (a file's bytes are put there by the kernel's pread).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Stores {
+    /// The engine decides from size, buffer and reader.
+    #[default]
+    Auto,
+    /// Ordinary stores.
+    Cached,
+    /// Non-temporal stores.
+    Nt,
+}
+
+impl From<Stores> for Policy {
+    fn from(stores: Stores) -> Policy {
+        match stores {
+            Stores::Auto => Policy::Auto,
+            Stores::Cached => Policy::Cached,
+            Stores::Nt => Policy::NonTemporal,
+        }
+    }
+}
+
+impl Wire {
+    /// Receives at least one byte; 0 is the end.
+    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let result = match self {
+                Wire::Kernel(stream, _) => (&mut &*stream).read(buf),
+                Wire::Onecopy(stream) => (&mut &*stream).read(buf),
+            };
+            match result {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Bounds how long one read, and one write, may wait.
+    pub fn set_timeouts(&self, read: Duration, write: Duration) -> io::Result<()> {
+        match self {
+            Wire::Kernel(stream, _) => {
+                stream.set_read_timeout(Some(read))?;
+                stream.set_write_timeout(Some(write))
+            }
+            Wire::Onecopy(stream) => {
+                stream.set_read_timeout(Some(read))?;
+                Ok(stream.set_write_timeout(Some(write))?)
+            }
+        }
+    }
+
+    /// Ends both directions, whoever is using them.
+    pub fn shutdown(&self) {
+        match self {
+            Wire::Kernel(stream, _) => drop(stream.shutdown(std::net::Shutdown::Both)),
+            Wire::Onecopy(stream) => drop(stream.shutdown(std::net::Shutdown::Both)),
+        }
+    }
+
+    /// Who will read what is sent from now on, as the peer says in `Onecopy-Reader`. The kernel has no use for it.
+    pub fn set_reader(&self, reader: Option<&str>) {
+        if let Wire::Onecopy(stream) = self {
+            stream.set_reader(match reader {
+                Some("same-core") => Reader::SameCore,
+                Some("other-core") => Reader::OtherCore,
+                Some("no-cpu") => Reader::NoCpu,
+                _ => Reader::Unknown,
+            });
+        }
+    }
+
+    /// Whether it runs over shared memory at this moment.
+    pub fn upgraded(&self) -> bool {
+        match self {
+            Wire::Kernel(..) => false,
+            Wire::Onecopy(stream) => stream.path().send == Carrier::SharedMemory,
+        }
+    }
+
+    /// Sends a whole answer, or fails: the connection is of no use after an error, since the length in the head
+    /// is a promise.
+    pub fn send(&self, answer: &Answer, counters: &mut Counters) -> io::Result<()> {
+        match (self, &answer.object) {
+            (Wire::Kernel(stream, how), object) => {
+                kernel(stream, *how, &answer.pieces, object.as_deref(), counters)
+            }
+            (Wire::Onecopy(stream), None) => answer
+                .pieces
+                .iter()
+                .try_for_each(|piece| send_all(stream, &mut [IoSlice::new(bytes(piece, &[]))])),
+            (Wire::Onecopy(stream), Some(object)) => {
+                let before = stream.stats();
+                let result = match &object.memory {
+                    Some(memory) => {
+                        counters.cache_hits += 1;
+                        let mut slices: Vec<_> =
+                            answer.pieces.iter().map(|p| IoSlice::new(bytes(p, memory))).collect();
+                        send_all(stream, &mut slices)
+                    }
+                    None => reserved(stream, &answer.pieces, object, counters),
+                };
+                account(stream, before, answer, result.is_ok(), counters);
+                result
+            }
+        }
+    }
+}
+
+/// Bytes that one pread puts into reserved space before they are published: the proxy can send them on while the
+/// next ones are read.
+const SLOT: usize = 128 << 10;
+
+/// A file's bytes: pread straight to where the proxy will find them, the text before them in the same piece.
+fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, counters: &mut Counters) -> io::Result<()> {
+    let mut text = String::new();
+    for piece in pieces {
+        let part = match piece {
+            Piece::Text(more) => {
+                text.push_str(more);
+                continue;
+            }
+            Piece::Object(part) => part,
+        };
+        let mut done = 0;
+        while done < part.len() {
+            // Never more room than what is left of the part: read_from fills it all.
+            let want = (text.len() as u64 + part.len() - done).min(SLOT as u64) as usize;
+            let mut slot = stream.reserve(want)?;
+            let took = slot.write(text.as_bytes());
+            text.drain(..took);
+            while slot.filled() < slot.len() {
+                let got = slot.read_from(&object.file, part.start + done)?;
+                if got == 0 {
+                    return Err(cut_short());
+                }
+                done += got as u64;
+                counters.kernel_copied += got as u64;
+            }
+            slot.commit()?;
+        }
+    }
+    send_all(stream, &mut [IoSlice::new(text.as_bytes())])
+}
+
+/// Counts a body by what the stream says it did; the text around it is not counted.
+fn account(
+    stream: &Stream,
+    before: onecopy::unix::Stats,
+    answer: &Answer,
+    whole: bool,
+    counters: &mut Counters,
+) {
+    let after = stream.stats();
+    let text: u64 = answer.pieces.iter().filter(|p| matches!(p, Piece::Text(_))).map(Piece::len).sum();
+    let sent = (after.sent - before.sent).saturating_sub(text).min(answer.object_bytes());
+    counters.body_bytes += if whole { answer.object_bytes() } else { sent };
+    counters.user_copied += (after.user_copied - before.user_copied).saturating_sub(text);
+    counters.user_copied_nt += (after.user_copied_nt - before.user_copied_nt).min(counters.user_copied);
+    if stream.path().send == Carrier::Kernel {
+        counters.kernel_copied += sent;
+    }
+}
+
+fn send_all(stream: &Stream, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    IoSlice::advance_slices(&mut slices, 0); // drops empty slices at the front
+    while !slices.is_empty() {
+        match stream.send_vectored(slices, SendFlags::NOSIGNAL) {
+            Ok(n) => IoSlice::advance_slices(&mut slices, n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn kernel(
+    mut stream: &UnixStream,
+    how: FileSend,
+    pieces: &[Piece],
+    object: Option<&Object>,
+    counters: &mut Counters,
+) -> io::Result<()> {
+    match object {
+        Some(Object { memory: Some(memory), .. }) => {
+            let slices: Vec<&[u8]> = pieces.iter().map(|piece| bytes(piece, memory)).collect();
+            write_all_vectored(stream, &slices)?;
+            counters.kernel_copied += object_bytes(pieces);
+            counters.body_bytes += object_bytes(pieces);
+            counters.cache_hits += 1;
+            Ok(())
+        }
+        Some(object) => {
+            let mut buffer = Vec::new();
+            for piece in pieces {
+                match piece {
+                    // The text waits for the bytes behind it, so that both arrive together.
+                    Piece::Text(text) => buffer.extend_from_slice(text.as_bytes()),
+                    Piece::Object(part) if how == FileSend::Sendfile => {
+                        stream.write_all(&std::mem::take(&mut buffer))?;
+                        send_file(stream, &object.file, part.start, part.len())?;
+                        counters.referenced += part.len();
+                        counters.body_bytes += part.len();
+                    }
+                    Piece::Object(part) => {
+                        let (mut at, mut left) = (part.start, part.len());
+                        while left > 0 {
+                            let lead = buffer.len();
+                            let step = left.min(STEP as u64) as usize;
+                            buffer.resize(lead + step, 0);
+                            let got = read_at(&object.file, &mut buffer[lead..], at)?;
+                            buffer.truncate(lead + got);
+                            stream.write_all(&buffer)?;
+                            buffer.clear();
+                            at += got as u64;
+                            left -= got as u64;
+                            counters.kernel_copied += 2 * got as u64;
+                            counters.body_bytes += got as u64;
+                        }
+                    }
+                }
+            }
+            stream.write_all(&buffer)
+        }
+        None => pieces.iter().try_for_each(|piece| stream.write_all(bytes(piece, &[]))),
+    }
+}
+
+fn object_bytes(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|p| if let Piece::Object(part) = p { part.len() } else { 0 }).sum()
+}
+
+fn bytes<'a>(piece: &'a Piece, memory: &'a [u8]) -> &'a [u8] {
+    match piece {
+        Piece::Text(text) => text.as_bytes(),
+        Piece::Object(part) => &memory[part.start as usize..=part.end as usize],
+    }
+}
+
+fn write_all_vectored(mut stream: &UnixStream, slices: &[&[u8]]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = slices.iter().map(|s| IoSlice::new(s)).collect();
+    let mut left = &mut slices[..];
+    IoSlice::advance_slices(&mut left, 0); // drops empty slices at the front
+    while !left.is_empty() {
+        match stream.write_vectored(left) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => IoSlice::advance_slices(&mut left, n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// At least one byte: a file that has become shorter than its head promised is an error, never padding.
+fn read_at(file: &File, buf: &mut [u8], at: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(buf, at) {
+            Ok(0) => return Err(cut_short()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// The error for a file that was cut short while it was being sent.
+pub fn cut_short() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was being sent")
+}
+
+/// Sends a part of a file by reference through a blocking socket.
+pub fn send_file(to: impl rustix::fd::AsFd, file: &File, start: u64, length: u64) -> io::Result<()> {
+    let (mut at, mut left) = (start, length);
+    while left > 0 {
+        match rustix::fs::sendfile(&to, file, Some(&mut at), left.min(1 << 30) as usize) {
+            Ok(0) => return Err(cut_short()),
+            Ok(n) => left -= n as u64,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

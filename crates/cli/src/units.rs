@@ -1,0 +1,52 @@
+//! Sizes and durations as people write them on a command line.
+
+use std::time::Duration;
+
+/// Bytes from `512`, `64K`, `1M`, `16MiB`, `2G`: powers of 1024, case ignored.
+pub fn size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        unit => return Err(format!("unknown unit {unit:?}: write bytes, K, M or G, as in 64K")),
+    };
+    let number: usize = digits.parse().map_err(|_| format!("{text:?} is not a size: write 64K or 1M"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is more than this machine can address"))
+}
+
+/// A time span from `250ms`, `10s`, `2m`; a bare number is seconds.
+pub fn span(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 =
+        digits.parse().map_err(|_| format!("{text:?} is not a time: write 250ms, 10s or 2m"))?;
+    match &text[digits.len()..] {
+        "ms" => Ok(Duration::from_millis(number)),
+        "" | "s" => Ok(Duration::from_secs(number)),
+        "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
+        unit => Err(format!("unknown unit {unit:?}: write ms, s or m")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("512"), Ok(512));
+        assert_eq!(size("64K"), Ok(65536));
+        assert_eq!(size("1mib"), Ok(1 << 20));
+        assert!(size("1T").is_err() && size("K").is_err() && size("").is_err());
+        assert!(size("99999999999G").is_err());
+    }
+
+    #[test]
+    fn spans() {
+        assert_eq!(span("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(span("7"), Ok(Duration::from_secs(7)));
+        assert_eq!(span("2m"), Ok(Duration::from_secs(120)));
+        assert!(span("1h").is_err() && span("").is_err());
+    }
+}

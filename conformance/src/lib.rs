@@ -15,9 +15,10 @@
 pub mod case;
 pub mod cases;
 pub mod impls;
+pub mod peer;
 pub mod run;
 pub mod skips;
 pub mod table;
-mod tools;
+pub mod tools;
 
 pub use case::{Case, Expect, Outcome, Source, Stop};

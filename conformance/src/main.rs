@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use onecopy_conformance::peer::Peer;
 use onecopy_conformance::run::{self, Limits, Verdict};
 use onecopy_conformance::skips::Skips;
 use onecopy_conformance::{cases, impls, table};
@@ -22,11 +23,11 @@ struct Args {
     /// Only cases whose name contains this
     filter: Option<String>,
     #[command(subcommand)]
-    one: Option<One>,
+    task: Option<Task>,
 }
 
 #[derive(Subcommand)]
-enum One {
+enum Task {
     /// Run one case on one implementation in this very process
     One {
         /// The case's name
@@ -36,11 +37,18 @@ enum One {
         /// A folder for names; it must exist
         dir: PathBuf,
     },
+    /// Be the process that the kill test kills; standard output must be a file for its progress
+    #[command(hide = true)]
+    Peer(Peer),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
-    if let Some(One::One { case, implementation, dir }) = args.one {
+    if let Some(Task::Peer(peer)) = &args.task {
+        onecopy_conformance::peer::run(peer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Task::One { case, implementation, dir }) = args.task {
         let case = cases::by_name(&case).with_context(|| format!("no case {case}; --list shows them"))?;
         let imp =
             impls::by_name(&implementation).with_context(|| format!("no implementation {implementation}"))?;

@@ -204,7 +204,7 @@ fn full(cx: &Ctx<'_>) -> Outcome {
 fn partly_full(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
     a.set_nonblocking(true)?;
-    let data: Vec<u8> = (0..32usize << 20).map(|i| (i % 251) as u8).collect();
+    let data: Vec<u8> = (0..8usize << 20).map(|i| (i % 251) as u8).collect();
     let n = a.send(&data, Tx::default())?;
     drop(a);
     let mut back = vec![0; data.len()];

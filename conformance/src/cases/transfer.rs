@@ -251,7 +251,7 @@ fn peek_wrap(cx: &Ctx<'_>) -> Outcome {
     let pattern = Pattern(51);
     let mut sent = 0;
     let mut at = 0;
-    for i in 0..1500 {
+    for i in 0..500 {
         whole(&*a, &pattern.bytes(sent, 4_093))?;
         sent += 4_093;
         let mut buf = vec![0; 4_093];

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod conformance;
 mod man;
 mod shell;
 mod test;
@@ -25,6 +26,8 @@ struct Cli {
 enum Chore {
     /// Everything that has to hold before a commit lands: formatting, lints, tests, models, docs.
     Test(test::Args),
+    /// Run the conformance suites and write their table to docs/conformance.md.
+    Conformance,
     /// Write the manual pages and shell completions below docs/ from the program's flags.
     Man(man::Args),
 }
@@ -32,6 +35,7 @@ enum Chore {
 fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Test(args) => test::run(&args),
+        Chore::Conformance => conformance::run(),
         Chore::Man(args) => man::run(&args),
     };
     match result {

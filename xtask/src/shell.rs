@@ -77,8 +77,8 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// Runs the command, passes on each line that it prints, and shows it to `see`.
-pub fn watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<()> {
+/// Runs the command and gives each line that it prints to `see`, which says whether it is passed on.
+pub fn watched(command: &mut Command, mut see: impl FnMut(&str) -> bool) -> Result<()> {
     println!("$ {}", shown(command));
     let mut child = command
         .stdout(Stdio::piped())
@@ -88,8 +88,9 @@ pub fn watched(command: &mut Command, mut see: impl FnMut(&str)) -> Result<()> {
         for line in BufReader::new(out).split(b'\n') {
             let line = line.context("its output could not be read")?;
             let line = String::from_utf8_lossy(&line);
-            println!("{line}");
-            see(&line);
+            if see(&line) {
+                println!("{line}");
+            }
         }
     }
     let status = child.wait()?;

@@ -19,7 +19,7 @@ const ROOMS: &[(&str, bool, &[&str])] = &[
     ("crates/unix", false, &["ring", "copy", "sync", "sys"]),
     ("crates/onecopy", false, &["unix", "copy"]),
     ("crates/cli", false, &["onecopy", "bench", "sys"]),
-    ("conformance", false, &["onecopy", "unix", "sys"]),
+    ("conformance", false, &["onecopy", "sys"]),
 ];
 
 /// Lines from which on a file should be asked why it is one.

@@ -21,6 +21,7 @@
 pub mod facts;
 pub mod proc;
 pub mod record;
+pub mod report;
 pub mod row;
 pub mod rows;
 pub mod runner;
@@ -69,7 +70,7 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
     }
     let mut records = Vec::new();
     let mut results = Vec::new();
-    for row in chosen {
+    for &row in &chosen {
         let result = if options.json {
             runner::run(row, &context, &options.choice, &mut JsonLines)
         } else {
@@ -81,6 +82,11 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
     let said = |line: String| if options.json { eprintln!("{line}") } else { println!("\n{line}") };
     if let Some(folder) = &options.record {
         said(format!("recorded in {}", record::append(folder, &facts, &records)?.display()));
+    }
+    if let Some(path) = &options.report {
+        let both: Vec<(&Row, &RowResult)> = chosen.iter().copied().zip(&results).collect();
+        report::write(path, "onecopy bench", &facts, &both)?;
+        said(format!("report in {}", path.display()));
     }
     if records.is_empty() {
         let reasons = results.iter().flat_map(|r| &r.cases).flat_map(|c| &c.engines);

@@ -72,6 +72,14 @@ pub struct Verdict {
     pub reached: Option<(f64, bool)>,
 }
 
+impl Verdict {
+    /// `reached` as the demand has it: a ratio, or a value in `unit`.
+    pub fn reached_in_words(&self, reached: f64, unit: &str) -> String {
+        let unit = if self.demand.contains(" x ") { "x" } else { unit };
+        format!("{} {unit}", crate::show::number(reached))
+    }
+}
+
 impl RowResult {
     /// How many demands were met, missed, and left without a verdict.
     pub fn tally(&self) -> (usize, usize, usize) {

@@ -179,11 +179,7 @@ pub fn verdict(verdict: &Verdict, unit: &str) -> String {
     match verdict.reached {
         Some((_, true)) => paint(&format!("✓ {}", verdict.demand), GREEN),
         Some((reached, false)) => {
-            let reached = if verdict.demand.contains(" x ") {
-                format!("{} x", number(reached))
-            } else {
-                format!("{} {unit}", number(reached))
-            };
+            let reached = verdict.reached_in_words(reached, unit);
             paint(&format!("✗ {} ({reached})", verdict.demand), RED)
         }
         None => paint(&format!("? {} (no figures)", verdict.demand), YELLOW),

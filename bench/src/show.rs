@@ -124,23 +124,25 @@ fn cells(texts: &[&str]) -> String {
 
 fn lines(row: &Row, result: &CaseResult) -> Vec<String> {
     let mut lines = Vec::new();
-    for engine in &result.engines {
+    for (i, engine) in result.engines.iter().enumerate() {
+        let case = if i == 0 { result.case.as_str() } else { "" };
         if let Some(reason) = &engine.reason {
             lines.push(format!(
                 "{}{}",
-                cells(&[&result.case, engine.engine]),
+                cells(&[case, engine.engine]),
                 paint(&format!("skipped: {reason}"), YELLOW)
             ));
             continue;
         }
-        for figure in &engine.figures {
+        for (j, figure) in engine.figures.iter().enumerate() {
+            let names = if j == 0 { [case, engine.engine] } else { ["", ""] };
             let verdicts: Vec<String> = result
                 .verdicts
                 .iter()
                 .filter(|v| v.engine == engine.engine && v.metric == figure.metric.name)
                 .map(|v| verdict(v, figure.metric.unit))
                 .collect();
-            lines.push(line(result, engine.engine, figure) + &verdicts.join("  "));
+            lines.push(line(names, engine.engine == result.baseline, figure) + &verdicts.join("  "));
         }
         if !engine.settings.is_empty() {
             let text: Vec<String> =
@@ -156,15 +158,15 @@ fn lines(row: &Row, result: &CaseResult) -> Vec<String> {
     lines
 }
 
-fn line(result: &CaseResult, engine: &str, figure: &Figure) -> String {
+fn line([case, engine]: [&str; 2], baseline: bool, figure: &Figure) -> String {
     let ratio = match figure.ratio {
-        Some(_) if engine == result.baseline => "base".to_owned(),
+        Some(_) if baseline => "base".to_owned(),
         Some(ratio) => format!("{} x", number(ratio)),
         None => "-".to_owned(),
     };
     let summary = &figure.summary;
     cells(&[
-        &result.case,
+        case,
         engine,
         &ratio,
         figure.metric.name,

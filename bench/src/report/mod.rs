@@ -84,7 +84,7 @@ fn section(page: &mut String, row: &Row, result: &RowResult) -> Result<()> {
     }
     page.push_str(
         "<table><thead><tr><th>case<th>engine<th class=n>ratio<th>metric<th class=n>median\
-         <th class=n>low .. high<th>unit<th>reach</tr></thead><tbody>",
+         <th class=n>low .. high<th>unit<th>reach<th>in force</tr></thead><tbody>",
     );
     for case in &result.cases {
         rows_of(page, row, case)?;
@@ -118,7 +118,7 @@ fn rows_of(page: &mut String, row: &Row, case: &CaseResult) -> Result<()> {
         if let Some(reason) = &engine.reason {
             write!(
                 page,
-                "<tr{class}><td>{}<td>{}<td colspan=6 class=skipped>skipped: {}</tr>",
+                "<tr{class}><td>{}<td>{}<td colspan=7 class=skipped>skipped: {}</tr>",
                 escape(&case.case),
                 name_of(engine.engine),
                 escape(reason)
@@ -134,7 +134,7 @@ fn rows_of(page: &mut String, row: &Row, case: &CaseResult) -> Result<()> {
         let unit =
             row.metrics.iter().find(|metric| metric.name == verdict.metric).map_or("", |metric| metric.unit);
         let (case, engine) = (escape(&case.case), name_of(verdict.engine));
-        write!(page, "<tr><td>{case}<td>{engine}<td colspan=5><td>{}</tr>", chip(verdict, unit))?;
+        write!(page, "<tr><td>{case}<td>{engine}<td colspan=5><td>{}<td></tr>", chip(verdict, unit))?;
     }
     Ok(())
 }
@@ -151,8 +151,10 @@ fn row_of(
         Some(ratio) => format!("<b>{} x</b>", number(ratio)),
         None => "–".to_owned(),
     };
+    // Once for the engine, at its first figure.
+    let first = engine.figures.first().is_some_and(|f| f.metric.name == figure.metric.name);
     let settings: Vec<String> =
-        engine.settings.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        engine.settings.iter().filter(|_| first).map(|(name, value)| format!("{name} {value}")).collect();
     let unit = figure.metric.unit;
     let chips: Vec<String> = case
         .verdicts
@@ -162,16 +164,16 @@ fn row_of(
         .collect();
     write!(
         page,
-        "<tr{class} title=\"{}\"><td>{}<td>{}<td class=n>{ratio}<td>{}<td class=n>{}<td class=\"n soft\">{} .. {}<td class=soft>{}<td>{}</tr>",
-        escape(&settings.join("; ")),
-        escape(&case.case),
-        name_of(engine.engine),
+        "<tr{class}><td>{}<td>{}<td class=n>{ratio}<td>{}<td class=n>{}<td class=\"n soft\">{} .. {}<td class=soft>{}<td>{}<td class=force>{}</tr>",
+        if class.is_empty() { String::new() } else { escape(&case.case) },
+        if first { name_of(engine.engine) } else { String::new() },
         escape(figure.metric.name),
         number(figure.summary.median),
         number(figure.summary.low),
         number(figure.summary.high),
         escape(unit),
-        chips.join(" ")
+        chips.join(" "),
+        escape(&settings.join(", "))
     )?;
     Ok(())
 }

@@ -14,8 +14,8 @@ use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session
 /// The row.
 pub const ROW: Row = Row {
     name: "ping-pong",
-    about: "round trips of one message, copied out on both sides; spin, block, adaptive is how ours waits, `kernel` \
-            blocks and `kernel-spin` polls with MSG_DONTWAIT; idle: CPU of a process that waits for a byte",
+    about: "round trips of one message, copied out on both sides; spin, block, adaptive is how ours waits, kernel \
+            blocks and kernel-spin polls with MSG_DONTWAIT; idle: CPU of a process that waits for a byte",
     metrics: &[
         Metric { name: "rtt", unit: "us", larger: false },
         Metric { name: "idle", unit: "CPU s/s", larger: false },

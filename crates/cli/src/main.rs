@@ -1,5 +1,8 @@
 //! The `onecopy` program.
 
+// What stands at a flag is help text first: `<FILE>` in it is no HTML.
+#![allow(rustdoc::invalid_html_tags)]
+
 use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};

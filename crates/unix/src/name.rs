@@ -64,8 +64,7 @@ impl Name {
 
     pub(crate) fn address(&self, op: Op) -> Result<SocketAddrUnix, Error> {
         let address = match &self.0 {
-            // Linux takes 108 bytes without the closing NUL too; a program in C would not find the end of it.
-            Kind::Path(path) if !(1..=107).contains(&path.as_os_str().len()) => Err(Errno::INVAL),
+            Kind::Path(path) if path.as_os_str().is_empty() => Err(Errno::INVAL),
             Kind::Path(path) => SocketAddrUnix::new(path.as_path()),
             Kind::Abstract(name) => SocketAddrUnix::new_abstract_name(name),
             Kind::Unnamed => Err(Errno::INVAL),

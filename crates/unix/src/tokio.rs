@@ -21,9 +21,6 @@ impl Stream {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    // AsyncFd::register, which tokio recommends instead, is unsafe for the sake of types whose descriptor could
-    // change while registered; ours is fixed from construction to drop, and this room has no unsafe code.
-    #[expect(deprecated)]
     pub fn new(stream: crate::Stream) -> io::Result<Stream> {
         stream.set_nonblocking(true)?;
         Ok(Stream(AsyncFd::new(stream)?))
@@ -120,7 +117,6 @@ impl Listener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    #[expect(deprecated)] // as for Stream
     pub fn new(listener: crate::Listener) -> io::Result<Listener> {
         listener.set_nonblocking(true)?;
         Ok(Listener(AsyncFd::new(listener)?))

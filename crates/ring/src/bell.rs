@@ -1,0 +1,265 @@
+//! Who wakes whom, and when no system call is needed.
+//!
+//! The control socket of a connection is what poll and epoll watch, so its queue mirrors the ring. Bells and
+//! fillers are bytes on it, all alike; what counts is how many lie in the receiver's queue:
+//!
+//! ```text
+//! bytes queued = (armed == RUNG ? 1 : 0) + (parked == PARKED ? filler + 1 : 0)
+//! ```
+//!
+//! up to what is under way. The sender sends one byte for each ARMED -> RUNG that it makes; the receiver takes
+//! one for each RUNG -> ARMED. So data that a receiver leaves behind keeps a bell pending (POLLIN stays), and
+//! a receiver that finds the ring empty takes the bell and arms (POLLIN goes off, the next byte rings).
+//!
+//! A sender without room parks a filler larger than a quarter of the socket's SO_SNDBUF and one more byte
+//! (net/unix/af_unix.c, unix_writable(): POLLOUT is off from a quarter on). The receiver takes `filler + 1`
+//! bytes once there is room, which frees the filler and leaves a bell exactly where one was pending, since the
+//! bytes are all alike.
+//!
+//! Both handshakes are Dekker's: store, SeqCst fence, load, on both sides. Either the sender sees ARMED (or
+//! the room), or the receiver sees the data (or PARKED); `models` in this file proves it with loom.
+
+use crate::Header;
+use onecopy_sync::atomic::{Ordering, fence};
+
+/// A bell is in the receiver's queue, or on its way: the sender need not ring.
+pub const RUNG: u32 = 0;
+/// No bell is pending: the next byte published must ring.
+pub const ARMED: u32 = 1;
+
+/// Nobody waits for room.
+pub const FREE: u32 = 0;
+/// A filler is being sent: its bytes may already be in the queue.
+pub const PARKING: u32 = 1;
+/// A filler is in the queue: whoever makes room takes it.
+pub const PARKED: u32 = 2;
+
+/// Largest filler in bytes that a receiver believes in: a quarter of the largest SO_SNDBUF that makes sense.
+pub const MAX_FILLER: u32 = 1 << 22;
+
+impl Header {
+    /// Sender, after publishing: whether it must send a bell now.
+    #[inline]
+    pub fn must_ring(&self) -> bool {
+        // Pairs with the fence in `arm`: either we see ARMED or the receiver sees what we published.
+        fence(Ordering::SeqCst);
+        let bells = &self.bells.0;
+        // The swap lets one of two senders win; what it publishes went before, through `head`.
+        bells.armed.load(Ordering::Relaxed) == ARMED && bells.armed.swap(RUNG, Ordering::Relaxed) == ARMED
+    }
+
+    /// Whether a bell is pending or under way.
+    #[inline]
+    pub fn is_rung(&self) -> bool {
+        self.bells.0.armed.load(Ordering::Relaxed) == RUNG
+    }
+
+    /// Receiver, with the ring empty: arms. It must then look at the ring again, and either take the old bell
+    /// from the queue, or, if there is data after all, `disarm`.
+    #[inline]
+    pub fn arm(&self) {
+        self.bells.0.armed.store(ARMED, Ordering::Relaxed);
+        // Pairs with the fence in `must_ring`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Receiver, who found data after arming: takes the arming back. Whether that came before the sender rang:
+    /// if not, a new bell is on its way and the old one must be taken after all.
+    #[inline]
+    pub fn disarm(&self) -> bool {
+        let bells = &self.bells.0;
+        bells.armed.compare_exchange(ARMED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Sender, who found no room: from here on bytes of a filler may be in the receiver's queue.
+    #[inline]
+    pub fn begin_parking(&self, filler: u32) {
+        self.bells.0.filler.store(filler, Ordering::Relaxed);
+        self.bells.0.parked.store(PARKING, Ordering::Relaxed);
+    }
+
+    /// Sender: the filler is in the queue. It must then look for room again.
+    #[inline]
+    pub fn parked(&self) {
+        // Release pairs with the Acquire swap in `unpark`: the size of the filler is seen.
+        self.bells.0.parked.store(PARKED, Ordering::Release);
+        // Pairs with the fence in `must_unpark`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sender: the filler could not be sent after all.
+    #[inline]
+    pub fn cancel_parking(&self) {
+        self.bells.0.parked.store(FREE, Ordering::Relaxed);
+    }
+
+    /// Whether a filler is or may be in the queue.
+    #[inline]
+    pub fn is_parking(&self) -> bool {
+        self.bells.0.parked.load(Ordering::Relaxed) != FREE
+    }
+
+    /// Receiver, after giving room back: whether a filler waits to be taken.
+    #[inline]
+    pub fn must_unpark(&self) -> bool {
+        // Pairs with the fence in `parked`: either we see PARKED or the sender sees the room.
+        fence(Ordering::SeqCst);
+        self.bells.0.parked.load(Ordering::Relaxed) == PARKED
+    }
+
+    /// Receiver: claims the filler. Bytes to take from the queue, 0 if somebody else claimed it.
+    #[inline]
+    pub fn unpark(&self) -> u32 {
+        // Acquire pairs with the Release store in `parked`.
+        if self.bells.0.parked.swap(FREE, Ordering::Acquire) != PARKED {
+            return 0;
+        }
+        self.bells.0.filler.load(Ordering::Relaxed).saturating_add(1)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::index::{ReadIndex, WriteIndex};
+    use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use loom::sync::{Arc, Condvar, Mutex};
+
+    /// The kernel's queue: a count of bytes, and somebody who may sleep on it.
+    #[derive(Default)]
+    struct Queue {
+        bytes: Mutex<u32>,
+        arrived: Condvar,
+    }
+
+    impl Queue {
+        fn send(&self, n: u32) {
+            *self.bytes.lock().unwrap() += n;
+            self.arrived.notify_all();
+        }
+
+        fn take(&self, n: u32) -> bool {
+            let mut bytes = self.bytes.lock().unwrap();
+            let there = *bytes >= n;
+            if there {
+                *bytes -= n;
+            }
+            there
+        }
+
+        fn sleep_until_any(&self) {
+            let mut bytes = self.bytes.lock().unwrap();
+            while *bytes == 0 {
+                bytes = self.arrived.wait(bytes).unwrap();
+            }
+        }
+    }
+
+    /// Receives `total` bytes, sleeping whenever the ring is empty, as `unix::rx` does.
+    fn receive(header: &Header, queue: &Queue, capacity: usize, total: usize) {
+        let mut index = ReadIndex::new(capacity);
+        let (mut got, mut owed) = (0, 0);
+        while got < total {
+            let n = index.available(header, 1).unwrap();
+            if n > 0 {
+                index.take(n);
+                index.give_back(header, index.read());
+                got += n;
+                continue;
+            }
+            if owed > 0 && queue.take(1) {
+                owed -= 1;
+                continue;
+            }
+            if header.is_rung() {
+                header.arm();
+                if index.available(header, 1).unwrap() > 0 && header.disarm() {
+                    continue;
+                }
+                if !queue.take(1) {
+                    owed += 1;
+                }
+                continue;
+            }
+            queue.sleep_until_any();
+        }
+    }
+
+    #[test]
+    fn no_byte_is_slept_over() {
+        loom::model(|| {
+            let header = Arc::new(Header::default());
+            header.arm();
+            let queue = Arc::new(Queue::default());
+            let (h, q) = (header.clone(), queue.clone());
+            let receiver = loom::thread::spawn(move || receive(&h, &q, 64, 2));
+            let mut index = WriteIndex::new(64);
+            for _ in 0..2 {
+                index.publish(&header, 1);
+                if header.must_ring() {
+                    queue.send(1);
+                }
+            }
+            receiver.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn no_room_is_slept_over() {
+        // The sender fills the ring of one byte and wants to write another; the receiver takes one byte.
+        // Either the sender sees the room, or the receiver takes the filler (which wakes the sender).
+        loom::model(|| {
+            let header = Arc::new(Header::default());
+            let taken = Arc::new(AtomicUsize::new(0));
+            let mut write = WriteIndex::new(1);
+            write.publish(&header, 1);
+            let (h, t) = (header.clone(), taken.clone());
+            let receiver = loom::thread::spawn(move || {
+                let mut read = ReadIndex::new(1);
+                assert_eq!(read.available(&h, 1).unwrap(), 1);
+                read.take(1);
+                read.give_back(&h, 1);
+                if h.must_unpark() {
+                    t.fetch_add(h.unpark() as usize, SeqCst);
+                }
+            });
+            header.begin_parking(7);
+            header.parked();
+            let room = write.room(&header, 1).unwrap();
+            receiver.join().unwrap();
+            assert!(room == 1 || taken.load(SeqCst) == 8, "the sender would sleep for ever");
+        });
+    }
+
+    #[test]
+    fn bytes_are_there_before_their_count() {
+        use loom::cell::UnsafeCell;
+        loom::model(|| {
+            let header = Arc::new(Header::default());
+            let data = Arc::new([UnsafeCell::new(0u8), UnsafeCell::new(0u8)]);
+            let (h, d) = (header.clone(), data.clone());
+            let receiver = loom::thread::spawn(move || {
+                let mut read = ReadIndex::new(2);
+                let n = read.available(&h, 1).unwrap();
+                for (i, cell) in d.iter().enumerate().take(n) {
+                    // SAFETY: loom checks that no write races with this.
+                    assert_eq!(cell.with(|p| unsafe { *p }), i as u8 + 1);
+                }
+                read.take(n);
+                read.give_back(&h, n as u64);
+            });
+            let mut write = WriteIndex::new(2);
+            for (i, cell) in data.iter().enumerate() {
+                // SAFETY: loom checks that no read races with this.
+                cell.with_mut(|p| unsafe { *p = i as u8 + 1 });
+                write.publish(&header, 1);
+            }
+            // What was given back may be overwritten.
+            if write.room(&header, 1).unwrap() > 0 {
+                // SAFETY: as above.
+                data[0].with_mut(|p| unsafe { *p = 9 });
+            }
+            receiver.join().unwrap();
+        });
+    }
+}

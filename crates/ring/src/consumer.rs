@@ -1,0 +1,200 @@
+//! The receiver's side.
+
+use crate::index::ReadIndex;
+use crate::{Header, Lie, Ring};
+use onecopy_copy::{Hint, Policy, Reader};
+use onecopy_sys::map::{Spans, slice};
+use std::collections::VecDeque;
+
+/// Names one borrow of a [`Consumer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BorrowId(u64);
+
+#[derive(Debug)]
+struct Borrow {
+    id: BorrowId,
+    start: u64,
+    end: u64,
+}
+
+/// The receiver's side of a ring: its positions, the way out, and what is lent to views.
+#[derive(Debug)]
+pub struct Consumer {
+    ring: Ring,
+    index: ReadIndex,
+    /// Where the next byte to take lies. Invariant: < capacity.
+    offset: usize,
+    /// In stream order: the first one holds the tail back.
+    borrows: VecDeque<Borrow>,
+    next_borrow: u64,
+}
+
+impl Consumer {
+    /// Of a ring from which nothing was received yet.
+    pub fn new(ring: Ring) -> Consumer {
+        let index = ReadIndex::new(ring.capacity());
+        Consumer { ring, index, offset: 0, borrows: VecDeque::new(), next_borrow: 0 }
+    }
+
+    /// The ring.
+    #[inline]
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// The shared page.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        self.ring.header()
+    }
+
+    /// Bytes that can be taken; exact only up to `want`.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Head`].
+    #[inline]
+    pub fn available(&mut self, want: usize) -> Result<usize, Lie> {
+        self.index.available(self.ring.header(), want)
+    }
+
+    /// Copies from `at` bytes past the next byte, without taking.
+    ///
+    /// # Panics
+    ///
+    /// When `at + buffer.len()` is more than the capacity.
+    #[inline]
+    pub fn copy_out(&self, at: usize, buffer: &mut [u8]) {
+        // Whoever asks for the bytes in a buffer of his own reads them next, on this core.
+        let hint = Hint { policy: Policy::Cached, footprint: buffer.len(), reader: Reader::SameCore };
+        let whole = self.ring.spans(self.offset, at + buffer.len());
+        let [first, second] = slice(&whole, at, buffer.len());
+        let (a, b) = buffer.split_at_mut(first.len());
+        // SAFETY: both views have the length of their part and are mapped, the parts are exclusively ours. A
+        // peer that writes at the same time makes the copied bytes garbage, which is its right.
+        unsafe {
+            onecopy_copy::copy_raw(a.as_mut_ptr(), first.as_ptr(), a.len(), hint);
+            if !b.is_empty() {
+                onecopy_copy::copy_raw(b.as_mut_ptr(), second.as_ptr(), b.len(), hint);
+            }
+        }
+    }
+
+    /// Takes `len` bytes that were copied, and gives back what no borrow holds. Returns whether room was
+    /// made.
+    #[inline]
+    pub fn take(&mut self, len: usize) -> bool {
+        self.move_on(len);
+        self.give_back()
+    }
+
+    #[inline]
+    fn move_on(&mut self, len: usize) {
+        self.index.take(len);
+        self.offset += len;
+        if self.offset >= self.ring.capacity() {
+            self.offset -= self.ring.capacity();
+        }
+    }
+
+    #[inline]
+    fn give_back(&mut self) -> bool {
+        let to = self.borrows.front().map_or(self.index.read(), |borrow| borrow.start);
+        self.index.give_back(self.ring.header(), to)
+    }
+
+    /// Lends the next `len` bytes: they stay where they are until released. Returns the name of the borrow
+    /// and the offset of its first byte in the ring.
+    pub fn borrow(&mut self, len: usize) -> (BorrowId, usize) {
+        let id = BorrowId(self.next_borrow);
+        self.next_borrow += 1;
+        let start = self.index.read();
+        self.borrows.push_back(Borrow { id, start, end: start + len as u64 });
+        let offset = self.offset;
+        self.move_on(len);
+        (id, offset)
+    }
+
+    /// Gives the first `len` bytes of a borrow back (more than it has: all). Space is freed in stream order, so
+    /// a borrow behind an older one frees nothing yet. Returns whether room was made.
+    pub fn release(&mut self, id: BorrowId, len: usize) -> bool {
+        if let Some(borrow) = self.borrows.iter_mut().find(|borrow| borrow.id == id) {
+            borrow.start = borrow.start.saturating_add(len as u64).min(borrow.end);
+        }
+        while self.borrows.front().is_some_and(|borrow| borrow.start == borrow.end) {
+            self.borrows.pop_front();
+        }
+        self.give_back()
+    }
+
+    /// Borrows that are out.
+    pub fn borrows(&self) -> usize {
+        self.borrows.len()
+    }
+
+    /// Bytes of room that the sender has, an upper bound.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.index.room()
+    }
+
+    /// Views of `len` bytes from `at` bytes past the next byte.
+    pub fn spans(&self, at: usize, len: usize) -> Spans<'_> {
+        slice(&self.ring.spans(self.offset, at + len), at, len)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Producer;
+
+    fn pair(capacity: usize) -> (Producer, Consumer) {
+        let (ring, _fd) = Ring::create(capacity).unwrap();
+        (Producer::new(ring.clone()), Consumer::new(ring))
+    }
+
+    fn send(producer: &mut Producer, bytes: &[u8]) {
+        assert!(producer.room(bytes.len()).unwrap() >= bytes.len());
+        producer.copy_in(0, bytes, Hint::default());
+        let _ = producer.publish(bytes.len());
+    }
+
+    #[test]
+    fn bytes_come_out_as_they_went_in_at_every_offset() {
+        let (mut p, mut c) = pair(4096);
+        let mut sent = 0u8;
+        let mut expected = 0u8;
+        for round in 0..5000usize {
+            let n = round * 7 % 4097;
+            let bytes: Vec<u8> = (0..n).map(|i| sent.wrapping_add(i as u8)).collect();
+            send(&mut p, &bytes);
+            sent = sent.wrapping_add(n as u8);
+            let mut out = vec![0; n];
+            assert_eq!(c.available(n).unwrap(), n);
+            c.copy_out(0, &mut out);
+            c.take(n);
+            assert!(out.iter().enumerate().all(|(i, b)| *b == expected.wrapping_add(i as u8)));
+            expected = expected.wrapping_add(n as u8);
+        }
+    }
+
+    #[test]
+    fn borrowed_space_is_freed_in_order() {
+        let (mut p, mut c) = pair(4096);
+        send(&mut p, &[1; 3000]);
+        c.available(1).unwrap();
+        let (first, at) = c.borrow(1000);
+        let (second, _) = c.borrow(1000);
+        assert_eq!(at, 0);
+        assert!(!c.take(1000), "the first borrow holds everything back");
+        assert_eq!(p.room(4096).unwrap(), 1096);
+        assert!(!c.release(second, 1000));
+        assert!(c.release(first, 400));
+        assert_eq!(p.room(4096).unwrap(), 1496);
+        assert!(c.release(first, 600));
+        assert_eq!(p.room(4096).unwrap(), 4096);
+        assert_eq!(c.borrows(), 0);
+        assert!(!c.release(first, 1), "a second release does nothing");
+    }
+}

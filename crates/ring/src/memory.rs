@@ -1,0 +1,116 @@
+//! Making, opening and mapping a ring.
+
+use crate::header::HEADER_LEN;
+use crate::{Header, bell};
+use onecopy_sync::atomic::Ordering;
+use onecopy_sys::map::{Mapping, Spans};
+use onecopy_sys::memfd::{self, Refused};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// Smallest data room in bytes.
+pub const MIN_CAPACITY: usize = 4096;
+/// Largest data room in bytes.
+pub const MAX_CAPACITY: usize = 1 << 38;
+
+/// "ONECOPY1", for a person who looks at the page.
+const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPY1");
+
+/// The capacity that a wish of `bytes` gets: whole cache lines, never more than the wish (a program that
+/// compares with the kernel wants no larger buffer), between [`MIN_CAPACITY`] and `max`.
+pub fn round_capacity(bytes: usize, max: usize) -> usize {
+    (bytes.min(max).min(MAX_CAPACITY) & !63).max(MIN_CAPACITY)
+}
+
+/// A mapped ring, without positions: what both sides and every borrowed view hold on to.
+#[derive(Clone, Debug)]
+pub struct Ring {
+    mapping: Arc<Mapping>,
+    capacity: usize,
+}
+
+impl Ring {
+    /// Makes a ring of `capacity` bytes ([`round_capacity`]) to receive into, armed and empty. Returns it
+    /// with the descriptor to pass on.
+    ///
+    /// # Errors
+    ///
+    /// What memfd_create(2), ftruncate(2) and mmap(2) say.
+    pub fn create(capacity: usize) -> rustix::io::Result<(Ring, OwnedFd)> {
+        let len = HEADER_LEN + capacity;
+        let fd = memfd::create("onecopy-ring", len)?;
+        let ring = Ring { mapping: Arc::new(Mapping::new(&fd, len)?), capacity };
+        let header = ring.header();
+        header.info.0.magic.store(MAGIC, Ordering::Relaxed);
+        header.info.0.capacity.store(capacity as u64, Ordering::Relaxed);
+        header.bells.0.armed.store(bell::ARMED, Ordering::Relaxed);
+        Ok((ring, fd))
+    }
+
+    /// Maps a ring that a peer made, after checking that its memfd is what was announced.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the first check that fails.
+    pub fn open(fd: impl AsFd, capacity: usize) -> Result<Ring, Refused> {
+        if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) || !capacity.is_multiple_of(64) {
+            return Err(Refused::Size { expected: MIN_CAPACITY as u64, found: capacity as u64 });
+        }
+        let len = HEADER_LEN + capacity;
+        memfd::verify(&fd, len)?;
+        let mapping = Mapping::new(&fd, len).map_err(|errno: Errno| Refused::NotAMemfd(errno))?;
+        Ok(Ring { mapping: Arc::new(mapping), capacity })
+    }
+
+    /// Bytes of data room.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The shared page.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        // SAFETY:
+        // - the mapping is at least HEADER_LEN bytes (create and open see to it), page-aligned, and lives as
+        //   long as `self`;
+        // - `Header` is repr(C), all atomics of integers: every bit pattern is valid, and writes of the other
+        //   process are races between atomics only.
+        unsafe { &*self.mapping.base().as_ptr().cast::<Header>() }
+    }
+
+    /// Views of `len` bytes from `offset` (less than the capacity) on, the second one from the wrap.
+    ///
+    /// # Panics
+    ///
+    /// When `len` is more than the capacity, or `offset` is not inside.
+    #[inline]
+    pub fn spans(&self, offset: usize, len: usize) -> Spans<'_> {
+        assert!(offset < self.capacity && len <= self.capacity, "outside of the ring");
+        let first = len.min(self.capacity - offset);
+        [self.mapping.span(HEADER_LEN + offset, first), self.mapping.span(HEADER_LEN, len - first)]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_opens_only_as_what_it_is() {
+        let (ring, fd) = Ring::create(8192).unwrap();
+        assert_eq!(ring.capacity(), 8192);
+        assert_eq!(Ring::open(&fd, 8192).unwrap().capacity(), 8192);
+        for capacity in [0, 64, 4096, 8191, 8256, usize::MAX & !63] {
+            assert!(matches!(Ring::open(&fd, capacity), Err(Refused::Size { .. })), "{capacity}");
+        }
+    }
+
+    #[test]
+    fn capacities_are_whole_lines_and_never_more_than_the_wish() {
+        assert_eq!(round_capacity(16_000, 1 << 20), 16_000);
+        assert_eq!(round_capacity(16_001, 1 << 20), 16_000);
+        assert_eq!(round_capacity(1, 1 << 20), MIN_CAPACITY);
+        assert_eq!(round_capacity(1 << 30, 1 << 20), 1 << 20);
+    }
+}

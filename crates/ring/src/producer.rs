@@ -1,0 +1,91 @@
+//! The sender's side.
+
+use crate::index::WriteIndex;
+use crate::{Header, Lie, Ring};
+use onecopy_copy::{Hint, Store};
+use onecopy_sys::map::{Spans, slice};
+
+/// The sender's side of a ring: its position, and the way in.
+#[derive(Debug)]
+pub struct Producer {
+    ring: Ring,
+    index: WriteIndex,
+    /// Where the next byte goes: `head` modulo the capacity, without a division. Invariant: < capacity.
+    offset: usize,
+}
+
+impl Producer {
+    /// Of a ring to which nothing was sent yet.
+    pub fn new(ring: Ring) -> Producer {
+        let index = WriteIndex::new(ring.capacity());
+        Producer { ring, index, offset: 0 }
+    }
+
+    /// The ring.
+    #[inline]
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// The shared page.
+    #[inline]
+    pub fn header(&self) -> &Header {
+        self.ring.header()
+    }
+
+    /// Bytes published since the ring began.
+    pub fn head(&self) -> u64 {
+        self.index.head()
+    }
+
+    /// Bytes of room; exact only up to `want`.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Tail`].
+    #[inline]
+    pub fn room(&mut self, want: usize) -> Result<usize, Lie> {
+        self.index.room(self.ring.header(), want)
+    }
+
+    /// The next `len` bytes of room, where the peer will read them.
+    #[inline]
+    pub fn spans(&self, len: usize) -> Spans<'_> {
+        self.ring.spans(self.offset, len)
+    }
+
+    /// Copies `bytes` to `at` bytes past the next byte, unpublished. Says which stores were used (of the last
+    /// piece, when the wrap cuts it in two).
+    ///
+    /// # Panics
+    ///
+    /// When `at + bytes.len()` is more than the capacity.
+    #[inline]
+    pub fn copy_in(&mut self, at: usize, bytes: &[u8], hint: Hint) -> Store {
+        let whole = self.spans(at + bytes.len());
+        let [first, second] = slice(&whole, at, bytes.len());
+        let (a, b) = bytes.split_at(first.len());
+        // SAFETY: both views have the length of their part and are mapped. They overlap no `&[u8]`: none of the
+        // ring's memory exists. The receiver does not read unpublished bytes; if it does all the same, it
+        // reads torn bytes in its own process.
+        unsafe {
+            let mut store = onecopy_copy::copy_raw(first.as_ptr(), a.as_ptr(), a.len(), hint);
+            if !b.is_empty() {
+                store = onecopy_copy::copy_raw(second.as_ptr(), b.as_ptr(), b.len(), hint);
+            }
+            store
+        }
+    }
+
+    /// Makes the next `len` bytes visible. Returns whether a bell must be rung.
+    #[inline]
+    #[must_use = "a bell that is not rung leaves the receiver asleep"]
+    pub fn publish(&mut self, len: usize) -> bool {
+        self.index.publish(self.ring.header(), len);
+        self.offset += len;
+        if self.offset >= self.ring.capacity() {
+            self.offset -= self.ring.capacity();
+        }
+        self.ring.header().must_ring()
+    }
+}

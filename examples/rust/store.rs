@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let bytes = received.received.max(1) as f64;
         println!(
             "{who}: {:.2} copies per byte in user space, {:.2} in the kernel",
-            stats.user_copied as f64 / bytes,
+            stats.user_copied() as f64 / bytes,
             stats.kernel_copied as f64 / bytes
         );
     }

@@ -19,7 +19,7 @@
 //! Both handshakes are Dekker's: store, SeqCst fence, load, on both sides. Either the sender sees ARMED (or
 //! the room), or the receiver sees the data (or PARKED); `models` in this file proves it with loom.
 
-use crate::Header;
+use crate::{Header, Lie};
 use onecopy_sync::atomic::{Ordering, fence};
 
 /// A bell is in the receiver's queue, or on its way: the sender need not ring.
@@ -71,17 +71,27 @@ impl Header {
         bells.armed.compare_exchange(ARMED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Sender, who found no room: from here on bytes of a filler may be in the receiver's queue.
+    /// Sender, who found less room than `wanted`: from here on bytes of a filler may be in the receiver's queue.
     #[inline]
-    pub fn begin_parking(&self, filler: u32) {
-        self.bells.0.filler.store(filler, Ordering::Relaxed);
+    pub fn begin_parking(&self, wanted: usize) {
+        self.bells.0.wanted.store(wanted as u64, Ordering::Relaxed);
         self.bells.0.parked.store(PARKING, Ordering::Relaxed);
     }
 
-    /// Sender: the filler is in the queue. It must then look for room again.
+    /// Sender, whose filler is parked already: it waits for that much room now. It must then look for room
+    /// again, as after `parked`.
     #[inline]
-    pub fn parked(&self) {
-        // Release pairs with the Acquire swap in `unpark`: the size of the filler is seen.
+    pub fn want(&self, wanted: usize) {
+        self.bells.0.wanted.store(wanted as u64, Ordering::Relaxed);
+        // Pairs with the fence in `must_unpark`: either it takes the filler, or we see the room that it made.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sender: a filler of that many bytes is in the queue, and one more. It must then look for room again.
+    #[inline]
+    pub fn parked(&self, filler: u32) {
+        self.bells.0.filler.store(filler, Ordering::Relaxed);
+        // Release pairs with the Acquire load in `must_unpark`: the sizes are seen.
         self.bells.0.parked.store(PARKED, Ordering::Release);
         // Pairs with the fence in `must_unpark`.
         fence(Ordering::SeqCst);
@@ -99,22 +109,36 @@ impl Header {
         self.bells.0.parked.load(Ordering::Relaxed) != FREE
     }
 
-    /// Receiver, after giving room back: whether a filler waits to be taken.
+    /// Whether a filler is in the queue.
     #[inline]
-    pub fn must_unpark(&self) -> bool {
-        // Pairs with the fence in `parked`: either we see PARKED or the sender sees the room.
-        fence(Ordering::SeqCst);
+    pub fn is_parked(&self) -> bool {
         self.bells.0.parked.load(Ordering::Relaxed) == PARKED
     }
 
-    /// Receiver: claims the filler. Bytes to take from the queue, 0 if somebody else claimed it.
+    /// Receiver, after giving room back, who has `room` of `capacity` bytes to offer: whether a filler waits to
+    /// be taken.
     #[inline]
-    pub fn unpark(&self) -> u32 {
+    pub fn must_unpark(&self, room: usize, capacity: usize) -> bool {
+        // Pairs with the fence in `parked`: either we see PARKED or the sender sees the room.
+        fence(Ordering::SeqCst);
+        let bells = &self.bells.0;
+        bells.parked.load(Ordering::Acquire) == PARKED
+            && room as u64 >= bells.wanted.load(Ordering::Relaxed).min(capacity as u64)
+    }
+
+    /// Receiver: claims the filler. Bytes to take from the queue, 0 if somebody else claimed it.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Filler`].
+    #[inline]
+    pub fn unpark(&self) -> Result<u32, Lie> {
         // Acquire pairs with the Release store in `parked`.
         if self.bells.0.parked.swap(FREE, Ordering::Acquire) != PARKED {
-            return 0;
+            return Ok(0);
         }
-        self.bells.0.filler.load(Ordering::Relaxed).saturating_add(1)
+        let filler = self.bells.0.filler.load(Ordering::Relaxed);
+        if filler > MAX_FILLER { Err(Lie::Filler(filler)) } else { Ok(filler + 1) }
     }
 }
 
@@ -219,12 +243,12 @@ mod models {
                 assert_eq!(read.available(&h, 1).unwrap(), 1);
                 read.take(1);
                 read.give_back(&h, 1);
-                if h.must_unpark() {
-                    t.fetch_add(h.unpark() as usize, SeqCst);
+                if h.must_unpark(1, 1) {
+                    t.fetch_add(h.unpark().unwrap() as usize, SeqCst);
                 }
             });
-            header.begin_parking(7);
-            header.parked();
+            header.begin_parking(1);
+            header.parked(7);
             let room = write.room(&header, 1).unwrap();
             receiver.join().unwrap();
             assert!(room == 1 || taken.load(SeqCst) == 8, "the sender would sleep for ever");

@@ -2,8 +2,6 @@
 
 use crate::index::ReadIndex;
 use crate::{Header, Lie, Ring};
-use onecopy_copy::{Hint, Policy, Reader};
-use onecopy_sys::map::{Spans, slice};
 use std::collections::VecDeque;
 
 /// Names one borrow of a [`Consumer`].
@@ -62,22 +60,16 @@ impl Consumer {
     ///
     /// # Panics
     ///
-    /// When `at + buffer.len()` is more than the capacity.
+    /// When `at` or `buffer.len()` is more than the capacity.
     #[inline]
     pub fn copy_out(&self, at: usize, buffer: &mut [u8]) {
-        // Whoever asks for the bytes in a buffer of his own reads them next, on this core.
-        let hint = Hint { policy: Policy::Cached, footprint: buffer.len(), reader: Reader::SameCore };
-        let whole = self.ring.spans(self.offset, at + buffer.len());
-        let [first, second] = slice(&whole, at, buffer.len());
-        let (a, b) = buffer.split_at_mut(first.len());
-        // SAFETY: both views have the length of their part and are mapped, the parts are exclusively ours. A
-        // peer that writes at the same time makes the copied bytes garbage, which is its right.
-        unsafe {
-            onecopy_copy::copy_raw(a.as_mut_ptr(), first.as_ptr(), a.len(), hint);
-            if !b.is_empty() {
-                onecopy_copy::copy_raw(b.as_mut_ptr(), second.as_ptr(), b.len(), hint);
-            }
-        }
+        self.ring.copy_out(self.wrap(at), buffer);
+    }
+
+    #[inline]
+    fn wrap(&self, at: usize) -> usize {
+        let offset = self.offset + at;
+        if offset >= self.ring.capacity() { offset - self.ring.capacity() } else { offset }
     }
 
     /// Takes `len` bytes that were copied, and gives back what no borrow holds. Returns whether room was
@@ -91,10 +83,7 @@ impl Consumer {
     #[inline]
     fn move_on(&mut self, len: usize) {
         self.index.take(len);
-        self.offset += len;
-        if self.offset >= self.ring.capacity() {
-            self.offset -= self.ring.capacity();
-        }
+        self.offset = self.wrap(len);
     }
 
     #[inline]
@@ -137,17 +126,13 @@ impl Consumer {
     pub fn room(&self) -> usize {
         self.index.room()
     }
-
-    /// Views of `len` bytes from `at` bytes past the next byte.
-    pub fn spans(&self, at: usize, len: usize) -> Spans<'_> {
-        slice(&self.ring.spans(self.offset, at + len), at, len)
-    }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::Producer;
+    use onecopy_copy::Hint;
 
     fn pair(capacity: usize) -> (Producer, Consumer) {
         let (ring, _fd) = Ring::create(capacity).unwrap();

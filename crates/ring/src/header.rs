@@ -57,6 +57,8 @@ pub struct BellLine {
     pub parked: AtomicU32,
     /// Bytes of the filler that is parked.
     pub filler: AtomicU32,
+    /// Bytes of room that the parked sender waits for.
+    pub wanted: AtomicU64,
 }
 
 /// What the ring is, for `onecopy ss` and a person with a debugger.

@@ -2,6 +2,7 @@
 
 use crate::header::HEADER_LEN;
 use crate::{Header, bell};
+use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_sync::atomic::Ordering;
 use onecopy_sys::map::{Mapping, Spans};
 use onecopy_sys::memfd::{self, Refused};
@@ -89,6 +90,27 @@ impl Ring {
         assert!(offset < self.capacity && len <= self.capacity, "outside of the ring");
         let first = len.min(self.capacity - offset);
         [self.mapping.span(HEADER_LEN + offset, first), self.mapping.span(HEADER_LEN, len - first)]
+    }
+
+    /// Copies from `offset` (less than the capacity) on, around the wrap.
+    ///
+    /// # Panics
+    ///
+    /// When the buffer is longer than the capacity, or `offset` is not inside.
+    #[inline]
+    pub fn copy_out(&self, offset: usize, buffer: &mut [u8]) {
+        // Whoever asks for the bytes in a buffer of his own reads them next, on this core.
+        let hint = Hint { policy: Policy::Cached, footprint: buffer.len(), reader: Reader::SameCore };
+        let [first, second] = self.spans(offset, buffer.len());
+        let (a, b) = buffer.split_at_mut(first.len());
+        // SAFETY: both views have the length of their part and are mapped, the parts are exclusively ours. A
+        // peer that writes at the same time makes the copied bytes garbage, which is its right.
+        unsafe {
+            onecopy_copy::copy_raw(a.as_mut_ptr(), first.as_ptr(), a.len(), hint);
+            if !b.is_empty() {
+                onecopy_copy::copy_raw(b.as_mut_ptr(), second.as_ptr(), b.len(), hint);
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! | [`memfd`] | sealed anonymous files that two processes map, made and verified |
 //! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
 //! | [`spans`] | pread, writev and sendmsg on such views |
+//! | [`socket`] | how much lies unread in the kernel |
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`cuda`] | whether a CUDA driver is there and works, opened at run time |
 //! | [`load`] | how many tasks want a CPU right now |
@@ -17,5 +18,6 @@ pub mod load;
 pub mod map;
 pub mod memfd;
 pub mod signal;
+pub mod socket;
 pub mod sockopt;
 pub mod spans;

@@ -47,7 +47,7 @@ pub struct Config {
     /// ring has the larger of its sender's send buffer and its receiver's receive buffer: programs
     /// that tune only SO_SNDBUF, which alone counts on Linux, get what they asked for.
     pub send_buffer: Option<usize>,
-    /// Largest ring in bytes that this end makes or accepts.
+    /// Largest ring in bytes that this end makes or accepts (default 16 MiB): a peer may fill it.
     pub max_ring: usize,
     /// Which stores copies into the ring use.
     pub policy: Policy,
@@ -66,7 +66,7 @@ impl Default for Config {
         Config {
             receive_buffer: None,
             send_buffer: None,
-            max_ring: 1 << 30,
+            max_ring: 16 << 20,
             policy: Policy::Auto,
             reader: Reader::OtherCore,
             wait: Wait::Adaptive,

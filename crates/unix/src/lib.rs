@@ -2,14 +2,21 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod control;
+mod end;
 mod error;
 mod flags;
 mod listener;
 mod name;
+mod rx;
+mod slot;
 mod stats;
 mod stream;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod tx;
+pub mod upgrade;
+mod view;
 
 pub use config::{Carrier, Config, Credentials, Path, Transport, Wait};
 pub use error::{Error, Op, Result};
@@ -17,5 +24,7 @@ pub use flags::{RecvFlags, SendFlags};
 pub use listener::Listener;
 pub use name::Name;
 pub use onecopy_copy::{Policy, Reader};
+pub use slot::Slot;
 pub use stats::Stats;
-pub use stream::{Slot, Stream, View};
+pub use stream::Stream;
+pub use view::View;

@@ -2,7 +2,7 @@
 
 use crate::{Config, Error, Name, Op, Result, Stream};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// A listening stream socket on a path or an abstract name.
 #[derive(Debug)]
@@ -47,8 +47,8 @@ impl Listener {
     pub fn accept(&self) -> Result<Stream> {
         let (fd, peer) = rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC)
             .map_err(|errno| Error::new(Op::Accept, errno))?;
-        let _ = peer;
-        Stream::over_kernel(fd, &self.config)
+        let peer = peer.and_then(|peer| SocketAddrUnix::try_from(peer).ok());
+        Stream::accepted(fd, peer, &self.config)
     }
 
     /// Whether accept fails with EAGAIN instead of waiting.

@@ -21,7 +21,7 @@ enum Kind {
 }
 
 impl Name {
-    /// A path of 1 to 107 bytes.
+    /// A path of 1 to 108 bytes.
     pub fn path(path: impl AsRef<Path>) -> Name {
         Name(Kind::Path(path.as_ref().to_owned()))
     }
@@ -70,7 +70,9 @@ impl Name {
             Kind::Unnamed => Err(Errno::INVAL),
         };
         address.map_err(|errno| {
-            Error::new(op, errno).because("a socket name has 1 to 107 bytes (unix(7)); choose a shorter one")
+            Error::new(op, errno).because(
+                "a socket path has 1 to 108 bytes, an abstract name 1 to 107 (unix(7)); choose a shorter one",
+            )
         })
     }
 }
@@ -145,9 +147,9 @@ mod tests {
 
     #[test]
     fn names_that_no_socket_can_have_are_refused() {
-        for text in ["", "unix:", &"x".repeat(108)] {
+        for text in ["", "unix:", &"x".repeat(109)] {
             let error = text.parse::<Name>().unwrap_err();
-            assert!(error.to_string().contains("107"), "{error}");
+            assert!(error.to_string().contains("108"), "{error}");
         }
     }
 }

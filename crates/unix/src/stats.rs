@@ -1,30 +1,84 @@
 //! What a socket has done, told truthfully.
 
-/// Counters of one end since it was made. Bytes are of payload.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Stats {
+use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// One counter. Relaxed: a count publishes nothing. Written under the lock of its direction, or rarely.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds, where one writer at a time is certain (a lock is held): no locked instruction.
+    #[inline]
+    pub fn add_exclusive(&self, n: usize) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n as u64), Relaxed);
+    }
+
+    /// Adds.
+    pub fn add(&self, n: usize) {
+        self.0.fetch_add(n as u64, Relaxed);
+    }
+
+    /// The count.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one end since it was made. Bytes are of payload.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        /// The counters behind [`Stats`].
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $(pub $name: Counter,)*
+        }
+
+        impl Counters {
+            /// What they say now.
+            pub fn read(&self) -> Stats {
+                Stats { $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}
+
+counters! {
     /// Bytes sent, whichever way.
-    pub sent: u64,
+    sent,
     /// Bytes received (taken, not peeked), whichever way.
-    pub received: u64,
-    /// Bytes that this end copied in user space, into and out of buffers of the caller.
-    pub user_copied: u64,
-    /// Of `user_copied`: bytes stored with non-temporal stores.
-    pub user_copied_nt: u64,
-    /// Bytes that the kernel copied at this end's request: over the kernel socket, pread into a slot,
-    /// write from a view.
-    pub kernel_copied: u64,
+    received,
+    /// Bytes that this end copied in user space while sending.
+    user_copied_in,
+    /// Of these: bytes stored with non-temporal stores.
+    user_copied_nt,
+    /// Bytes that this end copied in user space while receiving, into buffers of the caller.
+    user_copied_out,
+    /// Bytes that the kernel copied at this end's request: over the kernel socket, pread into a slot, write
+    /// from a view.
+    kernel_copied,
     /// Bells rung to wake the peer.
-    pub bells: u64,
+    bells,
     /// Fillers parked because the ring was full.
-    pub fillers: u64,
+    fillers,
     /// Times a blocking call went to sleep.
-    pub sleeps: u64,
+    sleeps,
     /// Times a blocking call spun with success.
-    pub spins: u64,
+    spins,
     /// Lies of the peer that were caught.
-    pub protocol_errors: u64,
-    /// Times shared memory was wanted and refused; the kernel carried on.
-    pub fallbacks: u64,
+    protocol_errors,
+    /// 1 when shared memory was wanted and not had: a plain peer, or a refusal. The kernel carries on.
+    fallbacks,
+}
+
+impl Stats {
+    /// Bytes that this end copied in user space.
+    pub fn user_copied(&self) -> u64 {
+        self.user_copied_in + self.user_copied_out
+    }
 }

@@ -1,50 +1,88 @@
-//! Streams.
+//! Streams: what applications hold.
 
+use crate::end::End;
+use crate::rx::Rx;
+use crate::tx::Tx;
+use crate::upgrade::{self, Invitation};
 use crate::{
-    Carrier, Config, Credentials, Error, Name, Op, Path, Policy, Reader, RecvFlags, Result, SendFlags, Stats,
-    Wait,
+    Carrier, Config, Credentials, Error, Name, Op, Path, Policy, Reader, RecvFlags, Result, SendFlags, Slot,
+    Stats, Transport, View, Wait, control,
 };
+use onecopy_ring::{Consumer, Producer, Ring};
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
-use std::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// A connected stream socket. All methods take `&self`; dropping it closes it.
+/// A connected stream socket. All methods take `&self`: it may be used from several threads, whole sends never
+/// interleave. Dropping it closes it.
+///
+/// It works as std's `UnixStream` does, over shared memory where the peer is a `Stream` too and over the kernel
+/// where it is not; [`Stream::path`] tells.
 #[derive(Debug)]
 pub struct Stream {
-    fd: OwnedFd,
-    config: Mutex<Config>,
-    stats: Mutex<Stats>,
+    end: Arc<End>,
 }
 
-fn option(errno: rustix::io::Errno) -> Error {
+fn option(errno: Errno) -> Error {
     Error::new(Op::Option, errno)
 }
 
-fn new_socket() -> Result<OwnedFd> {
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .map_err(|errno| Error::new(Op::Socket, errno))
+fn set_buffers(fd: &OwnedFd, config: &Config) -> Result<()> {
+    if let Some(bytes) = config.send_buffer {
+        sockopt::set_socket_send_buffer_size(fd, bytes).map_err(option)?;
+    }
+    if let Some(bytes) = config.receive_buffer {
+        sockopt::set_socket_recv_buffer_size(fd, bytes).map_err(option)?;
+    }
+    Ok(())
 }
 
 pub(crate) fn local_name(fd: &OwnedFd) -> Result<Name> {
     let address = rustix::net::getsockname(fd).map_err(option)?;
-    SocketAddrUnix::try_from(address).map(|a| Name::of(&a)).or(Ok(Name::unnamed()))
+    Ok(SocketAddrUnix::try_from(address).map_or_else(|_| Name::unnamed(), |a| visible_name(&a)))
+}
+
+/// An invitation is no name that anybody gave.
+fn visible_name(address: &SocketAddrUnix) -> Name {
+    match address.abstract_name() {
+        Some(name) if Invitation::parse(name).is_some() => Name::unnamed(),
+        _ => Name::of(address),
+    }
 }
 
 impl Stream {
-    pub(crate) fn over_kernel(fd: OwnedFd, config: &Config) -> Result<Stream> {
-        if let Some(bytes) = config.send_buffer {
-            sockopt::set_socket_send_buffer_size(&fd, bytes).map_err(option)?;
-        }
-        if let Some(bytes) = config.receive_buffer {
-            sockopt::set_socket_recv_buffer_size(&fd, bytes).map_err(option)?;
-        }
-        Ok(Stream { fd, config: Mutex::new(*config), stats: Mutex::default() })
+    fn new(fd: OwnedFd, config: &Config, rx: Rx, tx: Tx) -> Result<Stream> {
+        set_buffers(&fd, config)?;
+        Ok(Stream { end: Arc::new(End::new(fd, config, rx, tx)) })
     }
 
-    /// Two connected streams.
+    /// What accept gives for `fd`, whose peer is bound to `peer`.
+    pub(crate) fn accepted(fd: OwnedFd, peer: Option<SocketAddrUnix>, config: &Config) -> Result<Stream> {
+        let invitation = match config.transport {
+            Transport::Kernel => None,
+            Transport::Auto => peer.and_then(|peer| Invitation::parse(peer.abstract_name()?)),
+        };
+        let welcome =
+            invitation.and_then(|invitation| upgrade::welcome(fd.as_fd(), &invitation, config).ok());
+        let fallback = config.transport == Transport::Auto && welcome.is_none();
+        let (rx, ring) = match welcome {
+            Some((switching, ring)) => (Rx::Switching(switching), Some(ring)),
+            None => (Rx::Plain, None),
+        };
+        let stream = Stream::new(fd, config, rx, Tx::Kernel { sent: 0 })?;
+        if let Some(ring) = ring {
+            let _ = stream.end.rx_ring.set(ring);
+        }
+        stream.end.counters.fallbacks.add(usize::from(fallback));
+        Ok(stream)
+    }
+
+    /// Two connected streams, over shared memory from the first byte on.
     ///
     /// # Errors
     ///
@@ -53,7 +91,7 @@ impl Stream {
         Stream::pair_with(&Config::default())
     }
 
-    /// Two connected streams.
+    /// Two connected streams, both with `config`. Where memfds are refused they run over the kernel.
     ///
     /// # Errors
     ///
@@ -62,14 +100,37 @@ impl Stream {
         let (a, b) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| Error::new(Op::Socket, errno))?;
-        Ok((Stream::over_kernel(a, config)?, Stream::over_kernel(b, config)?))
+        let rings = match config.transport {
+            Transport::Kernel => None,
+            Transport::Auto => {
+                let wish = config.send_buffer.map_or(0, |bytes| bytes.saturating_mul(2)) as u64;
+                let capacity = upgrade::capacity(config.receive_buffer, wish, config.max_ring);
+                Ring::create(capacity).and_then(|one| Ok((one.0, Ring::create(capacity)?.0))).ok()
+            }
+        };
+        let Some((to_a, to_b)) = rings else {
+            let plain = |fd| Stream::new(fd, config, Rx::Plain, Tx::Kernel { sent: 0 });
+            let pair = (plain(a)?, plain(b)?);
+            let fallback = usize::from(config.transport == Transport::Auto);
+            pair.0.end.counters.fallbacks.add(fallback);
+            pair.1.end.counters.fallbacks.add(fallback);
+            return Ok(pair);
+        };
+        let over = |fd, mine: &Ring, theirs: &Ring| -> Result<Stream> {
+            let rx = Rx::ring(Consumer::new(mine.clone()));
+            let stream = Stream::new(fd, config, rx, Tx::ring(Producer::new(theirs.clone())))?;
+            let _ = stream.end.rx_ring.set(mine.clone());
+            let _ = stream.end.tx_ring.set(theirs.clone());
+            Ok(stream)
+        };
+        Ok((over(a, &to_a, &to_b)?, over(b, &to_b, &to_a)?))
     }
 
-    /// Connects to a listener.
+    /// Connects to a listener: of this crate, or any other that listens on a unix stream socket.
     ///
     /// # Errors
     ///
-    /// What connect(2) says.
+    /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE.
     pub fn connect(name: impl Into<Name>) -> Result<Stream> {
         Stream::connect_with(name, &Config::default())
     }
@@ -78,47 +139,52 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// What connect(2) says.
+    /// As [`Stream::connect`].
     pub fn connect_with(name: impl Into<Name>, config: &Config) -> Result<Stream> {
         let address = name.into().address(Op::Connect)?;
-        let fd = new_socket()?;
+        let fd =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .map_err(|errno| Error::new(Op::Socket, errno))?;
+        let invitation = match config.transport {
+            Transport::Kernel => None,
+            Transport::Auto => upgrade::invite(fd.as_fd(), config).ok(),
+        };
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
-        Stream::over_kernel(fd, config)
+        let rx = invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(invitation.nonce));
+        let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
+        let stream = Stream::new(fd, config, rx, Tx::Kernel { sent: 0 })?;
+        stream.end.counters.fallbacks.add(usize::from(fallback));
+        Ok(stream)
     }
 
-    /// Sends. Blocking streams wait until all is sent.
+    /// Sends. Waits until all is sent, unless non-blocking or [`SendFlags::DONTWAIT`]: then what there is room
+    /// for. Returns bytes sent, which are fewer than asked for only when it does not wait, times out, is
+    /// interrupted, or loses the peer half way.
     ///
     /// # Errors
     ///
-    /// EAGAIN, EPIPE, EINTR as send(2).
+    /// EAGAIN (no room, or timed out), EPIPE (with SIGPIPE unless [`SendFlags::NOSIGNAL`]), EINTR, EPROTO.
     pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize> {
-        self.send_vectored(&[IoSlice::new(bytes)], flags)
+        self.end.send(&[IoSlice::new(bytes)], flags)
     }
 
-    /// Sends the slices one after the other.
+    /// Sends the slices one after the other, as one send.
     ///
     /// # Errors
     ///
     /// As [`Stream::send`].
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
-        let mut kernel = rustix::net::SendFlags::empty();
-        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        kernel.set(rustix::net::SendFlags::NOSIGNAL, flags.contains(SendFlags::NOSIGNAL));
-        let n = rustix::net::sendmsg(&self.fd, slices, &mut Default::default(), kernel)
-            .map_err(|errno| Error::new(Op::Send, errno))?;
-        let mut stats = self.stats.lock().unwrap_or_else(|e| e.into_inner());
-        stats.sent += n as u64;
-        stats.kernel_copied += n as u64;
-        Ok(n)
+        self.end.send(slices, flags)
     }
 
-    /// Receives; 0 at the end of the stream.
+    /// Receives what is there, waiting for the first byte. Returns bytes received; 0 at the end of the stream.
     ///
     /// # Errors
     ///
-    /// EAGAIN, ECONNRESET, EINTR as recv(2).
+    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that was
+    /// sent to it, after all that it had sent), EINTR, EPROTO.
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-        self.recv_vectored(&mut [IoSliceMut::new(buffer)], flags)
+        self.end.recv(&mut [IoSliceMut::new(buffer)], flags)
     }
 
     /// Receives into the slices one after the other.
@@ -127,22 +193,11 @@ impl Stream {
     ///
     /// As [`Stream::recv`].
     pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
-        let mut kernel = rustix::net::RecvFlags::empty();
-        kernel.set(rustix::net::RecvFlags::DONTWAIT, flags.contains(RecvFlags::DONTWAIT));
-        kernel.set(rustix::net::RecvFlags::PEEK, flags.contains(RecvFlags::PEEK));
-        kernel.set(rustix::net::RecvFlags::WAITALL, flags.contains(RecvFlags::WAITALL));
-        let n = rustix::net::recvmsg(&self.fd, slices, &mut Default::default(), kernel)
-            .map_err(|errno| Error::new(Op::Recv, errno))?
-            .bytes;
-        let mut stats = self.stats.lock().unwrap_or_else(|e| e.into_inner());
-        stats.kernel_copied += n as u64;
-        if !flags.contains(RecvFlags::PEEK) {
-            stats.received += n as u64;
-        }
-        Ok(n)
+        self.end.recv(slices, flags)
     }
 
-    /// Room to write `len` bytes where the peer will read them.
+    /// Reserves room for `len` bytes (cut to the capacity; see [`Slot::len`]) where the peer will read them, and
+    /// waits for it. The way to send with no copy of our own.
     ///
     /// # Errors
     ///
@@ -151,16 +206,19 @@ impl Stream {
         self.reserve_with(len, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Stream::reserve`], with flags.
+    /// As [`Stream::reserve`], with flags: EAGAIN under [`SendFlags::DONTWAIT`] unless there is room for all.
     ///
     /// # Errors
     ///
     /// As [`Stream::send`].
     pub fn reserve_with(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
-        Ok(Slot { stream: self, flags, bytes: vec![0; len.min(1 << 20)], filled: 0 })
+        Slot::reserve(&self.end, len, flags).map_err(|error| match self.end.finish(Err(error), 0, flags) {
+            Err(error) => error,
+            Ok(_) => error,
+        })
     }
 
-    /// What came, where it lies.
+    /// Borrows what is there, at most `max` bytes, waiting for the first byte. Empty at the end of the stream.
     ///
     /// # Errors
     ///
@@ -169,96 +227,143 @@ impl Stream {
         self.recv_borrowed_with(max, RecvFlags::empty())
     }
 
-    /// As [`Stream::recv_borrowed`], with flags.
+    /// As [`Stream::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
     ///
     /// # Errors
     ///
     /// As [`Stream::recv`].
     pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Result<View> {
-        let mut bytes = vec![0; max.min(256 << 10)];
-        let n = self.recv(&mut bytes, flags)?;
-        bytes.truncate(n);
-        Ok(View { bytes, start: 0 })
+        View::borrow(&self.end, max, flags)
     }
 
     /// Which stores copies into the peer's buffer use from here on.
     pub fn set_policy(&self, policy: Policy) {
-        self.config.lock().unwrap_or_else(|e| e.into_inner()).policy = policy;
+        self.end.settings.set_policy(policy);
     }
 
-    /// Who reads what is sent from here on.
+    /// Who reads what is sent from here on, which [`Policy::Auto`] takes into account.
     pub fn set_reader(&self, reader: Reader) {
-        self.config.lock().unwrap_or_else(|e| e.into_inner()).reader = reader;
+        self.end.settings.set_reader(reader);
     }
 
     /// How blocking calls wait from here on.
     pub fn set_wait(&self, wait: Wait) {
-        self.config.lock().unwrap_or_else(|e| e.into_inner()).wait = wait;
+        self.end.settings.set_wait(wait);
     }
 
-    /// Whether calls fail with EAGAIN instead of waiting.
+    /// Whether calls fail with EAGAIN instead of waiting (O_NONBLOCK).
     ///
     /// # Errors
     ///
     /// What ioctl(2) says.
     pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
-        rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(option)
+        rustix::io::ioctl_fionbio(&self.end.fd, nonblocking).map_err(option)?;
+        self.end.settings.set_nonblocking(nonblocking);
+        if nonblocking { self.reflect() } else { Ok(()) }
     }
 
-    /// Longest wait of a receive (SO_RCVTIMEO).
+    /// Longest wait of a receive (SO_RCVTIMEO); None: for ever.
     ///
     /// # Errors
     ///
     /// EINVAL for a zero duration.
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(option)
+        sockopt::set_socket_timeout(&self.end.fd, sockopt::Timeout::Recv, limit).map_err(option)?;
+        self.end.settings.set_read_timeout(limit);
+        Ok(())
     }
 
-    /// Longest wait of a send (SO_SNDTIMEO).
+    /// Longest wait of a send (SO_SNDTIMEO); None: for ever.
     ///
     /// # Errors
     ///
     /// EINVAL for a zero duration.
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, limit).map_err(option)
+        sockopt::set_socket_timeout(&self.end.fd, sockopt::Timeout::Send, limit).map_err(option)?;
+        self.end.settings.set_write_timeout(limit);
+        Ok(())
     }
 
-    /// Shuts one or both directions down.
+    /// Shuts one or both directions down (shutdown(2)): after `Write` the peer reads what was sent, then the end;
+    /// after `Read` the peer's sends fail with EPIPE, and what is queued here can still be received.
     ///
     /// # Errors
     ///
     /// What shutdown(2) says.
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
-        let how = match how {
+        let kernel = match how {
             Shutdown::Read => rustix::net::Shutdown::Read,
             Shutdown::Write => rustix::net::Shutdown::Write,
             Shutdown::Both => rustix::net::Shutdown::Both,
         };
-        rustix::net::shutdown(&self.fd, how).map_err(|errno| Error::new(Op::Shutdown, errno))
+        rustix::net::shutdown(&self.end.fd, kernel).map_err(|errno| Error::new(Op::Shutdown, errno))?;
+        if how != Shutdown::Read {
+            self.end.send_shut.store(1, Relaxed);
+        }
+        if how != Shutdown::Write
+            && let Some(ring) = self.end.rx_ring.get()
+        {
+            // Release pairs with nothing that matters: a sender that sees it asks the kernel.
+            ring.header().reader.0.shut.store(1, Release);
+            // A sender asleep for room sees no shutdown in poll(2), but that its filler is gone.
+            if let Rx::Ring(rx) = &mut *self.end.rx.lock() {
+                rx.unpark_now(&self.end).map_err(|lie| self.end.lie(Op::Shutdown, lie))?;
+            }
+        }
+        Ok(())
     }
 
-    /// Bytes that a receive could take now (SIOCINQ).
+    /// Bytes that can be received now without waiting (SIOCINQ).
     ///
     /// # Errors
     ///
-    /// What ioctl(2) says.
+    /// What ioctl(2) says; EPROTO.
     pub fn readable_bytes(&self) -> Result<usize> {
-        rustix::io::ioctl_fionread(&self.fd).map(|n| n as usize).map_err(option)
+        let end = &self.end;
+        let mut guard = end.rx.lock();
+        end.decide(&mut guard, Op::Option)?;
+        match &mut *guard {
+            Rx::Ring(rx) => rx.consumer.available(usize::MAX).map_err(|lie| end.lie(Op::Option, lie)),
+            Rx::Switching(switching) => {
+                let queued = control::queued(&end.fd).map_err(option)?;
+                let left = switching.left().map_err(|lie| end.lie(Op::Option, lie))?;
+                let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
+                let in_ring = end.rx_ring.get().map_or(0, waiting_in);
+                Ok(queued.min(left) + in_ring)
+            }
+            Rx::Plain | Rx::Undecided(_) => control::queued(&end.fd).map_err(option),
+        }
     }
 
-    /// Bytes sent that the peer has not received yet.
+    /// Bytes sent that the peer has not received yet (SIOCOUTQ, but in bytes). Over the kernel an upper bound:
+    /// the kernel counts memory, about 768 bytes for one small send.
     ///
     /// # Errors
     ///
     /// What ioctl(2) says.
     pub fn unread_bytes(&self) -> Result<usize> {
-        Ok(0)
+        if self.end.tx_ring.get().is_some() {
+            return Ok(self.end.unread_in_ring() as usize);
+        }
+        onecopy_sys::socket::unread_memory(&self.end.fd).map_err(option)
     }
 
-    /// Bytes of buffer for what is sent, and for what is received.
+    /// Bytes of buffer for what is sent, and for what is received: of the rings, or what SO_SNDBUF and SO_RCVBUF
+    /// say where the kernel carries the direction.
     pub fn capacity(&self) -> (usize, usize) {
-        let send = sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
-        (send, send)
+        let end = &self.end;
+        let kernel = || {
+            end.config.send_buffer.map_or_else(
+                || sockopt::socket_send_buffer_size(&end.fd).unwrap_or(0),
+                |bytes| bytes.saturating_mul(2),
+            )
+        };
+        (
+            end.tx_ring.get().map_or_else(kernel, Ring::capacity),
+            end.rx_ring
+                .get()
+                .map_or_else(|| sockopt::socket_recv_buffer_size(&end.fd).unwrap_or(0), Ring::capacity),
+        )
     }
 
     /// Who is at the other end.
@@ -267,7 +372,7 @@ impl Stream {
     ///
     /// What getsockopt(2) says.
     pub fn peer_cred(&self) -> Result<Credentials> {
-        let cred = sockopt::socket_peercred(&self.fd).map_err(option)?;
+        let cred = sockopt::socket_peercred(&self.end.fd).map_err(option)?;
         Ok(Credentials {
             pid: cred.pid.as_raw_nonzero().get(),
             uid: cred.uid.as_raw(),
@@ -281,7 +386,7 @@ impl Stream {
     ///
     /// What getsockname(2) says.
     pub fn local_name(&self) -> Result<Name> {
-        local_name(&self.fd)
+        local_name(&self.end.fd)
     }
 
     /// The name the peer is bound to.
@@ -290,10 +395,10 @@ impl Stream {
     ///
     /// ENOTCONN when it is not connected.
     pub fn peer_name(&self) -> Result<Name> {
-        let address = rustix::net::getpeername(&self.fd).map_err(option)?;
+        let address = rustix::net::getpeername(&self.end.fd).map_err(option)?;
         Ok(address
             .and_then(|a| SocketAddrUnix::try_from(a).ok())
-            .map_or_else(Name::unnamed, |a| Name::of(&a)))
+            .map_or_else(Name::unnamed, |a| visible_name(&a)))
     }
 
     /// The pending error, once (SO_ERROR).
@@ -302,25 +407,80 @@ impl Stream {
     ///
     /// What getsockopt(2) says.
     pub fn take_error(&self) -> Result<Option<Error>> {
-        let error = sockopt::socket_error(&self.fd).map_err(option)?;
-        Ok(error.err().map(|errno| Error::new(Op::Recv, errno)))
+        let errno = match sockopt::socket_error(&self.end.fd).map_err(option)? {
+            Ok(()) => return Ok(None),
+            Err(errno) => errno,
+        };
+        if errno == Errno::CONNRESET && !self.end.was_reset(&self.end.rx.lock()) {
+            return Ok(None);
+        }
+        Ok(Some(Error::new(Op::Recv, errno)))
     }
 
-    /// Which way the bytes take at this moment.
+    /// Which way the bytes take at this moment. A connection begins over the kernel and is upgraded by its first
+    /// calls, so ask after the first bytes went both ways.
     pub fn path(&self) -> Path {
-        Path { send: Carrier::Kernel, receive: Carrier::Kernel }
+        let carrier = |shared| if shared { Carrier::SharedMemory } else { Carrier::Kernel };
+        Path {
+            send: carrier(self.end.tx_ring.get().is_some()),
+            receive: carrier(matches!(&*self.end.rx.lock(), Rx::Ring(_))),
+        }
     }
 
     /// What this end has done since it was made.
     pub fn stats(&self) -> Stats {
-        *self.stats.lock().unwrap_or_else(|e| e.into_inner())
+        self.end.counters.read()
+    }
+
+    /// From here on the control socket's readiness mirrors the ring's.
+    fn reflect(&self) -> Result<()> {
+        if self.end.mirror.swap(1, Relaxed) == 0
+            && let Rx::Ring(rx) = &mut *self.end.rx.lock()
+        {
+            self.end.mirror_empty(rx)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes that a sender has put into a ring that nobody reads yet.
+fn waiting_in(ring: &Ring) -> usize {
+    use onecopy_sync::atomic::Ordering::Acquire;
+    let head = ring.header().writer.0.head.load(Acquire);
+    usize::try_from(head).unwrap_or(usize::MAX).min(ring.capacity())
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let end = &self.end;
+        // A bell (or a hello) that nobody took would make the kernel tell the peer ECONNRESET although all was
+        // read. In a forked child the queue is somebody else's too.
+        if end.maker == std::process::id()
+            && let Some(mut rx) = end.rx.try_lock()
+        {
+            let _ = end.decide(&mut rx, Op::Recv);
+            if let Rx::Ring(rx) = &mut *rx
+                && rx.consumer.available(1) == Ok(0)
+                && rx.consumer.borrows() == 0
+            {
+                let _ = rx.settle(end);
+            }
+        }
+        if Arc::strong_count(&self.end) > 1 {
+            // Views keep the descriptor; the peer is told all the same.
+            let _ = rustix::net::shutdown(&self.end.fd, rustix::net::Shutdown::Both);
+        }
     }
 }
 
 impl AsFd for Stream {
-    /// The kernel socket, for poll and epoll.
+    /// The control socket, for poll and epoll: POLLIN, POLLOUT, POLLRDHUP and POLLHUP, level and edge. Reading
+    /// or writing it directly breaks the stream. From the first call on, readiness costs a system call on each
+    /// change between empty and not empty.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        // A lie that is found here is told by the next call.
+        let _ = self.reflect();
+        self.end.fd()
     }
 }
 
@@ -375,113 +535,5 @@ impl Write for Stream {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// Room in the peer's buffer.
-#[derive(Debug)]
-pub struct Slot<'a> {
-    stream: &'a Stream,
-    flags: SendFlags,
-    bytes: Vec<u8>,
-    filled: usize,
-}
-
-impl Slot<'_> {
-    /// Bytes of room in all.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether there is no room.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// Bytes filled so far.
-    pub fn filled(&self) -> usize {
-        self.filled
-    }
-
-    /// Copies as many of `bytes` as there is room left for. Returns how many.
-    pub fn write(&mut self, bytes: &[u8]) -> usize {
-        let n = bytes.len().min(self.bytes.len() - self.filled);
-        self.bytes[self.filled..][..n].copy_from_slice(&bytes[..n]);
-        self.filled += n;
-        n
-    }
-
-    /// pread(2) from byte `offset` of `file` into the room left. Returns bytes read, 0 at the end of the file.
-    ///
-    /// # Errors
-    ///
-    /// What pread(2) says.
-    pub fn read_from(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
-        let n = rustix::io::pread(file, &mut self.bytes[self.filled..], offset)?;
-        self.filled += n;
-        Ok(n)
-    }
-
-    /// Publishes what is filled. Returns bytes sent.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::send`].
-    pub fn commit(self) -> Result<usize> {
-        let mut sent = 0;
-        while sent < self.filled {
-            sent += self.stream.send(&self.bytes[sent..self.filled], self.flags)?;
-        }
-        Ok(sent)
-    }
-}
-
-/// Received bytes, where they lie.
-#[derive(Debug)]
-pub struct View {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl View {
-    /// Bytes in view.
-    pub fn len(&self) -> usize {
-        self.bytes.len() - self.start
-    }
-
-    /// Whether nothing is in view: at the end of the stream.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Copies from the front, without giving anything back. Returns bytes copied.
-    pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
-        let n = buffer.len().min(self.len());
-        buffer[..n].copy_from_slice(&self.bytes[self.start..][..n]);
-        n
-    }
-
-    /// writev(2) of what is in view. Returns bytes written; `advance` gives them back.
-    ///
-    /// # Errors
-    ///
-    /// What writev(2) says.
-    pub fn write_to(&self, fd: impl AsFd) -> io::Result<usize> {
-        Ok(rustix::io::write(fd, &self.bytes[self.start..])?)
-    }
-
-    /// sendmsg(2) of what is in view, with MSG_ `flags`. Returns bytes sent; `advance` gives them back.
-    ///
-    /// # Errors
-    ///
-    /// What sendmsg(2) says.
-    pub fn send_to(&self, fd: impl AsFd, flags: i32) -> io::Result<usize> {
-        let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);
-        Ok(rustix::net::send(fd, &self.bytes[self.start..], flags)?)
-    }
-
-    /// Gives the first `count` bytes back to the sender.
-    pub fn advance(&mut self, count: usize) {
-        self.start = (self.start + count).min(self.bytes.len());
     }
 }

@@ -1,11 +1,21 @@
 //! Streams and listeners for tokio.
 
 use crate::{RecvFlags, SendFlags};
+use rustix::fd::AsRawFd;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+/// Registers `socket` with the runtime's epoll.
+#[allow(
+    deprecated,
+    reason = "`new` is deprecated for types whose descriptor may change; ours own one for life"
+)]
+fn register<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::new(socket)
+}
 
 /// A stream in a tokio runtime.
 #[derive(Debug)]
@@ -23,7 +33,7 @@ impl Stream {
     /// Outside of a tokio runtime.
     pub fn new(stream: crate::Stream) -> io::Result<Stream> {
         stream.set_nonblocking(true)?;
-        Ok(Stream(AsyncFd::new(stream)?))
+        Ok(Stream(register(stream)?))
     }
 
     /// Connects to a listener. (Connecting a unix socket waits for nothing but room in the backlog.)
@@ -49,6 +59,22 @@ impl Stream {
         self.0
             .async_io(Interest::READABLE, |stream| Ok(stream.recv_borrowed_with(max, RecvFlags::DONTWAIT)?))
             .await
+    }
+
+    /// Waits for room for `len` bytes (cut to the capacity) and reserves it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::reserve`].
+    pub async fn reserve(&self, len: usize) -> io::Result<crate::Slot<'_>> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            let mut guard = self.0.writable().await?;
+            match self.0.get_ref().reserve_with(len, flags) {
+                Err(error) if error.would_block() => guard.clear_ready(),
+                other => return Ok(other?),
+            }
+        }
     }
 
     /// Waits for room and sends what fits, at least one byte of a non-empty slice.
@@ -119,7 +145,7 @@ impl Listener {
     /// Outside of a tokio runtime.
     pub fn new(listener: crate::Listener) -> io::Result<Listener> {
         listener.set_nonblocking(true)?;
-        Ok(Listener(AsyncFd::new(listener)?))
+        Ok(Listener(register(listener)?))
     }
 
     /// Takes the next connection.

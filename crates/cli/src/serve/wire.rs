@@ -200,7 +200,7 @@ fn account(
     let text: u64 = answer.pieces.iter().filter(|p| matches!(p, Piece::Text(_))).map(Piece::len).sum();
     let sent = (after.sent - before.sent).saturating_sub(text).min(answer.object_bytes());
     counters.body_bytes += if whole { answer.object_bytes() } else { sent };
-    counters.user_copied += (after.user_copied - before.user_copied).saturating_sub(text);
+    counters.user_copied += (after.user_copied() - before.user_copied()).saturating_sub(text);
     counters.user_copied_nt += (after.user_copied_nt - before.user_copied_nt).min(counters.user_copied);
     if stream.path().send == Carrier::Kernel {
         counters.kernel_copied += sent;

@@ -1,0 +1,221 @@
+//! The control socket: the kernel connection that every stream begins as, and keeps for bells, readiness,
+//! shutdown and the peer's death.
+
+use onecopy_sync::clock;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::{self, Errno};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+/// Kernel memory that one byte is charged with (one skb, measured by SIOCOUTQ: 768), rounded up.
+const BELL_MEMORY: usize = 1024;
+/// SO_SNDBUF of a control socket whose bytes are bells only (the kernel doubles it): a quarter of it holds two
+/// bells and is still writable, and a filler stays cheap.
+const BELL_BUFFER: usize = 8192;
+
+static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
+
+/// What lies at the head of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peek {
+    /// At least one byte.
+    Byte,
+    /// Nothing yet.
+    Nothing,
+    /// The peer sends nothing any more, or this end was shut down for receiving.
+    End,
+    /// The pending error (ECONNRESET), which the kernel tells once; or EINTR.
+    Failed(Errno),
+}
+
+/// Looks at the head of the queue, and sleeps until there is something if `wait`.
+pub fn peek(fd: BorrowedFd<'_>, wait: bool) -> Peek {
+    let flags = if wait { RecvFlags::PEEK } else { RecvFlags::PEEK | RecvFlags::DONTWAIT };
+    match rustix::net::recv(fd, &mut [0u8; 1], flags) {
+        Ok((_, 0)) => Peek::End,
+        Ok(_) => Peek::Byte,
+        Err(Errno::AGAIN) => Peek::Nothing,
+        Err(errno) => Peek::Failed(errno),
+    }
+}
+
+/// Rings: one byte.
+///
+/// # Errors
+///
+/// EPIPE when the peer is gone. A full queue is no error: it is readable all the more.
+pub fn ring(fd: BorrowedFd<'_>) -> io::Result<()> {
+    match rustix::net::send(fd, &ZEROES[..1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        Err(Errno::AGAIN) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Takes up to `count` bells or bytes of a filler. Returns how many were there.
+pub fn take(fd: BorrowedFd<'_>, count: usize) -> usize {
+    let mut scratch = [0u8; 8192];
+    let mut taken = 0;
+    while taken < count {
+        let want = (count - taken).min(scratch.len());
+        match rustix::net::recv(fd, &mut scratch[..want], RecvFlags::DONTWAIT) {
+            Ok((_, n)) if n > 0 => taken += n,
+            Err(Errno::INTR) => {}
+            _ => break,
+        }
+    }
+    taken
+}
+
+/// Parks: sends a filler of more than a quarter of SO_SNDBUF, so that POLLOUT goes off, and one byte more.
+/// Returns the size of the filler; None where not even one byte had room, so that POLLOUT is off anyway.
+///
+/// # Errors
+///
+/// EPIPE when the peer is gone.
+pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    if onecopy_sys::socket::unread_memory(fd)? <= 2 * BELL_MEMORY {
+        // Nothing but bells lies in the queue: from here on a small buffer does, and makes fillers cheap.
+        sockopt::set_socket_send_buffer_size(fd, BELL_BUFFER)?;
+    }
+    let mut left = sockopt::socket_send_buffer_size(fd)? / 4 + 1;
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let mut sent = 0;
+    while left > 0 {
+        match rustix::net::send(fd, &ZEROES[..left.min(ZEROES.len())], flags) {
+            Ok(n) => {
+                sent += n;
+                left -= n;
+            }
+            // The queue is as full as it can be: not writable, which is all that was wanted.
+            Err(Errno::AGAIN) => break,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    // One byte more takes the place of a bell that was queued before; without room for it, the filler's own
+    // last byte does.
+    let more = match rustix::net::send(fd, &ZEROES[..1], flags) {
+        Ok(_) => 1,
+        Err(Errno::AGAIN) => 0,
+        Err(errno) => return Err(errno),
+    };
+    Ok((sent + more).checked_sub(1).map(|filler| filler as u32))
+}
+
+/// Whether sending is over: the peer is gone or does not read any more, or this end was shut down. Costs one
+/// system call that moves nothing (net/unix/af_unix.c: the shutdown check comes before the length).
+pub fn cannot_send(fd: BorrowedFd<'_>) -> bool {
+    rustix::net::send(fd, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) == Err(Errno::PIPE)
+}
+
+/// Raises SIGPIPE as send(2) on this socket does when it fails with EPIPE.
+pub fn raise_sigpipe(fd: BorrowedFd<'_>) {
+    let _ = rustix::net::send(fd, &[], SendFlags::DONTWAIT);
+}
+
+/// Waits for `events`, a hang-up or an error, at most `limit`.
+///
+/// # Errors
+///
+/// EAGAIN after `limit`, EINTR on a signal.
+pub fn wait(fd: BorrowedFd<'_>, events: PollFlags, limit: Option<Duration>) -> io::Result<PollFlags> {
+    let timeout = limit.map(|limit| Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    });
+    let mut fds = [PollFd::from_borrowed_fd(fd, events)];
+    match rustix::event::poll(&mut fds, timeout.as_ref())? {
+        0 => Err(Errno::AGAIN),
+        _ => Ok(fds[0].revents()),
+    }
+}
+
+/// Sends `bytes` with `fd` attached, in one piece or not at all.
+///
+/// # Errors
+///
+/// What sendmsg(2) says; EAGAIN when the queue has no room.
+pub fn send_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "the space is for one descriptor");
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)? {
+        n if n == bytes.len() => Ok(()),
+        _ => Err(Errno::MSGSIZE),
+    }
+}
+
+/// What is left of a wait that began at `start` and may last `limit`.
+///
+/// # Errors
+///
+/// EAGAIN when it is over.
+pub fn remaining(start: Instant, limit: Option<Duration>) -> io::Result<Option<Duration>> {
+    match limit {
+        None => Ok(None),
+        Some(limit) => clock::remaining(start, limit).map(Some).ok_or(Errno::AGAIN),
+    }
+}
+
+/// Bytes in the queue (SIOCINQ).
+///
+/// # Errors
+///
+/// What ioctl(2) says.
+pub fn queued(fd: impl AsFd) -> io::Result<usize> {
+    rustix::io::ioctl_fionread(fd).map(|n| n as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    fn pair() -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn writable(fd: &rustix::fd::OwnedFd) -> bool {
+        wait(fd.as_fd(), PollFlags::OUT, Some(Duration::ZERO)).is_ok_and(|r| r.contains(PollFlags::OUT))
+    }
+
+    #[test]
+    fn a_filler_turns_writable_off_and_taking_it_turns_it_on_and_leaves_the_bell() {
+        let (a, b) = pair();
+        ring(a.as_fd()).unwrap();
+        assert!(writable(&a));
+        let filler = park(a.as_fd()).unwrap().unwrap() as usize;
+        assert!(!writable(&a));
+        assert_eq!(queued(&b).unwrap(), 1 + filler + 1);
+        assert_eq!(take(b.as_fd(), filler + 1), filler + 1);
+        assert!(writable(&a));
+        assert_eq!(peek(b.as_fd(), false), Peek::Byte, "the bell stays pending");
+        assert_eq!(take(b.as_fd(), 1), 1);
+        assert_eq!(peek(b.as_fd(), false), Peek::Nothing);
+    }
+
+    #[test]
+    fn two_bells_leave_it_writable_even_after_the_buffer_shrank() {
+        let (a, b) = pair();
+        let filler = park(a.as_fd()).unwrap().unwrap() as usize;
+        assert_eq!(take(b.as_fd(), filler + 1), filler + 1);
+        ring(a.as_fd()).unwrap();
+        ring(a.as_fd()).unwrap();
+        assert!(writable(&a));
+    }
+
+    #[test]
+    fn a_dead_peer_is_told_without_moving_a_byte() {
+        let (a, b) = pair();
+        assert!(!cannot_send(a.as_fd()));
+        assert_eq!(peek(b.as_fd(), false), Peek::Nothing);
+        drop(b);
+        assert!(cannot_send(a.as_fd()));
+        assert_eq!(peek(a.as_fd(), false), Peek::End);
+    }
+}

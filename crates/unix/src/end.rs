@@ -1,0 +1,214 @@
+//! One end of a connection: what its two directions share.
+//!
+//! # Locks, in the order in which they are taken
+//!
+//! | lock | guards | held while sleeping |
+//! |---|---|---|
+//! | `rx` | the receiving side: what state it is in, positions, borrows | never |
+//! | `tx` | the sending side: whole sends and reservations, so that they never interleave | yes |
+//! | `offer` | the peer's ring, from when its hello is read until the sender switches to it | never |
+//!
+//! A receiver only ever *tries* `tx`: a sender asleep for want of room must not stop receiving.
+
+use crate::config::Config;
+use crate::control;
+use crate::rx::Rx;
+use crate::stats::Counters;
+use crate::tx::Tx;
+use crate::upgrade::Offer;
+use crate::{Error, Op, Policy, Reader, Wait};
+use onecopy_ring::{Lie, Ring};
+use onecopy_sync::Mutex;
+use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// What may be changed while the socket is in use. Relaxed everywhere: a setting takes effect "from here on"
+/// in the thread that set it, and soon in others.
+#[derive(Debug, Default)]
+pub struct Settings {
+    policy: AtomicU32,
+    reader: AtomicU32,
+    wait: AtomicU32,
+    nonblocking: AtomicU32,
+    /// Nanoseconds, 0 for none.
+    read_timeout: AtomicU64,
+    write_timeout: AtomicU64,
+}
+
+const POLICIES: [Policy; 3] = [Policy::Cached, Policy::NonTemporal, Policy::Auto];
+const READERS: [Reader; 4] = [Reader::SameCore, Reader::OtherCore, Reader::NoCpu, Reader::Unknown];
+const WAITS: [Wait; 3] = [Wait::Adaptive, Wait::Block, Wait::Spin];
+
+fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
+    all.iter().position(|other| other == one).unwrap_or(0) as u32
+}
+
+impl Settings {
+    fn new(config: &Config) -> Settings {
+        let settings = Settings::default();
+        settings.set_policy(config.policy);
+        settings.set_reader(config.reader);
+        settings.set_wait(config.wait);
+        settings
+    }
+
+    pub fn policy(&self) -> Policy {
+        POLICIES[self.policy.load(Relaxed) as usize]
+    }
+
+    pub fn set_policy(&self, policy: Policy) {
+        self.policy.store(position(&POLICIES, &policy), Relaxed);
+    }
+
+    pub fn reader(&self) -> Reader {
+        READERS[self.reader.load(Relaxed) as usize]
+    }
+
+    pub fn set_reader(&self, reader: Reader) {
+        self.reader.store(position(&READERS, &reader), Relaxed);
+    }
+
+    pub fn wait(&self) -> Wait {
+        WAITS[self.wait.load(Relaxed) as usize]
+    }
+
+    pub fn set_wait(&self, wait: Wait) {
+        self.wait.store(position(&WAITS, &wait), Relaxed);
+    }
+
+    pub fn nonblocking(&self) -> bool {
+        self.nonblocking.load(Relaxed) != 0
+    }
+
+    pub fn set_nonblocking(&self, on: bool) {
+        self.nonblocking.store(u32::from(on), Relaxed);
+    }
+
+    pub fn read_timeout(&self) -> Option<Duration> {
+        duration(self.read_timeout.load(Relaxed))
+    }
+
+    pub fn set_read_timeout(&self, limit: Option<Duration>) {
+        self.read_timeout.store(nanoseconds(limit), Relaxed);
+    }
+
+    pub fn write_timeout(&self) -> Option<Duration> {
+        duration(self.write_timeout.load(Relaxed))
+    }
+
+    pub fn set_write_timeout(&self, limit: Option<Duration>) {
+        self.write_timeout.store(nanoseconds(limit), Relaxed);
+    }
+}
+
+fn duration(nanoseconds: u64) -> Option<Duration> {
+    (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds))
+}
+
+fn nanoseconds(limit: Option<Duration>) -> u64 {
+    limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1))
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct End {
+    pub fd: OwnedFd,
+    pub rx: Mutex<Rx>,
+    pub tx: Mutex<Tx>,
+    pub offer: Mutex<Option<Offer>>,
+    /// 1 while `offer` holds one.
+    pub offered: AtomicU32,
+    /// 1 while a client does not know yet whether the server is capable.
+    pub undecided: AtomicU32,
+    /// The ring that this end receives from, once the peer sends into it or may.
+    pub rx_ring: OnceLock<Ring>,
+    /// The ring that this end sends into, once it does.
+    pub tx_ring: OnceLock<Ring>,
+    pub config: Config,
+    pub settings: Settings,
+    pub counters: Counters,
+    /// 1 once somebody may poll the control socket, whose readiness must then mirror the ring.
+    pub mirror: AtomicU32,
+    /// 1 once this end was shut down for sending.
+    pub send_shut: AtomicU32,
+    /// 1 once the peer was caught lying.
+    broken: AtomicU32,
+    /// Who made it: a forked child that drops its copy must leave the queue alone.
+    pub maker: u32,
+}
+
+impl End {
+    pub fn new(fd: OwnedFd, config: &Config, rx: Rx, tx: Tx) -> End {
+        let undecided = u32::from(matches!(rx, Rx::Undecided(_)));
+        End {
+            fd,
+            rx: Mutex::new(rx),
+            tx: Mutex::new(tx),
+            offer: Mutex::new(None),
+            offered: AtomicU32::new(0),
+            undecided: AtomicU32::new(undecided),
+            rx_ring: OnceLock::new(),
+            tx_ring: OnceLock::new(),
+            config: *config,
+            settings: Settings::new(config),
+            counters: Counters::default(),
+            mirror: AtomicU32::new(0),
+            send_shut: AtomicU32::new(0),
+            broken: AtomicU32::new(0),
+            maker: std::process::id(),
+        }
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The peer lied: this connection is over, in both directions, and for the peer too.
+    #[cold]
+    pub fn lie(&self, op: Op, lie: Lie) -> Error {
+        self.counters.protocol_errors.add(1);
+        self.broken.store(1, Relaxed);
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+        Error::new(op, Errno::PROTO).because(match lie {
+            Lie::Head { .. } => "the peer published an impossible amount of data; this connection is lost",
+            Lie::Tail { .. } => "the peer gave back an impossible amount of room; this connection is lost",
+            Lie::Filler(_) => "the peer parked an impossible filler; this connection is lost",
+            Lie::Bells => "the peer rings bells for nothing; this connection is lost",
+            Lie::Switch { .. } => "the peer switched to shared memory in the past; this connection is lost",
+        })
+    }
+
+    /// As [`End::lie`], for a hello that cannot be.
+    #[cold]
+    pub fn bad_hello(&self, op: Op, why: &'static str) -> Error {
+        self.counters.protocol_errors.add(1);
+        self.broken.store(1, Relaxed);
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+        Error::new(op, Errno::PROTO).because(why)
+    }
+
+    #[inline]
+    pub fn check(&self, op: Op) -> Result<(), Error> {
+        if self.broken.load(Relaxed) != 0 { Err(Error::new(op, Errno::PROTO)) } else { Ok(()) }
+    }
+
+    /// Bytes in the ring that the peer has not given back. 0 where nothing goes through a ring.
+    pub fn unread_in_ring(&self) -> u64 {
+        use onecopy_sync::atomic::Ordering::Acquire;
+        self.tx_ring.get().map_or(0, |ring| {
+            let header = ring.header();
+            // Acquire on both: the answer is never older than what this thread saw happen before.
+            let tail = header.reader.0.tail.load(Acquire);
+            header.writer.0.head.load(Acquire).saturating_sub(tail).min(ring.capacity() as u64)
+        })
+    }
+
+    /// Rings the peer's bell.
+    pub fn ring_bell(&self) -> rustix::io::Result<()> {
+        self.counters.bells.add_exclusive(1);
+        control::ring(self.fd())
+    }
+}

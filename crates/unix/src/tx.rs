@@ -1,0 +1,371 @@
+//! The sending side: straight into the peer's ring, whole sends one after the other, and sleeping for room.
+
+use crate::control;
+use crate::end::End;
+use crate::rx::chunk;
+use crate::{Error, Op, Policy, Result, SendFlags, Wait};
+use onecopy_copy::{Hint, Store};
+use onecopy_ring::{Lie, Producer};
+use onecopy_sync::MutexGuard;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sync::clock::coarse_ms;
+use onecopy_sync::spin::{self, Adaptive};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+/// What the sending side is at.
+#[derive(Debug)]
+pub enum Tx {
+    /// Over the kernel.
+    Kernel {
+        /// Bytes of the stream sent so far.
+        sent: u64,
+    },
+    /// Through the peer's ring.
+    Ring(TxRing),
+}
+
+/// Through the peer's ring.
+#[derive(Debug)]
+pub struct TxRing {
+    pub producer: Producer,
+    spin: Adaptive,
+    /// When it was last seen that the peer lives, in coarse milliseconds.
+    checked: u64,
+}
+
+/// How long a sender with room may believe that the peer lives: a killed one is noticed within twice this.
+const CHECK_MS: u64 = 40;
+/// Longest sleep for room before the peer is looked at again, for shutdowns made behind our back.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+/// Longest piece sent over the kernel before it is looked whether the ring is there.
+const KERNEL_PIECE: usize = 64 << 10;
+
+impl Tx {
+    pub fn ring(producer: Producer) -> Tx {
+        Tx::Ring(TxRing { producer, spin: Adaptive::default(), checked: coarse_ms() })
+    }
+}
+
+impl TxRing {
+    /// Room that wakes a sender for the ring as a whole: a quarter.
+    fn low_water(&self) -> usize {
+        self.producer.ring().capacity() / 4
+    }
+}
+
+/// The parts of a vectored send that are not sent yet.
+struct Cursor<'a, 'b> {
+    slices: &'a [IoSlice<'b>],
+    /// Bytes of the first slice that are done.
+    done: usize,
+    left: usize,
+}
+
+impl<'a, 'b> Cursor<'a, 'b> {
+    fn new(slices: &'a [IoSlice<'b>]) -> Self {
+        Cursor { slices, done: 0, left: slices.iter().map(|slice| slice.len()).sum() }
+    }
+
+    /// The next at most `max` bytes that lie together. Never empty while something is left.
+    fn next(&mut self, max: usize) -> &'a [u8] {
+        while let Some(first) = self.slices.first() {
+            let rest = &first[self.done..];
+            if rest.is_empty() {
+                self.slices = &self.slices[1..];
+                self.done = 0;
+                continue;
+            }
+            let n = rest.len().min(max);
+            self.done += n;
+            self.left -= n;
+            return &rest[..n];
+        }
+        &[]
+    }
+
+    /// The next at most `max` bytes, in pieces, for one system call. Does not move on.
+    fn pieces(&self, max: usize) -> Vec<IoSlice<'a>> {
+        let mut left = max;
+        let mut pieces = Vec::new();
+        for (i, slice) in self.slices.iter().enumerate().take(1024) {
+            let rest = if i == 0 { &slice[self.done..] } else { &slice[..] };
+            if left == 0 {
+                break;
+            }
+            let n = rest.len().min(left);
+            left -= n;
+            // The slice behind an `&'a IoSlice` lives for 'a.
+            pieces.push(IoSlice::new(&rest[..n]));
+        }
+        pieces
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            count -= self.next(count).len();
+        }
+    }
+}
+
+impl End {
+    fn dontwait(&self, flags: SendFlags) -> bool {
+        flags.contains(SendFlags::DONTWAIT) || self.settings.nonblocking()
+    }
+
+    /// Takes the sending side, on the newest way there is.
+    pub fn lock_tx(&self, flags: SendFlags) -> Result<MutexGuard<'_, Tx>> {
+        let error = |errno| Error::new(Op::Send, errno);
+        self.check(Op::Send)?;
+        // A client that only sends would never see the server's hello otherwise.
+        if self.undecided.load(Relaxed) != 0
+            && let Some(mut rx) = self.rx.try_lock()
+        {
+            self.decide(&mut rx, Op::Send)?;
+        }
+        let mut tx = match self.tx.try_lock() {
+            Some(tx) => tx,
+            None if self.dontwait(flags) => return Err(error(Errno::AGAIN)),
+            None => match self.settings.write_timeout() {
+                Some(limit) => self.tx.lock_for(limit).ok_or(error(Errno::AGAIN))?,
+                None => self.tx.lock(),
+            },
+        };
+        self.adopt(&mut tx);
+        Ok(tx)
+    }
+
+    /// How copies into the ring are made.
+    pub fn hint(&self, flags: SendFlags, footprint: usize) -> Hint {
+        let policy =
+            if flags.contains(SendFlags::NTCOPY) { Policy::NonTemporal } else { self.settings.policy() };
+        Hint { policy, footprint, reader: self.settings.reader() }
+    }
+
+    /// Sends the slices one after the other.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EPIPE, EINTR, EPROTO; where something was sent before, its length instead.
+    pub fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        let mut cursor = Cursor::new(slices);
+        let total = cursor.left;
+        let result = self.lock_tx(flags).and_then(|mut tx| self.send_locked(&mut tx, &mut cursor, flags));
+        let sent = total - cursor.left;
+        self.finish(result, sent, flags)
+    }
+
+    /// What a send returns: a count if anything was sent, else the error; with SIGPIPE where send(2) raises it.
+    pub fn finish(&self, result: Result<()>, sent: usize, flags: SendFlags) -> Result<usize> {
+        match result {
+            Err(error) if sent == 0 => {
+                if error.raw_os_error() == Errno::PIPE.raw_os_error() && !flags.contains(SendFlags::NOSIGNAL)
+                {
+                    control::raise_sigpipe(self.fd());
+                }
+                Err(error)
+            }
+            _ => Ok(sent),
+        }
+    }
+
+    fn send_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        if cursor.left == 0 {
+            // Nothing is queued, but a dead peer is told.
+            return if control::cannot_send(self.fd()) {
+                Err(Error::new(Op::Send, Errno::PIPE))
+            } else {
+                Ok(())
+            };
+        }
+        while let Tx::Kernel { sent } = tx {
+            let n = self.send_kernel(cursor, flags)?;
+            *sent += n as u64;
+            if cursor.left == 0 {
+                return Ok(());
+            }
+            self.adopt(tx);
+        }
+        let Tx::Ring(ring) = tx else { return Ok(()) };
+        self.send_ring(ring, cursor, flags)
+    }
+
+    fn send_kernel(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<usize> {
+        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
+        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
+        // Where the ring may come at any moment, a long send is cut, so that its rest can go there.
+        let may_switch = self.undecided.load(Relaxed) != 0 || self.rx_ring.get().is_some();
+        let pieces = cursor.pieces(if may_switch { KERNEL_PIECE } else { usize::MAX });
+        let n = rustix::net::sendmsg(&self.fd, &pieces, &mut Default::default(), kernel)
+            .map_err(|errno| Error::new(Op::Send, errno))?;
+        cursor.advance(n);
+        self.counters.sent.add_exclusive(n);
+        self.counters.kernel_copied.add_exclusive(n);
+        Ok(n)
+    }
+
+    fn send_ring(&self, ring: &mut TxRing, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        let capacity = ring.producer.ring().capacity();
+        let chunk = chunk(capacity);
+        let hint = self.hint(flags, capacity);
+        let mut start = None;
+        while cursor.left > 0 {
+            let want = cursor.left.min(chunk);
+            let room = self.room(ring, want, 1, flags, &mut start)?;
+            let n = room.min(want);
+            let mut at = 0;
+            while at < n {
+                let piece = cursor.next(n - at);
+                let store = ring.producer.copy_in(at, piece, hint);
+                if store == Store::NonTemporal {
+                    self.counters.user_copied_nt.add_exclusive(piece.len());
+                }
+                at += piece.len();
+            }
+            self.counters.user_copied_in.add_exclusive(n);
+            self.publish(ring, n)?;
+        }
+        Ok(())
+    }
+
+    /// Publishes `len` bytes that lie in the ring.
+    #[inline]
+    pub fn publish(&self, ring: &mut TxRing, len: usize) -> Result<()> {
+        self.counters.sent.add_exclusive(len);
+        if ring.producer.publish(len) {
+            self.ring_bell().map_err(|errno| Error::new(Op::Send, errno))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for room: at least `least` bytes, and looks for `want`. Returns bytes of room.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EPIPE, EINTR, EPROTO.
+    pub fn room(
+        &self,
+        ring: &mut TxRing,
+        want: usize,
+        least: usize,
+        flags: SendFlags,
+        start: &mut Option<Instant>,
+    ) -> Result<usize> {
+        let error = |errno| Error::new(Op::Send, errno);
+        let lie = |lie: Lie| self.lie(Op::Send, lie);
+        self.check_peer(ring)?;
+        let room = ring.producer.room(want).map_err(lie)?;
+        if room >= least {
+            return Ok(room);
+        }
+        if self.dontwait(flags) {
+            // From here on the socket is not writable until there is room.
+            let wanted = least.max(ring.low_water());
+            self.park(ring, wanted)?;
+            let room = ring.producer.room(want).map_err(lie)?;
+            return if room >= least { Ok(room) } else { Err(error(Errno::AGAIN)) };
+        }
+        self.sleep_for_room(ring, want, least, start)
+    }
+
+    #[cold]
+    fn sleep_for_room(
+        &self,
+        ring: &mut TxRing,
+        want: usize,
+        least: usize,
+        start: &mut Option<Instant>,
+    ) -> Result<usize> {
+        let error = |errno| Error::new(Op::Send, errno);
+        let lie = |lie: Lie| self.lie(Op::Send, lie);
+        let limit = self.settings.write_timeout();
+        // A little room is not worth a wake-up.
+        let wanted = least.max(ring.low_water().min(want));
+        let began = *start.get_or_insert_with(Instant::now);
+        let mut slept = false;
+        loop {
+            let budget = match self.settings.wait() {
+                Wait::Block => 0,
+                Wait::Spin => 1_000_000,
+                Wait::Adaptive if slept => 0,
+                Wait::Adaptive => ring.spin.budget(),
+            };
+            if budget > 0 {
+                let producer = &mut ring.producer;
+                // A lie ends the spin too, and is found by the look below.
+                let spun = spin::until(budget, || producer.room(wanted).map_or(true, |room| room >= wanted));
+                if let Ok(took) = spun {
+                    ring.spin.learn(took);
+                    self.counters.spins.add_exclusive(1);
+                }
+            }
+            self.check_peer(ring)?;
+            let room = ring.producer.room(want).map_err(lie)?;
+            if room >= least {
+                return Ok(room);
+            }
+            let left = control::remaining(began, limit).map_err(error)?;
+            if self.settings.wait() == Wait::Spin {
+                continue;
+            }
+            let asleep = Instant::now();
+            self.park(ring, least.max(ring.low_water()))?;
+            let room = ring.producer.room(want).map_err(lie)?;
+            if room >= least {
+                return Ok(room);
+            }
+            self.counters.sleeps.add(1);
+            slept = true;
+            let nap = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
+            match control::wait(self.fd(), PollFlags::OUT, Some(nap)) {
+                Ok(_) => ring.spin.learn(asleep.elapsed()),
+                Err(Errno::AGAIN) => {}
+                Err(errno) => return Err(error(errno)),
+            }
+            ring.checked = 0;
+        }
+    }
+
+    /// Parks a filler, if none is there: POLLOUT is off until the receiver has `wanted` bytes of room.
+    fn park(&self, ring: &mut TxRing, wanted: usize) -> Result<()> {
+        let header = ring.producer.header();
+        if header.is_parked() {
+            // Still there from before, perhaps for another wish: it is taken when that is met.
+            header.want(wanted);
+            return Ok(());
+        }
+        header.begin_parking(wanted);
+        match control::park(self.fd()) {
+            Ok(Some(filler)) => {
+                self.counters.fillers.add_exclusive(1);
+                ring.producer.header().parked(filler);
+                Ok(())
+            }
+            Ok(None) => {
+                ring.producer.header().cancel_parking();
+                Ok(())
+            }
+            Err(errno) => {
+                ring.producer.header().cancel_parking();
+                Err(Error::new(Op::Send, errno))
+            }
+        }
+    }
+
+    /// Whether the peer still reads, asked of the kernel now and then.
+    #[inline]
+    pub fn check_peer(&self, ring: &mut TxRing) -> Result<()> {
+        let shut = ring.producer.header().reader.0.shut.load(Relaxed) != 0;
+        let now = coarse_ms();
+        if shut || self.send_shut.load(Relaxed) != 0 || now.wrapping_sub(ring.checked) >= CHECK_MS {
+            ring.checked = now;
+            if control::cannot_send(self.fd()) {
+                self.check(Op::Send)?;
+                return Err(Error::new(Op::Send, Errno::PIPE));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! How a kernel connection becomes a shared-memory one, in place.
+//!
+//! 1. A capable client binds itself to an abstract name `onecopy-1-<nonce>-<send buffer>` before it connects. An
+//!    incapable server does not care; a capable one sees it at accept.
+//! 2. A capable server sends a [`Hello`] with the nonce and the memfd of *its* ring, before anything else.
+//! 3. The client finds it at the head of what it receives (anything else there: a plain server), and before its
+//!    next send notes in the server's ring how many bytes it has sent over the kernel, sends its own hello with
+//!    the memfd of its ring, and from then on sends through the server's ring.
+//! 4. The server finds that hello after exactly so many bytes, notes in the client's ring how many bytes *it* has
+//!    sent over the kernel since its hello, and from then on sends through the client's ring.
+//!
+//! So each direction switches at an exact byte ([`WriterLine::switch_at`]), nobody ever waits for the other to
+//! take part, and either may stay silent, or plain, for ever. A receiver asks how many bytes the kernel holds
+//! *before* it reads `switch_at`: bytes that it was told of without a switch are bytes of the stream.
+//!
+//! [`WriterLine::switch_at`]: onecopy_ring::header::WriterLine
+
+use crate::config::Config;
+use crate::end::End;
+use crate::rx::{Rx, Switching};
+use crate::tx::Tx;
+use crate::{Error, Op, Result, control};
+use onecopy_ring::{Consumer, Producer, Ring, round_capacity};
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketAddrUnix, sockopt};
+use std::io::IoSliceMut;
+
+/// Version of the layout and of the upgrade. A peer of another version is plain to us, and we to it.
+pub const VERSION: u8 = 1;
+/// Bytes of a hello on the wire.
+pub const HELLO_LEN: usize = 64;
+/// Default data room of a ring in bytes.
+pub const DEFAULT_BUFFER: usize = 256 << 10;
+
+const MAGIC: [u8; 8] = *b"onecopy\x01";
+const PREFIX: &str = "onecopy-1-";
+
+/// What names one upgrade: guessed by nobody who has not seen the client's address.
+pub type Nonce = [u8; 16];
+
+/// What a client tells by the name it is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invitation {
+    /// To be repeated in both hellos.
+    pub nonce: Nonce,
+    /// Bytes of send buffer that the client asked for, doubled; 0 for none in particular.
+    pub send_buffer: u64,
+}
+
+impl Invitation {
+    fn new(config: &Config) -> rustix::io::Result<Invitation> {
+        let mut nonce = Nonce::default();
+        if rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())? != nonce.len() {
+            return Err(Errno::IO);
+        }
+        Ok(Invitation { nonce, send_buffer: wish(config.send_buffer) as u64 })
+    }
+
+    fn name(&self) -> String {
+        let nonce = self.nonce.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        format!("{PREFIX}{nonce}-{:x}", self.send_buffer)
+    }
+
+    /// The invitation in a peer's abstract name, if it is one.
+    pub fn parse(name: &[u8]) -> Option<Invitation> {
+        let rest = std::str::from_utf8(name).ok()?.strip_prefix(PREFIX)?;
+        let (hex, buffer) = rest.split_once('-')?;
+        if hex.len() != 32 || !hex.is_ascii() {
+            return None;
+        }
+        let mut nonce = Nonce::default();
+        for (byte, digits) in nonce.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
+            *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
+        }
+        Some(Invitation { nonce, send_buffer: u64::from_str_radix(buffer, 16).ok()? })
+    }
+}
+
+/// What travels with the memfd of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The client's.
+    pub nonce: Nonce,
+    /// Bytes of data room in the ring whose memfd is attached.
+    pub capacity: u64,
+    /// Bytes of send buffer that this side asked for, doubled; 0 for none in particular.
+    pub send_buffer: u64,
+}
+
+impl Hello {
+    /// On the wire: magic and version, nonce, capacity, send buffer (little-endian), zeroes.
+    pub fn encode(&self) -> [u8; HELLO_LEN] {
+        let mut wire = [0; HELLO_LEN];
+        wire[..8].copy_from_slice(&MAGIC);
+        wire[8..24].copy_from_slice(&self.nonce);
+        wire[24..32].copy_from_slice(&self.capacity.to_le_bytes());
+        wire[32..40].copy_from_slice(&self.send_buffer.to_le_bytes());
+        wire
+    }
+
+    /// The hello in `wire`, if it is one.
+    pub fn decode(wire: &[u8]) -> Option<Hello> {
+        let wire: &[u8; HELLO_LEN] = wire.try_into().ok()?;
+        if wire[..8] != MAGIC {
+            return None;
+        }
+        let number = |at: usize| wire[at..at + 8].try_into().map(u64::from_le_bytes);
+        Some(Hello {
+            nonce: wire[8..24].try_into().ok()?,
+            capacity: number(24).ok()?,
+            send_buffer: number(32).ok()?,
+        })
+    }
+}
+
+/// The peer's ring, and what must still be sent before this end may send into it.
+#[derive(Debug)]
+pub struct Offer {
+    ring: Ring,
+    /// A client's answer: its hello and the memfd of its ring.
+    answer: Option<(Hello, OwnedFd)>,
+}
+
+/// What a buffer size that was asked for becomes: doubled, as Linux does (socket(7), SO_SNDBUF); 0 stays 0.
+fn wish(bytes: Option<usize>) -> usize {
+    bytes.map_or(0, |bytes| bytes.saturating_mul(2))
+}
+
+/// Data room of a ring: the larger of what its receiver and its sender asked for.
+pub fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
+    let peer_send = usize::try_from(peer_send).unwrap_or(usize::MAX);
+    let asked = wish(receive).max(peer_send);
+    round_capacity(if asked == 0 { DEFAULT_BUFFER } else { asked }, max_ring)
+}
+
+/// Client, before it connects: binds `socket` to an invitation.
+pub fn invite(socket: BorrowedFd<'_>, config: &Config) -> rustix::io::Result<Invitation> {
+    let invitation = Invitation::new(config)?;
+    rustix::net::bind(socket, &SocketAddrUnix::new_abstract_name(invitation.name().as_bytes())?)?;
+    Ok(invitation)
+}
+
+/// Server, at accept: answers an invitation with its ring. The stream's receiving side.
+pub fn welcome(
+    socket: BorrowedFd<'_>,
+    invitation: &Invitation,
+    config: &Config,
+) -> rustix::io::Result<(Switching, Ring)> {
+    let capacity = capacity(config.receive_buffer, invitation.send_buffer, config.max_ring);
+    let (ring, memfd) = Ring::create(capacity)?;
+    let hello = Hello {
+        nonce: invitation.nonce,
+        capacity: capacity as u64,
+        send_buffer: wish(config.send_buffer) as u64,
+    };
+    control::send_fd(socket, &hello.encode(), memfd.as_fd())?;
+    Ok((Switching::new(ring.clone(), Some(invitation.nonce)), ring))
+}
+
+impl End {
+    /// Client: looks, without waiting, whether a hello is the first thing that came.
+    pub fn decide(&self, rx: &mut Rx, op: Op) -> Result<()> {
+        let Rx::Undecided(nonce) = *rx else { return Ok(()) };
+        let mut first = [0u8; HELLO_LEN];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let n = match rustix::net::recv(&self.fd, &mut first, flags) {
+            Ok((_, n)) => n,
+            // Nothing yet; or an error, which is for whoever receives and decides nothing.
+            Err(_) => return Ok(()),
+        };
+        if Hello::decode(&first[..n]).is_none_or(|hello| hello.nonce != nonce) {
+            // Something else came first, or the end: a plain server.
+            self.undecided.store(0, Relaxed);
+            self.counters.fallbacks.add(1);
+            *rx = Rx::Plain;
+            return Ok(());
+        }
+        let (hello, ring) = self.take_ring(op, nonce)?;
+        self.undecided.store(0, Relaxed);
+        let capacity = capacity(self.config.receive_buffer, hello.send_buffer, self.config.max_ring);
+        let Ok((mine, memfd)) = Ring::create(capacity) else {
+            // No memory of our own to offer. The server waits for nothing, and the kernel carries on.
+            self.counters.fallbacks.add(1);
+            *rx = Rx::Plain;
+            return Ok(());
+        };
+        let _ = self.rx_ring.set(mine.clone());
+        let send_buffer = wish(self.config.send_buffer) as u64;
+        let answer = Hello { nonce, capacity: capacity as u64, send_buffer };
+        *rx = Rx::Switching(Switching::new(mine, None));
+        self.offer(Offer { ring, answer: Some((answer, memfd)) });
+        Ok(())
+    }
+
+    /// Server: the client's hello is next in the queue, and its ring bytes go through `mine` from here on.
+    pub fn accept_answer(&self, op: Op, nonce: Nonce, mine: Ring) -> Result<Rx> {
+        let (_, ring) = self.take_ring(op, nonce)?;
+        self.offer(Offer { ring, answer: None });
+        Ok(Rx::ring(Consumer::new(mine)))
+    }
+
+    /// Takes a hello off the queue, checks it and maps the ring that came with it.
+    fn take_ring(&self, op: Op, nonce: Nonce) -> Result<(Hello, Ring)> {
+        let (hello, memfd) = self.take_hello(op)?;
+        if hello.nonce != nonce {
+            return Err(self.bad_hello(op, "the peer's hello has the wrong nonce; this connection is lost"));
+        }
+        let capacity = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
+        if capacity > self.config.max_ring.max(onecopy_ring::MIN_CAPACITY) {
+            return Err(self.bad_hello(op, "the peer's ring is larger than max_ring; raise Config::max_ring"));
+        }
+        let ring = Ring::open(&memfd, capacity).map_err(|_| {
+            self.bad_hello(op, "the peer's ring is no sealed memfd of the announced size; connection lost")
+        })?;
+        Ok((hello, ring))
+    }
+
+    /// Offers the peer's ring to the sending side, which switches at once if it is free, else before its next
+    /// bytes.
+    fn offer(&self, offer: Offer) {
+        *self.offer.lock() = Some(offer);
+        self.offered.store(1, Release);
+        if let Some(mut tx) = self.tx.try_lock() {
+            self.adopt(&mut tx);
+        }
+    }
+
+    fn take_hello(&self, op: Op) -> Result<(Hello, OwnedFd)> {
+        use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage};
+        let mut wire = [0u8; HELLO_LEN];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut iov = [IoSliceMut::new(&mut wire)];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let n = rustix::net::recvmsg(&self.fd, &mut iov, &mut control, flags)
+            .map_err(|errno| Error::new(op, errno))?
+            .bytes;
+        // Dropping what is drained closes every descriptor that was not asked for.
+        let mut fds = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let memfd = fds.next().and_then(|mut fds| {
+            let first = fds.next();
+            fds.for_each(drop);
+            first
+        });
+        drop(fds);
+        match (Hello::decode(&wire[..n]), memfd) {
+            (Some(hello), Some(memfd)) => Ok((hello, memfd)),
+            _ => Err(self.bad_hello(op, "the peer's hello is garbled or has no memfd; connection lost")),
+        }
+    }
+
+    /// Switches the sending side to the offered ring.
+    pub fn adopt(&self, tx: &mut Tx) {
+        if self.offered.load(Relaxed) == 0 {
+            return;
+        }
+        let Tx::Kernel { sent } = *tx else { return };
+        // Bells must have room behind what the peer has not yet received over the kernel.
+        let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(usize::MAX);
+        let buffer = sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
+        if unread > buffer / 2 {
+            return;
+        }
+        let mut slot = self.offer.lock();
+        let Some(offer) = slot.take() else { return };
+        let switch_at = &offer.ring.header().writer.0.switch_at;
+        // Release: the count is there before the hello (and before the first byte in the ring) is.
+        switch_at.store(sent + 1, Release);
+        if let Some((hello, memfd)) = &offer.answer {
+            match control::send_fd(self.fd(), &hello.encode(), memfd.as_fd()) {
+                Ok(()) => {}
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    // Nothing was sent: the peer cannot have acted on the count. Again before the next send.
+                    switch_at.store(0, Release);
+                    *slot = Some(offer);
+                    return;
+                }
+                Err(errno) => {
+                    // The peer is gone, and the send that follows says so; or too many descriptors are in
+                    // flight, say, and the kernel carries on.
+                    switch_at.store(0, Release);
+                    self.offered.store(0, Relaxed);
+                    self.counters.fallbacks.add(usize::from(errno != Errno::PIPE));
+                    return;
+                }
+            }
+        }
+        self.offered.store(0, Relaxed);
+        let _ = self.tx_ring.set(offer.ring.clone());
+        *tx = Tx::ring(Producer::new(offer.ring));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn invitations_and_hellos_come_back_as_they_went() {
+        let invitation = Invitation { nonce: *b"0123456789abcdef", send_buffer: 0x1234 };
+        assert_eq!(Invitation::parse(invitation.name().as_bytes()), Some(invitation));
+        let hello = Hello { nonce: invitation.nonce, capacity: 4096, send_buffer: 1 };
+        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+    }
+
+    #[test]
+    fn garbage_is_neither() {
+        for name in ["", "onecopy-1-", "onecopy-1-00-1", "onecopy-2-30313233343536373839616263646566-1"] {
+            assert_eq!(Invitation::parse(name.as_bytes()), None, "{name}");
+        }
+        assert_eq!(Invitation::parse("onecopy-1-3031323334353637383961626364656\u{e9}-1".as_bytes()), None);
+        assert_eq!(Hello::decode(&[0; HELLO_LEN]), None);
+        assert_eq!(Hello::decode(b"onecopy\x01"), None);
+    }
+
+    #[test]
+    fn the_larger_wish_counts() {
+        assert_eq!(capacity(None, 0, 1 << 30), DEFAULT_BUFFER);
+        assert_eq!(capacity(Some(8000), 0, 1 << 30), 16_000);
+        assert_eq!(capacity(Some(8000), 64_000, 1 << 30), 64_000);
+        assert_eq!(capacity(Some(8000), u64::MAX, 1 << 20), 1 << 20);
+    }
+}

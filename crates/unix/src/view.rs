@@ -1,0 +1,175 @@
+//! Received bytes, where they lie.
+
+use crate::end::End;
+use crate::rx::{Ready, Rx, Waiting};
+use crate::{Op, RecvFlags, Result};
+use onecopy_ring::Ring;
+use onecopy_ring::consumer::BorrowId;
+use rustix::fd::AsFd;
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::sync::Arc;
+
+/// Received bytes where they lie, from [`crate::Stream::recv_borrowed`]. The sender gets the space back when it is
+/// dropped, or piece by piece with [`View::advance`]; in stream order, so an older view holds back a newer one.
+///
+/// There is no `&[u8]` of it: the peer could still write, and a slice that changes is undefined behaviour. What
+/// needs the bytes copies them out once ([`View::copy_to`]) and looks at its copy; what passes them on hands
+/// them to the kernel ([`View::write_to`], [`View::send_to`]).
+pub struct View {
+    place: Place,
+    /// Bytes still in view.
+    len: usize,
+}
+
+enum Place {
+    Ring { end: Arc<End>, ring: Ring, id: BorrowId, offset: usize },
+    Heap { end: Arc<End>, bytes: Vec<u8>, start: usize },
+}
+
+/// Largest view over the kernel in bytes.
+const MAX_HEAP: usize = 256 << 10;
+
+impl View {
+    pub(crate) fn borrow(end: &Arc<End>, max: usize, flags: RecvFlags) -> Result<View> {
+        // A peeked or a filled-up borrow has no meaning: what is there is lent.
+        let flags = flags & RecvFlags::DONTWAIT;
+        let mut waiting = Waiting::new();
+        match end.ready(0, flags, &mut waiting)? {
+            Ready::Ring(mut guard, _) => {
+                let Rx::Ring(rx) = &mut *guard else { return Ok(View::heap(end, Vec::new())) };
+                // Looks at the sender's line again only when less than a quarter of the ring is known.
+                let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
+                let n = rx.consumer.available(want).map_err(|lie| end.lie(Op::Recv, lie))?.min(max);
+                let (id, offset) = rx.consumer.borrow(n);
+                end.counters.received.add_exclusive(n);
+                end.mirror_empty(rx)?;
+                let ring = rx.consumer.ring().clone();
+                drop(guard);
+                Ok(View { place: Place::Ring { end: end.clone(), ring, id, offset }, len: n })
+            }
+            Ready::End => Ok(View::heap(end, Vec::new())),
+            other => {
+                drop(other);
+                let mut bytes = vec![0; max.min(MAX_HEAP)];
+                let n = end.recv(&mut [IoSliceMut::new(&mut bytes)], flags)?;
+                bytes.truncate(n);
+                Ok(View::heap(end, bytes))
+            }
+        }
+    }
+
+    fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
+        let len = bytes.len();
+        View { place: Place::Heap { end: end.clone(), bytes, start: 0 }, len }
+    }
+
+    fn end(&self) -> &End {
+        match &self.place {
+            Place::Ring { end, .. } | Place::Heap { end, .. } => end,
+        }
+    }
+
+    /// Bytes in view.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is in view: at the end of the stream.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies from the front, without giving anything back. Returns bytes copied.
+    pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
+        let n = buffer.len().min(self.len);
+        match &self.place {
+            Place::Ring { ring, offset, .. } => ring.copy_out(*offset, &mut buffer[..n]),
+            Place::Heap { bytes, start, .. } => buffer[..n].copy_from_slice(&bytes[*start..][..n]),
+        }
+        self.end().counters.user_copied_out.add(n);
+        n
+    }
+
+    /// writev(2) of what is in view: no copy in user space. Returns bytes written; [`View::advance`] gives them
+    /// back.
+    ///
+    /// # Errors
+    ///
+    /// What writev(2) says.
+    pub fn write_to(&self, fd: impl AsFd) -> io::Result<usize> {
+        let n = match &self.place {
+            Place::Ring { ring, offset, .. } => {
+                onecopy_sys::spans::write(fd, &ring.spans(*offset, self.len))?
+            }
+            Place::Heap { bytes, start, .. } => rustix::io::write(fd, &bytes[*start..])?,
+        };
+        self.end().counters.kernel_copied.add(n);
+        Ok(n)
+    }
+
+    /// sendmsg(2) of what is in view, with MSG_ `flags` of <sys/socket.h>: no copy in user space. Returns bytes
+    /// sent; [`View::advance`] gives them back.
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) says.
+    pub fn send_to(&self, fd: impl AsFd, flags: i32) -> io::Result<usize> {
+        self.send_part_to(fd, self.len, flags)
+    }
+
+    /// As [`View::send_to`], of the first `max` bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) says.
+    pub fn send_part_to(&self, fd: impl AsFd, max: usize, flags: i32) -> io::Result<usize> {
+        let max = max.min(self.len);
+        let n = match &self.place {
+            Place::Ring { ring, offset, .. } => {
+                onecopy_sys::spans::send(fd, &ring.spans(*offset, max), flags)?
+            }
+            Place::Heap { bytes, start, .. } => {
+                let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);
+                rustix::net::send(fd, &bytes[*start..][..max], flags)?
+            }
+        };
+        self.end().counters.kernel_copied.add(n);
+        Ok(n)
+    }
+
+    /// Gives the first `count` bytes back to the sender (more than there are: all).
+    pub fn advance(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.len -= count;
+        match &mut self.place {
+            Place::Heap { start, .. } => *start += count,
+            Place::Ring { end, ring, id, offset } => {
+                *offset += count;
+                if *offset >= ring.capacity() {
+                    *offset -= ring.capacity();
+                }
+                let mut guard = end.rx.lock();
+                if let Rx::Ring(rx) = &mut *guard
+                    && rx.consumer.release(*id, count)
+                    && let Err(lie) = rx.unpark(end)
+                {
+                    // Told by the next call on the socket.
+                    let _ = end.lie(Op::Recv, lie);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        self.advance(self.len);
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("len", &self.len).finish_non_exhaustive()
+    }
+}

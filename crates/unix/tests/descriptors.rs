@@ -1,0 +1,34 @@
+//! What a connection holds on to. Alone in its process, which it counts the descriptors of.
+#![allow(missing_docs, reason = "a test")]
+
+use onecopy_unix::*;
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn ring_mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().matches("onecopy-ring").count()
+}
+
+#[test]
+fn an_upgraded_connection_holds_one_descriptor_at_each_end_and_leaves_nothing() {
+    let name = Name::abstract_(format!("onecopy-test-descriptors-{}", std::process::id()));
+    let listener = Listener::bind(&name).unwrap();
+    let before = descriptors();
+    let client = Stream::connect(&name).unwrap();
+    let server = listener.accept().unwrap();
+    let mut byte = [0];
+    for _ in 0..3 {
+        client.send(b"x", SendFlags::NOSIGNAL).unwrap();
+        server.recv(&mut byte, RecvFlags::empty()).unwrap();
+        server.send(b"y", SendFlags::NOSIGNAL).unwrap();
+        client.recv(&mut byte, RecvFlags::empty()).unwrap();
+    }
+    assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
+    assert_eq!(descriptors(), before + 2);
+    assert_eq!(ring_mappings(), 4);
+    drop((client, server));
+    assert_eq!(descriptors(), before);
+    assert_eq!(ring_mappings(), 0);
+}

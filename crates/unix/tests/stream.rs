@@ -1,0 +1,336 @@
+//! Streams of this crate against each other, in one process.
+#![allow(missing_docs, reason = "a test")]
+
+use onecopy_unix::*;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i + seed).wrapping_mul(2654435761) >> 13) as u8).collect()
+}
+
+fn small() -> Config {
+    Config { receive_buffer: Some(4096), send_buffer: Some(4096), ..Config::default() }
+}
+
+fn name(test: &str) -> Name {
+    Name::abstract_(format!("onecopy-test-{test}-{}", std::process::id()))
+}
+
+/// A connected pair through a listener, upgraded in both directions.
+fn connected(test: &str, config: &Config) -> (Stream, Stream) {
+    let listener = Listener::bind_with(name(test), config).unwrap();
+    let client = Stream::connect_with(name(test), config).unwrap();
+    let server = listener.accept().unwrap();
+    let mut byte = [0];
+    client.send(b"a", SendFlags::NOSIGNAL).unwrap();
+    server.recv(&mut byte, RecvFlags::empty()).unwrap();
+    server.send(b"b", SendFlags::NOSIGNAL).unwrap();
+    client.recv(&mut byte, RecvFlags::empty()).unwrap();
+    client.send(b"c", SendFlags::NOSIGNAL).unwrap();
+    server.recv(&mut byte, RecvFlags::empty()).unwrap();
+    server.send(b"d", SendFlags::NOSIGNAL).unwrap();
+    client.recv(&mut byte, RecvFlags::empty()).unwrap();
+    assert_eq!(byte, *b"d");
+    assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
+    (client, server)
+}
+
+fn readable(stream: &Stream) -> bool {
+    poll(stream, rustix::event::PollFlags::IN)
+}
+
+fn writable(stream: &Stream) -> bool {
+    poll(stream, rustix::event::PollFlags::OUT)
+}
+
+fn poll(stream: &Stream, events: rustix::event::PollFlags) -> bool {
+    let fd = stream.as_fd();
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, events)];
+    let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&zero)).unwrap();
+    fds[0].revents().contains(events)
+}
+
+#[test]
+fn a_pair_carries_bytes_both_ways() {
+    let (a, b) = Stream::pair().unwrap();
+    assert!(a.path().is_shared_memory());
+    a.send(b"there", SendFlags::empty()).unwrap();
+    b.send(b"back", SendFlags::empty()).unwrap();
+    let mut buffer = [0; 16];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::PEEK).unwrap(), 5);
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+    assert_eq!(&buffer[..5], b"there");
+    assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 4);
+    assert_eq!(&buffer[..4], b"back");
+}
+
+#[test]
+fn megabytes_pass_through_a_small_ring_unharmed() {
+    for wait in [Wait::Adaptive, Wait::Block, Wait::Spin] {
+        let (a, b) = Stream::pair_with(&Config { wait, ..small() }).unwrap();
+        let data = pattern(1, 3 << 20);
+        let copy = data.clone();
+        let sender = std::thread::spawn(move || {
+            let mut a = a;
+            for piece in copy.chunks(100_003) {
+                a.write_all(piece).unwrap();
+            }
+        });
+        let mut got = Vec::new();
+        (&b).read_to_end(&mut got).unwrap();
+        sender.join().unwrap();
+        assert!(got == data, "{wait:?}");
+    }
+}
+
+#[test]
+fn the_stream_is_whole_across_the_upgrade() {
+    for round in 0..20 {
+        let listener = Listener::bind_with(name(&format!("upgrade{round}")), &small()).unwrap();
+        let client = Stream::connect_with(name(&format!("upgrade{round}")), &small()).unwrap();
+        let up = pattern(round, 400_000);
+        let down = pattern(round + 7, 300_000);
+        // Sent before accept, as far as it fits.
+        let early = client.send(&up, SendFlags::DONTWAIT).unwrap();
+        let server = listener.accept().unwrap();
+        let (client, server, late) = (&client, &server, &up[early..]);
+        let down_ref = &down;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut client = client;
+                client.write_all(late).unwrap();
+                client.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(move || {
+                let mut server = server;
+                for piece in down_ref.chunks(1 + round * 777) {
+                    server.write_all(piece).unwrap();
+                }
+                server.shutdown(Shutdown::Write).unwrap();
+            });
+            let reader = scope.spawn(move || {
+                let (mut server, mut got) = (server, Vec::new());
+                server.read_to_end(&mut got).unwrap();
+                got
+            });
+            let (mut c, mut got) = (client, Vec::new());
+            c.read_to_end(&mut got).unwrap();
+            assert!(got == down);
+            assert!(reader.join().unwrap() == up);
+        });
+    }
+}
+
+#[test]
+fn plain_peers_are_served_over_the_kernel() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    let abstract_name = format!("onecopy-test-plain-{}", std::process::id());
+    let listener = Listener::bind(Name::abstract_(&abstract_name)).unwrap();
+    let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
+    let mut plain = UnixStream::connect_addr(&address).unwrap();
+    plain.write_all(b"GET").unwrap();
+    let server = listener.accept().unwrap();
+    let mut buffer = [0; 100];
+    assert_eq!(server.recv(&mut buffer, RecvFlags::empty()).unwrap(), 3);
+    server.send(b"200", SendFlags::empty()).unwrap();
+    assert_eq!(plain.read(&mut buffer).unwrap(), 3);
+    assert_eq!(server.stats().fallbacks, 1);
+
+    let abstract_name = format!("onecopy-test-plain2-{}", std::process::id());
+    let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    let client = Stream::connect(Name::abstract_(&abstract_name)).unwrap();
+    client.send(b"GET", SendFlags::empty()).unwrap();
+    let (mut plain, _) = listener.accept().unwrap();
+    assert_eq!(plain.read(&mut buffer).unwrap(), 3);
+    plain.write_all(b"200").unwrap();
+    assert_eq!(client.recv(&mut buffer, RecvFlags::empty()).unwrap(), 3);
+    assert_eq!(client.stats().fallbacks, 1);
+    drop(plain);
+    assert_eq!(client.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
+}
+
+#[test]
+fn readiness_mirrors_the_ring() {
+    let (a, b) = connected("readiness", &small());
+    assert!(!readable(&b) && writable(&a));
+    a.send(b"12345", SendFlags::empty()).unwrap();
+    assert!(readable(&b));
+    let mut two = [0; 2];
+    b.recv(&mut two, RecvFlags::empty()).unwrap();
+    assert!(readable(&b), "data was left behind");
+    let mut many = [0; 100];
+    assert_eq!(b.recv(&mut many, RecvFlags::empty()).unwrap(), 3);
+    assert!(!readable(&b), "all was taken");
+    assert_eq!(b.recv(&mut many, RecvFlags::DONTWAIT).unwrap_err().raw_os_error(), libc_eagain());
+    let mut sent = 0;
+    while let Ok(n) = a.send(&[7; 1000], SendFlags::DONTWAIT) {
+        sent += n;
+    }
+    assert_eq!(sent, a.capacity().0);
+    assert!(!writable(&a) && readable(&b));
+    let mut got = 0;
+    while got < sent {
+        got += b.recv(&mut many, RecvFlags::DONTWAIT).unwrap();
+    }
+    assert!(writable(&a) && !readable(&b));
+    for _ in 0..1000 {
+        a.send(b"x", SendFlags::empty()).unwrap();
+        assert!(readable(&b));
+        b.recv(&mut two, RecvFlags::empty()).unwrap();
+        assert!(!readable(&b));
+    }
+}
+
+fn libc_eagain() -> i32 {
+    rustix::io::Errno::AGAIN.raw_os_error()
+}
+
+#[test]
+fn data_then_reset_then_the_end() {
+    let (a, b) = connected("reset", &small());
+    b.send(b"unread", SendFlags::empty()).unwrap();
+    a.send(b"data", SendFlags::empty()).unwrap();
+    drop(a);
+    let mut buffer = [0; 16];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 4);
+    let error = b.recv(&mut buffer, RecvFlags::empty()).unwrap_err();
+    assert_eq!(error.raw_os_error(), rustix::io::Errno::CONNRESET.raw_os_error());
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
+}
+
+#[test]
+fn an_orderly_close_is_no_reset() {
+    let (a, b) = connected("close", &small());
+    a.send(b"data", SendFlags::empty()).unwrap();
+    drop(a);
+    let mut buffer = [0; 16];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 4);
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
+    let error = b.send(b"x", SendFlags::NOSIGNAL);
+    // With room left the peer's end is noticed at the latest after 100 ms.
+    if error.is_ok() {
+        std::thread::sleep(Duration::from_millis(100));
+        b.send(b"x", SendFlags::NOSIGNAL).unwrap_err();
+    }
+}
+
+#[test]
+fn a_blocked_writer_is_freed_by_close_and_by_shutdown() {
+    for close in [true, false] {
+        let (a, b) = connected(&format!("blocked{close}"), &small());
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| a.send(&[1; 1 << 20], SendFlags::NOSIGNAL));
+            std::thread::sleep(Duration::from_millis(30));
+            let mut b = Some(b);
+            if close {
+                b.take();
+            } else if let Some(b) = &b {
+                b.shutdown(Shutdown::Read).unwrap();
+            }
+            let start = Instant::now();
+            let sent = writer.join().unwrap().unwrap();
+            assert!(start.elapsed() < Duration::from_secs(1));
+            assert_eq!(sent, a.capacity().0, "what was sent before the end is told");
+            let error = a.send(b"x", SendFlags::NOSIGNAL).unwrap_err();
+            assert_eq!(error.raw_os_error(), rustix::io::Errno::PIPE.raw_os_error());
+        });
+    }
+}
+
+#[test]
+fn timeouts_end_waits() {
+    let (a, b) = connected("timeouts", &small());
+    b.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    a.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+    let start = Instant::now();
+    assert!(b.recv(&mut [0; 1], RecvFlags::empty()).unwrap_err().would_block());
+    assert!(start.elapsed() >= Duration::from_millis(20));
+    assert_eq!(a.send(&vec![0; 1 << 20], SendFlags::empty()).unwrap(), a.capacity().0);
+    assert!(a.send(b"x", SendFlags::empty()).unwrap_err().would_block());
+    let mut buffer = vec![0; a.capacity().0 + 1];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), a.capacity().0);
+}
+
+#[test]
+fn reserved_room_is_sent_when_committed_and_only_then() {
+    let (a, b) = connected("reserve", &small());
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let mut start = [0; 3000];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut start, 64).unwrap();
+    for round in 0..10 {
+        drop(a.reserve(100).unwrap());
+        let mut slot = a.reserve(3000).unwrap();
+        assert_eq!(slot.len(), 3000);
+        assert!(a.send(b"x", SendFlags::DONTWAIT).unwrap_err().would_block(), "the slot holds the side");
+        if round % 2 == 0 {
+            assert_eq!(slot.read_from(&file, 64).unwrap(), 3000);
+        } else {
+            assert_eq!(slot.write(&start), 3000);
+        }
+        assert!(b.recv(&mut [0; 1], RecvFlags::DONTWAIT).unwrap_err().would_block());
+        assert_eq!(slot.commit().unwrap(), 3000);
+        let mut got = [0; 3000];
+        assert_eq!(b.recv(&mut got, RecvFlags::WAITALL).unwrap(), 3000);
+        assert!(got == start);
+    }
+    assert!(b.stats().user_copied() >= 30_000 && a.stats().kernel_copied >= 15_000);
+}
+
+#[test]
+fn views_lend_and_give_back() {
+    let (a, b) = connected("views", &small());
+    let data = pattern(3, 200_000);
+    let pipe = rustix::pipe::pipe().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (&a).write_all(&data).unwrap();
+            a.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut got = Vec::new();
+        loop {
+            let mut view = b.recv_borrowed(3000).unwrap();
+            if view.is_empty() {
+                break;
+            }
+            let mut half = vec![0; view.len() / 2];
+            assert_eq!(view.copy_to(&mut half), half.len());
+            got.extend_from_slice(&half);
+            view.advance(half.len());
+            while !view.is_empty() {
+                let n = view.write_to(&pipe.1).unwrap();
+                let mut piece = vec![0; n];
+                std::fs::File::from(pipe.0.try_clone().unwrap()).read_exact(&mut piece).unwrap();
+                got.extend_from_slice(&piece);
+                view.advance(n);
+            }
+        }
+        assert!(got == data);
+    });
+}
+
+#[test]
+fn whole_sends_never_interleave() {
+    let (a, b) = connected("interleave", &small());
+    std::thread::scope(|scope| {
+        for letter in 0..4u8 {
+            let a = &a;
+            scope.spawn(move || {
+                for _ in 0..50 {
+                    a.send(&[letter; 5000], SendFlags::NOSIGNAL).unwrap();
+                }
+            });
+        }
+        let mut record = [0; 5000];
+        for _ in 0..200 {
+            assert_eq!(b.recv(&mut record, RecvFlags::WAITALL).unwrap(), 5000);
+            assert!(record.iter().all(|byte| *byte == record[0]));
+        }
+    });
+}

@@ -64,18 +64,11 @@ struct Heads {
 /// Reads until a whole head is in the inbox: its length, None when the client is done (or the proxy is), or why
 /// the head is refused.
 async fn next_request(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>) -> Result<Option<usize>, Refusal> {
-    let mut stop = proxy.stop.clone();
-    if inbox.is_empty() {
-        *inbox = Vec::new(); // ten thousand idle clients must not hold ten thousand buffers
-        tokio::select! {
-            ready = within(proxy.idle_timeout, tcp.readable()) => if !matches!(ready, Some(Ok(()))) { return Ok(None) },
-            _ = stop.wait_for(|stop| *stop) => return Ok(None),
-        }
-    }
-    let deadline = Instant::now() + proxy.head_timeout;
+    let late = Refusal { status: 408, why: "the request took too long to arrive" };
     // A head can only have become whole, or wrong, where a line ended: a client that drips bytes must not make
     // the whole head be read again for each.
     let mut parse = !inbox.is_empty();
+    let mut deadline = Instant::now() + proxy.head_timeout;
     loop {
         if parse {
             match Request::parse(inbox, proxy.limits) {
@@ -90,19 +83,28 @@ async fn next_request(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>) -> Re
             Ok(_) => parse = have == 0 || inbox[have..].contains(&b'\n') || inbox.len() > proxy.limits.line,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 parse = false;
-                match tokio::time::timeout_at(deadline, tcp.readable()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) => return Ok(None),
-                    Err(_) if inbox.is_empty() => return Ok(None),
-                    Err(_) => {
-                        return Err(Refusal { status: 408, why: "the request took too long to arrive" });
+                if inbox.is_empty() {
+                    *inbox = Vec::new(); // ten thousand idle clients must not hold ten thousand buffers
+                    let mut stop = proxy.stop.clone();
+                    tokio::select! {
+                        ready = within(proxy.idle_timeout, tcp.readable()) => {
+                            if !matches!(ready, Some(Ok(()))) { return Ok(None) }
+                        }
+                        _ = stop.wait_for(|stop| *stop) => return Ok(None),
                     }
+                    deadline = Instant::now() + proxy.head_timeout;
+                } else if let Ok(ready) = tokio::time::timeout_at(deadline, tcp.readable()).await {
+                    if ready.is_err() {
+                        return Ok(None);
+                    }
+                } else {
+                    return Err(late);
                 }
             }
             Err(_) => return Ok(None),
         }
         if Instant::now() > deadline {
-            return Err(Refusal { status: 408, why: "the request took too long to arrive" });
+            return Err(late);
         }
     }
 }

@@ -1,0 +1,169 @@
+//! Backends that are away, silent, killed, or that make no sense.
+
+use crate::harness::*;
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+#[test]
+fn away_and_back() {
+    for transport in ["", "--transport kernel"] {
+        let mut pair = Pair::start(transport, transport);
+        pair.file("a", 5);
+        let mut client = pair.client();
+        assert_eq!(client.get("/a").status, 200);
+        pair.daemon.signal(Signal::TERM);
+        assert_eq!(pair.daemon.end(), Some(0));
+        // The client's connection is kept through it all.
+        assert_eq!(client.get("/a").status, 502);
+        pair.daemon = start_daemon(pair.dir.path(), transport);
+        assert_eq!(client.get("/a").status, 200);
+        // Killed and restarted between two requests: the kept backend connection is dead, the request is not.
+        pair.daemon.signal(Signal::KILL);
+        pair.daemon.end();
+        pair.daemon = start_daemon(pair.dir.path(), transport);
+        assert_eq!(client.get("/a").status, 200);
+    }
+}
+
+#[test]
+fn killed_in_the_middle_of_a_body() {
+    for (daemon, proxy) in WAYS {
+        let mut pair = Pair::start(daemon, proxy);
+        std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
+        let mut client = pair.client();
+        client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+        let (status, head) = client.head();
+        assert_eq!(status, 200);
+        assert!(head.contains("Content-Length: 268435456\r\n"));
+        client.tcp.read_exact(&mut [0; 100_000]).unwrap();
+        pair.daemon.signal(Signal::KILL);
+        pair.daemon.end();
+        // The client sees an end, before all has come.
+        assert!(client.rest().len() < 256 << 20, "{daemon} | {proxy}");
+        assert_eq!(pair.get("/large", "").status, 502, "{daemon} | {proxy}");
+    }
+}
+
+/// A backend that answers each connection with `answer`, and then closes it or holds it open.
+fn fake(answer: &'static [u8], hold: bool) -> (tempfile::TempDir, Running, std::net::SocketAddr) {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+    std::thread::spawn(move || {
+        let mut held: Vec<UnixStream> = Vec::new();
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut stream = stream;
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(answer);
+            if hold {
+                held.push(stream);
+            }
+        }
+    });
+    let (proxy, addr) = start_proxy(dir.path(), "--backend-timeout 300ms");
+    (dir, proxy, addr)
+}
+
+fn ask(addr: std::net::SocketAddr) -> Response {
+    let mut client = Client::connect(addr);
+    client.get("/")
+}
+
+#[test]
+fn silent() {
+    let (_dir, _proxy, addr) = fake(b"", true);
+    assert_eq!(ask(addr).status, 504);
+    let (_dir, _proxy, addr) = fake(b"HTTP/1.1 200 OK\r\nContent-", true);
+    assert_eq!(ask(addr).status, 504);
+}
+
+#[test]
+fn without_sense() {
+    for answer in [
+        &b""[..],
+        b"HTTP/1.1 200 OK\r\nContent-",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nx",
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    ] {
+        let (_dir, _proxy, addr) = fake(answer, false);
+        assert_eq!(ask(addr).status, 502, "{}", String::from_utf8_lossy(answer));
+    }
+}
+
+#[test]
+fn a_short_body_is_never_passed_off_as_whole() {
+    for hold in [false, true] {
+        let (_dir, _proxy, addr) = fake(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nonly this", hold);
+        let response = ask(addr);
+        assert_eq!((response.status, response.short, &*response.body), (200, true, &b"only this"[..]));
+    }
+}
+
+#[test]
+fn a_head_in_pieces_and_interim_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+    let (_proxy, addr) = start_proxy(dir.path(), "");
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        loop {
+            if stream.read(&mut [0; 4096]).unwrap_or(0) == 0 {
+                return;
+            }
+            let answer = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+            for piece in answer.as_bytes().chunks(7) {
+                stream.write_all(piece).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    let mut client = Client::connect(addr);
+    for _ in 0..3 {
+        let response = client.get("/");
+        assert_eq!((response.status, &*response.body), (200, &b"hello"[..]));
+    }
+}
+
+#[test]
+fn a_full_house() {
+    let pair = Pair::start("", "--backends 1 --queue 0");
+    std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
+    pair.file("a", 5);
+    let mut holder = pair.client();
+    holder.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(holder.head().0, 200);
+    assert_eq!(pair.get("/a", "").status, 503);
+    drop(holder);
+    until("the connection is free again", || pair.get("/a", "").status == 200);
+
+    let pair = Pair::start("", "--backends 1 --backend-timeout 300ms");
+    std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
+    let mut holder = pair.client();
+    holder.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(holder.head().0, 200);
+    assert_eq!(pair.get("/a", "").status, 504);
+
+    // The daemon's own limit is its 503, passed on.
+    let pair = Pair::start("--max-connections 1", "");
+    pair.file("a", 5);
+    assert_eq!(pair.get("/a", "").status, 200);
+    let mut second = UnixStream::connect(pair.dir.path().join("s")).unwrap();
+    let mut answer = String::new();
+    second.read_to_string(&mut answer).unwrap();
+    assert_eq!(status_of(&answer), 503);
+}
+
+/// Through a socket file that nobody listens on: 502, at once.
+#[test]
+fn not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_proxy, addr) = start_proxy(dir.path(), "");
+    let mut client = Client::connect(addr);
+    assert_eq!(client.get("/").status, 502);
+    drop(UnixListener::bind(dir.path().join("s")).unwrap());
+    assert_eq!(client.get("/").status, 502);
+}

@@ -1,0 +1,302 @@
+//! Starts daemon and proxy, and talks to them byte by byte.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long a test waits for something that must come.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// A child process whose standard error is kept line by line; killed when dropped.
+pub struct Running {
+    pub child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Running {
+    pub fn start(args: &[&str]) -> Running {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_onecopy"))
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (from, to) = (child.stderr.take().unwrap(), lines.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                to.lock().unwrap().push(line);
+            }
+        });
+        Running { child, lines }
+    }
+
+    /// The first line that has `what` in it, waited for.
+    pub fn line(&self, what: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let lines = self.lines.lock().unwrap();
+            if let Some(line) = lines.iter().find(|line| line.contains(what)) {
+                return line.clone();
+            }
+            assert!(start.elapsed() < SOON, "no line with {what:?}: {lines:?}");
+            drop(lines);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(self.pid(), signal).expect("it runs");
+    }
+
+    /// Waits for the end; the exit code.
+    pub fn end(&mut self) -> Option<i32> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(start.elapsed() < SOON, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// Bytes that it has read so far by any call (proc(5), rchar).
+    pub fn bytes_read(&self) -> u64 {
+        let io = std::fs::read_to_string(format!("/proc/{}/io", self.child.id())).unwrap();
+        io.lines().find_map(|l| l.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A daemon with a folder of its own and a proxy in front of it.
+pub struct Pair {
+    pub dir: TempDir,
+    pub daemon: Running,
+    pub proxy: Running,
+    pub addr: SocketAddr,
+}
+
+/// The ways that the bytes can take: flags of the daemon, flags of the proxy.
+pub const WAYS: [(&str, &str); 6] = [
+    ("", ""),
+    ("--cache 64M", ""),
+    ("--cache 64M --policy nt", "--threads 2"),
+    ("--transport kernel", "--transport kernel"),
+    ("--transport kernel --file-send sendfile", "--transport kernel --forward splice"),
+    ("", "--transport kernel --forward splice"),
+];
+
+impl Pair {
+    pub fn start(daemon: &str, proxy: &str) -> Pair {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("files")).unwrap();
+        let daemon = start_daemon(dir.path(), daemon);
+        let (proxy, addr) = start_proxy(dir.path(), proxy);
+        Pair { dir, daemon, proxy, addr }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join("files").join(name)
+    }
+
+    /// Makes a file of seeded noise; its content.
+    pub fn file(&self, name: &str, length: usize) -> Vec<u8> {
+        let content = noise(length, name.len() as u64 + length as u64);
+        std::fs::write(self.path(name), &content).unwrap();
+        content
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr)
+    }
+
+    /// One request on a connection of its own.
+    pub fn get(&self, path: &str, fields: &str) -> Response {
+        let mut client = self.client();
+        client.send(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n"));
+        client.response("GET")
+    }
+
+    /// Raw bytes on a connection of its own; everything that comes back.
+    pub fn raw(&self, bytes: &[u8]) -> String {
+        let mut client = self.client();
+        client.tcp.write_all(bytes).unwrap();
+        let _ = client.tcp.shutdown(std::net::Shutdown::Write);
+        client.rest()
+    }
+
+    /// The status of what comes back.
+    pub fn status(&self, bytes: &str) -> u16 {
+        status_of(&self.raw(bytes.as_bytes()))
+    }
+
+    /// A counter of the daemon, asked on its own socket.
+    pub fn daemon_counter(&self, name: &str) -> u64 {
+        let mut stream = UnixStream::connect(self.dir.path().join("s")).unwrap();
+        stream.write_all(b"GET /.onecopy/stats HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let json = text.split_once("\r\n\r\n").unwrap().1;
+        serde_json::from_str::<serde_json::Value>(json).unwrap()[name].as_u64().unwrap()
+    }
+}
+
+pub fn status_of(text: &str) -> u16 {
+    text.get(9..12).and_then(|s| s.parse().ok()).unwrap_or(0)
+}
+
+pub fn start_daemon(dir: &Path, flags: &str) -> Running {
+    let (root, listen) = (dir.join("files"), format!("unix:{}", dir.join("s").display()));
+    let mut args = vec!["serve", "--root", root.to_str().unwrap(), "--listen", &listen, "--revalidate", "0"];
+    args.extend(flags.split_whitespace());
+    let daemon = Running::start(&args);
+    daemon.line("onecopy serve:");
+    daemon
+}
+
+pub fn start_proxy(dir: &Path, flags: &str) -> (Running, SocketAddr) {
+    let backend = format!("unix:{}", dir.join("s").display());
+    let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--backend", &backend];
+    args.extend(flags.split_whitespace());
+    let proxy = Running::start(&args);
+    let line = proxy.line("onecopy proxy: http://");
+    let addr = line.split("http://").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    (proxy, addr)
+}
+
+pub fn noise(length: usize, mut seed: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(length + 8);
+    seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    while out.len() < length {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        out.extend_from_slice(&seed.to_le_bytes());
+    }
+    out.truncate(length);
+    out
+}
+
+/// A client that says exactly what it is told to.
+pub struct Client {
+    pub tcp: TcpStream,
+    inbox: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub head: String,
+    pub body: Vec<u8>,
+    /// The connection ended before all of the body had come.
+    pub short: bool,
+}
+
+impl Response {
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.head
+            .lines()
+            .filter_map(|l| l.split_once(": "))
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v)
+    }
+}
+
+impl Client {
+    pub fn connect(addr: SocketAddr) -> Client {
+        let tcp = TcpStream::connect(addr).unwrap();
+        tcp.set_read_timeout(Some(SOON)).unwrap();
+        Client { tcp, inbox: Vec::new() }
+    }
+
+    pub fn send(&mut self, text: &str) {
+        self.tcp.write_all(text.as_bytes()).unwrap();
+    }
+
+    pub fn get(&mut self, path: &str) -> Response {
+        self.send(&format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        self.response("GET")
+    }
+
+    fn fill(&mut self) -> usize {
+        let mut buf = vec![0; 256 << 10];
+        let got = match self.tcp.read(&mut buf) {
+            Ok(got) => got,
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
+            Err(error) => panic!("{error}"),
+        };
+        self.inbox.extend_from_slice(&buf[..got]);
+        got
+    }
+
+    /// Reads the head of a response.
+    pub fn head(&mut self) -> (u16, String) {
+        loop {
+            if let Some(end) = self.inbox.windows(4).position(|w| w == b"\r\n\r\n") {
+                let head = String::from_utf8(self.inbox.drain(..end + 4).collect()).unwrap();
+                return (status_of(&head), head);
+            }
+            assert!(
+                self.fill() > 0,
+                "the connection ended in a head: {:?}",
+                String::from_utf8_lossy(&self.inbox)
+            );
+        }
+    }
+
+    /// Reads one response to `method`.
+    pub fn response(&mut self, method: &str) -> Response {
+        let (status, head) = self.head();
+        let mut response = Response { status, head, body: Vec::new(), short: false };
+        let length: usize = match (method, status) {
+            ("HEAD", _) | (_, 304 | 204) => 0,
+            _ => response.field("Content-Length").expect("a length").parse().unwrap(),
+        };
+        while self.inbox.len() < length && !response.short {
+            response.short = self.fill() == 0;
+        }
+        response.body = self.inbox.drain(..length.min(self.inbox.len())).collect();
+        response
+    }
+
+    /// Everything until the end.
+    pub fn rest(&mut self) -> String {
+        while self.fill() > 0 {}
+        String::from_utf8_lossy(&std::mem::take(&mut self.inbox)).into_owned()
+    }
+
+    /// Whether the other side has ended the connection, waited for.
+    pub fn ended(&mut self) -> bool {
+        self.inbox.is_empty() && self.fill() == 0
+    }
+}
+
+/// Waits until something holds.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < SOON, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

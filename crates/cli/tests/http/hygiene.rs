@@ -1,0 +1,167 @@
+//! What must be refused, and what must not get past the proxy.
+
+use crate::harness::*;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+
+#[test]
+fn statuses() {
+    let pair = Pair::start("", "--head-timeout 300ms");
+    pair.file("a", 5);
+    let get = |fields: &str| pair.status(&format!("GET /a HTTP/1.1\r\nHost: x\r\n{fields}\r\n"));
+    assert_eq!(get(""), 200);
+    assert_eq!(pair.status("GET /a HTTP/1.1\r\n\r\n"), 400);
+    assert_eq!(pair.status("GET /a HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n"), 400);
+    assert_eq!(pair.status("\x16\x03\x01\0\x01\x02\n"), 400);
+    assert_eq!(pair.status("GET /a\r\n\r\n"), 400);
+    assert_eq!(pair.status("GET /% HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+    assert_eq!(pair.status("GET /none HTTP/1.1\r\nHost: x\r\n\r\n"), 404);
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"] {
+        let text = pair.raw(format!("{method} /a HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        assert_eq!(status_of(&text), 405, "{method}");
+        assert!(text.contains("\r\nAllow: GET, HEAD\r\n"));
+    }
+    assert_eq!(pair.status("BREW /a HTTP/1.1\r\nHost: x\r\n\r\n"), 501);
+    assert_eq!(pair.status("GET /a HTTP/1.1\r\nHost: x"), 0, "half a head and the end is no request");
+    let mut client = pair.client();
+    client.send("GET /a HTTP/1.1\r\nHost:");
+    assert_eq!(client.response("GET").status, 408);
+    assert!(client.ended());
+    assert_eq!(get("If-Match: \"x\"\r\n"), 412);
+    assert_eq!(get("Range: bytes=5-\r\n"), 416);
+    assert_eq!(get("Expect: 100-continue\r\nContent-Length: 5\r\n"), 417);
+    assert_eq!(pair.status(&format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(9000))), 414);
+    assert_eq!(get(&format!("A: {}\r\n", "b".repeat(17_000))), 431);
+    assert_eq!(get(&"A: b\r\n".repeat(70)), 431);
+    assert_eq!(pair.status("GET /a HTTP/2.0\r\nHost: x\r\n\r\n"), 505);
+    // The daemon refuses the same for who comes to it directly.
+    let ask = |text: &str| {
+        let mut stream = std::os::unix::net::UnixStream::connect(pair.dir.path().join("s")).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        stream.read_to_end(&mut answer).unwrap();
+        status_of(&String::from_utf8_lossy(&answer))
+    };
+    assert_eq!(ask("GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), 200);
+    assert_eq!(ask("GET /../a HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+    assert_eq!(ask("POST /a HTTP/1.1\r\nHost: x\r\n\r\n"), 405);
+    assert_eq!(ask("nonsense\r\n\r\n"), 400);
+}
+
+#[test]
+fn nothing_outside_of_the_root() {
+    let pair = Pair::start("", "");
+    std::fs::write(pair.dir.path().join("secret"), "secret").unwrap();
+    std::fs::create_dir(pair.path("d")).unwrap();
+    pair.file("d/a", 5);
+    std::os::unix::fs::symlink("../secret", pair.path("link")).unwrap();
+    std::os::unix::fs::symlink("..", pair.path("up")).unwrap();
+    std::os::unix::fs::symlink("/etc", pair.path("etc")).unwrap();
+    std::os::unix::fs::symlink("d/a", pair.path("inside")).unwrap();
+    for path in [
+        "/../secret",
+        "/d/../../secret",
+        "/%2e%2e/secret",
+        "/..%2fsecret",
+        "/d/..%2F..%2Fsecret",
+        "/./../secret",
+        "/%2e%2e%2f%2e%2e%2fetc/passwd",
+        "/a%00b",
+    ] {
+        assert_eq!(pair.get(path, "").status, 400, "{path}");
+    }
+    for path in ["/link", "/up/secret", "/etc/passwd", "/up/files/d/a", "/..\\secret", "//etc/passwd"] {
+        assert_eq!(pair.get(path, "").status, 404, "{path}");
+    }
+    assert_eq!(pair.get("/inside", "").body.len(), 5);
+    assert_eq!(pair.get("/d/../d/a", "").body.len(), 5);
+}
+
+/// What one side could read as one request and the other as two ends the connection with a refusal: the
+/// second request is never answered.
+#[test]
+fn nothing_is_smuggled() {
+    let pair = Pair::start("", "");
+    pair.file("a", 5);
+    let hidden = "GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+    for (status, fields) in [
+        (400, "Content-Length: 5\r\nContent-Length: 6\r\n"),
+        (400, "Content-Length: 5\r\nContent-Length: 5\r\n"),
+        (400, "Content-Length: 5, 5\r\n"),
+        (400, "Content-Length: +5\r\n"),
+        (400, "Content-Length: 5 5\r\n"),
+        (400, "Content-Length : 5\r\n"),
+        (400, "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"),
+        (411, "Transfer-Encoding: chunked\r\n"),
+        (501, "Transfer-Encoding: chunked, identity\r\n"),
+        (501, "Transfer-Encoding: \u{b}chunked\r\n"),
+        (400, "Transfer-Encoding : chunked\r\n"),
+        (400, "X: y\r\n Transfer-Encoding: chunked\r\n"),
+        (413, "Content-Length: 1000000\r\n"),
+    ] {
+        let text =
+            pair.raw(format!("GET /a HTTP/1.1\r\nHost: x\r\n{fields}\r\n0\r\n\r\n{hidden}").as_bytes());
+        // httparse refuses the vertical tab itself.
+        let status = if fields.contains('\u{b}') { 400 } else { status };
+        assert_eq!(status_of(&text), status, "{fields}");
+        assert_eq!(text.matches("HTTP/1.1 ").count(), 1, "{fields}: {text}");
+        assert!(text.contains("\r\nConnection: close\r\n"), "{fields}");
+    }
+    // A body of a GET has a length and no meaning: dropped, and what follows it is the next request.
+    let text = pair.raw(
+        format!("GET /a HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{hidden}", hidden.len()).as_bytes(),
+    );
+    assert_eq!(text.matches("HTTP/1.1 200").count(), 1, "{text}");
+    let body = "b".repeat(60_000);
+    let text = pair
+        .raw(format!("GET /a HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{body}{hidden}").as_bytes());
+    assert_eq!(text.matches("HTTP/1.1 200").count(), 2, "{text}");
+}
+
+#[test]
+fn the_backend_hears_only_what_it_should() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+    let (_proxy, addr) = start_proxy(dir.path(), "--transport kernel");
+    let heard = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut buf = [0; 4096];
+        let n = stream.read(&mut buf).unwrap();
+        let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: X-Hop, close\r\nX-Hop: 1\r\nKeep-Alive: 9\r\n\
+                      Onecopy-Secret: 1\r\nX-End: 1\r\n\r\nok";
+        stream.write_all(answer.as_bytes()).unwrap();
+        String::from_utf8(buf[..n].to_vec()).unwrap()
+    });
+    let mut client = Client::connect(addr);
+    client.send(
+        "GET /p?q HTTP/1.1\r\nHost: x\r\nConnection: X-Mine, keep-alive\r\nX-Mine: 1\r\nTE: trailers\r\nUpgrade: h2c\r\n\
+         Onecopy-Reader: no-cpu\r\nONECOPY-X: 1\r\nContent-Length: 2\r\nX-End: 2\r\n\r\nhi",
+    );
+    let response = client.response("GET");
+    assert_eq!((response.status, &*response.body), (200, &b"ok"[..]));
+    for gone in ["X-Hop", "Keep-Alive", "Onecopy-Secret", "Connection"] {
+        assert_eq!(response.field(gone), None, "{gone}");
+    }
+    assert_eq!(response.field("X-End"), Some("1"));
+    assert_eq!(
+        heard.join().unwrap(),
+        "GET /p?q HTTP/1.1\r\nHost: x\r\nX-End: 2\r\nX-Forwarded-For: 127.0.0.1\r\nVia: 1.1 onecopy\r\nOnecopy-Reader: \
+         other-core\r\n\r\n"
+    );
+}
+
+#[test]
+fn the_daemons_own_pages_are_not_for_clients() {
+    let pair = Pair::start("", "");
+    assert_eq!(pair.daemon_counter("refused"), 0);
+    for path in [
+        "/.onecopy/stats",
+        "/%2eonecopy/stats",
+        "/x/../.onecopy/stats",
+        "//.onecopy//stats",
+        "/.onecopy/stats?x",
+    ] {
+        assert_eq!(pair.get(path, "").status, 404, "{path}");
+    }
+}

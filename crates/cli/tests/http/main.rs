@@ -1,0 +1,8 @@
+//! Daemon and proxy as a user runs them: the built program, real processes, raw sockets.
+
+mod backend;
+mod clients;
+mod content;
+mod harness;
+mod hygiene;
+mod shutdown;

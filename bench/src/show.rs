@@ -74,9 +74,7 @@ impl Watch for Terminal {
     }
 
     fn case(&mut self, row: &Row, result: &CaseResult) {
-        for line in lines(row, result) {
-            self.say(&line);
-        }
+        self.say(&lines(row, result).join("\n"));
     }
 
     fn done(&mut self, _: &Row, result: &RowResult) {

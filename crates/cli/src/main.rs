@@ -30,7 +30,7 @@ mod units;
 #[command(name = "onecopy", version, after_long_help = AFTER_HELP)]
 struct Cli {
     /// When to use colours (NO_COLOR is honoured too)
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto, global = true)]
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto, global = true, display_order = 900)]
     color: ColorChoice,
     #[command(subcommand)]
     command: Command,

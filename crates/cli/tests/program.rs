@@ -141,6 +141,22 @@ fn exit_codes_tell_usage_from_failure() {
 }
 
 #[test]
+fn an_address_in_use_is_told_in_one_line_with_advice() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for args in [
+        ["proxy", "--listen", &address, "--backend", "unix:@onecopy-nobody"],
+        ["serve", "--root", "/", "--listen", "unix:/proc/no/folder"],
+    ] {
+        let out = onecopy(&args);
+        assert_eq!(out.status.code(), Some(1));
+        let told = text(&out.stderr);
+        assert!(told.starts_with("onecopy: ") && told.lines().count() == 1, "{told}");
+        assert!(told.contains("choose another address") || told.contains("make it first"), "{told}");
+    }
+}
+
+#[test]
 fn help_names_every_command_and_hides_the_packagers_one() {
     let help = onecopy(&["--help"]);
     let help = text(&help.stdout);

@@ -90,6 +90,7 @@ impl Error {
             (Op::Bind, Errno::ADDRINUSE) => {
                 "the name is taken; stop who listens there, or remove a socket file that nobody listens on"
             }
+            (Op::Bind, Errno::NOENT) => "the folder of that path does not exist; make it first",
             (Op::Bind | Op::Connect, Errno::ACCESS) => {
                 "no permission; check the socket file's mode and its folder's"
             }

@@ -8,7 +8,7 @@
 
 use crate::arch::{self, CopyFn, FillFn, Kernel};
 use crate::plan::Thresholds;
-use crate::profile::{self, Profile};
+use crate::profile::{self, Kernels, Profile};
 use crate::{Policy, Store};
 use std::fmt;
 use std::sync::Mutex;
@@ -131,8 +131,12 @@ impl fmt::Debug for Kernel {
 /// What every copy of more than a few lines looks at: one load away, never changed once published.
 pub(crate) struct Engine {
     pub(crate) copy_cached: CopyFn,
-    pub(crate) copy_stream: CopyFn,
     pub(crate) fill_cached: FillFn,
+    /// From this length on, cached copies and fills take the next two.
+    pub(crate) long_from: usize,
+    pub(crate) copy_long: CopyFn,
+    pub(crate) fill_long: FillFn,
+    pub(crate) copy_stream: CopyFn,
     pub(crate) fill_stream: FillFn,
     /// False when the streaming kernel has no non-temporal stores: then nothing may be called non-temporal.
     pub(crate) streams: bool,
@@ -145,6 +149,10 @@ pub(crate) struct Engine {
 pub struct Status {
     /// The kernel for ordinary stores.
     pub cached: &'static str,
+    /// The kernel for ordinary stores in copies of `long_from` bytes and more.
+    pub long: &'static str,
+    /// Where `long` begins, in bytes.
+    pub long_from: usize,
     /// The kernel for non-temporal stores.
     pub stream: &'static str,
     /// Where the thresholds come from: a profile's path, or the formula.
@@ -228,26 +236,25 @@ fn make_with(
     profile: Option<(Profile, String)>,
     mut notes: Vec<String>,
 ) -> Engine {
-    let (mut cached, mut stream) = preferred();
+    let mut chosen = preferred();
     if let Some((profile, _)) = &profile {
-        for (slot, name) in [(&mut cached, &profile.kernels.cached), (&mut stream, &profile.kernels.stream)] {
-            match Kernel::by_name(name) {
-                Ok(kernel) => *slot = kernel,
-                Err(error) => notes.push(format!("tune profile: {error}")),
-            }
+        match Choice::named(&profile.kernels) {
+            Ok(choice) => chosen = choice,
+            Err(error) => notes.push(format!("tune profile: {error}")),
         }
     }
     match std::env::var(FORCE_VARIABLE) {
         Ok(name) => match Kernel::by_name(&name) {
-            Ok(kernel) => (cached, stream) = (kernel, kernel),
+            Ok(kernel) => chosen = Choice::only(kernel),
             Err(error) => notes.push(format!("{FORCE_VARIABLE}: {error}")),
         },
         Err(std::env::VarError::NotPresent) => {}
         Err(error) => notes.push(format!("{FORCE_VARIABLE}: {error}")),
     }
     if let Some(kernel) = forced {
-        (cached, stream) = (kernel, kernel);
+        chosen = Choice::only(kernel);
     }
+    let Choice { cached, long, long_from, stream } = chosen;
     let (thresholds, origin) = match profile {
         Some((profile, path)) => (profile.thresholds(), path),
         None => {
@@ -262,26 +269,68 @@ fn make_with(
     };
     Engine {
         copy_cached: cached.copy_cached,
-        copy_stream: stream.copy_stream.unwrap_or(stream.copy_cached),
         fill_cached: cached.fill_cached,
+        long_from,
+        copy_long: long.copy_cached,
+        fill_long: long.fill_cached,
+        copy_stream: stream.copy_stream.unwrap_or(stream.copy_cached),
         fill_stream: stream.fill_stream.unwrap_or(stream.fill_cached),
         streams: stream.streams(),
         thresholds,
-        status: Status { cached: cached.name(), stream: stream.name(), thresholds: origin, notes },
+        status: Status {
+            cached: cached.name(),
+            long: long.name(),
+            long_from,
+            stream: stream.name(),
+            thresholds: origin,
+            notes,
+        },
     }
 }
 
-/// The kernels that fit this CPU when nothing was measured or forced: (cached, streaming).
-pub(crate) fn preferred() -> (&'static Kernel, &'static Kernel) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    let (cached, stream) = arch::x86_64::prefers();
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
-    let (cached, stream) = arch::aarch64::prefers();
-    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-    let (cached, stream) = ("generic", "generic");
-    (Kernel::by_name(cached).unwrap_or(&GENERIC), Kernel::by_name(stream).unwrap_or(&GENERIC))
+/// Which kernels the engine takes.
+pub(crate) struct Choice {
+    pub(crate) cached: &'static Kernel,
+    pub(crate) long: &'static Kernel,
+    pub(crate) long_from: usize,
+    pub(crate) stream: &'static Kernel,
 }
 
+impl Choice {
+    /// One kernel for everything.
+    fn only(kernel: &'static Kernel) -> Self {
+        Self { cached: kernel, long: kernel, long_from: usize::MAX, stream: kernel }
+    }
+
+    fn named(names: &Kernels) -> Result<Self, KernelError> {
+        Ok(Self {
+            cached: Kernel::by_name(&names.cached)?,
+            long: Kernel::by_name(&names.long)?,
+            long_from: usize::try_from(names.long_from).unwrap_or(usize::MAX),
+            stream: Kernel::by_name(&names.stream)?,
+        })
+    }
+}
+
+/// The kernels that fit this CPU when nothing was measured or forced.
+pub(crate) fn preferred() -> Choice {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    let names = arch::x86_64::prefers();
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    let names = arch::aarch64::prefers();
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let names =
+        arch::Preference { cached: "generic", long: "generic", long_from: usize::MAX, stream: "generic" };
+    let kernel = |name| Kernel::by_name(name).unwrap_or(&GENERIC);
+    Choice {
+        cached: kernel(names.cached),
+        long: kernel(names.long),
+        long_from: names.long_from,
+        stream: kernel(names.stream),
+    }
+}
+
+/// The data cache sizes that the CPU or the kernel reports.
 pub(crate) fn arch_caches() -> crate::plan::Caches {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     return arch::x86_64::caches();

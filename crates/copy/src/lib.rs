@@ -10,6 +10,7 @@
 //! so a Release store that follows publishes the data as it would after an ordinary copy.
 
 mod arch;
+pub mod calibrate;
 mod dispatch;
 mod plan;
 mod policy;
@@ -53,6 +54,7 @@ unsafe fn copy_long(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> Sto
     // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
     unsafe {
         match store {
+            Store::Cached if len >= engine.long_from => (engine.copy_long)(dst, src, len),
             Store::Cached => (engine.copy_cached)(dst, src, len),
             Store::NonTemporal => (engine.copy_stream)(dst, src, len),
         }
@@ -112,6 +114,7 @@ pub unsafe fn fill_raw(dst: *mut u8, value: u8, len: usize, hint: Hint) -> Store
     // SAFETY: the caller's promise is that of every kernel; the engine holds only kernels that this CPU can run.
     unsafe {
         match store {
+            Store::Cached if len >= engine.long_from => (engine.fill_long)(dst, value, len),
             Store::Cached => (engine.fill_cached)(dst, value, len),
             Store::NonTemporal => (engine.fill_stream)(dst, value, len),
         }

@@ -41,6 +41,10 @@ pub struct Profile {
 pub struct Kernels {
     /// For ordinary stores.
     pub cached: String,
+    /// For ordinary stores in copies of `long_from` bytes and more.
+    pub long: String,
+    /// Where `long` begins, in bytes.
+    pub long_from: u64,
     /// For non-temporal stores.
     pub stream: String,
 }

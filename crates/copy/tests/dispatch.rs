@@ -30,7 +30,12 @@ fn the_environment_forces_each_kernel() {
     for kernel in Kernel::all() {
         let name = kernel.name();
         let text = child("print_status", &[("ONECOPY_COPY", name), ("ONECOPY_TUNE", "off")]);
-        assert!(text.contains(&format!("cached: {name:?}, stream: {name:?}")), "{text}");
+        assert!(
+            text.contains(&format!(
+                "cached: {name:?}, long: {name:?}, long_from: 18446744073709551615, stream: {name:?}"
+            )),
+            "{text}"
+        );
         assert!(text.contains("notes: []"), "{text}");
     }
 }
@@ -48,7 +53,7 @@ fn a_broken_profile_is_reported_not_obeyed() {
     let path = folder.join("onecopy/tune.toml");
     for (content, complaint) in [
         (
-            "version = 1\nmachine = \"abacus\"\nmeasured = 0\nkernels = { cached = \"generic\", stream = \"generic\" }\n",
+            "version = 1\nmachine = \"abacus\"\nmeasured = 0\nkernels = { cached = \"generic\", long = \"generic\", long_from = 1, stream = \"generic\" }\n",
             "it was measured on",
         ),
         ("version = 99\n", "it has version 99"),

@@ -6,7 +6,7 @@
 //! This file keeps to `core` and to Rust of 2022, so that `tests/aarch64/run.sh` can build it with the cross
 //! compiler of a Linux distribution and run it under an emulator.
 
-use super::{Kernel, LINE, small, to_next_line};
+use super::{Kernel, LINE, Preference, small, to_next_line};
 use core::arch::asm;
 
 /// Every kernel of this architecture.
@@ -20,9 +20,9 @@ pub(crate) static ALL: &[Kernel] = &[Kernel {
     fill_stream: Some(fill_stream),
 }];
 
-/// The kernels to take when nothing was measured: (cached, streaming).
-pub(crate) fn prefers() -> (&'static str, &'static str) {
-    ("neon", "neon")
+/// The kernels to take when nothing was measured.
+pub(crate) fn prefers() -> Preference {
+    Preference { cached: "neon", long: "neon", long_from: usize::MAX, stream: "neon" }
 }
 
 /// # Safety

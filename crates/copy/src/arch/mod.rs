@@ -40,3 +40,14 @@ pub(crate) const LINE: usize = 64;
 pub(crate) fn to_next_line(address: usize) -> usize {
     address.wrapping_neg() & (LINE - 1)
 }
+
+/// The kernels to take when nothing was measured, by name.
+pub(crate) struct Preference {
+    /// For ordinary stores,
+    pub(crate) cached: &'static str,
+    /// and for those from `long_from` bytes on.
+    pub(crate) long: &'static str,
+    pub(crate) long_from: usize,
+    /// For non-temporal stores.
+    pub(crate) stream: &'static str,
+}

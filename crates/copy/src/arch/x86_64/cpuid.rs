@@ -3,6 +3,7 @@
 //! In a virtual machine the cache sizes are the hypervisor's word. They only feed the formula that is used until
 //! `onecopy tune` has measured.
 
+use super::super::Preference;
 use crate::plan::Caches;
 use core::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 
@@ -110,20 +111,25 @@ fn nt_divisor() -> usize {
     }
 }
 
-/// The kernels to take when nothing was measured: (cached, streaming).
-pub(crate) fn prefers() -> (&'static str, &'static str) {
-    let avx2 = std::is_x86_feature_detected!("avx2");
+/// The kernels to take when nothing was measured.
+pub(crate) fn prefers() -> Preference {
     // AVX-512 before Ice Lake lowers the clock of all that runs beside the copy; FSRM came with Ice Lake. AMD's
     // AVX-512 never did that.
-    let wide = std::is_x86_feature_detected!("avx512f") && (has_fsrm() || vendor() == Vendor::Amd);
-    let best = if wide {
+    let best = if std::is_x86_feature_detected!("avx512f") && (has_fsrm() || vendor() == Vendor::Amd) {
         "avx512"
-    } else if avx2 {
+    } else if std::is_x86_feature_detected!("avx2") {
         "avx2"
     } else {
         "sse2"
     };
-    (best, best)
+    // glibc's rep_movsb_threshold (sysdeps/x86/dl-cacheinfo.h): 2112 with FSRM, else 2048 for each 16 bytes of register.
+    let (long, long_from) = match (has_erms(), has_fsrm(), best) {
+        (_, true, _) => ("erms", 2112),
+        (true, _, "sse2") => ("erms", 2048),
+        (true, ..) => ("erms", 4096),
+        _ => (best, usize::MAX),
+    };
+    Preference { cached: best, long, long_from, stream: best }
 }
 
 /// A name that stays the same as long as the machine does: a profile measured on another is not used.

@@ -2,7 +2,7 @@
 //! A line goes out whole by construction, where vector stores depend on the write-combining buffer being filled in time.
 
 use super::super::{Kernel, LINE, small, to_next_line};
-use super::{cpuid, vector};
+use super::{INTERLEAVE_MIN, PAGE, PAGES, cpuid, vector};
 use core::arch::asm;
 use core::arch::x86_64::_mm_sfence;
 
@@ -40,6 +40,16 @@ unsafe fn copy_stream(dst: *mut u8, src: *const u8, len: usize) {
     unsafe {
         small::copy(dst, src, head);
         let mut at = head;
+        if len >= INTERLEAVE_MIN {
+            while end - at >= PAGES * PAGE {
+                for offset in (at..at + PAGE).step_by(LINE) {
+                    for page in 0..PAGES {
+                        line(dst.add(offset + page * PAGE), src.add(offset + page * PAGE));
+                    }
+                }
+                at += PAGES * PAGE;
+            }
+        }
         while at < end {
             line(dst.add(at), src.add(at));
             at += LINE;

@@ -5,14 +5,7 @@
 //! non-temporally costs hundreds of cycles.
 
 use super::super::{Kernel, LINE, small, to_next_line};
-
-/// Bytes of a page: the unit of interleaving.
-const PAGE: usize = 4096;
-/// Pages that a large streaming copy fills side by side. The line-fill buffers then serve as many DRAM rows at once,
-/// and the source's hardware prefetchers, which stop at page ends, run ahead in each page.
-const PAGES: usize = 4;
-/// From this many bytes a streaming copy interleaves pages.
-const INTERLEAVE_MIN: usize = 16 * PAGE;
+use super::{INTERLEAVE_MIN, PAGE, PAGES};
 
 macro_rules! vector_kernel {
     ($module:ident, $feature:literal, $V:ident, $load:ident, $storeu:ident, $store:ident, $stream:ident, $splat:ident) => {

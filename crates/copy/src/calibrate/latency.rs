@@ -1,0 +1,91 @@
+//! The latency steps: nanoseconds per dependent load over growing working sets.
+
+use super::{Options, time_calls};
+use crate::profile::Step;
+use std::hint::black_box;
+
+const LINE: usize = 64;
+
+/// The working sets, in bytes.
+pub(super) const SIZES: &[usize] = &{
+    let mut sizes = [0; 26];
+    let mut i = 0;
+    while i < 13 {
+        // Powers of two and half way between them, from 16 KiB to 96 MiB.
+        sizes[2 * i] = 16 << (10 + i);
+        sizes[2 * i + 1] = 24 << (10 + i);
+        i += 1;
+    }
+    sizes
+};
+
+/// Measures all sizes and keeps the largest of each level.
+pub(super) fn measure(options: &Options, step: &mut dyn FnMut(String)) -> Vec<Step> {
+    let mut all = Vec::new();
+    for &bytes in SIZES {
+        step(format!("latency of {} KiB", bytes >> 10));
+        if bytes <= options.max_footprint {
+            all.push(Step { bytes: bytes as u64, ns: load(bytes, options) });
+        }
+    }
+    levels(&all)
+}
+
+/// A level goes on while a load costs less than 1.4 times its first one; the last working set of each is its size.
+fn levels(all: &[Step]) -> Vec<Step> {
+    let mut levels: Vec<Step> = Vec::new();
+    let mut first = 0.0;
+    for step in all {
+        match levels.last_mut() {
+            Some(level) if step.ns < first * 1.4 => *level = step.clone(),
+            _ => {
+                first = step.ns;
+                levels.push(step.clone());
+            }
+        }
+    }
+    levels
+}
+
+/// The time of one load in one shuffled cycle through all lines of `bytes`, so that neither prefetcher nor
+/// out-of-order execution can help.
+fn load(bytes: usize, options: &Options) -> f64 {
+    let lines = bytes / LINE;
+    let mut order: Vec<u32> = (0..lines as u32).collect();
+    let mut random = 0x2545_f491_4f6c_dd1du64;
+    for i in (1..lines).rev() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // Sattolo: never i itself, hence one cycle.
+        order.swap(i, (random >> 33) as usize % i);
+    }
+    const WORDS: usize = LINE / size_of::<u32>();
+    let mut chain = vec![0u32; lines * WORDS];
+    for (line, &next) in order.iter().enumerate() {
+        chain[line * WORDS] = next * WORDS as u32;
+    }
+    let mut at = 0usize;
+    let mut walk = |loads: usize| {
+        for _ in 0..loads {
+            at = chain[at] as usize;
+        }
+        black_box(at);
+    };
+    walk(lines.min(1 << 19));
+    (0..options.rounds)
+        .map(|_| time_calls(options.stretch, || walk(256)) / 256.0 * 1e9)
+        .fold(f64::INFINITY, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_end_where_the_time_jumps() {
+        let all: Vec<_> = [(16, 2.0), (32, 2.1), (48, 2.2), (64, 5.0), (128, 6.0), (256, 20.0)]
+            .map(|(bytes, ns)| Step { bytes, ns })
+            .into();
+        let sizes: Vec<_> = levels(&all).into_iter().map(|level| level.bytes).collect();
+        assert_eq!(sizes, [48, 128, 256]);
+    }
+}

@@ -1,10 +1,258 @@
 //! `onecopy tune`.
 
+use crate::terminal::print;
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+use onecopy::copy::calibrate::{self, Measured, Options, Point};
+use onecopy::copy::profile::{self, Profile, reader_name};
+use onecopy::copy::{Reader, Store};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
 /// Flags of `onecopy tune`.
 #[derive(Debug, clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Show the profile that is saved, and measure nothing
+    #[arg(long, conflicts_with_all = ["dry_run", "quick", "max_footprint"])]
+    show: bool,
+    /// Measure and print, but save nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Measure for a quarter of the time: a first look, not for keeps on a busy machine
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+    /// The largest destination footprint to measure, in MiB; as much memory is used
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    max_footprint: u32,
+    /// Save the profile here instead of $XDG_CONFIG_HOME/onecopy/tune.toml
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
 
 /// Runs `onecopy tune`.
-pub fn run(_args: &Args) -> anyhow::Result<()> {
-    anyhow::bail!("tune is being built")
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.show {
+        return show(args);
+    }
+    let path = match &args.output {
+        Some(path) => Some(path.clone()),
+        None if args.dry_run => None,
+        // Asked before measuring: half a minute of work should not end in "no place to save it".
+        None => Some(profile::path()?.with_context(|| {
+            format!(
+                "{}=off says not to use a profile; unset it, or choose --dry-run or --output FILE",
+                profile::PROFILE_VARIABLE
+            )
+        })?),
+    };
+    let mut options = Options { max_footprint: (args.max_footprint as usize) << 20, ..Options::default() };
+    if args.quick {
+        options.stretch = Duration::from_millis(2);
+        options.rounds = 2;
+    }
+    let measured = measure(&options)?;
+    let saved = match path {
+        Some(path) if !args.dry_run => {
+            measured.profile.save(&path)?;
+            Some(path)
+        }
+        _ => None,
+    };
+    if args.json {
+        return print(&format!("{}\n", json(&measured, saved.as_deref())));
+    }
+    let mut text = String::new();
+    head(&mut text, &measured.profile);
+    tables(&mut text, &measured);
+    meaning(&mut text, &measured.profile);
+    match saved {
+        Some(path) => writeln!(text, "Saved in {}. Programs started from now on use it.", path.display())?,
+        None => writeln!(text, "Nothing was saved (--dry-run).")?,
+    }
+    print(&text)
+}
+
+fn show(args: &Args) -> anyhow::Result<()> {
+    let path = match &args.output {
+        Some(path) => path.clone(),
+        None => profile::path()?.with_context(|| {
+            format!(
+                "{}=off says not to use a profile; unset it to see the one saved",
+                profile::PROFILE_VARIABLE
+            )
+        })?,
+    };
+    if !path.exists() {
+        anyhow::bail!("there is no profile in {}; measure one with `onecopy tune`", path.display());
+    }
+    let profile = Profile::load(&path)?;
+    if args.json {
+        return print(&format!("{}\n", serde_json::to_string(&profile)?));
+    }
+    let mut text = format!("profile    {}\n", path.display());
+    if profile.machine != profile::machine() {
+        writeln!(text, "           NOT in use: this machine is {:?}", profile::machine())?;
+    }
+    head(&mut text, &profile);
+    text.push('\n');
+    meaning(&mut text, &profile);
+    print(&text)
+}
+
+/// Measures, with a progress bar where standard error is a terminal (indicatif draws nowhere else).
+fn measure(options: &Options) -> anyhow::Result<Measured> {
+    let bar = ProgressBar::new(0);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {percent:>3}%  {eta:>4}  {msg}")?);
+    let measured = calibrate::measure(options, &mut |step| {
+        bar.set_length(step.total as u64);
+        bar.set_position(step.done as u64);
+        bar.set_message(step.what.clone());
+    })
+    .context("cannot choose the CPU to measure on; is sched_setaffinity forbidden here?")?;
+    bar.finish_and_clear();
+    Ok(measured)
+}
+
+fn json(measured: &Measured, saved: Option<&std::path::Path>) -> serde_json::Value {
+    let rate = |len: usize, seconds: f64| len as f64 / seconds / 1e9;
+    serde_json::json!({
+        "profile": measured.profile,
+        "saved": saved,
+        "cpus": [measured.cpus.0, measured.cpus.1],
+        "kernels": measured.kernels.iter().map(|point| serde_json::json!({
+            "kernel": point.kernel,
+            "store": store(point.place.store),
+            "len": point.place.len,
+            "hot": point.place.footprint == point.place.len,
+            "GB/s": rate(point.place.len, point.seconds),
+        })).collect::<Vec<_>>(),
+        "points": measured.points.iter().map(|point| serde_json::json!({
+            "reader": reader_name(point.reader),
+            "footprint": point.footprint,
+            "len": point.len,
+            "cached GB/s": rate(point.len, point.cached),
+            "nt GB/s": rate(point.len, point.stream),
+        })).collect::<Vec<_>>(),
+    })
+}
+
+fn store(store: Store) -> &'static str {
+    match store {
+        Store::Cached => "cached",
+        Store::NonTemporal => "nt",
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{} MiB", b >> 20),
+        b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{} KiB", b >> 10),
+        b => format!("{b} B"),
+    }
+}
+
+fn head(text: &mut String, profile: &Profile) {
+    let kernels = &profile.kernels;
+    let long = if kernels.long == kernels.cached {
+        String::new()
+    } else {
+        format!(", {} from {}", kernels.long, size(kernels.long_from))
+    };
+    let steps: Vec<_> =
+        profile.steps.iter().map(|step| format!("{:.1} ns up to {}", step.ns, size(step.bytes))).collect();
+    let _ = writeln!(text, "machine    {}", profile.machine);
+    let _ = writeln!(text, "loads      {}", steps.join(", "));
+    let _ = writeln!(text, "kernels    cached: {}{long}; non-temporal: {}", kernels.cached, kernels.stream);
+}
+
+/// One table per reader: a row per footprint, a column per length, "cached / non-temporal" in each field.
+fn tables(text: &mut String, measured: &Measured) {
+    for reader in [Reader::OtherCore, Reader::SameCore, Reader::NoCpu] {
+        let points: Vec<_> = measured.points.iter().filter(|point| point.reader == reader).collect();
+        if points.is_empty() {
+            continue;
+        }
+        let mut lens: Vec<_> = points.iter().map(|point| point.len).collect();
+        lens.sort_unstable();
+        lens.dedup();
+        let mut footprints: Vec<_> = points.iter().map(|point| point.footprint).collect();
+        footprints.dedup();
+        let who = match reader {
+            Reader::OtherCore => "another core copies the data out",
+            Reader::SameCore => "the same core copies the data out, at once",
+            Reader::NoCpu | Reader::Unknown => "no CPU reads",
+        };
+        let _ = writeln!(text, "\n{who}: GB/s cached / non-temporal, * where Auto streams");
+        let _ = write!(text, "{:>9}", "footprint");
+        lens.iter().for_each(|&len| {
+            let _ = write!(text, "{:>14} ", size(len as u64));
+        });
+        text.push('\n');
+        for footprint in footprints {
+            let min_len = crossing(&measured.profile, reader, footprint);
+            let _ = write!(text, "{:>9}", size(footprint as u64));
+            for len in &lens {
+                match points.iter().find(|point| point.footprint == footprint && point.len == *len) {
+                    Some(point) => field(text, point, min_len.is_some_and(|min| *len >= min as usize)),
+                    None => text.push_str(&" ".repeat(15)),
+                }
+            }
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+        }
+    }
+    text.push('\n');
+}
+
+fn field(text: &mut String, point: &Point, streams: bool) {
+    let rate = |seconds: f64| point.len as f64 / seconds / 1e9;
+    let mark = if streams { '*' } else { ' ' };
+    let _ = write!(text, "{:>14}{mark}", format!("{:.1} / {:.1}", rate(point.cached), rate(point.stream)));
+}
+
+fn crossing(profile: &Profile, reader: Reader, footprint: usize) -> Option<u32> {
+    profile
+        .crossovers
+        .iter()
+        .find(|row| row.reader == reader_name(reader) && row.footprint == footprint as u64)
+        .and_then(|row| row.min_len)
+}
+
+/// What the profile makes `Auto` do, in a line per reader.
+fn meaning(text: &mut String, profile: &Profile) {
+    text.push_str("What Auto does with it, by the memory that the destination cycles through:\n");
+    for (reader, who) in [
+        (Reader::OtherCore, "another core reads"),
+        (Reader::SameCore, "this core reads"),
+        (Reader::NoCpu, "no CPU reads"),
+        (Reader::Unknown, "reader not known"),
+    ] {
+        let mut rows: Vec<_> =
+            profile.crossovers.iter().filter(|row| row.reader == reader_name(reader)).collect();
+        rows.sort_by_key(|row| row.footprint);
+        // Only where something changes.
+        let mut parts = Vec::new();
+        let mut before = None;
+        for row in rows {
+            if row.min_len != before {
+                parts.push(match row.min_len {
+                    Some(min) => {
+                        format!(
+                            "from {} on, copies of {} or more stream",
+                            size(row.footprint),
+                            size(min.into())
+                        )
+                    }
+                    None => format!("from {} on, none streams", size(row.footprint)),
+                });
+                before = row.min_len;
+            }
+        }
+        let said = if parts.is_empty() { "always cached".to_owned() } else { parts.join("; ") };
+        let _ = writeln!(text, "  {who:<19} {said}");
+    }
 }

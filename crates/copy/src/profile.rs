@@ -138,15 +138,14 @@ pub fn reader_name(reader: Reader) -> &'static str {
     READERS.iter().find(|(each, _)| *each == reader).map_or("unknown", |(_, name)| name)
 }
 
-/// The name of this machine: a profile is used where this is what it was when the profile was measured.
+/// The name of this machine's CPU: a profile is used where this is what it was when the profile was measured. Nothing that a
+/// process can change for itself (its affinity, its limits) is part of it.
 pub fn machine() -> String {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    let cpu = crate::arch::x86_64::machine();
+    return crate::arch::x86_64::machine();
     #[cfg(any(miri, not(target_arch = "x86_64")))]
-    let cpu = fs::read_to_string("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
+    return fs::read_to_string("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
         .map_or_else(|_| std::env::consts::ARCH.to_owned(), |midr| format!("MIDR {}", midr.trim()));
-    format!("{cpu}, {threads} threads")
 }
 
 /// Where the profile lies: `ONECOPY_TUNE` if set, else `$XDG_CONFIG_HOME/onecopy/tune.toml`, else below

@@ -16,32 +16,27 @@ pub struct Place {
     pub footprint: usize,
 }
 
-const fn cached(len: usize, footprint: usize) -> Place {
+fn cached(len: usize, footprint: usize) -> Place {
     Place { store: Store::Cached, len, footprint }
 }
 
-const fn stream(len: usize) -> Place {
+fn stream(len: usize) -> Place {
     Place { store: Store::NonTemporal, len, footprint: usize::MAX }
 }
 
+/// From here on a copy counts as long; what is at least as fast from here on may begin later or sooner.
+const LONG: usize = 16 << 10;
+/// In the cache and out of it, for the choice of where the long kernel begins.
+const HOT_AND_COLD: [usize; 7] = [2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10];
+/// Where the source begins in its line: malloc aligns to 16 bytes only, rings to pages.
+const SOURCE_OFFSET: usize = 16;
+
 /// Footprints of `usize::MAX` are cut to the whole pool.
-pub(super) const PLACES: &[Place] = &[
-    cached(512, 512),
-    cached(1 << 10, 1 << 10),
-    cached(1536, 1536),
-    cached(2 << 10, 2 << 10),
-    cached(3 << 10, 3 << 10),
-    cached(4 << 10, 4 << 10),
-    cached(8 << 10, 8 << 10),
-    cached(16 << 10, 16 << 10),
-    cached(64 << 10, 64 << 10),
-    cached(256 << 10, 256 << 10),
-    cached(64 << 10, usize::MAX),
-    cached(1 << 20, usize::MAX),
-    stream(16 << 10),
-    stream(64 << 10),
-    stream(1 << 20),
-];
+pub(super) fn places() -> Vec<Place> {
+    let hot = [512, 1 << 10, 1536].into_iter().chain(HOT_AND_COLD).map(|len| cached(len, len));
+    let cold = HOT_AND_COLD.into_iter().chain([1 << 20]).map(|len| cached(len, usize::MAX));
+    hot.chain(cold).chain([16 << 10, 64 << 10, 1 << 20].map(stream)).collect()
+}
 
 /// One kernel at one place.
 #[derive(Clone, Debug)]
@@ -55,9 +50,12 @@ pub struct KernelPoint {
 }
 
 pub(super) fn measure(options: &Options, pool: &mut [u8], step: &mut dyn FnMut(String)) -> Vec<KernelPoint> {
-    let source = vec![3u8; 1 << 20];
+    let source = vec![3u8; (1 << 20) + 128];
+    let source = &source[source.as_ptr().align_offset(64) + SOURCE_OFFSET..];
+    let start = pool.as_ptr().align_offset(64);
+    let pool = &mut pool[start..];
     let mut points = Vec::new();
-    for place in PLACES {
+    for place in &places() {
         step(format!("kernels, {:?}, {} bytes", place.store, place.len));
         let footprint = place.footprint.min(pool.len());
         let rivals: Vec<_> =
@@ -102,19 +100,48 @@ fn best(points: &[KernelPoint], filter: impl Fn(&Place) -> bool) -> Option<&'sta
 
 /// Short copies by one kernel, long ones by another, and where the second begins.
 pub(super) fn choose(points: &[KernelPoint]) -> Kernels {
-    let cached = best(points, |place| place.store == Store::Cached && place.len <= 2048).unwrap_or("generic");
-    let long = best(points, |place| place.store == Store::Cached && place.len >= 8192).unwrap_or(cached);
+    let is_cached = |place: &Place| place.store == Store::Cached;
+    let cached = best(points, |place| is_cached(place) && place.len < LONG).unwrap_or("generic");
+    let long = best(points, |place| is_cached(place) && place.len >= LONG).unwrap_or(cached);
     let stream = best(points, |place| place.store == Store::NonTemporal).unwrap_or("generic");
-    let time = |name: &str, place: &Place| {
-        points.iter().find(|point| point.kernel == name && point.place == *place).map(|point| point.seconds)
+    // The product of the times in the cache and out of it.
+    let time = |name: &str, len: usize| -> f64 {
+        points
+            .iter()
+            .filter(|point| point.kernel == name && is_cached(&point.place) && point.place.len == len)
+            .map(|point| point.seconds.ln())
+            .sum()
     };
-    // From the longest place down to the first where `long` doesn't win any more.
-    let hot =
-        || PLACES.iter().rev().filter(|place| place.store == Store::Cached && place.footprint == place.len);
-    let long_from = hot()
-        .take_while(|place| place.len >= 8192 || time(long, place) <= time(cached, place))
-        .map(|place| place.len as u64)
+    // From the longest down to the first where `long` doesn't win any more.
+    let long_from = HOT_AND_COLD
+        .into_iter()
+        .rev()
+        .take_while(|&len| time(long, len) <= time(cached, len))
         .last()
-        .unwrap_or(8192);
+        .unwrap_or(2 * HOT_AND_COLD[HOT_AND_COLD.len() - 1]);
+    let long_from = if long == cached { i64::MAX as u64 } else { long_from as u64 };
     Kernels { cached: cached.to_owned(), long: long.to_owned(), long_from, stream: stream.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_long_kernel_begins_where_it_wins_for_good() {
+        let mut points = Vec::new();
+        for place in places() {
+            // sse2: 1 ns a byte. generic: dear to start, cheaper later, and it has no stores to stream with.
+            points.push(KernelPoint { kernel: "sse2", place, seconds: place.len as f64 });
+            if place.store == Store::Cached {
+                let seconds = 3000.0 + place.len as f64 * 0.5;
+                points.push(KernelPoint { kernel: "generic", place, seconds });
+            }
+        }
+        if cfg!(target_arch = "x86_64") {
+            let kernels = choose(&points);
+            assert_eq!((&*kernels.cached, &*kernels.long, &*kernels.stream), ("sse2", "generic", "sse2"));
+            assert_eq!(kernels.long_from, 8 << 10);
+        }
+    }
 }

@@ -31,20 +31,27 @@ pub(super) fn measure(options: &Options, step: &mut dyn FnMut(String)) -> Vec<St
     levels(&all)
 }
 
-/// A level goes on while a load costs less than 1.4 times its first one; the last working set of each is its size.
+/// A level goes on while a load costs less than 1.4 times its first one; the last working set of each is its
+/// size. A level of one working set is none, but the way to the next: where a cache is half full.
 fn levels(all: &[Step]) -> Vec<Step> {
-    let mut levels: Vec<Step> = Vec::new();
+    let mut levels: Vec<(Step, u32)> = Vec::new();
     let mut first = 0.0;
     for step in all {
         match levels.last_mut() {
-            Some(level) if step.ns < first * 1.4 => *level = step.clone(),
-            _ => {
+            Some((level, count)) if step.ns < first * 1.4 => {
+                *level = step.clone();
+                *count += 1;
+            }
+            last => {
+                if matches!(last, Some((_, 1))) {
+                    levels.pop();
+                }
                 first = step.ns;
-                levels.push(step.clone());
+                levels.push((step.clone(), 1));
             }
         }
     }
-    levels
+    levels.into_iter().map(|(level, _)| level).collect()
 }
 
 /// The time of one load in one shuffled cycle through all lines of `bytes`, so that neither prefetcher nor
@@ -82,10 +89,11 @@ mod tests {
 
     #[test]
     fn levels_end_where_the_time_jumps() {
-        let all: Vec<_> = [(16, 2.0), (32, 2.1), (48, 2.2), (64, 5.0), (128, 6.0), (256, 20.0)]
-            .map(|(bytes, ns)| Step { bytes, ns })
-            .into();
+        let all: Vec<_> =
+            [(16, 2.0), (32, 2.1), (48, 2.2), (64, 5.0), (128, 6.0), (192, 11.0), (256, 20.0), (384, 21.0)]
+                .map(|(bytes, ns)| Step { bytes, ns })
+                .into();
         let sizes: Vec<_> = levels(&all).into_iter().map(|level| level.bytes).collect();
-        assert_eq!(sizes, [48, 128, 256]);
+        assert_eq!(sizes, [48, 128, 384]);
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub struct Options {
     /// The largest footprint in bytes, at least 1 MiB; as much memory is used.
     pub max_footprint: usize,
-    /// The time of one timed stretch. A whole run takes about 1500 of them.
+    /// The time of one timed stretch. A whole run takes some thousands of them.
     pub stretch: Duration,
     /// Rounds of each rival.
     pub rounds: usize,
@@ -29,7 +29,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_footprint: 256 << 20, stretch: Duration::from_millis(5), rounds: 4 }
+        Self { max_footprint: 256 << 20, stretch: Duration::from_millis(3), rounds: 4 }
     }
 }
 
@@ -57,7 +57,7 @@ pub struct Measured {
     pub cpus: (usize, usize),
 }
 
-/// Measures this machine, which takes some 10 to 30 seconds and wants to be alone on it. `progress` is called before
+/// Measures this machine, which takes some 40 seconds and wants to be alone on it. `progress` is called before
 /// each step.
 ///
 /// # Errors
@@ -68,7 +68,7 @@ pub fn measure(options: &Options, progress: &mut dyn FnMut(&Progress)) -> std::i
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
     let first = cpus.next().unwrap_or(0);
     // The last one: with simultaneous threads, the next number may be a sibling, which is no other core.
-    let cpus = (first, cpus.last().unwrap_or(first));
+    let cpus = (first, cpus.next_back().unwrap_or(first));
     // On a thread of its own, so that the pinning doesn't stick to the caller.
     let measured = std::thread::scope(|scope| {
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -86,14 +86,15 @@ pub fn measure(options: &Options, progress: &mut dyn FnMut(&Progress)) -> std::i
 
 fn all(options: &Options, cpus: (usize, usize), progress: &mut dyn FnMut(Progress)) -> Measured {
     let plan = crossover::plan(options, cpus);
-    let total = latency::SIZES.len() + kernels::PLACES.len() + plan.len();
+    let total = latency::SIZES.len() + kernels::places().len() + plan.len();
     let mut done = 0;
     let mut step = |what: String| {
         progress(Progress { what, done, total });
         done += 1;
     };
     let steps = latency::measure(options, &mut step);
-    let mut pool = vec![1u8; options.max_footprint.max(1 << 20)];
+    // A line more than the footprint: the kernels' destinations are aligned in it.
+    let mut pool = vec![1u8; options.max_footprint.max(1 << 20) + 64];
     let points = kernels::measure(options, &mut pool, &mut step);
     let names = kernels::choose(&points);
     let crossings = crossover::measure(options, cpus, &plan, &names, &mut pool, &mut step);

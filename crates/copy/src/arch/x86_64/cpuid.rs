@@ -123,10 +123,13 @@ pub(crate) fn prefers() -> Preference {
         "sse2"
     };
     // glibc's rep_movsb_threshold (sysdeps/x86/dl-cacheinfo.h): 2112 with FSRM, else 2048 for each 16 bytes of register.
+    // With AVX-512 later: measured on Sapphire Rapids, source 16 bytes off: 31 against 40 ns at 4 KiB, 57 against 65
+    // at 8 KiB, 108 against 116 at 16 KiB in the cache; out of it rep movsb gains 7% at 8 KiB and 15% at 16 KiB.
     let (long, long_from) = match (has_erms(), has_fsrm(), best) {
-        (_, true, _) => ("erms", 2112),
-        (true, _, "sse2") => ("erms", 2048),
-        (true, ..) => ("erms", 4096),
+        (true, true, "avx512") => ("erms", 16 << 10),
+        (true, true, _) => ("erms", 2112),
+        (true, false, "sse2") => ("erms", 2048),
+        (true, false, _) => ("erms", 4096),
         _ => (best, usize::MAX),
     };
     Preference { cached: best, long, long_from, stream: best }

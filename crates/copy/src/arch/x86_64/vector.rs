@@ -24,12 +24,15 @@ macro_rules! vector_kernel {
                     // SAFETY: 4 * W is at most small::MAX; the rest is the caller's promise.
                     return unsafe { small::copy(dst, src, len) };
                 }
-                // SAFETY: all offsets stay below len: the first vector because len > W, the loops by their bounds,
-                // the last by len - W. `skip` makes every store of the loops aligned to W.
+                // Both ends are loaded before the loop and stored after it: where source and destination have the same
+                // place in their pages, a load that follows a store to that place waits for it (4 KiB aliasing).
+                // SAFETY: all offsets stay below len: the ends because len > W, the loops by their bounds. `at`
+                // makes every store of the loops aligned to W.
                 unsafe {
-                    $storeu(dst.cast(), $load(src.cast()));
+                    let first = $load(src.cast());
+                    let last = $load(src.add(len - W).cast());
                     let mut at = W - (dst as usize & (W - 1));
-                    while len - at >= 4 * W {
+                    while len - at > 4 * W {
                         let (s, d) = (src.add(at), dst.add(at));
                         let a = $load(s.cast());
                         let b = $load(s.add(W).cast());
@@ -45,7 +48,14 @@ macro_rules! vector_kernel {
                         $store(dst.add(at).cast(), $load(src.add(at).cast()));
                         at += W;
                     }
-                    $storeu(dst.add(len - W).cast(), $load(src.add(len - W).cast()));
+                    $storeu(dst.cast(), first);
+                    if (dst as usize + len - W) & (PAGE - 1) <= PAGE - W {
+                        $storeu(dst.add(len - W).cast(), last);
+                    } else {
+                        // A store across two pages costs as much as 2 KiB of copy, and is no rarity: a length of
+                        // whole pages at 16 bytes into one, where malloc puts large blocks.
+                        small::copy(dst.add(at), src.add(at), len - at);
+                    }
                 }
             }
 

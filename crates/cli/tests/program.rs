@@ -28,7 +28,7 @@ fn doctor_tells_the_machine_as_json() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(report["machine"]["cpu"]["allowed"], cpus);
     assert_eq!(report["machine"]["architecture"], std::env::consts::ARCH);
-    for probe in ["memfd_seals", "memfd_noexec", "io_uring", "tap", "xdp", "cuda"] {
+    for probe in ["memfd_seals", "memfd_noexec", "upgrade", "io_uring", "tap", "xdp", "cuda"] {
         let probe = &report["probes"][probe];
         assert!(probe["works"].is_boolean() && !probe["detail"].as_str().unwrap().is_empty(), "{probe}");
     }
@@ -58,6 +58,34 @@ fn doctor_sees_its_own_limits() {
         if feature["name"] == "waiting" || feature["name"] == "many connections" {
             assert_eq!(feature["best"], false, "{feature}");
         }
+    }
+}
+
+/// A container profile that forbids memfd_create, and a limit on file sizes: shared memory cannot be had, streams work.
+#[test]
+fn doctor_notices_that_shared_memory_is_refused() {
+    let filtered = std::thread::spawn(|| {
+        use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+        let deny = SeccompAction::Errno(libc::EPERM as u32);
+        let rules = [(libc::SYS_memfd_create, vec![])].into_iter().collect();
+        let arch = std::env::consts::ARCH.try_into().unwrap();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, deny, arch).unwrap();
+        // On this thread only, and on the process that it starts.
+        seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+        onecopy(&["doctor", "--json"])
+    });
+    let limited = Command::new("sh")
+        .args(["-c", "ulimit -f 0 && exec \"$0\" doctor --json", env!("CARGO_BIN_EXE_onecopy")])
+        .output()
+        .unwrap();
+    for out in [filtered.join().unwrap(), limited] {
+        assert!(out.status.success(), "{:?} {}", out.status, text(&out.stderr));
+        let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        assert_eq!(report["probes"]["memfd_seals"]["works"], false);
+        assert_eq!(report["probes"]["upgrade"]["detail"], "sending went over Kernel, receiving over Kernel");
+        let features = report["features"].as_array().unwrap();
+        let streams = features.iter().find(|feature| feature["name"] == "unix streams").unwrap();
+        assert_eq!(streams["best"], false, "{streams}");
     }
 }
 

@@ -17,8 +17,16 @@ pub const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).u
 ///
 /// # Errors
 ///
-/// What memfd_create(2), ftruncate(2) and fcntl(2) say; EPERM where a security filter forbids memfds.
+/// What memfd_create(2), ftruncate(2) and fcntl(2) say; EPERM where a security filter forbids memfds, EFBIG where
+/// RLIMIT_FSIZE does.
 pub fn create(name: &str, size: usize) -> io::Result<OwnedFd> {
+    // ftruncate beyond this limit raises SIGXFSZ, which ends the process before it could fall back.
+    if rustix::process::getrlimit(rustix::process::Resource::Fsize)
+        .current
+        .is_some_and(|limit| limit < size as u64)
+    {
+        return Err(Errno::FBIG);
+    }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Before Linux 6.3 the flag is unknown.

@@ -91,7 +91,15 @@ fn streams(machine: &Machine, probes: &Probes) -> Feature {
             NAME,
             "the kernel's own unix sockets, counted as such",
             format!("no sealed memfd can be made ({})", probes.memfd_seals.detail),
-            "allow memfd_create and fcntl(F_ADD_SEALS) in the seccomp filter or container profile",
+            "allow memfd_create and fcntl(F_ADD_SEALS) in the seccomp filter or container profile, and no ulimit -f",
+        );
+    }
+    if !probes.upgrade.works {
+        return Feature::lesser(
+            NAME,
+            "the kernel's own unix sockets, counted as such",
+            format!("a connection could not be upgraded ({})", probes.upgrade.detail),
+            "allow sendmsg with SCM_RIGHTS and mmap of memfds in the seccomp filter or container profile, and no ulimit -f",
         );
     }
     if !probes.memfd_noexec.works {

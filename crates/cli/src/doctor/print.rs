@@ -35,6 +35,7 @@ pub fn human(report: &Report) -> String {
     for (name, probe) in [
         ("sealed memfd", &probes.memfd_seals),
         ("noexec memfd", &probes.memfd_noexec),
+        ("shared memory", &probes.upgrade),
         ("io_uring", &probes.io_uring),
         ("TAP", &probes.tap),
         ("AF_XDP", &probes.xdp),

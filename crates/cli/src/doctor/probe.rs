@@ -1,14 +1,20 @@
 //! What can only be known by trying. Every probe leaves nothing behind.
 
 use std::fs::{self, OpenOptions};
+use std::time::Duration;
 
 use io_uring::{IoUring, opcode};
+use onecopy::unix::{Listener, Name, Path, RecvFlags, SendFlags, Stream};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use super::machine::{Machine, sysctl};
+
+/// Round trips within which an upgrade has to be done; it takes two.
+const ROUNDS: usize = 8;
 
 /// The end of a try.
 #[derive(Clone, Debug, Serialize)]
@@ -35,6 +41,8 @@ pub struct Probes {
     pub memfd_seals: Probe,
     /// MFD_NOEXEC_SEAL: the memfd can never become executable.
     pub memfd_noexec: Probe,
+    /// A connection of our own, upgraded to shared memory in both directions.
+    pub upgrade: Probe,
     pub io_uring: Probe,
     pub tap: Probe,
     pub xdp: Probe,
@@ -47,6 +55,7 @@ impl Probes {
         Probes {
             memfd_seals: memfd_seals(MemfdFlags::empty()),
             memfd_noexec: memfd_seals(MemfdFlags::NOEXEC_SEAL),
+            upgrade: upgrade(),
             io_uring: io_uring(),
             tap: tap(machine),
             xdp: xdp(machine),
@@ -56,10 +65,15 @@ impl Probes {
 }
 
 fn memfd_seals(extra: MemfdFlags) -> Probe {
+    const SIZE: u64 = 4096;
+    // ftruncate beyond this limit would not fail but end the program (SIGXFSZ).
+    if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < SIZE) {
+        return Probe::fails("RLIMIT_FSIZE (ulimit -f) forbids it");
+    }
     let wanted = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let sealed = memfd_create(c"onecopy-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | extra)
         .and_then(|fd| {
-            ftruncate(&fd, 4096)?;
+            ftruncate(&fd, SIZE)?;
             fcntl_add_seals(&fd, wanted)?;
             // The seals have to bite, and not only to be listed.
             match (fcntl_get_seals(&fd)?.contains(wanted), ftruncate(&fd, 0)) {
@@ -72,6 +86,38 @@ fn memfd_seals(extra: MemfdFlags) -> Probe {
         Ok(()) => Probe::works("MFD_NOEXEC_SEAL is known"),
         Err(Errno::INVAL) if !extra.is_empty() => Probe::fails("this kernel is older than 6.3"),
         Err(error) => Probe::fails(format!("memfd_create: {error}")),
+    }
+}
+
+/// Bytes go both ways until both ends say that they use shared memory, as between any two programs.
+fn upgrade() -> Probe {
+    let tried = || -> onecopy::unix::Result<Path> {
+        let name = Name::abstract_(format!("onecopy-doctor-{}", std::process::id()));
+        let listener = Listener::bind(&name)?;
+        let client = Stream::connect(&name)?;
+        let server = listener.accept()?;
+        for end in [&client, &server] {
+            // Seccomp filters can refuse in surprising ways: a doctor must not hang on any.
+            end.set_read_timeout(Some(Duration::from_secs(1)))?;
+        }
+        let mut byte = [0];
+        for _ in 0..ROUNDS {
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                from.send(b"?", SendFlags::NOSIGNAL)?;
+                to.recv(&mut byte, RecvFlags::empty())?;
+            }
+            if client.path().is_shared_memory() {
+                break;
+            }
+        }
+        Ok(client.path())
+    };
+    match tried() {
+        Ok(path) if path.is_shared_memory() => Probe::works("a connection was upgraded in both directions"),
+        Ok(path) => {
+            Probe::fails(format!("sending went over {:?}, receiving over {:?}", path.send, path.receive))
+        }
+        Err(error) => Probe::fails(error.to_string()),
     }
 }
 

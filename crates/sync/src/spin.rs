@@ -119,7 +119,7 @@ mod gate {
     pub(super) fn is_open() -> bool {
         static GATE: OnceLock<Gate> = OnceLock::new();
         let gate = GATE.get_or_init(|| Gate {
-            cpus: load::cpus_allowed(),
+            cpus: load::cpus_online(),
             asked_ms: Default::default(),
             open: Default::default(),
         });

@@ -106,6 +106,37 @@ fn doctor_tells_what_the_environment_forces() {
     }
 }
 
+#[test]
+fn doctor_tells_which_profile_is_in_force() {
+    use onecopy::copy::profile::{Kernels, Profile, Step, VERSION, machine};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tune.toml");
+    let generic = || "generic".to_owned();
+    let kernels = Kernels { cached: generic(), long: generic(), long_from: 1 << 20, stream: generic() };
+    let of = |machine: String| Profile {
+        version: VERSION,
+        machine,
+        measured: 1_700_000_000,
+        kernels: kernels.clone(),
+        steps: vec![Step { bytes: 48 << 10, ns: 1.5 }],
+        crossovers: Vec::new(),
+    };
+    for (machine, used) in [(machine(), true), ("an abacus, 1 thread".to_owned(), false)] {
+        of(machine).save(&path).unwrap();
+        let doctor = |args: &[&str]| {
+            let mut doctor = Command::new(env!("CARGO_BIN_EXE_onecopy"));
+            let out = doctor.arg("doctor").args(args).env("ONECOPY_TUNE", &path).output().unwrap();
+            text(&out.stdout).to_owned()
+        };
+        let report: serde_json::Value = serde_json::from_str(&doctor(&["--json"])).unwrap();
+        let features = report["features"].as_array().unwrap();
+        let choice = features.iter().find(|feature| feature["name"] == "choice of stores").unwrap();
+        assert_eq!(choice["best"], used, "{choice}");
+        assert_eq!(report["copy"]["profile"].is_object(), used);
+        assert_eq!(doctor(&[]).contains("1.5 ns up to 48 KiB"), used);
+    }
+}
+
 /// A driver of our own making: what is asked of it and what is made of its answers is the same as for the real one.
 #[test]
 fn doctor_asks_the_cuda_driver() {

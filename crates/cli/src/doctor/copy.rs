@@ -11,6 +11,9 @@ pub struct Copy {
     pub kernels: Vec<KernelFacts>,
     /// The one for ordinary stores.
     pub cached: &'static str,
+    /// The one for ordinary stores in copies of `long_from` bytes and more.
+    pub long: &'static str,
+    pub long_from: usize,
     /// The one for non-temporal stores.
     pub stream: &'static str,
     /// What ONECOPY_COPY asks for.
@@ -52,6 +55,8 @@ impl Copy {
         Copy {
             kernels: kernels.collect(),
             cached: status.cached,
+            long: status.long,
+            long_from: status.long_from,
             stream: status.stream,
             forced: std::env::var(FORCE_VARIABLE).ok(),
             thresholds: status.thresholds,

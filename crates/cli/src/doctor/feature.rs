@@ -69,7 +69,14 @@ fn stores(copy: &Copy) -> Feature {
             "an x86-64 or AArch64 CPU",
         );
     }
-    Feature::best(NAME, format!("{} for ordinary, {} for non-temporal stores", copy.cached, copy.stream))
+    let long = match copy.long {
+        long if long == copy.cached => String::new(),
+        long => format!(" ({long} from {})", super::print::size(copy.long_from as u64)),
+    };
+    Feature::best(
+        NAME,
+        format!("{}{long} for ordinary, {} for non-temporal stores", copy.cached, copy.stream),
+    )
 }
 
 fn choice(copy: &Copy) -> Feature {

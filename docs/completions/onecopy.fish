@@ -98,9 +98,15 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l quick -d 'Less
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l json -d 'One JSON object a line on standard output instead of tables'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l list -d 'Name the rows and what they do'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l max-footprint -d 'The largest destination footprint to measure, in MiB; as much memory is used' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l output -d 'Save the profile here instead of $XDG_CONFIG_HOME/onecopy/tune.toml' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l show -d 'Show the profile that is saved, and measure nothing'
+complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l dry-run -d 'Measure and print, but save nothing'
+complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l quick -d 'Measure for a quarter of the time: a first look, not for keeps on a busy machine'
+complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l json -d 'Print one JSON object instead of tables'
 complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -s h -l help -d 'Print help'
 complete -c onecopy -n "__fish_onecopy_using_subcommand doctor" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''

@@ -100,7 +100,7 @@ pub fn until(budget: u32, mut ready: impl FnMut() -> bool) -> Result<Duration, I
     }
 }
 
-/// Whether the machine has a CPU to spare, asked at most once in [`gate::FRESH_MS`].
+/// Whether the machine has a CPU to spare, asked at most once in `gate::FRESH_MS`.
 mod gate {
     use crate::atomic::{AtomicU64, Ordering::Relaxed};
     use crate::clock::coarse_ms;

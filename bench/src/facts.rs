@@ -60,7 +60,12 @@ pub fn gather(context: &Context, cheap: bool) -> Facts {
 fn tune_profile() -> String {
     let status = onecopy::copy::status();
     let notes: String = status.notes.iter().map(|note| format!("; {note}")).collect();
-    format!("{}; kernels {} and {} (non-temporal){notes}", status.thresholds, status.cached, status.stream)
+    let long = match status.long_from {
+        usize::MAX => String::new(),
+        from => format!(", {} from {}", status.long, crate::rows::size_name(from as u64)),
+    };
+    let (cached, stream) = (status.cached, status.stream);
+    format!("{}; kernels {cached}{long} and {stream} (non-temporal){notes}", status.thresholds)
 }
 
 /// Nanoseconds per load over growing footprints, measured because CPUID's sizes may be wrong in a virtual machine.

@@ -5,12 +5,15 @@ use crate::row::{Row, WorkerFn};
 pub mod bytes;
 pub mod conn;
 mod connect;
+mod copy;
+mod hot_set;
 mod ping_pong;
 mod unix_bulk;
 mod unix_nt;
 
 /// All rows, in the order they run.
-pub const ROWS: &[&Row] = &[&unix_bulk::ROW, &unix_nt::ROW, &ping_pong::ROW, &connect::ROW];
+pub const ROWS: &[&Row] =
+    &[&copy::ROW, &hot_set::ROW, &unix_bulk::ROW, &unix_nt::ROW, &ping_pong::ROW, &connect::ROW];
 
 /// What the worker of that role does.
 pub fn worker(role: &str) -> Option<WorkerFn> {

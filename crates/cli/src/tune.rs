@@ -8,7 +8,7 @@ use onecopy::copy::profile::{self, Profile, reader_name};
 use onecopy::copy::{Reader, Store};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Flags of `onecopy tune`.
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         options.stretch = Duration::from_millis(2);
         options.rounds = 2;
     }
+    let load = Load::now();
     let measured = measure(&options)?;
+    let foreign = load.foreign();
     let saved = match path {
         Some(path) if !args.dry_run => {
             measured.profile.save(&path)?;
@@ -63,17 +65,63 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         _ => None,
     };
     if args.json {
-        return print(&format!("{}\n", json(&measured, saved.as_deref())));
+        return print(&format!("{}\n", json(&measured, foreign, saved.as_deref())));
     }
     let mut text = String::new();
     head(&mut text, &measured.profile);
     tables(&mut text, &measured);
     meaning(&mut text, &measured.profile);
+    if let Some(foreign) = foreign.filter(|&foreign| foreign > BUSY) {
+        writeln!(
+            text,
+            "Other programs used {foreign:.1} CPUs meanwhile, which makes these figures doubtful: measure again when it is quiet."
+        )?;
+    }
     match saved {
         Some(path) => writeln!(text, "Saved in {}. Programs started from now on use it.", path.display())?,
         None => writeln!(text, "Nothing was saved (--dry-run).")?,
     }
     print(&text)
+}
+
+/// Other programs that use more than this many CPUs disturb the measurement.
+const BUSY: f64 = 0.1;
+
+/// The CPU time of the whole machine and of this process, to see who else was at work.
+struct Load {
+    at: Instant,
+    machine: Option<f64>,
+    own: Option<f64>,
+}
+
+impl Load {
+    fn now() -> Load {
+        Load { at: Instant::now(), machine: Load::machine(), own: Load::own() }
+    }
+
+    /// CPUs that other programs kept busy since then; `None` where /proc doesn't say.
+    fn foreign(&self) -> Option<f64> {
+        let machine = Load::machine()? - self.machine?;
+        let own = Load::own()? - self.own?;
+        Some(((machine - own) / self.at.elapsed().as_secs_f64()).max(0.0))
+    }
+
+    /// Seconds, from the first line of /proc/stat: user, nice, system; then, after idle and iowait, irq, softirq, steal.
+    fn machine() -> Option<f64> {
+        let text = std::fs::read_to_string("/proc/stat").ok()?;
+        let fields: Vec<f64> =
+            text.lines().next()?.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
+        let busy: f64 = fields.get(..3)?.iter().chain(fields.get(5..8)?).sum();
+        Some(busy / rustix::param::clock_ticks_per_second() as f64)
+    }
+
+    /// Seconds, from /proc/self/stat: utime and stime, counted from the end of the name, which may hold anything.
+    fn own() -> Option<f64> {
+        let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks: f64 = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+        Some(ticks / rustix::param::clock_ticks_per_second() as f64)
+    }
 }
 
 fn show(args: &Args) -> anyhow::Result<()> {
@@ -117,11 +165,12 @@ fn measure(options: &Options) -> anyhow::Result<Measured> {
     Ok(measured)
 }
 
-fn json(measured: &Measured, saved: Option<&std::path::Path>) -> serde_json::Value {
+fn json(measured: &Measured, foreign: Option<f64>, saved: Option<&std::path::Path>) -> serde_json::Value {
     let rate = |len: usize, seconds: f64| len as f64 / seconds / 1e9;
     serde_json::json!({
         "profile": measured.profile,
         "saved": saved,
+        "foreign CPUs": foreign,
         "cpus": [measured.cpus.0, measured.cpus.1],
         "kernels": measured.kernels.iter().map(|point| serde_json::json!({
             "kernel": point.kernel,

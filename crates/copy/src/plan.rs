@@ -74,6 +74,10 @@ impl Thresholds {
         for class in 0..CLASSES {
             if class_bytes(class) >= threshold {
                 all.min_len.iter_mut().for_each(|row| row[class] = FORMULA_MIN_LEN);
+            } else if caches.l2 > 0 && class_bytes(class) >= 2 * caches.l2 {
+                // No CPU will find it in the third level either, and what doesn't fit the second costs a read for
+                // ownership per line. Only where the source doesn't fit as well: else cached stores still win.
+                all.set(Reader::NoCpu, class, u32::try_from(2 * caches.l2).unwrap_or(NEVER));
             }
         }
         all
@@ -98,8 +102,8 @@ impl Thresholds {
 }
 
 /// The shortest non-temporal copy of the formula, in bytes. The fence waits until the lines have left the core, some
-/// 240 ns on Sapphire Rapids however few they are: at 4 KiB that eats the gain, at 8 KiB no more (see the top).
-const FORMULA_MIN_LEN: u32 = 8192;
+/// 240 ns on Sapphire Rapids however few they are: at 2 KiB that eats the gain, at 4 KiB no more.
+const FORMULA_MIN_LEN: u32 = 4096;
 
 /// Says which stores a copy of `len` bytes will get. [`Store::NonTemporal`] also needs a kernel that has such
 /// stores, and a copy longer than [`STREAM_MIN`].
@@ -248,5 +252,7 @@ mod tests {
         );
         assert_eq!(auto(512, 256 << 20), Store::Cached, "short copies aren't worth a fence");
         assert_eq!(thresholds.get(Reader::NoCpu, CLASSES - 1), FORMULA_MIN_LEN);
+        assert_eq!(thresholds.auto(2 << 20, 0, Reader::NoCpu), Store::NonTemporal, "twice the second level");
+        assert_eq!(thresholds.auto(2 << 20, 0, Reader::OtherCore), Store::Cached);
     }
 }

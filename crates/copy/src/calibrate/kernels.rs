@@ -52,12 +52,10 @@ pub struct KernelPoint {
 pub(super) fn measure(options: &Options, pool: &mut [u8], step: &mut dyn FnMut(String)) -> Vec<KernelPoint> {
     let source = vec![3u8; (1 << 20) + 128];
     let source = &source[source.as_ptr().align_offset(64) + SOURCE_OFFSET..];
-    let start = pool.as_ptr().align_offset(64);
-    let pool = &mut pool[start..];
     let mut points = Vec::new();
     for place in &places() {
         step(format!("kernels, {:?}, {} bytes", place.store, place.len));
-        let footprint = place.footprint.min(pool.len());
+        let footprint = place.footprint.min(pool.len() & !63);
         let rivals: Vec<_> =
             Kernel::all().filter(|kernel| place.store == Store::Cached || kernel.streams()).collect();
         let mut best = vec![f64::INFINITY; rivals.len()];

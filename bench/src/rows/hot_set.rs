@@ -1,0 +1,177 @@
+//! `hot-set`: what a copy does to the memory that the program works with.
+
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::rc::{Rc, Weak};
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::copy::{Buffers, COLD, Engine};
+use super::{bytes, size_name};
+use crate::proc;
+use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+
+/// The row.
+pub const ROW: Row = Row {
+    name: "hot-set",
+    about: "a shuffled walk through a hot set, timed once before and once after a copy of 1 MiB into memory that cycles \
+            through 256 MiB; the source is one buffer; cost = what the copy added to each load",
+    metrics: &[
+        Metric { name: "cost", unit: "ns/load", larger: false },
+        Metric { name: "walk", unit: "ns/load", larger: false },
+        Metric { name: "undisturbed", unit: "ns/load", larger: false },
+        Metric { name: "copy", unit: "GB/s", larger: true },
+    ],
+    share: 1.0,
+    cases,
+    workers: &[],
+    plot: Plot::Bars,
+};
+
+/// The hot sets, in bytes.
+const SETS: [usize; 6] = [32 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 1536 << 10];
+/// The copy, in bytes.
+const COPY: usize = 1 << 20;
+/// A cost below this, in ns a load, is no cost: the clock and the machine are not that good.
+const LEAST: f64 = 0.05;
+
+fn cases(scale: Scale) -> Vec<Case> {
+    let sets = SETS.into_iter().filter(|&set| scale != Scale::Smoke || set == 512 << 10);
+    sets.map(case).collect()
+}
+
+fn case(set: usize) -> Case {
+    // What 20% of the cached copy's cost is, as a ratio.
+    let reach = if set == 512 << 10 {
+        ["nt", "auto"].map(|engine| Reach::ratio(engine, "cost", 5.0, &["cached"])).into()
+    } else {
+        Vec::new()
+    };
+    let buffers = RefCell::new(Weak::new());
+    let victims = RefCell::new(Weak::<Victim>::new());
+    Case {
+        name: size_name(set as u64),
+        engines: vec!["cached", "nt", "auto", "libc"],
+        baseline: "cached",
+        reach,
+        work: Work { warmup: 4, least: 21, most: 2001, step: 1 },
+        open: Box::new(move |context: &Context, engine| {
+            proc::pin(context.cpus[0])?;
+            let buffers = Buffers::shared(&buffers, COPY, COLD);
+            // One set for all engines: which cache sets its pages fall into is chance, and decides a lot.
+            let mut known = victims.borrow_mut();
+            let victim = known.upgrade().unwrap_or_else(|| Rc::new(Victim::new(set)));
+            *known = Rc::downgrade(&victim);
+            Ok(Box::new(HotSet { engine: Engine::named(engine, COLD)?, buffers, victim }))
+        }),
+    }
+}
+
+struct HotSet {
+    engine: Engine,
+    buffers: Rc<Buffers>,
+    victim: Rc<Victim>,
+}
+
+impl Session for HotSet {
+    fn verify(&mut self) -> Result<()> {
+        let mut source = vec![0; COPY];
+        bytes::fill(&mut source, 23, 0);
+        let mut result = Ok(());
+        self.buffers.each(COPY, 1, |dst| {
+            self.engine.copy(dst, &source);
+            result = bytes::check(dst, 23, 0);
+        });
+        result
+    }
+
+    fn run(&mut self, work: u64) -> Result<Sample> {
+        let source = self.buffers.source(COPY);
+        let (mut before, mut after, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let start = Instant::now();
+        self.buffers.each(COPY, work, |dst| {
+            // Twice: once brings the set back, once more settles which lines stay.
+            self.victim.walk();
+            self.victim.walk();
+            before.push(self.victim.walk());
+            let copying = Instant::now();
+            self.engine.copy(black_box(dst), black_box(source));
+            copies.push(copying.elapsed().as_secs_f64());
+            after.push(self.victim.walk());
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        // Of many short timings the median: an interrupt in one of them is no property of the stores.
+        let (undisturbed, walk) = (median(&mut before), median(&mut after));
+        Ok(Sample {
+            seconds,
+            values: vec![
+                ("cost", (walk - undisturbed).max(LEAST)),
+                ("walk", walk),
+                ("undisturbed", undisturbed),
+                ("copy", COPY as f64 / median(&mut copies) / 1e9),
+            ],
+            settings: Vec::new(),
+        })
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A working set, walked in one shuffled cycle, a load a line: neither prefetcher nor out-of-order execution helps.
+struct Victim {
+    chain: Vec<u32>,
+    lines: usize,
+}
+
+const WORDS: usize = 64 / size_of::<u32>();
+
+impl Victim {
+    fn new(bytes: usize) -> Victim {
+        let lines = bytes / 64;
+        // Sattolo's shuffle: a single cycle.
+        let mut order: Vec<u32> = (0..lines as u32).collect();
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        for i in (1..lines).rev() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            order.swap(i, (random >> 33) as usize % i);
+        }
+        // The allocation may begin inside a line; each load is still in a line of its own.
+        let mut chain = vec![0u32; lines * WORDS];
+        for (line, &next) in order.iter().enumerate() {
+            chain[line * WORDS] = next * WORDS as u32;
+        }
+        Victim { chain, lines }
+    }
+
+    /// Goes round once; nanoseconds per load.
+    fn walk(&self) -> f64 {
+        let start = Instant::now();
+        let mut at = 0usize;
+        for _ in 0..self.lines {
+            at = self.chain[at] as usize;
+        }
+        black_box(at);
+        start.elapsed().as_secs_f64() * 1e9 / self.lines as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_walk_comes_by_every_line_once() {
+        let victim = Victim::new(64 << 10);
+        let mut seen = vec![false; victim.lines];
+        let mut at = 0usize;
+        for _ in 0..victim.lines {
+            assert!(!std::mem::replace(&mut seen[at / WORDS], true));
+            at = victim.chain[at] as usize;
+        }
+        assert_eq!(at, 0);
+    }
+}

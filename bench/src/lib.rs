@@ -19,6 +19,7 @@
 //! 5. The smoke test runs each row at [`row::Scale::Smoke`]: keep `Work::warmup` small enough for that.
 
 pub mod facts;
+pub mod http;
 pub mod proc;
 pub mod record;
 pub mod report;

@@ -57,6 +57,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l hot-set -d 'Wa
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l die-with-parent -d 'Stop when the process that started this one is gone'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend -d 'The daemon\'s socket: unix:/path or unix:@name' -r
@@ -80,6 +81,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l cpu -d 'Stay o
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l die-with-parent -d 'Stop when the process that started this one is gone'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''

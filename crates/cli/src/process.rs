@@ -21,6 +21,13 @@ pub fn pin(cpu: usize) -> anyhow::Result<()> {
     rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("cannot stay on CPU {cpu}"))
 }
 
+/// Ties this process's life to its parent's: SIGTERM when that is gone, however it went.
+pub fn die_with_parent() -> anyhow::Result<()> {
+    let term = Some(rustix::process::Signal::TERM);
+    rustix::process::set_parent_process_death_signal(term)
+        .context("cannot ask to be told of the parent's end")
+}
+
 /// Why a program was asked to stop.
 pub async fn asked_to_stop() -> anyhow::Result<&'static str> {
     use tokio::signal::unix::{SignalKind, signal};

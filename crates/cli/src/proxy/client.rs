@@ -183,6 +183,8 @@ async fn exchange(
         }
     };
     counters.refused = u64::from(reply.status >= 400);
+    // The upgrade travels with the first request and its answer: a connection is judged by these.
+    counters.upgraded = u64::from(!lease.used && lease.line.upgraded());
     lease.line.pass(&heads.to_client, reply.body, tcp, proxy.patience, counters).await?;
     if reply.keep {
         lease.keep();

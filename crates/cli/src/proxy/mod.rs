@@ -75,7 +75,10 @@ pub struct Args {
     /// On SIGTERM or SIGINT, answers in flight may take this long to finish.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
-    /// Stay on this CPU (for measurements).
+    /// Stop when the process that started this one is gone
+    #[arg(long, hide = true)]
+    die_with_parent: bool,
+    /// Stay on this CPU (for measurements)
     #[arg(long, value_name = "CPU", hide = true)]
     cpu: Option<usize>,
 }
@@ -103,6 +106,9 @@ struct Present {
 /// Runs `onecopy proxy`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     process::raise_open_files();
+    if args.die_with_parent {
+        process::die_with_parent()?;
+    }
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
@@ -173,7 +179,7 @@ async fn serve(
         queue: args.queue,
     };
     let proxy = Rc::new(Proxy {
-        pool: Pool::new(backend, args.backends.div_ceil(args.threads), totals.clone()),
+        pool: Pool::new(backend, args.backends.div_ceil(args.threads)),
         totals,
         limits: Limits { line: args.max_line, head: args.max_head },
         patience: Patience { backend: args.backend_timeout, client: args.send_timeout },

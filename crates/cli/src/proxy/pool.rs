@@ -3,11 +3,9 @@
 use super::line::{Forward, Line, Trouble};
 use super::timeout::within;
 use crate::address::Address;
-use crate::counters::{Counters, Totals};
 use crate::serve::{Transport, send_buffer};
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -37,7 +35,6 @@ pub struct Pool {
     idle: RefCell<Vec<(Line, Instant)>>,
     room: Semaphore,
     waiting: Cell<usize>,
-    totals: Arc<Totals>,
 }
 
 /// A kept connection is not used again after this: the daemon ends its idle ones too.
@@ -56,9 +53,9 @@ pub struct Lease<'p> {
 
 impl Pool {
     /// A pool of at most `most` connections.
-    pub fn new(backend: Backend, most: usize, totals: Arc<Totals>) -> Pool {
+    pub fn new(backend: Backend, most: usize) -> Pool {
         let room = Semaphore::new(most.max(1));
-        Pool { backend, idle: RefCell::default(), room, waiting: Cell::new(0), totals }
+        Pool { backend, idle: RefCell::default(), room, waiting: Cell::new(0) }
     }
 
     /// A connection; a new one if `fresh`.
@@ -89,7 +86,6 @@ impl Pool {
             Some(Err(error)) => return Err(Trouble::Bad(format!("the backend cannot be reached: {error}"))),
             None => return Err(Trouble::Late),
         };
-        self.totals.add(Counters { upgraded: u64::from(line.upgraded()), ..Default::default() });
         Ok(Lease { line, used: false, pool: self, _room: room })
     }
 

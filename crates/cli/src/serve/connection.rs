@@ -21,6 +21,7 @@ type Done = io::Result<()>;
 pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
     let mut inbox: Vec<u8> = Vec::with_capacity(4 << 10);
     let hot = daemon.hot_set.map(HotSet::new);
+    let mut first = true;
     let mut since = Instant::now(); // when the head that is being read began
     loop {
         let limits = Limits::default();
@@ -60,6 +61,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
             hot.after(before, &mut counters);
         }
         counters.broken = u64::from(result.is_err());
+        counters.upgraded = u64::from(std::mem::take(&mut first) && wire.upgraded());
         daemon.totals.add(counters);
         result?;
         let mut skip = head + request.body as usize;

@@ -65,7 +65,10 @@ pub struct Args {
     /// On SIGTERM or SIGINT, answers in flight may take this long to finish.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
-    /// Stay on this CPU (for measurements).
+    /// Stop when the process that started this one is gone
+    #[arg(long, hide = true)]
+    die_with_parent: bool,
+    /// Stay on this CPU (for measurements)
     #[arg(long, value_name = "CPU", hide = true)]
     cpu: Option<usize>,
     /// Walk a working set of this size around every body, and count how much slower it got.
@@ -128,6 +131,9 @@ pub fn send_buffer(socket: impl rustix::fd::AsFd, size: usize) {
 /// Runs `onecopy serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     process::raise_open_files();
+    if args.die_with_parent {
+        process::die_with_parent()?;
+    }
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
@@ -174,11 +180,7 @@ fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer, idle, send): (usize,
             }
         };
         let _ = wire.set_timeouts(idle, send);
-        daemon.totals.add(Counters {
-            connections: 1,
-            upgraded: u64::from(wire.upgraded()),
-            ..Default::default()
-        });
+        daemon.totals.add(Counters { connections: 1, ..Default::default() });
         let Some(id) = daemon.desk.enter(&wire, most) else {
             let full = Refusal { status: 503, why: "the daemon has all the connections it can take" };
             let _ = wire.send(&answer::Answer::refusal(full, false, false), &mut Counters::default());

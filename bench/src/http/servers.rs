@@ -1,0 +1,247 @@
+//! Daemon and proxy as child processes: ours in all their ways, and nginx.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+/// Longest wait for a server to be there, to tell its counters, or to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the bytes of the bodies come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Files, in the page cache.
+    File,
+    /// The daemon's own memory.
+    Memory,
+}
+
+/// A server process; stopped when dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Server {
+    fn start(command: &mut Command) -> Result<Server> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting {}", command.get_program().display()))?;
+        let (sender, lines) = channel();
+        let err = child.stderr.take();
+        std::thread::spawn(move || {
+            for line in err.into_iter().flat_map(|err| BufReader::new(err).lines()).map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok(Server { child, lines })
+    }
+
+    /// The next line of its standard error that begins with `start`, without it.
+    fn line(&self, start: &str) -> Result<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut last = String::new();
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => match line.strip_prefix(start) {
+                    Some(rest) => return Ok(rest.to_owned()),
+                    None => last = line,
+                },
+                Err(RecvTimeoutError::Timeout) => bail!("a server did not say {start:?}"),
+                Err(RecvTimeoutError::Disconnected) => bail!("a server ended: {last}"),
+            }
+        }
+    }
+
+    /// The counters of one of our servers: it writes them at SIGUSR1.
+    pub fn counters(&self) -> Result<Value> {
+        rustix::process::kill_process(
+            rustix::process::Pid::from_child(&self.child),
+            rustix::process::Signal::USR1,
+        )?;
+        Ok(serde_json::from_str(&self.line("stats ")?)?)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A daemon with a proxy in front of it.
+#[derive(Debug)]
+pub struct Servers {
+    // The proxy ends first: the daemon then has nobody to wait for.
+    proxy: Server,
+    daemon: Server,
+    /// Where clients connect.
+    pub address: SocketAddr,
+    /// Whether both are ours, and have counters.
+    pub counted: bool,
+    socket: PathBuf,
+}
+
+/// The flags of an engine: the daemon's and the proxy's. None: not one of ours.
+fn flags(engine: &str) -> Option<(&'static str, &'static str)> {
+    Some(match engine {
+        "kernel" => ("--transport kernel", "--transport kernel"),
+        "kernel-splice" => ("--transport kernel", "--transport kernel --forward splice"),
+        "kernel-sendfile" => {
+            ("--transport kernel --file-send sendfile", "--transport kernel --forward splice")
+        }
+        "auto" => ("--policy auto", ""),
+        "cached" => ("--policy cached", ""),
+        "nt" => ("--policy nt", ""),
+        _ => return None,
+    })
+}
+
+/// What is started, and on what.
+#[derive(Clone, Debug)]
+pub struct Setup<'a> {
+    /// The `onecopy` program.
+    pub program: &'a Path,
+    /// The folder that is served.
+    pub root: &'a Path,
+    /// A folder for sockets and configurations.
+    pub work: &'a Path,
+    /// Whence the bytes come.
+    pub source: Source,
+    /// Flags for the daemon alone.
+    pub daemon: &'a [String],
+    /// Flags for the proxy alone.
+    pub proxy: &'a [String],
+}
+
+impl Servers {
+    /// Starts the servers of `engine` and waits until they are there.
+    pub fn start(engine: &str, setup: &Setup<'_>) -> Result<Servers> {
+        let id = format!("{engine}-{}", unique());
+        let socket = setup.work.join(format!("{id}.sock"));
+        let nginx = engine == "nginx";
+        let daemon = if nginx && setup.source == Source::File {
+            let listen =
+                format!("server {{ listen unix:{}; root {}; }}", socket.display(), setup.root.display());
+            start_nginx(&format!("{id}-backend"), setup.work, &listen)?
+        } else {
+            let (daemon, _) =
+                flags(if nginx { "kernel" } else { engine }).context("there is no such engine")?;
+            let mut command = ours(setup.program, "serve");
+            command
+                .arg("--root")
+                .arg(setup.root)
+                .arg("--listen")
+                .arg(unix(&socket))
+                .args(daemon.split_whitespace());
+            if setup.source == Source::Memory {
+                command.args(["--cache", "256M"]);
+            }
+            Server::start(command.args(setup.daemon))?
+        };
+        let (proxy, address) = if nginx {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+            let listen = format!(
+                "upstream backend {{ server unix:{}; keepalive 64; keepalive_requests 100000000; }}\n\
+                 server {{ listen {address}; location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
+                 proxy_set_header Connection \"\"; proxy_buffer_size 64k; proxy_buffers 8 256k; \
+                 proxy_busy_buffers_size 512k; proxy_max_temp_file_size 0; }} }}",
+                socket.display()
+            );
+            (start_nginx(&format!("{id}-proxy"), setup.work, &listen)?, address)
+        } else {
+            daemon.line("onecopy serve: ")?;
+            let (_, flags) = flags(engine).context("there is no such engine")?;
+            let mut command = ours(setup.program, "proxy");
+            command.args(["--listen", "127.0.0.1:0", "--backend"]).arg(unix(&socket));
+            let proxy = Server::start(command.args(flags.split_whitespace()).args(setup.proxy))?;
+            let line = proxy.line("onecopy proxy: http://")?;
+            (proxy, line.split(' ').next().unwrap_or_default().parse()?)
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(address).is_err() || !socket.exists() {
+            if Instant::now() > deadline {
+                bail!("{engine} did not come up on {address}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Servers { proxy, daemon, address, counted: !nginx, socket })
+    }
+
+    /// CPU seconds that both have used.
+    pub fn cpu_seconds(&self) -> Result<f64> {
+        let of = |server: &Server| crate::proc::cpu_seconds_of(server.child.id());
+        Ok(of(&self.daemon)? + of(&self.proxy)?)
+    }
+
+    /// The counters of the daemon and of the proxy.
+    pub fn counters(&self) -> Result<(Value, Value)> {
+        Ok((self.daemon.counters()?, self.proxy.counters()?))
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.socket); // nginx leaves it, and so would a daemon that had to be killed
+    }
+}
+
+fn unique() -> String {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    format!("{}-{:x}", std::process::id(), now.tv_sec * 1_000_000_000 + now.tv_nsec)
+}
+
+fn unix(path: &Path) -> String {
+    format!("unix:{}", path.display())
+}
+
+fn ours(program: &Path, role: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args([role, "--die-with-parent"]);
+    command
+}
+
+/// A port that is free now. (nginx cannot take port 0 and tell which it got.)
+fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn start_nginx(name: &str, work: &Path, server: &str) -> Result<Server> {
+    let path = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx", "/usr/local/bin/nginx"]
+        .into_iter()
+        .find(|path| Path::new(path).exists())
+        .context("nginx is not installed (apt-get install nginx)")?;
+    let (dir, conf) = (work.display(), work.join(format!("{name}.conf")));
+    // One process each, as ours; sendfile and keep-alive on, logs off: the way it is fastest here.
+    let text = format!(
+        "daemon off; master_process off; worker_processes 1; pid {dir}/{name}.pid; error_log /dev/null;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{ access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; keepalive_timeout 300; \
+         keepalive_requests 100000000; open_file_cache max=1000; client_body_temp_path {dir}/{name}.body; \
+         proxy_temp_path {dir}/{name}.proxy; fastcgi_temp_path {dir}/{name}.fcgi; uwsgi_temp_path {dir}/{name}.uwsgi; \
+         scgi_temp_path {dir}/{name}.scgi;\n{server}\n}}\n"
+    );
+    std::fs::write(&conf, text)?;
+    File::open(&conf)?;
+    Server::start(Command::new(path).arg("-c").arg(&conf).arg("-p").arg(work).args(["-e", "/dev/null"]))
+}

@@ -1,0 +1,70 @@
+//! `http`: clients -> proxy -> storage daemon, the application that all of this is for.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use crate::http::servers::Source;
+use crate::http::session::{Http, Job, KERNEL, P50, P99, RATE, Tree, USER};
+use crate::row::{CPU_PER_GB, Case, Plot, Reach, Row, Scale, Work};
+use crate::rows::size_name;
+
+/// The row.
+pub const ROW: Row = Row {
+    name: "http",
+    about: "4 kept connections get objects through a proxy from a storage daemon; the clients copy the bodies out. \
+            nginx: nginx in front of nginx (files) or of our daemon's memory; kernel: read and write; kernel-splice: \
+            the daemon writes, the proxy splices; kernel-sendfile: the daemon sends file pages by reference, too",
+    metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL],
+    share: 1.0,
+    cases,
+    workers: &[],
+    plot: Plot::Bars,
+};
+
+fn cases(scale: Scale) -> Vec<Case> {
+    let sizes: &[u64] = if scale == Scale::Smoke { &[64 << 10] } else { &[64 << 10, 1 << 20, 16 << 20] };
+    // As many bytes of objects as no L2 holds: what is served is not what was served just before.
+    let footprint: u64 = if scale == Scale::Smoke { 1 << 20 } else { 64 << 20 };
+    let mut cases = Vec::new();
+    for source in [Source::File, Source::Memory] {
+        for &size in sizes {
+            cases.push(case(source, size, footprint));
+        }
+    }
+    cases
+}
+
+fn case(source: Source, size: u64, footprint: u64) -> Case {
+    let (from, engines): (_, &[&'static str]) = match source {
+        Source::File => ("file", &["nginx", "kernel", "kernel-splice", "kernel-sendfile", "auto"]),
+        Source::Memory => ("mem", &["nginx", "kernel", "kernel-splice", "cached", "nt", "auto"]),
+    };
+    let nginx = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx", "/usr/local/bin/nginx"];
+    let baseline = if nginx.iter().any(|path| Path::new(path).exists()) { "nginx" } else { "kernel-splice" };
+    let work = Work { warmup: (4 * size).max(footprint), least: 4 * size, most: 4 << 30, step: size };
+    Case {
+        name: format!("{from}/{}/plain", size_name(size)),
+        engines: engines.to_vec(),
+        baseline,
+        reach: vec![
+            Reach::ratio("auto", RATE.name, 1.44, &["nginx"]),
+            Reach::ratio("auto", P99.name, 1.0, &["nginx"]),
+            Reach::ratio("auto", RATE.name, 1.25, &["kernel-splice"]),
+            Reach::ratio("auto", CPU_PER_GB.name, 1.0, &["kernel-splice"]),
+        ],
+        work,
+        open: Box::new({
+            let tree = std::cell::OnceCell::new();
+            move |context, engine| {
+                // Made when the case begins, gone with the case.
+                let made: Rc<Tree> = match tree.get() {
+                    Some(made) => Rc::clone(made),
+                    None => Rc::new(Tree::make(size, footprint.div_ceil(size))?),
+                };
+                let tree = Rc::clone(tree.get_or_init(|| made));
+                let job = Job { tree, source, hot_set: None };
+                Ok(Box::new(Http::open(context, engine, &job)?))
+            }
+        }),
+    }
+}

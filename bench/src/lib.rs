@@ -97,7 +97,9 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
     }
     if records.is_empty() {
         let reasons = results.iter().flat_map(|r| &r.cases).flat_map(|c| &c.engines);
-        let reason = reasons.filter_map(|e| e.reason.clone()).next().unwrap_or_else(|| {
+        let reasons = reasons.filter_map(|e| e.reason.clone());
+        let notes = results.iter().flat_map(|r| r.notes.clone());
+        let reason = reasons.chain(notes).next().unwrap_or_else(|| {
             "no case matches; leave --case and --engine out to see which there are".to_owned()
         });
         bail!("nothing was measured: {reason}");

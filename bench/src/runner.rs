@@ -140,7 +140,9 @@ pub fn bound(cases: &[Case], scale: Scale, rounds: usize) -> Duration {
     // may take twice the time that its warm-up promised.
     let setup = Duration::from_millis(if scale == Scale::Full { 1000 } else { 500 });
     let engines: usize = cases.iter().map(|case| case.engines.len()).sum();
-    (setup + (scale.round() * 2 + Duration::from_millis(50)) * rounds as u32) * engines as u32
+    // A row may have to look for its rival's best settings first.
+    Duration::from_secs(3)
+        + (setup + (scale.round() * 2 + Duration::from_millis(50)) * rounds as u32) * engines as u32
 }
 
 /// Runs `row`. An engine that can't run is in the result with its reason; so is one that verified wrong.

@@ -110,6 +110,8 @@ impl Setup {
                 Some("auto") => Policy::Auto,
                 _ => bail!("there is no engine {} for streams", self.engine),
             },
+            // Large enough for every case; what is in force is shown.
+            max_ring: 1 << 30,
             reader: if self.untouched { Reader::NoCpu } else { Reader::OtherCore },
             wait: match self.wait.as_str() {
                 "spin" => Wait::Spin,
@@ -214,11 +216,16 @@ impl Conn {
         matches!(self, Conn::Ours(stream) if stream.path().is_shared_memory())
     }
 
-    /// The share of the bytes sent so far that were copied with non-temporal stores.
-    pub fn nt_share(&self) -> Option<f64> {
-        let Conn::Ours(stream) = self else { return None };
+    /// How this end has worked so far; null for the kernel's.
+    pub fn work(&self) -> Value {
+        let Conn::Ours(stream) = self else { return Value::Null };
         let stats = stream.stats();
-        (stats.sent > 0).then(|| stats.user_copied_nt as f64 / stats.sent as f64)
+        let moved = (stats.sent + stats.received).max(1) as f64;
+        json!({
+            "nt": stats.user_copied_nt as f64 / moved * 100.0,
+            "spins": stats.spins as f64 / moved * MIB, "sleeps": stats.sleeps as f64 / moved * MIB,
+            "bells": (stats.bells + stats.fillers) as f64 / moved * MIB
+        })
     }
 }
 
@@ -258,6 +265,22 @@ impl std::ops::DerefMut for Aligned {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }
+}
+
+const MIB: f64 = 1048576.0;
+
+/// What [`Conn::work`] of a writer and a reader said, as settings.
+pub fn work_settings(writer: &Value, reader: &Value) -> Vec<(String, String)> {
+    let Ok(nt) = number(writer, "nt") else { return Vec::new() };
+    let waits = |end: &Value| {
+        let of = |name| crate::show::number(end[name].as_f64().unwrap_or_default());
+        format!("{} spins, {} sleeps, {} bells a MiB", of("spins"), of("sleeps"), of("bells"))
+    };
+    vec![
+        ("NT stores".to_owned(), format!("{nt:.0} %")),
+        ("writer".to_owned(), waits(writer)),
+        ("reader".to_owned(), waits(reader)),
+    ]
 }
 
 /// The number of that name in a worker's parameters or figures.

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::bytes;
-use super::conn::{Aligned, Conn, Setup, number, text, whole, with};
+use super::conn::{Aligned, Conn, Setup, number, text, whole, with, work_settings};
 use crate::proc;
 use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 
@@ -99,9 +99,7 @@ impl Session for Bulk {
             ("piece".to_owned(), self.piece.to_string()),
             ("path".to_owned(), text(&writer, "path")?.to_owned()),
         ];
-        if let Some(share) = writer["nt_share"].as_f64() {
-            settings.push(("NT stores".to_owned(), format!("{:.0} %", share * 100.0)));
-        }
+        settings.extend(work_settings(&writer["work"], &reader["work"]));
         Ok(Sample {
             seconds,
             values: vec![("rate", gigabytes / seconds), (CPU_PER_GB.name, cpu / gigabytes)],
@@ -134,7 +132,7 @@ fn reader(job: &Value) -> Result<Value> {
     drain(&mut conn, bytes, job["seed"].as_u64())?;
     let (end, cpu) = (proc::now(), proc::cpu_seconds() - cpu);
     conn.sign()?;
-    Ok(json!({"end": end, "cpu": cpu}))
+    Ok(json!({"end": end, "cpu": cpu, "work": conn.work()}))
 }
 
 /// Sends `warm` bytes, waits for the sign, sends `bytes`: the buffer is empty when the clock starts.
@@ -163,6 +161,6 @@ fn writer(job: &Value) -> Result<Value> {
     conn.wait_sign()?;
     Ok(json!({
         "start": start, "cpu": cpu, "effective": effective,
-        "path": conn.path(), "nt_share": conn.nt_share()
+        "path": conn.path(), "work": conn.work()
     }))
 }

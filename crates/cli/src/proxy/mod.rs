@@ -158,7 +158,7 @@ fn listen(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
         .bind(address)
         .and_then(|()| socket.listen(4096))
         .and_then(TcpListener::into_std)
-        .with_context(|| format!("cannot listen on {address}; is another server there?"))
+        .with_context(|| format!("cannot listen on {address}"))
 }
 
 /// One thread: takes clients until asked to stop, then waits for those in flight. Returns how many were cut.

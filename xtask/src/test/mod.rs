@@ -10,6 +10,7 @@ use anyhow::{Result, bail, ensure};
 
 use crate::shell;
 
+mod aarch64;
 mod bench;
 mod clippy;
 mod conformance;
@@ -55,6 +56,7 @@ const STEPS: &[Step] = &[
     Step { name: "clippy", about: "lints, as errors, on all targets", run: clippy::run },
     Step { name: "rooms", about: "who depends on whom, and where unsafe code stands", run: rooms::run },
     Step { name: "unit", about: "unit, integration and documentation tests", run: unit::run },
+    Step { name: "aarch64", about: "the AArch64 copy kernels, under an emulator", run: aarch64::run },
     Step { name: "conformance", about: "our sockets beside the kernel's", run: conformance::run },
     Step { name: "loom", about: "every interleaving of the lock-free rooms' models", run: loom::run },
     Step { name: "bench", about: "each bench row, for a moment", run: bench::run },

@@ -72,17 +72,11 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
     let mut records = Vec::new();
     let mut results = Vec::new();
     for &row in &chosen {
-        // On a thread of its own: a row may pin itself, and the next one's processes would inherit that.
-        let result = std::thread::scope(|scope| {
-            let row = scope.spawn(|| {
-                if options.json {
-                    runner::run(row, &context, &options.choice, &mut JsonLines)
-                } else {
-                    runner::run(row, &context, &options.choice, &mut show::Terminal::new())
-                }
-            });
-            row.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
+        let result = if options.json {
+            runner::run(row, &context, &options.choice, &mut JsonLines)
+        } else {
+            runner::run(row, &context, &options.choice, &mut show::Terminal::new())
+        };
         records.extend(result.cases.iter().flat_map(|case| record::of_case(row.name, case)));
         results.push(result);
     }

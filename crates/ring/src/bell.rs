@@ -16,7 +16,8 @@
 //! bytes once there is room, which frees the filler and leaves a bell exactly where one was pending, since the
 //! bytes are all alike.
 //!
-//! Both handshakes are Dekker's: store, SeqCst fence, load, on both sides. Either the sender sees ARMED (or
+//! Both handshakes are Dekker's: store, SeqCst fence, load, on both sides. Who publishes or gives back brings the
+//! fence himself, since unlocking is one ([`onecopy_sync::MutexGuard::unlock_fenced`]). Either the sender sees ARMED (or
 //! the room), or the receiver sees the data (or PARKED); `models` in this file proves it with loom.
 
 use crate::{Header, Lie};
@@ -38,28 +39,27 @@ pub const PARKED: u32 = 2;
 pub const MAX_FILLER: u32 = 1 << 22;
 
 impl Header {
-    /// Sender, after publishing: whether it must send a bell now.
+    /// Sender, after publishing and a full fence: whether it must send a bell now.
     #[inline]
     pub fn must_ring(&self) -> bool {
-        // Pairs with the fence in `arm`: either we see ARMED or the receiver sees what we published.
-        fence(Ordering::SeqCst);
-        let bells = &self.bells.0;
         // The swap lets one of two senders win; what it publishes went before, through `head`.
-        bells.armed.load(Ordering::Relaxed) == ARMED && bells.armed.swap(RUNG, Ordering::Relaxed) == ARMED
+        let armed = &self.writer.0.armed;
+        armed.load(Ordering::Relaxed) == ARMED && armed.swap(RUNG, Ordering::Relaxed) == ARMED
     }
 
     /// Whether a bell is pending or under way.
     #[inline]
     pub fn is_rung(&self) -> bool {
-        self.bells.0.armed.load(Ordering::Relaxed) == RUNG
+        self.writer.0.armed.load(Ordering::Relaxed) == RUNG
     }
 
     /// Receiver, with the ring empty: arms. It must then look at the ring again, and either take the old bell
     /// from the queue, or, if there is data after all, `disarm`.
     #[inline]
     pub fn arm(&self) {
-        self.bells.0.armed.store(ARMED, Ordering::Relaxed);
-        // Pairs with the fence in `must_ring`.
+        self.writer.0.armed.store(ARMED, Ordering::Relaxed);
+        // Pairs with the sender's fence between publishing and `must_ring`: either it sees ARMED, or we see what
+        // it published.
         fence(Ordering::SeqCst);
     }
 
@@ -67,63 +67,63 @@ impl Header {
     /// if not, a new bell is on its way and the old one must be taken after all.
     #[inline]
     pub fn disarm(&self) -> bool {
-        let bells = &self.bells.0;
-        bells.armed.compare_exchange(ARMED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.writer.0.armed.compare_exchange(ARMED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Sender, who found less room than `wanted`: from here on bytes of a filler may be in the receiver's queue.
     #[inline]
     pub fn begin_parking(&self, wanted: usize) {
-        self.bells.0.wanted.store(wanted as u64, Ordering::Relaxed);
-        self.bells.0.parked.store(PARKING, Ordering::Relaxed);
+        self.reader.0.wanted.store(wanted as u64, Ordering::Relaxed);
+        self.reader.0.parked.store(PARKING, Ordering::Relaxed);
     }
 
     /// Sender, whose filler is parked already: it waits for that much room now. It must then look for room
     /// again, as after `parked`.
     #[inline]
     pub fn want(&self, wanted: usize) {
-        self.bells.0.wanted.store(wanted as u64, Ordering::Relaxed);
-        // Pairs with the fence in `must_unpark`: either it takes the filler, or we see the room that it made.
+        self.reader.0.wanted.store(wanted as u64, Ordering::Relaxed);
+        // Pairs with the receiver's fence before `must_unpark`: either it takes the filler, or we see the room
+        // that it made.
         fence(Ordering::SeqCst);
     }
 
     /// Sender: a filler of that many bytes is in the queue, and one more. It must then look for room again.
     #[inline]
     pub fn parked(&self, filler: u32) {
-        self.bells.0.filler.store(filler, Ordering::Relaxed);
+        self.reader.0.filler.store(filler, Ordering::Relaxed);
         // Release pairs with the Acquire load in `must_unpark`: the sizes are seen.
-        self.bells.0.parked.store(PARKED, Ordering::Release);
-        // Pairs with the fence in `must_unpark`.
+        self.reader.0.parked.store(PARKED, Ordering::Release);
+        // Pairs with the receiver's fence between giving back and `must_unpark`: either it sees PARKED, or we see
+        // the room.
         fence(Ordering::SeqCst);
     }
 
     /// Sender: the filler could not be sent after all.
     #[inline]
     pub fn cancel_parking(&self) {
-        self.bells.0.parked.store(FREE, Ordering::Relaxed);
+        self.reader.0.parked.store(FREE, Ordering::Relaxed);
     }
 
     /// Whether a filler is or may be in the queue.
     #[inline]
     pub fn is_parking(&self) -> bool {
-        self.bells.0.parked.load(Ordering::Relaxed) != FREE
+        self.reader.0.parked.load(Ordering::Relaxed) != FREE
     }
 
     /// Whether a filler is in the queue.
     #[inline]
     pub fn is_parked(&self) -> bool {
-        self.bells.0.parked.load(Ordering::Relaxed) == PARKED
+        self.reader.0.parked.load(Ordering::Relaxed) == PARKED
     }
 
-    /// Receiver, after giving room back, who has `room` of `capacity` bytes to offer: whether a filler waits to
-    /// be taken.
+    /// Receiver, after giving room back and a full fence, who has `room` of `capacity` bytes to offer: whether a
+    /// filler waits to be taken.
     #[inline]
     pub fn must_unpark(&self, room: usize, capacity: usize) -> bool {
-        // Pairs with the fence in `parked`: either we see PARKED or the sender sees the room.
-        fence(Ordering::SeqCst);
-        let bells = &self.bells.0;
-        bells.parked.load(Ordering::Acquire) == PARKED
-            && room as u64 >= bells.wanted.load(Ordering::Relaxed).min(capacity as u64)
+        let line = &self.reader.0;
+        // Acquire pairs with the Release store in `parked`: the wish is seen.
+        line.parked.load(Ordering::Acquire) == PARKED
+            && room as u64 >= line.wanted.load(Ordering::Relaxed).min(capacity as u64)
     }
 
     /// Receiver: claims the filler. Bytes to take from the queue, 0 if somebody else claimed it.
@@ -134,10 +134,10 @@ impl Header {
     #[inline]
     pub fn unpark(&self) -> Result<u32, Lie> {
         // Acquire pairs with the Release store in `parked`.
-        if self.bells.0.parked.swap(FREE, Ordering::Acquire) != PARKED {
+        if self.reader.0.parked.swap(FREE, Ordering::Acquire) != PARKED {
             return Ok(0);
         }
-        let filler = self.bells.0.filler.load(Ordering::Relaxed);
+        let filler = self.reader.0.filler.load(Ordering::Relaxed);
         if filler > MAX_FILLER { Err(Lie::Filler(filler)) } else { Ok(filler + 1) }
     }
 }
@@ -220,6 +220,7 @@ mod models {
             let mut index = WriteIndex::new(64);
             for _ in 0..2 {
                 index.publish(&header, 1);
+                fence(Ordering::SeqCst);
                 if header.must_ring() {
                     queue.send(1);
                 }
@@ -243,6 +244,7 @@ mod models {
                 assert_eq!(read.available(&h, 1).unwrap(), 1);
                 read.take(1);
                 read.give_back(&h, 1);
+                fence(Ordering::SeqCst);
                 if h.must_unpark(1, 1) {
                     t.fetch_add(h.unpark().unwrap() as usize, SeqCst);
                 }

@@ -10,23 +10,23 @@ pub const HEADER_LEN: usize = 4096;
 #[repr(C, align(128))]
 pub struct Line<T>(pub T);
 
-/// The shared page. A line has one writer, except for the bells.
+/// The shared page. Each line mostly has one writer; the few words that the other side writes change only when
+/// somebody goes to sleep, is woken, or leaves, and lie where the side that reads them looks anyway: a send that
+/// finds the receiver awake touches one shared line beside its data, and so does a receive.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Header {
-    /// Written by the sender only.
+    /// What the sender writes, and looks at on each send.
     pub writer: Line<WriterLine>,
-    /// Written by the receiver only.
+    /// What the receiver writes, and looks at on each receive.
     pub reader: Line<ReaderLine>,
-    /// Written by both; changes only when somebody goes to sleep or is woken.
-    pub bells: Line<BellLine>,
     /// Written once, by the receiver who made the ring; read by operators' tools, never by the protocol.
     pub info: Line<InfoLine>,
 }
 
 const _: () = assert!(std::mem::size_of::<Header>() <= HEADER_LEN || cfg!(loom));
 
-/// What the sender tells.
+/// What the sender tells, and what a send must know.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct WriterLine {
@@ -35,30 +35,24 @@ pub struct WriterLine {
     /// 0: the sender still sends over the kernel socket. n + 1: the first n bytes of the stream (after the
     /// hello, where there was one) came over the kernel socket, all later ones through the ring.
     pub switch_at: AtomicU64,
+    /// [`crate::bell::ARMED`] or [`crate::bell::RUNG`]; written by both.
+    pub armed: AtomicU32,
+    /// Written by the receiver. 1: it has shut its receiving side down, or is gone; sends ask the kernel.
+    pub shut: AtomicU32,
 }
 
-/// What the receiver tells.
+/// What the receiver tells, and what a receive must know.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct ReaderLine {
     /// Bytes given back since the ring began: the sender may overwrite what lies before.
     pub tail: AtomicU64,
-    /// 1: the receiver has shut its receiving side down; the sender's sends fail with EPIPE.
-    pub shut: AtomicU32,
-}
-
-/// Who must be woken; see [`crate::bell`].
-#[derive(Debug, Default)]
-#[repr(C)]
-pub struct BellLine {
-    /// [`crate::bell::ARMED`] or [`crate::bell::RUNG`].
-    pub armed: AtomicU32,
-    /// [`crate::bell::FREE`], [`crate::bell::PARKING`] or [`crate::bell::PARKED`].
-    pub parked: AtomicU32,
-    /// Bytes of the filler that is parked.
-    pub filler: AtomicU32,
-    /// Bytes of room that the parked sender waits for.
+    /// Written by the sender. Bytes of room that it waits for, parked.
     pub wanted: AtomicU64,
+    /// [`crate::bell::FREE`], [`crate::bell::PARKING`] or [`crate::bell::PARKED`]; written by both.
+    pub parked: AtomicU32,
+    /// Written by the sender. Bytes of the filler that is parked.
+    pub filler: AtomicU32,
 }
 
 /// What the ring is, for `onecopy ss` and a person with a debugger.

@@ -45,7 +45,7 @@ impl Ring {
         let header = ring.header();
         header.info.0.magic.store(MAGIC, Ordering::Relaxed);
         header.info.0.capacity.store(capacity as u64, Ordering::Relaxed);
-        header.bells.0.armed.store(bell::ARMED, Ordering::Relaxed);
+        header.writer.0.armed.store(bell::ARMED, Ordering::Relaxed);
         Ok((ring, fd))
     }
 
@@ -90,6 +90,19 @@ impl Ring {
         assert!(offset < self.capacity && len <= self.capacity, "outside of the ring");
         let first = len.min(self.capacity - offset);
         [self.mapping.span(HEADER_LEN + offset, first), self.mapping.span(HEADER_LEN, len - first)]
+    }
+
+    /// Asks for the cache line at `offset`, without waiting for it.
+    #[inline]
+    pub fn prefetch(&self, offset: usize) {
+        let line = self.spans(offset, 1)[0].as_ptr();
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch of any address faults nothing.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line.cast_const().cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
     }
 
     /// Copies from `offset` (less than the capacity) on, around the wrap.

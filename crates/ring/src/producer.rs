@@ -3,7 +3,7 @@
 use crate::index::WriteIndex;
 use crate::{Header, Lie, Ring};
 use onecopy_copy::{Hint, Store};
-use onecopy_sys::map::{Spans, slice};
+use onecopy_sys::map::Spans;
 
 /// The sender's side of a ring: its position, and the way in.
 #[derive(Debug)]
@@ -59,11 +59,14 @@ impl Producer {
     ///
     /// # Panics
     ///
-    /// When `at + bytes.len()` is more than the capacity.
+    /// When `at` or `bytes.len()` is more than the capacity.
     #[inline]
     pub fn copy_in(&mut self, at: usize, bytes: &[u8], hint: Hint) -> Store {
-        let whole = self.spans(at + bytes.len());
-        let [first, second] = slice(&whole, at, bytes.len());
+        let mut offset = self.offset + at;
+        if offset >= self.ring.capacity() {
+            offset -= self.ring.capacity();
+        }
+        let [first, second] = self.ring.spans(offset, bytes.len());
         let (a, b) = bytes.split_at(first.len());
         // SAFETY: both views have the length of their part and are mapped. They overlap no `&[u8]`: none of the
         // ring's memory exists. The receiver does not read unpublished bytes; if it does all the same, it
@@ -77,15 +80,13 @@ impl Producer {
         }
     }
 
-    /// Makes the next `len` bytes visible. Returns whether a bell must be rung.
+    /// Makes the next `len` bytes visible. After that a full fence, then [`Header::must_ring`].
     #[inline]
-    #[must_use = "a bell that is not rung leaves the receiver asleep"]
-    pub fn publish(&mut self, len: usize) -> bool {
+    pub fn publish(&mut self, len: usize) {
         self.index.publish(self.ring.header(), len);
         self.offset += len;
         if self.offset >= self.ring.capacity() {
             self.offset -= self.ring.capacity();
         }
-        self.ring.header().must_ring()
     }
 }

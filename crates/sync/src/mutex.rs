@@ -106,6 +106,17 @@ pub struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
 }
 
+impl<T> MutexGuard<'_, T> {
+    /// Unlocks, with a full fence behind: what was stored under the lock comes before what is loaded after it. On
+    /// x86-64 unlocking is that fence already.
+    #[inline]
+    pub fn unlock_fenced(self) {
+        drop(self);
+        #[cfg(any(not(target_arch = "x86_64"), loom))]
+        crate::atomic::fence(Ordering::SeqCst);
+    }
+}
+
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
     #[inline]

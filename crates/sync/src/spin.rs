@@ -12,10 +12,13 @@ use std::time::{Duration, Instant};
 const LONGEST: u32 = 50_000;
 /// Where a fresh socket begins.
 const FIRST: u32 = 20_000;
-/// Below this a spin is given up altogether.
+/// Shortest spin: nothing beside the wait that follows.
 const SHORTEST: u32 = 1_000;
-/// A budget of zero is tried again after so many waits.
-const RETRY: u32 = 64;
+/// So many spins in vain, one after the other, and the next waits do without.
+const IN_VAIN: u32 = 4;
+/// Waits without a spin after that, at first and at most.
+const FIRST_PAUSE: u32 = 64;
+const LONGEST_PAUSE: u32 = 4096;
 
 /// How a blocking call waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,40 +37,62 @@ pub enum Wait {
 pub struct Adaptive {
     /// Nanoseconds the next wait may spin.
     budget: u32,
-    /// Waits since the budget fell to zero.
-    idle_waits: u32,
+    /// Spins in vain since the last one that paid.
+    in_vain: u32,
+    /// Waits that still do without a spin.
+    paused: u32,
+    /// Waits that the next pause lasts.
+    pause: u32,
 }
 
 impl Default for Adaptive {
     fn default() -> Self {
-        Adaptive { budget: FIRST, idle_waits: 0 }
+        Adaptive { budget: FIRST, in_vain: 0, paused: 0, pause: FIRST_PAUSE }
     }
 }
 
 impl Adaptive {
     /// Nanoseconds that the wait which begins now may spin; 0: sleep at once.
     pub fn budget(&mut self) -> u32 {
-        if self.budget == 0 {
-            self.idle_waits += 1;
-            if self.idle_waits < RETRY {
-                return 0;
-            }
-            self.idle_waits = 0;
-            return SHORTEST;
+        if self.paused > 0 {
+            self.paused -= 1;
+            return 0;
         }
         if gate::is_open() { self.budget } else { 0 }
     }
 
-    /// The wait is over after `took` in all, whether by spinning or by sleeping.
-    pub fn learn(&mut self, took: Duration) {
-        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
-        if took <= LONGEST {
-            // A spin of this length would have met it (or did): aim at four times, moving half way.
-            let aim = took.saturating_mul(4).clamp(SHORTEST, LONGEST);
-            self.budget = (self.budget / 2 + aim / 2).max(SHORTEST);
-        } else {
-            self.budget = if self.budget / 2 < SHORTEST { 0 } else { self.budget / 2 };
+    /// A spin met what it waited for after `took`.
+    pub fn paid(&mut self, took: Duration) {
+        self.in_vain = 0;
+        self.pause = FIRST_PAUSE;
+        self.aim(took);
+    }
+
+    /// A spin of the whole budget was in vain. Where the peer can only run once this side sleeps (both on one
+    /// CPU), every spin is, however short the wait: so it takes a few to give up, and a pause to try again.
+    pub fn in_vain(&mut self) {
+        self.in_vain += 1;
+        if self.in_vain == IN_VAIN {
+            self.in_vain = 0;
+            self.paused = self.pause;
+            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    /// A wait with a sleep in it is over after `took` in all.
+    pub fn slept(&mut self, took: Duration) {
+        if took.as_nanos() <= u128::from(LONGEST) {
+            self.aim(took);
+        } else {
+            self.budget = (self.budget / 2).max(SHORTEST);
+        }
+    }
+
+    /// A wait of this length should be met by the next spin: aims at four times, moving half way.
+    fn aim(&mut self, took: Duration) {
+        let took = u32::try_from(took.as_nanos()).unwrap_or(u32::MAX);
+        let aim = took.saturating_mul(4).clamp(SHORTEST, LONGEST);
+        self.budget = if aim > self.budget { aim } else { self.budget / 2 + aim / 2 };
     }
 }
 
@@ -131,7 +156,7 @@ mod gate {
         if now.wrapping_sub(gate.asked_ms.load(Relaxed)) >= FRESH_MS {
             gate.asked_ms.store(now, Relaxed);
             // The caller runs and its peer may: beyond that, somebody waits for a CPU that a spin would hold.
-            let open = load::running_tasks().is_none_or(|running| running <= load::cpus_online());
+            let open = load::running_tasks().is_none_or(|running| running <= gate.cpus);
             gate.open.store(u64::from(open), Relaxed);
         }
         gate.open.load(Relaxed) == 1
@@ -146,17 +171,32 @@ mod tests {
     fn short_waits_keep_the_spin_and_long_ones_end_it() {
         let mut adaptive = Adaptive::default();
         for _ in 0..20 {
-            adaptive.learn(Duration::from_micros(1));
+            adaptive.paid(Duration::from_micros(1));
         }
         assert!((SHORTEST..=8_000).contains(&adaptive.budget), "{}", adaptive.budget);
         for _ in 0..20 {
-            adaptive.learn(Duration::from_millis(10));
+            adaptive.slept(Duration::from_millis(10));
         }
-        assert_eq!(adaptive.budget, 0);
-        let tries = (0..RETRY * 2).filter(|_| adaptive.budget() > 0).count();
-        assert_eq!(tries, 2, "a spin is tried again now and then");
-        adaptive.learn(Duration::from_micros(2));
-        assert!(adaptive.budget >= SHORTEST);
+        assert_eq!(adaptive.budget, SHORTEST);
+        adaptive.slept(Duration::from_micros(10));
+        assert!(adaptive.budget > 10_000, "one short wait suffices to spin again");
+    }
+
+    #[test]
+    fn spins_in_vain_pause_and_are_tried_again() {
+        let mut adaptive = Adaptive::default();
+        let mut spins = 0;
+        for _ in 0..1000 {
+            // The gate may be closed while other tests run.
+            if adaptive.paused == 0 {
+                spins += 1;
+                adaptive.in_vain();
+            } else {
+                adaptive.budget();
+            }
+            adaptive.slept(Duration::from_micros(8));
+        }
+        assert!((IN_VAIN..=IN_VAIN * 4).contains(&spins), "{spins}");
     }
 
     #[test]

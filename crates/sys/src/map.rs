@@ -44,11 +44,13 @@ impl Mapping {
     }
 
     /// The first byte. Valid for `len()` bytes while `self` lives.
+    #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// Bytes mapped.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -63,6 +65,7 @@ impl Mapping {
     /// # Panics
     ///
     /// When the range is not inside the mapping.
+    #[inline]
     pub fn span(&self, offset: usize, len: usize) -> Span<'_> {
         assert!(offset <= self.len && len <= self.len - offset, "span outside of the mapping");
         // SAFETY: just checked to be inside the mapping.
@@ -103,11 +106,13 @@ impl<'a> Span<'a> {
     }
 
     /// The address.
+    #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr
     }
 
     /// Bytes in view.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -118,6 +123,7 @@ impl<'a> Span<'a> {
     }
 
     /// The part from `from`, at most `max` bytes of it; shorter or empty where the view ends before.
+    #[inline]
     pub fn slice(&self, from: usize, max: usize) -> Span<'a> {
         let from = from.min(self.len);
         // SAFETY: `from` is inside the view or one past it.
@@ -129,11 +135,13 @@ impl<'a> Span<'a> {
 pub type Spans<'a> = [Span<'a>; 2];
 
 /// Bytes in both views.
+#[inline]
 pub fn total(spans: &Spans<'_>) -> usize {
     spans[0].len() + spans[1].len()
 }
 
 /// The part from byte `from`, at most `max` bytes of it.
+#[inline]
 pub fn slice<'a>(spans: &Spans<'a>, from: usize, max: usize) -> Spans<'a> {
     let first = spans[0].slice(from, max);
     let second = spans[1].slice(from.saturating_sub(spans[0].len()), max - first.len());

@@ -55,6 +55,10 @@ pub fn ring(fd: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Takes up to `count` bells or bytes of a filler. Returns how many were there.
 pub fn take(fd: BorrowedFd<'_>, count: usize) -> usize {
+    if count == 1 {
+        // The common case, without zeroing a scratch buffer.
+        return rustix::net::recv(fd, &mut [0u8; 1], RecvFlags::DONTWAIT).map_or(0, |(_, n)| n);
+    }
     let mut scratch = [0u8; 8192];
     let mut taken = 0;
     while taken < count {
@@ -66,6 +70,16 @@ pub fn take(fd: BorrowedFd<'_>, count: usize) -> usize {
         }
     }
     taken
+}
+
+/// Takes whatever lies in the queue.
+pub fn take_all(fd: BorrowedFd<'_>) {
+    while take(fd, 8192) == 8192 {}
+}
+
+/// Whether the peer sends nothing any more: what lies in the queue is all that will ever lie there.
+pub fn hung_up(fd: BorrowedFd<'_>) -> bool {
+    wait(fd, PollFlags::RDHUP, Some(Duration::ZERO)).is_ok()
 }
 
 /// Parks: sends a filler of more than a quarter of SO_SNDBUF, so that POLLOUT goes off, and one byte more.

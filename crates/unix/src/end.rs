@@ -132,6 +132,8 @@ pub struct End {
     pub counters: Counters,
     /// 1 once somebody may poll the control socket, whose readiness must then mirror the ring.
     pub mirror: AtomicU32,
+    /// 1 from when the kernel told ECONNRESET, which it does once, until the caller was told.
+    pub reset: AtomicU32,
     /// 1 once this end was shut down for sending.
     pub send_shut: AtomicU32,
     /// 1 once the peer was caught lying.
@@ -156,6 +158,7 @@ impl End {
             settings: Settings::new(config),
             counters: Counters::default(),
             mirror: AtomicU32::new(0),
+            reset: AtomicU32::new(0),
             send_shut: AtomicU32::new(0),
             broken: AtomicU32::new(0),
             maker: std::process::id(),
@@ -208,7 +211,7 @@ impl End {
 
     /// Rings the peer's bell.
     pub fn ring_bell(&self) -> rustix::io::Result<()> {
-        self.counters.bells.add_exclusive(1);
+        self.counters.bells.add(1);
         control::ring(self.fd())
     }
 }

@@ -53,7 +53,7 @@ impl Name {
     }
 
     pub(crate) fn of(address: &SocketAddrUnix) -> Name {
-        if let Some(name) = address.abstract_name() {
+        if let Some(name) = address.abstract_name().filter(|name| !name.is_empty()) {
             return Name(Kind::Abstract(name.to_owned()));
         }
         match address.path_bytes() {

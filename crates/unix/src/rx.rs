@@ -6,7 +6,8 @@ use crate::upgrade::Nonce;
 use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::{Consumer, Lie, Ring};
 use onecopy_sync::MutexGuard;
-use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use onecopy_sync::atomic::fence;
 use onecopy_sync::spin::{self, Adaptive};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -67,6 +68,8 @@ pub struct RxRing {
 const MAX_OWED: usize = 64;
 /// How long a filler may be under way before it is a lie.
 const MAX_PARKING: Duration = Duration::from_millis(200);
+/// Sleep on the clock where readiness tells nothing.
+const NAP: Duration = Duration::from_millis(1);
 /// How often one call believes a bell for which there was no data.
 const MAX_EMPTY_BELLS: u32 = 64;
 
@@ -114,11 +117,17 @@ impl RxRing {
     /// Takes the filler of a sender that waits for room, if it has now what it waits for.
     #[inline]
     pub fn unpark(&mut self, end: &End) -> std::result::Result<(), Lie> {
-        let capacity = self.consumer.ring().capacity();
-        if self.consumer.header().must_unpark(self.consumer.room(), capacity) {
+        fence(SeqCst);
+        if self.must_unpark() {
             self.take_filler(end)?;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn must_unpark(&self) -> bool {
+        let capacity = self.consumer.ring().capacity();
+        self.consumer.header().must_unpark(self.consumer.room(), capacity)
     }
 
     /// Takes a filler however little room there is.
@@ -129,7 +138,7 @@ impl RxRing {
     #[cold]
     fn take_filler(&mut self, end: &End) -> std::result::Result<(), Lie> {
         let bytes = self.consumer.header().unpark()? as usize;
-        if control::take(end.fd(), bytes) < bytes {
+        if control::take(end.fd(), bytes) < bytes && !control::hung_up(end.fd()) {
             return Err(Lie::Bells);
         }
         Ok(())
@@ -161,8 +170,8 @@ impl RxRing {
 /// A receive's sleeps, added up.
 pub struct Waiting {
     start: Option<Instant>,
-    /// What the kernel said while asleep, which it says only once.
-    told: Option<Errno>,
+    /// What the kernel said at the end of the last sleep.
+    told: Option<Peek>,
     slept: bool,
     empty_bells: u32,
 }
@@ -173,133 +182,190 @@ impl Waiting {
     }
 }
 
+/// What to do where there is nothing to receive.
+enum Idle {
+    /// Look again.
+    Again,
+    /// Sleep on the control socket, then look again.
+    Sleep,
+    /// Its queue is readable for a reason that does not go away by itself: sleep on the clock.
+    Nap,
+    /// The kernel has the last word.
+    Ask,
+}
+
 impl End {
-    /// Waits until there is more than `beyond` bytes to receive, as far as `flags` and the settings allow.
+    /// Waits until there is something to receive, as far as `flags` and the settings allow.
     ///
     /// # Errors
     ///
     /// EAGAIN, EINTR, ECONNRESET, EPROTO.
-    pub fn ready(&self, beyond: usize, flags: RecvFlags, waiting: &mut Waiting) -> Result<Ready<'_>> {
-        let error = |errno| Error::new(Op::Recv, errno);
+    pub fn ready(&self, flags: RecvFlags, waiting: &mut Waiting) -> Result<Ready<'_>> {
         self.check(Op::Recv)?;
         let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
+        let asleep = !dontwait && self.settings.wait() != Wait::Spin;
         loop {
             let mut guard = self.rx.lock();
             self.decide(&mut guard, Op::Recv)?;
-            let nothing = match &mut *guard {
+            let lie = |lie| self.lie(Op::Recv, lie);
+            let idle = match &mut *guard {
                 Rx::Plain => return Ok(Ready::Plain),
-                Rx::Undecided(_) => control::peek(self.fd(), false),
-                Rx::Switching(switching) => {
-                    // The order matters: see the module `upgrade`.
-                    let queued = control::queued(self.fd()).map_err(error)?;
-                    match switching.left().map_err(|lie| self.lie(Op::Recv, lie))? {
-                        Some(0) => {
-                            let ring = switching.ring.clone();
-                            match switching.hello {
-                                None => *guard = Rx::ring(Consumer::new(ring)),
-                                Some(nonce) if queued > 0 => {
-                                    *guard = self.accept_answer(Op::Recv, nonce, ring)?;
-                                }
-                                // The count came before the hello: that is under way.
-                                Some(_) => {}
-                            }
-                            if matches!(&*guard, Rx::Ring(_)) {
-                                continue;
-                            }
-                            control::peek(self.fd(), false)
-                        }
-                        left if queued > 0 => {
-                            let limit = left.map_or(queued, |left| {
-                                queued.min(usize::try_from(left).unwrap_or(usize::MAX))
-                            });
-                            return Ok(Ready::Kernel(guard, limit));
-                        }
-                        _ => control::peek(self.fd(), false),
-                    }
-                }
+                Rx::Undecided(_) => Idle::Ask,
+                Rx::Switching(_) => match self.kernel_ready(&mut guard)? {
+                    Some(0) => Idle::Again,
+                    Some(limit) => return Ok(Ready::Kernel(guard, limit)),
+                    None => Idle::Ask,
+                },
                 Rx::Ring(ring) => {
-                    let lie = |lie| self.lie(Op::Recv, lie);
-                    let n = ring.consumer.available(beyond + 1).map_err(lie)?;
-                    if n > beyond {
+                    let n = ring.consumer.available(1).map_err(lie)?;
+                    if n > 0 {
                         if let Some(start) = waiting.start.take_if(|_| waiting.slept) {
-                            ring.spin.learn(start.elapsed());
+                            ring.spin.slept(start.elapsed());
                         }
                         return Ok(Ready::Ring(guard, n));
                     }
-                    ring.unpark(self).map_err(lie)?;
-                    if !dontwait && self.spin(ring, beyond, waiting).map_err(lie)? {
-                        continue;
-                    }
-                    // With bytes left to peek at, the bell stays; else it is taken before sleeping.
-                    if n == 0 && ring.settle(self).map_err(lie)? {
-                        continue;
-                    }
-                    let peek = match waiting.told.take() {
-                        Some(errno) => Peek::Failed(errno),
-                        None => control::peek(self.fd(), false),
-                    };
-                    if ring.consumer.available(beyond + 1).map_err(lie)? > beyond {
-                        continue;
-                    }
-                    if peek == Peek::Byte && n == 0 {
-                        ring.explain().map_err(lie)?;
-                        waiting.empty_bells += 1;
-                        let late = ring.owed > 0 || ring.consumer.header().is_rung();
-                        if late && waiting.empty_bells < MAX_EMPTY_BELLS {
-                            continue;
-                        }
-                        if dontwait {
-                            return Err(error(Errno::AGAIN));
-                        }
-                        // A filler that cannot be taken yet makes the socket readable, so sleeping on it
-                        // is no sleep. Rare: a view is held, and its holder asks for more.
-                        drop(guard);
-                        std::thread::sleep(Duration::from_millis(1));
-                        continue;
-                    }
-                    if peek == Peek::Byte {
-                        // More than what is there is wanted (PEEK with WAITALL), and the bell is pending.
-                        if dontwait {
-                            return Err(error(Errno::AGAIN));
-                        }
-                        drop(guard);
-                        std::thread::sleep(Duration::from_millis(1));
-                        continue;
-                    }
-                    peek
+                    self.ring_idle(ring, waiting, !dontwait).map_err(lie)?
                 }
             };
-            let nothing = match waiting.told.take() {
-                Some(errno) => Peek::Failed(errno),
-                None => nothing,
-            };
-            match nothing {
-                Peek::Byte => continue,
-                Peek::End => return Ok(Ready::End),
-                Peek::Failed(Errno::CONNRESET) => {
-                    return if self.was_reset(&guard) {
-                        Err(error(Errno::CONNRESET))
-                    } else {
-                        Ok(Ready::End)
-                    };
+            let idle = match (idle, waiting.told.take()) {
+                (Idle::Sleep, Some(Peek::Byte) | None) if !asleep => Idle::Ask,
+                // The byte of the last sleep may have been taken since; what else it said stands.
+                (Idle::Sleep | Idle::Ask, Some(told @ (Peek::End | Peek::Failed(_)))) => {
+                    return self.at_end(told, &guard);
                 }
-                Peek::Failed(errno) => return Err(error(errno)),
-                Peek::Nothing if dontwait => return Err(error(Errno::AGAIN)),
-                Peek::Nothing => {
+                (idle, _) => idle,
+            };
+            match idle {
+                Idle::Again => continue,
+                Idle::Sleep => {}
+                Idle::Nap if dontwait => return Err(Error::new(Op::Recv, Errno::AGAIN)),
+                Idle::Nap => {
                     drop(guard);
-                    self.sleep(waiting).map_err(error)?;
+                    self.nap(waiting)?;
+                    continue;
                 }
+                Idle::Ask => match self.ask() {
+                    // It came just now; or it is a byte that `ring_idle` has explained.
+                    Peek::Byte if dontwait && matches!(&*guard, Rx::Ring(_)) => {
+                        if self.is_empty(&mut guard)? {
+                            return Err(Error::new(Op::Recv, Errno::AGAIN));
+                        }
+                        continue;
+                    }
+                    Peek::Byte => continue,
+                    Peek::Nothing if dontwait => return Err(Error::new(Op::Recv, Errno::AGAIN)),
+                    Peek::Nothing if !asleep && matches!(&*guard, Rx::Ring(_)) => {
+                        self.left(waiting)?;
+                        continue;
+                    }
+                    Peek::Nothing => {}
+                    // What was published before the end comes first.
+                    end if self.is_empty(&mut guard)? => return self.at_end(end, &guard),
+                    _ => continue,
+                },
             }
+            drop(guard);
+            waiting.told = Some(self.sleep(waiting)?);
+        }
+    }
+
+    /// The kernel has bytes of the stream: how many at most. Some(0) when the peer has switched and the ring is
+    /// next.
+    fn kernel_ready(&self, rx: &mut Rx) -> Result<Option<usize>> {
+        let Rx::Switching(switching) = rx else { return Ok(Some(0)) };
+        // The order matters: see the module `upgrade`.
+        let queued = control::queued(self.fd()).map_err(|errno| Error::new(Op::Recv, errno))?;
+        let left = switching.left().map_err(|lie| self.lie(Op::Recv, lie))?;
+        if left != Some(0) {
+            let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
+            return Ok(Some(queued.min(left)).filter(|limit| *limit > 0));
+        }
+        let ring = switching.ring.clone();
+        *rx = match switching.hello {
+            None => Rx::ring(Consumer::new(ring)),
+            Some(nonce) if queued > 0 => self.accept_answer(Op::Recv, nonce, ring)?,
+            // The count comes before the hello: that is under way.
+            Some(_) => return Ok(None),
+        };
+        Ok(Some(0))
+    }
+
+    /// Nothing is in the ring.
+    fn ring_idle(
+        &self,
+        ring: &mut RxRing,
+        waiting: &mut Waiting,
+        wait: bool,
+    ) -> std::result::Result<Idle, Lie> {
+        ring.unpark(self)?;
+        if wait && self.spin(ring, waiting)? {
+            return Ok(Idle::Again);
+        }
+        if ring.settle(self)? {
+            return Ok(Idle::Again);
+        }
+        if !waiting.slept && wait {
+            return Ok(Idle::Sleep);
+        }
+        // Woken for nothing, or asked not to wait: is there a byte that nothing explains?
+        if self.ask() != Peek::Byte {
+            return Ok(if ring.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
+        }
+        if ring.consumer.available(1)? > 0 {
+            return Ok(Idle::Again);
+        }
+        if ring.explain().is_err() {
+            // A sender that was killed while it parked leaves bytes that nothing explains.
+            if !control::hung_up(self.fd()) {
+                return Err(Lie::Bells);
+            }
+            control::take_all(self.fd());
+            return Ok(Idle::Ask);
+        }
+        waiting.empty_bells += 1;
+        let late = ring.owed > 0 || ring.consumer.header().is_rung();
+        if late && waiting.empty_bells < MAX_EMPTY_BELLS {
+            return Ok(Idle::Again);
+        }
+        // A filler that cannot be taken yet. Rare: a view is held, and its holder asks for more.
+        Ok(Idle::Nap)
+    }
+
+    /// What the kernel says, now. An error that it tells once is kept until it was told to the caller.
+    fn ask(&self) -> Peek {
+        let peek = control::peek(self.fd(), false);
+        match peek {
+            Peek::Failed(Errno::CONNRESET) => self.reset.store(1, Relaxed),
+            Peek::End if self.reset.load(Relaxed) != 0 => return Peek::Failed(Errno::CONNRESET),
+            _ => {}
+        }
+        peek
+    }
+
+    fn is_empty(&self, rx: &mut Rx) -> Result<bool> {
+        match rx {
+            Rx::Ring(ring) => {
+                let n = ring.consumer.available(1).map_err(|lie| self.lie(Op::Recv, lie))?;
+                Ok(n == 0)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// The ring is empty and the kernel has nothing either: the error, once, then the end.
+    fn at_end(&self, peek: Peek, rx: &Rx) -> Result<Ready<'_>> {
+        match peek {
+            Peek::Failed(Errno::CONNRESET) => {
+                self.reset.store(0, Relaxed);
+                if self.was_reset(rx) { Err(Error::new(Op::Recv, Errno::CONNRESET)) } else { Ok(Ready::End) }
+            }
+            Peek::Failed(errno) => Err(Error::new(Op::Recv, errno)),
+            _ => Ok(Ready::End),
         }
     }
 
     /// Spins for data as far as the settings and experience allow. Returns whether it came.
-    fn spin(
-        &self,
-        ring: &mut RxRing,
-        beyond: usize,
-        waiting: &mut Waiting,
-    ) -> std::result::Result<bool, Lie> {
+    fn spin(&self, ring: &mut RxRing, waiting: &mut Waiting) -> std::result::Result<bool, Lie> {
         let budget = match self.settings.wait() {
             Wait::Block => return Ok(false),
             Wait::Spin => 1_000_000,
@@ -313,8 +379,12 @@ impl End {
         }
         let mut lie = None;
         let consumer = &mut ring.consumer;
-        let spun = spin::until(budget, || match consumer.available(beyond + 1) {
-            Ok(n) => n > beyond,
+        let spun = spin::until(budget, || match consumer.available(1) {
+            Ok(0) => {
+                consumer.prefetch();
+                false
+            }
+            Ok(_) => true,
             Err(found) => {
                 lie = Some(found);
                 true
@@ -325,11 +395,12 @@ impl End {
         }
         match spun {
             Ok(took) => {
-                ring.spin.learn(took);
+                ring.spin.paid(took);
                 self.counters.spins.add_exclusive(1);
                 Ok(true)
             }
             Err(start) => {
+                ring.spin.in_vain();
                 waiting.start.get_or_insert(start);
                 // Asked to spin: look at the control socket now and then, and go on.
                 Ok(false)
@@ -337,34 +408,50 @@ impl End {
         }
     }
 
-    /// Sleeps until something is in the queue. What the kernel says only once is kept for the next look.
-    fn sleep(&self, waiting: &mut Waiting) -> rustix::io::Result<()> {
-        if self.settings.wait() == Wait::Spin && !self.rx_is_kernel() {
-            return Ok(());
-        }
-        waiting.slept = true;
+    /// What is left of the read timeout, if there is one.
+    fn left(&self, waiting: &mut Waiting) -> Result<Option<Duration>> {
         let start = *waiting.start.get_or_insert_with(Instant::now);
-        self.counters.sleeps.add(1);
-        match self.settings.read_timeout() {
-            None => match control::peek(self.fd(), true) {
-                // O_NONBLOCK was set behind our back.
-                Peek::Nothing => Err(Errno::AGAIN),
-                Peek::Failed(Errno::INTR) => Err(Errno::INTR),
-                Peek::Failed(errno) => {
-                    waiting.told = Some(errno);
-                    Ok(())
-                }
-                Peek::Byte | Peek::End => Ok(()),
-            },
-            limit => {
-                let left = control::remaining(start, limit)?;
-                control::wait(self.fd(), PollFlags::IN, left).map(drop)
+        control::remaining(start, self.settings.read_timeout()).map_err(|errno| Error::new(Op::Recv, errno))
+    }
+
+    /// Sleeps a moment, for what the queue's readiness does not tell: room for a sender whose filler lies there.
+    /// Wakes at once when the peer goes.
+    fn nap(&self, waiting: &mut Waiting) -> Result<()> {
+        let nap = self.left(waiting)?.map_or(NAP, |left| left.min(NAP));
+        match control::wait(self.fd(), PollFlags::RDHUP, Some(nap)) {
+            Ok(_) => {
+                // Nothing more will come: what lies there are a dead sender's bells and fillers.
+                control::take_all(self.fd());
+                Ok(())
             }
+            Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(Error::new(Op::Recv, errno)),
         }
     }
 
-    fn rx_is_kernel(&self) -> bool {
-        !matches!(&*self.rx.lock(), Rx::Ring(_))
+    /// Sleeps until something is in the queue, and says what.
+    fn sleep(&self, waiting: &mut Waiting) -> Result<Peek> {
+        waiting.slept = true;
+        waiting.start.get_or_insert_with(Instant::now);
+        self.counters.sleeps.add(1);
+        let error = |errno| Error::new(Op::Recv, errno);
+        match self.settings.read_timeout() {
+            None => match control::peek(self.fd(), true) {
+                // O_NONBLOCK was set behind our back.
+                Peek::Nothing => Err(error(Errno::AGAIN)),
+                Peek::Failed(Errno::CONNRESET) => {
+                    self.reset.store(1, Relaxed);
+                    Ok(Peek::Failed(Errno::CONNRESET))
+                }
+                Peek::Failed(errno) => Err(error(errno)),
+                peek => Ok(peek),
+            },
+            Some(_) => {
+                let left = self.left(waiting)?;
+                control::wait(self.fd(), PollFlags::IN, left).map_err(error)?;
+                Ok(self.ask())
+            }
+        }
     }
 
     /// Whether an ECONNRESET of the kernel is one: it also comes when the peer left nothing but a bell or a
@@ -377,6 +464,15 @@ impl End {
         match rx {
             Rx::Switching(switching) if switching.hello.is_some() => self.counters.sent.get() > 0,
             _ => true,
+        }
+    }
+
+    /// Takes the filler of a sender that waits for room, if it has what it waits for.
+    #[cold]
+    fn unpark(&self) -> Result<()> {
+        match &mut *self.rx.lock() {
+            Rx::Ring(ring) => ring.unpark(self).map_err(|lie| self.lie(Op::Recv, lie)),
+            _ => Ok(()),
         }
     }
 
@@ -396,15 +492,25 @@ impl End {
     /// As [`End::ready`].
     pub fn recv(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
-        if total == 0 {
-            return self.check(Op::Recv).map(|()| 0);
-        }
         let peek = flags.contains(RecvFlags::PEEK);
         let mut waiting = Waiting::new();
+        if total == 0 {
+            // Waits like any other, and takes nothing.
+            return match self.ready(flags, &mut waiting)? {
+                Ready::Plain => self.recv_plain(slices, 0, flags),
+                _ => Ok(0),
+            };
+        }
         let mut got = 0;
         while got < total {
-            let step = match self.ready(if peek { got } else { 0 }, flags, &mut waiting) {
-                Ok(Ready::Plain) => self.recv_plain(slices, got, flags),
+            // A peek does not wait for all (net/unix/af_unix.c: it stops at what is queued).
+            let mut last = peek || !flags.contains(RecvFlags::WAITALL);
+            let step = match self.ready(flags, &mut waiting) {
+                Ok(Ready::Plain) => {
+                    // The kernel has waited for all, as far as it was to.
+                    last = true;
+                    self.recv_plain(slices, got, flags)
+                }
                 Ok(Ready::Kernel(guard, limit)) => self.recv_kernel(guard, slices, got, limit, peek),
                 Ok(Ready::Ring(guard, n)) => self.recv_ring(guard, slices, got, n, peek),
                 Ok(Ready::End) => Ok(0),
@@ -417,7 +523,7 @@ impl End {
                 Err(_) if got > 0 => break,
                 Err(error) => return Err(error),
             }
-            if !flags.contains(RecvFlags::WAITALL) {
+            if last {
                 break;
             }
         }
@@ -430,6 +536,10 @@ impl End {
         kernel.set(rustix::net::RecvFlags::PEEK, flags.contains(RecvFlags::PEEK));
         kernel.set(rustix::net::RecvFlags::WAITALL, flags.contains(RecvFlags::WAITALL));
         let n = self.recvmsg(slices, skip, usize::MAX, kernel)?;
+        if n == 0 && slices.iter().any(|slice| !slice.is_empty()) && self.reset.swap(0, Relaxed) != 0 {
+            // It was told while the peer was not known to be plain, and kept.
+            return Err(Error::new(Op::Recv, Errno::CONNRESET));
+        }
         if !flags.contains(RecvFlags::PEEK) {
             self.counters.received.add_exclusive(n);
         }
@@ -493,7 +603,7 @@ impl End {
         for mut slice in rest(slices, skip) {
             while !slice.is_empty() {
                 let want = slice.len().min(chunk);
-                let at = if peek { skip + got } else { 0 };
+                let at = if peek { got } else { 0 };
                 if available < at + want {
                     available = ring.consumer.available(at + want).map_err(lie)?;
                 }
@@ -508,14 +618,24 @@ impl End {
                 if !peek {
                     ring.consumer.take(n);
                     available -= n;
-                    ring.unpark(self).map_err(lie)?;
+                    if !slice.is_empty() {
+                        ring.unpark(self).map_err(lie)?;
+                    }
                 }
             }
         }
         self.counters.user_copied_out.add_exclusive(got);
-        if !peek {
-            self.counters.received.add_exclusive(got);
-            self.mirror_empty(ring)?;
+        if peek {
+            return Ok(got);
+        }
+        self.counters.received.add_exclusive(got);
+        self.mirror_empty(ring)?;
+        // The last piece was given back without a look at who waits for room: unlocking is the fence that it
+        // wants. (Without the lock what is known of the room is from before, and at least that much.)
+        let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
+        guard.unlock_fenced();
+        if self.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
+            self.unpark()?;
         }
         Ok(got)
     }

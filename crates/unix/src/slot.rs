@@ -126,8 +126,14 @@ impl<'a> Slot<'a> {
                 let Tx::Ring(ring) = &mut *guard else {
                     return Err(Error::new(Op::Send, rustix::io::Errno::NOTCONN));
                 };
-                // Nothing was published if the peer went away meanwhile, as far as is known.
-                let result = end.check_peer(ring).and_then(|()| end.publish(ring, filled));
+                // Nothing is published if the peer went away meanwhile, as far as is known.
+                let mut result = end.check_peer(ring);
+                if result.is_ok() {
+                    end.counters.sent.add_exclusive(filled);
+                    ring.producer.publish(filled);
+                    guard.unlock_fenced();
+                    result = end.ring_if_armed();
+                }
                 let sent = if result.is_ok() { filled } else { 0 };
                 end.finish(result, sent, flags)
             }

@@ -304,7 +304,7 @@ impl Stream {
             && let Some(ring) = self.end.rx_ring.get()
         {
             // Release pairs with nothing that matters: a sender that sees it asks the kernel.
-            ring.header().reader.0.shut.store(1, Release);
+            ring.header().writer.0.shut.store(1, Release);
             // A sender asleep for room sees no shutdown in poll(2), but that its filler is gone.
             if let Rx::Ring(rx) = &mut *self.end.rx.lock() {
                 rx.unpark_now(&self.end).map_err(|lie| self.end.lie(Op::Shutdown, lie))?;
@@ -408,6 +408,7 @@ impl Stream {
     /// What getsockopt(2) says.
     pub fn take_error(&self) -> Result<Option<Error>> {
         let errno = match sockopt::socket_error(&self.end.fd).map_err(option)? {
+            Ok(()) if self.end.reset.swap(0, Relaxed) != 0 => Errno::CONNRESET,
             Ok(()) => return Ok(None),
             Err(errno) => errno,
         };
@@ -464,6 +465,10 @@ impl Drop for Stream {
                 && rx.consumer.borrows() == 0
             {
                 let _ = rx.settle(end);
+            }
+            if let Some(ring) = end.rx_ring.get() {
+                // A sender with room need not wait until it looks at the kernel again.
+                ring.header().writer.0.shut.store(1, Release);
             }
         }
         if Arc::strong_count(&self.end) > 1 {

@@ -7,7 +7,8 @@ use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
 use onecopy_ring::{Lie, Producer};
 use onecopy_sync::MutexGuard;
-use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::{self, Adaptive};
 use rustix::event::PollFlags;
@@ -152,7 +153,12 @@ impl End {
     pub fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         let mut cursor = Cursor::new(slices);
         let total = cursor.left;
-        let result = self.lock_tx(flags).and_then(|mut tx| self.send_locked(&mut tx, &mut cursor, flags));
+        let result = self.lock_tx(flags).and_then(|mut tx| {
+            let result = self.send_locked(&mut tx, &mut cursor, flags);
+            tx.unlock_fenced();
+            // The last piece was published without a look at the bell: unlocking is the fence that it wants.
+            self.ring_if_armed().and(result)
+        });
         let sent = total - cursor.left;
         self.finish(result, sent, flags)
     }
@@ -181,9 +187,9 @@ impl End {
             };
         }
         while let Tx::Kernel { sent } = tx {
-            let n = self.send_kernel(cursor, flags)?;
+            let (n, whole) = self.send_kernel(cursor, flags)?;
             *sent += n as u64;
-            if cursor.left == 0 {
+            if cursor.left == 0 || !whole {
                 return Ok(());
             }
             self.adopt(tx);
@@ -192,7 +198,8 @@ impl End {
         self.send_ring(ring, cursor, flags)
     }
 
-    fn send_kernel(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<usize> {
+    /// Returns bytes sent, and whether that is all that was asked of the kernel: a short count ends the send.
+    fn send_kernel(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<(usize, bool)> {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
         // Where the ring may come at any moment, a long send is cut, so that its rest can go there.
@@ -203,7 +210,7 @@ impl End {
         cursor.advance(n);
         self.counters.sent.add_exclusive(n);
         self.counters.kernel_copied.add_exclusive(n);
-        Ok(n)
+        Ok((n, n == pieces.iter().map(|piece| piece.len()).sum::<usize>()))
     }
 
     fn send_ring(&self, ring: &mut TxRing, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
@@ -225,19 +232,25 @@ impl End {
                 at += piece.len();
             }
             self.counters.user_copied_in.add_exclusive(n);
-            self.publish(ring, n)?;
+            self.counters.sent.add_exclusive(n);
+            ring.producer.publish(n);
+            if cursor.left > 0 {
+                fence(SeqCst);
+                self.ring_if_armed()?;
+            }
         }
         Ok(())
     }
 
-    /// Publishes `len` bytes that lie in the ring.
+    /// Rings the bell if the receiver armed it. After publishing and a full fence.
     #[inline]
-    pub fn publish(&self, ring: &mut TxRing, len: usize) -> Result<()> {
-        self.counters.sent.add_exclusive(len);
-        if ring.producer.publish(len) {
-            self.ring_bell().map_err(|errno| Error::new(Op::Send, errno))?;
+    pub fn ring_if_armed(&self) -> Result<()> {
+        match self.tx_ring.get() {
+            Some(ring) if ring.header().must_ring() => {
+                self.ring_bell().map_err(|errno| Error::new(Op::Send, errno))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Waits for room: at least `least` bytes, and looks for `want`. Returns bytes of room.
@@ -296,9 +309,12 @@ impl End {
                 let producer = &mut ring.producer;
                 // A lie ends the spin too, and is found by the look below.
                 let spun = spin::until(budget, || producer.room(wanted).map_or(true, |room| room >= wanted));
-                if let Ok(took) = spun {
-                    ring.spin.learn(took);
-                    self.counters.spins.add_exclusive(1);
+                match spun {
+                    Ok(took) => {
+                        ring.spin.paid(took);
+                        self.counters.spins.add_exclusive(1);
+                    }
+                    Err(_) => ring.spin.in_vain(),
                 }
             }
             self.check_peer(ring)?;
@@ -320,7 +336,7 @@ impl End {
             slept = true;
             let nap = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
             match control::wait(self.fd(), PollFlags::OUT, Some(nap)) {
-                Ok(_) => ring.spin.learn(asleep.elapsed()),
+                Ok(_) => ring.spin.slept(asleep.elapsed()),
                 Err(Errno::AGAIN) => {}
                 Err(errno) => return Err(error(errno)),
             }
@@ -357,7 +373,7 @@ impl End {
     /// Whether the peer still reads, asked of the kernel now and then.
     #[inline]
     pub fn check_peer(&self, ring: &mut TxRing) -> Result<()> {
-        let shut = ring.producer.header().reader.0.shut.load(Relaxed) != 0;
+        let shut = ring.producer.header().writer.0.shut.load(Relaxed) != 0;
         let now = coarse_ms();
         if shut || self.send_shut.load(Relaxed) != 0 || now.wrapping_sub(ring.checked) >= CHECK_MS {
             ring.checked = now;

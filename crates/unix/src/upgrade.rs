@@ -167,7 +167,11 @@ impl End {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let n = match rustix::net::recv(&self.fd, &mut first, flags) {
             Ok((_, n)) => n,
-            // Nothing yet; or an error, which is for whoever receives and decides nothing.
+            Err(Errno::CONNRESET) => {
+                // The kernel tells it once; it is for whoever receives.
+                self.reset.store(1, Relaxed);
+                return Ok(());
+            }
             Err(_) => return Ok(()),
         };
         if Hello::decode(&first[..n]).is_none_or(|hello| hello.nonce != nonce) {

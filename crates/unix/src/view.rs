@@ -35,7 +35,7 @@ impl View {
         // A peeked or a filled-up borrow has no meaning: what is there is lent.
         let flags = flags & RecvFlags::DONTWAIT;
         let mut waiting = Waiting::new();
-        match end.ready(0, flags, &mut waiting)? {
+        match end.ready(flags, &mut waiting)? {
             Ready::Ring(mut guard, _) => {
                 let Rx::Ring(rx) = &mut *guard else { return Ok(View::heap(end, Vec::new())) };
                 // Looks at the sender's line again only when less than a quarter of the ring is known.

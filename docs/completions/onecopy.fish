@@ -83,9 +83,14 @@ always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l die-with-parent -d 'Stop when the process that started this one is gone'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l root -d 'Serve the files of this folder (the first 256 MiB of them) instead of files made for the demo' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l report -d 'Where the report goes: one HTML file with everything in it' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l rounds -d 'Rounds in which the ways take turns' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l json -d 'One JSON object a line on standard output instead of a table'
+complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l quick -d 'A quarter of the work, for a first look'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -s h -l help -d 'Print help'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l report -d 'Write the figures with plots as one self-contained HTML file' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l record -d 'Append the figures to DIR/<date>-<machine>.csv' -r -F

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -30,6 +31,16 @@ pub const CLIENTS: usize = 4;
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
+/// The folders that are there at this moment, for who has to end without dropping them.
+static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Removes every [`TempDir`] of this process, from whatever thread: for a signal that ends it.
+pub fn remove_leftovers() {
+    for path in MADE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
 impl TempDir {
     /// A new folder, in the system's place for such.
     pub fn new(name: &str) -> Result<TempDir> {
@@ -38,6 +49,7 @@ impl TempDir {
             format!("onecopy-{name}-{}-{:x}", std::process::id(), now.tv_sec * 1_000_000_000 + now.tv_nsec);
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+        MADE.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
         Ok(TempDir(path))
     }
 
@@ -49,6 +61,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
+        MADE.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.0);
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -144,6 +144,10 @@ async fn answer(
         None => match exchange(proxy, tcp, ip, request, client, heads, &mut counters).await {
             Ok(next) => Ok(next),
             Err(Trouble::Broken) => Err(()),
+            Err(Trouble::Cut(why)) => {
+                eprintln!("onecopy proxy: the backend broke off the body of {}: {why}", request.target);
+                Err(())
+            }
             Err(trouble) => {
                 let (status, why) = match &trouble {
                     Trouble::Bad(why) => (502, why.as_str()),

@@ -38,6 +38,8 @@ pub enum Trouble {
     /// Part of the answer has been sent and the rest will not come, or the client went away or is too slow:
     /// nothing can be answered any more.
     Broken,
+    /// The same, and it was the backend: with the reason, for the operator.
+    Cut(String),
 }
 
 /// The bounds of one exchange.
@@ -65,6 +67,8 @@ pub struct Line {
     /// What was received and not yet used: a head, and perhaps the first bytes of a body.
     inbox: Vec<u8>,
     scratch: Vec<u8>,
+    /// Kept at its full size: clearing it for each answer would cost as much as a copy.
+    body: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -87,7 +91,7 @@ impl Line {
                 Way::Splice(stream, read, write)
             }
         };
-        Ok(Line { way, inbox: Vec::new(), scratch: Vec::new() })
+        Ok(Line { way, inbox: Vec::new(), scratch: Vec::new(), body: Vec::new() })
     }
 
     /// Over a onecopy stream.
@@ -96,7 +100,12 @@ impl Line {
     #[expect(deprecated)]
     pub fn onecopy(stream: Stream) -> io::Result<Line> {
         stream.set_nonblocking(true)?;
-        Ok(Line { way: Way::Onecopy(AsyncFd::new(stream)?, 0), inbox: Vec::new(), scratch: Vec::new() })
+        Ok(Line {
+            way: Way::Onecopy(AsyncFd::new(stream)?, 0),
+            inbox: Vec::new(),
+            scratch: Vec::new(),
+            body: Vec::new(),
+        })
     }
 
     /// Who will read the body, told to the daemon so that it can choose its stores.
@@ -183,8 +192,8 @@ impl Line {
         Ok(())
     }
 
-    /// Adds what came to the inbox. The copying way takes a whole step, since the body has to come into a buffer
-    /// anyway; the splicing way takes little, since what it takes is not spliced.
+    /// Adds what came to the inbox. The copying way takes some of the body along, since it has to come into a
+    /// buffer anyway; the splicing way takes little, since what it takes is not spliced.
     /// A onecopy stream is only looked at first (PEEK): the whole head is there in all but odd cases, and the body
     /// must not be copied.
     async fn receive_head(&mut self) -> io::Result<usize> {
@@ -205,7 +214,7 @@ impl Line {
                 *looked = if have == 0 { got } else { 0 };
                 return result;
             }
-            Way::Copy(stream) => (stream, STEP),
+            Way::Copy(stream) => (stream, 16 << 10),
             Way::Splice(stream, ..) => (stream, 1 << 10),
         };
         let have = self.inbox.len();
@@ -269,7 +278,7 @@ impl Line {
         counters.body_bytes += early;
         match &mut self.way {
             Way::Copy(stream) => {
-                copy(stream, &mut self.scratch, client, length - early, patience, counters).await
+                copy(stream, &mut self.body, client, length - early, patience, counters).await
             }
             Way::Splice(stream, read, write) => {
                 splice(stream, (read, write), client, length - early, patience, counters).await
@@ -313,10 +322,11 @@ async fn wait_readable(stream: &UnixStream, error: io::Error, patience: Patience
     match error.kind() {
         io::ErrorKind::WouldBlock => match within(patience.backend, stream.readable()).await {
             Some(Ok(())) => Ok(()),
-            _ => Err(Trouble::Broken),
+            Some(Err(error)) => Err(Trouble::Cut(error.to_string())),
+            None => Err(Trouble::Cut("it is silent".to_owned())),
         },
         io::ErrorKind::Interrupted => Ok(()),
-        _ => Err(Trouble::Broken),
+        _ => Err(Trouble::Cut(error.to_string())),
     }
 }
 
@@ -333,7 +343,7 @@ async fn copy(
     while left > 0 {
         let most = left.min(STEP as u64) as usize;
         let got = match stream.try_read(&mut buffer[..most]) {
-            Ok(0) => return Err(Trouble::Broken),
+            Ok(0) => return Err(ended()),
             Ok(got) => got,
             Err(error) => {
                 wait_readable(stream, error, patience).await?;
@@ -364,7 +374,7 @@ async fn splice(
         // The pipe is empty here, so EAGAIN speaks of the socket.
         let into = || Ok(rustix::pipe::splice(stream, None, write, None, most, flags)?);
         let mut held = match stream.try_io(Interest::READABLE, into) {
-            Ok(0) => return Err(Trouble::Broken),
+            Ok(0) => return Err(ended()),
             Ok(held) => held,
             Err(error) => {
                 wait_readable(stream, error, patience).await?;
@@ -408,10 +418,12 @@ async fn borrow(
         let most = (left + skip as u64).min(STEP as u64) as usize;
         let take = |stream: &Stream| Ok(stream.recv_borrowed_with(most, RecvFlags::DONTWAIT)?);
         let view = within(patience.backend, stream.async_io(Interest::READABLE, take)).await;
-        let Some(Ok(mut view)) = view else { return Err(Trouble::Broken) };
-        if view.is_empty() {
-            return Err(Trouble::Broken);
-        }
+        let mut view = match view {
+            Some(Ok(view)) if view.is_empty() => return Err(ended()),
+            Some(Ok(view)) => view,
+            Some(Err(error)) => return Err(Trouble::Cut(error.to_string())),
+            None => return Err(Trouble::Cut("it is silent".to_owned())),
+        };
         let head = skip.min(view.len());
         view.advance(head);
         skip -= head;
@@ -431,6 +443,10 @@ async fn borrow(
         }
     }
     Ok(())
+}
+
+fn ended() -> Trouble {
+    Trouble::Cut("it ended the connection".to_owned())
 }
 
 async fn take_turns(turn: &mut u64, moved: usize) {

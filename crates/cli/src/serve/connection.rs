@@ -63,7 +63,13 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         counters.broken = u64::from(result.is_err());
         counters.upgraded = u64::from(std::mem::take(&mut first) && wire.upgraded());
         daemon.totals.add(counters);
-        result?;
+        if let Err(error) = result {
+            // A peer that went away is its own affair; all else the operator should hear of.
+            if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+                eprintln!("onecopy serve: {} was broken off: {error}", request.target);
+            }
+            return Err(error);
+        }
         let mut skip = head + request.body as usize;
         while skip > inbox.len() {
             skip -= inbox.len();

@@ -6,6 +6,7 @@ use super::store::Object;
 use crate::counters::Counters;
 use onecopy::unix::{Carrier, Stream};
 use onecopy::{Policy, Reader, SendFlags};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -34,6 +35,12 @@ pub enum FileSend {
 
 /// Bytes that one pread-and-write step moves over the kernel.
 const STEP: usize = 256 << 10;
+
+thread_local! {
+    /// What this thread's connection reads files into, over the kernel: kept, since clearing it for each answer
+    /// would cost as much as a copy.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// One connection to a proxy (or to any plain client).
 #[derive(Debug)]
@@ -235,14 +242,22 @@ fn kernel(
             counters.cache_hits += 1;
             Ok(())
         }
-        Some(object) => {
-            let mut buffer = Vec::new();
+        Some(object) => BUFFER.with_borrow_mut(|buffer| {
+            buffer.resize(STEP, 0);
+            // The text waits here for the bytes behind it, so that both arrive together.
+            let mut lead = 0;
             for piece in pieces {
                 match piece {
-                    // The text waits for the bytes behind it, so that both arrive together.
-                    Piece::Text(text) => buffer.extend_from_slice(text.as_bytes()),
+                    Piece::Text(text) => {
+                        if lead + text.len() > STEP / 2 {
+                            stream.write_all(&buffer[..lead])?;
+                            lead = 0;
+                        }
+                        buffer[lead..lead + text.len()].copy_from_slice(text.as_bytes());
+                        lead += text.len();
+                    }
                     Piece::Object(part) if how == FileSend::Sendfile => {
-                        stream.write_all(&std::mem::take(&mut buffer))?;
+                        stream.write_all(&buffer[..std::mem::take(&mut lead)])?;
                         send_file(stream, &object.file, part.start, part.len())?;
                         counters.referenced += part.len();
                         counters.body_bytes += part.len();
@@ -250,13 +265,9 @@ fn kernel(
                     Piece::Object(part) => {
                         let (mut at, mut left) = (part.start, part.len());
                         while left > 0 {
-                            let lead = buffer.len();
-                            let step = left.min(STEP as u64) as usize;
-                            buffer.resize(lead + step, 0);
-                            let got = read_at(&object.file, &mut buffer[lead..], at)?;
-                            buffer.truncate(lead + got);
-                            stream.write_all(&buffer)?;
-                            buffer.clear();
+                            let step = left.min((STEP - lead) as u64) as usize;
+                            let got = read_at(&object.file, &mut buffer[lead..lead + step], at)?;
+                            stream.write_all(&buffer[..std::mem::take(&mut lead) + got])?;
                             at += got as u64;
                             left -= got as u64;
                             counters.kernel_copied += 2 * got as u64;
@@ -265,8 +276,8 @@ fn kernel(
                     }
                 }
             }
-            stream.write_all(&buffer)
-        }
+            stream.write_all(&buffer[..lead])
+        }),
         None => pieces.iter().try_for_each(|piece| stream.write_all(bytes(piece, &[]))),
     }
 }

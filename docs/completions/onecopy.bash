@@ -149,7 +149,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__proxy)
-            opts="-h --listen --backend --transport --forward --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --die-with-parent --cpu --color --help"
+            opts="-h --listen --backend --transport --forward --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -235,7 +235,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__serve)
-            opts="-h --root --listen --transport --file-send --policy --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --die-with-parent --cpu --hot-set --color --help"
+            opts="-h --root --listen --transport --file-send --policy --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --die-with-parent --cpu --hot-set --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

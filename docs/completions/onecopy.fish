@@ -57,6 +57,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l hot-set -d 'Wa
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l direct -d 'Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l die-with-parent -d 'Stop when the process that started this one is gone'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
@@ -81,6 +82,8 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l cpu -d 'Stay o
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l direct -d 'Lend a client\'s socket to the daemon (`serve --direct`, same user) for each body; the connection ends after it, since what is lent cannot be taken back'
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l trust-backend -d 'With --direct: keep the client\'s connection, trusting the daemon to have let go of it'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l die-with-parent -d 'Stop when the process that started this one is gone'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l root -d 'Serve the files of this folder (the first 256 MiB of them) instead of files made for the demo' -r -F

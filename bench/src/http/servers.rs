@@ -110,6 +110,7 @@ fn flags(engine: &str) -> Option<(&'static str, &'static str)> {
         "kernel-sendfile" => {
             ("--transport kernel --file-send sendfile", "--transport kernel --forward splice")
         }
+        "direct" => ("--direct", "--direct --trust-backend"),
         "auto" => ("--policy auto", ""),
         "cached" => ("--policy cached", ""),
         "nt" => ("--policy nt", ""),

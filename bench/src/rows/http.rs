@@ -13,7 +13,8 @@ pub const ROW: Row = Row {
     name: "http",
     about: "4 kept connections get objects through a proxy from a storage daemon; the clients copy the bodies out. \
             nginx: nginx in front of nginx (files) or of our daemon's memory; kernel: read and write; kernel-splice: \
-            the daemon writes, the proxy splices; kernel-sendfile: the daemon sends file pages by reference, too",
+            the daemon writes, the proxy splices; kernel-sendfile: the daemon sends file pages by reference, too; \
+            direct: the daemon sends into the client's socket, lent by a proxy that trusts it",
     metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL],
     share: 1.0,
     cases,
@@ -36,8 +37,8 @@ fn cases(scale: Scale) -> Vec<Case> {
 
 fn case(source: Source, size: u64, footprint: u64) -> Case {
     let (from, engines): (_, &[&'static str]) = match source {
-        Source::File => ("file", &["nginx", "kernel", "kernel-splice", "kernel-sendfile", "auto"]),
-        Source::Memory => ("mem", &["nginx", "kernel", "kernel-splice", "cached", "nt", "auto"]),
+        Source::File => ("file", &["nginx", "kernel", "kernel-splice", "kernel-sendfile", "auto", "direct"]),
+        Source::Memory => ("mem", &["nginx", "kernel", "kernel-splice", "cached", "nt", "auto", "direct"]),
     };
     let nginx = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx", "/usr/local/bin/nginx"];
     let baseline = if nginx.iter().any(|path| Path::new(path).exists()) { "nginx" } else { "kernel-splice" };

@@ -42,6 +42,18 @@ impl fmt::Display for Address {
 }
 
 impl Address {
+    /// The address with `suffix` added, for a second socket beside the first.
+    pub fn beside(&self, suffix: &str) -> Address {
+        match self {
+            Address::Path(path) => {
+                let mut path = path.clone().into_os_string();
+                path.push(suffix);
+                Address::Path(path.into())
+            }
+            Address::Abstract(name) => Address::Abstract(format!("{name}{suffix}")),
+        }
+    }
+
     /// The same for onecopy's sockets.
     pub fn name(&self) -> onecopy::unix::Name {
         match self {

@@ -15,7 +15,8 @@ pub const ROW: Row = Row {
     about: "Four clients that keep their connections get files of 1 MiB through `onecopy proxy` from `onecopy serve`, all \
             of them real processes. kernel: read and write; kernel-splice: the daemon writes, the proxy splices; \
             kernel-sendfile: a file's pages go by reference all along; cached, nt, auto: over shared memory, with \
-            ordinary stores, non-temporal ones, and those that the engine chooses. hot-set: how much slower the \
+            ordinary stores, non-temporal ones, and those that the engine chooses; direct: \
+            the daemon sends into the client's socket, lent by a proxy that trusts it. hot-set: how much slower the \
             daemon walks over its own 512 KiB right after a body than before it.",
     metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL, HOT],
     share: 1.0,
@@ -53,7 +54,7 @@ fn cases(scale: Scale) -> Vec<Case> {
     let case = |name, source, hot_set, engines| case(scale, name, source, hot_set, engines);
     vec![
         case("mem", Source::Memory, None, &["kernel", "kernel-splice", "cached", "nt", "auto"]),
-        case("file", Source::File, None, &["kernel", "kernel-splice", "kernel-sendfile", "auto"]),
+        case("file", Source::File, None, &["kernel", "kernel-splice", "kernel-sendfile", "auto", "direct"]),
         case(
             "hot-set/512K",
             Source::Memory,

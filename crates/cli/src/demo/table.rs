@@ -16,6 +16,7 @@ fn words(engine: &str) -> &str {
         "cached" => "onecopy, cached stores",
         "nt" => "onecopy, non-temporal",
         "auto" => "onecopy, auto",
+        "direct" => "onecopy, direct to client",
         other => other,
     }
 }

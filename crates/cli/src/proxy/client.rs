@@ -176,6 +176,20 @@ async fn exchange(
     heads: &mut Heads,
     counters: &mut Counters,
 ) -> Result<Next, Trouble> {
+    // HTTP/1.0 would need words of its own in a head that the daemon writes.
+    if let Some(direct) = proxy.direct.as_ref().filter(|_| !client.head && client.minor == 1) {
+        let keep = client.keep && direct.trusted;
+        rewrite::request(&mut heads.to_backend, request, ip, "other-core");
+        if !keep {
+            let end = heads.to_backend.len() - 2;
+            heads.to_backend.truncate(end);
+            heads.to_backend.extend_from_slice(b"Connection: close\r\n\r\n");
+        }
+        if direct.lend(&heads.to_backend, tcp, proxy.patience).await? {
+            counters.direct = 1;
+            return Ok(if keep { Next::Request } else { Next::Close });
+        }
+    }
     let mut fresh = false;
     let (mut lease, reply) = loop {
         let mut lease = proxy.pool.lease(fresh).await?;

@@ -3,6 +3,7 @@
 //! threads only take turns.
 
 mod client;
+mod direct;
 mod line;
 mod pool;
 mod rewrite;
@@ -75,6 +76,13 @@ pub struct Args {
     /// On SIGTERM or SIGINT, answers in flight may take this long to finish.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
+    /// Lend a client's socket to the daemon (`serve --direct`, same user) for each body; the connection ends after it,
+    /// since what is lent cannot be taken back
+    #[arg(long)]
+    direct: bool,
+    /// With --direct: keep the client's connection, trusting the daemon to have let go of it
+    #[arg(long, requires = "direct")]
+    trust_backend: bool,
     /// Stop when the process that started this one is gone
     #[arg(long, hide = true)]
     die_with_parent: bool,
@@ -88,6 +96,7 @@ pub struct Args {
 struct Proxy {
     pool: Pool,
     totals: Arc<Totals>,
+    direct: Option<direct::Direct>,
     limits: Limits,
     patience: Patience,
     idle_timeout: Duration,
@@ -170,6 +179,7 @@ async fn serve(
     mut stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<usize> {
     let listener = register(listener)?;
+    let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend));
     let backend = Backend {
         address: args.backend,
         transport: args.transport,
@@ -181,6 +191,7 @@ async fn serve(
     let proxy = Rc::new(Proxy {
         pool: Pool::new(backend, args.backends.div_ceil(args.threads)),
         totals,
+        direct,
         limits: Limits { line: args.max_line, head: args.max_head },
         patience: Patience { backend: args.backend_timeout, client: args.send_timeout },
         idle_timeout: args.idle_timeout,

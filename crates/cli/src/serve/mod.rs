@@ -4,6 +4,7 @@
 mod answer;
 mod connection;
 mod desk;
+mod direct;
 mod hotset;
 mod store;
 mod wire;
@@ -14,6 +15,7 @@ use crate::http::request::Refusal;
 use crate::{process, units};
 use anyhow::Context;
 use desk::Desk;
+pub use direct::same_user;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -65,6 +67,9 @@ pub struct Args {
     /// On SIGTERM or SIGINT, answers in flight may take this long to finish.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
+    /// Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer
+    #[arg(long)]
+    direct: bool,
     /// Stop when the process that started this one is gone
     #[arg(long, hide = true)]
     die_with_parent: bool,
@@ -152,12 +157,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let stop = tokio::task::spawn_local(process::asked_to_stop());
         tokio::task::yield_now().await;
         let limits = (args.max_connections, args.buffer, args.idle_timeout, args.send_timeout);
+        if args.direct {
+            direct::open(&daemon, &args.listen, args.max_connections, args.send_timeout)?;
+        }
         let doorman = daemon.clone();
         std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
         eprintln!("onecopy serve: {} on {}", args.root.display(), args.listen);
         stop.await?
     });
     args.listen.remove();
+    if args.direct {
+        args.listen.beside(".direct").remove();
+    }
     let why = result?;
     let cut = daemon.desk.close(args.grace);
     eprintln!("onecopy serve: {why}; {}", daemon.totals.sum());

@@ -181,3 +181,55 @@ fn copies_are_counted() {
     pair.daemon.signal(rustix::process::Signal::USR1);
     assert!(pair.daemon.line("stats {").contains("\"requests\":"));
 }
+
+#[test]
+fn direct() {
+    for daemon in ["--direct", "--direct --cache 64M"] {
+        let pair = Pair::start(daemon, "--direct");
+        for length in [0, 700, 5_000_000] {
+            let content = pair.file("f.bin", length);
+            let mut client = pair.client();
+            let response = client.get("/f.bin");
+            assert_eq!((response.status, response.field("Connection")), (200, Some("close")));
+            assert!(response.body == content);
+            assert!(client.ended(), "what was lent is not used again");
+        }
+        assert_eq!(pair.daemon_counter("direct"), 3);
+        assert_eq!(pair.get("/none", "").status, 404);
+        // HEAD and HTTP/1.0 take the usual way.
+        assert!(pair.raw(b"GET /f.bin HTTP/1.0\r\n\r\n").len() > 5_000_000);
+
+        let (proxy, addr) = start_proxy(pair.dir.path(), "--direct --trust-backend");
+        let mut client = Client::connect(addr);
+        let content = pair.file("g.bin", 300_000);
+        client.send(&"GET /g.bin HTTP/1.1\r\nHost: x\r\nRange: bytes=5-9,20-\r\n\r\n".repeat(3));
+        for _ in 0..3 {
+            let response = client.response("GET");
+            assert_eq!((response.status, response.field("Connection")), (206, None));
+            assert!(response.body.windows(1000).any(|w| w == &content[299_000..]));
+        }
+        assert!(client.get("/g.bin").body == content);
+        drop(proxy);
+    }
+}
+
+#[test]
+fn direct_without_a_willing_daemon_takes_the_usual_way() {
+    let pair = Pair::start("", "--direct");
+    let content = pair.file("f.bin", 100_000);
+    let mut client = pair.client();
+    assert!(client.get("/f.bin").body == content && client.get("/f.bin").body == content);
+}
+
+#[test]
+fn direct_and_killed() {
+    let mut pair = Pair::start("--direct", "--direct --trust-backend");
+    std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
+    let mut client = pair.client();
+    client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    pair.daemon.signal(rustix::process::Signal::KILL);
+    pair.daemon.end();
+    assert!(client.rest().len() < 256 << 20);
+    pair.proxy.line("broke off the body of /large");
+}

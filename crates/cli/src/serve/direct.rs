@@ -1,0 +1,191 @@
+//! `--direct`: bodies sent straight into a client's TCP socket, which the proxy lends for one answer.
+//!
+//! The loan comes over a kernel socket of its own, `<listen>.direct`, as a request head with one descriptor beside
+//! it (SCM_RIGHTS); when the answer is out, one line goes back: `done` or `broken`. Only a proxy of the same user
+//! is listened to. What is lent cannot be taken back: the proxy ends that client's connection afterwards, unless
+//! it was told to trust this daemon.
+
+use super::Daemon;
+use super::answer::{Answer, Piece};
+use super::connection::reply;
+use super::wire::{FileSend, Wire, cut_short};
+use crate::address::Address;
+use crate::counters::Counters;
+use crate::http::request::{Limits, Request};
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use std::io::{self, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest request head in a loan.
+const HEAD: usize = 32 << 10;
+
+/// Whether the process at the other end belongs to this process's user.
+pub fn same_user(stream: impl rustix::fd::AsFd) -> bool {
+    let peer = rustix::net::sockopt::socket_peercred(stream);
+    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+/// Takes loans on `<listen>.direct` from now on.
+pub fn open(
+    daemon: &Arc<Daemon>,
+    listen: &Address,
+    most: usize,
+    patience: Duration,
+) -> anyhow::Result<Address> {
+    let address = listen.beside(".direct");
+    let listener = address.bind()?;
+    let daemon = daemon.clone();
+    let run = move || accept(&daemon, &listener, most, patience);
+    std::thread::Builder::new().name("direct".into()).spawn(run).context("cannot start a thread")?;
+    Ok(address)
+}
+
+fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: Duration) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        if !same_user(&stream) {
+            eprintln!(
+                "onecopy serve: a process of another user asked for direct sending and was turned away"
+            );
+            continue;
+        }
+        let Ok(register) = stream.try_clone() else { continue };
+        let register = Arc::new(Wire::Kernel(register, FileSend::Copy));
+        let Some(id) = daemon.desk.enter(&register, most) else { continue };
+        let worker = daemon.clone();
+        let run = move || {
+            let _ = serve(&worker, id, &stream, patience); // an error is the proxy's going
+            worker.desk.leave(id);
+        };
+        if std::thread::Builder::new().name(format!("direct-{id}")).stack_size(256 << 10).spawn(run).is_err()
+        {
+            daemon.desk.leave(id);
+        }
+    }
+}
+
+fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration) -> io::Result<()> {
+    while daemon.desk.idle(id) {
+        let Some((head, client)) = receive(control, || daemon.desk.busy(id))? else { return Ok(()) };
+        let parsed = Request::parse(&head, Limits { line: HEAD, head: HEAD });
+        // The proxy writes these heads itself: one that is not well-formed is not from our proxy.
+        let (Ok(Some((request, _))), Some(client)) = (parsed, client) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let answer = reply(daemon, &request, request.keep);
+        let mut counters = Counters { requests: 1, direct: 1, ..Default::default() };
+        counters.refused = u64::from(answer.status >= 400);
+        let sent = send_all(&client, &answer, patience, &mut counters);
+        counters.broken = u64::from(sent.is_err());
+        daemon.totals.add(counters);
+        drop(client); // before the proxy hears of it: then nobody but the proxy holds the client
+        control.write_all(if sent.is_ok() { b"done\n" } else { b"broken\n" })?;
+    }
+    Ok(())
+}
+
+/// One loan: the request head, and the client if one came with it. None at the end.
+fn receive(control: &UnixStream, begun: impl Fn()) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+    let (mut head, mut client) = (Vec::new(), None);
+    loop {
+        let mut buffer = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control_data = RecvAncillaryBuffer::new(&mut space);
+        let slices = &mut [IoSliceMut::new(&mut buffer)];
+        let got = match recvmsg(control, slices, &mut control_data, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => continue,
+            other => other?.bytes,
+        };
+        for message in control_data.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                client = descriptors.last().or(client);
+            }
+        }
+        if got == 0 {
+            return Ok(None);
+        }
+        begun();
+        head.extend_from_slice(&buffer[..got]);
+        if head.ends_with(b"\r\n\r\n") {
+            return Ok(Some((head, client)));
+        }
+        if head.len() > HEAD {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+}
+
+/// Sends an answer into the client's socket. It is in non-blocking mode, as the proxy has it: waiting is done here.
+fn send_all(
+    client: &OwnedFd,
+    answer: &Answer,
+    patience: Duration,
+    counters: &mut Counters,
+) -> io::Result<()> {
+    let last = answer.pieces.len().saturating_sub(1);
+    for (i, piece) in answer.pieces.iter().enumerate() {
+        let flags = if i < last { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
+        let memory = answer.object.as_ref().and_then(|object| object.memory.as_deref());
+        match (piece, memory, &answer.object) {
+            (Piece::Text(text), ..) => bytes(client, text.as_bytes(), flags, patience)?,
+            (Piece::Object(part), Some(memory), _) => {
+                bytes(client, &memory[part.start as usize..=part.end as usize], flags, patience)?;
+                counters.kernel_copied += part.len();
+                counters.body_bytes += part.len();
+            }
+            (Piece::Object(part), None, Some(object)) => {
+                let (mut at, end) = (part.start, part.end + 1);
+                while at < end {
+                    let most = (end - at).min(1 << 30) as usize;
+                    match rustix::fs::sendfile(client, &object.file, Some(&mut at), most) {
+                        Ok(0) => return Err(cut_short()),
+                        Ok(n) => {
+                            counters.referenced += n as u64;
+                            counters.body_bytes += n as u64;
+                        }
+                        Err(error) => wait(client, error, patience)?,
+                    }
+                }
+            }
+            (Piece::Object(_), None, None) => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+    counters.cache_hits += u64::from(answer.object.as_ref().is_some_and(|object| object.memory.is_some()));
+    Ok(())
+}
+
+fn bytes(client: &OwnedFd, mut bytes: &[u8], flags: SendFlags, patience: Duration) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match send(client, bytes, flags) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) => wait(client, error, patience)?,
+        }
+    }
+    Ok(())
+}
+
+fn wait(client: &OwnedFd, error: Errno, patience: Duration) -> io::Result<()> {
+    match error {
+        Errno::INTR => Ok(()),
+        Errno::AGAIN => {
+            let limit =
+                Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(client, PollFlags::OUT)], Some(&limit)) {
+                Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) | Err(Errno::INTR) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        }
+        error => Err(error.into()),
+    }
+}

@@ -14,7 +14,9 @@
 
 pub mod case;
 pub mod cases;
+pub mod hostile;
 pub mod impls;
+pub mod liar;
 pub mod peer;
 pub mod run;
 pub mod skips;

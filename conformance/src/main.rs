@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use onecopy_conformance::hostile::{self, Role};
 use onecopy_conformance::peer::Peer;
 use onecopy_conformance::run::{self, Limits, Verdict};
 use onecopy_conformance::skips::Skips;
@@ -37,6 +38,16 @@ enum Task {
         /// A folder for names; it must exist
         dir: PathBuf,
     },
+    /// Tell one lie to a victim in this very process
+    #[command(hide = true)]
+    Lie {
+        /// The lie's name
+        lie: String,
+        /// `client` or `server`: who tells it
+        role: String,
+        /// A folder for names; it must exist
+        dir: PathBuf,
+    },
     /// Be the process that the kill test kills; standard output must be a file for its progress
     #[command(hide = true)]
     Peer(Peer),
@@ -46,6 +57,13 @@ fn main() -> anyhow::Result<ExitCode> {
     let args = Args::parse();
     if let Some(Task::Peer(peer)) = &args.task {
         onecopy_conformance::peer::run(peer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if let Some(Task::Lie { lie, role, .. }) = &args.task {
+        let told =
+            hostile::all().into_iter().find(|l| l.name == lie).with_context(|| format!("no lie {lie}"))?;
+        let role = if role == "server" { Role::Server } else { Role::Client };
+        println!("{}", hostile::here(told, role).to_line());
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(Task::One { case, implementation, dir }) = args.task {

@@ -81,16 +81,21 @@ impl Seen {
 
 /// Runs `case` in a process of its own: `exe one CASE IMPLEMENTATION DIR`.
 pub fn apart(exe: &Path, case: &Case, imp: &dyn Impl, limits: Limits) -> Seen {
-    match try_apart(exe, case, imp, limits) {
+    process(exe, &["one", case.name, imp.name()], limits)
+}
+
+/// Runs `exe ARGS... DIR`, which prints what it saw, within the limits. The folder is new and then gone.
+pub fn process(exe: &Path, args: &[&str], limits: Limits) -> Seen {
+    match try_process(exe, args, limits) {
         Ok(seen) => seen,
         Err(e) => Seen::Broken(format!("{e:#}")),
     }
 }
 
-fn try_apart(exe: &Path, case: &Case, imp: &dyn Impl, limits: Limits) -> anyhow::Result<Seen> {
+fn try_process(exe: &Path, args: &[&str], limits: Limits) -> anyhow::Result<Seen> {
     let dir = Folder::new()?;
     let mut child = Command::new(exe)
-        .args(["one", case.name, imp.name()])
+        .args(args)
         .arg(&dir.0)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

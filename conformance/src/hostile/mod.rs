@@ -1,0 +1,316 @@
+//! Peers that lie, and what comes of it: an error on their own connection, and nothing anywhere else.
+//!
+//! A [`Lie`] is told to a victim, by a client and by a server, while the victim receives, sends, polls and borrows
+//! (a fresh connection for each). The victim must end each of them in one of the allowed ways and in time; an
+//! honest connection beside it, and new ones to the same listener, must not notice; and no descriptor or mapping
+//! may be left.
+
+mod header;
+mod hello;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use onecopy::unix::{self, Listener, RecvFlags, SendFlags, Stream};
+use rustix::event::PollFlags;
+
+use crate::case::Stop;
+use crate::impls::Name;
+use crate::liar::Liar;
+use crate::run::Seen;
+use crate::tools;
+
+/// Who tells the lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A client; the victim accepted it.
+    Client,
+    /// A server; the victim called it.
+    Server,
+}
+
+/// A lie.
+pub struct Lie {
+    /// Its name.
+    pub name: &'static str,
+    /// What the peer does.
+    pub what: &'static str,
+    /// Who can tell it.
+    pub roles: &'static [Role],
+    /// What a victim may see.
+    pub allowed: &'static [&'static str],
+    /// What a victim must see in one of its activities at least, or `""`.
+    pub must: &'static str,
+    /// Tells it. The victim is there to be nudged.
+    pub tell: fn(&mut Scene) -> io::Result<()>,
+    /// Goes on telling it while the victim is active, for a tenth of a second.
+    pub meanwhile: Option<fn(&Liar)>,
+}
+
+/// Both roles.
+pub const BOTH: &[Role] = &[Role::Client, Role::Server];
+/// Found out.
+pub const CAUGHT: &[&str] = &["EPROTO"];
+/// Found out, or the kernel carries on and it is counted.
+pub const REFUSED: &[&str] = &["EPROTO", "waits", "carries on"];
+/// The connection is over, however it is called.
+pub const OVER: &[&str] = &["end", "ECONNRESET", "EPIPE", "EPROTO"];
+/// Nothing that the victim could or need notice.
+pub const HARMLESS: &[&str] = &["waits", "carries on"];
+/// Whatever ends in time.
+pub const ANY: &[&str] = &["waits", "carries on", "end", "ECONNRESET", "EPIPE", "EPROTO"];
+
+/// All lies.
+pub fn all() -> Vec<&'static Lie> {
+    hello::LIES.iter().chain(header::LIES).collect()
+}
+
+/// A liar and its victim.
+pub struct Scene {
+    /// The liar's end.
+    pub liar: Liar,
+    /// The victim's end.
+    pub victim: Stream,
+}
+
+impl Scene {
+    /// Completes the upgrade honestly, so that both directions run over shared memory.
+    ///
+    /// # Errors
+    ///
+    /// Whatever goes wrong: then it is no lie that was tried.
+    pub fn upgrade(&mut self) -> io::Result<()> {
+        let capacity = 64 << 10;
+        self.liar.upgrade(capacity)?;
+        if !self.liar.client {
+            let mine = self.liar.mine()?.file.try_clone()?;
+            self.liar.send_with(&self.liar.hello(capacity).encode(), &[mine.as_fd()])?;
+        }
+        self.nudge();
+        if !self.liar.client {
+            self.liar.receive_hello()?;
+            self.liar.switch()?;
+            self.nudge();
+        }
+        match self.victim.path().is_shared_memory() {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("not upgraded: {:?}", self.victim.path()))),
+        }
+    }
+
+    /// Lets the victim look at what came.
+    pub fn nudge(&self) {
+        let _ = self.victim.recv(&mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+    }
+}
+
+/// Uses a stream until something ends it or patience does, and says what that was.
+type Activity = fn(&Stream) -> &'static str;
+
+/// What a victim does.
+const ACTIVITIES: [(&str, Activity); 4] =
+    [("receiving", receiving), ("sending", sending), ("polling", polling), ("borrowing", borrowing)];
+
+const PATIENCE: Duration = Duration::from_millis(100);
+
+fn fate(e: &unix::Error) -> &'static str {
+    match tools::errno(&io::Error::from_raw_os_error(e.raw_os_error())).as_str() {
+        "EAGAIN" => "waits",
+        "EPROTO" => "EPROTO",
+        "EPIPE" => "EPIPE",
+        "ECONNRESET" => "ECONNRESET",
+        other => Box::leak(other.to_owned().into_boxed_str()),
+    }
+}
+
+fn receiving(victim: &Stream) -> &'static str {
+    let _ = victim.set_read_timeout(Some(PATIENCE));
+    let mut buf = vec![0; 40_000];
+    for i in 0..200 {
+        let flags = if i % 3 == 1 { RecvFlags::PEEK } else { RecvFlags::empty() };
+        match victim.recv(&mut buf, flags) {
+            Ok(0) => return "end",
+            Ok(_) => {}
+            Err(e) => return fate(&e),
+        }
+    }
+    "carries on"
+}
+
+fn sending(victim: &Stream) -> &'static str {
+    let _ = victim.set_write_timeout(Some(PATIENCE));
+    for _ in 0..40 {
+        if let Err(e) = victim.send(&[7; 30_000], SendFlags::NOSIGNAL) {
+            return fate(&e);
+        }
+    }
+    "carries on"
+}
+
+fn polling(victim: &Stream) -> &'static str {
+    let until = Instant::now() + PATIENCE;
+    let mut buf = [0; 5_000];
+    let mut last = "waits";
+    while Instant::now() < until {
+        let _ = tools::poll(victim, PollFlags::IN | PollFlags::OUT, 5);
+        let _ = victim.readable_bytes();
+        let _ = victim.unread_bytes();
+        match victim.recv(&mut buf, RecvFlags::DONTWAIT) {
+            Ok(0) => return "end",
+            Ok(_) => last = "carries on",
+            Err(e) if e.would_block() => {}
+            Err(e) => return fate(&e),
+        }
+        match victim.send(&buf, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(_) => last = "carries on",
+            Err(e) if e.would_block() => {}
+            Err(e) => return fate(&e),
+        }
+    }
+    last
+}
+
+fn borrowing(victim: &Stream) -> &'static str {
+    let _ = victim.set_read_timeout(Some(PATIENCE));
+    let _ = victim.set_write_timeout(Some(PATIENCE));
+    let mut held = Vec::new();
+    let mut buf = [0; 3_000];
+    for _ in 0..20 {
+        match victim.reserve_with(20_000, SendFlags::NOSIGNAL) {
+            Ok(mut slot) => {
+                slot.write(&[7; 20_000]);
+                if let Err(e) = slot.commit() {
+                    return fate(&e);
+                }
+            }
+            Err(e) if e.would_block() => break,
+            Err(e) => return fate(&e),
+        }
+    }
+    for _ in 0..20 {
+        match victim.recv_borrowed(3_000) {
+            Ok(view) if view.is_empty() => return "end",
+            Ok(view) => {
+                view.copy_to(&mut buf);
+                held.push(view);
+                held.truncate(4);
+            }
+            Err(e) => return fate(&e),
+        }
+    }
+    "carries on"
+}
+
+fn open_files() -> (usize, usize) {
+    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count());
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    (fds, maps.lines().filter(|l| l.contains("/memfd:")).count())
+}
+
+/// A round trip between honest ends.
+fn talk(a: &Stream, b: &Stream) -> Result<(), Stop> {
+    for (from, to) in [(a, b), (b, a)] {
+        from.set_write_timeout(Some(Duration::from_secs(1))).map_err(Stop::broken)?;
+        to.set_read_timeout(Some(Duration::from_secs(1))).map_err(Stop::broken)?;
+        from.send(b"honest", SendFlags::NOSIGNAL).map_err(Stop::broken)?;
+        let mut buf = [0; 9];
+        let n = to.recv(&mut buf, RecvFlags::empty()).map_err(Stop::broken)?;
+        if &buf[..n] != b"honest" {
+            return Err(Stop::broken(format!("an honest connection got {:?}", &buf[..n])));
+        }
+    }
+    Ok(())
+}
+
+fn connected(listener: &Listener, at: &unix::Name) -> Result<(Stream, Stream), Stop> {
+    let client = Stream::connect(at).map_err(Stop::broken)?;
+    let server = listener.accept().map_err(Stop::broken)?;
+    for _ in 0..3 {
+        talk(&client, &server)?;
+    }
+    Ok((client, server))
+}
+
+/// Tells `lie` in `role`, here and now. The value tells what each activity came to.
+pub fn here(lie: &Lie, role: Role) -> Seen {
+    let before = open_files();
+    match play(lie, role) {
+        Err(Stop::Broken(what)) => Seen::Broken(what),
+        Err(Stop::Lacking(what)) => Seen::Lacking(what.to_owned()),
+        Err(Stop::NotOffered(what)) => Seen::NotOffered(what.to_owned()),
+        Ok(_) if open_files() != before => {
+            Seen::Broken(format!("descriptors and mappings: {before:?} before, {:?} after", open_files()))
+        }
+        Ok(value) => Seen::Value(value),
+    }
+}
+
+fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
+    let pid = std::process::id();
+    let (ours, theirs) = (format!("onecopy-honest-{pid}"), format!("onecopy-liar-{pid}"));
+    let at = unix::Name::abstract_(&ours);
+    let listener = Listener::bind(&at).map_err(Stop::broken)?;
+    let witness = connected(&listener, &at)?;
+    let (mut fates, mut told) = (Vec::new(), String::new());
+    for (activity, act) in ACTIVITIES {
+        let step = |e: io::Error| match e.kind() {
+            io::ErrorKind::Unsupported => Stop::Lacking("this kernel refuses the means of the lie"),
+            _ => Stop::broken(format!("the lie could not be told: {e}")),
+        };
+        let mut scene = match role {
+            Role::Client => {
+                let liar = Liar::call(&Name::Abstract(ours.clone().into_bytes())).map_err(step)?;
+                Scene { liar, victim: listener.accept().map_err(Stop::broken)? }
+            }
+            Role::Server => {
+                let server = Liar::listen(&Name::Abstract(theirs.clone().into_bytes())).map_err(step)?;
+                let victim = Stream::connect(unix::Name::abstract_(&theirs)).map_err(Stop::broken)?;
+                Scene { liar: Liar::accept(&server).map_err(step)?, victim }
+            }
+        };
+        (lie.tell)(&mut scene).map_err(step)?;
+        let began = Instant::now();
+        let Scene { liar, victim } = &scene;
+        let fate = std::thread::scope(|s| {
+            if let Some(meanwhile) = lie.meanwhile {
+                s.spawn(move || {
+                    let until = Instant::now() + PATIENCE;
+                    while Instant::now() < until {
+                        meanwhile(liar);
+                    }
+                });
+            }
+            act(victim)
+        });
+        if began.elapsed() > Duration::from_millis(2500) {
+            return Err(Stop::broken(format!("{activity} took {:?}", began.elapsed())));
+        }
+        let stats = victim.stats();
+        if fate == "EPROTO" && stats.protocol_errors == 0 {
+            return Err(Stop::broken(format!("{activity}: EPROTO, but no protocol error is counted")));
+        }
+        if fate == "EPROTO" {
+            // From then on nothing works, and the liar is told too.
+            let again = victim.recv(&mut [0; 1], RecvFlags::DONTWAIT).map_err(|e| tools::errno(&e.into()));
+            if again != Err("EPROTO".to_owned()) {
+                return Err(Stop::broken(format!("{activity}: EPROTO, then {again:?}")));
+            }
+            let events = tools::poll(&liar.fd, PollFlags::IN, 100)?;
+            if !events.contains("HUP") {
+                return Err(Stop::broken(format!("{activity}: EPROTO, and the liar polls {events}")));
+            }
+        }
+        if !lie.allowed.contains(&fate) {
+            return Err(Stop::broken(format!("{activity} came to {fate}, allowed is {:?}", lie.allowed)));
+        }
+        told.push_str(&format!("{}{activity} {fate}", if told.is_empty() { "" } else { ", " }));
+        fates.push(fate);
+        talk(&witness.0, &witness.1)?;
+        drop(connected(&listener, &at)?);
+    }
+    if !lie.must.is_empty() && !fates.contains(&lie.must) {
+        return Err(Stop::broken(format!("nobody saw {}: {told}", lie.must)));
+    }
+    Ok(told)
+}

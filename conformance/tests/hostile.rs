@@ -1,0 +1,36 @@
+//! One test per lie and role.
+
+use std::path::Path;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use onecopy_conformance::hostile::{self, Role};
+use onecopy_conformance::run::{self, Limits, Seen};
+
+fn main() {
+    let mut args = Arguments::from_args();
+    // Most of a lie's time is spent waiting for the victim to give up.
+    let cpus = std::thread::available_parallelism().map_or(2, |n| n.get());
+    args.test_threads.get_or_insert(cpus * 2);
+    let exe = Path::new(env!("CARGO_BIN_EXE_onecopy-conformance"));
+    let limits = Limits::default();
+    let tests = hostile::all()
+        .into_iter()
+        .flat_map(|lie| lie.roles.iter().map(move |role| (lie, *role)))
+        .map(|(lie, role)| {
+            let who = if role == Role::Client { "client" } else { "server" };
+            Trial::test(format!("{}::by_{who}", lie.name), move || {
+                match run::process(exe, &["lie", lie.name, who], limits) {
+                    Seen::Value(_) => Ok(()),
+                    Seen::Lacking(why) => {
+                        println!("{} not tried: {why}", lie.name);
+                        Ok(())
+                    }
+                    Seen::NotOffered(why) | Seen::Broken(why) => {
+                        Err(Failed::from(format!("{}: {why}", lie.what)))
+                    }
+                }
+            })
+        })
+        .collect();
+    libtest_mimic::run(&args, tests).exit();
+}

@@ -143,7 +143,7 @@ fn round(seed: u64) -> anyhow::Result<Option<Seen>> {
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
     // One in four is killed at a moment that does not wait for the connection: in the middle of the upgrade.
     let early = dice.one_in(4);
-    let delay = Duration::from_micros(dice.roll() % if early { 8_000 } else { 4_000 });
+    let delay = Duration::from_micros(dice.roll() % if early { 8_000 } else { 6_000 });
     std::thread::scope(|s| {
         let killer = |wait: Duration| {
             let pidfd = &pidfd;
@@ -293,14 +293,20 @@ fn write(stream: &Stream, seed: u64, dice: u64) -> anyhow::Result<(Instant, bool
     let (pattern, mut dice, mut at) = (peer_expects(seed), Dice(dice), 0);
     // One in two keeps room: small sends, with pauses.
     let gently = dice.one_in(2);
+    // A sleeper learns by a short count; the error itself comes with the next call.
+    let mut freed = None;
     loop {
         let n = dice.size(if gently { 100 } else { 500_000 });
         let bytes = pattern.bytes(at, n);
         let sleeps = stream.stats().sleeps;
         match stream.send(&bytes, SendFlags::NOSIGNAL) {
-            Ok(n) => at += n,
+            Ok(sent) => {
+                at += sent;
+                freed = (sent < n).then(Instant::now);
+            }
             Err(e) if [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].contains(&e.kind()) => {
-                return Ok((Instant::now(), stream.stats().sleeps > sleeps));
+                let slept = freed.is_some() || stream.stats().sleeps > sleeps;
+                return Ok((freed.unwrap_or_else(Instant::now), slept));
             }
             Err(e) => anyhow::bail!("send after {at} bytes: {e}"),
         }

@@ -69,6 +69,13 @@ pub const CASES: &[Case] = &[
         "signal came, \"x\"",
         recv_restart,
     ),
+    Case::same(
+        "wait.send_restart",
+        "with SA_RESTART a signal goes unnoticed, sending",
+        Both,
+        "signal came, 1",
+        send_restart,
+    ),
     Case::same("wait.accept_eintr", "signal to a blocked accept EINTR", Both, "EINTR", accept_eintr),
     Case::same("wait.sigpipe", "closed peer EPIPE + SIGPIPE", Both, "EPIPE, 1 SIGPIPE", sigpipe),
     Case::same("wait.nosignal", "no SIGPIPE with MSG_NOSIGNAL", Both, "EPIPE, 0 SIGPIPE", nosignal),
@@ -325,6 +332,16 @@ fn waitall_eintr(cx: &Ctx<'_>) -> Outcome {
     Ok(format!("{part}, {}", rx(&*b, 9, Rx::default())?))
 }
 
+/// Waits for the one signal, and a moment longer for what it might break.
+fn came_once(told: &UnixStream) -> String {
+    let until = Instant::now() + Duration::from_secs(1);
+    while count(told).is_ok_and(|n| n == 0) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    format!("{} came", if count(told).is_ok_and(|n| n == 1) { "signal" } else { "no signal" })
+}
+
 fn recv_restart(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
     let mut came = String::new();
@@ -332,16 +349,26 @@ fn recv_restart(cx: &Ctx<'_>) -> Outcome {
         true,
         || rx(&*b, 9, Rx::default()),
         |told| {
-            let until = Instant::now() + Duration::from_secs(1);
-            while count(told).is_ok_and(|n| n == 0) && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            came = format!("{} came", if count(told).is_ok_and(|n| n == 1) { "signal" } else { "no signal" });
-            std::thread::sleep(Duration::from_millis(20));
+            came = came_once(told);
             let _ = a.send(b"x", Tx::default());
         },
     )??;
     Ok(format!("{came}, {got}"))
+}
+
+fn send_restart(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let n = fill(&*a, 4096)? + fill(&*a, 1)?;
+    let mut came = String::new();
+    let sent = signalled(
+        true,
+        || tx(&*a, b"x"),
+        |told| {
+            came = came_once(told);
+            let _ = drain(&*b, n);
+        },
+    )??;
+    Ok(format!("{came}, {sent}"))
 }
 
 fn accept_eintr(cx: &Ctx<'_>) -> Outcome {

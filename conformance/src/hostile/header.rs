@@ -88,6 +88,7 @@ pub const LIES: &[Lie] = &[
         "",
         |s: &mut Scene| {
             sender(s, Field::Head, 10_000)?;
+            sender(s, Field::Armed, 0)?;
             s.liar.bell(1)
         }
     ),
@@ -106,7 +107,7 @@ pub const LIES: &[Lie] = &[
         })
     ),
     lie!("tail.beyond", "tail ahead of what was sent", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        receiver(s, Field::Tail, 1)
+        receiver(s, Field::Tail, 1 << 30)
     }),
     lie!("tail.end_of_time", "tail 2^64 - 1", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         receiver(s, Field::Tail, u64::MAX)

@@ -395,7 +395,9 @@ impl Liar {
     /// pwrite's and the socket's.
     pub fn publish(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let ring = self.theirs()?;
-        let room = ring.capacity - (self.head - ring.get(Field::Tail)?);
+        // A page full of lies, its own perhaps: what makes no sense is no room.
+        let used = self.head.saturating_sub(ring.get(Field::Tail)?);
+        let room = ring.capacity.saturating_sub(used);
         let n = (bytes.len() as u64).min(room);
         let at = self.head % ring.capacity;
         let first = n.min(ring.capacity - at);
@@ -426,7 +428,7 @@ impl Liar {
         let first = (bytes.len() as u64).min(ring.capacity - at) as usize;
         ring.file.read_exact_at(&mut bytes[..first], HEADER_LEN + at)?;
         ring.file.read_exact_at(&mut bytes[first..], HEADER_LEN)?;
-        ring.set(Field::Tail, tail + bytes.len() as u64)?;
+        ring.set(Field::Tail, tail.wrapping_add(bytes.len() as u64))?;
         Ok(bytes)
     }
 

@@ -20,6 +20,7 @@ const ROOMS: &[(&str, bool, &[&str])] = &[
     ("crates/onecopy", false, &["unix", "copy"]),
     ("crates/cli", false, &["onecopy", "bench", "sys"]),
     ("conformance", false, &["onecopy", "sys"]),
+    ("fuzz", false, &["onecopy", "conformance"]),
 ];
 
 /// Lines from which on a file should be asked why it is one.

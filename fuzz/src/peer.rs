@@ -1,0 +1,148 @@
+//! The hostile end.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use onecopy::unix::{RecvFlags, Stream};
+use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Memory};
+use onecopy_conformance::tools::Dice;
+use rustix::net::{RecvFlags as Raw, Shutdown};
+
+/// A liar that acts by the dice. Its own failures mean nothing: it tries what it likes.
+pub struct Peer(Liar);
+
+impl Peer {
+    /// Of a connected liar.
+    pub fn new(liar: Liar) -> Peer {
+        Peer(liar)
+    }
+
+    /// Upgrades: honestly mostly, else with something wrong.
+    pub fn upgrade(&mut self, dice: &mut Dice, victim: &Stream) {
+        let liar = &mut self.0;
+        let nudge = || {
+            let _ = victim.recv(&mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        };
+        let rooms = [4096, 8192, 65_536, 100_032, 1 << 20];
+        let capacity = rooms[(dice.roll() % 5) as usize];
+        if dice.one_in(12) {
+            return;
+        }
+        // A few bytes first, so that the switch is at some byte.
+        if dice.one_in(3) {
+            let _ = liar.send_over_kernel(&vec![b'k'; dice.size(3000)]);
+        }
+        if liar.client {
+            let _ = liar.receive_hello();
+            let _ = if dice.one_in(12) {
+                liar.theirs().and_then(|ring| ring.set(Field::SwitchAt, value(dice, 0, 4096)))
+            } else {
+                liar.switch()
+            };
+        }
+        let memory = if dice.one_in(12) { Memory::unsealed(capacity) } else { Memory::honest(capacity) };
+        let Ok(memory) = memory else { return };
+        let announced = if dice.one_in(12) { value(dice, capacity, capacity) } else { capacity };
+        let mut wire = liar.hello(announced).encode();
+        if dice.one_in(12) {
+            let at = dice.roll() as usize % wire.len();
+            wire[at] ^= dice.roll() as u8;
+        }
+        let len = if dice.one_in(20) { dice.roll() as usize % wire.len() } else { wire.len() };
+        let _ = match dice.one_in(20) {
+            true => liar.send_with(&wire[..len], &[]),
+            false => liar.send_with(&wire[..len], &[memory.file.as_fd()]),
+        };
+        liar.mine = Some(memory);
+        if dice.one_in(10) {
+            return;
+        }
+        nudge();
+        if !liar.client {
+            if dice.one_in(3) {
+                let _ = liar.send_over_kernel(&vec![b'k'; dice.size(3000)]);
+            }
+            let _ = liar.receive_hello();
+            let _ = liar.switch();
+            nudge();
+        }
+    }
+
+    /// Does one thing.
+    pub fn step(&mut self, dice: &mut Dice) {
+        let liar = &mut self.0;
+        match dice.roll() % 20 {
+            0..5 => {
+                let _ = liar.publish(&vec![b'p'; dice.size(20_000)]);
+            }
+            5..9 => {
+                let _ = liar.take();
+            }
+            9 => {
+                let _ = liar.bell(dice.size(40));
+            }
+            10..12 => {
+                // Reads bells and fillers, as an honest receiver does.
+                let mut buf = vec![0; dice.size(20_000)];
+                let _ = rustix::net::recv(&liar.fd, &mut buf[..], Raw::DONTWAIT);
+            }
+            12..14 => {
+                let ring = if dice.one_in(2) { liar.theirs() } else { liar.mine() };
+                let field = Field::ALL[dice.roll() as usize % Field::ALL.len()];
+                if let Ok(ring) = ring {
+                    let now = ring.get(field).unwrap_or(0);
+                    // Mostly plausible, so that the conversation goes on and deeper.
+                    let next = match dice.roll() % 3 {
+                        0 => value(dice, now, ring.capacity),
+                        _ => now.wrapping_add(dice.size(500) as u64),
+                    };
+                    let _ = ring.set(field, next);
+                }
+            }
+            14 => {
+                let bytes: Vec<u8> = (0..dice.size(5000)).map(|_| dice.roll() as u8).collect();
+                let _ = liar.send_with(&bytes, &[]);
+            }
+            15 if dice.one_in(8) => {
+                if let Ok(null) = File::open("/dev/null") {
+                    let _ = liar.send_with(&[0; 3], &[null.as_fd(); 3]);
+                }
+            }
+            16 if dice.one_in(8) => {
+                let ring = if dice.one_in(2) { liar.theirs() } else { liar.mine() };
+                if let Ok(ring) = ring {
+                    let page = dice.roll() % (ring.capacity / 4096 + 1);
+                    let _ = ring.punch(page * 4096, HEADER_LEN + dice.size(200_000) as u64);
+                }
+            }
+            17 if dice.one_in(60) => {
+                let how = [Shutdown::Read, Shutdown::Write, Shutdown::Both][(dice.roll() % 3) as usize];
+                let _ = rustix::net::shutdown(&liar.fd, how);
+            }
+            18 if dice.one_in(100) => {
+                if let Ok(null) = File::open("/dev/null") {
+                    liar.fd = OwnedFd::from(null);
+                }
+            }
+            _ => std::thread::yield_now(),
+        }
+    }
+}
+
+/// A number of the kind that breaks things.
+fn value(dice: &mut Dice, now: u64, capacity: u64) -> u64 {
+    match dice.roll() % 12 {
+        0 => 0,
+        1 => 1,
+        2 => 2,
+        3 => capacity,
+        4 => capacity + 1,
+        5 => capacity - 1,
+        6 => now.wrapping_sub(1),
+        7 => now.wrapping_add(capacity),
+        8 => u64::MAX,
+        9 => 1 << 63,
+        10 => u64::from(u32::MAX),
+        _ => dice.roll() >> (dice.roll() % 64),
+    }
+}

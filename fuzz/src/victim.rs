@@ -1,0 +1,226 @@
+//! The honest end: it uses its stream in every way there is.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::time::Duration;
+
+use onecopy::unix::{Error, RecvFlags, SendFlags, Stream, View, Wait};
+use onecopy::{Policy, Reader};
+use onecopy_conformance::tools::Dice;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::Watch;
+
+/// A stream, and what it has lent.
+pub struct Victim<'a> {
+    stream: &'a Stream,
+    views: Vec<View>,
+    buf: Vec<u8>,
+    caught: bool,
+}
+
+impl<'a> Victim<'a> {
+    /// Of a stream.
+    pub fn new(stream: &'a Stream) -> Victim<'a> {
+        let soon = Some(Duration::from_millis(3));
+        let _ = stream.set_read_timeout(soon);
+        let _ = stream.set_write_timeout(soon);
+        Victim { stream, views: Vec::new(), buf: vec![0; 70_000], caught: false }
+    }
+
+    /// Does one thing.
+    ///
+    /// # Errors
+    ///
+    /// What did not hold.
+    pub fn step(&mut self, dice: &mut Dice, watch: &Watch) -> Result<(), String> {
+        let n = dice.size(self.buf.len());
+        match dice.roll() % 18 {
+            0..5 => watch.during("recv", || self.recv(dice, n)),
+            5..9 => watch.during("send", || self.send(dice, n)),
+            9 => watch.during("reserve and commit", || self.reserve(dice, n)),
+            10 => watch.during("recv_borrowed", || self.borrow(dice, n)),
+            11 => {
+                if let Some(view) = self.views.first_mut() {
+                    watch.during("a view", || look(view, &mut self.buf, dice))?;
+                }
+                Ok(())
+            }
+            12 => {
+                let at = dice.roll() as usize % (self.views.len() + 1);
+                watch.during("giving a view back", || drop(self.views.drain(..at)));
+                Ok(())
+            }
+            13 => watch.during("poll", || self.poll(dice)),
+            14 => watch.during("counts", || self.counts()),
+            15 => {
+                self.settings(dice);
+                Ok(())
+            }
+            16 => watch.during("vectored calls", || self.vectored(dice)),
+            _ => {
+                // Once in a few conversations.
+                if dice.one_in(400) {
+                    let how = [Shutdown::Read, Shutdown::Write, Shutdown::Both][(dice.roll() % 3) as usize];
+                    let _ = watch.during("shutdown", || self.stream.shutdown(how));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// What an answer may be: within its bounds, or an error that a socket has.
+    fn within(&mut self, answer: Result<usize, Error>, max: usize) -> Result<usize, String> {
+        let known = [Errno::AGAIN, Errno::INTR, Errno::PIPE, Errno::CONNRESET, Errno::PROTO];
+        match answer {
+            Ok(n) if n > max => Err(format!("{n} bytes of {max}")),
+            Ok(n) if n > 0 && self.caught => Err(format!("{n} bytes after EPROTO")),
+            Ok(n) => Ok(n),
+            Err(e) if !known.iter().any(|k| k.raw_os_error() == e.raw_os_error()) => {
+                Err(format!("error {e}"))
+            }
+            Err(e) => {
+                if e.raw_os_error() == Errno::PROTO.raw_os_error() {
+                    self.caught = true;
+                    if self.stream.stats().protocol_errors == 0 {
+                        return Err("EPROTO that is not counted".to_owned());
+                    }
+                }
+                Ok(0)
+            }
+        }
+    }
+
+    fn recv(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
+        let mut flags = RecvFlags::empty();
+        for (flag, odds) in [(RecvFlags::PEEK, 3), (RecvFlags::WAITALL, 3), (RecvFlags::DONTWAIT, 2)] {
+            flags.set(flag, dice.one_in(odds));
+        }
+        let answer = self.stream.recv(&mut self.buf[..n], flags);
+        self.within(answer, n).map(drop)
+    }
+
+    fn send(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
+        let mut flags = SendFlags::NOSIGNAL;
+        for (flag, odds) in [(SendFlags::NTCOPY, 3), (SendFlags::DONTWAIT, 2), (SendFlags::MORE, 4)] {
+            flags.set(flag, dice.one_in(odds));
+        }
+        let answer = self.stream.send(&self.buf[..n], flags);
+        self.within(answer, n).map(drop)
+    }
+
+    fn reserve(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::DONTWAIT, dice.one_in(2));
+        let mut slot = match self.stream.reserve_with(n, flags) {
+            Ok(slot) => slot,
+            Err(e) => return self.within(Err(e), 0).map(drop),
+        };
+        let len = slot.len();
+        if len > n {
+            return Err(format!("a slot of {len} bytes where {n} were asked for"));
+        }
+        let m = dice.size(n);
+        if dice.one_in(3) {
+            let zero = File::open("/dev/zero").map_err(|e| e.to_string())?;
+            let _ = slot.read_from(&zero, 0);
+        } else {
+            slot.write(&self.buf[..m]);
+        }
+        if dice.one_in(4) {
+            return Ok(());
+        }
+        let answer = slot.commit();
+        self.within(answer, len).map(drop)
+    }
+
+    fn borrow(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
+        let mut flags = RecvFlags::empty();
+        flags.set(RecvFlags::DONTWAIT, dice.one_in(2));
+        match self.stream.recv_borrowed_with(n, flags) {
+            Err(e) => self.within(Err(e), 0).map(drop),
+            Ok(view) => {
+                self.within(Ok(view.len()), n)?;
+                self.views.push(view);
+                if self.views.len() > 5 {
+                    self.views.remove(dice.roll() as usize % 5);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn poll(&self, dice: &mut Dice) -> Result<(), String> {
+        let limit = Timespec { tv_sec: 0, tv_nsec: (dice.roll() % 2 * 1_000_000) as i64 };
+        let mut fds = [PollFd::new(self.stream, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)];
+        rustix::event::poll(&mut fds, Some(&limit)).map(drop).map_err(|e| format!("poll: {e}"))
+    }
+
+    fn counts(&self) -> Result<(), String> {
+        let (send, receive) = self.stream.capacity();
+        // What the kernel may hold besides: a queue whose limit counts memory, not bytes.
+        let queue = 8 << 20;
+        if let Ok(n) = self.stream.readable_bytes()
+            && n > receive + queue
+        {
+            return Err(format!("{n} readable bytes in {receive}"));
+        }
+        if let Ok(n) = self.stream.unread_bytes()
+            && n > send + queue
+        {
+            return Err(format!("{n} unread bytes in {send}"));
+        }
+        let _ = (self.stream.stats(), self.stream.path(), self.stream.take_error());
+        Ok(())
+    }
+
+    fn settings(&self, dice: &mut Dice) {
+        let pick = dice.roll() as usize;
+        self.stream.set_policy([Policy::Cached, Policy::NonTemporal, Policy::Auto][pick % 3]);
+        self.stream.set_reader([Reader::SameCore, Reader::OtherCore, Reader::NoCpu][pick / 3 % 3]);
+        self.stream.set_wait([Wait::Adaptive, Wait::Block, Wait::Spin][pick / 9 % 3]);
+        let _ = self.stream.set_nonblocking(dice.one_in(4));
+    }
+
+    fn vectored(&mut self, dice: &mut Dice) -> Result<(), String> {
+        let n = dice.size(self.buf.len());
+        let cut = dice.roll() as usize % n;
+        if dice.one_in(2) {
+            let (a, b) = self.buf[..n].split_at(cut);
+            let slices = [IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)];
+            let answer = self.stream.send_vectored(&slices, SendFlags::NOSIGNAL);
+            self.within(answer, n).map(drop)
+        } else {
+            let (a, b) = self.buf[..n].split_at_mut(cut);
+            let mut slices = [IoSliceMut::new(a), IoSliceMut::new(&mut []), IoSliceMut::new(b)];
+            let answer = self.stream.recv_vectored(&mut slices, RecvFlags::empty());
+            self.within(answer, n).map(drop)
+        }
+    }
+}
+
+fn look(view: &mut View, buf: &mut [u8], dice: &mut Dice) -> Result<(), String> {
+    let before = view.len();
+    match dice.roll() % 3 {
+        0 => {
+            let n = view.copy_to(buf);
+            if n > before || n > buf.len() {
+                return Err(format!("copied {n} bytes of a view of {before}"));
+            }
+        }
+        1 => {
+            let null = File::options().write(true).open("/dev/null").map_err(|e| e.to_string())?;
+            view.write_to(&null).map_err(|e| format!("write_to: {e}"))?;
+        }
+        _ => {
+            let n = dice.roll() as usize % (before + 2);
+            view.advance(n);
+            if view.len() != before.saturating_sub(n) {
+                return Err(format!("a view of {before} advanced by {n} has {}", view.len()));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! Plays for a moment. `FUZZ_STEPS` says for how long (steps, 300 to a conversation), `FUZZ_SEED` from where;
+//! `FUZZ_STEPS=1` with the seed of a failure repeats it.
+
+use onecopy_fuzz::{STEPS, Tally, Watch, attempt, play};
+
+fn env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
+fn held() -> (usize, usize) {
+    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count());
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    (fds, maps.lines().filter(|l| l.contains("/memfd:")).count())
+}
+
+#[test]
+fn a_peer_that_does_anything_harms_nobody() {
+    let steps = env("FUZZ_STEPS").unwrap_or(150_000);
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64);
+    let first = env("FUZZ_SEED").unwrap_or(now >> 8 & 0xffff_ffff);
+    let before = held();
+    let watch = Watch::new();
+    let mut tally = Tally::default();
+    for seed in first..first + steps.div_ceil(STEPS) {
+        watch.seed(seed);
+        if let Err(what) = attempt(|| play(seed, &watch, &mut tally)) {
+            panic!("{what}\nrepeat it: FUZZ_SEED={seed} FUZZ_STEPS=1");
+        }
+    }
+    println!("from seed {first}: {tally:?}");
+    assert_eq!(before, held(), "descriptors and mappings before and after");
+    if tally.played > 100 {
+        assert!(tally.upgraded * 3 > tally.played, "most conversations must get to shared memory: {tally:?}");
+        assert!(tally.caught > 0, "no lie was caught: {tally:?}");
+    }
+}

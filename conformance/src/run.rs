@@ -45,6 +45,9 @@ pub enum Seen {
 
 /// Runs `case` here and now. For the process that was started for it.
 pub fn here(case: &Case, imp: &dyn Impl, dir: PathBuf) -> Seen {
+    if !imp.sleeps() {
+        crate::tools::nobody_sleeps();
+    }
     match (case.run)(&Ctx { imp, dir }) {
         Ok(value) => Seen::Value(value),
         Err(Stop::NotOffered(why)) => Seen::NotOffered(why.to_owned()),
@@ -79,8 +82,11 @@ impl Seen {
     }
 }
 
-/// Runs `case` in a process of its own: `exe one CASE IMPLEMENTATION DIR`.
-pub fn apart(exe: &Path, case: &Case, imp: &dyn Impl, limits: Limits) -> Seen {
+/// Runs `case` in a process of its own: `exe one CASE IMPLEMENTATION DIR`; unless it is not to be tried there.
+pub fn apart(exe: &Path, case: &Case, imp: &dyn Impl, limits: Limits, skips: &Skips) -> Seen {
+    if skips.find(case.name, imp.name()).is_some_and(|s| s.sees == "not tried") {
+        return Seen::NotOffered("not tried".to_owned());
+    }
     process(exe, &["one", case.name, imp.name()], limits)
 }
 
@@ -230,7 +236,9 @@ pub fn judge(case: &Case, imp: &dyn Impl, seen: &Seen, oracle: &Seen, skips: &Sk
         (_, Some(_)) if right => {
             Verdict::Wrong("skips.toml has an entry for this, but it is right: remove it".into())
         }
-        (Seen::NotOffered(_), Some(s)) if s.sees == "not offered" => Verdict::Skipped(s.reason.clone()),
+        (Seen::NotOffered(_), Some(s)) if ["not offered", "not tried"].contains(&s.sees.as_str()) => {
+            Verdict::Skipped(s.reason.clone())
+        }
         (Seen::Value(v), Some(s)) if s.sees == "*" || s.sees == *v => Verdict::Skipped(s.reason.clone()),
         (seen, skip) => Verdict::Wrong(format!(
             "{}\n  want: {want}\n  seen: {}{}",

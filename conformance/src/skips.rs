@@ -10,7 +10,7 @@ pub struct Skip {
     pub cases: Vec<String>,
     /// The implementations: names, or `ours` for every one but the kernel, or `ours on the kernel`.
     pub on: Vec<String>,
-    /// What is answered instead: exactly this, or `*` for what depends on luck, or `not offered`.
+    /// What is answered instead: exactly this, or `*` for what depends on luck, or `not offered`, or `not tried`.
     pub sees: String,
     /// Why that is right, or what it waits for.
     pub reason: String,

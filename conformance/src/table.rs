@@ -32,7 +32,7 @@ pub fn rows(exe: &Path, skips: &Skips, limits: Limits, wanted: impl Fn(&Case) ->
                 loop {
                     let Some((at, case)) = todo.lock().unwrap().pop_front() else { return };
                     let seen: Vec<Seen> =
-                        impls::all().iter().map(|imp| run::apart(exe, case, *imp, limits)).collect();
+                        impls::all().iter().map(|imp| run::apart(exe, case, *imp, limits, skips)).collect();
                     let cells = impls::all()
                         .iter()
                         .zip(&seen)
@@ -116,6 +116,7 @@ fn cell(row: &Row, column: Column) -> String {
         .map(|(imp, seen, _)| {
             let text = match seen {
                 Seen::Value(v) => v.clone(),
+                Seen::NotOffered(what) if what == "not tried" => what.clone(),
                 Seen::NotOffered(_) => "not offered".to_owned(),
                 Seen::Lacking(_) => "not tried".to_owned(),
                 Seen::Broken(_) => "broken".to_owned(),

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -143,9 +143,17 @@ pub fn asleep<'s, T: Send + 's>(
     thread
 }
 
+/// Longest wait for a thread to fall asleep: two seconds, where it does so at all.
+static FALLS_ASLEEP: OnceLock<Duration> = OnceLock::new();
+
+/// Threads of this process wait by spinning: it makes no sense to wait for their sleep.
+pub fn nobody_sleeps() {
+    FALLS_ASLEEP.get_or_init(|| Duration::from_millis(50));
+}
+
 /// Waits until a thread of this process sleeps, or is gone, or two seconds have passed.
 pub fn wait_asleep(tid: i32) {
-    let until = Instant::now() + Duration::from_secs(2);
+    let until = Instant::now() + *FALLS_ASLEEP.get_or_init(|| Duration::from_secs(2));
     let mut seen = 0;
     while seen < 4 && Instant::now() < until {
         let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else { return };

@@ -32,10 +32,11 @@ fn main() {
             let (skips, oracle) = (skips.clone(), oracle.clone());
             tests.push(Trial::test(format!("{}::{}", case.name, imp.name()), move || {
                 let kernel = impls::all()[0];
-                let expected = oracle[case.name].get_or_init(|| run::apart(exe, case, kernel, limits));
+                let expected =
+                    oracle[case.name].get_or_init(|| run::apart(exe, case, kernel, limits, &skips));
                 let seen = match imp.name() == kernel.name() {
                     true => expected.clone(),
-                    false => run::apart(exe, case, *imp, limits),
+                    false => run::apart(exe, case, *imp, limits, &skips),
                 };
                 match run::judge(case, *imp, &seen, expected, &skips) {
                     Verdict::Wrong(why) => Err(Failed::from(why)),

@@ -107,6 +107,13 @@ pub const CASES: &[Case] = &[
         waitall_peek,
     ),
     Case::same(
+        "stream.waitall_peek_short",
+        "WAITALL with PEEK does not wait for more than there is",
+        Linux,
+        "\"abc\", \"abc\"",
+        waitall_peek_short,
+    ),
+    Case::same(
         "stream.oob",
         "MSG_OOB per Linux msg_oob.c: out of band, the stream stops at its mark",
         Linux,
@@ -315,6 +322,12 @@ fn waitall_peek(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
     tx(&*a, b"abc")?;
     Ok(format!("{}, {}", rx(&*b, 3, Rx { peek: true, ..WAITALL })?, rx(&*b, 9, Rx::default())?))
+}
+
+fn waitall_peek_short(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    tx(&*a, b"abc")?;
+    Ok(format!("{}, {}", rx(&*b, 9, Rx { peek: true, ..WAITALL })?, rx(&*b, 9, Rx::default())?))
 }
 
 fn oob(cx: &Ctx<'_>) -> Outcome {

@@ -157,6 +157,10 @@ pub trait Impl: Send + Sync {
     fn listen(&self, name: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>>;
     /// A blocking connect.
     fn connect(&self, name: &Name) -> io::Result<Conn>;
+    /// Whether who waits sleeps in the kernel, so that it can be seen there.
+    fn sleeps(&self) -> bool {
+        true
+    }
     /// A socket before bind and connect, where the implementation lets one be held.
     fn socket(&self, kind: Kind) -> Option<Box<dyn Socket>>;
 }
@@ -166,7 +170,9 @@ pub fn all() -> &'static [&'static dyn Impl] {
     use onecopy::Onecopy;
     &[
         &kernel::Kernel,
-        // Connected and Pair join when a stream can move to shared memory.
+        &Onecopy::Connected,
+        &Onecopy::Pair,
+        &Onecopy::Spin,
         &Onecopy::Kernel,
         &Onecopy::ToPlain,
         &Onecopy::FromPlain,

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use onecopy::unix::{self, Carrier, Config, RecvFlags, SendFlags, Transport};
+use onecopy::unix::{self, Carrier, Config, RecvFlags, SendFlags, Transport, Wait};
 
 use super::kernel::Kernel;
 use super::{Column, Conn, End, Impl, Kind, Listening, Name, Rx, Socket, Tx, not_offered};
@@ -16,8 +16,10 @@ use super::{Column, Conn, End, Impl, Kind, Listening, Name, Rx, Socket, Tx, not_
 pub enum Onecopy {
     /// Both, by listener and connect, upgraded to shared memory in both directions.
     Connected,
-    /// Both, by `Stream::pair`.
+    /// Both, by `Stream::pair`, told to block and never to spin.
     Pair,
+    /// Both, by `Stream::pair`, told to spin and never to block.
+    Spin,
     /// Both, told to stay with the kernel.
     Kernel,
     /// The client; the server is a plain socket.
@@ -29,7 +31,12 @@ pub enum Onecopy {
 impl Onecopy {
     fn config(self) -> Config {
         let transport = if self == Onecopy::Kernel { Transport::Kernel } else { Transport::Auto };
-        Config { transport, ..Config::default() }
+        let wait = match self {
+            Onecopy::Pair => Wait::Block,
+            Onecopy::Spin => Wait::Spin,
+            _ => Wait::Adaptive,
+        };
+        Config { transport, wait, ..Config::default() }
     }
 }
 
@@ -38,6 +45,7 @@ impl Impl for Onecopy {
         match self {
             Onecopy::Connected => "onecopy",
             Onecopy::Pair => "onecopy-pair",
+            Onecopy::Spin => "onecopy-spin",
             Onecopy::Kernel => "onecopy-kernel",
             Onecopy::ToPlain => "onecopy-to-plain",
             Onecopy::FromPlain => "plain-to-onecopy",
@@ -46,7 +54,7 @@ impl Impl for Onecopy {
 
     fn column(&self) -> Column {
         match self {
-            Onecopy::Connected | Onecopy::Pair => Column::Shared,
+            Onecopy::Connected | Onecopy::Pair | Onecopy::Spin => Column::Shared,
             Onecopy::Kernel | Onecopy::ToPlain | Onecopy::FromPlain => Column::OnKernel,
         }
     }
@@ -54,7 +62,8 @@ impl Impl for Onecopy {
     fn about(&self) -> &'static str {
         match self {
             Onecopy::Connected => "ours, connected by name and moved to shared memory in both directions",
-            Onecopy::Pair => "ours, from `Stream::pair`",
+            Onecopy::Pair => "ours, from `Stream::pair`, told to block and never to spin",
+            Onecopy::Spin => "ours, from `Stream::pair`, told to spin and never to block",
             Onecopy::Kernel => "ours, told to stay with the kernel",
             Onecopy::ToPlain => "our client, a plain server: the first end of a pair is ours",
             Onecopy::FromPlain => "our server, a plain client: the second end of a pair is ours",
@@ -62,8 +71,8 @@ impl Impl for Onecopy {
     }
 
     fn pair(&self, dir: &Path) -> io::Result<(Conn, Conn)> {
-        if *self == Onecopy::Pair {
-            let (a, b) = unix::Stream::pair()?;
+        if matches!(self, Onecopy::Pair | Onecopy::Spin) {
+            let (a, b) = unix::Stream::pair_with(&self.config())?;
             if !(a.path().is_shared_memory() && b.path().is_shared_memory()) {
                 return Err(io::Error::other("Stream::pair is not over shared memory"));
             }
@@ -96,6 +105,10 @@ impl Impl for Onecopy {
             return Kernel.connect(to);
         }
         Ok(Box::new(Ours(unix::Stream::connect_with(to_ours(to)?, &self.config())?)))
+    }
+
+    fn sleeps(&self) -> bool {
+        *self != Onecopy::Spin
     }
 
     fn socket(&self, _kind: Kind) -> Option<Box<dyn Socket>> {

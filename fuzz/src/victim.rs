@@ -24,7 +24,7 @@ pub struct Victim<'a> {
 impl<'a> Victim<'a> {
     /// Of a stream.
     pub fn new(stream: &'a Stream) -> Victim<'a> {
-        let soon = Some(Duration::from_millis(3));
+        let soon = Some(Duration::from_millis(1));
         let _ = stream.set_read_timeout(soon);
         let _ = stream.set_write_timeout(soon);
         Victim { stream, views: Vec::new(), buf: vec![0; 70_000], caught: false }
@@ -95,25 +95,28 @@ impl<'a> Victim<'a> {
 
     fn recv(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
         let mut flags = RecvFlags::empty();
-        for (flag, odds) in [(RecvFlags::PEEK, 3), (RecvFlags::WAITALL, 3), (RecvFlags::DONTWAIT, 2)] {
+        for (flag, odds) in [(RecvFlags::PEEK, 3), (RecvFlags::WAITALL, 3)] {
             flags.set(flag, dice.one_in(odds));
         }
+        // A wait costs a millisecond: few of them, so that there is time for much else.
+        flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
         let answer = self.stream.recv(&mut self.buf[..n], flags);
         self.within(answer, n).map(drop)
     }
 
     fn send(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
         let mut flags = SendFlags::NOSIGNAL;
-        for (flag, odds) in [(SendFlags::NTCOPY, 3), (SendFlags::DONTWAIT, 2), (SendFlags::MORE, 4)] {
+        for (flag, odds) in [(SendFlags::NTCOPY, 3), (SendFlags::MORE, 4)] {
             flags.set(flag, dice.one_in(odds));
         }
+        flags.set(SendFlags::DONTWAIT, !dice.one_in(8));
         let answer = self.stream.send(&self.buf[..n], flags);
         self.within(answer, n).map(drop)
     }
 
     fn reserve(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
         let mut flags = SendFlags::NOSIGNAL;
-        flags.set(SendFlags::DONTWAIT, dice.one_in(2));
+        flags.set(SendFlags::DONTWAIT, !dice.one_in(8));
         let mut slot = match self.stream.reserve_with(n, flags) {
             Ok(slot) => slot,
             Err(e) => return self.within(Err(e), 0).map(drop),
@@ -138,7 +141,7 @@ impl<'a> Victim<'a> {
 
     fn borrow(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
         let mut flags = RecvFlags::empty();
-        flags.set(RecvFlags::DONTWAIT, dice.one_in(2));
+        flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
         match self.stream.recv_borrowed_with(n, flags) {
             Err(e) => self.within(Err(e), 0).map(drop),
             Ok(view) => {
@@ -153,7 +156,7 @@ impl<'a> Victim<'a> {
     }
 
     fn poll(&self, dice: &mut Dice) -> Result<(), String> {
-        let limit = Timespec { tv_sec: 0, tv_nsec: (dice.roll() % 2 * 1_000_000) as i64 };
+        let limit = Timespec { tv_sec: 0, tv_nsec: if dice.one_in(8) { 1_000_000 } else { 0 } };
         let mut fds = [PollFd::new(self.stream, PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP)];
         rustix::event::poll(&mut fds, Some(&limit)).map(drop).map_err(|e| format!("poll: {e}"))
     }
@@ -187,6 +190,7 @@ impl<'a> Victim<'a> {
     fn vectored(&mut self, dice: &mut Dice) -> Result<(), String> {
         let n = dice.size(self.buf.len());
         let cut = dice.roll() as usize % n;
+        let _ = self.stream.set_nonblocking(!dice.one_in(8));
         if dice.one_in(2) {
             let (a, b) = self.buf[..n].split_at(cut);
             let slices = [IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)];

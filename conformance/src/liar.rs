@@ -208,6 +208,8 @@ pub struct Liar {
     pub head: u64,
     /// Bytes sent over the kernel.
     pub over_kernel: u64,
+    /// How long to wait for a hello.
+    pub patience: Duration,
 }
 
 impl Liar {
@@ -265,7 +267,16 @@ impl Liar {
     }
 
     fn over(fd: OwnedFd, nonce: [u8; 16], client: bool) -> Liar {
-        Liar { fd, nonce, mine: None, theirs: None, client, head: 0, over_kernel: 0 }
+        Liar {
+            fd,
+            nonce,
+            mine: None,
+            theirs: None,
+            client,
+            head: 0,
+            over_kernel: 0,
+            patience: Duration::from_secs(1),
+        }
     }
 
     /// The hello that an honest peer would send for a ring.
@@ -300,14 +311,14 @@ impl Liar {
         Ok(())
     }
 
-    /// Receives the victim's hello and its ring, waiting at most a second. Bytes of the stream before it are
+    /// Receives the victim's hello and its ring, waiting at most `patience`. Bytes of the stream before it are
     /// thrown away.
     ///
     /// # Errors
     ///
     /// The socket's; `InvalidData` where something else came.
     pub fn receive_hello(&mut self) -> io::Result<Hello> {
-        let until = Instant::now() + Duration::from_secs(1);
+        let until = Instant::now() + self.patience;
         let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         loop {
             let mut wire = [0; HELLO_LEN];
@@ -317,7 +328,7 @@ impl Liar {
             let got = net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut wire)], &mut control, flags);
             let n = match got {
                 Err(rustix::io::Errno::AGAIN) if Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(1));
+                    std::thread::sleep(Duration::from_micros(200));
                     continue;
                 }
                 got => got?.bytes,
@@ -339,7 +350,7 @@ impl Liar {
                 }
                 (0, _) => return Err(bad("the end instead of a hello")),
                 _ if Instant::now() < until => {}
-                _ => return Err(bad("no hello in a second")),
+                _ => return Err(bad("no hello in time")),
             }
         }
     }

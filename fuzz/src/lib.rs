@@ -90,7 +90,7 @@ fn meet(dice: &mut Dice) -> io::Result<(Peer, Stream)> {
     let config = Config {
         receive_buffer: sizes[(dice.roll() % 4) as usize],
         send_buffer: sizes[(dice.roll() % 4) as usize],
-        max_ring: if dice.one_in(4) { 64 << 10 } else { 1 << 24 },
+        max_ring: if dice.one_in(10) { 64 << 10 } else { 1 << 24 },
         ..Config::default()
     };
     if dice.one_in(2) {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use onecopy::unix::{RecvFlags, Stream};
 use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Memory};
@@ -20,12 +21,14 @@ impl Peer {
     /// Upgrades: honestly mostly, else with something wrong.
     pub fn upgrade(&mut self, dice: &mut Dice, victim: &Stream) {
         let liar = &mut self.0;
+        // What is to come has been sent already, or never will be.
+        liar.patience = Duration::from_millis(3);
         let nudge = || {
             let _ = victim.recv(&mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         };
         let rooms = [4096, 8192, 65_536, 100_032, 1 << 20];
         let capacity = rooms[(dice.roll() % 5) as usize];
-        if dice.one_in(12) {
+        if dice.one_in(40) {
             return;
         }
         // A few bytes first, so that the switch is at some byte.
@@ -34,17 +37,17 @@ impl Peer {
         }
         if liar.client {
             let _ = liar.receive_hello();
-            let _ = if dice.one_in(12) {
+            let _ = if dice.one_in(40) {
                 liar.theirs().and_then(|ring| ring.set(Field::SwitchAt, value(dice, 0, 4096)))
             } else {
                 liar.switch()
             };
         }
-        let memory = if dice.one_in(12) { Memory::unsealed(capacity) } else { Memory::honest(capacity) };
+        let memory = if dice.one_in(40) { Memory::unsealed(capacity) } else { Memory::honest(capacity) };
         let Ok(memory) = memory else { return };
-        let announced = if dice.one_in(12) { value(dice, capacity, capacity) } else { capacity };
+        let announced = if dice.one_in(40) { value(dice, capacity, capacity) } else { capacity };
         let mut wire = liar.hello(announced).encode();
-        if dice.one_in(12) {
+        if dice.one_in(40) {
             let at = dice.roll() as usize % wire.len();
             wire[at] ^= dice.roll() as u8;
         }

@@ -60,13 +60,18 @@ pub fn play(seed: u64, watch: &Watch, tally: &mut Tally) -> Result<(), String> {
         std::thread::scope(|s| {
             let peer = &mut peer;
             let liar = s.spawn(move || (0..STEPS).for_each(|_| peer.step(&mut theirs)));
-            let result = (0..STEPS).try_for_each(|_| victim.step(&mut mine, watch));
+            let result = (0..STEPS).try_for_each(|_| match victim.over() {
+                true => Ok(()),
+                false => victim.step(&mut mine, watch),
+            });
             liar.join().map_err(|_| "the peer panicked".to_owned())?;
             result
         })
     } else {
         (0..STEPS).try_for_each(|_| {
-            if dice.one_in(2) {
+            if victim.over() {
+                Ok(())
+            } else if dice.one_in(2) {
                 peer.step(&mut theirs);
                 Ok(())
             } else {

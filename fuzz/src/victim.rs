@@ -19,6 +19,8 @@ pub struct Victim<'a> {
     views: Vec<View>,
     buf: Vec<u8>,
     caught: bool,
+    /// Steps since the peer was caught.
+    since: u32,
 }
 
 impl<'a> Victim<'a> {
@@ -27,7 +29,12 @@ impl<'a> Victim<'a> {
         let soon = Some(Duration::from_millis(1));
         let _ = stream.set_read_timeout(soon);
         let _ = stream.set_write_timeout(soon);
-        Victim { stream, views: Vec::new(), buf: vec![0; 70_000], caught: false }
+        Victim { stream, views: Vec::new(), buf: vec![0; 70_000], caught: false, since: 0 }
+    }
+
+    /// Whether there is nothing left to be learnt: the peer was caught, and it was tried that this stays so.
+    pub fn over(&self) -> bool {
+        self.since > 20
     }
 
     /// Does one thing.
@@ -36,6 +43,7 @@ impl<'a> Victim<'a> {
     ///
     /// What did not hold.
     pub fn step(&mut self, dice: &mut Dice, watch: &Watch) -> Result<(), String> {
+        self.since += u32::from(self.caught);
         let n = dice.size(self.buf.len());
         match dice.roll() % 18 {
             0..5 => watch.during("recv", || self.recv(dice, n)),

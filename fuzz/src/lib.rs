@@ -52,7 +52,6 @@ pub fn play(seed: u64, watch: &Watch, tally: &mut Tally) -> Result<(), String> {
     let (mut peer, stream) = meet(&mut dice).map_err(|e| format!("cannot set up: {e}"))?;
     peer.upgrade(&mut dice, &stream);
     tally.played += 1;
-    tally.upgraded += u64::from(stream.path().is_shared_memory());
     let mut victim = Victim::new(&stream);
     let at_once = dice.one_in(2);
     let (mut mine, mut theirs) = (Dice(dice.roll()), Dice(dice.roll()));
@@ -80,6 +79,7 @@ pub fn play(seed: u64, watch: &Watch, tally: &mut Tally) -> Result<(), String> {
         })
     };
     drop(victim);
+    tally.upgraded += u64::from(stream.path().is_shared_memory());
     let stats = stream.stats();
     tally.caught += stats.protocol_errors;
     tally.fallbacks += stats.fallbacks;

@@ -75,14 +75,14 @@ impl Field {
         match self {
             Field::Head => (0, false),
             Field::SwitchAt => (8, false),
+            Field::Armed => (16, true),
+            Field::Shut => (20, true),
             Field::Tail => (128, false),
-            Field::Shut => (136, true),
-            Field::Armed => (256, true),
-            Field::Parked => (260, true),
-            Field::Filler => (264, true),
-            Field::Wanted => (272, false),
-            Field::Magic => (384, false),
-            Field::Capacity => (392, false),
+            Field::Wanted => (136, false),
+            Field::Parked => (144, true),
+            Field::Filler => (148, true),
+            Field::Magic => (256, false),
+            Field::Capacity => (264, false),
         }
     }
 }

@@ -49,7 +49,43 @@ fn used(s: &mut Scene) -> io::Result<()> {
 /// Found out by who receives; who only sends may go on.
 const RECEIVER_SEES: &[&str] = &["EPROTO", "waits", "carries on"];
 
+/// No lie at all: every field of the header is where it is thought to be, or the lies below mean nothing.
+fn honest(s: &mut Scene) -> io::Result<()> {
+    use onecopy::unix::{RecvFlags, SendFlags};
+    fn is<T: PartialEq + std::fmt::Debug>(what: &str, seen: T, expected: T) -> io::Result<()> {
+        if seen == expected {
+            Ok(())
+        } else {
+            Err(io::Error::other(format!("{what} is {seen:?}, not {expected:?}")))
+        }
+    }
+    is("magic", s.liar.theirs()?.get(Field::Magic)?, u64::from_le_bytes(*b"ONECOPY1"))?;
+    is("capacity", s.liar.theirs()?.get(Field::Capacity)?, s.liar.theirs()?.capacity)?;
+    is("armed before", s.liar.theirs()?.get(Field::Armed)?, 1)?;
+    s.liar.publish(b"to the victim")?;
+    is("armed then", s.liar.theirs()?.get(Field::Armed)?, 0)?;
+    let mut buf = [0; 20];
+    is("received", s.victim.recv(&mut buf, RecvFlags::DONTWAIT).ok(), Some(13))?;
+    is("text", &buf[..13], &b"to the victim"[..])?;
+    is("again", s.victim.recv(&mut buf, RecvFlags::DONTWAIT).ok(), None)?;
+    is("armed again", s.liar.theirs()?.get(Field::Armed)?, 1)?;
+    is("tail", s.liar.theirs()?.get(Field::Tail)?, 13)?;
+    is("sent", s.victim.send(b"to the liar", SendFlags::NOSIGNAL).ok(), Some(11))?;
+    is("head", s.liar.mine()?.get(Field::Head)?, 11)?;
+    is("taken", s.liar.take()?, b"to the liar".to_vec())?;
+    while s.victim.send(&[0; 9_000], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok() {}
+    is("parked", s.liar.mine()?.get(Field::Parked)?, 2)?;
+    is("filler", s.liar.mine()?.get(Field::Filler)? > 0, true)?;
+    is("wanted", (1..=s.liar.mine()?.capacity).contains(&s.liar.mine()?.get(Field::Wanted)?), true)?;
+    // Made room for, the victim goes on.
+    s.liar.take()?;
+    let mut filler = vec![0; 1 << 20];
+    let _ = rustix::net::recv(&s.liar.fd, &mut filler[..], rustix::net::RecvFlags::DONTWAIT);
+    receiver(s, Field::Parked, 0)
+}
+
 pub const LIES: &[Lie] = &[
+    lie!("honest", "no lie", HARMLESS, "", honest),
     lie!(
         "head.beyond",
         "head further ahead than the ring is large",

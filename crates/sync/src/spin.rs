@@ -196,7 +196,8 @@ mod tests {
             }
             adaptive.slept(Duration::from_micros(8));
         }
-        assert!((IN_VAIN..=IN_VAIN * 4).contains(&spins), "{spins}");
+        // Pauses of 64, 128, 256 and 512 waits, and a fifth one that the thousand ends in.
+        assert!((IN_VAIN..=IN_VAIN * 5).contains(&spins), "{spins}");
     }
 
     #[test]

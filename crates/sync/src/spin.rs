@@ -134,11 +134,15 @@ mod gate {
 
     /// How long an answer holds, in milliseconds.
     const FRESH_MS: u64 = 4;
+    /// So many answers in a row say that all CPUs are wanted before it is believed: a task that runs for some
+    /// microseconds now and then is no reason to sleep for milliseconds.
+    const BUSY: u64 = 2;
 
     struct Gate {
         cpus: usize,
         asked_ms: AtomicU64,
-        open: AtomicU64,
+        /// Answers in a row that said so.
+        busy: AtomicU64,
     }
 
     pub(super) fn is_open() -> bool {
@@ -146,7 +150,7 @@ mod gate {
         let gate = GATE.get_or_init(|| Gate {
             cpus: load::cpus_online(),
             asked_ms: Default::default(),
-            open: Default::default(),
+            busy: Default::default(),
         });
         if gate.cpus < 2 {
             return false;
@@ -156,10 +160,10 @@ mod gate {
         if now.wrapping_sub(gate.asked_ms.load(Relaxed)) >= FRESH_MS {
             gate.asked_ms.store(now, Relaxed);
             // The caller runs and its peer may: beyond that, somebody waits for a CPU that a spin would hold.
-            let open = load::running_tasks().is_none_or(|running| running <= gate.cpus);
-            gate.open.store(u64::from(open), Relaxed);
+            let busy = load::running_tasks().is_some_and(|running| running > gate.cpus);
+            gate.busy.store(if busy { gate.busy.load(Relaxed) + 1 } else { 0 }, Relaxed);
         }
-        gate.open.load(Relaxed) == 1
+        gate.busy.load(Relaxed) < BUSY
     }
 }
 

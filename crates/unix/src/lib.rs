@@ -8,6 +8,7 @@ mod error;
 mod flags;
 mod listener;
 mod name;
+mod receive;
 mod rx;
 mod slot;
 mod stats;

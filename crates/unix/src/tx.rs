@@ -2,7 +2,7 @@
 
 use crate::control;
 use crate::end::End;
-use crate::rx::chunk;
+use crate::receive::chunk;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
 use onecopy_ring::{Lie, Producer};

@@ -164,7 +164,7 @@ fn row_of(
         .collect();
     write!(
         page,
-        "<tr{class}><td>{}<td>{}<td class=n>{ratio}<td>{}<td class=n>{}<td class=\"n soft\">{} .. {}<td class=soft>{}<td>{}<td class=force>{}</tr>",
+        "<tr{class}><td>{}<td>{}<td class=n>{ratio}<td>{}<td class=n>{}<td class=\"n soft\">{} .. {}<td class=soft>{}<td>{}{}</tr>",
         if class.is_empty() { String::new() } else { escape(&case.case) },
         if first { name_of(engine.engine) } else { String::new() },
         escape(figure.metric.name),
@@ -173,7 +173,11 @@ fn row_of(
         number(figure.summary.high),
         escape(unit),
         chips.join(" "),
-        escape(&settings.join(", "))
+        if first {
+            format!("<td class=force rowspan={}>{}", engine.figures.len(), escape(&settings.join(", ")))
+        } else {
+            String::new()
+        }
     )?;
     Ok(())
 }

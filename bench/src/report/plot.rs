@@ -15,7 +15,7 @@ const REACH: RGBColor = RGBColor(207, 34, 46);
 const WIDTH: i32 = 1040;
 const HEIGHT: i32 = 380;
 const LEFT: i32 = 56;
-const RIGHT: i32 = WIDTH - 12;
+const RIGHT: i32 = WIDTH - 92;
 const TOP: i32 = 44;
 const BOTTOM: i32 = HEIGHT - 34;
 /// From this ratio on the axis is logarithmic.
@@ -248,7 +248,7 @@ impl<'a> Canvas<'a> {
         }
         let one = axis.at(1.0);
         self.line((LEFT, one), (RIGHT, one), SOFT.stroke_width(2))?;
-        self.text(baseline, (RIGHT - 2, one - 4), 12.0, SOFT, (HPos::Right, VPos::Bottom))
+        self.text(baseline, (RIGHT + 6, one), 12.0, SOFT, (HPos::Left, VPos::Center))
     }
 
     fn legend(&self, engines: &[&str], reach: bool) -> Result<()> {

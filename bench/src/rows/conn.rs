@@ -274,7 +274,7 @@ pub fn work_settings(writer: &Value, reader: &Value) -> Vec<(String, String)> {
     let Ok(nt) = number(writer, "nt") else { return Vec::new() };
     let waits = |end: &Value| {
         let of = |name| crate::show::number(end[name].as_f64().unwrap_or_default());
-        format!("{} spins, {} sleeps, {} bells a MiB", of("spins"), of("sleeps"), of("bells"))
+        format!("{} spins {} sleeps {} bells / MiB", of("spins"), of("sleeps"), of("bells"))
     };
     vec![
         ("NT stores".to_owned(), format!("{nt:.0} %")),

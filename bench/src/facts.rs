@@ -68,6 +68,12 @@ fn tune_profile() -> String {
     format!("{}; kernels {cached}{long} and {stream} (non-temporal){notes}", status.thresholds)
 }
 
+/// Tasks that run or want to at this moment on the whole machine, the caller included (proc_loadavg(5)).
+pub fn running_tasks() -> Option<usize> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').nth(3)?.split('/').next()?.parse().ok()
+}
+
 /// Nanoseconds per load over growing footprints, measured because CPUID's sizes may be wrong in a virtual machine.
 fn latency_steps(cpu: usize) -> String {
     // On a thread of its own, so that the pinning does not stick to the caller.

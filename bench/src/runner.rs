@@ -162,7 +162,7 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
     watch.row(row, cases.len(), choice.rounds, bound);
     let total = cases.iter().map(|case| case.engines.len() * choice.rounds).sum();
     let mut result = RowResult { row: row.name, cases: Vec::new(), notes: Vec::new() };
-    let mut done = 0;
+    let (mut done, mut disturbed) = (0, 0);
     for case in &cases {
         if Instant::now() > deadline {
             result.notes.push(format!("the row's time was over before the case {}", case.name));
@@ -181,6 +181,8 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
             }
             for turn in &mut engines {
                 watch.step(&case.name, turn.engine, done, total);
+                // Between rounds nothing of ours wants a CPU but this very thread.
+                disturbed += usize::from(crate::facts::running_tasks().is_some_and(|running| running > 1));
                 turn.round(work);
                 done += 1;
             }
@@ -188,6 +190,11 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
         let case_result = conclude(row, case, engines);
         watch.case(row, &case_result);
         result.cases.push(case_result);
+    }
+    if disturbed * 10 > done {
+        result.notes.push(format!(
+            "others were running before {disturbed} of {done} rounds: leave the machine alone for figures that count"
+        ));
     }
     if row.share < 1.0 {
         let (met, missed, _) = result.tally();

@@ -18,6 +18,7 @@ mod deny;
 mod docs;
 mod examples;
 mod fmt;
+mod fuzz;
 mod generated;
 mod leftovers;
 mod loom;
@@ -59,6 +60,7 @@ const STEPS: &[Step] = &[
     Step { name: "aarch64", about: "the AArch64 copy kernels, under an emulator", run: aarch64::run },
     Step { name: "conformance", about: "our sockets beside the kernel's", run: conformance::run },
     Step { name: "loom", about: "every interleaving of the lock-free rooms' models", run: loom::run },
+    Step { name: "fuzz", about: "a hostile peer, for a moment", run: fuzz::run },
     Step { name: "bench", about: "each bench row, for a moment", run: bench::run },
     Step { name: "examples", about: "each example runs and checks itself", run: examples::run },
     Step { name: "generated", about: "manual pages and completions match the flags", run: generated::run },

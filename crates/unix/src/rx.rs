@@ -141,6 +141,8 @@ impl RxRing {
 
     #[cold]
     fn take_filler(&mut self, end: &End) -> std::result::Result<(), Lie> {
+        // The parking that was puzzled over has ended: the next one gets its own time.
+        self.puzzled = None;
         let bytes = self.consumer.header().unpark()? as usize;
         if control::take(end.fd(), bytes) < bytes && !control::hung_up(end.fd()) {
             return Err(Lie::Bells);
@@ -158,7 +160,10 @@ impl RxRing {
         if header.is_parking() {
             // A filler that waits for more room than there is, or one under way: only the latter must end soon.
             return match self.puzzled {
-                _ if header.is_parked() => Ok(()),
+                _ if header.is_parked() => {
+                    self.puzzled = None;
+                    Ok(())
+                }
                 None => {
                     self.puzzled = Some(Instant::now());
                     Ok(())

@@ -265,6 +265,13 @@ impl End {
                         }
                         continue;
                     }
+                    // Who spins never sleeps, but a byte that nothing explains must be found out by him too: from
+                    // here on `ring_idle` asks what it is.
+                    Peek::Byte if !asleep && matches!(&*guard, Rx::Ring(_)) => {
+                        self.left(waiting)?;
+                        waiting.slept = true;
+                        continue;
+                    }
                     Peek::Byte => continue,
                     Peek::Nothing if dontwait => return Err(Error::new(Op::Recv, Errno::AGAIN)),
                     Peek::Nothing if !asleep && matches!(&*guard, Rx::Ring(_)) => {

@@ -46,7 +46,7 @@ cached\t'Ordinary stores'
 nt\t'Non-temporal stores'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cache -d 'Keep up to this many bytes of files in memory, the least recently asked for leaving first' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l revalidate -d 'A file\'s name and date are looked at again after this long; 0 looks at every request' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l buffer -d 'Size of each connection\'s send buffer' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l buffer -d 'Size of each backend connection\'s send buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l max-connections -d 'Most connections at once; who comes later gets 503' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l idle-timeout -d 'A connection without a request ends after this' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l head-timeout -d 'A request head must be complete within this' -r
@@ -69,7 +69,7 @@ splice\t'Spliced through a pipe: references to the kernel\'s pages, no copy'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l threads -d 'Threads, each with its own clients and backend connections' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backends -d 'Most connections to the backend; a slow client holds one as long as its body lasts' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l queue -d 'Most requests waiting for a backend connection; who comes later gets 503' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l buffer -d 'Size of each backend connection\'s receive buffer' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l buffer -d 'Size of each backend connection\'s receive buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-clients -d 'Most clients at once; who comes later waits in the listen queue' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l idle-timeout -d 'A client without a request is let go after this' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l head-timeout -d 'A request head must be complete within this, or 408' -r

@@ -49,9 +49,10 @@ pub struct Args {
     /// Most requests waiting for a backend connection; who comes later gets 503.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     queue: usize,
-    /// Size of each backend connection's receive buffer.
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::size)]
-    buffer: usize,
+    /// Size of each backend connection's receive buffer; left out, 256K over shared memory (a few of them fit a
+    /// second-level cache) and 1M over the kernel
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    buffer: Option<usize>,
     /// Most clients at once; who comes later waits in the listen queue.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     max_clients: usize,
@@ -184,7 +185,7 @@ async fn serve(
         address: args.backend,
         transport: args.transport,
         forward: args.forward,
-        buffer: args.buffer,
+        buffer: args.transport.buffer(args.buffer),
         patience: args.backend_timeout,
         queue: args.queue,
     };

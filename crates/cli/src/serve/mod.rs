@@ -49,9 +49,10 @@ pub struct Args {
     /// A file's name and date are looked at again after this long; 0 looks at every request.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::span)]
     revalidate: Duration,
-    /// Size of each connection's send buffer.
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = units::size)]
-    buffer: usize,
+    /// Size of each backend connection's send buffer; left out, 256K over shared memory (a few of them fit a
+    /// second-level cache) and 1M over the kernel
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    buffer: Option<usize>,
     /// Most connections at once; who comes later gets 503.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     max_connections: usize,
@@ -104,7 +105,7 @@ impl Door {
         }
         args.listen.clear()?;
         let config = onecopy::unix::Config {
-            send_buffer: Some(args.buffer),
+            send_buffer: Some(args.transport.buffer(args.buffer)),
             policy: args.policy.into(),
             ..Default::default()
         };
@@ -156,7 +157,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tokio::task::spawn_local(process::at_usr1(move || eprintln!("stats {}", reports.totals.json())));
         let stop = tokio::task::spawn_local(process::asked_to_stop());
         tokio::task::yield_now().await;
-        let limits = (args.max_connections, args.buffer, args.idle_timeout, args.send_timeout);
+        let limits =
+            (args.max_connections, args.transport.buffer(args.buffer), args.idle_timeout, args.send_timeout);
         if args.direct {
             direct::open(&daemon, &args.listen, args.max_connections, args.send_timeout)?;
         }

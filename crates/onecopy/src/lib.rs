@@ -3,3 +3,8 @@
 pub use onecopy_copy as copy;
 pub use onecopy_unix as unix;
 pub use onecopy_unix::{Policy, Reader, RecvFlags, SendFlags};
+
+/// The example in the README is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -39,7 +39,8 @@ pub const PARKED: u32 = 2;
 pub const MAX_FILLER: u32 = 1 << 22;
 
 impl Header {
-    /// Sender, after publishing and a full fence: whether it must send a bell now.
+    /// Sender, after publishing and a full fence: whether it must send a bell now. Without the fence it is an early
+    /// look, which may miss a receiver that arms at this moment.
     #[inline]
     pub fn must_ring(&self) -> bool {
         // The swap lets one of two senders win; what it publishes went before, through `head`.

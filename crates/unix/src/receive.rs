@@ -143,7 +143,8 @@ impl End {
                     ring.consumer.take(n);
                     available -= n;
                     if !slice.is_empty() {
-                        ring.unpark(self).map_err(lie)?;
+                        // An early look, without the fence; the sure one follows after unlocking.
+                        ring.unpark_if_seen(self).map_err(lie)?;
                     }
                 }
             }

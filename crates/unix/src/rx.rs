@@ -122,16 +122,14 @@ impl RxRing {
     #[inline]
     pub fn unpark(&mut self, end: &End) -> std::result::Result<(), Lie> {
         fence(SeqCst);
-        if self.must_unpark() {
-            self.take_filler(end)?;
-        }
-        Ok(())
+        self.unpark_if_seen(end)
     }
 
+    /// As `unpark`, without the fence: a sender that parks at this very moment may be missed.
     #[inline]
-    fn must_unpark(&self) -> bool {
-        let capacity = self.consumer.ring().capacity();
-        self.consumer.header().must_unpark(self.consumer.room(), capacity)
+    pub fn unpark_if_seen(&mut self, end: &End) -> std::result::Result<(), Lie> {
+        let (room, capacity) = (self.consumer.room(), self.consumer.ring().capacity());
+        if self.consumer.header().must_unpark(room, capacity) { self.take_filler(end) } else { Ok(()) }
     }
 
     /// Takes a filler however little room there is.

@@ -235,14 +235,16 @@ impl End {
             self.counters.sent.add_exclusive(n);
             ring.producer.publish(n);
             if cursor.left > 0 {
-                fence(SeqCst);
+                // An early look, without the fence: a receiver that arms at this very moment is seen after the
+                // next piece, or before waiting for room, or after unlocking. With it, each piece would wait for
+                // the head's line to come from the receiver's cache.
                 self.ring_if_armed()?;
             }
         }
         Ok(())
     }
 
-    /// Rings the bell if the receiver armed it. After publishing and a full fence.
+    /// Rings the bell if the receiver armed it: surely, after publishing and a full fence; as far as is seen, without.
     #[inline]
     pub fn ring_if_armed(&self) -> Result<()> {
         match self.tx_ring.get() {
@@ -273,6 +275,9 @@ impl End {
         if room >= least {
             return Ok(room);
         }
+        // What was published so far must wake the receiver before this side waits for it.
+        fence(SeqCst);
+        self.ring_if_armed()?;
         if self.dontwait(flags) {
             // From here on the socket is not writable until there is room.
             let wanted = least.max(ring.low_water());

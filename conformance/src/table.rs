@@ -5,7 +5,8 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Mutex;
 
-use crate::case::Case;
+use crate::case::{Case, Expect};
+use crate::hostile;
 use crate::impls::{self, Column, Impl};
 use crate::run::{self, Limits, Seen, Verdict};
 use crate::skips::Skips;
@@ -113,8 +114,10 @@ fn cell(row: &Row, column: Column) -> String {
         .cells
         .iter()
         .filter(|(imp, ..)| imp.column() == column)
-        .map(|(imp, seen, _)| {
+        .map(|(imp, seen, verdict)| {
             let text = match seen {
+                // What depends on luck would make each run's table another one.
+                Seen::Value(_) if varies(row.case, *imp, verdict) => "varies".to_owned(),
                 Seen::Value(v) => v.clone(),
                 Seen::NotOffered(what) if what == "not tried" => what.clone(),
                 Seen::NotOffered(_) => "not offered".to_owned(),
@@ -130,6 +133,44 @@ fn cell(row: &Row, column: Column) -> String {
         _ => seen.iter().map(|(name, v)| format!("{name}: {v}")).collect::<Vec<_>>().join("<br>"),
     }
 }
+
+/// Whether any answer is right, here and by this implementation.
+fn varies(case: &Case, imp: &dyn Impl, verdict: &Verdict) -> bool {
+    let any = match (case.expect, imp.column()) {
+        (Expect::Same(want), _) => want == "*",
+        (Expect::Each { kernel, .. }, Column::Kernel) => kernel == "*",
+        (Expect::Each { shared, .. }, Column::Shared) => shared == "*",
+        (Expect::Each { on_kernel, .. }, Column::OnKernel) => on_kernel == "*",
+    };
+    let excused =
+        || Skips::read().is_ok_and(|s| s.find(case.name, imp.name()).is_some_and(|s| s.sees == "*"));
+    any || matches!(verdict, Verdict::Skipped(_)) && excused()
+}
+
+/// The lies that a hostile peer tells, and what is demanded of its victim, as Markdown.
+pub fn lies() -> String {
+    let mut out = String::from(LIES);
+    for lie in hostile::all() {
+        let by = lie.roles.iter().map(|r| format!("{r:?}").to_lowercase()).collect::<Vec<_>>().join(", ");
+        let must = if lie.must.is_empty() { "" } else { lie.must };
+        let may: Vec<&str> = lie.allowed.iter().copied().filter(|a| *a != must).collect();
+        let _ =
+            writeln!(out, "| `{}` | {} | {by} | {must} | {} |", lie.name, escape(lie.what), may.join(", "));
+    }
+    out
+}
+
+const LIES: &str = "
+## Hostile peers
+
+What a peer that speaks the upgrade by hand does to its victim, which receives, sends, polls and borrows meanwhile
+(`conformance/src/hostile`, run with the suite). Every call ends in time, in one of these ways; where one way stands
+under \"must\", at least one activity sees it. EPROTO is for that connection alone and is counted; an honest
+connection in the same process, and new ones to the same listener, go on; no descriptor or mapping is left.
+
+| lie | what the peer does | told by | must | may |
+|---|---|---|---|---|
+";
 
 fn escape(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")

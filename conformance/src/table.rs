@@ -114,10 +114,10 @@ fn cell(row: &Row, column: Column) -> String {
         .cells
         .iter()
         .filter(|(imp, ..)| imp.column() == column)
-        .map(|(imp, seen, verdict)| {
+        .map(|(imp, seen, _)| {
             let text = match seen {
                 // What depends on luck would make each run's table another one.
-                Seen::Value(_) if varies(row.case, *imp, verdict) => "varies".to_owned(),
+                Seen::Value(_) if varies(row.case, *imp) => "varies".to_owned(),
                 Seen::Value(v) => v.clone(),
                 Seen::NotOffered(what) if what == "not tried" => what.clone(),
                 Seen::NotOffered(_) => "not offered".to_owned(),
@@ -135,7 +135,7 @@ fn cell(row: &Row, column: Column) -> String {
 }
 
 /// Whether any answer is right, here and by this implementation.
-fn varies(case: &Case, imp: &dyn Impl, verdict: &Verdict) -> bool {
+fn varies(case: &Case, imp: &dyn Impl) -> bool {
     let any = match (case.expect, imp.column()) {
         (Expect::Same(want), _) => want == "*",
         (Expect::Each { kernel, .. }, Column::Kernel) => kernel == "*",
@@ -144,7 +144,7 @@ fn varies(case: &Case, imp: &dyn Impl, verdict: &Verdict) -> bool {
     };
     let excused =
         || Skips::read().is_ok_and(|s| s.find(case.name, imp.name()).is_some_and(|s| s.sees == "*"));
-    any || matches!(verdict, Verdict::Skipped(_)) && excused()
+    any || excused()
 }
 
 /// The lies that a hostile peer tells, and what is demanded of its victim, as Markdown.

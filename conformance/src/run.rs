@@ -18,7 +18,7 @@ use crate::skips::Skips;
 /// Bounds on a case.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// A case that runs longer hangs: it is killed and named.
+    /// A case that runs longer hangs: it is killed and named. On an overloaded machine, four times that.
     pub hang: Duration,
 }
 
@@ -110,7 +110,11 @@ fn try_process(exe: &Path, args: &[&str], limits: Limits) -> anyhow::Result<Seen
         .spawn()
         .with_context(|| format!("cannot start {}", exe.display()))?;
     let pid = Pid::from_child(&child);
-    let ended = ended_within(pid, limits.hang)?;
+    let mut ended = ended_within(pid, limits.hang)?;
+    if !ended && overloaded() {
+        // It may only be waiting for its turn.
+        ended = ended_within(pid, 3 * limits.hang)?;
+    }
     let stuck = if ended { String::new() } else { where_stuck(pid) };
     // Whatever the case left running ends with it.
     let _ = rustix::process::kill_process_group(pid, Signal::KILL);
@@ -147,6 +151,13 @@ fn ended_within(pid: Pid, limit: Duration) -> anyhow::Result<bool> {
             r => return Ok(r? > 0),
         }
     }
+}
+
+/// Whether more than twice as many tasks want a CPU as there are.
+fn overloaded() -> bool {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: f64 = load.split(' ').next().and_then(|l| l.parse().ok()).unwrap_or(0.0);
+    load > 2.0 * std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
 }
 
 fn all_of(child: &mut Child, out: bool) -> String {

@@ -16,7 +16,7 @@ pub const CASES: &[Case] = &[
         "concurrent sends never interleave",
         FreeBsd,
         "*",
-        "120 sends whole",
+        "40 sends whole",
         no_interleave,
     ),
     Case::same(
@@ -103,7 +103,7 @@ fn whole(a: &dyn End, data: &[u8]) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Four threads send 30 pieces each, larger than the room, every byte of a piece the same.
+/// Four threads send 10 pieces each, larger than the room, every byte of a piece the same.
 fn no_interleave(cx: &Ctx<'_>) -> Outcome {
     const PIECE: usize = 300_000;
     let (a, b) = cx.pair()?;
@@ -112,7 +112,7 @@ fn no_interleave(cx: &Ctx<'_>) -> Outcome {
         let senders: Vec<_> = (0..4u8)
             .map(|who| {
                 s.spawn(move || {
-                    for i in 0..30u8 {
+                    for i in 0..10u8 {
                         // A thread's pieces differ from one to the next, and from all other threads'.
                         let n = a.send(&vec![who << 6 | (i & 63); PIECE], Tx::default())?;
                         if n != PIECE {
@@ -125,7 +125,7 @@ fn no_interleave(cx: &Ctx<'_>) -> Outcome {
             .collect();
         let (mut buf, mut whole) = (vec![0; PIECE], 0);
         let mut mixed = None;
-        for _ in 0..120 {
+        for _ in 0..40 {
             let n = b.recv(&mut buf, Rx { waitall: true, ..Rx::default() })?;
             if n == PIECE && buf.iter().all(|x| *x == buf[0]) {
                 whole += 1;

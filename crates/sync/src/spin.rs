@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// Longest spin, in nanoseconds: a sleep and a wake-up cost about 5 us on each side, and past a few times
 /// that the latency saved is small beside the wait itself.
 const LONGEST: u32 = 50_000;
+/// A wait with a sleep in it may be so many times as long and still have been short without: on a virtual machine
+/// whose idle CPUs the host takes away, a wake-up takes up to 50 us.
+const WAKING: u32 = 4;
 /// Where a fresh socket begins.
 const FIRST: u32 = 20_000;
 /// Shortest spin: nothing beside the wait that follows.
@@ -83,6 +86,9 @@ impl Adaptive {
     pub fn slept(&mut self, took: Duration) {
         if took.as_nanos() <= u128::from(LONGEST) {
             self.aim(took);
+        } else if took.as_nanos() <= u128::from(LONGEST * WAKING) {
+            // Most of it may be the waking itself, of this side and of the peer: worth a try.
+            self.budget = LONGEST;
         } else {
             self.budget = (self.budget / 2).max(SHORTEST);
         }

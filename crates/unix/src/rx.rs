@@ -322,7 +322,7 @@ impl End {
         if ring.settle(self)? {
             return Ok(Idle::Again);
         }
-        if !waiting.slept && wait {
+        if !waiting.slept && wait && self.settings.wait() != Wait::Spin {
             return Ok(Idle::Sleep);
         }
         // Woken for nothing, or asked not to wait: is there a byte that nothing explains?

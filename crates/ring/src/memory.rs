@@ -105,6 +105,19 @@ impl Ring {
         let _ = line;
     }
 
+    /// Asks for the cache line at `offset` to write to it, without waiting for it.
+    #[inline]
+    pub fn prefetch_to_write(&self, offset: usize) {
+        let line = self.spans(offset, 1)[0].as_ptr();
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch of any address faults nothing, and a CPU without PREFETCHW runs it as a no-op.
+        unsafe {
+            std::arch::asm!("prefetchw byte ptr [{}]", in(reg) line, options(nostack, preserves_flags));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    }
+
     /// Copies from `offset` (less than the capacity) on, around the wrap.
     ///
     /// # Panics

@@ -88,5 +88,7 @@ impl Producer {
         if self.offset >= self.ring.capacity() {
             self.offset -= self.ring.capacity();
         }
+        // Where the next bytes go, the receiver's cache has the line from the lap before.
+        self.ring.prefetch_to_write(self.offset);
     }
 }

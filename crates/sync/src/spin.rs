@@ -116,6 +116,7 @@ pub fn until(budget: u32, mut ready: impl FnMut() -> bool) -> Result<Duration, I
         if ready() {
             return Ok(Duration::ZERO);
         }
+        spin_loop();
     }
     let start = Instant::now();
     loop {

@@ -36,7 +36,7 @@ pub const PARKING: u32 = 1;
 pub const PARKED: u32 = 2;
 
 /// Largest filler in bytes that a receiver believes in: a quarter of the largest SO_SNDBUF that makes sense.
-pub const MAX_FILLER: u32 = 1 << 22;
+pub const MAX_FILLER: u32 = 1 << 30;
 
 impl Header {
     /// Sender, after publishing and a full fence: whether it must send a bell now. Without the fence it is an early

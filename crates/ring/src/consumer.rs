@@ -111,6 +111,18 @@ impl Consumer {
         (id, offset)
     }
 
+    /// Lends `len` bytes more to the newest borrow, if it is `id` and nothing was taken since.
+    ///
+    /// # Panics
+    ///
+    /// When it is not the newest, or bytes were taken behind it.
+    pub fn extend(&mut self, id: BorrowId, len: usize) {
+        let read = self.index.read();
+        let newest = self.borrows.back_mut().filter(|borrow| borrow.id == id && borrow.end == read);
+        newest.expect("only the newest borrow grows").end += len as u64;
+        self.move_on(len);
+    }
+
     /// Gives the first `len` bytes of a borrow back (more than it has: all). Space is freed in stream order, so
     /// a borrow behind an older one frees nothing yet. Returns whether room was made.
     pub fn release(&mut self, id: BorrowId, len: usize) -> bool {

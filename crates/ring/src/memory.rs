@@ -60,7 +60,7 @@ impl Ring {
         }
         let len = HEADER_LEN + capacity;
         memfd::verify(&fd, len)?;
-        let mapping = Mapping::new(&fd, len).map_err(|errno: Errno| Refused::NotAMemfd(errno))?;
+        let mapping = Mapping::new(&fd, len).map_err(|errno: Errno| Refused::NoMapping(errno))?;
         Ok(Ring { mapping: Arc::new(mapping), capacity })
     }
 

@@ -112,6 +112,9 @@ impl<T> MutexGuard<'_, T> {
     #[inline]
     pub fn unlock_fenced(self) {
         drop(self);
+        // The CPU's fence is the swap; this one is the compiler's.
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
         #[cfg(any(not(target_arch = "x86_64"), loom))]
         crate::atomic::fence(Ordering::SeqCst);
     }

@@ -47,6 +47,8 @@ pub enum Refused {
     NotTmpfs(u64),
     /// A required seal is missing, so that its size could change under the mapping.
     Unsealed(SealFlags),
+    /// It could not be mapped: no fault of the peer.
+    NoMapping(Errno),
     /// Its size is not what the peer announced.
     Size {
         /// Bytes that the announcement implies.
@@ -64,6 +66,7 @@ impl fmt::Display for Refused {
             Refused::Unsealed(found) => {
                 write!(f, "the memfd lacks seals (has {found:?}, needs {REQUIRED_SEALS:?})")
             }
+            Refused::NoMapping(errno) => write!(f, "the memfd could not be mapped ({errno})"),
             Refused::Size { expected, found } => {
                 write!(f, "the memfd has {found} bytes where {expected} were announced")
             }

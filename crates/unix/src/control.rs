@@ -105,15 +105,16 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
             // The queue is as full as it can be: not writable, which is all that was wanted.
             Err(Errno::AGAIN) => break,
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
+            Err(errno) if sent == 0 => return Err(errno),
+            // Out of memory half way: what is there counts.
+            Err(_) => break,
         }
     }
     // One byte more takes the place of a bell that was queued before; without room for it, the filler's own
     // last byte does.
     let more = match rustix::net::send(fd, &ZEROES[..1], flags) {
         Ok(_) => 1,
-        Err(Errno::AGAIN) => 0,
-        Err(errno) => return Err(errno),
+        Err(_) => 0,
     };
     Ok((sent + more).checked_sub(1).map(|filler| filler as u32))
 }

@@ -19,7 +19,7 @@ use crate::upgrade::Offer;
 use crate::{Error, Op, Policy, Reader, Wait};
 use onecopy_ring::{Lie, Ring};
 use onecopy_sync::Mutex;
-use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::OnceLock;
@@ -130,6 +130,11 @@ pub struct End {
     pub config: Config,
     pub settings: Settings,
     pub counters: Counters,
+    /// Bytes sent over the kernel before the sending side switched to the ring.
+    pub kernel_sent: AtomicU64,
+    /// 1 when a sender that does not wait was turned away because another one held the sending side: it waits
+    /// for POLLOUT, which must then come.
+    turned_away: AtomicU32,
     /// 1 once somebody may poll the control socket, whose readiness must then mirror the ring.
     pub mirror: AtomicU32,
     /// 1 from when the kernel told ECONNRESET, which it does once, until the caller was told.
@@ -157,6 +162,8 @@ impl End {
             config: *config,
             settings: Settings::new(config),
             counters: Counters::default(),
+            kernel_sent: AtomicU64::new(0),
+            turned_away: AtomicU32::new(0),
             mirror: AtomicU32::new(0),
             reset: AtomicU32::new(0),
             send_shut: AtomicU32::new(0),
@@ -207,6 +214,24 @@ impl End {
             let tail = header.reader.0.tail.load(Acquire);
             header.writer.0.head.load(Acquire).saturating_sub(tail).min(ring.capacity() as u64)
         })
+    }
+
+    /// A sender that does not wait found the sending side held. Its holder sees that after unlocking, if the sender
+    /// looks at the lock once more.
+    pub fn turn_away(&self) {
+        self.turned_away.store(1, Relaxed);
+        // Pairs with the fence of unlocking before `welcome_back`.
+        fence(SeqCst);
+    }
+
+    /// After unlocking the sending side: makes an edge for who was turned away. Setting SO_SNDBUF wakes who waits
+    /// for POLLOUT (net/core/sock.c: sk_write_space).
+    #[inline]
+    pub fn welcome_back(&self) {
+        if self.turned_away.load(Relaxed) != 0 && self.turned_away.swap(0, Relaxed) != 0 {
+            let size = rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
+            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, size / 2);
+        }
     }
 
     /// Rings the peer's bell.

@@ -98,6 +98,7 @@ impl End {
     ) -> Result<usize> {
         let mut left = limit;
         let mut part: Vec<IoSliceMut<'_>> = rest(slices, skip)
+            .take(IOV_MAX)
             .map(|slice| {
                 let n = slice.len().min(left);
                 left -= n;
@@ -124,37 +125,44 @@ impl End {
         let chunk = chunk(ring.consumer.ring().capacity());
         let mut available = available;
         let mut got = 0;
-        for mut slice in rest(slices, skip) {
-            while !slice.is_empty() {
-                let want = slice.len().min(chunk);
-                let at = if peek { got } else { 0 };
-                if available < at + want {
-                    available = ring.consumer.available(at + want).map_err(lie)?;
-                }
-                let n = want.min(available - at);
-                if n == 0 {
-                    break;
-                }
-                let (now, later) = slice.split_at_mut(n);
-                ring.consumer.copy_out(at, now);
-                slice = later;
-                got += n;
-                if !peek {
-                    ring.consumer.take(n);
-                    available -= n;
-                    if !slice.is_empty() {
-                        // An early look, without the fence; the sure one follows after unlocking.
-                        ring.unpark_if_seen(self).map_err(lie)?;
+        let total: usize = rest(slices, skip).map(|slice| slice.len()).sum();
+        loop {
+            for mut slice in rest(slices, skip + got) {
+                while !slice.is_empty() {
+                    let want = slice.len().min(chunk);
+                    let at = if peek { got } else { 0 };
+                    if available < at + want {
+                        available = ring.consumer.available(at + want).map_err(lie)?;
+                    }
+                    let n = want.min(available - at);
+                    if n == 0 {
+                        break;
+                    }
+                    let (now, later) = slice.split_at_mut(n);
+                    ring.consumer.copy_out(at, now);
+                    slice = later;
+                    got += n;
+                    if !peek {
+                        ring.consumer.take(n);
+                        available -= n;
+                        if !slice.is_empty() {
+                            // An early look, without the fence; the sure one follows after unlocking.
+                            ring.unpark_if_seen(self).map_err(lie)?;
+                        }
                     }
                 }
             }
+            // (Of a peek nothing was taken, so nothing is settled.)
+            if peek || !self.mirror_empty(ring)? || got == total {
+                break;
+            }
+            available = 0;
         }
         self.counters.user_copied_out.add_exclusive(got);
         if peek {
             return Ok(got);
         }
         self.counters.received.add_exclusive(got);
-        self.mirror_empty(ring)?;
         // The last piece was given back without a look at who waits for room: unlocking is the fence that it
         // wants. (Without the lock what is known of the room is from before, and at least that much.)
         let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
@@ -165,6 +173,9 @@ impl End {
         Ok(got)
     }
 }
+
+/// Most pieces in one system call (UIO_MAXIOV, linux/uio.h).
+pub const IOV_MAX: usize = 1024;
 
 /// Bytes after which what was copied is handed over, so that the peer works on it meanwhile: measured best at
 /// 16-32 KiB, and never more than a quarter of the ring.

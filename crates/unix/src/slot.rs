@@ -1,7 +1,7 @@
 //! Room in the peer's buffer, to be written in place.
 
 use crate::end::End;
-use crate::tx::Tx;
+use crate::tx::{Cursor, Tx};
 use crate::{Error, Op, Result, SendFlags};
 use onecopy_sync::MutexGuard;
 use onecopy_sys::map::{Span, slice, total};
@@ -24,7 +24,9 @@ pub struct Slot<'a> {
 #[derive(Debug)]
 enum Place<'a> {
     Ring(MutexGuard<'a, Tx>),
-    Heap(Vec<u8>),
+    Heap(MutexGuard<'a, Tx>, Vec<u8>),
+    /// Committed.
+    Gone,
 }
 
 /// Largest slot over the kernel in bytes.
@@ -36,7 +38,7 @@ impl<'a> Slot<'a> {
         let (place, len) = match &mut *guard {
             Tx::Kernel { .. } => {
                 let len = len.min(MAX_HEAP);
-                (Place::Heap(vec![0; len]), len)
+                (Place::Heap(guard, vec![0; len]), len)
             }
             Tx::Ring(ring) => {
                 let len = len.min(ring.producer.ring().capacity());
@@ -68,18 +70,19 @@ impl<'a> Slot<'a> {
         let n = bytes.len().min(self.len - self.filled);
         let counters = &self.end.counters;
         match &mut self.place {
-            Place::Heap(heap) => heap[self.filled..][..n].copy_from_slice(&bytes[..n]),
+            Place::Gone => return 0,
+            Place::Heap(_, heap) => heap[self.filled..][..n].copy_from_slice(&bytes[..n]),
             Place::Ring(guard) => {
                 if let Tx::Ring(ring) = &mut **guard {
                     let hint = self.end.hint(self.flags, ring.producer.ring().capacity());
                     let store = ring.producer.copy_in(self.filled, &bytes[..n], hint);
                     if store == onecopy_copy::Store::NonTemporal {
-                        counters.user_copied_nt.add(n);
+                        counters.user_copied_nt.add_exclusive(n);
                     }
                 }
             }
         }
-        counters.user_copied_in.add(n);
+        counters.user_copied_in.add_exclusive(n);
         self.filled += n;
         n
     }
@@ -92,7 +95,8 @@ impl<'a> Slot<'a> {
     /// What pread(2) says.
     pub fn read_from(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
         let n = match &mut self.place {
-            Place::Heap(heap) => {
+            Place::Gone => 0,
+            Place::Heap(_, heap) => {
                 let room = Span::of(&mut heap[self.filled..]);
                 onecopy_sys::spans::pread(file, &[room, Span::EMPTY], offset)?
             }
@@ -115,28 +119,48 @@ impl<'a> Slot<'a> {
     /// # Errors
     ///
     /// As [`crate::Stream::send`].
-    pub fn commit(self) -> Result<usize> {
-        let Slot { end, place, flags, filled, .. } = self;
+    pub fn commit(mut self) -> Result<usize> {
+        let (end, flags, filled) = (self.end, self.flags, self.filled);
         if filled == 0 {
             return Ok(0);
         }
-        match place {
-            Place::Heap(heap) => end.send(&[IoSlice::new(&heap[..filled])], flags),
+        match std::mem::replace(&mut self.place, Place::Gone) {
+            Place::Gone => Ok(0),
+            Place::Heap(mut guard, heap) => {
+                let slices = [IoSlice::new(&heap[..filled])];
+                let mut cursor = Cursor::new(&slices);
+                let result = end.send_locked(&mut guard, &mut cursor, flags);
+                guard.unlock_fenced();
+                end.welcome_back();
+                end.finish(end.ring_if_armed().and(result), filled - cursor.left, flags)
+            }
             Place::Ring(mut guard) => {
                 let Tx::Ring(ring) = &mut *guard else {
                     return Err(Error::new(Op::Send, rustix::io::Errno::NOTCONN));
                 };
                 // Nothing is published if the peer went away meanwhile, as far as is known.
                 let mut result = end.check_peer(ring);
-                if result.is_ok() {
+                let alive = result.is_ok();
+                if alive {
                     end.counters.sent.add_exclusive(filled);
                     ring.producer.publish(filled);
-                    guard.unlock_fenced();
+                }
+                guard.unlock_fenced();
+                end.welcome_back();
+                if alive {
                     result = end.ring_if_armed();
                 }
-                let sent = if result.is_ok() { filled } else { 0 };
-                end.finish(result, sent, flags)
+                end.finish(result, if alive { filled } else { 0 }, flags)
             }
+        }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if let Place::Ring(guard) | Place::Heap(guard, _) = std::mem::replace(&mut self.place, Place::Gone) {
+            guard.unlock_fenced();
+            self.end.welcome_back();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Streams: what applications hold.
 
 use crate::end::End;
-use crate::rx::Rx;
+use crate::rx::{Rx, Waiting};
 use crate::tx::Tx;
 use crate::upgrade::{self, Invitation};
 use crate::{
@@ -454,22 +454,16 @@ fn waiting_in(ring: &Ring) -> usize {
 impl Drop for Stream {
     fn drop(&mut self) {
         let end = &self.end;
-        // A bell (or a hello) that nobody took would make the kernel tell the peer ECONNRESET although all was
-        // read. In a forked child the queue is somebody else's too.
-        if end.maker == std::process::id()
-            && let Some(mut rx) = end.rx.try_lock()
-        {
-            let _ = end.decide(&mut rx, Op::Recv);
-            if let Rx::Ring(rx) = &mut *rx
-                && rx.consumer.available(1) == Ok(0)
-                && rx.consumer.borrows() == 0
-            {
-                let _ = rx.settle(end);
-            }
-            if let Some(ring) = end.rx_ring.get() {
-                // A sender with room need not wait until it looks at the kernel again.
-                ring.header().writer.0.shut.store(1, Release);
-            }
+        if end.maker != std::process::id() {
+            // A forked child: the queue, the ring and the connection are somebody else's too.
+            return;
+        }
+        // A bell or a hello that nobody took would make the kernel tell the peer ECONNRESET although all was read:
+        // a look whether there is something to receive takes them.
+        let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new());
+        if let Some(ring) = end.rx_ring.get() {
+            // A sender with room need not wait until it looks at the kernel again.
+            ring.header().writer.0.shut.store(1, Release);
         }
         if Arc::strong_count(&self.end) > 1 {
             // Views keep the descriptor; the peer is told all the same.

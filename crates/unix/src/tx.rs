@@ -2,7 +2,7 @@
 
 use crate::control;
 use crate::end::End;
-use crate::receive::chunk;
+use crate::receive::{IOV_MAX, chunk};
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
 use onecopy_ring::{Lie, Producer};
@@ -58,15 +58,15 @@ impl TxRing {
 }
 
 /// The parts of a vectored send that are not sent yet.
-struct Cursor<'a, 'b> {
+pub struct Cursor<'a, 'b> {
     slices: &'a [IoSlice<'b>],
     /// Bytes of the first slice that are done.
     done: usize,
-    left: usize,
+    pub left: usize,
 }
 
 impl<'a, 'b> Cursor<'a, 'b> {
-    fn new(slices: &'a [IoSlice<'b>]) -> Self {
+    pub fn new(slices: &'a [IoSlice<'b>]) -> Self {
         Cursor { slices, done: 0, left: slices.iter().map(|slice| slice.len()).sum() }
     }
 
@@ -91,10 +91,13 @@ impl<'a, 'b> Cursor<'a, 'b> {
     fn pieces(&self, max: usize) -> Vec<IoSlice<'a>> {
         let mut left = max;
         let mut pieces = Vec::new();
-        for (i, slice) in self.slices.iter().enumerate().take(1024) {
+        for (i, slice) in self.slices.iter().enumerate() {
             let rest = if i == 0 { &slice[self.done..] } else { &slice[..] };
-            if left == 0 {
+            if left == 0 || pieces.len() == IOV_MAX {
                 break;
+            }
+            if rest.is_empty() {
+                continue;
             }
             let n = rest.len().min(left);
             left -= n;
@@ -128,7 +131,10 @@ impl End {
         }
         let mut tx = match self.tx.try_lock() {
             Some(tx) => tx,
-            None if self.dontwait(flags) => return Err(error(Errno::AGAIN)),
+            None if self.dontwait(flags) => {
+                self.turn_away();
+                self.tx.try_lock().ok_or(error(Errno::AGAIN))?
+            }
             None => match self.settings.write_timeout() {
                 Some(limit) => self.tx.lock_for(limit).ok_or(error(Errno::AGAIN))?,
                 None => self.tx.lock(),
@@ -156,6 +162,7 @@ impl End {
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_locked(&mut tx, &mut cursor, flags);
             tx.unlock_fenced();
+            self.welcome_back();
             // The last piece was published without a look at the bell: unlocking is the fence that it wants.
             self.ring_if_armed().and(result)
         });
@@ -177,7 +184,7 @@ impl End {
         }
     }
 
-    fn send_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+    pub fn send_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
         if cursor.left == 0 {
             // Nothing is queued, but a dead peer is told.
             return if control::cannot_send(self.fd()) {
@@ -209,7 +216,7 @@ impl End {
             .map_err(|errno| Error::new(Op::Send, errno))?;
         cursor.advance(n);
         self.counters.sent.add_exclusive(n);
-        self.counters.kernel_copied.add_exclusive(n);
+        self.counters.kernel_copied.add(n);
         Ok((n, n == pieces.iter().map(|piece| piece.len()).sum::<usize>()))
     }
 
@@ -317,7 +324,7 @@ impl End {
                 match spun {
                     Ok(took) => {
                         ring.spin.paid(took);
-                        self.counters.spins.add_exclusive(1);
+                        self.counters.spins.add(1);
                     }
                     Err(_) => ring.spin.in_vain(),
                 }

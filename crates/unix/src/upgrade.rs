@@ -22,6 +22,7 @@ use crate::tx::Tx;
 use crate::{Error, Op, Result, control};
 use onecopy_ring::{Consumer, Producer, Ring, round_capacity};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_sys::memfd::Refused;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketAddrUnix, sockopt};
@@ -181,8 +182,12 @@ impl End {
             *rx = Rx::Plain;
             return Ok(());
         }
-        let (hello, ring) = self.take_ring(op, nonce)?;
+        let taken = self.take_ring(op, nonce)?;
         self.undecided.store(0, Relaxed);
+        let Some((hello, ring)) = taken else {
+            *rx = Rx::Plain;
+            return Ok(());
+        };
         let capacity = capacity(self.config.receive_buffer, hello.send_buffer, self.config.max_ring);
         let Ok((mine, memfd)) = Ring::create(capacity) else {
             // No memory of our own to offer. The server waits for nothing, and the kernel carries on.
@@ -200,25 +205,35 @@ impl End {
 
     /// Server: the client's hello is next in the queue, and its ring bytes go through `mine` from here on.
     pub fn accept_answer(&self, op: Op, nonce: Nonce, mine: Ring) -> Result<Rx> {
-        let (_, ring) = self.take_ring(op, nonce)?;
-        self.offer(Offer { ring, answer: None });
+        // Without the client's ring we go on sending over the kernel, which it never stops to expect.
+        if let Some((_, ring)) = self.take_ring(op, nonce)? {
+            self.offer(Offer { ring, answer: None });
+        }
         Ok(Rx::ring(Consumer::new(mine)))
     }
 
-    /// Takes a hello off the queue, checks it and maps the ring that came with it.
-    fn take_ring(&self, op: Op, nonce: Nonce) -> Result<(Hello, Ring)> {
+    /// Takes a hello off the queue, checks it and maps the ring that came with it. None where it is this side that
+    /// cannot: out of descriptors or address space, or the ring is larger than this side accepts.
+    fn take_ring(&self, op: Op, nonce: Nonce) -> Result<Option<(Hello, Ring)>> {
         let (hello, memfd) = self.take_hello(op)?;
         if hello.nonce != nonce {
             return Err(self.bad_hello(op, "the peer's hello has the wrong nonce; this connection is lost"));
         }
         let capacity = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
-        if capacity > self.config.max_ring.max(onecopy_ring::MIN_CAPACITY) {
-            return Err(self.bad_hello(op, "the peer's ring is larger than max_ring; raise Config::max_ring"));
+        let too_large = capacity > self.config.max_ring.max(onecopy_ring::MIN_CAPACITY);
+        let Some(memfd) = memfd.filter(|_| !too_large) else {
+            self.counters.fallbacks.add(1);
+            return Ok(None);
+        };
+        match Ring::open(&memfd, capacity) {
+            Ok(ring) => Ok(Some((hello, ring))),
+            Err(Refused::NoMapping(_)) => {
+                self.counters.fallbacks.add(1);
+                Ok(None)
+            }
+            Err(_) => Err(self
+                .bad_hello(op, "the peer's ring is no sealed memfd of the announced size; connection lost")),
         }
-        let ring = Ring::open(&memfd, capacity).map_err(|_| {
-            self.bad_hello(op, "the peer's ring is no sealed memfd of the announced size; connection lost")
-        })?;
-        Ok((hello, ring))
     }
 
     /// Offers the peer's ring to the sending side, which switches at once if it is free, else before its next
@@ -228,19 +243,23 @@ impl End {
         self.offered.store(1, Release);
         if let Some(mut tx) = self.tx.try_lock() {
             self.adopt(&mut tx);
+            tx.unlock_fenced();
+            self.welcome_back();
         }
     }
 
-    fn take_hello(&self, op: Op) -> Result<(Hello, OwnedFd)> {
+    /// The descriptor is missing where this process has no room for one (MSG_CTRUNC, unix(7)).
+    fn take_hello(&self, op: Op) -> Result<(Hello, Option<OwnedFd>)> {
         use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage};
         let mut wire = [0u8; HELLO_LEN];
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut iov = [IoSliceMut::new(&mut wire)];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let n = rustix::net::recvmsg(&self.fd, &mut iov, &mut control, flags)
-            .map_err(|errno| Error::new(op, errno))?
-            .bytes;
+        let received = rustix::net::recvmsg(&self.fd, &mut iov, &mut control, flags)
+            .map_err(|errno| Error::new(op, errno))?;
+        let cut = received.flags.contains(rustix::net::ReturnFlags::CTRUNC);
+        let n = received.bytes;
         // Dropping what is drained closes every descriptor that was not asked for.
         let mut fds = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(fds) => Some(fds),
@@ -253,7 +272,7 @@ impl End {
         });
         drop(fds);
         match (Hello::decode(&wire[..n]), memfd) {
-            (Some(hello), Some(memfd)) => Ok((hello, memfd)),
+            (Some(hello), memfd) if memfd.is_some() || cut => Ok((hello, memfd)),
             _ => Err(self.bad_hello(op, "the peer's hello is garbled or has no memfd; connection lost")),
         }
     }
@@ -295,6 +314,7 @@ impl End {
             }
         }
         self.offered.store(0, Relaxed);
+        self.kernel_sent.store(sent, Relaxed);
         let _ = self.tx_ring.set(offer.ring.clone());
         *tx = Tx::ring(Producer::new(offer.ring));
     }

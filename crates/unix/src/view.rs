@@ -42,8 +42,14 @@ impl View {
                 let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
                 let n = rx.consumer.available(want).map_err(|lie| end.lie(Op::Recv, lie))?.min(max);
                 let (id, offset) = rx.consumer.borrow(n);
+                let mut n = n;
+                while end.mirror_empty(rx)? && n < max {
+                    // More came before the bell was armed: a short view would hide it from an edge.
+                    let more = rx.consumer.available(1).map_err(|lie| end.lie(Op::Recv, lie))?.min(max - n);
+                    rx.consumer.extend(id, more);
+                    n += more;
+                }
                 end.counters.received.add_exclusive(n);
-                end.mirror_empty(rx)?;
                 let ring = rx.consumer.ring().clone();
                 drop(guard);
                 Ok(View { place: Place::Ring { end: end.clone(), ring, id, offset }, len: n })
@@ -87,7 +93,9 @@ impl View {
             Place::Ring { ring, offset, .. } => ring.copy_out(*offset, &mut buffer[..n]),
             Place::Heap { bytes, start, .. } => buffer[..n].copy_from_slice(&bytes[*start..][..n]),
         }
-        self.end().counters.user_copied_out.add(n);
+        let end = self.end();
+        let _one_writer_at_a_time = end.rx.lock();
+        end.counters.user_copied_out.add_exclusive(n);
         n
     }
 

@@ -1,0 +1,181 @@
+//! What once went wrong between honest ends, or between an end and its own machine.
+#![allow(missing_docs, reason = "a test")]
+
+use onecopy_unix::*;
+use rustix::event::{Timespec, epoll};
+use std::io::{ErrorKind, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+fn name(test: &str) -> Name {
+    Name::abstract_(format!("onecopy-races-{test}-{}", std::process::id()))
+}
+
+fn tiny() -> Config {
+    Config { receive_buffer: Some(2048), send_buffer: Some(2048), ..Config::default() }
+}
+
+/// Runs `f` on a thread of its own, and gives it five seconds.
+fn in_time<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = mpsc::channel();
+    std::thread::spawn(move || done.send(f()));
+    result.recv_timeout(Duration::from_secs(5)).expect("it hangs")
+}
+
+fn edges(stream: &Stream, flags: epoll::EventFlags) -> OwnedFd {
+    let poll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    epoll::add(&poll, stream.as_fd(), epoll::EventData::new_u64(0), flags | epoll::EventFlags::ET).unwrap();
+    poll
+}
+
+fn edge(poll: &OwnedFd, limit: Duration) -> bool {
+    let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }];
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+    epoll::wait(poll, &mut events, Some(&limit)).unwrap() > 0
+}
+
+#[test]
+fn a_reset_is_told_across_the_upgrade() {
+    let listener = Listener::bind(name("reset")).unwrap();
+    let client = Stream::connect(name("reset")).unwrap();
+    client.send(b"x", SendFlags::NOSIGNAL).unwrap();
+    let server = listener.accept().unwrap();
+    client.readable_bytes().unwrap();
+    drop(server);
+    let error = client.recv(&mut [0; 8], RecvFlags::empty()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    assert_eq!(client.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 0);
+}
+
+#[test]
+fn empty_slices_before_a_byte_end() {
+    for transport in [Transport::Kernel, Transport::Auto] {
+        let (a, b) = Stream::pair_with(&Config { transport, ..Config::default() }).unwrap();
+        let sent = in_time(move || {
+            let mut slices = vec![IoSlice::new(&[]); 2000];
+            slices.push(IoSlice::new(b"x"));
+            a.send_vectored(&slices, SendFlags::NOSIGNAL).unwrap()
+        });
+        assert_eq!(sent, 1);
+        assert_eq!(b.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 1);
+    }
+}
+
+#[test]
+fn parking_again_and_again_is_no_lie() {
+    let (a, b) = Stream::pair_with(&tiny()).unwrap();
+    a.set_nonblocking(true).unwrap();
+    b.set_nonblocking(true).unwrap();
+    let end = Instant::now() + Duration::from_millis(1500);
+    let sender = std::thread::spawn(move || {
+        while Instant::now() < end {
+            match a.reserve(4000) {
+                Ok(mut slot) => {
+                    slot.write(&[1; 4096]);
+                    slot.commit().unwrap();
+                }
+                Err(error) => assert!(error.would_block(), "{error}"),
+            }
+        }
+    });
+    while !sender.is_finished() {
+        match b.recv(&mut [0; 4096], RecvFlags::empty()) {
+            Ok(_) => {}
+            Err(error) => assert!(error.would_block(), "{error}"),
+        }
+    }
+    sender.join().unwrap();
+    assert_eq!(b.stats().protocol_errors, 0);
+}
+
+#[test]
+fn a_bell_under_way_beside_a_filler_is_no_lie() {
+    let (a, b) = Stream::pair_with(&tiny()).unwrap();
+    b.set_nonblocking(true).unwrap();
+    let end = Instant::now() + Duration::from_millis(1500);
+    std::thread::scope(|scope| {
+        let senders: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    while Instant::now() < end {
+                        a.send(&[0; 3000], SendFlags::NOSIGNAL).unwrap();
+                    }
+                })
+            })
+            .collect();
+        while senders.iter().any(|sender| !sender.is_finished()) {
+            match b.recv(&mut [0; 4096], RecvFlags::empty()) {
+                Ok(_) => {}
+                Err(error) => assert!(error.would_block(), "{error}"),
+            }
+        }
+    });
+    assert_eq!(b.stats().protocol_errors, 0);
+}
+
+#[test]
+fn a_short_read_is_followed_by_an_edge() {
+    let (a, b) = Stream::pair().unwrap();
+    b.set_nonblocking(true).unwrap();
+    let poll = edges(&b, epoll::EventFlags::IN);
+    let total = 300_000u64;
+    let sender = std::thread::spawn(move || {
+        for i in 0..total {
+            for _ in 0..i % 61 {
+                std::hint::spin_loop();
+            }
+            a.send(b"q", SendFlags::NOSIGNAL).unwrap();
+        }
+        a
+    });
+    let mut got = 0;
+    let mut buffer = vec![0; 65536];
+    while got < total {
+        assert!(edge(&poll, Duration::from_secs(5)), "asleep with {:?} bytes readable", b.readable_bytes());
+        // Borrowed or copied: what epoll(7) allows is to wait again after a short count.
+        while let Ok(n) = if got % 2 == 0 {
+            b.recv(&mut buffer, RecvFlags::empty())
+        } else {
+            b.recv_borrowed(buffer.len()).map(|view| view.len())
+        } {
+            got += n as u64;
+            if n < buffer.len() {
+                break;
+            }
+        }
+    }
+    drop(sender.join().unwrap());
+}
+
+#[test]
+fn a_ring_larger_than_this_side_accepts_leaves_it_to_the_kernel() {
+    let large = Config { receive_buffer: Some(4 << 20), ..Config::default() };
+    let listener = Listener::bind_with(name("large"), &large).unwrap();
+    let client =
+        Stream::connect_with(name("large"), &Config { max_ring: 1 << 20, ..Config::default() }).unwrap();
+    let server = listener.accept().unwrap();
+    for _ in 0..3 {
+        client.send(b"there", SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(server.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 5);
+        server.send(b"back", SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(client.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 4);
+    }
+    assert_eq!(client.stats().fallbacks, 1);
+    assert!(!client.path().is_shared_memory());
+}
+
+#[test]
+fn a_sender_that_was_turned_away_gets_its_edge() {
+    for transport in [Transport::Kernel, Transport::Auto] {
+        let (a, _b) = Stream::pair_with(&Config { transport, ..Config::default() }).unwrap();
+        a.set_nonblocking(true).unwrap();
+        let poll = edges(&a, epoll::EventFlags::OUT);
+        assert!(edge(&poll, Duration::from_millis(100)));
+        let slot = a.reserve(10).unwrap();
+        assert!(a.send(b"x", SendFlags::NOSIGNAL).unwrap_err().would_block());
+        drop(slot);
+        assert!(edge(&poll, Duration::from_secs(2)), "{transport:?}");
+        a.send(b"x", SendFlags::NOSIGNAL).unwrap();
+    }
+}

@@ -55,13 +55,26 @@ impl Ring {
     ///
     /// [`Refused`], with the first check that fails.
     pub fn open(fd: impl AsFd, capacity: usize) -> Result<Ring, Refused> {
+        Ring::verify(&fd, capacity)?;
+        let len = HEADER_LEN + capacity;
+        let mapping = Mapping::new(&fd, len).map_err(|errno| match errno {
+            Errno::NOMEM | Errno::AGAIN => Refused::NoMapping(errno),
+            // Opened for reading only, say, or sealed against writing.
+            errno => Refused::NotAMemfd(errno),
+        })?;
+        Ok(Ring { mapping: Arc::new(mapping), capacity })
+    }
+
+    /// The checks of [`Ring::open`], without mapping anything.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the first check that fails.
+    pub fn verify(fd: impl AsFd, capacity: usize) -> Result<(), Refused> {
         if !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) || !capacity.is_multiple_of(64) {
             return Err(Refused::Size { expected: MIN_CAPACITY as u64, found: capacity as u64 });
         }
-        let len = HEADER_LEN + capacity;
-        memfd::verify(&fd, len)?;
-        let mapping = Mapping::new(&fd, len).map_err(|errno: Errno| Refused::NoMapping(errno))?;
-        Ok(Ring { mapping: Arc::new(mapping), capacity })
+        memfd::verify(&fd, HEADER_LEN + capacity)
     }
 
     /// Bytes of data room.

@@ -221,13 +221,14 @@ impl End {
         }
         let capacity = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
         let too_large = capacity > self.config.max_ring.max(onecopy_ring::MIN_CAPACITY);
-        let Some(memfd) = memfd.filter(|_| !too_large) else {
-            self.counters.fallbacks.add(1);
-            return Ok(None);
+        let opened = match &memfd {
+            None => Ok(None),
+            Some(memfd) if too_large => Ring::verify(memfd, capacity).map(|()| None),
+            Some(memfd) => Ring::open(memfd, capacity).map(Some),
         };
-        match Ring::open(&memfd, capacity) {
-            Ok(ring) => Ok(Some((hello, ring))),
-            Err(Refused::NoMapping(_)) => {
+        match opened {
+            Ok(Some(ring)) => Ok(Some((hello, ring))),
+            Ok(None) | Err(Refused::NoMapping(_)) => {
                 self.counters.fallbacks.add(1);
                 Ok(None)
             }

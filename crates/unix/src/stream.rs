@@ -458,9 +458,21 @@ impl Drop for Stream {
             // A forked child: the queue, the ring and the connection are somebody else's too.
             return;
         }
-        // A bell or a hello that nobody took would make the kernel tell the peer ECONNRESET although all was read:
-        // a look whether there is something to receive takes them.
-        let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new());
+        // A bell or a hello that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        let mut rx = end.rx.lock();
+        match &mut *rx {
+            Rx::Plain => {}
+            Rx::Ring(ring) => {
+                if ring.consumer.available(1) == Ok(0) {
+                    let _ = ring.settle(end);
+                }
+            }
+            Rx::Undecided(_) | Rx::Switching(_) => {
+                drop(rx);
+                // A look whether there is something to receive takes a hello, and what follows it.
+                let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new());
+            }
+        }
         if let Some(ring) = end.rx_ring.get() {
             // A sender with room need not wait until it looks at the kernel again.
             ring.header().writer.0.shut.store(1, Release);

@@ -285,10 +285,13 @@ impl End {
         }
         let Tx::Kernel { sent } = *tx else { return };
         // Bells must have room behind what the peer has not yet received over the kernel.
-        let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(usize::MAX);
-        let buffer = sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
-        if unread > buffer / 2 {
-            return;
+        // (A hello and a bell always have it.)
+        if sent > 0 {
+            let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(usize::MAX);
+            let buffer = sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
+            if unread > buffer / 2 {
+                return;
+            }
         }
         let mut slot = self.offer.lock();
         let Some(offer) = slot.take() else { return };

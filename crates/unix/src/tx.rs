@@ -225,6 +225,7 @@ impl End {
         let chunk = chunk(capacity);
         let hint = self.hint(flags, capacity);
         let mut start = None;
+        let mut unrung = 0;
         while cursor.left > 0 {
             let want = cursor.left.min(chunk);
             let room = self.room(ring, want, 1, flags, &mut start)?;
@@ -241,11 +242,14 @@ impl End {
             self.counters.user_copied_in.add_exclusive(n);
             self.counters.sent.add_exclusive(n);
             ring.producer.publish(n);
-            if cursor.left > 0 {
-                // An early look, without the fence: a receiver that arms at this very moment is seen after the
-                // next piece, or before waiting for room, or after unlocking. With it, each piece would wait for
-                // the head's line to come from the receiver's cache.
+            unrung += n;
+            if cursor.left > 0 && unrung >= capacity / 2 {
+                // A receiver that is awake sees each piece at once; one that sleeps is worth waking for half a ring,
+                // not for each piece. This is an early look, without the fence: a receiver that arms at this very
+                // moment is seen half a ring later, or before waiting for room, or after unlocking. With it,
+                // the sender would wait for the head's line to come from the receiver's cache.
                 self.ring_if_armed()?;
+                unrung = 0;
             }
         }
         Ok(())

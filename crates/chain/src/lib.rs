@@ -1,0 +1,1 @@
+//! Chains of page fragments, and the notifications of sends without a copy.

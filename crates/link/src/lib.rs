@@ -1,0 +1,2 @@
+//! Where packets leave and arrive.
+#![forbid(unsafe_code)]

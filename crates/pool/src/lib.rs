@@ -1,0 +1,1 @@
+//! Page pools: what a byte lies in between sockets.

@@ -63,6 +63,24 @@ macro_rules! atomic {
             pub fn fetch_add(&self, value: $int, order: Ordering) -> $int {
                 self.0.fetch_add(value, order)
             }
+
+            /// Subtracts, wrapping; returns what was there.
+            #[inline]
+            pub fn fetch_sub(&self, value: $int, order: Ordering) -> $int {
+                self.0.fetch_sub(value, order)
+            }
+
+            /// Sets the bits of `value`; returns what was there.
+            #[inline]
+            pub fn fetch_or(&self, value: $int, order: Ordering) -> $int {
+                self.0.fetch_or(value, order)
+            }
+
+            /// Keeps only the bits of `value`; returns what was there.
+            #[inline]
+            pub fn fetch_and(&self, value: $int, order: Ordering) -> $int {
+                self.0.fetch_and(value, order)
+            }
         }
     };
 }
@@ -92,6 +110,16 @@ pub fn fence(order: Ordering) {
         return;
     }
     imp::fence(order);
+}
+
+/// A SeqCst fence for who has just done a read-modify-write on an atomic. On x86-64 that instruction was a locked one, a
+/// full barrier already (Intel SDM 3A, 9.2.3.8), so that only the compiler has to be told.
+#[inline]
+pub fn fence_after_rmw() {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    #[cfg(any(not(target_arch = "x86_64"), loom, miri))]
+    fence(Ordering::SeqCst);
 }
 
 /// Tells the CPU (or loom's scheduler) that this thread waits for another one.

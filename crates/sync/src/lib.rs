@@ -1,4 +1,4 @@
-//! Atomics facade, lock, coarse clock and the rule for spinning.
+//! Atomics facade, lock, a word to sleep on, coarse clock and the rule for spinning.
 //!
 //! All atomics of the project come from [`atomic`]: `--cfg loom` swaps loom's in, so that the models of the
 //! ring, the bells and the lock run the very code that ships. clippy refuses std's own elsewhere.
@@ -7,5 +7,7 @@ pub mod atomic;
 pub mod clock;
 mod mutex;
 pub mod spin;
+mod word;
 
 pub use mutex::{Mutex, MutexGuard};
+pub use word::Word;

@@ -6,6 +6,7 @@
 //! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
 //! | [`spans`] | pread, writev and sendmsg on such views |
 //! | [`socket`] | how much lies unread in the kernel |
+//! | [`eventfd`] | a descriptor that is readable while something waits |
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`cuda`] | whether a CUDA driver is there and works, opened at run time |
 //! | [`load`] | how many tasks want a CPU right now |
@@ -13,6 +14,7 @@
 //! | [`sockopt`] | socket options |
 
 pub mod cuda;
+pub mod eventfd;
 pub mod futex;
 pub mod load;
 pub mod map;

@@ -38,6 +38,18 @@ impl Path {
     }
 }
 
+/// How a seqpacket socket keeps its records. Both ends must agree: a client says which in the name it is bound to,
+/// and a listener closes connections that keep them in the other way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Records {
+    /// As Linux does: one send is one record, whole or not at all; a short receive drops the rest.
+    #[default]
+    Atomic,
+    /// As FreeBSD does: a stream with marks. A record ends where [`SendFlags::EOR`](crate::SendFlags::EOR) was
+    /// given, and may be larger than any buffer; a short receive leaves the rest. Needs shared memory.
+    Stream,
+}
+
 /// What a socket is made with. `Config::default()` is right for most.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -57,6 +69,8 @@ pub struct Config {
     pub wait: Wait,
     /// Which way the bytes may take.
     pub transport: Transport,
+    /// How records are kept (seqpacket sockets only).
+    pub records: Records,
     /// Connections that may wait for accept (listeners only).
     pub backlog: u32,
 }
@@ -71,6 +85,7 @@ impl Default for Config {
             reader: Reader::OtherCore,
             wait: Wait::Adaptive,
             transport: Transport::Auto,
+            records: Records::Atomic,
             backlog: 4096,
         }
     }

@@ -12,6 +12,7 @@
 
 use crate::config::Config;
 use crate::control;
+use crate::making::Kind;
 use crate::rx::Rx;
 use crate::stats::Counters;
 use crate::tx::Tx;
@@ -116,6 +117,8 @@ fn nanoseconds(limit: Option<Duration>) -> u64 {
 #[derive(Debug)]
 pub struct End {
     pub fd: OwnedFd,
+    #[allow(dead_code, reason = "read once there are two kinds")]
+    pub kind: Kind,
     pub rx: Mutex<Rx>,
     pub tx: Mutex<Tx>,
     pub offer: Mutex<Option<Offer>>,
@@ -148,10 +151,11 @@ pub struct End {
 }
 
 impl End {
-    pub fn new(fd: OwnedFd, config: &Config, rx: Rx, tx: Tx) -> End {
+    pub fn new(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> End {
         let undecided = u32::from(matches!(rx, Rx::Undecided(_)));
         End {
             fd,
+            kind,
             rx: Mutex::new(rx),
             tx: Mutex::new(tx),
             offer: Mutex::new(None),

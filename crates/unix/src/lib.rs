@@ -1,12 +1,14 @@
 //! Unix sockets over shared memory.
 #![forbid(unsafe_code)]
 
+mod common;
 mod config;
 mod control;
 mod end;
 mod error;
 mod flags;
 mod listener;
+mod making;
 mod name;
 mod receive;
 mod rx;
@@ -19,7 +21,7 @@ mod tx;
 pub mod upgrade;
 mod view;
 
-pub use config::{Carrier, Config, Credentials, Path, Transport, Wait};
+pub use config::{Carrier, Config, Credentials, Path, Records, Transport, Wait};
 pub use error::{Error, Op, Result};
 pub use flags::{RecvFlags, SendFlags};
 pub use listener::Listener;

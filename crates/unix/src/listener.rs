@@ -1,8 +1,8 @@
 //! Listening and accepting.
 
+use crate::making::Kind;
 use crate::{Config, Error, Name, Op, Result, Stream};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// A listening stream socket on a path or an abstract name.
 #[derive(Debug)]
@@ -29,9 +29,7 @@ impl Listener {
     pub fn bind_with(name: impl Into<Name>, config: &Config) -> Result<Listener> {
         let bind = |errno| Error::new(Op::Bind, errno);
         let address = name.into().address(Op::Bind)?;
-        let fd =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(|errno| Error::new(Op::Socket, errno))?;
+        let fd = Kind::Stream.socket()?;
         rustix::net::bind(&fd, &address).map_err(bind)?;
         let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
         rustix::net::listen(&fd, backlog).map_err(bind)?;
@@ -45,10 +43,7 @@ impl Listener {
     ///
     /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE.
     pub fn accept(&self) -> Result<Stream> {
-        let (fd, peer) = rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC)
-            .map_err(|errno| Error::new(Op::Accept, errno))?;
-        let peer = peer.and_then(|peer| SocketAddrUnix::try_from(peer).ok());
-        Stream::accepted(fd, peer, &self.config)
+        Stream::accept(&self.fd, &self.config)
     }
 
     /// Whether accept fails with EAGAIN instead of waiting.
@@ -76,7 +71,7 @@ impl Listener {
     ///
     /// What getsockname(2) says.
     pub fn local_name(&self) -> Result<Name> {
-        crate::stream::local_name(&self.fd)
+        crate::common::local_name(&self.fd)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::end::End;
 use crate::rx::{Rx, Switching};
 use crate::tx::Tx;
-use crate::{Error, Op, Result, control};
+use crate::{Error, Op, Records, Result, control};
 use onecopy_ring::{Consumer, Producer, Ring, round_capacity};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_sys::memfd::Refused;
@@ -37,6 +37,8 @@ pub const DEFAULT_BUFFER: usize = 256 << 10;
 
 const MAGIC: [u8; 8] = *b"onecopy\x01";
 const PREFIX: &str = "onecopy-1-";
+/// What the name of a client ends with that keeps stream records.
+const STREAM_RECORDS: &str = "-s";
 
 /// What names one upgrade: guessed by nobody who has not seen the client's address.
 pub type Nonce = [u8; 16];
@@ -48,25 +50,32 @@ pub struct Invitation {
     pub nonce: Nonce,
     /// Bytes of send buffer that the client asked for, doubled; 0 for none in particular.
     pub send_buffer: u64,
+    /// How the client keeps its records.
+    pub records: Records,
 }
 
 impl Invitation {
-    fn new(config: &Config) -> rustix::io::Result<Invitation> {
+    fn new(records: Records, config: &Config) -> rustix::io::Result<Invitation> {
         let mut nonce = Nonce::default();
         if rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())? != nonce.len() {
             return Err(Errno::IO);
         }
-        Ok(Invitation { nonce, send_buffer: wish(config.send_buffer) as u64 })
+        Ok(Invitation { nonce, send_buffer: wish(config.send_buffer) as u64, records })
     }
 
     fn name(&self) -> String {
         let nonce = self.nonce.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        format!("{PREFIX}{nonce}-{:x}", self.send_buffer)
+        let records = if self.records == Records::Stream { STREAM_RECORDS } else { "" };
+        format!("{PREFIX}{nonce}-{:x}{records}", self.send_buffer)
     }
 
     /// The invitation in a peer's abstract name, if it is one.
     pub fn parse(name: &[u8]) -> Option<Invitation> {
         let rest = std::str::from_utf8(name).ok()?.strip_prefix(PREFIX)?;
+        let (rest, records) = match rest.strip_suffix(STREAM_RECORDS) {
+            Some(rest) => (rest, Records::Stream),
+            None => (rest, Records::Atomic),
+        };
         let (hex, buffer) = rest.split_once('-')?;
         if hex.len() != 32 || !hex.is_ascii() {
             return None;
@@ -75,7 +84,7 @@ impl Invitation {
         for (byte, digits) in nonce.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
             *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
         }
-        Some(Invitation { nonce, send_buffer: u64::from_str_radix(buffer, 16).ok()? })
+        Some(Invitation { nonce, send_buffer: u64::from_str_radix(buffer, 16).ok()?, records })
     }
 }
 
@@ -137,8 +146,8 @@ pub fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usiz
 }
 
 /// Client, before it connects: binds `socket` to an invitation.
-pub fn invite(socket: BorrowedFd<'_>, config: &Config) -> rustix::io::Result<Invitation> {
-    let invitation = Invitation::new(config)?;
+pub fn invite(socket: BorrowedFd<'_>, records: Records, config: &Config) -> rustix::io::Result<Invitation> {
+    let invitation = Invitation::new(records, config)?;
     rustix::net::bind(socket, &SocketAddrUnix::new_abstract_name(invitation.name().as_bytes())?)?;
     Ok(invitation)
 }
@@ -330,9 +339,12 @@ mod tests {
 
     #[test]
     fn invitations_and_hellos_come_back_as_they_went() {
-        let invitation = Invitation { nonce: *b"0123456789abcdef", send_buffer: 0x1234 };
-        assert_eq!(Invitation::parse(invitation.name().as_bytes()), Some(invitation));
-        let hello = Hello { nonce: invitation.nonce, capacity: 4096, send_buffer: 1 };
+        let nonce = *b"0123456789abcdef";
+        for records in [Records::Atomic, Records::Stream] {
+            let invitation = Invitation { nonce, send_buffer: 0x1234, records };
+            assert_eq!(Invitation::parse(invitation.name().as_bytes()), Some(invitation));
+        }
+        let hello = Hello { nonce, capacity: 4096, send_buffer: 1 };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
     }
 

@@ -1,0 +1,358 @@
+//! What all kinds of sockets have in common: options, names, shutting down, closing.
+
+use crate::end::End;
+use crate::rx::{Rx, Waiting};
+use crate::upgrade::Invitation;
+use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result, control};
+use onecopy_ring::Ring;
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, sockopt};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn option(errno: Errno) -> Error {
+    Error::new(Op::Option, errno)
+}
+
+pub(crate) fn local_name(fd: &OwnedFd) -> Result<Name> {
+    let address = rustix::net::getsockname(fd).map_err(option)?;
+    Ok(SocketAddrUnix::try_from(address).map_or_else(|_| Name::unnamed(), |a| visible_name(&a)))
+}
+
+/// An invitation is no name that anybody gave.
+fn visible_name(address: &SocketAddrUnix) -> Name {
+    match address.abstract_name() {
+        Some(name) if Invitation::parse(name).is_some() => Name::unnamed(),
+        _ => Name::of(address),
+    }
+}
+
+impl End {
+    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
+        rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(option)?;
+        self.settings.set_nonblocking(nonblocking);
+        if nonblocking { self.reflect() } else { Ok(()) }
+    }
+
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(option)?;
+        self.settings.set_read_timeout(limit);
+        Ok(())
+    }
+
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, limit).map_err(option)?;
+        self.settings.set_write_timeout(limit);
+        Ok(())
+    }
+
+    pub fn shutdown(&self, how: Shutdown) -> Result<()> {
+        let kernel = match how {
+            Shutdown::Read => rustix::net::Shutdown::Read,
+            Shutdown::Write => rustix::net::Shutdown::Write,
+            Shutdown::Both => rustix::net::Shutdown::Both,
+        };
+        rustix::net::shutdown(&self.fd, kernel).map_err(|errno| Error::new(Op::Shutdown, errno))?;
+        if how != Shutdown::Read {
+            self.send_shut.store(1, Relaxed);
+        }
+        if how != Shutdown::Write
+            && let Some(ring) = self.rx_ring.get()
+        {
+            // Release pairs with nothing that matters: a sender that sees it asks the kernel.
+            ring.header().writer.0.shut.store(1, Release);
+            // A sender asleep for room sees no shutdown in poll(2), but that its filler is gone.
+            if let Rx::Ring(rx) = &mut *self.rx.lock() {
+                rx.unpark_now(self).map_err(|lie| self.lie(Op::Shutdown, lie))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn readable_bytes(&self) -> Result<usize> {
+        let end = self;
+        let mut guard = end.rx.lock();
+        end.decide(&mut guard, Op::Option)?;
+        match &mut *guard {
+            Rx::Ring(rx) => rx.consumer.available(usize::MAX).map_err(|lie| end.lie(Op::Option, lie)),
+            Rx::Switching(switching) => {
+                let queued = control::queued(&end.fd).map_err(option)?;
+                let left = switching.left().map_err(|lie| end.lie(Op::Option, lie))?;
+                let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
+                let in_ring = end.rx_ring.get().map_or(0, waiting_in);
+                Ok(queued.min(left) + in_ring)
+            }
+            Rx::Plain | Rx::Undecided(_) => control::queued(&end.fd).map_err(option),
+        }
+    }
+
+    pub fn unread_bytes(&self) -> Result<usize> {
+        if self.tx_ring.get().is_some() {
+            return Ok(self.unread_in_ring() as usize);
+        }
+        onecopy_sys::socket::unread_memory(&self.fd).map_err(option)
+    }
+
+    pub fn capacity(&self) -> (usize, usize) {
+        let end = self;
+        let kernel = || {
+            end.config.send_buffer.map_or_else(
+                || sockopt::socket_send_buffer_size(&end.fd).unwrap_or(0),
+                |bytes| bytes.saturating_mul(2),
+            )
+        };
+        (
+            end.tx_ring.get().map_or_else(kernel, Ring::capacity),
+            end.rx_ring
+                .get()
+                .map_or_else(|| sockopt::socket_recv_buffer_size(&end.fd).unwrap_or(0), Ring::capacity),
+        )
+    }
+
+    pub fn peer_cred(&self) -> Result<Credentials> {
+        let cred = sockopt::socket_peercred(&self.fd).map_err(option)?;
+        Ok(Credentials {
+            pid: cred.pid.as_raw_nonzero().get(),
+            uid: cred.uid.as_raw(),
+            gid: cred.gid.as_raw(),
+        })
+    }
+
+    pub fn local_name(&self) -> Result<Name> {
+        local_name(&self.fd)
+    }
+
+    pub fn peer_name(&self) -> Result<Name> {
+        let address = rustix::net::getpeername(&self.fd).map_err(option)?;
+        Ok(address
+            .and_then(|a| SocketAddrUnix::try_from(a).ok())
+            .map_or_else(Name::unnamed, |a| visible_name(&a)))
+    }
+
+    pub fn take_error(&self) -> Result<Option<Error>> {
+        let errno = match sockopt::socket_error(&self.fd).map_err(option)? {
+            Ok(()) if self.reset.swap(0, Relaxed) != 0 => Errno::CONNRESET,
+            Ok(()) => return Ok(None),
+            Err(errno) => errno,
+        };
+        if errno == Errno::CONNRESET && !self.was_reset(&self.rx.lock()) {
+            return Ok(None);
+        }
+        Ok(Some(Error::new(Op::Recv, errno)))
+    }
+
+    pub fn path(&self) -> Path {
+        let carrier = |shared| if shared { Carrier::SharedMemory } else { Carrier::Kernel };
+        Path {
+            send: carrier(self.tx_ring.get().is_some()),
+            receive: carrier(matches!(&*self.rx.lock(), Rx::Ring(_))),
+        }
+    }
+
+    /// From here on the control socket's readiness mirrors the ring's.
+    pub fn reflect(&self) -> Result<()> {
+        if self.mirror.swap(1, Relaxed) == 0
+            && let Rx::Ring(rx) = &mut *self.rx.lock()
+        {
+            self.mirror_empty(rx)?;
+        }
+        Ok(())
+    }
+
+    /// Closes one end that an application held, of which views may be left.
+    pub fn close(self: &Arc<Self>) {
+        let end = self;
+        if end.maker != std::process::id() {
+            // A forked child: the queue, the ring and the connection are somebody else's too.
+            return;
+        }
+        // A bell or a hello that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        let mut rx = end.rx.lock();
+        match &mut *rx {
+            Rx::Plain => {}
+            Rx::Ring(ring) => {
+                if ring.consumer.available(1) == Ok(0) {
+                    let _ = ring.settle(end);
+                }
+            }
+            Rx::Undecided(_) | Rx::Switching(_) => {
+                drop(rx);
+                // A look whether there is something to receive takes a hello, and what follows it.
+                let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new());
+            }
+        }
+        if let Some(ring) = end.rx_ring.get() {
+            // A sender with room need not wait until it looks at the kernel again.
+            ring.header().writer.0.shut.store(1, Release);
+        }
+        if Arc::strong_count(self) > 1 {
+            // Views keep the descriptor; the peer is told all the same.
+            let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Bytes that a sender has put into a ring that nobody reads yet.
+fn waiting_in(ring: &Ring) -> usize {
+    use onecopy_sync::atomic::Ordering::Acquire;
+    let head = ring.header().writer.0.head.load(Acquire);
+    usize::try_from(head).unwrap_or(usize::MAX).min(ring.capacity())
+}
+
+/// The methods that all kinds of sockets have in common, over their field `end`.
+macro_rules! socket_methods {
+    ($socket:ty) => {
+        impl $socket {
+            /// Which stores copies into the peer's buffer use from here on.
+            pub fn set_policy(&self, policy: crate::Policy) {
+                self.end.settings.set_policy(policy);
+            }
+
+            /// Who reads what is sent from here on, which [`Policy::Auto`](crate::Policy::Auto) takes into account.
+            pub fn set_reader(&self, reader: crate::Reader) {
+                self.end.settings.set_reader(reader);
+            }
+
+            /// How blocking calls wait from here on.
+            pub fn set_wait(&self, wait: crate::Wait) {
+                self.end.settings.set_wait(wait);
+            }
+
+            /// Whether calls fail with EAGAIN instead of waiting (O_NONBLOCK).
+            ///
+            /// # Errors
+            ///
+            /// What ioctl(2) says.
+            pub fn set_nonblocking(&self, nonblocking: bool) -> crate::Result<()> {
+                self.end.set_nonblocking(nonblocking)
+            }
+
+            /// Longest wait of a receive (SO_RCVTIMEO); None: for ever.
+            ///
+            /// # Errors
+            ///
+            /// EINVAL for a zero duration.
+            pub fn set_read_timeout(&self, limit: Option<std::time::Duration>) -> crate::Result<()> {
+                self.end.set_read_timeout(limit)
+            }
+
+            /// Longest wait of a send (SO_SNDTIMEO); None: for ever.
+            ///
+            /// # Errors
+            ///
+            /// EINVAL for a zero duration.
+            pub fn set_write_timeout(&self, limit: Option<std::time::Duration>) -> crate::Result<()> {
+                self.end.set_write_timeout(limit)
+            }
+
+            /// Shuts one or both directions down (shutdown(2)): after `Write` the peer reads what was sent, then the end;
+            /// after `Read` the peer's sends fail with EPIPE, and what is queued here can still be received.
+            ///
+            /// # Errors
+            ///
+            /// What shutdown(2) says.
+            pub fn shutdown(&self, how: std::net::Shutdown) -> crate::Result<()> {
+                self.end.shutdown(how)
+            }
+
+            /// Bytes that can be received now without waiting (SIOCINQ).
+            ///
+            /// # Errors
+            ///
+            /// What ioctl(2) says; EPROTO.
+            pub fn readable_bytes(&self) -> crate::Result<usize> {
+                self.end.readable_bytes()
+            }
+
+            /// Bytes sent that the peer has not received yet (SIOCOUTQ, but in bytes). Over the kernel an upper bound:
+            /// the kernel counts memory, about 768 bytes for one small send.
+            ///
+            /// # Errors
+            ///
+            /// What ioctl(2) says.
+            pub fn unread_bytes(&self) -> crate::Result<usize> {
+                self.end.unread_bytes()
+            }
+
+            /// Bytes of buffer for what is sent, and for what is received: of the rings, or what SO_SNDBUF and SO_RCVBUF
+            /// say where the kernel carries the direction.
+            pub fn capacity(&self) -> (usize, usize) {
+                self.end.capacity()
+            }
+
+            /// Who is at the other end.
+            ///
+            /// # Errors
+            ///
+            /// What getsockopt(2) says.
+            pub fn peer_cred(&self) -> crate::Result<crate::Credentials> {
+                self.end.peer_cred()
+            }
+
+            /// The name this end is bound to.
+            ///
+            /// # Errors
+            ///
+            /// What getsockname(2) says.
+            pub fn local_name(&self) -> crate::Result<crate::Name> {
+                self.end.local_name()
+            }
+
+            /// The name the peer is bound to.
+            ///
+            /// # Errors
+            ///
+            /// ENOTCONN when it is not connected.
+            pub fn peer_name(&self) -> crate::Result<crate::Name> {
+                self.end.peer_name()
+            }
+
+            /// The pending error, once (SO_ERROR).
+            ///
+            /// # Errors
+            ///
+            /// What getsockopt(2) says.
+            pub fn take_error(&self) -> crate::Result<Option<crate::Error>> {
+                self.end.take_error()
+            }
+
+            /// Which way the bytes take at this moment. A connection begins over the kernel and is upgraded by its first
+            /// calls, so ask after the first bytes went both ways.
+            pub fn path(&self) -> crate::Path {
+                self.end.path()
+            }
+
+            /// What this end has done since it was made.
+            pub fn stats(&self) -> crate::Stats {
+                self.end.counters.read()
+            }
+        }
+
+        impl Drop for $socket {
+            fn drop(&mut self) {
+                self.end.close();
+            }
+        }
+
+        impl rustix::fd::AsFd for $socket {
+            /// The control socket, for poll and epoll: POLLIN, POLLOUT, POLLRDHUP and POLLHUP, level and edge.
+            /// Reading or writing it directly breaks the connection. From the first call on, readiness costs a
+            /// system call on each change between empty and not empty.
+            fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+                // A lie that is found here is told by the next call.
+                let _ = self.end.reflect();
+                self.end.fd()
+            }
+        }
+
+        impl rustix::fd::AsRawFd for $socket {
+            fn as_raw_fd(&self) -> rustix::fd::RawFd {
+                rustix::fd::AsFd::as_fd(self).as_raw_fd()
+            }
+        }
+    };
+}
+pub(crate) use socket_methods;

@@ -1,0 +1,172 @@
+//! How ends come about: by pair, by connect, by accept.
+
+use crate::end::End;
+use crate::rx::Rx;
+use crate::tx::Tx;
+use crate::upgrade::{self, Invitation};
+use crate::{Config, Error, Name, Op, Records, Result, Transport};
+use onecopy_ring::{Consumer, Producer, Ring};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::sync::Arc;
+
+/// What kind of socket an end is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes: SOCK_STREAM.
+    Stream,
+    /// Records: SOCK_SEQPACKET.
+    #[allow(dead_code, reason = "made by the sockets that follow")]
+    SeqPacket,
+}
+
+impl Kind {
+    pub fn socket_type(self) -> SocketType {
+        match self {
+            Kind::Stream => SocketType::STREAM,
+            Kind::SeqPacket => SocketType::SEQPACKET,
+        }
+    }
+
+    /// A fresh kernel socket.
+    ///
+    /// # Errors
+    ///
+    /// What socket(2) says.
+    pub fn socket(self) -> Result<OwnedFd> {
+        rustix::net::socket_with(AddressFamily::UNIX, self.socket_type(), SocketFlags::CLOEXEC, None)
+            .map_err(|errno| Error::new(Op::Socket, errno))
+    }
+
+    /// How its records are kept.
+    fn records(self, config: &Config) -> Records {
+        if self == Kind::Stream { Records::Atomic } else { config.records }
+    }
+}
+
+/// Stream records travel through shared memory only: the kernel's own records are atomic.
+fn needs_memory(op: Op) -> Error {
+    Error::new(op, Errno::PROTONOSUPPORT)
+        .because("stream records need shared memory, which is refused here; use atomic records")
+}
+
+impl End {
+    fn make(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<End>> {
+        let option = |errno| Error::new(Op::Option, errno);
+        if let Some(bytes) = config.send_buffer {
+            sockopt::set_socket_send_buffer_size(&fd, bytes).map_err(option)?;
+        }
+        if let Some(bytes) = config.receive_buffer {
+            sockopt::set_socket_recv_buffer_size(&fd, bytes).map_err(option)?;
+        }
+        let config = Config { records: kind.records(config), ..*config };
+        Ok(Arc::new(End::new(fd, kind, &config, rx, tx)))
+    }
+
+    /// Two connected ends, over shared memory from the first byte on; over the kernel where memfds are refused.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says; EPROTONOSUPPORT for stream records without memfds.
+    pub fn pair(kind: Kind, config: &Config) -> Result<(Arc<End>, Arc<End>)> {
+        let (a, b) =
+            rustix::net::socketpair(AddressFamily::UNIX, kind.socket_type(), SocketFlags::CLOEXEC, None)
+                .map_err(|errno| Error::new(Op::Socket, errno))?;
+        let rings = match config.transport {
+            Transport::Kernel => None,
+            Transport::Auto => {
+                let wish = config.send_buffer.map_or(0, |bytes| bytes.saturating_mul(2)) as u64;
+                let capacity = upgrade::capacity(config.receive_buffer, wish, config.max_ring);
+                Ring::create(capacity).and_then(|one| Ok((one.0, Ring::create(capacity)?.0))).ok()
+            }
+        };
+        let Some((to_a, to_b)) = rings else {
+            if kind.records(config) == Records::Stream {
+                return Err(needs_memory(Op::Socket));
+            }
+            let plain = |fd| End::make(fd, kind, config, Rx::Plain, Tx::Kernel { sent: 0 });
+            let pair = (plain(a)?, plain(b)?);
+            let fallback = usize::from(config.transport == Transport::Auto);
+            pair.0.counters.fallbacks.add(fallback);
+            pair.1.counters.fallbacks.add(fallback);
+            return Ok(pair);
+        };
+        let over = |fd, mine: &Ring, theirs: &Ring| -> Result<Arc<End>> {
+            let rx = Rx::ring(Consumer::new(mine.clone()));
+            let end = End::make(fd, kind, config, rx, Tx::ring(Producer::new(theirs.clone())))?;
+            let _ = end.rx_ring.set(mine.clone());
+            let _ = end.tx_ring.set(theirs.clone());
+            Ok(end)
+        };
+        Ok((over(a, &to_a, &to_b)?, over(b, &to_b, &to_a)?))
+    }
+
+    /// Connects to a listener, of this crate or any other.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) says; EPROTONOSUPPORT for stream records where no invitation can be made.
+    pub fn connect(kind: Kind, name: Name, config: &Config) -> Result<Arc<End>> {
+        let address = name.address(Op::Connect)?;
+        let fd = kind.socket()?;
+        let records = kind.records(config);
+        let invitation = match config.transport {
+            Transport::Kernel => None,
+            Transport::Auto => upgrade::invite(fd.as_fd(), records, config).ok(),
+        };
+        if records == Records::Stream && invitation.is_none() {
+            return Err(needs_memory(Op::Connect));
+        }
+        rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
+        let rx = invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(invitation.nonce));
+        let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
+        let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
+        end.counters.fallbacks.add(usize::from(fallback));
+        Ok(end)
+    }
+
+    /// Takes the next connection of a listener. One whose client keeps its records in another way is closed
+    /// and passed over: nothing that either would send could be understood.
+    ///
+    /// # Errors
+    ///
+    /// What accept(2) says; EPROTONOSUPPORT for stream records where memfds are refused.
+    pub fn accept(listener: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<End>> {
+        loop {
+            let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
+                .map_err(|errno| Error::new(Op::Accept, errno))?;
+            let peer = peer.and_then(|peer| SocketAddrUnix::try_from(peer).ok());
+            let invitation = peer.and_then(|peer| Invitation::parse(peer.abstract_name()?));
+            let theirs = invitation.map_or(Records::Atomic, |invitation| invitation.records);
+            if theirs == kind.records(config) {
+                let invitation = invitation.filter(|_| config.transport == Transport::Auto);
+                return End::accepted(fd, kind, invitation, config);
+            }
+        }
+    }
+
+    fn accepted(
+        fd: OwnedFd,
+        kind: Kind,
+        invitation: Option<Invitation>,
+        config: &Config,
+    ) -> Result<Arc<End>> {
+        let welcome =
+            invitation.and_then(|invitation| upgrade::welcome(fd.as_fd(), &invitation, config).ok());
+        if kind.records(config) == Records::Stream && welcome.is_none() {
+            return Err(needs_memory(Op::Accept));
+        }
+        let fallback = config.transport == Transport::Auto && welcome.is_none();
+        let (rx, ring) = match welcome {
+            Some((switching, ring)) => (Rx::Switching(switching), Some(ring)),
+            None => (Rx::Plain, None),
+        };
+        let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
+        if let Some(ring) = ring {
+            let _ = end.rx_ring.set(ring);
+        }
+        end.counters.fallbacks.add(usize::from(fallback));
+        Ok(end)
+    }
+}

@@ -61,6 +61,8 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l direct -d 'Als
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l die-with-parent -d 'Stop when the process that started this one is gone'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tls-cert -d 'Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server\'s own first. Read again at SIGHUP' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tls-key -d 'With --tls-cert: its private key, PEM, without a passphrase' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend -d 'The daemon\'s socket: unix:/path or unix:@name' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l transport -d 'Which sockets carry the answers' -r -f -a "onecopy\t'Shared memory where both sides can, the kernel\'s unix sockets otherwise'
 kernel\t'The kernel\'s unix sockets only'"
@@ -72,7 +74,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l queue -d 'Most
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l buffer -d 'Size of each backend connection\'s receive buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-clients -d 'Most clients at once; who comes later waits in the listen queue' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l idle-timeout -d 'A client without a request is let go after this' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l head-timeout -d 'A request head must be complete within this, or 408' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l head-timeout -d 'A request head must be complete within this, or 408; and so must a TLS handshake, or the connection ends' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-timeout -d 'A client that takes no byte for this long is given up' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend-timeout -d 'A backend that is silent for this long is given up: 504, or the body is broken off' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-line -d 'Longest request line, or 414' -r

@@ -34,12 +34,31 @@ pub struct Counters {
     pub direct: u64,
     /// Bodies that came from the memory cache.
     pub cache_hits: u64,
+    /// Bytes of bodies that a CPU soon reads, as the proxy knew: to copy them into a client's socket, or to encrypt them.
+    pub reader_cpu: u64,
+    /// Bytes of bodies that no CPU reads, as the proxy knew: they are passed on by reference.
+    pub reader_none: u64,
+    /// TLS handshakes that clients completed.
+    pub tls_handshakes: u64,
+    /// TLS handshakes that failed, were too slow, or were none.
+    pub tls_failures: u64,
     /// Nanoseconds of the daemon's hot-set walks, and cache lines walked: before a body, and right after one.
     pub hot_before_ns: u64,
     /// See `hot_before_ns`.
     pub hot_after_ns: u64,
     /// Lines walked, the same number before and after.
     pub hot_lines: u64,
+}
+
+impl Counters {
+    /// Counts `bytes` of a body under who was said to read it.
+    pub fn told(&mut self, reader: Option<&str>, bytes: u64) {
+        match reader {
+            Some("no-cpu") => self.reader_none += bytes,
+            Some("same-core" | "other-core") => self.reader_cpu += bytes,
+            _ => {}
+        }
+    }
 }
 
 impl AddAssign for Counters {
@@ -57,6 +76,10 @@ impl AddAssign for Counters {
             broken,
             direct,
             cache_hits,
+            reader_cpu,
+            reader_none,
+            tls_handshakes,
+            tls_failures,
             hot_before_ns,
             hot_after_ns,
             hot_lines,
@@ -73,6 +96,10 @@ impl AddAssign for Counters {
         self.broken += broken;
         self.direct += direct;
         self.cache_hits += cache_hits;
+        self.reader_cpu += reader_cpu;
+        self.reader_none += reader_none;
+        self.tls_handshakes += tls_handshakes;
+        self.tls_failures += tls_failures;
         self.hot_before_ns += hot_before_ns;
         self.hot_after_ns += hot_after_ns;
         self.hot_lines += hot_lines;
@@ -85,7 +112,8 @@ impl fmt::Display for Counters {
         write!(
             f,
             "{} requests on {} connections ({} refused, {} broken off), {} body bytes; copies per byte: user {:.2} \
-             (non-temporal {:.2}), kernel {:.2}, passed by reference {:.2}",
+             (non-temporal {:.2}), kernel {:.2}, passed by reference {:.2}; read by a \
+             CPU {:.2}, by none {:.2}",
             self.requests,
             self.connections,
             self.refused,
@@ -95,6 +123,8 @@ impl fmt::Display for Counters {
             per(self.user_copied_nt),
             per(self.kernel_copied),
             per(self.referenced),
+            per(self.reader_cpu),
+            per(self.reader_none),
         )
     }
 }

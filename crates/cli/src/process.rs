@@ -3,6 +3,7 @@
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::future::Future;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Raises the limit of open files to the most that is allowed, and gives it: idle connections cost descriptors.
 pub fn raise_open_files() -> u64 {
@@ -30,7 +31,6 @@ pub fn die_with_parent() -> anyhow::Result<()> {
 
 /// Why a program was asked to stop.
 pub async fn asked_to_stop() -> anyhow::Result<&'static str> {
-    use tokio::signal::unix::{SignalKind, signal};
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     Ok(tokio::select! {
@@ -41,10 +41,18 @@ pub async fn asked_to_stop() -> anyhow::Result<&'static str> {
 
 /// Calls `report` at every SIGUSR1, for ever.
 pub async fn at_usr1(report: impl Fn()) -> anyhow::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut usr1 = signal(SignalKind::user_defined1())?;
-    while usr1.recv().await.is_some() {
-        report();
+    at(SignalKind::user_defined1(), report).await
+}
+
+/// Calls `again` at every SIGHUP, for ever.
+pub async fn at_hup(again: impl Fn()) -> anyhow::Result<()> {
+    at(SignalKind::hangup(), again).await
+}
+
+async fn at(kind: SignalKind, act: impl Fn()) -> anyhow::Result<()> {
+    let mut signals = signal(kind)?;
+    while signals.recv().await.is_some() {
+        act();
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! One client of the proxy: its requests, in order, each answered before the next is read.
 
 use super::Proxy;
-use super::line::{Trouble, send_all};
+use super::line::Trouble;
+use super::peer::{Peer, Refused, Session};
 use super::rewrite::{self, Client};
 use super::timeout::within;
 use crate::counters::Counters;
@@ -17,8 +18,7 @@ use tokio::time::Instant;
 /// Bodies of GET and HEAD have no meaning; up to this they are read and dropped, beyond it refused.
 const MAX_IGNORED_BODY: u64 = 64 << 10;
 
-/// How long, and for how many bytes, a refused client's further input is read away: closing at once would
-/// reset the connection and take the refusal with it (RFC 9112 section 9.6).
+/// How long, and for how many bytes, a refused client's further input is read away.
 const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
 
 /// Whether a connection goes on after a request.
@@ -31,25 +31,42 @@ enum Next {
 /// Serves one client until it ends.
 pub async fn serve(proxy: &Proxy, tcp: TcpStream, ip: IpAddr) {
     let _ = tcp.set_nodelay(true); // MSG_MORE says when more follows
+    let Some(tls) = &proxy.tls else { return requests(proxy, &mut Peer::Plain(tcp), ip).await };
+    let (handshakes, session) = match within(proxy.head_timeout, Session::accept(tcp, tls)).await {
+        Some(Ok(session)) => (Counters { tls_handshakes: 1, ..Default::default() }, Ok(session)),
+        other => (Counters { tls_failures: 1, ..Default::default() }, other.unwrap_or(Err(Refused::Failed))),
+    };
+    proxy.totals.add(handshakes);
+    match session {
+        Ok(session) => requests(proxy, &mut Peer::Tls(Box::new(session)), ip).await,
+        Err(Refused::Plain(tcp)) => {
+            let why = "this port speaks TLS: ask with https://";
+            refuse(proxy, &mut Peer::Plain(tcp), Refusal { status: 400, why }).await;
+        }
+        Err(Refused::Failed) => {}
+    }
+}
+
+async fn requests(proxy: &Proxy, peer: &mut Peer, ip: IpAddr) {
     let mut inbox = Vec::new();
     let mut heads = Heads::default();
     loop {
-        let (request, head) = match next_request(proxy, &tcp, &mut inbox).await {
+        let (request, head) = match next_request(proxy, peer, &mut inbox).await {
             Ok(Some(length)) => match Request::parse(&inbox[..length], proxy.limits) {
                 Ok(Some(parsed)) => parsed,
                 _ => return, // it was whole a moment ago
             },
-            Ok(None) => return,
-            Err(refusal) => return refuse(proxy, &tcp, refusal).await,
+            Ok(None) => return peer.say_goodbye(),
+            Err(refusal) => return refuse(proxy, peer, refusal).await,
         };
-        match answer(proxy, &tcp, ip, &request, &mut heads).await {
-            Ok(Next::Close) => return linger(&tcp).await,
+        match answer(proxy, peer, ip, &request, &mut heads).await {
+            Ok(Next::Close) => return linger(peer).await,
             Ok(Next::Request) => {}
             // Closing is all that is left to say: the client has a head that promises more.
             Err(()) => return,
         }
         let skip = head as u64 + request.body;
-        if skip_body(proxy, &tcp, &mut inbox, skip).await.is_err() {
+        if skip_body(proxy, peer, &mut inbox, skip).await.is_err() {
             return;
         }
     }
@@ -63,7 +80,7 @@ struct Heads {
 
 /// Reads until a whole head is in the inbox: its length, None when the client is done (or the proxy is), or why
 /// the head is refused.
-async fn next_request(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>) -> Result<Option<usize>, Refusal> {
+async fn next_request(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>) -> Result<Option<usize>, Refusal> {
     let late = Refusal { status: 408, why: "the request took too long to arrive" };
     // A head can only have become whole, or wrong, where a line ended: a client that drips bytes must not make
     // the whole head be read again for each.
@@ -78,7 +95,7 @@ async fn next_request(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>) -> Re
             }
         }
         let have = inbox.len();
-        match take(tcp, inbox) {
+        match peer.take(inbox) {
             Ok(0) => return Ok(None),
             Ok(_) => parse = have == 0 || inbox[have..].contains(&b'\n') || inbox.len() > proxy.limits.line,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -87,13 +104,13 @@ async fn next_request(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>) -> Re
                     *inbox = Vec::new(); // ten thousand idle clients must not hold ten thousand buffers
                     let mut stop = proxy.stop.clone();
                     tokio::select! {
-                        ready = within(proxy.idle_timeout, tcp.readable()) => {
+                        ready = within(proxy.idle_timeout, peer.readable()) => {
                             if !matches!(ready, Some(Ok(()))) { return Ok(None) }
                         }
                         _ = stop.wait_for(|stop| *stop) => return Ok(None),
                     }
                     deadline = Instant::now() + proxy.head_timeout;
-                } else if let Ok(ready) = tokio::time::timeout_at(deadline, tcp.readable()).await {
+                } else if let Ok(ready) = tokio::time::timeout_at(deadline, peer.readable()).await {
                     if ready.is_err() {
                         return Ok(None);
                     }
@@ -109,18 +126,9 @@ async fn next_request(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>) -> Re
     }
 }
 
-/// Adds what has come to the inbox, without waiting.
-fn take(tcp: &TcpStream, inbox: &mut Vec<u8>) -> io::Result<usize> {
-    let have = inbox.len();
-    inbox.resize(have + (2 << 10), 0);
-    let got = tcp.try_read(&mut inbox[have..]);
-    inbox.truncate(have + got.as_ref().map_or(0, |n| *n));
-    got
-}
-
 async fn answer(
     proxy: &Proxy,
-    tcp: &TcpStream,
+    peer: &mut Peer,
     ip: IpAddr,
     request: &Request<'_>,
     heads: &mut Heads,
@@ -139,9 +147,9 @@ async fn answer(
     let result = match refusal {
         Some((status, why, goes_on)) => {
             counters.refused = 1;
-            send_page(proxy, tcp, status, why, Client { keep: keep && goes_on, ..client }).await
+            send_page(proxy, peer, status, why, Client { keep: keep && goes_on, ..client }).await
         }
-        None => match exchange(proxy, tcp, ip, request, client, heads, &mut counters).await {
+        None => match exchange(proxy, peer, ip, request, client, heads, &mut counters).await {
             Ok(next) => Ok(next),
             Err(Trouble::Broken) => Err(()),
             Err(Trouble::Cut(why)) => {
@@ -156,7 +164,7 @@ async fn answer(
                     _ => (504, "the backend took too long"),
                 };
                 counters.refused = 1;
-                send_page(proxy, tcp, status, why, client).await
+                send_page(proxy, peer, status, why, client).await
             }
         },
     };
@@ -169,7 +177,7 @@ async fn answer(
 /// replaced once: GET and HEAD can be asked twice, and nothing of an answer has been seen.
 async fn exchange(
     proxy: &Proxy,
-    tcp: &TcpStream,
+    peer: &mut Peer,
     ip: IpAddr,
     request: &Request<'_>,
     client: Client,
@@ -177,7 +185,8 @@ async fn exchange(
     counters: &mut Counters,
 ) -> Result<Next, Trouble> {
     // HTTP/1.0 would need words of its own in a head that the daemon writes.
-    if let Some(direct) = proxy.direct.as_ref().filter(|_| !client.head && client.minor == 1) {
+    let lending = proxy.direct.as_ref().filter(|_| !client.head && client.minor == 1);
+    if let (Some(direct), Some(tcp)) = (lending, peer.plain()) {
         let keep = client.keep && direct.trusted;
         rewrite::request(&mut heads.to_backend, request, ip, "other-core");
         if !keep {
@@ -203,7 +212,9 @@ async fn exchange(
     counters.refused = u64::from(reply.status >= 400);
     // The upgrade travels with the first request and its answer: a connection is judged by these.
     counters.upgraded = u64::from(!lease.used && lease.line.upgraded());
-    lease.line.pass(&heads.to_client, reply.body, tcp, proxy.patience, counters).await?;
+    let passed = lease.line.pass(&heads.to_client, reply.body, peer, proxy.patience, counters).await;
+    counters.told(Some(lease.line.reader()), counters.body_bytes);
+    passed?;
     if reply.keep {
         lease.keep();
     }
@@ -212,7 +223,7 @@ async fn exchange(
 
 async fn send_page(
     proxy: &Proxy,
-    tcp: &TcpStream,
+    peer: &mut Peer,
     status: u16,
     why: &str,
     client: Client,
@@ -222,29 +233,29 @@ async fn send_page(
         _ => vec![],
     };
     let text = page(status, why, &extra, client.keep, client.head);
-    send_all(tcp, text.as_bytes(), false, proxy.patience).await.map_err(drop)?;
+    peer.send_all(text.as_bytes(), false, proxy.patience).await.map_err(drop)?;
     Ok(if client.keep { Next::Request } else { Next::Close })
 }
 
-async fn refuse(proxy: &Proxy, tcp: &TcpStream, refusal: Refusal) {
+async fn refuse(proxy: &Proxy, peer: &mut Peer, refusal: Refusal) {
     proxy.totals.add(Counters { requests: 1, refused: 1, ..Default::default() });
     let client = Client { head: false, keep: false, minor: 1 };
-    if send_page(proxy, tcp, refusal.status, refusal.why, client).await.is_ok() {
-        linger(tcp).await;
+    if send_page(proxy, peer, refusal.status, refusal.why, client).await.is_ok() {
+        linger(peer).await;
     }
 }
 
 /// Removes a head and its body from the input, reading what of it has not come yet.
-async fn skip_body(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>, mut skip: u64) -> io::Result<()> {
+async fn skip_body(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>, mut skip: u64) -> io::Result<()> {
     while skip > inbox.len() as u64 {
         skip -= inbox.len() as u64;
         inbox.clear();
-        match take(tcp, inbox) {
+        match peer.take(inbox) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let late = io::Error::from(io::ErrorKind::TimedOut);
-                within(proxy.head_timeout, tcp.readable()).await.ok_or(late)??;
+                within(proxy.head_timeout, peer.readable()).await.ok_or(late)??;
             }
             Err(error) => return Err(error),
         }
@@ -253,22 +264,7 @@ async fn skip_body(proxy: &Proxy, tcp: &TcpStream, inbox: &mut Vec<u8>, mut skip
     Ok(())
 }
 
-/// Ends a connection so that the last answer arrives although the client may still be sending.
-async fn linger(tcp: &TcpStream) {
-    let (span, mut most) = LINGER;
-    if rustix::net::shutdown(tcp, rustix::net::Shutdown::Write).is_err() {
-        return;
-    }
-    let mut sink = [0; 4096];
-    let drain = async {
-        while most > 0 && tcp.readable().await.is_ok() {
-            match tcp.try_read(&mut sink) {
-                Ok(0) => return,
-                Ok(n) => most = most.saturating_sub(n),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return,
-            }
-        }
-    };
-    within(span, drain).await;
+async fn linger(peer: &mut Peer) {
+    let (span, most) = LINGER;
+    peer.linger(span, most).await;
 }

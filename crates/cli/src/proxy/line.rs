@@ -1,10 +1,11 @@
 //! One connection to the backend, and the ways in which a body crosses from it to a client's TCP socket.
 
+use super::peer::{Peer, RECORD, wait_writable};
 use super::rewrite::{self, Client, Reply};
 use super::timeout::within;
 use crate::counters::Counters;
 use onecopy::RecvFlags;
-use onecopy::unix::{Carrier, Stream};
+use onecopy::unix::{Carrier, Stream, View};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags};
@@ -249,7 +250,7 @@ impl Line {
         &mut self,
         head: &[u8],
         length: u64,
-        client: &TcpStream,
+        client: &mut Peer,
         patience: Patience,
         counters: &mut Counters,
     ) -> Result<(), Trouble> {
@@ -259,7 +260,8 @@ impl Line {
         if let Way::Onecopy(stream, looked) = &mut self.way
             && self.inbox.is_empty()
         {
-            return borrow(stream, std::mem::take(looked), head, length, client, patience, counters).await;
+            let (skip, to) = (std::mem::take(looked), (client, &mut self.body));
+            return borrow(stream, skip, head, length, to, patience, counters).await;
         }
         let early = self.inbox.len() as u64;
         // Head and first bytes leave in one call.
@@ -268,53 +270,29 @@ impl Line {
         let whole = early == length;
         if early <= 4096 {
             self.scratch.extend_from_slice(&self.inbox);
-            send_all(client, &self.scratch, !whole, patience).await?;
+            client.send_all(&self.scratch, !whole, patience).await?;
         } else {
-            send_all(client, &self.scratch, true, patience).await?;
-            send_all(client, &self.inbox, !whole, patience).await?;
+            client.send_all(&self.scratch, true, patience).await?;
+            client.send_all(&self.inbox, !whole, patience).await?;
         }
         self.inbox.clear();
         counters.kernel_copied += 2 * early;
+        counters.user_copied += client.copies() * early;
         counters.body_bytes += early;
         match &mut self.way {
             Way::Copy(stream) => {
                 copy(stream, &mut self.body, client, length - early, patience, counters).await
             }
             Way::Splice(stream, read, write) => {
+                // `run` refuses the two together.
+                let client = client.plain().ok_or(Trouble::Broken)?;
                 splice(stream, (read, write), client, length - early, patience, counters).await
             }
             Way::Onecopy(stream, _) => {
-                borrow(stream, 0, &[], length - early, client, patience, counters).await
+                let to = (client, &mut self.body);
+                borrow(stream, 0, &[], length - early, to, patience, counters).await
             }
         }
-    }
-}
-
-/// Sends all of `bytes` to a client; `more` follows at once.
-pub async fn send_all(
-    client: &TcpStream,
-    mut bytes: &[u8],
-    more: bool,
-    patience: Patience,
-) -> Result<(), Trouble> {
-    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-    while !bytes.is_empty() {
-        match client.try_io(Interest::WRITABLE, || Ok(rustix::net::send(client, bytes, flags)?)) {
-            Ok(n) => bytes = &bytes[n..],
-            Err(error) => wait_writable(client, error, patience).await?,
-        }
-    }
-    Ok(())
-}
-
-async fn wait_writable(client: &TcpStream, error: io::Error, patience: Patience) -> Result<(), Trouble> {
-    match error.kind() {
-        io::ErrorKind::WouldBlock => match within(patience.client, client.writable()).await {
-            Some(Ok(())) => Ok(()),
-            _ => Err(Trouble::Broken),
-        },
-        io::ErrorKind::Interrupted => Ok(()),
-        _ => Err(Trouble::Broken),
     }
 }
 
@@ -333,7 +311,7 @@ async fn wait_readable(stream: &UnixStream, error: io::Error, patience: Patience
 async fn copy(
     stream: &UnixStream,
     buffer: &mut Vec<u8>,
-    client: &TcpStream,
+    client: &mut Peer,
     mut left: u64,
     patience: Patience,
     counters: &mut Counters,
@@ -351,8 +329,9 @@ async fn copy(
             }
         };
         left -= got as u64;
-        send_all(client, &buffer[..got], left > 0, patience).await?;
+        client.send_all(&buffer[..got], left > 0, patience).await?;
         counters.kernel_copied += 2 * got as u64;
+        counters.user_copied += client.copies() * got as u64;
         counters.body_bytes += got as u64;
         take_turns(&mut turn, got).await;
     }
@@ -392,27 +371,27 @@ async fn splice(
             match client.try_io(Interest::WRITABLE, out) {
                 Ok(0) => return Err(Trouble::Broken),
                 Ok(n) => held -= n,
-                Err(error) => wait_writable(client, error, patience).await?,
+                Err(error) => wait_writable(client, error, patience.client).await?,
             }
         }
     }
     Ok(())
 }
 
-/// Passes a body on from where it lies: borrowed views of shared memory, sent by the kernel from there. `skip`
-/// bytes of head lie before it.
+/// Passes a body on from where it lies: borrowed views of shared memory, sent by the kernel from there, or copied out
+/// and encrypted. `skip` bytes of head lie before it.
 async fn borrow(
     stream: &AsyncFd<Stream>,
     mut skip: usize,
     head: &[u8],
     mut left: u64,
-    client: &TcpStream,
+    (client, room): (&mut Peer, &mut Vec<u8>),
     patience: Patience,
     counters: &mut Counters,
 ) -> Result<(), Trouble> {
     // Over the kernel a view is a copy: counted as what it is.
-    let copies = if stream.get_ref().path().receive == Carrier::Kernel { 2 } else { 1 };
-    send_all(client, head, left > 0, patience).await?;
+    let received = u64::from(stream.get_ref().path().receive == Carrier::Kernel);
+    client.send_all(head, left > 0, patience).await?;
     let mut turn = 0;
     while left + skip as u64 > 0 {
         let most = (left + skip as u64).min(STEP as u64) as usize;
@@ -428,21 +407,59 @@ async fn borrow(
         view.advance(head);
         skip -= head;
         left -= view.len() as u64;
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        let flags = if left > 0 { flags | SendFlags::MORE } else { flags };
         while !view.is_empty() {
-            match client.try_io(Interest::WRITABLE, || view.send_to(client, flags.bits() as i32)) {
-                Ok(n) => {
-                    view.advance(n);
-                    counters.kernel_copied += copies * n as u64;
-                    counters.body_bytes += n as u64;
-                    take_turns(&mut turn, n).await;
+            let more = left > 0;
+            let moved = match client.plain() {
+                Some(client) => send_view(&mut view, client, more, patience).await?,
+                None => {
+                    room.resize(RECORD, 0);
+                    let moved = encrypt_view(&mut view, client, room, more, patience).await?;
+                    counters.user_copied += (1 + client.copies()) * moved as u64;
+                    moved
                 }
-                Err(error) => wait_writable(client, error, patience).await?,
-            }
+            } as u64;
+            counters.kernel_copied += (received + 1) * moved;
+            counters.body_bytes += moved;
+            take_turns(&mut turn, moved as usize).await;
         }
     }
     Ok(())
+}
+
+/// One send from where the bytes lie. Bytes sent.
+async fn send_view(
+    view: &mut View,
+    client: &TcpStream,
+    more: bool,
+    patience: Patience,
+) -> Result<usize, Trouble> {
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let flags = if more { flags | SendFlags::MORE } else { flags };
+    loop {
+        match client.try_io(Interest::WRITABLE, || view.send_to(client, flags.bits() as i32)) {
+            Ok(n) => {
+                view.advance(n);
+                return Ok(n);
+            }
+            Err(error) => wait_writable(client, error, patience.client).await?,
+        }
+    }
+}
+
+/// Copies a record's worth out and has it encrypted. The copy has to be: the backend could still write what is in
+/// view, and a cipher wants bytes that keep still. It also gives the backend its room back before the client took
+/// anything.
+async fn encrypt_view(
+    view: &mut View,
+    client: &mut Peer,
+    room: &mut [u8],
+    more: bool,
+    patience: Patience,
+) -> Result<usize, Trouble> {
+    let n = view.copy_to(room);
+    view.advance(n);
+    client.send_all(&room[..n], more || !view.is_empty(), patience).await?;
+    Ok(n)
 }
 
 fn ended() -> Trouble {

@@ -5,9 +5,11 @@
 mod client;
 mod direct;
 mod line;
+mod peer;
 mod pool;
 mod rewrite;
 mod timeout;
+mod tls;
 
 use crate::address::Address;
 use crate::counters::{Counters, Totals};
@@ -17,8 +19,10 @@ use crate::{process, units};
 use anyhow::Context;
 use line::{Forward, Patience};
 use pool::{Backend, Pool};
+use rustls::ServerConfig;
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +35,12 @@ pub struct Args {
     /// Where clients connect; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT")]
     listen: SocketAddr,
+    /// Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server's own first. Read again at SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// With --tls-cert: its private key, PEM, without a passphrase
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// The daemon's socket: unix:/path or unix:@name.
     #[arg(long, value_name = "ADDRESS")]
     backend: Address,
@@ -59,7 +69,7 @@ pub struct Args {
     /// A client without a request is let go after this.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = units::span)]
     idle_timeout: Duration,
-    /// A request head must be complete within this, or 408.
+    /// A request head must be complete within this, or 408; and so must a TLS handshake, or the connection ends.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     head_timeout: Duration,
     /// A client that takes no byte for this long is given up.
@@ -98,6 +108,7 @@ struct Proxy {
     pool: Pool,
     totals: Arc<Totals>,
     direct: Option<direct::Direct>,
+    tls: Option<Arc<ServerConfig>>,
     limits: Limits,
     patience: Patience,
     idle_timeout: Duration,
@@ -113,6 +124,23 @@ struct Present {
     left: Notify,
 }
 
+impl Args {
+    fn identity(&self) -> anyhow::Result<Option<Arc<tls::Identity>>> {
+        let (Some(certificates), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        anyhow::ensure!(
+            !self.direct,
+            "--direct has the daemon write into the client's socket, where under TLS only this proxy's encrypted \
+             records may go: leave out --direct or --tls-cert"
+        );
+        anyhow::ensure!(
+            self.transport == Transport::Onecopy || self.forward == Forward::Copy,
+            "--forward splice passes bodies on unread, and TLS has to read them to encrypt them: leave out --forward or \
+             --tls-cert"
+        );
+        tls::Identity::open(certificates, key).map(Some)
+    }
+}
+
 /// Runs `onecopy proxy`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     process::raise_open_files();
@@ -123,6 +151,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         process::pin(cpu)?;
     }
     anyhow::ensure!(args.threads > 0, "--threads 0 would serve nobody; 1 is the default");
+    let identity = args.identity()?;
+    let tls = identity.as_ref().map(tls::Identity::settings).transpose()?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let totals = Arc::new(Totals::default());
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
@@ -130,18 +161,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let address = listener.local_addr()?;
         let reports = totals.clone();
         tokio::task::spawn_local(process::at_usr1(move || eprintln!("stats {}", reports.json())));
+        if let Some(identity) = identity {
+            tokio::task::spawn_local(process::at_hup(move || match identity.reload() {
+                Ok(()) => eprintln!("onecopy proxy: read the certificate and its key again"),
+                Err(why) => eprintln!("onecopy proxy: goes on with the certificate that it has: {why:#}"),
+            }));
+        }
         let signal = tokio::task::spawn_local(process::asked_to_stop());
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
         let mut threads = Vec::new();
         for n in 1..args.threads {
             let listener = listener.try_clone()?;
-            let (args, totals, stopped) = (args.clone(), totals.clone(), stopped.clone());
-            let run =
-                move || process::block_on(serve(args, TcpListener::from_std, listener, totals, stopped));
+            let (args, tls) = (args.clone(), tls.clone());
+            let (totals, stopped) = (totals.clone(), stopped.clone());
+            let run = move || process::block_on(serve(args, tls, listener, totals, stopped));
             threads.push(std::thread::Builder::new().name(format!("proxy-{n}")).spawn(run)?);
         }
-        eprintln!("onecopy proxy: http://{address} in front of {}", args.backend);
-        let main = serve(args.clone(), TcpListener::from_std, listener, totals.clone(), stopped);
+        eprintln!("onecopy proxy: {scheme}://{address} in front of {}", args.backend);
+        let main = serve(args.clone(), tls, listener, totals.clone(), stopped);
         let main = tokio::task::spawn_local(main);
         let why = signal.await??;
         stop.send_replace(true);
@@ -174,12 +211,12 @@ fn listen(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 /// One thread: takes clients until asked to stop, then waits for those in flight. Returns how many were cut.
 async fn serve(
     args: Args,
-    register: fn(std::net::TcpListener) -> std::io::Result<TcpListener>,
+    tls: Option<Arc<ServerConfig>>,
     listener: std::net::TcpListener,
     totals: Arc<Totals>,
     mut stopped: watch::Receiver<bool>,
 ) -> anyhow::Result<usize> {
-    let listener = register(listener)?;
+    let listener = TcpListener::from_std(listener)?;
     let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend));
     let backend = Backend {
         address: args.backend,
@@ -193,6 +230,7 @@ async fn serve(
         pool: Pool::new(backend, args.backends.div_ceil(args.threads)),
         totals,
         direct,
+        tls,
         limits: Limits { line: args.max_line, head: args.max_head },
         patience: Patience { backend: args.backend_timeout, client: args.send_timeout },
         idle_timeout: args.idle_timeout,

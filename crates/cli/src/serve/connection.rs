@@ -52,7 +52,8 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         }
         let keep = request.keep && !daemon.desk.closing();
         let answer = reply(daemon, &request, keep);
-        wire.set_reader(request.text("onecopy-reader"));
+        let reader = request.text("onecopy-reader");
+        wire.set_reader(reader);
         let mut counters =
             Counters { requests: 1, refused: u64::from(answer.status >= 400), ..Default::default() };
         let before = hot.as_ref().filter(|_| answer.object_bytes() > 0).map(HotSet::before);
@@ -60,6 +61,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         if let (Some(hot), Some(before)) = (&hot, before) {
             hot.after(before, &mut counters);
         }
+        counters.told(reader, counters.body_bytes);
         counters.broken = u64::from(result.is_err());
         counters.upgraded = u64::from(std::mem::take(&mut first) && wire.upgraded());
         daemon.totals.add(counters);

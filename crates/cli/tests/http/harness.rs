@@ -51,6 +51,11 @@ impl Running {
         }
     }
 
+    /// Whether there is a line with `what` in it.
+    pub fn said(&self, what: &str) -> bool {
+        self.lines.lock().unwrap().iter().any(|line| line.contains(what))
+    }
+
     pub fn pid(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(&self.child)
     }
@@ -180,8 +185,8 @@ pub fn start_proxy(dir: &Path, flags: &str) -> (Running, SocketAddr) {
     let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--backend", &backend];
     args.extend(flags.split_whitespace());
     let proxy = Running::start(&args);
-    let line = proxy.line("onecopy proxy: http://");
-    let addr = line.split("http://").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let line = proxy.line("onecopy proxy: http");
+    let addr = line.split("://").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     (proxy, addr)
 }
 
@@ -199,9 +204,11 @@ pub fn noise(length: usize, mut seed: u64) -> Vec<u8> {
 }
 
 /// A client that says exactly what it is told to.
-pub struct Client {
-    pub tcp: TcpStream,
+pub struct Client<S = TcpStream> {
+    pub tcp: S,
     inbox: Vec<u8>,
+    /// The connection ended without the word that TLS has for it.
+    pub cut: bool,
 }
 
 #[derive(Debug)]
@@ -227,7 +234,13 @@ impl Client {
     pub fn connect(addr: SocketAddr) -> Client {
         let tcp = TcpStream::connect(addr).unwrap();
         tcp.set_read_timeout(Some(SOON)).unwrap();
-        Client { tcp, inbox: Vec::new() }
+        Client::over(tcp)
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    pub fn over(tcp: S) -> Client<S> {
+        Client { tcp, inbox: Vec::new(), cut: false }
     }
 
     pub fn send(&mut self, text: &str) {
@@ -244,6 +257,10 @@ impl Client {
         let got = match self.tcp.read(&mut buf) {
             Ok(got) => got,
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                self.cut = true;
+                0
+            }
             Err(error) => panic!("{error}"),
         };
         self.inbox.extend_from_slice(&buf[..got]);

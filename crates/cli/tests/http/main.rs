@@ -6,3 +6,4 @@ mod content;
 mod harness;
 mod hygiene;
 mod shutdown;
+mod tls;

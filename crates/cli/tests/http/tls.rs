@@ -1,0 +1,315 @@
+//! Clients that come over TLS: rustls' own in this process, curl where it is installed, and some that are none.
+
+use crate::harness::*;
+use rustix::process::Signal;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+/// A certificate for `localhost`, its key beside it, and what a client has to trust.
+struct Made {
+    dir: tempfile::TempDir,
+    root: CertificateDer<'static>,
+}
+
+impl Made {
+    fn new() -> Made {
+        let dir = tempfile::tempdir().unwrap();
+        let root = write(dir.path());
+        Made { dir, root }
+    }
+
+    fn flags(&self) -> String {
+        let dir = self.dir.path().display();
+        format!("--tls-cert {dir}/cert.pem --tls-key {dir}/key.pem")
+    }
+}
+
+fn write(dir: &Path) -> CertificateDer<'static> {
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    std::fs::write(dir.join("cert.pem"), made.cert.pem()).unwrap();
+    std::fs::write(dir.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    made.cert.der().clone()
+}
+
+type Secure = Client<StreamOwned<ClientConnection, TcpStream>>;
+
+fn settings(root: &CertificateDer<'static>, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone()).unwrap();
+    ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth()
+}
+
+fn connect(addr: SocketAddr, config: ClientConfig) -> Secure {
+    let tcp = TcpStream::connect(addr).unwrap();
+    tcp.set_read_timeout(Some(SOON)).unwrap();
+    let tls = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    Client::over(StreamOwned::new(tls, tcp))
+}
+
+fn client(pair: &Pair, made: &Made) -> Secure {
+    connect(pair.addr, settings(&made.root, rustls::ALL_VERSIONS))
+}
+
+fn pair(daemon: &str, proxy: &str) -> (Pair, Made) {
+    let made = Made::new();
+    (Pair::start(daemon, &format!("{proxy} {}", made.flags())), made)
+}
+
+/// The ways that TLS leaves open.
+const OPEN: [(&str, &str); 4] = [
+    ("", ""),
+    ("--cache 64M --policy nt", "--threads 2"),
+    ("--transport kernel", "--transport kernel"),
+    ("--transport kernel", ""),
+];
+
+#[test]
+fn bodies_ranges_and_kept_connections() {
+    for (daemon, proxy) in OPEN {
+        let (pair, made) = pair(daemon, proxy);
+        let mut client = client(&pair, &made);
+        for length in [0, 1, 4095, 16 << 10, (16 << 10) + 1, 65_537, 3_000_001] {
+            let name = format!("f{length}");
+            let content = pair.file(&name, length);
+            let answer = client.get(&format!("/{name}"));
+            assert_eq!((answer.status, answer.short), (200, false), "{daemon} | {proxy} | {length}");
+            assert!(answer.body == content, "{daemon} | {proxy} | {length}");
+        }
+        let content = pair.file("ranged", 1_000_000);
+        client.send("GET /ranged HTTP/1.1\r\nHost: x\r\nRange: bytes=70000-699999\r\n\r\n");
+        let answer = client.response("GET");
+        assert_eq!(answer.status, 206);
+        assert!(answer.body == content[70_000..700_000]);
+        client.send("HEAD /ranged HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.response("HEAD").field("Content-Length"), Some("1000000"));
+        assert_eq!(client.get("/none").status, 404);
+        // Asked all at once, answered in order.
+        let ask = "GET /f65537 HTTP/1.1\r\nHost: x\r\n\r\nGET /f1 HTTP/1.1\r\nHost: x\r\n\r\n";
+        client.send(&ask.repeat(10));
+        for length in [65_537, 1].repeat(10) {
+            assert_eq!(client.response("GET").body.len(), length, "{daemon} | {proxy}");
+        }
+        client.send("GET /f1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        assert_eq!(client.response("GET").body.len(), 1);
+        assert!(client.ended() && !client.cut, "an end of our own is said aloud");
+    }
+}
+
+#[test]
+fn both_versions_and_only_http_1() {
+    let (pair, made) = pair("", "");
+    pair.file("a", 5);
+    for version in rustls::ALL_VERSIONS {
+        let mut config = settings(&made.root, &[version]);
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let mut client = connect(pair.addr, config);
+        assert_eq!(client.get("/a").body.len(), 5);
+        assert_eq!(client.tcp.conn.protocol_version(), Some(version.version));
+        assert_eq!(client.tcp.conn.alpn_protocol(), Some(&b"http/1.1"[..]));
+    }
+    let mut config = settings(&made.root, rustls::ALL_VERSIONS);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let mut client = connect(pair.addr, config);
+    let refused = client.tcp.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap_err();
+    assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
+}
+
+/// The daemon hears that a CPU reads what is encrypted, and nobody what is spliced; both sides count their copies.
+#[test]
+fn the_sender_is_told_who_reads() {
+    let counted = |proxy: &str, secure: bool| {
+        let made = Made::new();
+        let flags = if secure { made.flags() } else { String::new() };
+        let pair = Pair::start("--cache 64M", &format!("{proxy} {flags}"));
+        pair.file("a", 1_000_000);
+        if secure {
+            assert_eq!(client(&pair, &made).get("/a").body.len(), 1_000_000);
+        } else {
+            assert_eq!(pair.get("/a", "").body.len(), 1_000_000);
+        }
+        pair.proxy.signal(Signal::USR1);
+        let line = pair.proxy.line("stats ");
+        let stats: serde_json::Value = serde_json::from_str(&line["stats ".len()..]).unwrap();
+        let of = |name: &str| stats[name].as_u64().unwrap();
+        let daemon = (pair.daemon_counter("reader_cpu"), pair.daemon_counter("reader_none"));
+        assert_eq!(daemon, (of("reader_cpu"), of("reader_none")));
+        assert_eq!(of("tls_handshakes"), u64::from(secure));
+        (daemon, of("user_copied"), of("kernel_copied"))
+    };
+    const ALL: u64 = 1_000_000;
+    // Out of the ring, and into the record that is encrypted in place.
+    assert_eq!(counted("", true), ((ALL, 0), 2 * ALL, ALL));
+    assert_eq!(counted("", false), ((ALL, 0), 0, ALL));
+    let (told, user, _) = counted("--transport kernel --forward splice", false);
+    assert_eq!((told, user), ((0, ALL), 0));
+}
+
+#[test]
+fn a_body_cut_by_a_killed_backend_is_an_error() {
+    for (daemon, proxy) in OPEN {
+        let (mut pair, made) = pair(daemon, proxy);
+        std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
+        let mut client = client(&pair, &made);
+        client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.head().0, 200);
+        client.tcp.read_exact(&mut [0; 100_000]).unwrap();
+        pair.daemon.signal(Signal::KILL);
+        pair.daemon.end();
+        assert!(client.rest().len() < 256 << 20, "{daemon} | {proxy}");
+        assert!(client.cut, "{daemon} | {proxy}: ended as if it were whole");
+    }
+}
+
+#[test]
+fn slow_and_vanishing_clients() {
+    let (pair, made) = pair("", "--head-timeout 300ms --send-timeout 300ms");
+    pair.file("a", 5);
+    std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
+    let mut silent = pair.client();
+    assert!(silent.ended(), "a handshake that does not begin");
+    let mut half = pair.client();
+    half.tcp.write_all(&[22, 3, 1, 1]).unwrap();
+    assert!(half.ended(), "a handshake that does not go on");
+    // A record that is drip-fed, and a request that is: neither holds its place for ever.
+    let mut slow = client(&pair, &made);
+    slow.send("GET /a HTTP/1.1\r\nHost:");
+    assert_eq!(slow.response("GET").status, 408);
+    assert!(slow.ended() && !slow.cut);
+    // Takes nothing: given up, and the daemon is told.
+    let mut stuck = client(&pair, &made);
+    stuck.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(stuck.head().0, 200);
+    until("the body is broken off", || pair.daemon_counter("broken") == 1);
+    let before = pair.proxy.descriptors();
+    for _ in 0..10 {
+        let mut client = client(&pair, &made);
+        client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+        client.head();
+        drop(client);
+        pair.client().tcp.write_all(&[22, 3, 1]).unwrap();
+    }
+    until("the bodies are broken off", || pair.daemon_counter("broken") == 11);
+    until("the descriptors are back", || pair.proxy.descriptors() <= before + 4);
+    assert_eq!(client(&pair, &made).get("/a").status, 200);
+}
+
+#[test]
+fn what_is_no_handshake() {
+    let (pair, made) = pair("", "");
+    pair.file("a", 5);
+    let text = pair.raw(b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(status_of(&text), 400, "{text}");
+    assert!(text.contains("https://"), "{text}");
+    for noise in [&b"\0\0\0\0"[..], &[22, 3, 1, 0, 5, 1, 2, 3, 4, 5], &[0x80, 46, 1], &[255; 3000]] {
+        let mut client = pair.client();
+        client.tcp.write_all(noise).unwrap();
+        client.tcp.shutdown(std::net::Shutdown::Write).unwrap();
+        // An alert may come, nothing else.
+        assert!(client.rest().len() < 10);
+    }
+    // A client that does not trust the certificate leaves.
+    let stranger = Made::new();
+    let mut client = connect(pair.addr, settings(&stranger.root, rustls::ALL_VERSIONS));
+    assert!(client.tcp.write_all(b"GET /a HTTP/1.1\r\n\r\n").is_err());
+    drop(client);
+    // Noise in the middle of a session ends it.
+    let mut spoilt = crate::tls::client(&pair, &made);
+    assert_eq!(spoilt.get("/a").status, 200);
+    spoilt.tcp.sock.write_all(&[23, 3, 3, 0, 32]).unwrap();
+    spoilt.tcp.sock.write_all(&[7; 32]).unwrap();
+    let error = spoilt.tcp.read(&mut [0; 10]).unwrap_err();
+    assert!(error.to_string().contains("BadRecordMac"), "{error}");
+    assert_eq!(crate::tls::client(&pair, &made).get("/a").status, 200);
+    until("each is counted as what it was", || {
+        pair.proxy.signal(Signal::USR1);
+        pair.proxy.said("\"tls_handshakes\":2,\"tls_failures\":6")
+    });
+}
+
+#[test]
+fn a_new_certificate_at_sighup() {
+    let (pair, made) = pair("", "");
+    pair.file("a", 5);
+    let mut old = client(&pair, &made);
+    assert_eq!(old.get("/a").status, 200);
+    std::fs::write(made.dir.path().join("cert.pem"), "nothing").unwrap();
+    pair.proxy.signal(Signal::HUP);
+    pair.proxy.line("goes on with the certificate that it has: --tls-cert");
+    assert_eq!(client(&pair, &made).get("/a").status, 200);
+    let root = write(made.dir.path());
+    pair.proxy.signal(Signal::HUP);
+    pair.proxy.line("read the certificate and its key again");
+    assert_eq!(old.get("/a").status, 200);
+    let mut new = connect(pair.addr, settings(&root, rustls::ALL_VERSIONS));
+    assert_eq!(new.get("/a").status, 200);
+    let mut outdated = client(&pair, &made);
+    assert!(outdated.tcp.write_all(b"GET /a HTTP/1.1\r\n\r\n").is_err());
+}
+
+#[test]
+fn a_shutdown_says_goodbye() {
+    let (mut pair, made) = pair("", "");
+    pair.file("a", 5);
+    let mut idle = client(&pair, &made);
+    assert_eq!(idle.get("/a").status, 200);
+    pair.proxy.signal(Signal::TERM);
+    assert!(idle.ended() && !idle.cut);
+    assert_eq!(pair.proxy.end(), Some(0));
+}
+
+#[test]
+fn flags_that_cannot_be() {
+    let made = Made::new();
+    let dir = made.dir.path().display().to_string();
+    let refused = |flags: &str, why: &str| {
+        let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--backend", "unix:@none"];
+        args.extend(flags.split_whitespace());
+        let mut proxy = Running::start(&args);
+        proxy.line(why);
+        assert!(matches!(proxy.end(), Some(1 | 2)));
+    };
+    refused(&format!("{} --direct", made.flags()), "only this proxy's encrypted records");
+    refused(&format!("{} --transport kernel --forward splice", made.flags()), "TLS has to read them");
+    refused(&format!("--tls-cert {dir}/cert.pem"), "--tls-key");
+    refused(&format!("--tls-cert {dir}/none.pem --tls-key {dir}/key.pem"), "none.pem: No such file");
+    refused(&format!("--tls-cert {dir}/key.pem --tls-key {dir}/key.pem"), "has no certificate in it");
+}
+
+#[test]
+fn curl_agrees() {
+    let Ok(output) = Command::new("curl").arg("--version").output() else {
+        eprintln!("skipped: curl is not installed");
+        return;
+    };
+    if !String::from_utf8_lossy(&output.stdout).contains("https") {
+        eprintln!("skipped: this curl has no TLS");
+        return;
+    }
+    let (pair, made) = pair("", "");
+    let content = pair.file("a", 1_000_000);
+    let curl = |flags: &[&str]| {
+        Command::new("curl")
+            .args(["--silent", "--max-time", "20", "--noproxy", "*", "--cacert"])
+            .arg(made.dir.path().join("cert.pem"))
+            .args(["--resolve", &format!("localhost:{}:127.0.0.1", pair.addr.port())])
+            .args(flags)
+            .args(["--http1.1", &format!("https://localhost:{}/a", pair.addr.port())])
+            .output()
+            .unwrap()
+    };
+    for flags in [&[][..], &["--tls-max", "1.2"], &["--tlsv1.3"]] {
+        let output = curl(flags);
+        assert!(output.status.success() && output.stdout == content, "{flags:?}: {output:?}");
+    }
+    assert!(curl(&["--range", "5-9"]).stdout == content[5..10]);
+}

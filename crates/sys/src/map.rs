@@ -8,12 +8,14 @@ use std::ptr::NonNull;
 
 /// A shared mapping of a sealed memfd. Unmapped when dropped.
 ///
-/// Invariant: `base..base + len` is mapped readable and writable for as long as the value lives, and the file
-/// behind it can neither shrink nor be of a kind that faults (see [`crate::memfd::verify`]).
+/// Invariant: `base..base + len` is mapped readable, and writable unless it was asked not to be, for as long as the
+/// value lives, and the file behind it can neither shrink nor be of a kind that faults (see
+/// [`crate::memfd::verify`]).
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    writable: bool,
 }
 
 // SAFETY: a mapping is a range of addresses; it is the accessors that say what may race.
@@ -29,18 +31,26 @@ impl Mapping {
     ///
     /// What mmap(2) says: ENOMEM at vm.max_map_count or out of address space.
     pub fn new(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
+        Mapping::with(fd, len, true)
+    }
+
+    /// Maps the first `len` bytes of `fd` for reading: all that F_SEAL_FUTURE_WRITE leaves to others than the owner.
+    /// Views of it are not writable ([`Span::is_writable`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mapping::new`].
+    pub fn read_only(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
+        Mapping::with(fd, len, false)
+    }
+
+    fn with(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Mapping> {
+        let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.
         let base = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd,
-                0,
-            )?
+            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | write, MapFlags::SHARED, fd, 0)?
         };
-        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len })
+        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable })
     }
 
     /// The first byte. Valid for `len()` bytes while `self` lives.
@@ -69,7 +79,8 @@ impl Mapping {
     pub fn span(&self, offset: usize, len: usize) -> Span<'_> {
         assert!(offset <= self.len && len <= self.len - offset, "span outside of the mapping");
         // SAFETY: just checked to be inside the mapping.
-        Span { ptr: unsafe { self.base.as_ptr().add(offset) }, len, life: PhantomData }
+        let ptr = unsafe { self.base.as_ptr().add(offset) };
+        Span { ptr, len, writable: self.writable, life: PhantomData }
     }
 }
 
@@ -83,11 +94,12 @@ impl Drop for Mapping {
 
 /// A view of bytes that another process may be writing: an address and a length, never a `&[u8]`.
 ///
-/// Invariant: `ptr..ptr + len` stays mapped readable and writable for `'a`.
+/// Invariant: `ptr..ptr + len` stays mapped readable for `'a`, and where `writable`, may be written all that time.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
     ptr: *mut u8,
     len: usize,
+    writable: bool,
     life: PhantomData<&'a u8>,
 }
 
@@ -98,14 +110,28 @@ unsafe impl Sync for Span<'_> {}
 
 impl<'a> Span<'a> {
     /// A view of nothing.
-    pub const EMPTY: Span<'static> = Span { ptr: NonNull::dangling().as_ptr(), len: 0, life: PhantomData };
+    pub const EMPTY: Span<'static> =
+        Span { ptr: NonNull::dangling().as_ptr(), len: 0, writable: true, life: PhantomData };
 
     /// A view of ordinary memory, so that buffers of either kind take one path.
     pub fn of(bytes: &'a mut [u8]) -> Span<'a> {
-        Span { ptr: bytes.as_mut_ptr(), len: bytes.len(), life: PhantomData }
+        Span { ptr: bytes.as_mut_ptr(), len: bytes.len(), writable: true, life: PhantomData }
     }
 
-    /// The address.
+    /// A view of ordinary memory that others may be reading: it can be sent and copied from, never written.
+    #[inline]
+    pub fn of_shared(bytes: &'a [u8]) -> Span<'a> {
+        Span { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), writable: false, life: PhantomData }
+    }
+
+    /// Whether the bytes may be written through this view. Whoever writes asks: safe functions that take a view to
+    /// write to refuse one that is not ([`crate::spans::pread`]: EFAULT).
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The address. To be written to only where [`Span::is_writable`].
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr
@@ -127,7 +153,8 @@ impl<'a> Span<'a> {
     pub fn slice(&self, from: usize, max: usize) -> Span<'a> {
         let from = from.min(self.len);
         // SAFETY: `from` is inside the view or one past it.
-        Span { ptr: unsafe { self.ptr.add(from) }, len: max.min(self.len - from), life: PhantomData }
+        let ptr = unsafe { self.ptr.add(from) };
+        Span { ptr, len: max.min(self.len - from), writable: self.writable, life: PhantomData }
     }
 }
 

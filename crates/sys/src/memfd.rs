@@ -1,5 +1,6 @@
 //! Sealed memfds: the only kind of memory that two ends ever share.
 
+use crate::map::Mapping;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::{self, Errno};
@@ -20,6 +21,26 @@ pub const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).u
 /// What memfd_create(2), ftruncate(2) and fcntl(2) say; EPERM where a security filter forbids memfds, EFBIG where
 /// RLIMIT_FSIZE does.
 pub fn create(name: &str, size: usize) -> io::Result<OwnedFd> {
+    let fd = unsealed(name, size)?;
+    rustix::fs::fcntl_add_seals(&fd, REQUIRED_SEALS)?;
+    Ok(fd)
+}
+
+/// Makes a memfd as [`create`] does, maps it, and then seals F_SEAL_FUTURE_WRITE too (fcntl(2)): this mapping is the
+/// only one that will ever be written through, and nobody can write(2) to the file. Whoever gets the descriptor
+/// can only read ([`Mapping::read_only`]); reopening it through /proc does not help him.
+///
+/// # Errors
+///
+/// As [`create`] and [`Mapping::new`]; EINVAL before Linux 5.1, which has no such seal.
+pub fn create_owned(name: &str, size: usize) -> io::Result<(OwnedFd, Mapping)> {
+    let fd = unsealed(name, size)?;
+    let mapping = Mapping::new(&fd, size)?;
+    rustix::fs::fcntl_add_seals(&fd, REQUIRED_SEALS | SealFlags::FUTURE_WRITE)?;
+    Ok((fd, mapping))
+}
+
+fn unsealed(name: &str, size: usize) -> io::Result<OwnedFd> {
     // ftruncate beyond this limit raises SIGXFSZ, which ends the process before it could fall back.
     if rustix::process::getrlimit(rustix::process::Resource::Fsize)
         .current
@@ -34,7 +55,6 @@ pub fn create(name: &str, size: usize) -> io::Result<OwnedFd> {
         other => other?,
     };
     rustix::fs::ftruncate(&fd, size as u64)?;
-    rustix::fs::fcntl_add_seals(&fd, REQUIRED_SEALS)?;
     Ok(fd)
 }
 
@@ -99,6 +119,7 @@ pub fn verify(fd: impl AsFd, expected: usize) -> Result<(), Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::map::Span;
 
     #[test]
     fn a_created_memfd_verifies_and_keeps_its_size() {
@@ -106,6 +127,26 @@ mod tests {
         verify(&fd, 8192).unwrap();
         assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(&fd, 16384), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn an_owned_memfd_is_read_by_others_and_written_by_its_owner_alone() {
+        let (fd, owner) = create_owned("onecopy-test", 8192).unwrap();
+        verify(&fd, 8192).unwrap();
+        assert_eq!(Mapping::new(&fd, 8192).unwrap_err(), Errno::PERM);
+        assert_eq!(rustix::io::pwrite(&fd, b"x", 0), Err(Errno::PERM));
+        let again = std::fs::OpenOptions::new();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+        let reopened = again.clone().read(true).write(true).open(path).unwrap();
+        assert_eq!(Mapping::new(&reopened, 8192).unwrap_err(), Errno::PERM);
+        let reader = Mapping::read_only(&fd, 8192).unwrap();
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let read = |map: &Mapping| crate::spans::pread(&file, &[map.span(0, 4), Span::EMPTY], 0);
+        assert_eq!(read(&reader), Err(Errno::FAULT));
+        assert_eq!(read(&owner), Ok(4));
+        // SAFETY: both are mapped, and nobody writes now.
+        let seen = unsafe { std::slice::from_raw_parts(reader.base().as_ptr(), 4) };
+        assert_eq!(seen, b"\x7fELF");
     }
 
     #[test]

@@ -21,11 +21,14 @@ fn last_errno() -> Errno {
 ///
 /// # Errors
 ///
-/// What preadv(2) says; ESPIPE when `fd` cannot seek.
+/// What preadv(2) says; ESPIPE when `fd` cannot seek; EFAULT when a view is not writable.
 pub fn pread(fd: impl AsFd, spans: &Spans<'_>, offset: u64) -> io::Result<usize> {
+    if spans.iter().any(|span| !span.is_writable()) {
+        return Err(Errno::FAULT);
+    }
     let iov = iovecs(spans);
     let offset = libc::off_t::try_from(offset).map_err(|_| Errno::OVERFLOW)?;
-    // SAFETY: the views are valid for writes for their lifetime, which outlasts the call.
+    // SAFETY: the views are writable, as just checked, and valid for their lifetime, which outlasts the call.
     check(unsafe { libc::preadv(fd.as_fd().as_raw_fd(), iov.as_ptr(), 2, offset) })
 }
 

@@ -1,0 +1,205 @@
+//! Pages: references that own.
+
+use crate::desc::Desc;
+use crate::memory::Memory;
+use crate::netmem::{DEVICE, DeviceId, Netmem};
+use crate::shared::{self, Shared};
+use onecopy_sync::atomic::Ordering;
+use onecopy_sys::map::Span;
+use std::fmt;
+use std::ptr::NonNull;
+
+/// The address of a descriptor, with bit 0 set for device memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Tagged(NonNull<Desc>);
+
+impl Tagged {
+    #[inline]
+    pub fn new(desc: NonNull<Desc>, device: bool) -> Tagged {
+        Tagged(desc.map_addr(|address| address | (usize::from(device) * DEVICE)))
+    }
+
+    /// The descriptor. Descriptors lie on even addresses, so an untagged address is never null.
+    #[inline]
+    pub fn desc(self) -> NonNull<Desc> {
+        let desc = self.0.as_ptr().map_addr(|address| address & !DEVICE);
+        // SAFETY: `new` set at most bit 0 of an aligned, non-null address.
+        unsafe { NonNull::new_unchecked(desc) }
+    }
+
+    #[inline]
+    pub fn netmem(self) -> Netmem {
+        Netmem::new(self.0.addr())
+    }
+}
+
+/// One owned reference to a page, 8 bytes; so is `Option<Page>`. A clone is another reference to the same memory. The
+/// last one that is dropped, on whatever thread, gives the page back to its pool.
+pub struct Page(Tagged);
+
+// SAFETY: a reference is counted by atomics, and the last one returns the page through the ring, which is made for any
+// thread, or into the cache on the thread that owns it alone (`shared::put`). The bytes are read through `&Page`, and
+// written only through `&mut Page` while that is the only reference.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// Takes over one reference.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns a reference, which is now the value's.
+    #[inline]
+    pub(crate) unsafe fn from_tagged(page: Tagged) -> Page {
+        Page(page)
+    }
+
+    /// Gives the reference away: it is then the caller's to count.
+    #[inline]
+    pub(crate) fn into_tagged(self) -> Tagged {
+        std::mem::ManuallyDrop::new(self).0
+    }
+
+    #[inline]
+    pub(crate) fn desc(&self) -> &Desc {
+        // SAFETY: our reference keeps the page out of the provider's hands, and so the descriptor valid.
+        unsafe { self.0.desc().as_ref() }
+    }
+
+    #[inline]
+    pub(crate) fn shared(&self) -> &Shared {
+        // SAFETY: our reference keeps the pool's memory alive.
+        unsafe { self.desc().shared.as_ref() }
+    }
+
+    /// The same reference as a plain word, which owns nothing.
+    #[inline]
+    pub fn netmem(&self) -> Netmem {
+        self.0.netmem()
+    }
+
+    /// Bytes in the page.
+    #[allow(clippy::len_without_is_empty, reason = "no page is empty")]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.desc().len as usize
+    }
+
+    /// The page's number in its pool's area: it lies `index * len` bytes from the area's beginning.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.desc().index
+    }
+
+    /// Its pool. No two pools of a process have the same number.
+    pub fn pool_id(&self) -> u64 {
+        self.shared().id
+    }
+
+    /// Whether the CPU can read it: all memory but a device's.
+    #[inline]
+    pub fn is_readable(&self) -> bool {
+        !self.netmem().is_device()
+    }
+
+    /// The device that it lies on.
+    pub fn device(&self) -> Option<DeviceId> {
+        self.shared().area.device_id()
+    }
+
+    /// Whether this is the only reference, and nobody outside of the pool holds the page either.
+    #[inline]
+    pub fn is_unique(&self) -> bool {
+        // Acquire pairs with the AcqRel subtraction in `Desc::give_up`: what other references were used for is over.
+        self.desc().refs.load(Ordering::Acquire) == crate::desc::REF
+    }
+
+    /// Whether the two are references to one page.
+    #[inline]
+    pub fn is_same(&self, other: &Page) -> bool {
+        self.0 == other.0
+    }
+
+    /// The bytes, where they are this process' own: never a peer's, who may be writing them, never a device's.
+    /// Whatever was in a page that is handed out again is still there.
+    #[inline]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        let desc = self.desc();
+        // SAFETY:
+        // - `base` is not null only for host memory, whose contract (`HostMemory::from_raw`) is that `len` bytes from
+        //   there are initialised and written by nobody but through pages;
+        // - pages of one pool do not overlap (`Area`);
+        // - another reference can be written through only while it is the only one, and there is this one.
+        (!desc.base.is_null())
+            .then(|| unsafe { std::slice::from_raw_parts(desc.base.cast_const(), desc.len as usize) })
+    }
+
+    /// The bytes to be written: host memory, and only while this is the only reference.
+    #[inline]
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        let unique = self.is_unique();
+        let desc = self.desc();
+        // SAFETY: as in `bytes`; and as this is the only reference, borrowed mutably for as long as the slice is, no
+        // other slice of the bytes is there and none comes.
+        (unique && !desc.base.is_null())
+            .then(|| unsafe { std::slice::from_raw_parts_mut(desc.base, desc.len as usize) })
+    }
+
+    /// A view of `len` bytes from `offset`, for the kernel to read and for copies: host memory and a peer's. One of
+    /// host memory is not writable; [`Page::bytes_mut`] and [`Span::of`] make one that is. None where the range is
+    /// not inside of the page, and for device memory.
+    #[inline]
+    pub fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
+        if offset > self.len() || len > self.len() - offset {
+            return None;
+        }
+        if let Some(bytes) = self.bytes() {
+            return Some(Span::of_shared(&bytes[offset..offset + len]));
+        }
+        match &self.shared().area.0 {
+            Memory::Peer { mapping, offset: start, .. } => {
+                Some(mapping.span(start + self.index() as usize * self.len() + offset, len))
+            }
+            _ => None,
+        }
+    }
+
+    /// Gives the reference out as a plain word, to be taken back once by [`PagePool::take_back`] or
+    /// [`Monitor::take_back`]: a token for somebody who cannot keep a `Page`. If it never is, the page stays away.
+    ///
+    /// [`PagePool::take_back`]: crate::PagePool::take_back
+    /// [`Monitor::take_back`]: crate::Monitor::take_back
+    pub fn into_netmem(self) -> Netmem {
+        // Release pairs with the Acquire exchange in `Shared::take_back`, which gives the reference to another thread.
+        self.desc().tokens.fetch_add(1, Ordering::Release);
+        self.into_tagged().netmem()
+    }
+}
+
+impl Clone for Page {
+    #[inline]
+    fn clone(&self) -> Page {
+        self.desc().take();
+        Page(self.0)
+    }
+}
+
+impl Drop for Page {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the value owned one reference.
+        unsafe { shared::put(self.0) }
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match (self.device(), self.bytes()) {
+            (Some(device), _) => device.to_string(),
+            (None, Some(_)) => "host".to_owned(),
+            (None, None) => "peer".to_owned(),
+        };
+        write!(f, "Page({} of pool {}, {} bytes, {kind})", self.index(), self.pool_id(), self.len())
+    }
+}

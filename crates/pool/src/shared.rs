@@ -1,0 +1,386 @@
+//! What a pool's handle and its pages hold together, and the way of a page home.
+
+use crate::cache::{Cache, bump};
+use crate::config::PoolConfig;
+use crate::desc::{Desc, REF};
+use crate::error::{Lie, OpenError, ReturnError};
+use crate::memory::Area;
+use crate::netmem::Netmem;
+use crate::page::{Page, Tagged};
+use crate::provider::{MemoryProvider, Need};
+use crate::ring::{Push, Ring};
+use crate::stats::{AllocStats, RecycleStats, Stats, TroubleStats};
+use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// In [`Shared::life`]: a handle. Below it: pages that the provider has given.
+const HANDLE: u64 = 1 << 32;
+
+/// In [`Shared::owner`]: no thread's drops go into the cache.
+const UNBOUND: u64 = u64::MAX;
+
+/// Numbers of pools, beginning with 1.
+fn next_id() -> u64 {
+    static LAST: Mutex<u64> = Mutex::new(0);
+    count_up(&LAST)
+}
+
+/// A static cannot hold one of loom's atomics, and nothing is ordered by these numbers.
+fn count_up(last: &Mutex<u64>) -> u64 {
+    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    *last += 1;
+    *last
+}
+
+/// The pool's memory. It is made by the handle, and goes when there is neither a handle nor a page out of the
+/// provider's hands: `life` counts both.
+pub(crate) struct Shared {
+    pub cache: Cache,
+    pub ring: Ring,
+    /// Which thread's drops may go straight into the cache: its number, else [`UNBOUND`]. Only the bound thread itself
+    /// ever writes its number here or takes it away, so whoever reads its own number is the owner.
+    owner: AtomicU64,
+    life: AtomicU64,
+    pub id: u64,
+    pub limit: u32,
+    pub area: Area,
+    pub provider: Arc<dyn MemoryProvider>,
+    /// `limit` descriptors, from Box::into_raw: pages point at them while the box would move.
+    descs: NonNull<Desc>,
+    pub order: u8,
+    pub trouble: Trouble,
+    pub counts: Counts,
+}
+
+// SAFETY: all that is not atomic or immutable is the cache, whose methods only the owner calls (see `owner`, and
+// `PagePool`, which is not Sync). Area and provider are Send and Sync; descriptors are immutable but for atomics.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+/// What seldom happens: counted by whoever meets it.
+#[derive(Default)]
+pub(crate) struct Trouble {
+    pub ring_full: AtomicU64,
+    pub released_refcnt: AtomicU64,
+    pub refused: AtomicU64,
+}
+
+/// What the owner counts outside of the fast way.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub slow: AtomicU64,
+    pub empty: AtomicU64,
+    pub refill: AtomicU64,
+    pub waive: AtomicU64,
+    pub cache_full: AtomicU64,
+    pub exhausted: AtomicU64,
+    pub provider_failed: AtomicU64,
+    pub provider_lied: AtomicU64,
+}
+
+impl Shared {
+    /// With one handle, which is the caller's.
+    pub fn open(
+        config: &PoolConfig,
+        provider: Arc<dyn MemoryProvider>,
+    ) -> Result<NonNull<Shared>, OpenError> {
+        config.check()?;
+        let id = next_id();
+        let page_len = config.page_len();
+        let need = Need { pool_id: id, page_len, pages: config.limit };
+        let area = provider.init(&need).map_err(OpenError::Provider)?;
+        let limit = match area.pages(page_len, config.limit) {
+            Ok(pages) => pages,
+            Err(error) => {
+                provider.destroy();
+                return Err(OpenError::Area(error));
+            }
+        };
+        let base = area.host_base();
+        let shared = NonNull::from(Box::leak(Box::new(Shared {
+            cache: Cache::new(),
+            ring: Ring::new(config.ring),
+            owner: AtomicU64::new(UNBOUND),
+            life: AtomicU64::new(HANDLE),
+            id,
+            limit,
+            area,
+            provider,
+            descs: NonNull::dangling(),
+            order: config.order,
+            trouble: Trouble::default(),
+            counts: Counts::default(),
+        })));
+        let desc = |index: u32| Desc {
+            refs: AtomicU64::new(0),
+            shared,
+            // Null stays null: a page of other memory has no address.
+            base: if base.is_null() { base } else { base.wrapping_add(index as usize * page_len as usize) },
+            len: page_len,
+            index,
+            tokens: AtomicU32::new(0),
+        };
+        let descs: Box<[Desc]> = (0..limit).map(desc).collect();
+        // SAFETY: nobody else knows of `shared` yet; a box is never null.
+        unsafe {
+            (*shared.as_ptr()).descs = NonNull::new_unchecked(Box::into_raw(descs).cast::<Desc>());
+        }
+        Ok(shared)
+    }
+
+    /// The reference to page `index`, which is less than `limit`.
+    #[inline]
+    pub fn tagged(&self, index: u32) -> Tagged {
+        debug_assert!(index < self.limit);
+        // SAFETY: `descs` has `limit` entries, and no other number gets here: `claim` and `take_back` check.
+        let desc = unsafe { self.descs.add(index as usize) };
+        Tagged::new(desc, self.area.device_id().is_some())
+    }
+
+    /// Makes page `index` the pool's, with one reference; it is not counted in `life` yet.
+    pub fn claim(&self, index: u32) -> Result<(), Lie> {
+        if index >= self.limit {
+            return Err(Lie::Foreign { index, pages: self.limit });
+        }
+        // SAFETY: descriptors live as long as `self`.
+        let refs = unsafe { &self.tagged(index).desc().as_ref().refs };
+        // Acquire pairs with the Release store in `release`: its last user is done with it.
+        refs.compare_exchange(0, REF, Ordering::Acquire, Ordering::Relaxed)
+            .map(drop)
+            .map_err(|_| Lie::Duplicate { index })
+    }
+
+    /// Counts pages that the provider has given.
+    pub fn count(&self, pages: u32) {
+        // Relaxed: the caller holds a handle, so nobody frees anything because of what was there before.
+        self.life.fetch_add(u64::from(pages), Ordering::Relaxed);
+    }
+
+    /// Pages that the provider has given and not got back.
+    pub fn in_flight(&self) -> u32 {
+        self.life.load(Ordering::Relaxed) as u32
+    }
+
+    /// Counts another handle.
+    pub fn add_handle(&self) {
+        // Relaxed: as in `count`.
+        self.life.fetch_add(HANDLE, Ordering::Relaxed);
+    }
+
+    /// Gives up a handle; the last of all frees the pool.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns a handle, and uses it no more.
+    pub unsafe fn drop_handle(shared: NonNull<Shared>) {
+        // SAFETY: as the caller says.
+        unsafe { Shared::leave(shared, HANDLE) }
+    }
+
+    /// # Safety
+    ///
+    /// The caller owns what `share` counts, and uses the pool no more.
+    unsafe fn leave(shared: NonNull<Shared>, share: u64) {
+        // SAFETY: the caller's share keeps the pool alive up to the subtraction, and whoever takes the last one is
+        // alone with it.
+        unsafe {
+            // AcqRel: our use of the pool comes before its end, and everybody else's before ours if we are the last.
+            if (*shared.as_ptr()).life.fetch_sub(share, Ordering::AcqRel) == share {
+                Shared::destroy(shared);
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Nobody else uses the pool, and nobody will.
+    #[cold]
+    unsafe fn destroy(shared: NonNull<Shared>) {
+        // SAFETY: `open` made both boxes, and nobody uses them any more.
+        unsafe {
+            let shared = Box::from_raw(shared.as_ptr());
+            let descs = std::ptr::slice_from_raw_parts_mut(shared.descs.as_ptr(), shared.limit as usize);
+            drop(Box::from_raw(descs));
+            shared.provider.destroy();
+        }
+    }
+
+    /// Gives a page back to the provider.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the only reference, which is gone.
+    #[cold]
+    pub unsafe fn release(page: Tagged) {
+        let desc = page.desc();
+        // SAFETY: the page keeps pool and descriptor alive until `leave`.
+        unsafe {
+            let shared = (*desc.as_ptr()).shared;
+            let index = (*desc.as_ptr()).index;
+            // Release pairs with the Acquire exchange in `claim`.
+            (*desc.as_ptr()).refs.store(0, Ordering::Release);
+            (*shared.as_ptr()).provider.release_netmem(index);
+            Shared::leave(shared, 1);
+        }
+    }
+
+    /// Checks a plain reference that claims to be one of ours, and makes a page of it.
+    pub fn take_back(&self, netmem: Netmem) -> Result<Page, ReturnError> {
+        let refuse = |error| {
+            self.trouble.refused.fetch_add(1, Ordering::Relaxed);
+            Err(error)
+        };
+        let from = netmem.to_word().get().wrapping_sub(self.descs.addr().get());
+        let index = from / size_of::<Desc>();
+        if index >= self.limit as usize || self.tagged(index as u32).netmem() != netmem {
+            return refuse(ReturnError::Foreign(netmem));
+        }
+        let page = self.tagged(index as u32);
+        // SAFETY: descriptors live as long as `self`.
+        let tokens = unsafe { &page.desc().as_ref().tokens };
+        let mut out = tokens.load(Ordering::Relaxed);
+        while out > 0 {
+            // Acquire pairs with the Release addition in `Page::into_netmem`.
+            match tokens.compare_exchange(out, out - 1, Ordering::Acquire, Ordering::Relaxed) {
+                // SAFETY: each count of `tokens` stands for a reference that was given away, and we took one.
+                Ok(_) => return Ok(unsafe { Page::from_tagged(page) }),
+                Err(now) => out = now,
+            }
+        }
+        refuse(ReturnError::NotOut(netmem))
+    }
+
+    /// Lets drops of this thread go into the cache, or no thread's.
+    pub fn bind(&self, bound: bool) {
+        // Relaxed: see `owner`; only a thread's own writes matter to it.
+        self.owner.store(if bound { thread::number() } else { UNBOUND }, Ordering::Relaxed);
+    }
+
+    /// What was done so far. From another thread than the owner's the figures may be some steps apart.
+    pub fn stats(&self) -> Stats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (fast, cached, in_cache) = self.cache.counts();
+        let (ring, in_ring) = self.ring.counts();
+        let slow = of(&self.counts.slow);
+        Stats {
+            alloc: AllocStats {
+                fast,
+                slow: if self.order == 0 { slow } else { 0 },
+                slow_high_order: if self.order == 0 { 0 } else { slow },
+                empty: of(&self.counts.empty),
+                refill: of(&self.counts.refill),
+                waive: of(&self.counts.waive),
+            },
+            recycle: RecycleStats {
+                cached,
+                cache_full: of(&self.counts.cache_full),
+                ring,
+                ring_full: of(&self.trouble.ring_full),
+                released_refcnt: of(&self.trouble.released_refcnt),
+            },
+            trouble: TroubleStats {
+                exhausted: of(&self.counts.exhausted),
+                provider_failed: of(&self.counts.provider_failed),
+                provider_lied: of(&self.counts.provider_lied),
+                refused: of(&self.trouble.refused),
+            },
+            in_flight: u64::from(self.in_flight()),
+            in_cache,
+            in_ring,
+        }
+    }
+}
+
+/// Gives up a reference. The last one sends the page home.
+///
+/// # Safety
+///
+/// The caller owns a reference, which is gone.
+#[inline]
+pub(crate) unsafe fn put(page: Tagged) {
+    let desc = page.desc();
+    // SAFETY: the caller's reference keeps pool and descriptor alive; `give_up` tells whether the page is ours alone.
+    unsafe {
+        // Read first: who has the only reference needs no atomic instruction to know that it is the last one.
+        // Acquire pairs with the subtraction in `give_up`: all others are done with the page.
+        if (*desc.as_ptr()).refs.load(Ordering::Acquire) != REF && !Desc::give_up(desc) {
+            return;
+        }
+        let shared = (*desc.as_ptr()).shared;
+        if (*shared.as_ptr()).owner.load(Ordering::Relaxed) == thread::current() {
+            put_cached(shared, page);
+        } else {
+            put_ring(shared, page);
+        }
+    }
+}
+
+/// Owner: keeps a page in the cache, or where there is room.
+///
+/// # Safety
+///
+/// The caller is the owner, and has the only reference, which is gone.
+#[inline]
+pub(crate) unsafe fn put_cached(shared: NonNull<Shared>, page: Tagged) {
+    // SAFETY: as the caller says. The owner's handle keeps the pool alive.
+    unsafe {
+        if !(*shared.as_ptr()).cache.push(page) {
+            bump(&(*shared.as_ptr()).counts.cache_full, 1);
+            put_ring(shared, page);
+        }
+    }
+}
+
+/// Sends a page home through the ring.
+///
+/// # Safety
+///
+/// The caller has the only reference, which is gone.
+#[inline]
+pub(crate) unsafe fn put_ring(shared: NonNull<Shared>, page: Tagged) {
+    // SAFETY: the page keeps pool and descriptor alive as long as it is not in the ring.
+    unsafe {
+        match Ring::push(&raw const (*shared.as_ptr()).ring, (*page.desc().as_ptr()).index) {
+            Push::Done => {}
+            Push::Full => {
+                (*shared.as_ptr()).trouble.ring_full.fetch_add(1, Ordering::Relaxed);
+                Shared::release(page);
+            }
+            Push::Closed => Shared::release(page),
+        }
+    }
+}
+
+/// Numbers of threads: a number is never used twice, as an address would be.
+pub(crate) mod thread {
+    use std::cell::Cell;
+    use std::sync::Mutex;
+
+    #[cfg(not(loom))]
+    std::thread_local! {
+        static NUMBER: Cell<u64> = const { Cell::new(0) };
+    }
+    #[cfg(loom)]
+    loom::thread_local! {
+        static NUMBER: Cell<u64> = Cell::new(0);
+    }
+
+    /// This thread's number; 0, which owns nothing, if it never asked for one.
+    #[inline]
+    pub fn current() -> u64 {
+        NUMBER.with(Cell::get)
+    }
+
+    /// This thread's number, given now if it has none.
+    pub fn number() -> u64 {
+        static LAST: Mutex<u64> = Mutex::new(0);
+        NUMBER.with(|number| {
+            if number.get() == 0 {
+                number.set(super::count_up(&LAST));
+            }
+            number.get()
+        })
+    }
+}

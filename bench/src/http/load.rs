@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use hdrhistogram::Histogram;
+use rustls::{ClientConnection, StreamOwned};
+
+use super::tls::Certificate;
 
 /// Bytes that a client takes from its socket at once.
 const READ: usize = 256 << 10;
@@ -17,23 +20,40 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One kept connection.
 #[derive(Debug)]
 pub struct Client {
-    tcp: TcpStream,
+    way: Way,
     buffer: Vec<u8>,
 }
 
+#[derive(Debug)]
+enum Way {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
 impl Client {
-    /// Connects.
-    pub fn connect(address: SocketAddr) -> Result<Client> {
+    /// Connects, with `tls` where there is one.
+    pub fn connect(address: SocketAddr, tls: Option<&Certificate>) -> Result<Client> {
         let tcp = TcpStream::connect_timeout(&address, PATIENCE)
             .with_context(|| format!("connecting to {address}"))?;
         tcp.set_read_timeout(Some(PATIENCE))?;
         tcp.set_nodelay(true)?;
-        Ok(Client { tcp, buffer: vec![0; READ] })
+        let way = match tls {
+            None => Way::Plain(tcp),
+            Some(tls) => {
+                let session = ClientConnection::new(tls.client.clone(), "localhost".try_into()?)?;
+                Way::Tls(Box::new(StreamOwned::new(session, tcp)))
+            }
+        };
+        Ok(Client { way, buffer: vec![0; READ] })
     }
 
     /// Asks for `path` and gives each piece of the body to `sink`. Returns the body's length.
     pub fn get(&mut self, path: &str, mut sink: impl FnMut(&[u8])) -> Result<u64> {
-        self.tcp.write_all(format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n").as_bytes())?;
+        let request = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
+        match &mut self.way {
+            Way::Plain(tcp) => tcp.write_all(request.as_bytes())?,
+            Way::Tls(stream) => stream.write_all(request.as_bytes())?,
+        }
         let mut have = 0;
         let (head, length) = loop {
             have += self.read(have)?;
@@ -55,7 +75,12 @@ impl Client {
 
     fn read(&mut self, at: usize) -> Result<usize> {
         loop {
-            match self.tcp.read(&mut self.buffer[at..]) {
+            let room = &mut self.buffer[at..];
+            let got = match &mut self.way {
+                Way::Plain(tcp) => tcp.read(room),
+                Way::Tls(stream) => stream.read(room),
+            };
+            match got {
                 Ok(0) => bail!("the server closed the connection in the middle of an answer"),
                 Ok(n) => return Ok(n),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
+use super::tls::Certificate;
+
 /// Longest wait for a server to be there, to tell its counters, or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -133,6 +135,8 @@ pub struct Setup<'a> {
     pub daemon: &'a [String],
     /// Flags for the proxy alone.
     pub proxy: &'a [String],
+    /// What the proxy shows to clients that come over TLS; None: they come without.
+    pub tls: Option<&'a Certificate>,
 }
 
 impl Servers {
@@ -162,9 +166,17 @@ impl Servers {
         };
         let (proxy, address) = if nginx {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
+            let tls = setup.tls.map_or(String::new(), |tls| {
+                format!(
+                    "ssl_protocols TLSv1.3; ssl_certificate {}; ssl_certificate_key {};",
+                    tls.certificate.display(),
+                    tls.key.display()
+                )
+            });
+            let ssl = if setup.tls.is_some() { " ssl" } else { "" };
             let listen = format!(
                 "upstream backend {{ server unix:{}; keepalive 64; keepalive_requests 100000000; }}\n\
-                 server {{ listen {address}; location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
+                 server {{ listen {address}{ssl}; {tls} location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
                  proxy_set_header Connection \"\"; proxy_buffer_size 64k; proxy_buffers 8 256k; \
                  proxy_busy_buffers_size 512k; proxy_max_temp_file_size 0; }} }}",
                 socket.display()
@@ -175,8 +187,12 @@ impl Servers {
             let (_, flags) = flags(engine).context("there is no such engine")?;
             let mut command = ours(setup.program, "proxy");
             command.args(["--listen", "127.0.0.1:0", "--backend"]).arg(unix(&socket));
+            if let Some(tls) = setup.tls {
+                command.arg("--tls-cert").arg(&tls.certificate).arg("--tls-key").arg(&tls.key);
+            }
             let proxy = Server::start(command.args(flags.split_whitespace()).args(setup.proxy))?;
-            let line = proxy.line("onecopy proxy: http://")?;
+            let scheme = if setup.tls.is_some() { "https" } else { "http" };
+            let line = proxy.line(&format!("onecopy proxy: {scheme}://"))?;
             (proxy, line.split(' ').next().unwrap_or_default().parse()?)
         };
         let deadline = Instant::now() + PATIENCE;

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::load::{Client, drive};
 use super::servers::{Servers, Setup, Source};
+use super::tls::{self, Certificate};
 use crate::row::{Context, Metric, Sample, Session};
 
 /// Bodies through the proxy, in 10^9 bytes a second.
@@ -155,6 +156,8 @@ pub struct Job {
     pub source: Source,
     /// A working set of the daemon of this many bytes, walked around each body.
     pub hot_set: Option<usize>,
+    /// Whether the clients come over TLS.
+    pub tls: bool,
 }
 
 /// Servers up, clients connected.
@@ -179,6 +182,7 @@ impl Http {
             daemon = vec!["--hot-set".into(), bytes.to_string(), "--cpu".into(), first];
             proxy = vec!["--cpu".into(), second];
         }
+        let tls = job.tls.then(|| Certificate::make(work.path())).transpose()?;
         let setup = Setup {
             program: &program,
             root: &job.tree.root,
@@ -186,10 +190,12 @@ impl Http {
             source: job.source,
             daemon: &daemon,
             proxy: &proxy,
+            tls: tls.as_ref(),
         };
         let servers = Servers::start(engine, &setup)?;
         let clients = if job.hot_set.is_some() { 1 } else { CLIENTS };
-        let clients = (0..clients).map(|_| Client::connect(servers.address)).collect::<Result<_>>()?;
+        let connect = |_| Client::connect(servers.address, tls.as_ref());
+        let clients = (0..clients).map(connect).collect::<Result<_>>()?;
         Ok(Http { servers, clients, job: job.clone(), turn: 0, _work: work })
     }
 }
@@ -240,6 +246,9 @@ impl Session for Http {
             (P99.name, ms(0.99)),
         ];
         let mut settings = vec![("connections".to_owned(), self.clients.len().to_string())];
+        if self.job.tls {
+            settings.push(("cipher".to_owned(), tls::SUITE.to_owned()));
+        }
         if let Some(before) = before {
             let after = self.servers.counters()?;
             let diff = |name: &str| sum(&after, name) - sum(&before, name);
@@ -251,6 +260,8 @@ impl Session for Http {
             let nt = diff("user_copied_nt") / outcome.bytes as f64;
             let copies =
                 (diff("user_copied") / outcome.bytes as f64, diff("kernel_copied") / outcome.bytes as f64);
+            let cpu = diff("reader_cpu") / (diff("reader_cpu") + diff("reader_none")).max(1.0);
+            settings.push(("told to be read by a CPU".to_owned(), format!("{:.0}%", 100.0 * cpu)));
             settings.push((
                 "copies per byte".to_owned(),
                 format!("user {:.2} (non-temporal {nt:.2}), kernel {:.2}", copies.0, copies.1),

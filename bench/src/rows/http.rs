@@ -14,7 +14,8 @@ pub const ROW: Row = Row {
     about: "4 kept connections get objects through a proxy from a storage daemon; the clients copy the bodies out. \
             nginx: nginx in front of nginx (files) or of our daemon's memory; kernel: read and write; kernel-splice: \
             the daemon writes, the proxy splices; kernel-sendfile: the daemon sends file pages by reference, too; \
-            direct: the daemon sends into the client's socket, lent by a proxy that trusts it",
+            direct: the daemon sends into the client's socket, lent by a proxy that trusts it. Cases named tls: the \
+            proxy encrypts (AES-128-GCM, TLS 1.3), the clients decrypt",
     metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL],
     share: 1.0,
     cases,
@@ -29,29 +30,33 @@ fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
     for source in [Source::File, Source::Memory] {
         for &size in sizes {
-            cases.push(case(source, size, footprint));
+            cases.push(case(source, size, footprint, false));
         }
     }
+    cases.push(case(Source::Memory, if scale == Scale::Smoke { 64 << 10 } else { 1 << 20 }, footprint, true));
     cases
 }
 
-fn case(source: Source, size: u64, footprint: u64) -> Case {
+fn case(source: Source, size: u64, footprint: u64, tls: bool) -> Case {
     let (from, engines): (_, &[&'static str]) = match source {
+        // What is encrypted is neither spliced nor written by the daemon itself.
+        Source::Memory if tls => ("mem", &["nginx", "kernel", "cached", "nt", "auto"]),
         Source::File => ("file", &["nginx", "kernel", "kernel-splice", "kernel-sendfile", "auto", "direct"]),
         Source::Memory => ("mem", &["nginx", "kernel", "kernel-splice", "cached", "nt", "auto", "direct"]),
     };
     let nginx = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx", "/usr/local/bin/nginx"];
-    let baseline = if nginx.iter().any(|path| Path::new(path).exists()) { "nginx" } else { "kernel-splice" };
+    let kernel = if tls { "kernel" } else { "kernel-splice" };
+    let baseline = if nginx.iter().any(|path| Path::new(path).exists()) { "nginx" } else { kernel };
     let work = Work { warmup: (4 * size).max(footprint), least: 4 * size, most: 4 << 30, step: size };
     Case {
-        name: format!("{from}/{}/plain", size_name(size)),
+        name: format!("{from}/{}/{}", size_name(size), if tls { "tls" } else { "plain" }),
         engines: engines.to_vec(),
         baseline,
         reach: vec![
             Reach::ratio("auto", RATE.name, 1.44, &["nginx"]),
             Reach::ratio("auto", P99.name, 1.0, &["nginx"]),
-            Reach::ratio("auto", RATE.name, 1.25, &["kernel-splice"]),
-            Reach::ratio("auto", CPU_PER_GB.name, 1.0, &["kernel-splice"]),
+            Reach::ratio("auto", RATE.name, if tls { 1.0 } else { 1.25 }, &[kernel]),
+            Reach::ratio("auto", CPU_PER_GB.name, 1.0, &[kernel]),
         ],
         work,
         open: Box::new({
@@ -63,7 +68,7 @@ fn case(source: Source, size: u64, footprint: u64) -> Case {
                     None => Rc::new(Tree::make(size, footprint.div_ceil(size))?),
                 };
                 let tree = Rc::clone(tree.get_or_init(|| made));
-                let job = Job { tree, source, hot_set: None };
+                let job = Job { tree, source, hot_set: None, tls };
                 Ok(Box::new(Http::open(context, engine, &job)?))
             }
         }),

@@ -90,7 +90,7 @@ fn case(scale: Scale, name: &str, source: Source, hot_set: Option<usize>, engine
                 None => Rc::new(tree()?),
             };
             let tree = Rc::clone(made.get_or_init(|| tree));
-            Ok(Box::new(Http::open(context, engine, &Job { tree, source, hot_set })?))
+            Ok(Box::new(Http::open(context, engine, &Job { tree, source, hot_set, tls: false })?))
         }),
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Cache {
     /// Pages in it (low byte), and above that how many were ever taken out: the one count that the fast way needs
     /// costs it nothing. Atomic for those who read the statistics; the owner loads and stores.
     word: AtomicU64,
-    /// How many it may hold.
+    /// How many it may hold: [`CACHE`], in debug mode none.
     limit: u64,
     pages: [Cell<Option<Tagged>>; CACHE],
     /// Pages that were put in from ring or provider, and those that were taken out to be released. With them and
@@ -37,10 +37,11 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) {
 }
 
 impl Cache {
-    pub fn new() -> Cache {
+    pub fn new(limit: usize) -> Cache {
+        assert!(limit <= CACHE);
         Cache {
             word: AtomicU64::new(0),
-            limit: CACHE as u64,
+            limit: limit as u64,
             pages: [const { Cell::new(None) }; CACHE],
             stocked: AtomicU64::new(0),
             flushed: AtomicU64::new(0),

@@ -15,6 +15,7 @@ pub struct PoolConfig {
     pub(crate) order: u8,
     pub(crate) limit: u32,
     pub(crate) ring: u32,
+    pub(crate) debug: bool,
 }
 
 impl Default for PoolConfig {
@@ -29,7 +30,7 @@ impl PoolConfig {
 
     /// Pages of 4096 bytes, at most 16384 of them (64 MiB), a ring of 1024.
     pub fn new() -> PoolConfig {
-        PoolConfig { order: 0, limit: 16384, ring: 1024 }
+        PoolConfig { order: 0, limit: 16384, ring: 1024, debug: false }
     }
 
     /// Pages of 4096 << `order` bytes.
@@ -53,6 +54,15 @@ impl PoolConfig {
     #[must_use]
     pub fn ring(mut self, pages: u32) -> PoolConfig {
         self.ring = pages;
+        self
+    }
+
+    /// Debug mode: each page keeps the history of its last uses; a page that comes home is filled with a pattern, which
+    /// is looked at before it goes out again; a reference given back twice is found out. Everything goes the long way
+    /// then (no cache), so this is for tests and for hunting, and costs the other pools nothing.
+    #[must_use]
+    pub fn debug(mut self, debug: bool) -> PoolConfig {
+        self.debug = debug;
         self
     }
 

@@ -108,6 +108,21 @@ pub enum AllocError {
     Provider(ProviderError),
     /// The provider gave nothing but what it must not give.
     Lie(Lie),
+    /// Debug mode: somebody wrote to the page while it was free. It is kept out of use; the next call gives another.
+    Damaged(Box<Damage>),
+}
+
+/// A page that somebody wrote to while it was free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The page's number.
+    pub index: u32,
+    /// First byte that is not what it was filled with.
+    pub offset: usize,
+    /// What is there.
+    pub found: u8,
+    /// What happened to the page, a line for each use, the oldest first.
+    pub history: String,
 }
 
 impl fmt::Display for AllocError {
@@ -124,6 +139,11 @@ impl fmt::Display for AllocError {
             }
             AllocError::Provider(error) => write!(f, "the provider gave no page: {error}"),
             AllocError::Lie(lie) => write!(f, "the provider is broken: {lie}"),
+            AllocError::Damaged(damage) => write!(
+                f,
+                "page {} was written while it was free: byte {} is {:#04x}; its history:\n{}",
+                damage.index, damage.offset, damage.found, damage.history
+            ),
         }
     }
 }
@@ -137,7 +157,7 @@ impl AllocError {
             AllocError::Exhausted { .. } => Errno::NOBUFS,
             AllocError::Size { .. } => Errno::MSGSIZE,
             AllocError::Provider(error) => error.errno(),
-            AllocError::Lie(_) => Errno::IO,
+            AllocError::Lie(_) | AllocError::Damaged(_) => Errno::IO,
         }
     }
 }

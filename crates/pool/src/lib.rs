@@ -35,8 +35,10 @@
 
 mod cache;
 mod config;
+mod debug;
 mod desc;
 mod error;
+mod hold;
 mod memory;
 mod netmem;
 mod page;
@@ -44,14 +46,17 @@ mod pool;
 pub mod provider;
 mod ring;
 mod shared;
+mod shares;
 mod stats;
 
 pub use cache::{BULK, CACHE};
 pub use config::PoolConfig;
-pub use error::{AdoptError, AllocError, AreaError, Lie, OpenError, ReturnError};
+pub use error::{AdoptError, AllocError, AreaError, Damage, Lie, OpenError, ReturnError};
+pub use hold::Hold;
 pub use memory::{Area, HostMemory};
 pub use netmem::{DeviceId, Netmem};
 pub use page::Page;
 pub use pool::{BoundPool, Monitor, PagePool};
 pub use provider::{About, Batch, MemoryProvider, Need, ProviderError};
+pub use shares::{Piece, Shares};
 pub use stats::{AllocStats, RecycleStats, Stats, TroubleStats};

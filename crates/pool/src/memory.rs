@@ -44,7 +44,7 @@ impl HostMemory {
     ///
     /// What mmap(2) says: ENOMEM.
     pub fn anonymous(len: usize) -> io::Result<HostMemory> {
-        let pages = Anonymous::new(len, MapFlags::empty())?;
+        let pages = Anonymous::new(len, MapFlags::NORESERVE)?;
         // SAFETY: a private mapping that nobody else knows of, zeroed by the kernel; unmapped when `pages` is dropped.
         Ok(unsafe { HostMemory::from_raw(pages.base, len, Box::new(pages)) })
     }
@@ -75,7 +75,7 @@ impl Anonymous {
                 std::ptr::null_mut(),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE | flags,
+                MapFlags::PRIVATE | flags,
             )?
         };
         Ok(Anonymous { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len })

@@ -1,9 +1,12 @@
 //! Pages: references that own.
 
-use crate::desc::Desc;
+use crate::debug::What;
+use crate::desc::{CUT, Desc, REF, WATCHED};
+use crate::hold::Hold;
 use crate::memory::Memory;
 use crate::netmem::{DEVICE, DeviceId, Netmem};
 use crate::shared::{self, Shared};
+use crate::shares::Shares;
 use onecopy_sync::atomic::Ordering;
 use onecopy_sys::map::Span;
 use std::fmt;
@@ -30,6 +33,16 @@ impl Tagged {
     #[inline]
     pub fn netmem(self) -> Netmem {
         Netmem::new(self.0.addr())
+    }
+
+    /// Lets `from_exposed` make the pointer of its address again.
+    fn expose(self) {
+        self.0.as_ptr().expose_provenance();
+    }
+
+    /// What `expose` was called on.
+    fn from_exposed(netmem: Netmem) -> Tagged {
+        Tagged(NonNull::with_exposed_provenance(netmem.to_word()))
     }
 }
 
@@ -112,7 +125,15 @@ impl Page {
     #[inline]
     pub fn is_unique(&self) -> bool {
         // Acquire pairs with the AcqRel subtraction in `Desc::give_up`: what other references were used for is over.
-        self.desc().refs.load(Ordering::Acquire) == crate::desc::REF
+        self.desc().refs.load(Ordering::Acquire) & !WATCHED == REF
+    }
+
+    /// Whether the page is cut into pieces ([`PagePool::alloc_piece`](crate::PagePool::alloc_piece)): it then has no
+    /// slice.
+    #[inline]
+    pub fn is_cut(&self) -> bool {
+        // Relaxed: it is cut while it has one reference, from which ours comes.
+        self.desc().refs.load(Ordering::Relaxed) & CUT != 0
     }
 
     /// Whether the two are references to one page.
@@ -121,8 +142,8 @@ impl Page {
         self.0 == other.0
     }
 
-    /// The bytes, where they are this process' own: never a peer's, who may be writing them, never a device's.
-    /// Whatever was in a page that is handed out again is still there.
+    /// The bytes, where they are this process' own: never a peer's, who may be writing them, never a device's, never
+    /// those of a page that is cut. Whatever was in a page when it came home is still there when it is handed out.
     #[inline]
     pub fn bytes(&self) -> Option<&[u8]> {
         let desc = self.desc();
@@ -130,14 +151,16 @@ impl Page {
         // - `base` is not null only for host memory, whose contract (`HostMemory::from_raw`) is that `len` bytes from
         //   there are initialised and written by nobody but through pages;
         // - pages of one pool do not overlap (`Area`);
-        // - another reference can be written through only while it is the only one, and there is this one.
-        (!desc.base.is_null())
+        // - another reference can be written through only while it is the only one, and there is this one; pieces can
+        //   be written only of a page that is cut, which this one is not, and will not be while it has a reference.
+        (!desc.base.is_null() && !self.is_cut())
             .then(|| unsafe { std::slice::from_raw_parts(desc.base.cast_const(), desc.len as usize) })
     }
 
     /// The bytes to be written: host memory, and only while this is the only reference.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        // A page that is cut has a mark in its count, and so is not unique.
         let unique = self.is_unique();
         let desc = self.desc();
         // SAFETY: as in `bytes`; and as this is the only reference, borrowed mutably for as long as the slice is, no
@@ -151,18 +174,54 @@ impl Page {
     /// not inside of the page, and for device memory.
     #[inline]
     pub fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
-        if offset > self.len() || len > self.len() - offset {
+        let desc = self.desc();
+        if offset > desc.len as usize || len > desc.len as usize - offset {
             return None;
         }
-        if let Some(bytes) = self.bytes() {
-            return Some(Span::of_shared(&bytes[offset..offset + len]));
+        if !desc.base.is_null() {
+            // SAFETY: inside of the page, as just checked, which our reference keeps. Nobody has a mutable slice of it:
+            // that takes the only reference, borrowed mutably.
+            return Some(unsafe { Span::from_raw(desc.base.add(offset), len, false) });
         }
         match &self.shared().area.0 {
             Memory::Peer { mapping, offset: start, .. } => {
-                Some(mapping.span(start + self.index() as usize * self.len() + offset, len))
+                Some(mapping.span(start + desc.index as usize * desc.len as usize + offset, len))
             }
             _ => None,
         }
+    }
+
+    /// Notes that somebody outside of the pool may go on using the page's memory, whatever becomes of its references.
+    #[track_caller]
+    pub fn hold(&self) -> Hold {
+        if self.desc().hold() {
+            self.shared().watch(self.index(), What::Held);
+        }
+        // SAFETY: that hold is the value's.
+        unsafe { Hold::from_tagged(self.0) }
+    }
+
+    /// A stock of references to the page, this one among them.
+    pub fn into_shares(self) -> Shares {
+        Shares::of(self)
+    }
+
+    /// Gives the reference away as a plain word, unchecked: [`Page::from_raw`] makes it a page again. For where a page
+    /// has to pass as an integer through hands that are trusted; a stranger gets [`Page::into_netmem`].
+    pub fn into_raw(self) -> Netmem {
+        let page = self.into_tagged();
+        page.expose();
+        page.netmem()
+    }
+
+    /// Takes the reference over that [`Page::into_raw`] gave away.
+    ///
+    /// # Safety
+    ///
+    /// `netmem` is from [`Page::into_raw`], and each such reference is taken over at most once. (Debug mode,
+    /// [`PoolConfig::debug`](crate::PoolConfig::debug), finds out who does it twice.)
+    pub unsafe fn from_raw(netmem: Netmem) -> Page {
+        Page(Tagged::from_exposed(netmem))
     }
 
     /// Gives the reference out as a plain word, to be taken back once by [`PagePool::take_back`] or
@@ -170,17 +229,24 @@ impl Page {
     ///
     /// [`PagePool::take_back`]: crate::PagePool::take_back
     /// [`Monitor::take_back`]: crate::Monitor::take_back
+    #[track_caller]
     pub fn into_netmem(self) -> Netmem {
         // Release pairs with the Acquire exchange in `Shared::take_back`, which gives the reference to another thread.
         self.desc().tokens.fetch_add(1, Ordering::Release);
+        if self.desc().refs.load(Ordering::Relaxed) & WATCHED != 0 {
+            self.shared().watch(self.index(), What::GivenOut);
+        }
         self.into_tagged().netmem()
     }
 }
 
 impl Clone for Page {
     #[inline]
+    #[track_caller]
     fn clone(&self) -> Page {
-        self.desc().take();
+        if self.desc().take() {
+            self.shared().watch(self.index(), What::Cloned);
+        }
         Page(self.0)
     }
 }

@@ -2,12 +2,14 @@
 
 use crate::cache::{BULK, bump};
 use crate::config::PoolConfig;
+use crate::debug::What;
 use crate::desc::REF;
 use crate::error::{AllocError, Lie, OpenError, ReturnError};
 use crate::netmem::Netmem;
 use crate::page::Page;
 use crate::provider::{About, Batch, MemoryProvider};
 use crate::shared::{self, Shared};
+use crate::shares::{Piece, Shares};
 use crate::stats::Stats;
 use onecopy_sync::atomic::Ordering;
 use std::cell::Cell;
@@ -21,9 +23,20 @@ use std::sync::Arc;
 /// shuts it down; its memory goes when the last page has come home.
 pub struct PagePool {
     shared: NonNull<Shared>,
-    /// The cache is the owner's alone: no second thread may have a reference.
-    not_sync: PhantomData<Cell<()>>,
+    /// The page that pieces are cut from. (A Cell, as all of the owner's state: a handle is not Sync.)
+    cut: Cell<Option<Cut>>,
+    /// Debug mode: pages that are kept out of use.
+    damaged: Cell<Vec<u32>>,
 }
+
+struct Cut {
+    shares: Shares,
+    /// Where the next piece begins, in bytes.
+    at: u32,
+}
+
+/// Pieces begin at cache lines, so that no two writers share one.
+const LINE: u32 = 64;
 
 // SAFETY: the cache goes with the handle, of which there is one, and to which `Shared::owner` grants no thread access
 // while a handle can be sent (a `BoundPool` can't).
@@ -36,7 +49,11 @@ impl PagePool {
     ///
     /// [`OpenError`]: a configuration that cannot be, a provider without memory.
     pub fn new(config: PoolConfig, provider: Arc<dyn MemoryProvider>) -> Result<PagePool, OpenError> {
-        Ok(PagePool { shared: Shared::open(&config, provider)?, not_sync: PhantomData })
+        Ok(PagePool {
+            shared: Shared::open(&config, provider)?,
+            cut: Cell::new(None),
+            damaged: Cell::new(Vec::new()),
+        })
     }
 
     #[inline]
@@ -51,6 +68,7 @@ impl PagePool {
     ///
     /// [`AllocError`]: the limit is reached, or the provider failed. It may well succeed later.
     #[inline]
+    #[track_caller]
     pub fn alloc(&self) -> Result<Page, AllocError> {
         match self.shared().cache.pop() {
             // SAFETY: a page in the cache has one reference, which is the cache's.
@@ -61,8 +79,12 @@ impl PagePool {
 
     #[cold]
     #[inline(never)]
+    #[track_caller]
     fn alloc_slow(&self) -> Result<Page, AllocError> {
         let shared = self.shared();
+        if shared.debug.is_some() {
+            return self.alloc_watched();
+        }
         let mut fresh = [0; BULK];
         let mut count = shared.ring.pop(&mut fresh);
         if count > 0 {
@@ -72,19 +94,50 @@ impl PagePool {
             count = self.ask_provider(&mut fresh)?;
             bump(&shared.counts.slow, 1);
         }
-        // One for the caller; the cache, which was empty, has room for the rest.
         for &index in &fresh[1..count] {
-            let kept = shared.cache.stock(shared.tagged(index));
-            debug_assert!(kept);
+            let page = shared.tagged(index);
+            if !shared.cache.stock(page) {
+                // The cache was empty, but the provider may have dropped pages of this very pool since.
+                // SAFETY: a page from ring or provider has one reference, given up here.
+                unsafe { shared::put_ring(self.shared, page) }
+            }
         }
-        // SAFETY: it came from the ring with one reference, or `claim` gave it one.
+        // SAFETY: as above; the reference is now the caller's.
         Ok(unsafe { Page::from_tagged(shared.tagged(fresh[0])) })
     }
 
-    /// At least one page, else why there is none.
-    fn ask_provider(&self, out: &mut [u32; BULK]) -> Result<usize, AllocError> {
+    /// Debug mode: one page at a time, looked at before it goes out.
+    #[track_caller]
+    fn alloc_watched(&self) -> Result<Page, AllocError> {
         let shared = self.shared();
-        let room = shared.limit.saturating_sub(shared.in_flight()).min(BULK as u32);
+        let mut one = [0];
+        let recycled = shared.ring.pop(&mut one) == 1;
+        if recycled {
+            bump(&shared.counts.refill, 1);
+        } else {
+            bump(&shared.counts.empty, 1);
+            self.ask_provider(&mut one)?;
+            bump(&shared.counts.slow, 1);
+            shared.watch(one[0], What::FromProvider);
+        }
+        // SAFETY: a page from ring or provider is ours alone.
+        match unsafe { shared.watch_alloc(one[0], recycled) } {
+            // SAFETY: `watch_alloc` left it one reference, which is now the caller's.
+            Ok(()) => Ok(unsafe { Page::from_tagged(shared.tagged(one[0])) }),
+            Err(damage) => {
+                bump(&shared.counts.waive, 1);
+                let mut damaged = self.damaged.take();
+                damaged.push(one[0]);
+                self.damaged.set(damaged);
+                Err(AllocError::Damaged(damage))
+            }
+        }
+    }
+
+    /// At least one page, else why there is none.
+    fn ask_provider(&self, out: &mut [u32]) -> Result<usize, AllocError> {
+        let shared = self.shared();
+        let room = shared.limit.saturating_sub(shared.in_flight()).min(out.len() as u32);
         if room == 0 {
             bump(&shared.counts.exhausted, 1);
             return Err(AllocError::Exhausted { limit: shared.limit });
@@ -95,15 +148,56 @@ impl PagePool {
         shared.count(taken);
         bump(&shared.counts.provider_lied, u64::from(lied));
         bump(&shared.counts.provider_failed, u64::from(outcome.is_err()));
-        match (taken, outcome, lie) {
-            (1.., _, _) => Ok(taken as usize),
-            (0, _, Some(lie)) => Err(AllocError::Lie(lie)),
-            (0, Err(error), None) => Err(AllocError::Provider(error)),
-            (0, Ok(()), None) => {
+        match (taken, lie, outcome) {
+            (1.., ..) => Ok(taken as usize),
+            (0, Some(lie), _) => Err(AllocError::Lie(lie)),
+            (0, None, Err(error)) => Err(AllocError::Provider(error)),
+            (0, None, Ok(())) => {
                 bump(&shared.counts.provider_lied, 1);
                 Err(AllocError::Lie(Lie::Nothing))
             }
         }
+    }
+
+    /// A piece of a page, `len` bytes rounded up to whole cache lines, of which nobody else has a byte: many small
+    /// buffers out of few pages, at the cost of a subtraction. The page comes home with the last of its pieces.
+    ///
+    /// # Errors
+    ///
+    /// [`AllocError::Size`] for an empty piece or one that is larger than a page; else as [`PagePool::alloc`].
+    #[inline]
+    #[track_caller]
+    pub fn alloc_piece(&self, len: u32) -> Result<Piece, AllocError> {
+        let page_len = self.page_len();
+        if len == 0 || len > page_len {
+            return Err(AllocError::Size { asked: len, page_len });
+        }
+        let step = len.next_multiple_of(LINE);
+        let mut cut = match self.cut.take() {
+            Some(cut) if cut.at + step <= page_len => cut,
+            old => self.cut_another(old)?,
+        };
+        let piece = Piece::new(cut.shares.take(), cut.at, len);
+        cut.at += step;
+        self.cut.set(Some(cut));
+        Ok(piece)
+    }
+
+    #[cold]
+    #[track_caller]
+    fn cut_another(&self, old: Option<Cut>) -> Result<Cut, AllocError> {
+        let page = match old.and_then(|cut| cut.shares.drain()) {
+            // All its pieces are back already: the same once more, as the kernel does.
+            // SAFETY: `drain` gave us the only reference.
+            Some(page) if self.shared().debug.is_none() => unsafe { Page::from_tagged(page) },
+            Some(page) => {
+                // SAFETY: as above, given up here.
+                unsafe { shared::put_last(page) }
+                self.alloc()?
+            }
+            None => self.alloc()?,
+        };
+        Ok(Cut { shares: Shares::cut(page), at: 0 })
     }
 
     /// Gives a page back as the owner: into the cache, if this is its last reference. A page of another pool goes
@@ -124,6 +218,7 @@ impl PagePool {
     ///
     /// [`ReturnError`], counted as [`refused`](crate::TroubleStats::refused): it is not of this pool, or was returned
     /// already.
+    #[track_caller]
     pub fn take_back(&self, netmem: Netmem) -> Result<Page, ReturnError> {
         self.shared().take_back(netmem)
     }
@@ -174,6 +269,7 @@ impl PagePool {
 
 impl Drop for PagePool {
     fn drop(&mut self) {
+        self.cut.take();
         let shared = self.shared();
         shared.bind(false);
         // SAFETY: what is in cache or ring has one reference, which is the pool's, given up here. Our handle keeps the
@@ -183,6 +279,9 @@ impl Drop for PagePool {
                 Shared::release(page);
             }
             shared.ring.close(|index| Shared::release(shared.tagged(index)));
+            for index in self.damaged.take() {
+                Shared::release(shared.tagged(index));
+            }
             Shared::drop_handle(self.shared);
         }
     }
@@ -246,6 +345,13 @@ impl Monitor {
         unsafe { self.shared.as_ref() }
     }
 
+    /// Debug mode: the pages that somebody has a reference to, each with its history, a line for each use. Who looks
+    /// for a leak finds here who took the page.
+    pub fn report(&self) -> Vec<(u32, String)> {
+        let Some(histories) = &self.shared().debug else { return Vec::new() };
+        histories.out().into_iter().map(|index| (index, histories.of_page(index))).collect()
+    }
+
     /// What was done so far. The figures of a pool at work may be some steps apart.
     pub fn stats(&self) -> Stats {
         self.shared().stats()
@@ -261,6 +367,7 @@ impl Monitor {
     /// # Errors
     ///
     /// As [`PagePool::take_back`].
+    #[track_caller]
     pub fn take_back(&self, netmem: Netmem) -> Result<Page, ReturnError> {
         self.shared().take_back(netmem)
     }

@@ -1,9 +1,10 @@
 //! What a pool's handle and its pages hold together, and the way of a page home.
 
-use crate::cache::{Cache, bump};
+use crate::cache::{CACHE, Cache, bump};
 use crate::config::PoolConfig;
-use crate::desc::{Desc, REF};
-use crate::error::{Lie, OpenError, ReturnError};
+use crate::debug::{self, Histories, What};
+use crate::desc::{AWAY, Desc, MARKS, REF, REFS, WATCHED};
+use crate::error::{Damage, Lie, OpenError, ReturnError};
 use crate::memory::Area;
 use crate::netmem::Netmem;
 use crate::page::{Page, Tagged};
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     /// `limit` descriptors, from Box::into_raw: pages point at them while the box would move.
     descs: NonNull<Desc>,
     pub order: u8,
+    pub debug: Option<Histories>,
     pub trouble: Trouble,
     pub counts: Counts,
 }
@@ -65,6 +67,7 @@ pub(crate) struct Trouble {
     pub ring_full: AtomicU64,
     pub released_refcnt: AtomicU64,
     pub refused: AtomicU64,
+    pub damaged: AtomicU64,
 }
 
 /// What the owner counts outside of the fast way.
@@ -100,7 +103,7 @@ impl Shared {
         };
         let base = area.host_base();
         let shared = NonNull::from(Box::leak(Box::new(Shared {
-            cache: Cache::new(),
+            cache: Cache::new(if config.debug { 0 } else { CACHE }),
             ring: Ring::new(config.ring),
             owner: AtomicU64::new(UNBOUND),
             life: AtomicU64::new(HANDLE),
@@ -110,11 +113,12 @@ impl Shared {
             provider,
             descs: NonNull::dangling(),
             order: config.order,
+            debug: config.debug.then(|| Histories::of(limit)),
             trouble: Trouble::default(),
             counts: Counts::default(),
         })));
         let desc = |index: u32| Desc {
-            refs: AtomicU64::new(0),
+            refs: AtomicU64::new(if config.debug { AWAY | WATCHED } else { AWAY }),
             shared,
             // Null stays null: a page of other memory has no address.
             base: if base.is_null() { base } else { base.wrapping_add(index as usize * page_len as usize) },
@@ -139,6 +143,11 @@ impl Shared {
         Tagged::new(desc, self.area.device_id().is_some())
     }
 
+    /// What [`Desc::refs`] is while a page lies with the provider.
+    fn away(&self) -> u64 {
+        if self.debug.is_some() { AWAY | WATCHED } else { AWAY }
+    }
+
     /// Makes page `index` the pool's, with one reference; it is not counted in `life` yet.
     pub fn claim(&self, index: u32) -> Result<(), Lie> {
         if index >= self.limit {
@@ -147,9 +156,15 @@ impl Shared {
         // SAFETY: descriptors live as long as `self`.
         let refs = unsafe { &self.tagged(index).desc().as_ref().refs };
         // Acquire pairs with the Release store in `release`: its last user is done with it.
-        refs.compare_exchange(0, REF, Ordering::Acquire, Ordering::Relaxed)
+        refs.compare_exchange(self.away(), REF, Ordering::Acquire, Ordering::Relaxed)
             .map(drop)
             .map_err(|_| Lie::Duplicate { index })
+    }
+
+    /// Takes a claim back that was never counted: its provider did not come to an end.
+    pub fn unclaim(&self, index: u32) {
+        // SAFETY: descriptors live as long as `self`. Relaxed: nobody has used the page since it was claimed.
+        unsafe { self.tagged(index).desc().as_ref().refs.store(AWAY, Ordering::Relaxed) }
     }
 
     /// Counts pages that the provider has given.
@@ -220,13 +235,17 @@ impl Shared {
             let shared = (*desc.as_ptr()).shared;
             let index = (*desc.as_ptr()).index;
             // Release pairs with the Acquire exchange in `claim`.
-            (*desc.as_ptr()).refs.store(0, Ordering::Release);
+            (*desc.as_ptr()).refs.store((*shared.as_ptr()).away(), Ordering::Release);
+            if let Some(histories) = &(*shared.as_ptr()).debug {
+                histories.note(index, What::ToProvider);
+            }
             (*shared.as_ptr()).provider.release_netmem(index);
             Shared::leave(shared, 1);
         }
     }
 
     /// Checks a plain reference that claims to be one of ours, and makes a page of it.
+    #[track_caller]
     pub fn take_back(&self, netmem: Netmem) -> Result<Page, ReturnError> {
         let refuse = |error| {
             self.trouble.refused.fetch_add(1, Ordering::Relaxed);
@@ -244,8 +263,11 @@ impl Shared {
         while out > 0 {
             // Acquire pairs with the Release addition in `Page::into_netmem`.
             match tokens.compare_exchange(out, out - 1, Ordering::Acquire, Ordering::Relaxed) {
-                // SAFETY: each count of `tokens` stands for a reference that was given away, and we took one.
-                Ok(_) => return Ok(unsafe { Page::from_tagged(page) }),
+                Ok(_) => {
+                    self.watch(index as u32, What::TakenBack);
+                    // SAFETY: each count of `tokens` stands for a reference that was given away, and we took one.
+                    return Ok(unsafe { Page::from_tagged(page) });
+                }
                 Err(now) => out = now,
             }
         }
@@ -285,10 +307,104 @@ impl Shared {
                 provider_failed: of(&self.counts.provider_failed),
                 provider_lied: of(&self.counts.provider_lied),
                 refused: of(&self.trouble.refused),
+                damaged: of(&self.trouble.damaged),
             },
             in_flight: u64::from(self.in_flight()),
             in_cache,
             in_ring,
+        }
+    }
+}
+
+/// Debug mode.
+impl Shared {
+    /// Notes what happens to a page.
+    #[track_caller]
+    pub fn watch(&self, index: u32, what: What) {
+        if let Some(histories) = &self.debug {
+            histories.note(index, what);
+        }
+    }
+
+    /// A page is about to go out: checks that it was left alone, and marks it.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the only reference.
+    #[track_caller]
+    pub unsafe fn watch_alloc(&self, index: u32, recycled: bool) -> Result<(), Box<Damage>> {
+        let Some(histories) = &self.debug else { return Ok(()) };
+        // SAFETY: ours alone, as the caller says; `free_bytes` too.
+        unsafe {
+            let desc = self.tagged(index).desc();
+            if recycled && let Some(found) = Shared::free_bytes(desc).and_then(|bytes| debug::damage(bytes)) {
+                self.trouble.damaged.fetch_add(1, Ordering::Relaxed);
+                return Err(Box::new(histories.damaged(index, found)));
+            }
+            histories.note(index, What::Allocated);
+            (*desc.as_ptr()).refs.store(REF | WATCHED, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// References are about to be given up: checks that they can be.
+    ///
+    /// # Panics
+    ///
+    /// When the page is free already, or has fewer references.
+    ///
+    /// # Safety
+    ///
+    /// `shared` and `desc` are valid.
+    #[cold]
+    pub unsafe fn watch_drop(shared: NonNull<Shared>, desc: NonNull<Desc>, refs: u64, count: u64) {
+        // SAFETY: as the caller says.
+        let (shared, index) = unsafe { (shared.as_ref(), (*desc.as_ptr()).index) };
+        if refs & REFS < count {
+            shared.given_back_twice(index);
+        }
+        if refs & !MARKS != count {
+            shared.watch(index, What::Dropped);
+        }
+    }
+
+    /// A page came home: fills it.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the only reference, and nobody a slice.
+    #[cold]
+    pub unsafe fn watch_free(shared: NonNull<Shared>, desc: NonNull<Desc>) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let index = (*desc.as_ptr()).index;
+            shared.as_ref().watch(index, What::CameHome);
+            if let Some(bytes) = Shared::free_bytes(desc) {
+                debug::poison(bytes);
+            }
+        }
+    }
+
+    /// A reference is given up of a page that is not watched, in a pool that watches all that are out.
+    #[cold]
+    pub fn given_back_twice(&self, index: u32) -> ! {
+        let history = self.debug.as_ref().map(|histories| histories.of_page(index)).unwrap_or_default();
+        panic!(
+            "a reference to page {index} of pool {} was given back twice; its history:\n{history}",
+            self.id
+        )
+    }
+
+    /// The bytes of a host page that nobody has a reference to.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the only reference, and nobody a slice, for `'a`.
+    unsafe fn free_bytes<'a>(desc: NonNull<Desc>) -> Option<&'a mut [u8]> {
+        // SAFETY: `base` and `len` are those of the page, see `Page::bytes`.
+        unsafe {
+            let (base, len) = ((*desc.as_ptr()).base, (*desc.as_ptr()).len);
+            (!base.is_null()).then(|| std::slice::from_raw_parts_mut(base, len as usize))
         }
     }
 }
@@ -305,10 +421,22 @@ pub(crate) unsafe fn put(page: Tagged) {
     unsafe {
         // Read first: who has the only reference needs no atomic instruction to know that it is the last one.
         // Acquire pairs with the subtraction in `give_up`: all others are done with the page.
-        if (*desc.as_ptr()).refs.load(Ordering::Acquire) != REF && !Desc::give_up(desc) {
-            return;
+        if (*desc.as_ptr()).refs.load(Ordering::Acquire) == REF || Desc::give_up(desc, REF) {
+            put_last(page);
         }
-        let shared = (*desc.as_ptr()).shared;
+    }
+}
+
+/// Sends a page home.
+///
+/// # Safety
+///
+/// The caller has the only reference, which is gone.
+#[inline]
+pub(crate) unsafe fn put_last(page: Tagged) {
+    // SAFETY: the reference keeps pool and descriptor alive.
+    unsafe {
+        let shared = (*page.desc().as_ptr()).shared;
         if (*shared.as_ptr()).owner.load(Ordering::Relaxed) == thread::current() {
             put_cached(shared, page);
         } else {

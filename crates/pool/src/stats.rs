@@ -44,6 +44,8 @@ pub struct TroubleStats {
     pub provider_lied: u64,
     /// Plain references that were refused: of another pool, or returned twice.
     pub refused: u64,
+    /// Debug mode: pages that were written while they were free.
+    pub damaged: u64,
 }
 
 /// All of it.

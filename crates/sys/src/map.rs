@@ -124,6 +124,17 @@ impl<'a> Span<'a> {
         Span { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), writable: false, life: PhantomData }
     }
 
+    /// A view of `len` bytes from `ptr`.
+    ///
+    /// # Safety
+    ///
+    /// For `'a` the bytes are mapped readable, and if `writable` also writable; then no slice of them exists either, and
+    /// if not, none that is mutable.
+    #[inline]
+    pub unsafe fn from_raw(ptr: *mut u8, len: usize, writable: bool) -> Span<'a> {
+        Span { ptr, len, writable, life: PhantomData }
+    }
+
     /// Whether the bytes may be written through this view. Whoever writes asks: safe functions that take a view to
     /// write to refuse one that is not ([`crate::spans::pread`]: EFAULT).
     #[inline]

@@ -8,12 +8,22 @@
 //! | provider | memory |
 //! |---|---|
 //! | [`Heap`] | the process' own, 4 KiB pages |
+//! | [`Hugepage`] | the process' own, reserved huge pages, or transparent ones, or plain ones; it says which |
+//! | [`Memfd`] | sealed so that others can map it only to read: for pages that go to a peer by reference |
+//! | [`Opaque`] | unreadable, behind a copy worker: the stand-in for a device |
+//! | [`PeerPages`] | the other side of a `Memfd`: pages that a peer names (a pool of its own kind) |
 
 mod free;
 mod heap;
+mod hugepage;
+mod memfd;
+mod opaque;
 mod peer;
 
 pub use heap::Heap;
+pub use hugepage::{Got, Hugepage};
+pub use memfd::Memfd;
+pub use opaque::{CopyError, Opaque, Ticket};
 pub use peer::PeerPages;
 
 use crate::error::Lie;
@@ -174,8 +184,20 @@ impl<'a> Batch<'a> {
         }
     }
 
+    /// How many pages are the pool's now, how many were refused, and why the first of them was.
     pub(crate) fn outcome(self) -> (u32, u32, Option<Lie>) {
-        (self.taken, self.lied, self.first_lie)
+        let outcome = (self.taken, self.lied, self.first_lie);
+        std::mem::forget(self);
+        outcome
+    }
+}
+
+impl Drop for Batch<'_> {
+    /// Only where the provider panics: what it gave before was counted nowhere, and stays with it.
+    fn drop(&mut self) {
+        for &index in &self.out[..self.taken as usize] {
+            self.shared.unclaim(index);
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Input and output on views of shared memory. rustix takes slices, and a slice of memory that a peer may be
 //! writing must not exist; the kernel does not mind.
 
-use crate::map::Spans;
+use crate::map::{Span, Spans};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::{self, Errno};
 
@@ -55,6 +55,49 @@ pub fn send(fd: impl AsFd, spans: &Spans<'_>, flags: i32) -> io::Result<usize> {
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = iov.as_mut_ptr();
     message.msg_iovlen = if spans[1].is_empty() { 1 } else { 2 };
+    // SAFETY: `message` points at `iov`, and the views are valid for reads for longer than the call.
+    check(unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &message, flags) })
+}
+
+/// Views that one call takes; of more, the first ones. (The kernel's limit is 1024, UIO_MAXIOV.)
+pub const MAX_GATHER: usize = 64;
+
+/// The first entries of `iov` for these views.
+fn gather<'a>(iov: &'a mut [libc::iovec; MAX_GATHER], spans: &[Span<'_>]) -> &'a mut [libc::iovec] {
+    let count = spans.len().min(MAX_GATHER);
+    for (entry, span) in iov.iter_mut().zip(spans) {
+        *entry = libc::iovec { iov_base: span.as_ptr().cast(), iov_len: span.len() };
+    }
+    &mut iov[..count]
+}
+
+const NO_BYTES: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// writev(2) of any number of views, the first [`MAX_GATHER`] of them. Returns bytes written.
+///
+/// # Errors
+///
+/// What writev(2) says.
+pub fn write_gathered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
+    let mut iov = [NO_BYTES; MAX_GATHER];
+    let iov = gather(&mut iov, spans);
+    // SAFETY: the views are valid for reads for their lifetime, which outlasts the call, and there are at most 64.
+    check(unsafe { libc::writev(fd.as_fd().as_raw_fd(), iov.as_ptr(), iov.len() as libc::c_int) })
+}
+
+/// sendmsg(2) of any number of views, the first [`MAX_GATHER`] of them, with `flags` (MSG_ bits of <sys/socket.h>).
+/// Returns bytes sent.
+///
+/// # Errors
+///
+/// What sendmsg(2) says.
+pub fn send_gathered(fd: impl AsFd, spans: &[Span<'_>], flags: i32) -> io::Result<usize> {
+    let mut iov = [NO_BYTES; MAX_GATHER];
+    let iov = gather(&mut iov, spans);
+    // SAFETY: all zeroes is a valid msghdr: no name, no control data.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = iov.as_mut_ptr();
+    message.msg_iovlen = iov.len() as _;
     // SAFETY: `message` points at `iov`, and the views are valid for reads for longer than the call.
     check(unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &message, flags) })
 }

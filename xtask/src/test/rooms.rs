@@ -16,7 +16,7 @@ const ROOMS: &[(&str, bool, &[&str])] = &[
     ("crates/sync", true, &["sys"]),
     ("crates/copy", true, &[]),
     ("crates/pool", true, &["sync", "sys"]),
-    ("crates/chain", true, &["pool", "sync", "sys"]),
+    ("crates/chain", true, &["copy", "pool", "sync", "sys"]),
     ("crates/ring", true, &["sync", "sys", "copy"]),
     ("crates/unix", false, &["chain", "pool", "ring", "copy", "sync", "sys"]),
     ("crates/link", false, &["chain", "pool", "sys"]),

@@ -1,0 +1,456 @@
+//! The chain: fragments one after another, and everything that needs no look at a byte.
+
+use crate::frags::{Frags, Iter};
+use crate::marks::Marks;
+use crate::{ChainError, Checksum, Fragment, Kind};
+use onecopy_pool::DeviceId;
+use std::fmt;
+use std::ops::Range;
+
+/// A run of bytes where they lie: fragments of pages in order, marks between the bytes, and what is known of the
+/// checksum.
+///
+/// All fragments of a chain are of one [`Kind`] and, if it is a device's memory, of one device; an empty chain takes
+/// the kind of what comes first. So whether bytes can be read is asked once: [`Chain::host`] gives the view that has
+/// slices, and only for memory that nobody else can write. There is no other way to a byte.
+///
+/// Everything here moves references; what copies bytes is in [`crate::Writer`] and [`crate::Host`], by name. Costs are
+/// given in fragments; one is 16 bytes, and up to two need no allocation. A place in the middle is looked for from the
+/// nearer end.
+///
+/// A chain is 64 bytes, one cache line, and has at most 4 GiB.
+///
+/// Invariants: `len` and `true_size` are those of the fragments; `kind` is theirs, and `None` just when there are none.
+/// `marks` is `None` when there are none; a `Partial` checksum's field is inside.
+#[derive(Default)]
+pub struct Chain {
+    pub(crate) frags: Frags,
+    pub(crate) marks: Option<Box<Marks>>,
+    pub(crate) len: u32,
+    pub(crate) true_size: u32,
+    pub(crate) checksum: Checksum,
+    kind: Option<Kind>,
+}
+
+const _: () = assert!(size_of::<Chain>() == 64);
+
+impl Chain {
+    /// Without bytes. Allocates nothing.
+    pub fn new() -> Chain {
+        Chain::default()
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are no bytes. There may be marks all the same.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the pages that it keeps from being used again, as skb->truesize. Fragments of one page that follow on
+    /// each other count it once; a page that comes again after another is counted again, so this is never too little.
+    #[inline]
+    pub fn true_size(&self) -> usize {
+        self.true_size as usize
+    }
+
+    /// Whose memory its bytes lie in; `None` when there are none.
+    #[inline]
+    pub fn kind(&self) -> Option<Kind> {
+        self.kind
+    }
+
+    /// The device that its bytes belong to, if they do.
+    pub fn device(&self) -> Option<DeviceId> {
+        self.frags.first().and_then(Fragment::device)
+    }
+
+    /// Its fragments in order.
+    pub fn fragments(&self) -> Iter<'_> {
+        self.frags.iter()
+    }
+
+    /// How many fragments it has.
+    pub fn fragment_count(&self) -> usize {
+        self.frags.len()
+    }
+
+    /// Bytes in front of the first one, in its page, that [`crate::Writer::push_header`] can use: none while anybody
+    /// else holds the page.
+    pub fn headroom(&self) -> usize {
+        self.frags.first().map_or(0, Fragment::headroom)
+    }
+
+    /// Bytes behind the last one, in its page, that [`crate::Writer::append`] can use: none while anybody else holds the
+    /// page.
+    pub fn tailroom(&self) -> usize {
+        self.frags.last().map_or(0, Fragment::tailroom)
+    }
+
+    /// What is known of its checksum.
+    pub fn checksum(&self) -> Checksum {
+        self.checksum
+    }
+
+    /// Says what is known of its checksum.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::BeyondEnd`] for a [`Checksum::Partial`] whose field is not inside.
+    pub fn set_checksum(&mut self, checksum: Checksum) -> Result<(), ChainError> {
+        if let Checksum::Partial { start, offset } = checksum {
+            let at = usize::from(start) + usize::from(offset) + 2;
+            if at > self.len() {
+                return Err(ChainError::BeyondEnd { at, len: self.len() });
+            }
+        }
+        self.checksum = checksum;
+        Ok(())
+    }
+
+    /// Puts a fragment at the end. One that begins where the last one ends becomes part of it. O(1), amortised. A
+    /// [`Checksum::Known`] or [`Checksum::Verified`] is lost: nobody has looked at these bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::MixedKinds`], [`ChainError::TooLong`]. The fragment is dropped, and with it its reference.
+    pub fn append(&mut self, fragment: Fragment) -> Result<(), ChainError> {
+        let kind = self.takes(&fragment, self.frags.len())?;
+        let (len, page) = (fragment.len(), fragment.page().len());
+        let held = if self.frags.last().is_some_and(|last| last.same_page(&fragment)) { 0 } else { page };
+        let (len, true_size) = grown(self.len, self.true_size, len, held)?;
+        match self.frags.last_mut() {
+            Some(last) if last.joins(&fragment) => last.join(fragment),
+            _ => self.frags.push_back(fragment),
+        }
+        (self.len, self.true_size, self.kind) = (len, true_size, Some(kind));
+        if !matches!(self.checksum, Checksum::Partial { .. }) {
+            self.checksum = Checksum::None;
+        }
+        Ok(())
+    }
+
+    /// Puts a fragment in front; marks keep their place among the bytes. O(1), amortised. Of the checksum only a
+    /// [`Checksum::Partial`] is left.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::MixedKinds`], [`ChainError::TooLong`], [`ChainError::Unfinished`]. The fragment is dropped, and with it its
+    /// reference.
+    pub fn prepend(&mut self, fragment: Fragment) -> Result<(), ChainError> {
+        let mut chain = Chain::new();
+        chain.append(fragment)?;
+        chain.concat(self)?;
+        *self = chain;
+        Ok(())
+    }
+
+    /// Moves all bytes and marks of `other` behind its own; `other` is empty then. Moves as many fragments as the shorter
+    /// of the two has, and as many marks as `other` has.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::MixedKinds`], [`ChainError::TooLong`], and [`ChainError::Unfinished`] when both have a checksum to finish. Both chains are
+    /// then as they were.
+    pub fn concat(&mut self, other: &mut Chain) -> Result<(), ChainError> {
+        if let Some(first) = other.frags.first() {
+            self.takes(first, self.frags.len())?;
+            let shared = self.frags.last().filter(|last| last.same_page(first));
+            let once = shared.map_or(0, |last| last.page().len());
+            let (len, true_size) = grown(self.len, self.true_size, other.len(), other.true_size() - once)?;
+            let checksum = match self.is_empty() {
+                true => other.checksum,
+                false => self.checksum.join(self.len(), other.checksum)?,
+            };
+            self.join_marks(other);
+            self.join_frags(&mut other.frags);
+            self.kind = other.kind;
+            (self.len, self.true_size, self.checksum) = (len, true_size, checksum);
+        } else {
+            self.join_marks(other);
+        }
+        *other = Chain::new();
+        Ok(())
+    }
+
+    fn join_marks(&mut self, other: &mut Chain) {
+        if let Some(mut theirs) = other.marks.take() {
+            match &mut self.marks {
+                Some(ours) => ours.append(&mut theirs, self.len as usize),
+                None => {
+                    theirs.grow_front(self.len as usize);
+                    self.marks = Some(theirs);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn join_frags(&mut self, other: &mut Frags) {
+        if let (Some(last), Some(first)) = (self.frags.last_mut(), other.first())
+            && last.joins(first)
+        {
+            last.join(other.pop_front().expect("it has a first"));
+        }
+        self.frags.append(other);
+    }
+
+    /// Takes the first `at` bytes out, and leaves the rest. A page in which the cut falls is held by both. The marks at
+    /// the cut: an end of record goes with the bytes before it, control data with those after it; a cut at the beginning
+    /// takes no marks, one at the end takes all. Moves as many fragments as the shorter side has.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::BeyondEnd`]; [`ChainError::Unfinished`] when it would cut through what an unfinished checksum covers.
+    pub fn split_to(&mut self, at: usize) -> Result<Chain, ChainError> {
+        let marks = self.marks_before(at)?;
+        self.cut(at, marks)
+    }
+
+    /// Takes all from byte `at` on out, and leaves what is before; otherwise as [`Chain::split_to`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Chain::split_to`].
+    pub fn split_off(&mut self, at: usize) -> Result<Chain, ChainError> {
+        let front = self.split_to(at)?;
+        Ok(std::mem::replace(self, front))
+    }
+
+    /// Drops the first `n` bytes and the marks before the cut: descriptors among them are closed, as by a read(2) that
+    /// does not ask for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chain::split_to`].
+    pub fn advance(&mut self, n: usize) -> Result<(), ChainError> {
+        self.split_to(n).map(drop)
+    }
+
+    /// Keeps the first `n` bytes and the marks before the cut; the rest is dropped, descriptors closed. A chain that is no
+    /// longer than that stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::Unfinished`], as [`Chain::split_to`].
+    pub fn truncate(&mut self, n: usize) -> Result<(), ChainError> {
+        if n < self.len() {
+            self.split_off(n)?;
+        }
+        Ok(())
+    }
+
+    /// Drops all bytes and marks.
+    pub fn clear(&mut self) {
+        *self = Chain::new();
+    }
+
+    /// Takes all bytes and marks out.
+    pub fn take(&mut self) -> Chain {
+        std::mem::take(self)
+    }
+
+    /// `len` bytes from byte `offset`, by reference: what a sender hands down, and hands down again when it was lost.
+    /// Pages are shared, so neither chain can write into them until the other one is gone. Ends of records and
+    /// credentials come along by the rule of [`Chain::split_to`]; descriptors have one owner and stay here. Takes a
+    /// reference for each fragment.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chain::split_to`].
+    pub fn range(&self, offset: usize, len: usize) -> Result<Chain, ChainError> {
+        let end = offset.saturating_add(len);
+        let before = self.marks_before(offset)?;
+        let until = self.marks_before(end)?;
+        if len == 0 {
+            return Ok(Chain::new());
+        }
+        let mut checksum = self.checksum;
+        if offset > 0 {
+            checksum = checksum.cut(offset)?.1;
+        }
+        if end < self.len() {
+            checksum = checksum.cut(len)?.0;
+        }
+        let mut chain = Chain { len: len as u32, checksum, kind: self.kind, ..Chain::default() };
+        let (index, mut within) = self.locate(offset);
+        let mut left = len;
+        for fragment in self.frags.iter_from(index) {
+            let n = left.min(fragment.len() - within);
+            chain.frags.push_back(fragment.part(within, n));
+            within = 0;
+            left -= n;
+            if left == 0 {
+                break;
+            }
+        }
+        chain.true_size = true_size(chain.frags.iter());
+        self.duplicate_marks(before..until, offset, &mut chain);
+        Ok(chain)
+    }
+
+    /// Puts what can be had twice of the marks with these numbers into `to`, whose first byte is our byte `offset`.
+    fn duplicate_marks(&self, numbers: Range<usize>, offset: usize, to: &mut Chain) {
+        let marks = self.marks.iter().flat_map(|marks| marks.iter());
+        for (at, mark) in marks.take(numbers.end).skip(numbers.start) {
+            if let Some(mark) = mark.duplicate() {
+                to.marks.get_or_insert_default().insert(at - offset, mark);
+            }
+        }
+    }
+
+    /// All of it by reference: [`Chain::range`] from end to end. Not `Clone`, because descriptors stay behind.
+    pub fn share(&self) -> Chain {
+        let mut chain = self.range(0, self.len()).expect("a whole chain cuts nothing");
+        if self.is_empty() {
+            chain.checksum = self.checksum;
+            self.duplicate_marks(0..usize::MAX, 0, &mut chain);
+        }
+        chain
+    }
+
+    /// Whether `fragment`, which would be number `index`, may be in this chain.
+    fn takes(&self, fragment: &Fragment, index: usize) -> Result<Kind, ChainError> {
+        let (added, added_device) = (fragment.kind(), fragment.device());
+        if let Some(chain) = self.kind {
+            // Only a device's memory has a second thing to agree on; for the rest the page is not asked.
+            let chain_device = if chain == Kind::Device { self.device() } else { None };
+            if chain != added || chain_device != added_device {
+                return Err(ChainError::MixedKinds { index, added, added_device, chain, chain_device });
+            }
+        }
+        Ok(added)
+    }
+
+    /// Which fragment byte `at` lies in and where; at the end, the one behind the last. From the nearer end.
+    pub(crate) fn locate(&self, at: usize) -> (usize, usize) {
+        debug_assert!(at <= self.len());
+        let count = self.frags.len();
+        if at <= self.len() / 2 {
+            let mut start = 0;
+            for (index, fragment) in self.frags.iter().enumerate() {
+                if at < start + fragment.len() {
+                    return (index, at - start);
+                }
+                start += fragment.len();
+            }
+            (count, 0)
+        } else {
+            let mut end = self.len();
+            for (index, fragment) in self.frags.iter().rev().enumerate() {
+                if at >= end {
+                    return (count - index, 0);
+                }
+                end -= fragment.len();
+                if at >= end {
+                    return (count - index - 1, at - end);
+                }
+            }
+            (0, 0)
+        }
+    }
+
+    /// How many marks a cut at `at` has in front of it.
+    fn marks_before(&self, at: usize) -> Result<usize, ChainError> {
+        self.inside(at)?;
+        Ok(self.marks.as_ref().map_or(0, |marks| marks.before_cut(at, self.len())))
+    }
+
+    pub(crate) fn inside(&self, at: usize) -> Result<(), ChainError> {
+        if at <= self.len() { Ok(()) } else { Err(ChainError::BeyondEnd { at, len: self.len() }) }
+    }
+
+    /// Takes the first `at` bytes and the first `marks` marks out. `at` is inside.
+    pub(crate) fn cut(&mut self, at: usize, marks: usize) -> Result<Chain, ChainError> {
+        let mut front = Chain::new();
+        if at == self.len() {
+            // The marks behind the cut are all that stays.
+            front.checksum = std::mem::take(&mut self.checksum);
+            front.frags = std::mem::take(&mut self.frags);
+            (front.len, front.true_size, front.kind) = (self.len, self.true_size, self.kind.take());
+            (self.len, self.true_size) = (0, 0);
+        } else if at > 0 {
+            (front.checksum, self.checksum) = self.checksum.cut(at)?;
+            (front.frags, front.true_size) = self.cut_frags(at);
+            (front.len, front.kind) = (at as u32, self.kind);
+            self.len -= at as u32;
+        }
+        if let Some(mut ours) = self.marks.take() {
+            let theirs = ours.split_front(marks, at);
+            front.marks = (!theirs.is_empty()).then(|| Box::new(theirs));
+            self.marks = (!ours.is_empty()).then_some(ours);
+        }
+        Ok(front)
+    }
+
+    /// Takes the fragments of the first `at` bytes out, 0 < `at` < `len`, and says their true size; its own is set, its
+    /// length is not.
+    pub(crate) fn cut_frags(&mut self, at: usize) -> (Frags, u32) {
+        let (index, within) = self.locate(at);
+        let mut front = self.frags.split_front(index);
+        if within > 0
+            && let Some(first) = self.frags.get_mut(0)
+        {
+            front.push_back(first.part(0, within));
+            first.cut_front(within);
+        }
+        let joint = match (front.last(), self.frags.first()) {
+            (Some(last), Some(first)) if last.same_page(first) => last.page().len() as u64,
+            _ => 0,
+        };
+        // The shorter side is counted; both together may pass 4 GiB, one does not.
+        let total = u64::from(self.true_size) + joint;
+        let theirs = match front.len() <= self.frags.len() {
+            true => true_size(front.iter()),
+            false => (total - u64::from(true_size(self.frags.iter()))) as u32,
+        };
+        self.true_size = (total - u64::from(theirs)) as u32;
+        (front, theirs)
+    }
+}
+
+/// What a chain's length and true size become.
+pub(crate) fn grown(len: u32, true_size: u32, more: usize, held: usize) -> Result<(u32, u32), ChainError> {
+    let sum = |a: u32, b: usize| {
+        let bytes = u64::from(a).saturating_add(b as u64);
+        u32::try_from(bytes).map_err(|_| ChainError::TooLong { bytes })
+    };
+    Ok((sum(len, more)?, sum(true_size, held)?))
+}
+
+/// Of fragments in order: each page once for a run of fragments in it.
+pub(crate) fn true_size<'a>(fragments: impl Iterator<Item = &'a Fragment>) -> u32 {
+    let mut sum = 0;
+    let mut before: Option<&Fragment> = None;
+    for fragment in fragments {
+        if !before.is_some_and(|before| before.same_page(fragment)) {
+            sum += fragment.page().len() as u32;
+        }
+        before = Some(fragment);
+    }
+    sum
+}
+
+impl fmt::Debug for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Chain");
+        out.field("len", &self.len).field("true_size", &self.true_size);
+        out.field("fragments", &FragmentsOf(self)).field("checksum", &self.checksum);
+        if let Some(marks) = &self.marks {
+            out.field("marks", marks);
+        }
+        out.finish()
+    }
+}
+
+struct FragmentsOf<'a>(&'a Chain);
+
+impl fmt::Debug for FragmentsOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.fragments()).finish()
+    }
+}

@@ -1,0 +1,215 @@
+//! The list behind a chain: two fragments without the heap, a deque from the third on.
+
+use crate::Fragment;
+use std::collections::VecDeque;
+
+/// Fragments that need no allocation: what a send within two pages, or a header and its payload, comes to.
+const INLINE: usize = 2;
+
+/// What a first allocation has room for.
+const FIRST: usize = 8;
+
+/// A list of fragments, open at both ends.
+///
+/// Invariant of `Inline`: the fragments come first, the `None`s after them.
+pub(crate) enum Frags {
+    Inline([Option<Fragment>; INLINE]),
+    Deque(VecDeque<Fragment>),
+}
+
+impl Default for Frags {
+    fn default() -> Frags {
+        Frags::Inline([const { None }; INLINE])
+    }
+}
+
+impl Frags {
+    pub fn len(&self) -> usize {
+        match self {
+            Frags::Inline(list) => list.iter().flatten().count(),
+            Frags::Deque(list) => list.len(),
+        }
+    }
+
+    pub fn get(&self, index: usize) -> Option<&Fragment> {
+        match self {
+            Frags::Inline(list) => list.get(index)?.as_ref(),
+            Frags::Deque(list) => list.get(index),
+        }
+    }
+
+    pub fn get_mut(&mut self, index: usize) -> Option<&mut Fragment> {
+        match self {
+            Frags::Inline(list) => list.get_mut(index)?.as_mut(),
+            Frags::Deque(list) => list.get_mut(index),
+        }
+    }
+
+    pub fn first(&self) -> Option<&Fragment> {
+        self.get(0)
+    }
+
+    pub fn last(&self) -> Option<&Fragment> {
+        match self {
+            Frags::Inline(list) => list.iter().rev().flatten().next(),
+            Frags::Deque(list) => list.back(),
+        }
+    }
+
+    pub fn last_mut(&mut self) -> Option<&mut Fragment> {
+        match self {
+            Frags::Inline(list) => list.iter_mut().rev().flatten().next(),
+            Frags::Deque(list) => list.back_mut(),
+        }
+    }
+
+    pub fn iter(&self) -> Iter<'_> {
+        match self {
+            Frags::Inline(list) => Iter(IterOf::Inline(list.iter().flatten())),
+            Frags::Deque(list) => Iter(IterOf::Deque(list.iter())),
+        }
+    }
+
+    /// From fragment `index` on.
+    pub fn iter_from(&self, index: usize) -> Iter<'_> {
+        match self {
+            Frags::Inline(list) => Iter(IterOf::Inline(list[index.min(INLINE)..].iter().flatten())),
+            Frags::Deque(list) => Iter(IterOf::Deque(list.range(index.min(list.len())..))),
+        }
+    }
+
+    pub fn push_back(&mut self, fragment: Fragment) {
+        match self {
+            Frags::Inline(list) => match list.iter_mut().find(|slot| slot.is_none()) {
+                Some(slot) => *slot = Some(fragment),
+                None => self.spill(1).push_back(fragment),
+            },
+            Frags::Deque(list) => list.push_back(fragment),
+        }
+    }
+
+    pub fn push_front(&mut self, fragment: Fragment) {
+        match self {
+            Frags::Inline(list) if list[INLINE - 1].is_none() => {
+                list.rotate_right(1);
+                list[0] = Some(fragment);
+            }
+            Frags::Inline(_) => self.spill(1).push_front(fragment),
+            Frags::Deque(list) => list.push_front(fragment),
+        }
+    }
+
+    pub fn pop_front(&mut self) -> Option<Fragment> {
+        match self {
+            Frags::Inline(list) => {
+                let first = list[0].take();
+                list.rotate_left(1);
+                first
+            }
+            Frags::Deque(list) => list.pop_front(),
+        }
+    }
+
+    pub fn pop_back(&mut self) -> Option<Fragment> {
+        match self {
+            Frags::Inline(list) => list.iter_mut().rev().find_map(Option::take),
+            Frags::Deque(list) => list.pop_back(),
+        }
+    }
+
+    /// Moves all of `other` behind what is here, or what is here before `other`, whichever is fewer.
+    pub fn append(&mut self, other: &mut Frags) {
+        if self.len() >= other.len() {
+            self.reserve(other.len());
+            while let Some(fragment) = other.pop_front() {
+                self.push_back(fragment);
+            }
+        } else {
+            std::mem::swap(self, other);
+            self.reserve(other.len());
+            while let Some(fragment) = other.pop_back() {
+                self.push_front(fragment);
+            }
+        }
+    }
+
+    /// Takes the first `count` out, moving the fewer of the two sides.
+    pub fn split_front(&mut self, count: usize) -> Frags {
+        let behind = self.len() - count;
+        let mut other = Frags::default();
+        if count <= behind {
+            other.reserve(count);
+            for _ in 0..count {
+                other.push_back(self.pop_front().expect("counted"));
+            }
+            other
+        } else {
+            other.reserve(behind);
+            for _ in 0..behind {
+                other.push_front(self.pop_back().expect("counted"));
+            }
+            std::mem::replace(self, other)
+        }
+    }
+
+    /// Room for `more` at either end, so that moving them allocates at most once.
+    pub fn reserve(&mut self, more: usize) {
+        match self {
+            Frags::Inline(list) if list.iter().flatten().count() + more > INLINE => {
+                self.spill(more);
+            }
+            Frags::Inline(_) => {}
+            Frags::Deque(list) => list.reserve(more),
+        }
+    }
+
+    fn spill(&mut self, more: usize) -> &mut VecDeque<Fragment> {
+        if let Frags::Inline(list) = self {
+            let mut deque = VecDeque::with_capacity((INLINE + more).max(FIRST));
+            deque.extend(list.iter_mut().filter_map(Option::take));
+            *self = Frags::Deque(deque);
+        }
+        match self {
+            Frags::Deque(list) => list,
+            Frags::Inline(_) => unreachable!("just replaced"),
+        }
+    }
+}
+
+/// The fragments of a chain in order.
+#[derive(Clone)]
+pub struct Iter<'a>(IterOf<'a>);
+
+#[derive(Clone)]
+enum IterOf<'a> {
+    Inline(std::iter::Flatten<std::slice::Iter<'a, Option<Fragment>>>),
+    Deque(std::collections::vec_deque::Iter<'a, Fragment>),
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = &'a Fragment;
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a Fragment> {
+        match &mut self.0 {
+            IterOf::Inline(list) => list.next(),
+            IterOf::Deque(list) => list.next(),
+        }
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match &self.0 {
+            IterOf::Inline(list) => list.size_hint(),
+            IterOf::Deque(list) => list.size_hint(),
+        }
+    }
+}
+
+impl DoubleEndedIterator for Iter<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        match &mut self.0 {
+            IterOf::Inline(list) => list.next_back(),
+            IterOf::Deque(list) => list.next_back(),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Bytes that another process can still write: copied out, or handed to the kernel, never looked at in place.
+
+use crate::{Chain, ChainError, Kind};
+use onecopy_copy::{Hint, Store};
+use onecopy_sys::map::Span;
+
+/// The bytes of a chain of memory that a peer can write. From [`Chain::peer`]. Whoever has to understand them copies them
+/// out once, and looks at the copy.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer<'a> {
+    /// Invariant: empty, or of [`Kind::Peer`].
+    chain: &'a Chain,
+}
+
+impl Chain {
+    /// The view of a peer's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::Unreadable`] for other memory: a device's cannot be copied by this CPU, and ours has slices
+    /// ([`Chain::host`]).
+    pub fn peer(&self) -> Result<Peer<'_>, ChainError> {
+        match self.kind() {
+            None | Some(Kind::Peer) => Ok(Peer { chain: self }),
+            Some(kind) => Err(ChainError::Unreadable { index: 0, kind, device: self.device() }),
+        }
+    }
+}
+
+impl<'a> Peer<'a> {
+    /// The pieces in order, none of them empty: addresses and lengths for the kernel ([`onecopy_sys::spans`]).
+    pub fn spans(self) -> impl Iterator<Item = Span<'a>> {
+        self.chain.fragments().map(|fragment| fragment.span())
+    }
+
+    /// Fills `out` with the pieces from byte `offset` on. Returns how many entries are in use.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::BeyondEnd`].
+    pub fn gather(self, offset: usize, out: &mut [Span<'a>]) -> Result<usize, ChainError> {
+        self.chain.inside(offset)?;
+        let (index, mut skip) = self.chain.locate(offset);
+        let mut count = 0;
+        for (entry, fragment) in out.iter_mut().zip(self.chain.frags.iter_from(index)) {
+            *entry = fragment.span().slice(std::mem::take(&mut skip), usize::MAX);
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Copies `out.len()` bytes from byte `offset` on. The peer may be writing them at this moment: what arrives may be
+    /// torn, but does not change any more. Says which stores were used (of the last piece).
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::BeyondEnd`].
+    pub fn copy_to(self, offset: usize, out: &mut [u8], hint: Hint) -> Result<Store, ChainError> {
+        self.chain.inside(offset.saturating_add(out.len()))?;
+        let (index, mut skip) = self.chain.locate(offset);
+        let mut store = Store::Cached;
+        let mut rest = out;
+        for fragment in self.chain.frags.iter_from(index) {
+            if rest.is_empty() {
+                break;
+            }
+            let from = fragment.span().slice(std::mem::take(&mut skip), rest.len());
+            let (piece, after) = rest.split_at_mut(from.len());
+            store = copy(piece, from, hint);
+            rest = after;
+        }
+        Ok(store)
+    }
+}
+
+/// Copies out of a view.
+///
+/// # Panics
+///
+/// When the lengths differ.
+#[allow(unsafe_code)]
+fn copy(to: &mut [u8], from: Span<'_>, hint: Hint) -> Store {
+    assert_eq!(to.len(), from.len());
+    // SAFETY: `from` is mapped readable for as long as the view lives, and `to`, of the same length, is ours alone. They do
+    // not overlap: a slice of memory that a peer can write exists nowhere. The copy runs over plain bytes, of which any
+    // value is valid, whatever the peer writes meanwhile.
+    unsafe { onecopy_copy::copy_raw(to.as_mut_ptr(), from.as_ptr(), from.len(), hint) }
+}

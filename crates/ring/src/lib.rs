@@ -12,6 +12,7 @@
 //! | [`bell`] | who wakes whom, and when no system call is needed |
 //! | [`memory`] | making, opening and mapping a ring |
 //! | [`producer`], [`consumer`] | the two sides, with the bytes |
+//! | [`record`] | records, for sockets that have them |
 
 pub mod bell;
 pub mod consumer;
@@ -19,6 +20,7 @@ pub mod header;
 pub mod index;
 pub mod memory;
 pub mod producer;
+pub mod record;
 
 pub use consumer::Consumer;
 pub use header::Header;
@@ -46,6 +48,13 @@ pub enum Lie {
     },
     /// A filler of impossible size.
     Filler(u32),
+    /// A record's header that cannot be: more bytes than were published, or unknown flags.
+    Frame {
+        /// What was read.
+        word: u64,
+        /// Bytes that were published from there on.
+        available: u64,
+    },
     /// The kernel carried other bytes than bells and fillers say.
     Bells,
     /// The switch from the kernel to the ring is said to be at a byte that was already passed.
@@ -63,6 +72,9 @@ impl fmt::Display for Lie {
             Lie::Head { read, seen } => write!(f, "impossible head {read} (seen before: {seen})"),
             Lie::Tail { read, seen } => write!(f, "impossible tail {read} (seen before: {seen})"),
             Lie::Filler(len) => write!(f, "impossible filler of {len} bytes"),
+            Lie::Frame { word, available } => {
+                write!(f, "impossible record header {word:#x} ({available} bytes published)")
+            }
             Lie::Bells => f.write_str("bytes on the control socket that are neither bell nor filler"),
             Lie::Switch { at, received } => {
                 write!(f, "impossible switch at byte {at} ({received} already received)")

@@ -65,7 +65,17 @@ impl View {
         }
     }
 
-    fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
+    /// Of `len` bytes of `ring` that were lent as `id`.
+    pub(crate) fn lent(end: &Arc<End>, ring: Ring, id: BorrowId, offset: usize, len: usize) -> View {
+        View { place: Place::Ring { end: end.clone(), ring, id, offset }, len }
+    }
+
+    /// Of nothing.
+    pub(crate) fn none(end: &Arc<End>) -> View {
+        View::heap(end, Vec::new())
+    }
+
+    pub(crate) fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
         let len = bytes.len();
         View { place: Place::Heap { end: end.clone(), bytes, start: 0 }, len }
     }

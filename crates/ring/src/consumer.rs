@@ -1,7 +1,8 @@
 //! The receiver's side.
 
 use crate::index::ReadIndex;
-use crate::{Header, Lie, Ring};
+use crate::marks::{self, Mark, MarkReader};
+use crate::{Header, Lie, Ring, memory};
 use std::collections::VecDeque;
 
 /// Names one borrow of a [`Consumer`].
@@ -25,13 +26,21 @@ pub struct Consumer {
     /// In stream order: the first one holds the tail back.
     borrows: VecDeque<Borrow>,
     next_borrow: u64,
+    marks: MarkReader,
 }
 
 impl Consumer {
     /// Of a ring from which nothing was received yet.
     pub fn new(ring: Ring) -> Consumer {
         let index = ReadIndex::new(ring.capacity());
-        Consumer { ring, index, offset: 0, borrows: VecDeque::new(), next_borrow: 0 }
+        Consumer {
+            ring,
+            index,
+            offset: 0,
+            borrows: VecDeque::new(),
+            next_borrow: 0,
+            marks: MarkReader::default(),
+        }
     }
 
     /// The ring.
@@ -46,7 +55,7 @@ impl Consumer {
         self.ring.header()
     }
 
-    /// Bytes that can be taken; exact only up to `want`.
+    /// Bytes that can be taken, the strides of marks among them; exact only up to `want`.
     ///
     /// # Errors
     ///
@@ -54,6 +63,63 @@ impl Consumer {
     #[inline]
     pub fn available(&mut self, want: usize) -> Result<usize, Lie> {
         self.index.available(self.ring.header(), want)
+    }
+
+    /// Of `available` bytes those before the next mark: 0 where a mark comes next.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Marks`], [`Lie::Mark`].
+    #[inline]
+    pub fn before_mark(&mut self, available: usize) -> Result<usize, Lie> {
+        let (seen, tail, capacity) = (self.index.seen_marks(), self.index.tail(), self.ring.capacity());
+        let at = self.marks.next_at(self.ring.header(), seen, tail, capacity)?;
+        match at.checked_sub(self.index.read()) {
+            Some(left) => Ok((available as u64).min(left) as usize),
+            // Its stride is behind what was taken: it was laid into the past.
+            None => Err(Lie::Mark { position: at, kind: 0 }),
+        }
+    }
+
+    /// The mark that comes next, where [`Consumer::before_mark`] gave 0 of something: not taken yet. None where all
+    /// of its stride is not published yet, which is a lie.
+    #[inline]
+    pub fn mark(&mut self) -> Result<Mark, Lie> {
+        let stride = marks::stride(self.ring.capacity());
+        let there = self.available(stride)?;
+        self.marks
+            .next()
+            .filter(|_| there >= stride)
+            .ok_or(Lie::Mark { position: self.index.read(), kind: 0 })
+    }
+
+    /// Takes the mark that comes next, with its stride. Returns whether room was made.
+    ///
+    /// # Panics
+    ///
+    /// When [`Consumer::mark`] has not given it.
+    #[inline]
+    pub fn take_mark(&mut self) -> bool {
+        self.marks.take(self.ring.capacity());
+        self.take(marks::stride(self.ring.capacity()))
+    }
+
+    /// Whether a mark, one that is known, comes next.
+    #[inline]
+    pub fn at_mark(&self) -> bool {
+        self.marks.at() == self.index.read()
+    }
+
+    /// Position of the next byte in the stream of the ring.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.index.read()
+    }
+
+    /// Asks for the line where the next mark will lie.
+    #[inline]
+    pub fn prefetch_mark(&self) {
+        memory::prefetch(std::ptr::from_ref(self.marks.upcoming(self.ring.header())).cast());
     }
 
     /// Asks for the line where the next byte lies, without waiting for it: its way here overlaps with that of the
@@ -73,9 +139,8 @@ impl Consumer {
         self.ring.copy_out(self.wrap(at), buffer);
     }
 
-    /// Where the byte lies that is `at` bytes (at most the capacity) past the next one.
     #[inline]
-    pub(crate) fn wrap(&self, at: usize) -> usize {
+    fn wrap(&self, at: usize) -> usize {
         let offset = self.offset + at;
         if offset >= self.ring.capacity() { offset - self.ring.capacity() } else { offset }
     }

@@ -1,5 +1,7 @@
 //! The page that both sides write.
 
+use crate::lend::LendLine;
+use crate::marks::MarkQueue;
 use onecopy_sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes of the header: one page, so that the data begins page-aligned.
@@ -22,6 +24,10 @@ pub struct Header {
     pub reader: Line<ReaderLine>,
     /// Written once, by the receiver who made the ring; read by operators' tools, never by the protocol.
     pub info: Line<InfoLine>,
+    /// Pages that come back from who received them by reference.
+    pub lend: Line<LendLine>,
+    /// What the stream carries besides bytes.
+    pub marks: MarkQueue,
 }
 
 const _: () = assert!(std::mem::size_of::<Header>() <= HEADER_LEN || cfg!(loom));
@@ -39,6 +45,10 @@ pub struct WriterLine {
     pub armed: AtomicU32,
     /// Written by the receiver. 1: it has shut its receiving side down, or is gone; sends ask the kernel.
     pub shut: AtomicU32,
+    /// Marks laid since the ring began.
+    pub marks: AtomicU64,
+    /// 1 from before the sender offers a channel for descriptors over the control socket (once, one byte).
+    pub channel: AtomicU32,
 }
 
 /// What the receiver tells, and what a receive must know.
@@ -63,4 +73,6 @@ pub struct InfoLine {
     pub magic: AtomicU64,
     /// Bytes of data room.
     pub capacity: AtomicU64,
+    /// Bytes of the sender's pools that the receiver maps: more than that is not sent by reference.
+    pub max_shared: AtomicU64,
 }

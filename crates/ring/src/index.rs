@@ -73,12 +73,14 @@ pub struct ReadIndex {
     read: u64,
     /// Invariant: `seen_head - tail <= capacity`.
     seen_head: u64,
+    /// Marks that the sender had laid when it published `seen_head`, or more; unchecked.
+    seen_marks: u64,
 }
 
 impl ReadIndex {
     /// Of an empty ring.
     pub fn new(capacity: usize) -> ReadIndex {
-        ReadIndex { capacity: capacity as u64, tail: 0, read: 0, seen_head: 0 }
+        ReadIndex { capacity: capacity as u64, tail: 0, read: 0, seen_head: 0, seen_marks: 0 }
     }
 
     /// Bytes that can be taken; looks at the sender's line only when less than `want` is known.
@@ -99,7 +101,17 @@ impl ReadIndex {
             return Err(Lie::Head { read: head, seen: self.seen_head });
         }
         self.seen_head = head;
+        // After the head: a mark before it is counted. From the same line, so that it costs nothing. Acquire pairs
+        // with the Release store in `MarkWriter::lay`: marks that are counted are there.
+        self.seen_marks = header.writer.0.marks.load(Ordering::Acquire);
         Ok((head - self.read) as usize)
+    }
+
+    /// Marks that the sender is known to have laid: all that lie before what [`ReadIndex::available`] said, and
+    /// maybe more. Unchecked.
+    #[inline]
+    pub fn seen_marks(&self) -> u64 {
+        self.seen_marks
     }
 
     /// Next byte to take.

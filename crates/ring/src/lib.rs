@@ -9,23 +9,29 @@
 //! |---|---|
 //! | [`header`] | the page that both sides write, and who writes which line |
 //! | [`index`] | positions: how much room, how much data, and the checks |
+//! | [`marks`] | what the stream carries besides bytes, each at its position |
+//! | [`lend`] | how pages that were sent by reference come back |
 //! | [`bell`] | who wakes whom, and when no system call is needed |
 //! | [`memory`] | making, opening and mapping a ring |
+//! | [`shared`] | a pool of the peer, whose pages come by reference |
 //! | [`producer`], [`consumer`] | the two sides, with the bytes |
-//! | [`record`] | records, for sockets that have them |
 
 pub mod bell;
 pub mod consumer;
 pub mod header;
 pub mod index;
+pub mod lend;
+pub mod marks;
 pub mod memory;
 pub mod producer;
-pub mod record;
+pub mod shared;
 
 pub use consumer::Consumer;
 pub use header::Header;
+pub use marks::Mark;
 pub use memory::{MAX_CAPACITY, MIN_CAPACITY, Ring, round_capacity};
 pub use producer::Producer;
+pub use shared::Shared;
 
 use std::fmt;
 
@@ -46,15 +52,30 @@ pub enum Lie {
         /// The start of room as seen before.
         seen: u64,
     },
+    /// An impossible count of marks.
+    Marks {
+        /// What was read.
+        read: u64,
+        /// Marks that were received before.
+        seen: u64,
+    },
+    /// A mark of no known kind, or where none can be.
+    Mark {
+        /// Where it is said to be.
+        position: u64,
+        /// What it is said to be.
+        kind: u32,
+    },
+    /// A reference to what is no page of a pool that the peer has told of, or no part of it.
+    Reference,
+    /// A pool that is none: no sealed memfd that only the peer can write, or not of the announced size.
+    Pool,
+    /// The channel for descriptors, or the message that a mark says is in it, is not there.
+    Channel,
+    /// A page came back that is not lent.
+    Returned(u32),
     /// A filler of impossible size.
     Filler(u32),
-    /// A record's header that cannot be: more bytes than were published, or unknown flags.
-    Frame {
-        /// What was read.
-        word: u64,
-        /// Bytes that were published from there on.
-        available: u64,
-    },
     /// The kernel carried other bytes than bells and fillers say.
     Bells,
     /// The switch from the kernel to the ring is said to be at a byte that was already passed.
@@ -71,10 +92,13 @@ impl fmt::Display for Lie {
         match self {
             Lie::Head { read, seen } => write!(f, "impossible head {read} (seen before: {seen})"),
             Lie::Tail { read, seen } => write!(f, "impossible tail {read} (seen before: {seen})"),
+            Lie::Marks { read, seen } => write!(f, "impossible count of marks {read} (received: {seen})"),
+            Lie::Mark { position, kind } => write!(f, "impossible mark of kind {kind} at {position}"),
+            Lie::Reference => f.write_str("a reference to what is no page of the peer's pools"),
+            Lie::Pool => f.write_str("a pool that is no memfd sealed for its owner alone"),
+            Lie::Channel => f.write_str("descriptors that are announced are not there"),
+            Lie::Returned(slot) => write!(f, "slot {slot} was given back, which is not lent"),
             Lie::Filler(len) => write!(f, "impossible filler of {len} bytes"),
-            Lie::Frame { word, available } => {
-                write!(f, "impossible record header {word:#x} ({available} bytes published)")
-            }
             Lie::Bells => f.write_str("bytes on the control socket that are neither bell nor filler"),
             Lie::Switch { at, received } => {
                 write!(f, "impossible switch at byte {at} ({received} already received)")

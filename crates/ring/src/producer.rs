@@ -1,7 +1,8 @@
 //! The sender's side.
 
 use crate::index::WriteIndex;
-use crate::{Header, Lie, Ring};
+use crate::marks::{self, Mark, MarkWriter};
+use crate::{Header, Lie, Ring, memory};
 use onecopy_copy::{Hint, Store};
 use onecopy_sys::map::Spans;
 
@@ -12,13 +13,14 @@ pub struct Producer {
     index: WriteIndex,
     /// Where the next byte goes: `head` modulo the capacity, without a division. Invariant: < capacity.
     offset: usize,
+    marks: MarkWriter,
 }
 
 impl Producer {
     /// Of a ring to which nothing was sent yet.
     pub fn new(ring: Ring) -> Producer {
         let index = WriteIndex::new(ring.capacity());
-        Producer { ring, index, offset: 0 }
+        Producer { ring, index, offset: 0, marks: MarkWriter::default() }
     }
 
     /// The ring.
@@ -54,13 +56,6 @@ impl Producer {
         self.ring.spans(self.offset, len)
     }
 
-    /// Where the byte lies that is `at` bytes (at most the capacity) past the next one.
-    #[inline]
-    pub(crate) fn offset_at(&self, at: usize) -> usize {
-        let offset = self.offset + at;
-        if offset >= self.ring.capacity() { offset - self.ring.capacity() } else { offset }
-    }
-
     /// Copies `bytes` to `at` bytes past the next byte, unpublished. Says which stores were used (of the last
     /// piece, when the wrap cuts it in two).
     ///
@@ -69,7 +64,11 @@ impl Producer {
     /// When `at` or `bytes.len()` is more than the capacity.
     #[inline]
     pub fn copy_in(&mut self, at: usize, bytes: &[u8], hint: Hint) -> Store {
-        let [first, second] = self.ring.spans(self.offset_at(at), bytes.len());
+        let mut offset = self.offset + at;
+        if offset >= self.ring.capacity() {
+            offset -= self.ring.capacity();
+        }
+        let [first, second] = self.ring.spans(offset, bytes.len());
         let (a, b) = bytes.split_at(first.len());
         // SAFETY: both views have the length of their part and are mapped. They overlap no `&[u8]`: none of the
         // ring's memory exists. The receiver does not read unpublished bytes; if it does all the same, it
@@ -83,15 +82,40 @@ impl Producer {
         }
     }
 
+    /// Bytes of the ring that a mark takes.
+    #[inline]
+    pub fn stride(&self) -> usize {
+        marks::stride(self.ring.capacity())
+    }
+
+    /// Lays a mark `at` bytes past the next byte, unpublished: it takes [`Producer::stride`] bytes of the room from
+    /// there, and all that is there must be published next.
+    #[inline]
+    pub fn mark(&mut self, at: usize, mark: Mark) {
+        self.marks.lay(self.ring.header(), self.index.head() + at as u64, mark);
+    }
+
+    /// As [`Producer::publish`], of marks alone: the next mark's line is asked for instead of the next byte's.
+    #[inline]
+    pub fn publish_marks(&mut self, len: usize) {
+        self.move_on(len);
+        memory::prefetch_to_write(std::ptr::from_ref(self.marks.next(self.ring.header())).cast());
+    }
+
     /// Makes the next `len` bytes visible. After that a full fence, then [`Header::must_ring`].
     #[inline]
     pub fn publish(&mut self, len: usize) {
+        self.move_on(len);
+        // Where the next bytes go, the receiver's cache has the line from the lap before.
+        self.ring.prefetch_to_write(self.offset);
+    }
+
+    #[inline]
+    fn move_on(&mut self, len: usize) {
         self.index.publish(self.ring.header(), len);
         self.offset += len;
         if self.offset >= self.ring.capacity() {
             self.offset -= self.ring.capacity();
         }
-        // Where the next bytes go, the receiver's cache has the line from the lap before.
-        self.ring.prefetch_to_write(self.offset);
     }
 }

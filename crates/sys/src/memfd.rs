@@ -116,6 +116,20 @@ pub fn verify(fd: impl AsFd, expected: usize) -> Result<(), Refused> {
     Ok(())
 }
 
+/// As [`verify`], of memory that its owner alone can write: with F_SEAL_FUTURE_WRITE too, so that nobody maps it
+/// writable any more (fcntl(2)). What was mapped writable before the seal stays so: that is the owner's mapping.
+///
+/// # Errors
+///
+/// The first check that fails.
+pub fn verify_owned(fd: impl AsFd, expected: usize) -> Result<(), Refused> {
+    let seals = rustix::fs::fcntl_get_seals(&fd).map_err(Refused::NotAMemfd)?;
+    if !seals.contains(SealFlags::FUTURE_WRITE) {
+        return Err(Refused::Unsealed(seals));
+    }
+    verify(fd, expected)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,384 @@
+//! What a stream carries besides bytes, each at its position: descriptors, a pool, a reference to a page of one.
+//!
+//! A mark lies in a queue in the header page, and takes room in the ring at its position: `capacity / MARKS` bytes,
+//! its *stride*, which hold nothing. So a mark is there to be received exactly when bytes are: whatever counts,
+//! wakes, waits for room or mirrors readiness needs no rule for marks. And the queue has room whenever the ring
+//! has, without an index of its own: `MARKS` strides are the whole ring, so the mark that is laid into the place of
+//! an older one needs room that begins where that one's stride was given back.
+//!
+//! The count of marks lies beside `head`: a receiver that looks for data sees for free that there are none.
+//!
+//! ```text
+//! ring   ..bytes..[stride].bytes..[stride][stride]        head
+//! marks           FDS             POOL    REFERENCE       count
+//! ```
+
+use crate::{Header, Lie};
+use onecopy_sync::atomic::{AtomicU64, Ordering};
+
+/// Marks that may be under way at once. (In loom's models fewer, for the sake of time.)
+pub const MARKS: usize = if cfg!(loom) { 2 } else { 64 };
+
+/// One place of the queue, as it lies in shared memory.
+#[derive(Debug, Default)]
+#[repr(C, align(32))]
+pub struct Entry {
+    position: AtomicU64,
+    /// Kind in the lower half, `arg` in the upper.
+    kind: AtomicU64,
+    a: AtomicU64,
+    b: AtomicU64,
+}
+
+/// The queue of marks. Written by the sender.
+#[derive(Debug)]
+#[repr(C)]
+pub struct MarkQueue(pub [Entry; MARKS]);
+
+impl Default for MarkQueue {
+    fn default() -> Self {
+        MarkQueue(std::array::from_fn(|_| Entry::default()))
+    }
+}
+
+/// What a mark means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// That many descriptors lie in the channel, for who receives the next byte. A receive with them ends after
+    /// `len` bytes, which were sent with them.
+    Fds {
+        /// Descriptors.
+        count: u32,
+        /// Bytes.
+        len: u64,
+    },
+    /// The memfd of a pool lies in the channel.
+    Pool {
+        /// What references call it.
+        pool: u32,
+        /// Bytes of a page.
+        page_len: u64,
+        /// Pages.
+        pages: u64,
+    },
+    /// `len` bytes of the stream are here: in a page of a pool.
+    Reference {
+        /// What is given back to free the page.
+        slot: u32,
+        /// Which pool.
+        pool: u32,
+        /// Which page of it.
+        page: u32,
+        /// Where in the page they begin.
+        offset: u32,
+        /// How many they are; never 0.
+        len: u32,
+    },
+}
+
+const FDS: u32 = 1;
+const POOL: u32 = 2;
+const REFERENCE: u32 = 3;
+
+fn pack(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn unpack(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
+impl Mark {
+    fn encode(self) -> [u64; 3] {
+        match self {
+            Mark::Fds { count, len } => [pack(FDS, count), len, 0],
+            Mark::Pool { pool, page_len, pages } => [pack(POOL, pool), page_len, pages],
+            Mark::Reference { slot, pool, page, offset, len } => {
+                // A slot has 16 bits, as has the name of a pool.
+                [pack(REFERENCE, slot << 16 | pool & 0xffff), pack(page, 0), pack(offset, len)]
+            }
+        }
+    }
+
+    fn decode([kind, a, b]: [u64; 3]) -> Option<Mark> {
+        let (kind, arg) = unpack(kind);
+        Some(match kind {
+            FDS => Mark::Fds { count: arg, len: a },
+            POOL => Mark::Pool { pool: arg, page_len: a, pages: b },
+            REFERENCE => {
+                let (offset, len) = unpack(b);
+                Mark::Reference { slot: arg >> 16, pool: arg & 0xffff, page: unpack(a).0, offset, len }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Bytes of the ring that a mark takes.
+pub fn stride(capacity: usize) -> usize {
+    capacity / MARKS
+}
+
+/// The sender's side.
+#[derive(Debug, Default)]
+pub struct MarkWriter {
+    count: u64,
+}
+
+impl MarkWriter {
+    /// Writes a mark at `position`, where there is room for its stride. It is seen once `head` is past it.
+    #[inline]
+    pub fn lay(&mut self, header: &Header, position: u64, mark: Mark) {
+        let entry = &header.marks.0[self.count as usize % MARKS];
+        let [kind, a, b] = mark.encode();
+        // Relaxed: published by the count. That the receiver has read what was here before follows from the room.
+        entry.position.store(position, Ordering::Relaxed);
+        entry.kind.store(kind, Ordering::Relaxed);
+        entry.a.store(a, Ordering::Relaxed);
+        entry.b.store(b, Ordering::Relaxed);
+        self.count += 1;
+        // Release pairs with the Acquire load in `ReadIndex::available`.
+        header.writer.0.marks.store(self.count, Ordering::Release);
+    }
+
+    /// Where the next mark goes, for a prefetch.
+    #[inline]
+    pub fn next<'a>(&self, header: &'a Header) -> &'a Entry {
+        &header.marks.0[self.count as usize % MARKS]
+    }
+}
+
+/// The receiver's side.
+#[derive(Debug)]
+pub struct MarkReader {
+    /// Marks that were read out of the queue.
+    read: u64,
+    /// The last one of these, while it is not taken.
+    next: Option<Mark>,
+    /// Its position; as far away as can be while there is none.
+    at: u64,
+    /// Where the stride of the mark before it ends.
+    after: u64,
+}
+
+impl Default for MarkReader {
+    fn default() -> Self {
+        MarkReader { read: 0, next: None, at: u64::MAX, after: 0 }
+    }
+}
+
+impl MarkReader {
+    /// Position of the next mark, of `seen` that the sender is known to have laid; `u64::MAX` where there is none.
+    /// Bytes from `tail` on were not given back.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Marks`], [`Lie::Mark`].
+    #[inline]
+    pub fn next_at(&mut self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<u64, Lie> {
+        if self.next.is_none() && seen != self.read {
+            self.fetch(header, seen, tail, capacity)?;
+        }
+        Ok(self.at)
+    }
+
+    #[cold]
+    fn fetch(&mut self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<(), Lie> {
+        if seen < self.read || seen - self.read > MARKS as u64 {
+            return Err(Lie::Marks { read: seen, seen: self.read });
+        }
+        let entry = &header.marks.0[self.read as usize % MARKS];
+        // Relaxed: `seen` was loaded with Acquire, which pairs with the Release store in `MarkWriter::lay`.
+        let position = entry.position.load(Ordering::Relaxed);
+        let words = [&entry.kind, &entry.a, &entry.b].map(|word| word.load(Ordering::Relaxed));
+        let mark = Mark::decode(words).ok_or(Lie::Mark { position, kind: words[0] as u32 })?;
+        // All of the stride is in what may be published, and behind the mark before.
+        let ahead = position.wrapping_sub(tail);
+        if position < self.after || ahead > (capacity - stride(capacity)) as u64 {
+            return Err(Lie::Mark { position, kind: words[0] as u32 });
+        }
+        self.read += 1;
+        self.next = Some(mark);
+        self.at = position;
+        Ok(())
+    }
+
+    /// Position of the next mark that is known; `u64::MAX` where there is none.
+    #[inline]
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// The next mark, if one is known.
+    #[inline]
+    pub fn next(&self) -> Option<Mark> {
+        self.next
+    }
+
+    /// The next mark is done with: what is behind its stride comes next.
+    #[inline]
+    pub fn take(&mut self, capacity: usize) {
+        self.after = self.at + stride(capacity) as u64;
+        self.at = u64::MAX;
+        self.next = None;
+    }
+
+    /// Where the mark after the known ones lies, for a prefetch.
+    #[inline]
+    pub fn upcoming<'a>(&self, header: &'a Header) -> &'a Entry {
+        &header.marks.0[self.read as usize % MARKS]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use onecopy_sync::atomic::Ordering::Relaxed;
+
+    const CAPACITY: usize = 4096;
+
+    #[test]
+    fn marks_come_out_as_they_went_in() {
+        let header = Header::default();
+        let (mut writer, mut reader) = (MarkWriter::default(), MarkReader::default());
+        let all = [
+            Mark::Fds { count: 253, len: u64::MAX },
+            Mark::Pool { pool: 7, page_len: 1 << 21, pages: 1 << 20 },
+            Mark::Reference { slot: 1023, pool: 65535, page: u32::MAX, offset: 5, len: u32::MAX },
+        ];
+        for round in 0..200u64 {
+            let mark = all[round as usize % 3];
+            writer.lay(&header, round * 64, mark);
+            let seen = header.writer.0.marks.load(Relaxed);
+            assert_eq!(reader.next_at(&header, seen, round * 64, CAPACITY), Ok(round * 64));
+            assert_eq!(reader.next(), Some(mark));
+            reader.take(CAPACITY);
+            assert_eq!(reader.next_at(&header, seen, round * 64, CAPACITY), Ok(u64::MAX));
+        }
+    }
+
+    #[test]
+    fn as_many_as_the_ring_has_room_for_are_all_kept() {
+        let header = Header::default();
+        let (mut writer, mut reader) = (MarkWriter::default(), MarkReader::default());
+        for i in 0..MARKS as u32 {
+            let position = u64::from(i) * stride(CAPACITY) as u64;
+            writer.lay(&header, position, Mark::Fds { count: i, len: 1 });
+        }
+        for i in 0..MARKS as u32 {
+            let at = reader.next_at(&header, MARKS as u64, 0, CAPACITY).unwrap();
+            assert_eq!(at, u64::from(i) * stride(CAPACITY) as u64);
+            assert_eq!(reader.next(), Some(Mark::Fds { count: i, len: 1 }));
+            reader.take(CAPACITY);
+        }
+    }
+
+    #[test]
+    fn every_impossible_mark_is_a_lie() {
+        let told = |count: u64, position: u64, kind: u64, tail: u64| {
+            let header = Header::default();
+            let mut reader = MarkReader::default();
+            header.marks.0[0].position.store(position, Relaxed);
+            header.marks.0[0].kind.store(kind, Relaxed);
+            reader.next_at(&header, count, tail, CAPACITY)
+        };
+        assert_eq!(told(1, 4032, 1, 0), Ok(4032));
+        for count in [65, u64::MAX, 1 << 63] {
+            assert_eq!(told(count, 0, 1, 0), Err(Lie::Marks { read: count, seen: 0 }));
+        }
+        for (position, tail) in [(4033, 0), (u64::MAX, 0), (99, 100), (0, 100)] {
+            assert_eq!(told(1, position, 1, tail), Err(Lie::Mark { position, kind: 1 }), "{position}");
+        }
+        for kind in [0, 4, u64::from(u32::MAX)] {
+            assert_eq!(told(1, 0, kind, 0), Err(Lie::Mark { position: 0, kind: kind as u32 }));
+        }
+    }
+
+    #[test]
+    fn marks_neither_overlap_nor_go_back() {
+        let header = Header::default();
+        let mut reader = MarkReader::default();
+        let mut writer = MarkWriter::default();
+        writer.lay(&header, 1000, Mark::Fds { count: 1, len: 1 });
+        assert_eq!(reader.next_at(&header, 1, 0, CAPACITY), Ok(1000));
+        reader.take(CAPACITY);
+        writer.lay(&header, 1063, Mark::Fds { count: 1, len: 1 });
+        assert!(matches!(reader.next_at(&header, 2, 0, CAPACITY), Err(Lie::Mark { position: 1063, .. })));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::index::{ReadIndex, WriteIndex};
+    use loom::sync::Arc;
+
+    /// A byte, a mark with a stride of two, a byte; in a ring whose two marks' strides are all of it, so that a third
+    /// mark takes the first one's place.
+    #[test]
+    fn no_byte_behind_a_mark_is_seen_without_it() {
+        const CAPACITY: usize = 4;
+        loom::model(|| {
+            let header = Arc::new(Header::default());
+            let h = header.clone();
+            let receiver = loom::thread::spawn(move || {
+                let mut index = ReadIndex::new(CAPACITY);
+                let mut marks = MarkReader::default();
+                for _ in 0..3 {
+                    let there = index.available(&h, 1).unwrap() as u64;
+                    let at = marks.next_at(&h, index.seen_marks(), index.tail(), CAPACITY).unwrap();
+                    let bytes = there.min(at - index.read());
+                    assert!(index.read() >= 3 || index.read() + bytes <= 1, "went past the mark");
+                    index.take(bytes as usize);
+                    if index.read() == at && there - bytes >= 2 {
+                        assert_eq!(marks.next(), Some(Mark::Fds { count: 7, len: 1 }));
+                        marks.take(CAPACITY);
+                        index.take(2);
+                    }
+                    index.give_back(&h, index.read());
+                }
+            });
+            let mut index = WriteIndex::new(CAPACITY);
+            let mut marks = MarkWriter::default();
+            index.publish(&header, 1);
+            marks.lay(&header, 1, Mark::Fds { count: 7, len: 1 });
+            index.publish(&header, 2 + 1);
+            receiver.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_mark_is_not_overwritten_before_it_was_read() {
+        const CAPACITY: usize = 4;
+        loom::model(|| {
+            let header = Arc::new(Header::default());
+            let h = header.clone();
+            let receiver = loom::thread::spawn(move || {
+                let mut index = ReadIndex::new(CAPACITY);
+                let mut marks = MarkReader::default();
+                let mut taken = 0;
+                for _ in 0..2 {
+                    let there = index.available(&h, CAPACITY).unwrap();
+                    let at = marks.next_at(&h, index.seen_marks(), index.tail(), CAPACITY).unwrap();
+                    if there >= 2 {
+                        assert_eq!(at, taken * 2);
+                        assert_eq!(marks.next(), Some(Mark::Fds { count: taken as u32, len: 1 }));
+                        marks.take(CAPACITY);
+                        index.take(2);
+                        index.give_back(&h, index.read());
+                        taken += 1;
+                    }
+                }
+            });
+            let mut index = WriteIndex::new(CAPACITY);
+            let mut marks = MarkWriter::default();
+            for count in 0..3 {
+                if index.room(&header, 2).unwrap() >= 2 {
+                    marks.lay(&header, index.head(), Mark::Fds { count, len: 1 });
+                    index.publish(&header, 2);
+                }
+            }
+            receiver.join().unwrap();
+        });
+    }
+}

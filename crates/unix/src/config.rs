@@ -61,6 +61,9 @@ pub struct Config {
     pub send_buffer: Option<usize>,
     /// Largest ring in bytes that this end makes or accepts (default 16 MiB): a peer may fill it.
     pub max_ring: usize,
+    /// Most bytes of the peer's pools that this end maps (default 256 MiB), to receive pages by reference: a
+    /// peer may have them charged to who touches them first. 0: the peer copies instead.
+    pub max_shared: usize,
     /// Which stores copies into the ring use.
     pub policy: Policy,
     /// Who reads what this end sends.
@@ -81,6 +84,7 @@ impl Default for Config {
             receive_buffer: None,
             send_buffer: None,
             max_ring: 16 << 20,
+            max_shared: 256 << 20,
             policy: Policy::Auto,
             reader: Reader::OtherCore,
             wait: Wait::Adaptive,

@@ -22,6 +22,8 @@ pub enum Op {
     Send,
     /// Receiving, borrowing.
     Recv,
+    /// Making a pool, loaning a page of it.
+    Loan,
     /// Shutting down.
     Shutdown,
     /// Reading or setting an option.
@@ -38,6 +40,7 @@ impl Op {
             Op::Accept => "accept",
             Op::Send => "send",
             Op::Recv => "recv",
+            Op::Loan => "loan",
             Op::Shutdown => "shutdown",
             Op::Option => "option",
         }

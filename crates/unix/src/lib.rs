@@ -1,18 +1,21 @@
 //! Unix sockets over shared memory.
 #![forbid(unsafe_code)]
 
+mod channel;
 mod common;
 mod config;
 mod control;
 mod end;
 mod error;
 mod flags;
+mod front;
 mod listener;
 mod making;
 mod name;
 mod receive;
+mod reference;
+mod rights;
 mod rx;
-mod seqpacket;
 mod slot;
 mod stats;
 mod stream;
@@ -24,11 +27,12 @@ mod view;
 
 pub use config::{Carrier, Config, Credentials, Path, Records, Transport, Wait};
 pub use error::{Error, Op, Result};
-pub use flags::{ReceivedFlags, RecvFlags, SendFlags};
-pub use listener::{Listener, SeqListener};
+pub use flags::{RecvFlags, SendFlags};
+pub use listener::Listener;
 pub use name::Name;
 pub use onecopy_copy::{Policy, Reader};
-pub use seqpacket::{Received, SeqPacket};
+pub use reference::{Loan, NotSent, SharedPool};
+pub use rights::Ancillary;
 pub use slot::Slot;
 pub use stats::Stats;
 pub use stream::Stream;

@@ -17,6 +17,7 @@ pub enum Kind {
     /// Bytes: SOCK_STREAM.
     Stream,
     /// Records: SOCK_SEQPACKET.
+    #[allow(dead_code, reason = "made by the sockets that follow")]
     SeqPacket,
 }
 
@@ -77,7 +78,8 @@ impl End {
             Transport::Auto => {
                 let wish = config.send_buffer.map_or(0, |bytes| bytes.saturating_mul(2)) as u64;
                 let capacity = upgrade::capacity(config.receive_buffer, wish, config.max_ring);
-                Ring::create(capacity).and_then(|one| Ok((one.0, Ring::create(capacity)?.0))).ok()
+                let ring = || upgrade::new_ring(capacity, config).map(|(ring, _)| ring);
+                ring().and_then(|one| Ok((one, ring()?))).ok()
             }
         };
         let Some((to_a, to_b)) = rings else {

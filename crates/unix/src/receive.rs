@@ -1,12 +1,47 @@
 //! Receiving into buffers of the caller: from the ring or the kernel, whichever has the next byte.
 
+use crate::channel::{self, Fds};
 use crate::end::End;
-use crate::rx::{Ready, Rx, Waiting};
+use crate::front::Next;
+use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::{Error, Op, RecvFlags, Result};
 use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
+
+/// What one receive knows besides its buffers.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Where descriptors go; closed where there is no such place, as recv(2) does.
+    fds: Option<&'a mut Fds>,
+    /// Position in the ring that it must not pass, since it has descriptors that came with bytes before.
+    until: u64,
+}
+
+impl<'a> Call<'a> {
+    /// Without descriptors.
+    pub fn plain() -> Call<'a> {
+        Call { fds: None, until: u64::MAX }
+    }
+
+    /// With a place for descriptors.
+    pub fn with(fds: &'a mut Fds) -> Call<'a> {
+        Call { fds: Some(fds), until: u64::MAX }
+    }
+}
+
+/// What a receive from the ring may take next.
+enum Part {
+    /// So many bytes.
+    Bytes(usize),
+    /// Of [`crate::front::Front::piece`].
+    Reference,
+    /// Look again.
+    Again,
+    /// Nothing more in this call.
+    Stop,
+}
 
 impl End {
     /// Receives into `slices`.
@@ -15,28 +50,51 @@ impl End {
     ///
     /// As [`End::ready`].
     pub fn recv(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
+        self.recv_with(slices, flags, &mut Call::plain())
+    }
+
+    /// Receives into `slices`, and descriptors as `call` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::ready`].
+    pub fn recv_with(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        call: &mut Call<'_>,
+    ) -> Result<usize> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let peek = flags.contains(RecvFlags::PEEK);
         let mut waiting = Waiting::new();
         if total == 0 {
             // Waits like any other, and takes nothing.
             return match self.ready(flags, &mut waiting)? {
-                Ready::Plain => self.recv_plain(slices, 0, flags),
+                Ready::Plain => self.recv_plain(slices, 0, flags, call),
                 _ => Ok(0),
             };
         }
         let mut got = 0;
+        let waitall = flags.contains(RecvFlags::WAITALL) && !peek;
+        let mut flags = flags;
         while got < total {
             // A peek does not wait for all (net/unix/af_unix.c: it stops at what is queued).
-            let mut last = peek || !flags.contains(RecvFlags::WAITALL);
+            let mut last = !waitall;
             let step = match self.ready(flags, &mut waiting) {
                 Ok(Ready::Plain) => {
                     // The kernel has waited for all, as far as it was to.
                     last = true;
-                    self.recv_plain(slices, got, flags)
+                    self.recv_plain(slices, got, flags, call)
                 }
-                Ok(Ready::Kernel(guard, limit)) => self.recv_kernel(guard, slices, got, limit, peek),
-                Ok(Ready::Ring(guard, n)) => self.recv_ring(guard, slices, got, n, peek),
+                Ok(Ready::Kernel(guard, limit)) => self.recv_kernel(guard, slices, got, limit, peek, call),
+                Ok(Ready::Ring(guard, n)) => {
+                    match self.recv_ring(guard, slices, got, n, peek, call, &mut last) {
+                        // A mark without bytes.
+                        Ok(None) => continue,
+                        Ok(Some(n)) => Ok(n),
+                        Err(error) => Err(error),
+                    }
+                }
                 Ok(Ready::End) => Ok(0),
                 Err(error) => Err(error),
             };
@@ -50,16 +108,26 @@ impl End {
             if last {
                 break;
             }
+            if !waitall {
+                // There is more behind a mark, unless somebody else takes it now.
+                flags |= RecvFlags::DONTWAIT;
+            }
         }
         Ok(got)
     }
 
-    fn recv_plain(&self, slices: &mut [IoSliceMut<'_>], skip: usize, flags: RecvFlags) -> Result<usize> {
+    fn recv_plain(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        skip: usize,
+        flags: RecvFlags,
+        call: &mut Call<'_>,
+    ) -> Result<usize> {
         let mut kernel = rustix::net::RecvFlags::empty();
         kernel.set(rustix::net::RecvFlags::DONTWAIT, flags.contains(RecvFlags::DONTWAIT));
         kernel.set(rustix::net::RecvFlags::PEEK, flags.contains(RecvFlags::PEEK));
         kernel.set(rustix::net::RecvFlags::WAITALL, flags.contains(RecvFlags::WAITALL));
-        let n = self.recvmsg(slices, skip, usize::MAX, kernel)?;
+        let n = self.recvmsg(slices, skip, usize::MAX, kernel, call)?;
         if n == 0 && slices.iter().any(|slice| !slice.is_empty()) && self.reset.swap(0, Relaxed) != 0 {
             // It was told while the peer was not known to be plain, and kept.
             return Err(Error::new(Op::Recv, Errno::CONNRESET));
@@ -77,10 +145,11 @@ impl End {
         skip: usize,
         limit: usize,
         peek: bool,
+        call: &mut Call<'_>,
     ) -> Result<usize> {
         let mut kernel = rustix::net::RecvFlags::DONTWAIT;
         kernel.set(rustix::net::RecvFlags::PEEK, peek);
-        let n = self.recvmsg(slices, skip, limit, kernel)?;
+        let n = self.recvmsg(slices, skip, limit, kernel, call)?;
         if let (false, Rx::Switching(switching)) = (peek, &mut *guard) {
             switching.count(n);
             self.counters.received.add_exclusive(n);
@@ -95,6 +164,7 @@ impl End {
         skip: usize,
         limit: usize,
         flags: rustix::net::RecvFlags,
+        call: &mut Call<'_>,
     ) -> Result<usize> {
         let mut left = limit;
         let mut part: Vec<IoSliceMut<'_>> = rest(slices, skip)
@@ -105,13 +175,69 @@ impl End {
                 IoSliceMut::new(&mut slice[..n])
             })
             .collect();
-        let n = rustix::net::recvmsg(&self.fd, &mut part, &mut Default::default(), flags)
-            .map_err(|errno| Error::new(Op::Recv, errno))?
-            .bytes;
+        let received = match &mut call.fds {
+            None => {
+                rustix::net::recvmsg(&self.fd, &mut part, &mut Default::default(), flags).map(|got| got.bytes)
+            }
+            Some(fds) => channel::recv_into(self.fd(), &mut part, fds, flags),
+        };
+        let n = received.map_err(|errno| Error::new(Op::Recv, errno))?;
         self.counters.kernel_copied.add(n);
         Ok(n)
     }
 
+    /// Of `available` bytes in the ring, what this receive may take next.
+    #[inline]
+    fn part(&self, ring: &mut RxRing, available: usize, call: &mut Call<'_>, peek: bool) -> Result<Part> {
+        let n = ring.consumer.before_mark(available).map_err(|lie| self.lie(Op::Recv, lie))?;
+        if n > 0 && ring.front.fds.is_none() && call.until == u64::MAX {
+            return Ok(Part::Bytes(n));
+        }
+        self.part_at_mark(ring, n, call, peek)
+    }
+
+    #[cold]
+    fn part_at_mark(&self, ring: &mut RxRing, n: usize, call: &mut Call<'_>, peek: bool) -> Result<Part> {
+        let left = call.until.saturating_sub(ring.consumer.position());
+        if left == 0 {
+            return Ok(Part::Stop);
+        }
+        if n == 0 {
+            return Ok(match ring.meet_mark(self)? {
+                Next::Reference => Part::Reference,
+                Next::Again => Part::Again,
+            });
+        }
+        let mut n = (n as u64).min(left) as usize;
+        if ring.front.fds.is_some() {
+            if call.until != u64::MAX {
+                // Descriptors of two sends never merge.
+                return Ok(Part::Stop);
+            }
+            call.until = self.take_fds(ring, call, peek)?;
+            n = (n as u64).min(call.until.saturating_sub(ring.consumer.position())) as usize;
+        }
+        Ok(if n > 0 { Part::Bytes(n) } else { Part::Stop })
+    }
+
+    /// The descriptors at the front go to this receive. Returns how far it may go with them.
+    fn take_fds(&self, ring: &mut RxRing, call: &mut Call<'_>, peek: bool) -> Result<u64> {
+        let front = &mut ring.front.fds;
+        let until = front.as_ref().map_or(u64::MAX, |arrived| arrived.until);
+        if peek {
+            if let (Some(arrived), Some(to)) = (front, &mut call.fds) {
+                // unix(7): a peek hands out copies.
+                for fd in &arrived.fds.list {
+                    to.list.push(fd.try_clone().map_err(|_| Error::new(Op::Recv, Errno::MFILE))?);
+                }
+            }
+        } else if let (Some(arrived), Some(to)) = (front.take(), &mut call.fds) {
+            **to = arrived.fds;
+        }
+        Ok(until)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one call")]
     fn recv_ring(
         &self,
         mut guard: MutexGuard<'_, Rx>,
@@ -119,22 +245,75 @@ impl End {
         skip: usize,
         available: usize,
         peek: bool,
+        call: &mut Call<'_>,
+        last: &mut bool,
+    ) -> Result<Option<usize>> {
+        let Rx::Ring(ring) = &mut *guard else { return Ok(Some(0)) };
+        let total: usize = rest(slices, skip).map(|slice| slice.len()).sum();
+        let mut more = false;
+        let got = match self.part(ring, available, call, peek)? {
+            Part::Again => return Ok(None),
+            Part::Stop => {
+                *last = true;
+                return Ok(Some(0));
+            }
+            Part::Reference => {
+                let got = self.copy_reference(ring, slices, skip, peek);
+                let next = ring.consumer.available(1).map_err(|lie| self.lie(Op::Recv, lie))?;
+                more = !peek && (next > 0 || self.mirror_empty(ring)?);
+                got
+            }
+            Part::Bytes(n) => self.copy_bytes(ring, slices, skip, n, peek, call)?,
+        };
+        self.counters.user_copied_out.add_exclusive(got);
+        if peek {
+            return Ok(Some(got));
+        }
+        self.counters.received.add_exclusive(got);
+        if got < total && call.until == u64::MAX {
+            // What is behind a mark belongs to this receive too.
+            *last &= !(more || ring.consumer.at_mark());
+        } else if call.until <= ring.consumer.position() {
+            *last = true;
+        }
+        // The last piece was given back without a look at who waits for room: unlocking is the fence that it
+        // wants. (Without the lock what is known of the room is from before, and at least that much.)
+        let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
+        guard.unlock_fenced();
+        if self.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
+            self.unpark()?;
+        }
+        Ok(Some(got))
+    }
+
+    /// Copies `available` bytes that are in the ring, and what comes meanwhile, up to the next mark.
+    fn copy_bytes(
+        &self,
+        ring: &mut RxRing,
+        slices: &mut [IoSliceMut<'_>],
+        skip: usize,
+        available: usize,
+        peek: bool,
+        call: &Call<'_>,
     ) -> Result<usize> {
-        let Rx::Ring(ring) = &mut *guard else { return Ok(0) };
         let lie = |lie| self.lie(Op::Recv, lie);
         let chunk = chunk(ring.consumer.ring().capacity());
         let mut available = available;
         let mut got = 0;
         let total: usize = rest(slices, skip).map(|slice| slice.len()).sum();
         loop {
+            let before = got;
             for mut slice in rest(slices, skip + got) {
                 while !slice.is_empty() {
                     let want = slice.len().min(chunk);
                     let at = if peek { got } else { 0 };
                     if available < at + want {
-                        available = ring.consumer.available(at + want).map_err(lie)?;
+                        let there = ring.consumer.available(at + want).map_err(lie)?;
+                        let left = call.until.saturating_sub(ring.consumer.position());
+                        available =
+                            (ring.consumer.before_mark(there).map_err(lie)? as u64).min(left) as usize;
                     }
-                    let n = want.min(available - at);
+                    let n = want.min(available.saturating_sub(at));
                     if n == 0 {
                         break;
                     }
@@ -152,25 +331,41 @@ impl End {
                     }
                 }
             }
-            // (Of a peek nothing was taken, so nothing is settled.)
-            if peek || !self.mirror_empty(ring)? || got == total {
+            // (Of a peek nothing was taken, so nothing is settled. Where nothing more was got, a mark comes next.)
+            if peek || got == before || !self.mirror_empty(ring)? || got == total {
                 break;
             }
             available = 0;
         }
-        self.counters.user_copied_out.add_exclusive(got);
-        if peek {
-            return Ok(got);
-        }
-        self.counters.received.add_exclusive(got);
-        // The last piece was given back without a look at who waits for room: unlocking is the fence that it
-        // wants. (Without the lock what is known of the room is from before, and at least that much.)
-        let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
-        guard.unlock_fenced();
-        if self.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
-            self.unpark()?;
-        }
         Ok(got)
+    }
+
+    /// Copies from the page that comes next, whose sender gets it back once all of it was received.
+    fn copy_reference(
+        &self,
+        ring: &mut RxRing,
+        slices: &mut [IoSliceMut<'_>],
+        skip: usize,
+        peek: bool,
+    ) -> usize {
+        let Some(piece) = &mut ring.front.piece else { return 0 };
+        let mut got = 0;
+        let (mut left, len) = (piece.len(), piece.len());
+        for slice in rest(slices, skip) {
+            let n = slice.len().min(left);
+            if n == 0 {
+                break;
+            }
+            piece.copy_out_from(got, &mut slice[..n]);
+            got += n;
+            left -= n;
+        }
+        if !peek && got == len {
+            ring.take_reference();
+        } else if !peek {
+            piece.advance(got);
+        }
+        got
     }
 }
 

@@ -1,9 +1,9 @@
 //! The receiving side: data first, then the error, then the end; and sleeping on the control socket.
 
+use crate::channel::Inlet;
 use crate::control::{self, Peek};
 use crate::end::End;
-use crate::making::Kind;
-use crate::seqpacket::{Carry, Rest};
+use crate::front::Front;
 use crate::upgrade::Nonce;
 use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::{Consumer, Lie, Ring};
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 /// What the receiving side is at.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one an end, and a box would be one more line on each receive")]
 pub enum Rx {
     /// The peer is plain: all bytes come over the kernel, for ever.
     Plain,
@@ -32,17 +33,15 @@ pub enum Rx {
 #[derive(Debug)]
 pub struct Switching {
     ring: Ring,
-    /// Bytes of the stream, or records, that came over the kernel so far.
+    /// Bytes of the stream that came over the kernel so far.
     received: u64,
     /// Of a server: the client's hello will come right after the last byte over the kernel.
     hello: Option<Nonce>,
-    /// Of stream records: what came over the kernel and was not received yet.
-    pub carry: Carry,
 }
 
 impl Switching {
     pub fn new(ring: Ring, hello: Option<Nonce>) -> Switching {
-        Switching { ring, received: 0, hello, carry: Carry::default() }
+        Switching { ring, received: 0, hello }
     }
 
     /// That many bytes of the stream came over the kernel.
@@ -70,10 +69,10 @@ pub struct RxRing {
     spin: Adaptive,
     /// Since when bytes lie in the queue that only a filler under way explains.
     puzzled: Option<Instant>,
-    /// A filler was taken where a bell was expected that is still on its way (seqpacket sockets only).
-    stray: bool,
-    /// What is left of a frame of which a part was received (stream records only).
-    pub rest: Option<Rest>,
+    /// Where descriptors come from.
+    pub inlet: Inlet,
+    /// What marks have brought.
+    pub front: Front,
 }
 
 /// More bells than this on their way at once: one for each sender that was killed between arming and ringing.
@@ -104,19 +103,40 @@ impl Rx {
             owed: 0,
             spin: Adaptive::default(),
             puzzled: None,
-            stray: false,
-            rest: None,
+            inlet: Inlet::default(),
+            front: Front::default(),
         })
     }
 }
 
 impl RxRing {
+    /// Takes bells or bytes of a filler from the control socket. Returns how many were there.
+    fn take(&mut self, end: &End, count: usize) -> usize {
+        let taken = self.inlet.take(end.fd(), count);
+        if taken.surplus {
+            // The channel's byte is one that neither bells nor fillers explain.
+            self.owed += 1 - self.inlet.take(end.fd(), 1).bytes;
+        }
+        taken.bytes
+    }
+
+    /// That many bytes are in the queue, or on their way, which must be taken.
+    pub fn owe(&mut self, count: usize) {
+        self.owed += count;
+    }
+
+    /// Takes of what should have been taken before what is there now.
+    pub fn take_owed(&mut self, end: &End) {
+        if self.owed > 0 {
+            let taken = self.take(end, self.owed);
+            self.owed -= taken;
+        }
+    }
+
     /// The ring seems empty: takes the bell and arms, so that the control socket is not readable until there is
     /// data. Returns whether there is data after all.
     pub fn settle(&mut self, end: &End) -> std::result::Result<bool, Lie> {
-        if self.owed > 0 {
-            self.owed -= self.take_bells(end, self.owed);
-        }
+        self.take_owed(end);
         let header = self.consumer.header();
         if header.is_rung() {
             header.arm();
@@ -125,7 +145,8 @@ impl RxRing {
                 return Ok(true);
             }
             self.owed += 1;
-            self.owed -= self.take_bells(end, 1);
+            let taken = self.take(end, 1);
+            self.owed -= taken;
             if self.owed > MAX_OWED {
                 return Err(Lie::Bells);
             }
@@ -144,12 +165,7 @@ impl RxRing {
     #[inline]
     pub fn unpark_if_seen(&mut self, end: &End) -> std::result::Result<(), Lie> {
         let (room, capacity) = (self.consumer.room(), self.consumer.ring().capacity());
-        let header = self.consumer.header();
-        if header.must_unpark(room, capacity) || (self.stray && header.is_parked()) {
-            self.take_filler(end)
-        } else {
-            Ok(())
-        }
+        if self.consumer.header().must_unpark(room, capacity) { self.take_filler(end) } else { Ok(()) }
     }
 
     /// Takes a filler however little room there is.
@@ -162,10 +178,7 @@ impl RxRing {
         // The parking that was puzzled over has ended: the next one gets its own time.
         self.puzzled = None;
         let bytes = self.consumer.header().unpark()? as usize;
-        if end.kind == Kind::SeqPacket {
-            return self.take_filler_record(end, bytes);
-        }
-        let short = bytes - control::take(end.fd(), bytes);
+        let short = bytes - self.take(end, bytes);
         if short > 0 && !control::hung_up(end.fd()) {
             // The bell of another sender is still on its way, and `settle` took a byte of the filler for it: the
             // bytes are all alike, so it is taken when it comes.
@@ -175,47 +188,6 @@ impl RxRing {
             }
         }
         Ok(())
-    }
-
-    /// Takes up to `count` bells. Returns how many were there.
-    fn take_bells(&mut self, end: &End, count: usize) -> usize {
-        if end.kind == Kind::Stream {
-            return control::take(end.fd(), count);
-        }
-        for taken in 0..count {
-            match control::take_record(end.fd()) {
-                Some(1) => {}
-                None => return taken,
-                // The filler of one sender, while the bell of another is still on its way: that one stays owed, and the
-                // filler's sender is woken to park again.
-                Some(_) => {
-                    self.stray = true;
-                    return taken;
-                }
-            }
-        }
-        count
-    }
-
-    /// Takes a filler that is one record, and as many bells as came with it, so that a bell stays where one was
-    /// pending.
-    fn take_filler_record(&mut self, end: &End, records: usize) -> std::result::Result<(), Lie> {
-        let Some(own) = records.checked_sub(1) else { return Ok(()) };
-        let mut bells = 0;
-        while !std::mem::take(&mut self.stray) {
-            match control::take_record(end.fd()) {
-                Some(1) if bells <= MAX_OWED => bells += 1,
-                Some(n) if n > 1 => break,
-                None if control::hung_up(end.fd()) => return Ok(()),
-                _ => return Err(Lie::Bells),
-            }
-        }
-        if bells < own {
-            bells += self.take_bells(end, own - bells);
-        }
-        // Late bells may lie before the filler, or its own be taken for late ones.
-        self.owed = (self.owed + own).checked_sub(bells).ok_or(Lie::Bells)?;
-        if self.owed > MAX_OWED { Err(Lie::Bells) } else { Ok(()) }
     }
 
     /// A byte is in the queue although the ring is empty and the bell was taken: what explains it?
@@ -365,11 +337,8 @@ impl End {
     /// next.
     fn kernel_ready(&self, rx: &mut Rx) -> Result<Option<usize>> {
         let Rx::Switching(switching) = rx else { return Ok(Some(0)) };
-        if switching.carry.is_pending() {
-            return Ok(Some(1));
-        }
         // The order matters: see the module `upgrade`.
-        let queued = self.queued().map_err(|errno| Error::new(Op::Recv, errno))?;
+        let queued = control::queued(self.fd()).map_err(|errno| Error::new(Op::Recv, errno))?;
         let left = switching.left().map_err(|lie| self.lie(Op::Recv, lie))?;
         if left != Some(0) {
             let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
@@ -383,20 +352,6 @@ impl End {
             Some(_) => return Ok(None),
         };
         Ok(Some(0))
-    }
-
-    /// Bytes that the kernel holds; of a seqpacket socket, 1 where it holds a record.
-    fn queued(&self) -> rustix::io::Result<usize> {
-        let bytes = control::queued(self.fd())?;
-        if self.kind == Kind::Stream {
-            return Ok(bytes);
-        }
-        // A record of no bytes shows in poll(2) only, and there looks like the end if that has come too.
-        let empty = || {
-            control::wait(self.fd(), PollFlags::IN | PollFlags::RDHUP, Some(Duration::ZERO))
-                .is_ok_and(|events| events.contains(PollFlags::IN) && !events.contains(PollFlags::RDHUP))
-        };
-        Ok(usize::from(bytes > 0 || empty()))
     }
 
     /// Nothing is in the ring.
@@ -424,11 +379,17 @@ impl End {
             return Ok(Idle::Again);
         }
         if ring.explain().is_err() {
+            match ring.find_channel(self) {
+                Ok(true) => return Ok(Idle::Again),
+                // It stays there until this process has room for a descriptor.
+                Err(_) => return Ok(Idle::Nap),
+                Ok(false) => {}
+            }
             // A sender that was killed while it parked leaves bytes that nothing explains.
             if !control::hung_up(self.fd()) {
                 return Err(Lie::Bells);
             }
-            control::take_all(self.fd(), self.kind);
+            control::take_all(self.fd());
             return Ok(Idle::Ask);
         }
         waiting.empty_bells += 1;
@@ -442,7 +403,7 @@ impl End {
 
     /// What the kernel says, now. An error that it tells once is kept until it was told to the caller.
     fn ask(&self) -> Peek {
-        let peek = self.peek(false);
+        let peek = control::peek(self.fd(), false);
         match peek {
             Peek::Failed(Errno::CONNRESET) => self.reset.store(1, Relaxed),
             Peek::End if self.reset.load(Relaxed) != 0 => return Peek::Failed(Errno::CONNRESET),
@@ -529,8 +490,11 @@ impl End {
         let nap = self.left(waiting)?.map_or(NAP, |left| left.min(NAP));
         match control::wait(self.fd(), PollFlags::RDHUP, Some(nap)) {
             Ok(_) => {
-                // Nothing more will come: what lies there are a dead sender's bells and fillers.
-                control::take_all(self.fd(), self.kind);
+                // Nothing more will come: what lies there are a dead sender's bells and fillers, and maybe a channel.
+                if let Rx::Ring(ring) = &mut *self.rx.lock() {
+                    let _ = ring.find_channel(self);
+                }
+                control::take_all(self.fd());
                 Ok(())
             }
             Err(Errno::AGAIN) => Ok(()),
@@ -547,7 +511,7 @@ impl End {
         self.counters.sleeps.add(1);
         let error = |errno| Error::new(Op::Recv, errno);
         match self.settings.read_timeout() {
-            None => match self.peek(true) {
+            None => match control::peek(self.fd(), true) {
                 // O_NONBLOCK was set behind our back.
                 Peek::Nothing => Err(error(Errno::AGAIN)),
                 Peek::Failed(Errno::CONNRESET) => {
@@ -568,8 +532,10 @@ impl End {
     /// Whether an ECONNRESET of the kernel is one: it also comes when the peer left nothing but a bell or a
     /// hello unread.
     pub fn was_reset(&self, rx: &Rx) -> bool {
-        if self.tx_ring.get().is_some() {
-            return self.left_unread();
+        if let Some(ring) = self.tx_ring.get() {
+            // Before the first byte in the ring, what lay unread were bytes over the kernel.
+            let none_in_ring = ring.header().writer.0.head.load(Relaxed) == 0;
+            return self.unread_in_ring() > 0 || (none_in_ring && self.kernel_sent.load(Relaxed) > 0);
         }
         // A server whose hello nobody read, and which sent nothing else.
         match rx {

@@ -62,6 +62,10 @@ counters! {
     /// Bytes that the kernel copied at this end's request: over the kernel socket, pread into a slot, write
     /// from a view.
     kernel_copied,
+    /// Bytes sent or received by reference: no copy at all.
+    referenced,
+    /// Sends by reference that had to copy: a plain peer, or one that maps no pools.
+    references_copied,
     /// Bells rung to wake the peer.
     bells,
     /// Fillers parked because the ring was full.

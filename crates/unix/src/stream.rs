@@ -3,8 +3,8 @@
 use crate::common::socket_methods;
 use crate::end::End;
 use crate::making::Kind;
-use crate::{Config, Name, RecvFlags, Result, SendFlags, Slot, View};
-use rustix::fd::OwnedFd;
+use crate::{Ancillary, Config, Loan, Name, NotSent, RecvFlags, Result, SendFlags, Slot, View};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;
 
@@ -98,6 +98,51 @@ impl Stream {
     /// As [`Stream::recv`].
     pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
         self.end.recv(slices, flags)
+    }
+
+    /// Sends a page of a [`SharedPool`] by reference: no copy, at a cost that does not depend on its size. The peer
+    /// receives it like other bytes, in place with [`Stream::recv_borrowed`], and the pool gets the page back once it is
+    /// done. Where the peer is a plain one, or maps no pools, the bytes are copied, which [`Stream::stats`] counts.
+    /// Returns bytes sent: all of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send`], with the loan, cut to what was not sent; EXDEV where its pool belongs to another stream.
+    pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent>> {
+        self.send_loan_with(loan, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`Stream::send_loan`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send_loan`].
+    #[inline]
+    pub fn send_loan_with(&self, loan: Loan, flags: SendFlags) -> std::result::Result<usize, Box<NotSent>> {
+        self.end.send_loan(loan, flags)
+    }
+
+    /// Sends bytes and, with the first of them, descriptors (SCM_RIGHTS, unix(7)): the peer gets copies of them. They
+    /// are all sent or none; without a byte to travel with they are dropped, as Linux does on a stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way than
+    /// RLIMIT_NOFILE allows, EMFILE.
+    pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
+        self.end.send_with(bytes, fds, flags)
+    }
+
+    /// Receives bytes, and the descriptors that were sent with the first of them. Bytes that were sent before may come
+    /// together with them, bytes that were sent after never do, nor do descriptors of two sends. A receive that does
+    /// not ask for descriptors closes those that it passes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv`]. Descriptors that this process has no room for are lost, and
+    /// [`Ancillary::truncated`] says so.
+    pub fn recv_with(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Ancillary)> {
+        self.end.recv_ancillary(buffer, flags)
     }
 
     /// Reserves room for `len` bytes (cut to the capacity; see [`Slot::len`]) where the peer will read them, and

@@ -2,7 +2,6 @@
 
 use crate::control;
 use crate::end::End;
-use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
@@ -13,8 +12,10 @@ use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::{self, Adaptive};
 use rustix::event::PollFlags;
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::io::IoSlice;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What the sending side is at.
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 pub enum Tx {
     /// Over the kernel.
     Kernel {
-        /// Bytes of the stream, or records, sent so far.
+        /// Bytes of the stream sent so far.
         sent: u64,
     },
     /// Through the peer's ring.
@@ -36,6 +37,8 @@ pub struct TxRing {
     spin: Adaptive,
     /// When it was last seen that the peer lives, in coarse milliseconds.
     checked: u64,
+    /// This end of the channel for descriptors, once it was needed.
+    pub channel: Option<Arc<OwnedFd>>,
 }
 
 /// How long a sender with room may believe that the peer lives: a killed one is noticed within twice this.
@@ -47,7 +50,7 @@ const KERNEL_PIECE: usize = 64 << 10;
 
 impl Tx {
     pub fn ring(producer: Producer) -> Tx {
-        Tx::Ring(TxRing { producer, spin: Adaptive::default(), checked: coarse_ms() })
+        Tx::Ring(TxRing { producer, spin: Adaptive::default(), checked: coarse_ms(), channel: None })
     }
 }
 
@@ -72,7 +75,7 @@ impl<'a, 'b> Cursor<'a, 'b> {
     }
 
     /// The next at most `max` bytes that lie together. Never empty while something is left.
-    pub fn next(&mut self, max: usize) -> &'a [u8] {
+    fn next(&mut self, max: usize) -> &'a [u8] {
         while let Some(first) = self.slices.first() {
             let rest = &first[self.done..];
             if rest.is_empty() {
@@ -116,7 +119,7 @@ impl<'a, 'b> Cursor<'a, 'b> {
 }
 
 impl End {
-    pub fn dontwait(&self, flags: SendFlags) -> bool {
+    fn dontwait(&self, flags: SendFlags) -> bool {
         flags.contains(SendFlags::DONTWAIT) || self.settings.nonblocking()
     }
 
@@ -177,7 +180,7 @@ impl End {
             Err(error) if sent == 0 => {
                 if error.raw_os_error() == Errno::PIPE.raw_os_error() && !flags.contains(SendFlags::NOSIGNAL)
                 {
-                    control::raise_sigpipe(self.fd(), self.kind);
+                    control::raise_sigpipe(self.fd());
                 }
                 Err(error)
             }
@@ -370,11 +373,7 @@ impl End {
             return Ok(());
         }
         header.begin_parking(wanted);
-        let parked = match self.kind {
-            Kind::Stream => control::park(self.fd()),
-            Kind::SeqPacket => control::park_record(self.fd()),
-        };
-        match parked {
+        match control::park(self.fd()) {
             Ok(Some(filler)) => {
                 self.counters.fillers.add_exclusive(1);
                 ring.producer.header().parked(filler);
@@ -398,9 +397,9 @@ impl End {
         let now = coarse_ms();
         if shut || self.send_shut.load(Relaxed) != 0 || now.wrapping_sub(ring.checked) >= CHECK_MS {
             ring.checked = now;
-            if self.cannot_send() {
+            if control::cannot_send(self.fd()) {
                 self.check(Op::Send)?;
-                return Err(self.gone(Op::Send));
+                return Err(Error::new(Op::Send, Errno::PIPE));
             }
         }
         Ok(())

@@ -145,6 +145,17 @@ pub fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usiz
     round_capacity(if asked == 0 { DEFAULT_BUFFER } else { asked }, max_ring)
 }
 
+/// A ring to receive into, which says what its receiver maps besides.
+///
+/// # Errors
+///
+/// What memfd_create(2), ftruncate(2) and mmap(2) say.
+pub fn new_ring(capacity: usize, config: &Config) -> rustix::io::Result<(Ring, OwnedFd)> {
+    let (ring, memfd) = Ring::create(capacity)?;
+    ring.header().info.0.max_shared.store(config.max_shared as u64, Relaxed);
+    Ok((ring, memfd))
+}
+
 /// Client, before it connects: binds `socket` to an invitation.
 pub fn invite(socket: BorrowedFd<'_>, records: Records, config: &Config) -> rustix::io::Result<Invitation> {
     let invitation = Invitation::new(records, config)?;
@@ -159,7 +170,7 @@ pub fn welcome(
     config: &Config,
 ) -> rustix::io::Result<(Switching, Ring)> {
     let capacity = capacity(config.receive_buffer, invitation.send_buffer, config.max_ring);
-    let (ring, memfd) = Ring::create(capacity)?;
+    let (ring, memfd) = new_ring(capacity, config)?;
     let hello = Hello {
         nonce: invitation.nonce,
         capacity: capacity as u64,
@@ -198,7 +209,7 @@ impl End {
             return Ok(());
         };
         let capacity = capacity(self.config.receive_buffer, hello.send_buffer, self.config.max_ring);
-        let Ok((mine, memfd)) = Ring::create(capacity) else {
+        let Ok((mine, memfd)) = new_ring(capacity, &self.config) else {
             // No memory of our own to offer. The server waits for nothing, and the kernel carries on.
             self.counters.fallbacks.add(1);
             *rx = Rx::Plain;

@@ -1,10 +1,12 @@
 //! Received bytes, where they lie.
 
 use crate::end::End;
-use crate::rx::{Ready, Rx, Waiting};
+use crate::front::{Next, Piece};
+use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::{Op, RecvFlags, Result};
 use onecopy_ring::Ring;
 use onecopy_ring::consumer::BorrowId;
+use onecopy_sys::map::Span;
 use rustix::fd::AsFd;
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -23,8 +25,26 @@ pub struct View {
 }
 
 enum Place {
-    Ring { end: Arc<End>, ring: Ring, id: BorrowId, offset: usize },
-    Heap { end: Arc<End>, bytes: Vec<u8>, start: usize },
+    /// In a page that the peer has lent.
+    Lent {
+        end: Arc<End>,
+        piece: Piece,
+    },
+    /// All of it was given back.
+    Gone {
+        end: Arc<End>,
+    },
+    Ring {
+        end: Arc<End>,
+        ring: Ring,
+        id: BorrowId,
+        offset: usize,
+    },
+    Heap {
+        end: Arc<End>,
+        bytes: Vec<u8>,
+        start: usize,
+    },
 }
 
 /// Largest view over the kernel in bytes.
@@ -35,54 +55,103 @@ impl View {
         // A peeked or a filled-up borrow has no meaning: what is there is lent.
         let flags = flags & RecvFlags::DONTWAIT;
         let mut waiting = Waiting::new();
-        match end.ready(flags, &mut waiting)? {
-            Ready::Ring(mut guard, _) => {
-                let Rx::Ring(rx) = &mut *guard else { return Ok(View::heap(end, Vec::new())) };
+        loop {
+            if let Some(view) = View::try_borrow(end, max, flags, &mut waiting)? {
+                return Ok(view);
+            }
+        }
+    }
+
+    /// None where a mark was met that is no data: look again.
+    fn try_borrow(
+        end: &Arc<End>,
+        max: usize,
+        flags: RecvFlags,
+        waiting: &mut Waiting,
+    ) -> Result<Option<View>> {
+        match end.ready(flags, waiting)? {
+            Ready::Ring(mut guard, n) => {
+                let Rx::Ring(rx) = &mut *guard else { return Ok(Some(View::heap(end, Vec::new()))) };
+                let lie = |lie| end.lie(Op::Recv, lie);
+                if max > 0 && rx.consumer.before_mark(n).map_err(lie)? == 0 {
+                    return match rx.meet_mark(end)? {
+                        Next::Again => Ok(None),
+                        Next::Reference => {
+                            let view = View::lent(end, rx, max);
+                            end.mirror_empty(rx)?;
+                            let (room, capacity) = (rx.consumer.room(), rx.consumer.ring().capacity());
+                            guard.unlock_fenced();
+                            if end.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity))
+                            {
+                                end.unpark()?;
+                            }
+                            Ok(view)
+                        }
+                    };
+                }
+                // Descriptors have no place in a view: closed, as by recv(2).
+                rx.front.fds = None;
                 // Looks at the sender's line again only when less than a quarter of the ring is known.
                 let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
-                let n = rx.consumer.available(want).map_err(|lie| end.lie(Op::Recv, lie))?.min(max);
+                let n = rx.consumer.available(want).map_err(lie)?;
+                let n = rx.consumer.before_mark(n).map_err(lie)?.min(max);
                 let (id, offset) = rx.consumer.borrow(n);
                 let mut n = n;
                 while end.mirror_empty(rx)? && n < max {
                     // More came before the bell was armed: a short view would hide it from an edge.
-                    let more = rx.consumer.available(1).map_err(|lie| end.lie(Op::Recv, lie))?.min(max - n);
+                    let more = rx.consumer.available(1).map_err(lie)?;
+                    let more = rx.consumer.before_mark(more).map_err(lie)?.min(max - n);
+                    if more == 0 {
+                        break;
+                    }
                     rx.consumer.extend(id, more);
                     n += more;
                 }
                 end.counters.received.add_exclusive(n);
                 let ring = rx.consumer.ring().clone();
                 drop(guard);
-                Ok(View { place: Place::Ring { end: end.clone(), ring, id, offset }, len: n })
+                Ok(Some(View { place: Place::Ring { end: end.clone(), ring, id, offset }, len: n }))
             }
-            Ready::End => Ok(View::heap(end, Vec::new())),
+            Ready::End => Ok(Some(View::heap(end, Vec::new()))),
             other => {
                 drop(other);
                 let mut bytes = vec![0; max.min(MAX_HEAP)];
                 let n = end.recv(&mut [IoSliceMut::new(&mut bytes)], flags)?;
                 bytes.truncate(n);
-                Ok(View::heap(end, bytes))
+                Ok(Some(View::heap(end, bytes)))
             }
         }
     }
 
-    /// Of `len` bytes of `ring` that were lent as `id`.
-    pub(crate) fn lent(end: &Arc<End>, ring: Ring, id: BorrowId, offset: usize, len: usize) -> View {
-        View { place: Place::Ring { end: end.clone(), ring, id, offset }, len }
+    /// The reference that comes next, or as much of it as is asked for.
+    fn lent(end: &Arc<End>, rx: &mut RxRing, max: usize) -> Option<View> {
+        let piece = match rx.front.piece.take() {
+            Some(piece) if piece.len() > max => {
+                let (first, rest) = piece.split(max);
+                rx.front.piece = Some(rest);
+                first
+            }
+            piece => {
+                rx.consumer.take_mark();
+                piece?
+            }
+        };
+        end.counters.received.add_exclusive(piece.len());
+        end.counters.referenced.add_exclusive(piece.len());
+        Some(View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } })
     }
 
-    /// Of nothing.
-    pub(crate) fn none(end: &Arc<End>) -> View {
-        View::heap(end, Vec::new())
-    }
-
-    pub(crate) fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
+    fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
         let len = bytes.len();
         View { place: Place::Heap { end: end.clone(), bytes, start: 0 }, len }
     }
 
     fn end(&self) -> &End {
         match &self.place {
-            Place::Ring { end, .. } | Place::Heap { end, .. } => end,
+            Place::Ring { end, .. }
+            | Place::Heap { end, .. }
+            | Place::Lent { end, .. }
+            | Place::Gone { end } => end,
         }
     }
 
@@ -102,6 +171,8 @@ impl View {
         match &self.place {
             Place::Ring { ring, offset, .. } => ring.copy_out(*offset, &mut buffer[..n]),
             Place::Heap { bytes, start, .. } => buffer[..n].copy_from_slice(&bytes[*start..][..n]),
+            Place::Lent { piece, .. } => piece.copy_out_from(0, &mut buffer[..n]),
+            Place::Gone { .. } => {}
         }
         let end = self.end();
         let _one_writer_at_a_time = end.rx.lock();
@@ -121,6 +192,8 @@ impl View {
                 onecopy_sys::spans::write(fd, &ring.spans(*offset, self.len))?
             }
             Place::Heap { bytes, start, .. } => rustix::io::write(fd, &bytes[*start..])?,
+            Place::Lent { piece, .. } => onecopy_sys::spans::write(fd, &[piece.span(self.len), Span::EMPTY])?,
+            Place::Gone { .. } => 0,
         };
         self.end().counters.kernel_copied.add(n);
         Ok(n)
@@ -151,6 +224,10 @@ impl View {
                 let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);
                 rustix::net::send(fd, &bytes[*start..][..max], flags)?
             }
+            Place::Lent { piece, .. } => {
+                onecopy_sys::spans::send(fd, &[piece.span(max), Span::EMPTY], flags)?
+            }
+            Place::Gone { .. } => 0,
         };
         self.end().counters.kernel_copied.add(n);
         Ok(n)
@@ -162,6 +239,14 @@ impl View {
         self.len -= count;
         match &mut self.place {
             Place::Heap { start, .. } => *start += count,
+            Place::Gone { .. } => {}
+            Place::Lent { end, piece } => {
+                piece.advance(count);
+                if self.len == 0 {
+                    let end = end.clone();
+                    self.place = Place::Gone { end };
+                }
+            }
             Place::Ring { end, ring, id, offset } => {
                 *offset += count;
                 if *offset >= ring.capacity() {
@@ -182,7 +267,10 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        self.advance(self.len);
+        // A lent page goes back by itself.
+        if !matches!(self.place, Place::Lent { .. }) {
+            self.advance(self.len);
+        }
     }
 }
 

@@ -1,0 +1,137 @@
+//! What is lent to the peer of one stream, and how it comes home.
+
+use crate::end::End;
+use crate::{Op, control};
+use onecopy_pool::Page;
+use onecopy_ring::lend::SLOTS;
+use onecopy_ring::{Lie, Ring};
+use onecopy_sync::Mutex;
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The lending side of one direction of a stream. It outlives the stream while pages are with the peer, who may look at
+/// them until it is done: as long as the pool is there to want them back.
+#[derive(Debug)]
+pub struct Lender {
+    /// Where the peer gives pages back.
+    ring: Ring,
+    /// Hung up once nobody can look at a page any more.
+    channel: Arc<OwnedFd>,
+    end: Weak<End>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    /// By slot. Invariant: a slot is either free or has a page, except between `take_slot` and `fill`.
+    lent: Vec<Option<Page>>,
+    free: Vec<u32>,
+    /// Pools that the peer was told of, and their bytes.
+    pools: u32,
+    bytes: u64,
+}
+
+impl Lender {
+    pub fn new(end: &Arc<End>, ring: Ring, channel: Arc<OwnedFd>) -> Lender {
+        let table = Table {
+            lent: (0..SLOTS).map(|_| None).collect(),
+            // The lowest first: as few lines as possible are in use.
+            free: (0..SLOTS as u32).rev().collect(),
+            pools: 0,
+            bytes: 0,
+        };
+        Lender { ring, channel, end: Arc::downgrade(end), table: Mutex::new(table) }
+    }
+
+    pub fn channel(&self) -> &OwnedFd {
+        &self.channel
+    }
+
+    /// The name for one more pool of that size; None where the peer maps no such one.
+    pub fn name_for(&self, bytes: u64) -> Option<u32> {
+        use onecopy_sync::atomic::Ordering::Relaxed;
+        let table = self.table.lock();
+        // The peer's word for what it maps. A wrong one is its own loss.
+        let most = self.ring.header().info.0.max_shared.load(Relaxed);
+        let fits = table.bytes.checked_add(bytes).is_some_and(|sum| sum <= most);
+        (fits && (table.pools as usize) < crate::front::MAX_POOLS).then_some(table.pools)
+    }
+
+    /// The peer is being told of the pool that `name_for` named.
+    pub fn announced(&self, bytes: u64) {
+        let mut table = self.table.lock();
+        table.pools += 1;
+        table.bytes += bytes;
+    }
+
+    /// A free slot, to be filled at once.
+    #[inline]
+    pub fn take_slot(&self) -> Option<u32> {
+        self.table.lock().free.pop()
+    }
+
+    /// The page is lent from here on.
+    #[inline]
+    pub fn fill(&self, slot: u32, page: Page) {
+        self.table.lock().lent[slot as usize] = Some(page);
+    }
+
+    /// Pages that are lent, as far as is known.
+    pub fn lent(&self) -> usize {
+        self.table.lock().lent.iter().flatten().count()
+    }
+
+    /// Takes home what the peer has given back. How many pages that were.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Returned`]: the connection is over.
+    pub fn collect(&self, mut home: impl FnMut(Page)) -> Result<usize, Lie> {
+        let mut table = self.table.lock();
+        let Table { lent, free, .. } = &mut *table;
+        let collected = self.ring.header().collect(|slot| match lent[slot as usize].take() {
+            None => false,
+            Some(page) => {
+                free.push(slot);
+                home(page);
+                true
+            }
+        });
+        drop(table);
+        if let (Err(lie), Some(end)) = (collected, self.end.upgrade()) {
+            // Told by the next call on the socket.
+            let _ = end.lie(Op::Send, lie);
+        }
+        collected
+    }
+
+    /// If the peer is gone: takes everything home. How many pages that were.
+    #[cold]
+    pub fn collect_if_gone(&self) -> usize {
+        if control::wait(self.channel.as_fd(), PollFlags::empty(), Some(Duration::ZERO)).is_err() {
+            return 0;
+        }
+        let mut table = self.table.lock();
+        let Table { lent, free, .. } = &mut *table;
+        let mut count = 0;
+        for (slot, page) in lent.iter_mut().enumerate() {
+            if page.take().is_some() {
+                free.push(slot as u32);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Sleeps until a page comes back, at most `limit`. `collect` next, whatever happened.
+    pub fn sleep(&self, limit: Duration) {
+        let header = self.ring.header();
+        header.announce_sleep_for_slots();
+        if !header.has_returned() {
+            header.sleep_for_slots(limit);
+        }
+        header.awake_for_slots();
+    }
+}

@@ -1,0 +1,30 @@
+//! Sends by reference: a page of shared memory instead of a copy of its bytes.
+//!
+//! A [`SharedPool`] lies in a memfd that its owner maps and then seals against any other writer. A page of it is
+//! loaned, written in place and sent; what goes over the stream is a mark that names it
+//! ([`onecopy_ring::marks`]), whose cost does not depend on the size. The peer maps the pool, for reading, when
+//! the stream brings it, and receives the page like other bytes: [`crate::Stream::recv_borrowed`] gives a view of it
+//! where it lies, [`crate::Stream::recv`] copies it out. Once that is done its bit comes back
+//! ([`onecopy_ring::lend`]), without a system call, and the owner has the page again.
+//!
+//! # Trust
+//!
+//! A pool is bound to the stream that it is first used on: the peer may map all of it and look at all of it, for as
+//! long as it likes, whatever was sent. It can never write. What it gives back is checked against what it was lent;
+//! what it never gives back is bounded by the pool's size and by [`onecopy_ring::lend::SLOTS`], and comes home when
+//! the peer is gone, which the channel for descriptors tells ([`crate::channel`]).
+//!
+//! | file | what |
+//! |---|---|
+//! | `pool.rs` | the pool, and pages on loan to their writer |
+//! | `lender.rs` | what is lent to the peer, and how it comes home |
+//! | `send.rs` | sending |
+//! | `../front.rs` | receiving |
+
+mod lender;
+mod pool;
+mod send;
+
+pub use lender::Lender;
+pub use pool::{Loan, SharedPool};
+pub use send::NotSent;

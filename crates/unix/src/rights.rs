@@ -1,0 +1,148 @@
+//! Descriptors that travel with the bytes of a stream (SCM_RIGHTS, unix(7)).
+
+use crate::channel::{self, Fds, MAX_FDS};
+use crate::end::End;
+use crate::receive::Call;
+use crate::tx::{Cursor, Tx, TxRing};
+use crate::{Error, Op, RecvFlags, Result, SendFlags};
+use onecopy_ring::Mark;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What came with a receive besides bytes.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Ancillary {
+    /// Descriptors, with close-on-exec set.
+    pub fds: Vec<OwnedFd>,
+    /// Some descriptors were lost, because this process could open no more (MSG_CTRUNC).
+    pub truncated: bool,
+}
+
+/// Longest wait for room for the channel's byte in the control socket, and the pauses in it. There is room unless a
+/// peer or a killed process has filled it.
+const PATIENCE: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl End {
+    /// Sends bytes with descriptors, which arrive with the first of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS, EMFILE.
+    pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
+        let slices = [IoSlice::new(bytes)];
+        if fds.is_empty() || bytes.is_empty() {
+            // Without a byte to travel with, a stream drops them, as Linux does.
+            return self.send(&slices, flags);
+        }
+        if fds.len() > MAX_FDS {
+            return Err(Error::new(Op::Send, Errno::INVAL)
+                .because("at most 253 descriptors go with one send; send the rest with another byte"));
+        }
+        let mut cursor = Cursor::new(&slices);
+        let result = self.lock_tx(flags).and_then(|mut tx| {
+            let result = self.send_with_locked(&mut tx, &mut cursor, fds, flags);
+            tx.unlock_fenced();
+            self.welcome_back();
+            self.ring_if_armed().and(result)
+        });
+        self.finish(result, bytes.len() - cursor.left, flags)
+    }
+
+    fn send_with_locked(
+        &self,
+        tx: &mut Tx,
+        cursor: &mut Cursor<'_, '_>,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<()> {
+        match tx {
+            Tx::Kernel { sent } => {
+                let n = self.send_kernel_with(cursor, fds, flags)?;
+                *sent += n as u64;
+            }
+            Tx::Ring(ring) => self.mark_fds(ring, cursor.left, fds, flags)?,
+        }
+        if cursor.left == 0 { Ok(()) } else { self.send_locked(tx, cursor, flags) }
+    }
+
+    fn send_kernel_with(
+        &self,
+        cursor: &mut Cursor<'_, '_>,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(fds));
+        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
+        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
+        let n = rustix::net::sendmsg(&self.fd, &cursor.pieces(usize::MAX), &mut control, kernel)
+            .map_err(|errno| Error::new(Op::Send, errno))?;
+        cursor.advance(n);
+        self.counters.sent.add_exclusive(n);
+        self.counters.kernel_copied.add(n);
+        Ok(n)
+    }
+
+    /// Lays a mark for descriptors, which are in the channel, where the next of `len` bytes follow.
+    fn mark_fds(
+        &self,
+        ring: &mut TxRing,
+        len: usize,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<()> {
+        let channel = self.channel(ring)?;
+        // Room for the mark and for a byte at least, so that the descriptors never come alone.
+        let need = ring.producer.stride() + 1;
+        self.room(ring, need, need, flags, &mut None)?;
+        channel::send(channel.as_fd(), fds).map_err(|errno| self.no_channel(errno))?;
+        ring.producer.mark(0, Mark::Fds { count: fds.len() as u32, len: len as u64 });
+        let stride = ring.producer.stride();
+        ring.producer.publish_marks(stride);
+        Ok(())
+    }
+
+    /// The sender's end of the channel, made when it is first needed.
+    pub fn channel(&self, ring: &mut TxRing) -> Result<Arc<OwnedFd>> {
+        if let Some(channel) = &ring.channel {
+            return Ok(channel.clone());
+        }
+        let began = Instant::now();
+        loop {
+            match channel::open(self.fd()) {
+                Ok(channel) => return Ok(ring.channel.insert(Arc::new(channel)).clone()),
+                Err(Errno::AGAIN | Errno::INTR) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+                Err(errno) => return Err(self.no_channel(errno)),
+            }
+        }
+    }
+
+    pub fn no_channel(&self, errno: Errno) -> Error {
+        let error = Error::new(Op::Send, errno);
+        match errno {
+            Errno::TOOMANYREFS => error.because(
+                "too many descriptors are on their way (RLIMIT_NOFILE); let the peer receive some first",
+            ),
+            _ => error,
+        }
+    }
+
+    /// Receives bytes and the descriptors that came with the first of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::recv`].
+    pub fn recv_ancillary(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Ancillary)> {
+        let mut fds = Fds::default();
+        let n = self.recv_with(&mut [IoSliceMut::new(buffer)], flags, &mut Call::with(&mut fds))?;
+        Ok((n, Ancillary { fds: fds.list, truncated: fds.truncated }))
+    }
+}

@@ -1,0 +1,289 @@
+//! Descriptors that travel with the bytes of a stream.
+#![allow(missing_docs, reason = "a test")]
+
+use onecopy_unix::*;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// All tests here count the descriptors of the process.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn small() -> Config {
+    Config { receive_buffer: Some(4096), send_buffer: Some(4096), ..Config::default() }
+}
+
+/// Over shared memory, and over the kernel, as the oracle of what is expected here.
+fn both(test: impl Fn(&Stream, &Stream)) {
+    let _alone = alone();
+    for transport in [Transport::Kernel, Transport::Auto] {
+        let before = descriptors();
+        let (a, b) = Stream::pair_with(&Config { transport, ..small() }).unwrap();
+        test(&a, &b);
+        drop((a, b));
+        assert_eq!(descriptors(), before, "{transport:?}: nothing is left open");
+    }
+}
+
+fn null() -> File {
+    File::open("/dev/null").unwrap()
+}
+
+fn flags() -> (SendFlags, RecvFlags) {
+    (SendFlags::NOSIGNAL, RecvFlags::empty())
+}
+
+/// A pipe's writing end, and what it wrote is read from the other.
+fn pipe() -> (File, OwnedFd) {
+    let (r, w) = rustix::pipe::pipe().unwrap();
+    (File::from(r), w)
+}
+
+#[test]
+fn a_descriptor_arrives_and_works() {
+    both(|a, b| {
+        let (mut r, w) = pipe();
+        assert_eq!(a.send_with(b"take it", &[w.as_fd()], flags().0).unwrap(), 7);
+        drop(w);
+        let mut buf = [0; 64];
+        let (n, with) = b.recv_with(&mut buf, flags().1).unwrap();
+        assert_eq!((&buf[..n], with.fds.len(), with.truncated), (&b"take it"[..], 1, false));
+        assert!(
+            rustix::io::fcntl_getfd(&with.fds[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC),
+            "close-on-exec is set"
+        );
+        for fd in with.fds {
+            File::from(fd).write_all(b"through it").unwrap();
+        }
+        let mut text = String::new();
+        r.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through it");
+    });
+}
+
+#[test]
+fn data_before_may_merge_data_after_never_does() {
+    both(|a, b| {
+        let fd = null();
+        a.send(b"before ", flags().0).unwrap();
+        a.send_with(b"with", &[fd.as_fd(), fd.as_fd()], flags().0).unwrap();
+        a.send(b" after", flags().0).unwrap();
+        let mut buf = [0; 64];
+        let (n, with) = b.recv_with(&mut buf, flags().1).unwrap();
+        assert_eq!((&buf[..n], with.fds.len()), (&b"before with"[..], 2));
+        let (n, with) = b.recv_with(&mut buf, flags().1).unwrap();
+        assert_eq!((&buf[..n], with.fds.len()), (&b" after"[..], 0));
+    });
+}
+
+#[test]
+fn descriptors_of_two_sends_never_merge() {
+    both(|a, b| {
+        let fd = null();
+        a.send_with(b"one", &[fd.as_fd()], flags().0).unwrap();
+        a.send_with(b"two", &[fd.as_fd(), fd.as_fd()], flags().0).unwrap();
+        let mut buf = [0; 64];
+        for (text, count) in [("one", 1), ("two", 2)] {
+            let (n, with) = b.recv_with(&mut buf, RecvFlags::DONTWAIT).unwrap();
+            assert_eq!((&buf[..n], with.fds.len()), (text.as_bytes(), count));
+        }
+        assert!(b.recv_with(&mut buf, RecvFlags::DONTWAIT).unwrap_err().would_block());
+    });
+}
+
+#[test]
+fn they_come_with_the_first_byte_and_once() {
+    both(|a, b| {
+        a.send_with(b"abcdef", &[null().as_fd()], flags().0).unwrap();
+        let mut two = [0; 2];
+        assert_eq!(b.recv_with(&mut two, flags().1).unwrap().1.fds.len(), 1);
+        assert_eq!(b.recv_with(&mut two, flags().1).unwrap().1.fds.len(), 0);
+        a.send(b"ghij", flags().0).unwrap();
+        let mut buf = [0; 64];
+        let (n, with) = b.recv_with(&mut buf, flags().1).unwrap();
+        assert_eq!((&buf[..n], with.fds.len()), (&b"efghij"[..], 0), "the rest is bytes like others");
+    });
+}
+
+#[test]
+fn a_wait_for_all_ends_behind_descriptors() {
+    both(|a, b| {
+        a.send(b"12", flags().0).unwrap();
+        a.send_with(b"34", &[null().as_fd()], flags().0).unwrap();
+        a.send(b"56", flags().0).unwrap();
+        let mut buf = [0; 6];
+        let (n, with) = b.recv_with(&mut buf, RecvFlags::WAITALL).unwrap();
+        assert_eq!((&buf[..n], with.fds.len()), (&b"1234"[..], 1));
+    });
+}
+
+#[test]
+fn who_does_not_ask_for_them_closes_them() {
+    both(|a, b| {
+        let before = descriptors();
+        for _ in 0..100 {
+            a.send_with(b"xy", &[null().as_fd(); 3], flags().0).unwrap();
+            let mut buf = [0; 2];
+            assert_eq!(b.recv(&mut buf, flags().1).unwrap(), 2);
+        }
+        // The channel's two ends, where there is one.
+        assert!(descriptors() <= before + 2, "{} of {before}", descriptors());
+    });
+}
+
+#[test]
+fn undelivered_ones_are_closed_with_the_end() {
+    both(|a, b| {
+        let (mut r, w) = pipe();
+        a.send_with(b"x", &[w.as_fd()], flags().0).unwrap();
+        drop(w);
+        // A peek meets them without taking them.
+        b.recv(&mut [0; 1], RecvFlags::PEEK).unwrap();
+        let (c, d) = Stream::pair_with(&small()).unwrap();
+        let (mut r2, w2) = pipe();
+        c.send_with(b"x", &[w2.as_fd()], flags().0).unwrap();
+        drop((c, d, w2));
+        assert_eq!(r2.read(&mut [0; 1]).unwrap(), 0, "nobody can write any more");
+        let (_, with) = b.recv_with(&mut [0; 1], flags().1).unwrap();
+        assert_eq!(with.fds.len(), 1);
+        drop(with);
+        assert_eq!(r.read(&mut [0; 1]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn a_peek_hands_out_copies() {
+    both(|a, b| {
+        a.send_with(b"x", &[null().as_fd()], flags().0).unwrap();
+        for _ in 0..2 {
+            assert_eq!(b.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap().1.fds.len(), 1);
+        }
+        assert_eq!(b.recv_with(&mut [0; 1], flags().1).unwrap().1.fds.len(), 1);
+    });
+}
+
+#[test]
+fn limits_are_those_of_the_kernel() {
+    both(|a, b| {
+        let fd = null();
+        let many = vec![fd.as_fd(); 254];
+        let errno = |r: Result<usize>| r.unwrap_err().raw_os_error();
+        assert_eq!(errno(a.send_with(b"x", &many, flags().0)), 22, "EINVAL");
+        assert_eq!(a.send_with(b"", &[fd.as_fd()], flags().0).unwrap(), 0, "dropped, as nothing travels");
+        assert_eq!(a.send_with(b"x", &many[..253], flags().0).unwrap(), 1);
+        let (n, with) = b.recv_with(&mut [0; 8], flags().1).unwrap();
+        assert_eq!((n, with.fds.len(), with.truncated), (1, 253, false));
+    });
+}
+
+#[test]
+fn a_sender_that_does_not_wait_is_told_before_anything_is_sent() {
+    let _alone = alone();
+    let (a, b) = Stream::pair_with(&small()).unwrap();
+    while a.send(&[0; 500], SendFlags::DONTWAIT).is_ok() {}
+    let before = descriptors();
+    for _ in 0..10 {
+        assert!(a.send_with(b"x", &[null().as_fd()], SendFlags::DONTWAIT).unwrap_err().would_block());
+    }
+    assert!(descriptors() <= before + 2);
+    let mut buf = vec![0; 1 << 16];
+    while b.recv(&mut buf, RecvFlags::DONTWAIT).is_ok() {}
+    a.send_with(b"x", &[null().as_fd()], SendFlags::DONTWAIT).unwrap();
+    assert_eq!(b.recv_with(&mut buf, flags().1).unwrap().1.fds.len(), 1);
+}
+
+#[test]
+fn a_process_without_room_for_them_loses_them_and_is_told() {
+    both(|a, b| {
+        let (mut r, w) = pipe();
+        a.send_with(b"first", &[null().as_fd()], flags().0).unwrap();
+        assert_eq!(b.recv_with(&mut [0; 5], flags().1).unwrap().1.fds.len(), 1);
+        a.send_with(b"x", &[w.as_fd(), w.as_fd()], flags().0).unwrap();
+        drop(w);
+        let mut hoard: Vec<File> = Vec::new();
+        let old = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let low = rustix::process::Rlimit { current: Some(descriptors() as u64 + 4), maximum: old.maximum };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, low).unwrap();
+        while let Ok(file) = File::open("/dev/null") {
+            hoard.push(file);
+        }
+        hoard.pop();
+        let (n, with) = b.recv_with(&mut [0; 8], flags().1).unwrap();
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, old).unwrap();
+        assert_eq!((n, with.truncated), (1, true));
+        assert!(with.fds.len() <= 1);
+        drop((with, hoard));
+        assert_eq!(r.read(&mut [0; 1]).unwrap(), 0, "what was lost is closed");
+    });
+}
+
+#[test]
+fn thousands_travel_in_order_with_their_bytes() {
+    let _alone = alone();
+    for wait in [Wait::Adaptive, Wait::Block] {
+        let (a, b) = Stream::pair_with(&Config { wait, ..small() }).unwrap();
+        let sender = std::thread::spawn(move || {
+            for i in 0..2000u32 {
+                let (r, w) = rustix::pipe::pipe().unwrap();
+                rustix::io::write(&w, &i.to_le_bytes()).unwrap();
+                let bytes = vec![i as u8; 1 + (i as usize * 37) % 3000];
+                a.send_with(&bytes, &[r.as_fd()], SendFlags::NOSIGNAL).unwrap();
+                if i % 3 == 0 {
+                    a.send(&[i as u8; 7], SendFlags::NOSIGNAL).unwrap();
+                }
+            }
+        });
+        let mut next = 0u32;
+        let mut buf = [0; 1000];
+        loop {
+            let (n, with) = b.recv_with(&mut buf, RecvFlags::empty()).unwrap();
+            if n == 0 {
+                break;
+            }
+            assert!(with.fds.len() <= 1);
+            for fd in with.fds {
+                let mut number = [0; 4];
+                File::from(fd).read_exact(&mut number).unwrap();
+                assert_eq!(u32::from_le_bytes(number), next);
+                assert_eq!(buf[n - 1], next as u8, "the last byte of the receive belongs to its send");
+                next += 1;
+            }
+        }
+        assert_eq!(next, 2000);
+        sender.join().unwrap();
+    }
+}
+
+#[test]
+fn readiness_is_exact_while_descriptors_travel() {
+    let _alone = alone();
+    let (a, b) = Stream::pair_with(&small()).unwrap();
+    let readable = |fd: BorrowedFd<'_>| {
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
+        let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&zero)).unwrap() > 0
+    };
+    b.set_nonblocking(true).unwrap();
+    assert!(!readable(b.as_fd()));
+    for round in 0..200 {
+        a.send_with(b"ab", &[null().as_fd()], flags().0).unwrap();
+        assert!(readable(b.as_fd()), "{round}");
+        if round % 2 == 0 {
+            assert_eq!(b.recv_with(&mut [0; 1], flags().1).unwrap().1.fds.len(), 1);
+            assert!(readable(b.as_fd()), "{round}: a byte is left");
+            assert_eq!(b.recv(&mut [0; 8], flags().1).unwrap(), 1);
+        } else {
+            assert_eq!(b.recv_with(&mut [0; 8], flags().1).unwrap().1.fds.len(), 1);
+        }
+        assert!(b.recv(&mut [0; 8], flags().1).unwrap_err().would_block());
+        assert!(!readable(b.as_fd()), "{round}: all was taken ({})", b.as_fd().as_raw_fd());
+    }
+}

@@ -143,8 +143,8 @@ impl Chain {
     /// [`ChainError::MixedKinds`], [`ChainError::TooLong`], [`ChainError::Unfinished`]. The fragment is dropped, and with it its
     /// reference.
     pub fn prepend(&mut self, fragment: Fragment) -> Result<(), ChainError> {
-        let mut chain = Chain::new();
-        chain.append(fragment)?;
+        self.takes(&fragment, 0)?;
+        let mut chain = Chain::from(fragment);
         chain.concat(self)?;
         *self = chain;
         Ok(())
@@ -410,6 +410,19 @@ impl Chain {
         };
         self.true_size = (total - u64::from(theirs)) as u32;
         (front, theirs)
+    }
+}
+
+impl From<Fragment> for Chain {
+    /// Of this fragment alone.
+    fn from(fragment: Fragment) -> Chain {
+        Chain {
+            len: fragment.len() as u32,
+            true_size: fragment.page().len() as u32,
+            kind: Some(fragment.kind()),
+            frags: Frags::one(fragment),
+            ..Chain::default()
+        }
     }
 }
 

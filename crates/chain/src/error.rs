@@ -12,7 +12,7 @@ use std::io;
 pub enum ChainError {
     /// A fragment of no bytes.
     ZeroSize,
-    /// A fragment that is not inside its page (or reaches past a page's first 4 GiB).
+    /// A fragment that is not inside its page, or a page of 4 GiB or more.
     OutOfPage {
         /// Where it would begin, in bytes.
         offset: usize,

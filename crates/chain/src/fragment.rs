@@ -12,7 +12,8 @@ use std::io;
 pub enum Kind {
     /// Ours alone: slices, checksums, copies, kernel I/O.
     Host,
-    /// Host memory that another process can still write: copied or handed to the kernel, never a slice.
+    /// Host memory that somebody else can still write (another process; who fills another piece of the same page): copied or
+    /// handed to the kernel, never a slice.
     Peer,
     /// Memory that this CPU cannot read (a GPU's, or a stand-in): passed on by reference only.
     Device,
@@ -62,15 +63,15 @@ impl Fragment {
     ///
     /// # Errors
     ///
-    /// [`ChainError::ZeroSize`], and [`ChainError::OutOfPage`] when the range is not inside the page or reaches past its
-    /// first 4 GiB. The reference to the page is given back.
+    /// [`ChainError::ZeroSize`], and [`ChainError::OutOfPage`] when the range is not inside the page, or the page has 4 GiB or
+    /// more. The reference to the page is given back.
     pub fn new(page: Page, offset: usize, len: usize) -> Result<Fragment, ChainError> {
         if len == 0 {
             return Err(ChainError::ZeroSize);
         }
         let outside = ChainError::OutOfPage { offset, len, page: page.len() };
         match offset.checked_add(len) {
-            Some(end) if end <= page.len() && end <= u32::MAX as usize => {
+            Some(end) if end <= page.len() && page.len() <= u32::MAX as usize => {
                 Ok(Fragment { page, offset: offset as u32, len: len as u32 })
             }
             _ => Err(outside),
@@ -177,7 +178,7 @@ impl Fragment {
 
     /// Bytes behind it in its page that nobody else holds: 0 unless the page is ours alone.
     pub(crate) fn tailroom(&self) -> usize {
-        let room = self.page.len().min(u32::MAX as usize) - self.end();
+        let room = self.page.len() - self.end();
         if self.page.is_unique() && self.kind() == Kind::Host { room } else { 0 }
     }
 

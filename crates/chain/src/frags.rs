@@ -24,6 +24,12 @@ impl Default for Frags {
 }
 
 impl Frags {
+    pub fn one(fragment: Fragment) -> Frags {
+        let mut list = [const { None }; INLINE];
+        list[0] = Some(fragment);
+        Frags::Inline(list)
+    }
+
     pub fn len(&self) -> usize {
         match self {
             Frags::Inline(list) => list.iter().flatten().count(),

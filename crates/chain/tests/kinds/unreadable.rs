@@ -1,0 +1,171 @@
+//! Memory that may not be looked at, and kinds that do not mix.
+
+use crate::memory::{PAGE, device, host, in_use, peer};
+use onecopy_chain::{Chain, ChainError, Checksum, Fragment, Kind, Mark, Placed, Sum, Writer};
+use onecopy_pool::DeviceId;
+use onecopy_sys::map::Span;
+use rustix::io::Errno;
+use std::io::{Read, Seek, SeekFrom};
+
+fn part(page: onecopy_pool::Page, offset: usize, len: usize) -> Chain {
+    Fragment::new(page, offset, len).unwrap().into()
+}
+
+#[test]
+fn no_two_kinds_in_one_chain_and_no_two_devices() {
+    let (ours, theirs, gpu, other) = (host(4), peer(4), device(3, 4, 0), device(4, 4, 0));
+    let make = |kind: usize| match kind {
+        0 => part(ours.alloc().unwrap(), 0, 10),
+        1 => part((0..4).find_map(|i| theirs.pages.adopt(i).ok()).unwrap(), 0, 10),
+        2 => part(gpu.alloc().unwrap(), 0, 10),
+        _ => part(other.alloc().unwrap(), 0, 10),
+    };
+    let kinds = [
+        (Kind::Host, None),
+        (Kind::Peer, None),
+        (Kind::Device, Some(DeviceId(3))),
+        (Kind::Device, Some(DeviceId(4))),
+    ];
+    for (i, (chain_kind, chain_device)) in kinds.into_iter().enumerate() {
+        for (j, (added, added_device)) in kinds.into_iter().enumerate() {
+            let (mut chain, mut more) = (make(i), make(j));
+            assert_eq!((chain.kind(), chain.device()), (Some(chain_kind), chain_device));
+            let second = make(j).fragments().next().unwrap().clone();
+            let mixed = |index, added, added_device, chain, chain_device| {
+                Err(ChainError::MixedKinds { index, added, added_device, chain, chain_device })
+            };
+            if i == j {
+                assert_eq!(chain.append(second.clone()), Ok(()));
+                assert_eq!(chain.prepend(second), Ok(()));
+                assert_eq!(chain.concat(&mut more), Ok(()));
+                assert_eq!((chain.len(), more.len()), (40, 0));
+                continue;
+            }
+            let behind = mixed(1, added, added_device, chain_kind, chain_device);
+            assert_eq!(chain.append(second.clone()), behind);
+            assert_eq!(chain.prepend(second), mixed(0, added, added_device, chain_kind, chain_device));
+            assert_eq!(chain.concat(&mut more), behind);
+            assert_eq!((chain.len(), more.len(), chain.true_size()), (10, 10, PAGE));
+        }
+    }
+    let mut empty = make(2);
+    empty.clear();
+    assert_eq!(empty.kind(), None);
+    empty.append(make(0).fragments().next().unwrap().clone()).unwrap();
+    assert_eq!(empty.kind(), Some(Kind::Host), "an empty chain takes what comes");
+    drop(empty);
+    assert_eq!((in_use(&ours), theirs.pages.in_flight(), in_use(&gpu), in_use(&other)), (0, 0, 0, 0));
+}
+
+#[test]
+fn what_the_kernel_refuses_names_the_fragment() {
+    let (pool, gpu) = (host(4), device(7, 4, 0));
+    let writer = Writer::new(&pool);
+    let mut chain = part(gpu.alloc().unwrap(), 100, 1000);
+    chain.append(Fragment::new(gpu.alloc().unwrap(), 0, 200).unwrap()).unwrap();
+    let unreadable = ChainError::Unreadable { index: 0, kind: Kind::Device, device: Some(DeviceId(7)) };
+    assert_eq!(chain.host().unwrap_err(), unreadable);
+    assert_eq!(chain.peer().unwrap_err(), unreadable);
+    assert_eq!(chain.verify(Sum::ZERO), Err(unreadable.clone()), "checksum");
+    assert_eq!(writer.pull_up(&mut chain, 10), Err(unreadable.clone()), "linearize");
+    assert_eq!(writer.pull_up(&mut chain, 0), Err(unreadable.clone()));
+    assert_eq!(writer.overwrite(&mut chain, 0, b"x"), Err(unreadable.clone()));
+    assert_eq!(writer.collapse(&mut chain), Err(unreadable.clone()));
+    chain.set_checksum(Checksum::Known(Sum::new(1))).unwrap();
+    assert_eq!(chain.pull(10), Err(unreadable.clone()), "its sum cannot be adjusted");
+    assert_eq!(chain.checksum(), Checksum::Known(Sum::new(1)));
+    chain.set_checksum(Checksum::Partial { start: 0, offset: 16 }).unwrap();
+    assert_eq!(writer.finish(&mut chain), Err(unreadable.clone()), "that is the device's to do");
+    let mixed = |index| ChainError::MixedKinds {
+        index,
+        added: Kind::Host,
+        added_device: None,
+        chain: Kind::Device,
+        chain_device: Some(DeviceId(7)),
+    };
+    assert_eq!(writer.append(&mut chain, b"x"), Err(mixed(2)));
+    assert_eq!(writer.push_header(&mut chain, b"x"), Err(mixed(0)));
+    assert!(writer.read_from(&mut chain, &b"x"[..], 1).is_err());
+    let file = rustix::fs::memfd_create("onecopy-chain-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let error = chain.write_to(&file).unwrap_err();
+    assert!(error.to_string().contains("fragment 0 is device memory (device 7)"), "{error}");
+    assert_eq!(unreadable.errno(), Errno::FAULT);
+    // A device pool is no pool to copy into.
+    assert_eq!(Writer::new(&gpu).append(&mut Chain::new(), b"x"), Err(unreadable));
+    assert_eq!((chain.len(), chain.headroom(), chain.tailroom()), (1200, 0, 0), "nobody writes there");
+    assert_eq!(in_use(&pool), 0);
+}
+
+#[test]
+fn a_devices_chain_is_passed_on_in_parts() {
+    let gpu = device(0, 8, 0);
+    let mut chain = Chain::new();
+    for i in 0..5 {
+        let page = gpu.alloc().unwrap();
+        // Below any copy-break: nothing is copied that cannot be read.
+        let fragment = Fragment::new(page, i * 10, 100).unwrap();
+        let ours = host(1);
+        assert_eq!(Writer::new(&ours).append_fragment(&mut chain, fragment).unwrap(), Placed::Referenced);
+    }
+    chain.set_checksum(Checksum::Verified).unwrap();
+    chain.insert_mark(250, Mark::EndOfRecord).unwrap();
+    let record = chain.split_record().unwrap().unwrap();
+    let places = |chain: &Chain| -> Vec<(usize, usize)> {
+        chain.fragments().map(|fragment| (fragment.offset(), fragment.len())).collect()
+    };
+    assert_eq!(places(&record), [(0, 100), (10, 100), (20, 50)]);
+    assert_eq!(places(&chain), [(70, 50), (30, 100), (40, 100)]);
+    assert_eq!((record.checksum(), chain.checksum()), (Checksum::Verified, Checksum::Verified));
+    assert_eq!((record.true_size(), chain.true_size()), (3 * PAGE, 3 * PAGE), "the cut page is held by both");
+    assert_eq!(in_use(&gpu), 5);
+    drop(record);
+    assert_eq!(in_use(&gpu), 3);
+    let again = chain.range(49, 2).unwrap();
+    assert_eq!(places(&again), [(119, 1), (30, 1)]);
+    drop((chain, again));
+    assert_eq!(in_use(&gpu), 0);
+}
+
+#[test]
+fn a_peers_bytes_are_copied_or_handed_to_the_kernel() {
+    let theirs = peer(3);
+    let bytes: Vec<u8> = (0..3 * PAGE).map(|i| (i * 7) as u8 ^ (i >> 8) as u8).collect();
+    theirs.write(0, &bytes);
+    let mut chain = part(theirs.pages.adopt(1).unwrap(), 50, 3000);
+    chain.append(Fragment::new(theirs.pages.adopt(0).unwrap(), 0, PAGE).unwrap()).unwrap();
+    let expected = [&bytes[PAGE + 50..][..3000], &bytes[..PAGE]].concat();
+    let refused = ChainError::Unreadable { index: 0, kind: Kind::Peer, device: None };
+    assert_eq!(chain.host().unwrap_err(), refused);
+    let pool = host(4);
+    assert_eq!(Writer::new(&pool).pull_up(&mut chain, 10), Err(refused));
+
+    let view = chain.peer().unwrap();
+    let mut out = vec![0; 4000];
+    view.copy_to(1000, &mut out, Default::default()).unwrap();
+    assert_eq!(out, expected[1000..5000]);
+    assert_eq!(view.copy_to(chain.len(), &mut [0], Default::default()).unwrap_err().errno(), Errno::INVAL);
+    view.copy_to(chain.len(), &mut [], Default::default()).unwrap();
+
+    let mut spans = [Span::EMPTY; 4];
+    assert_eq!(view.gather(2999, &mut spans), Ok(2));
+    assert_eq!((spans[0].len(), spans[1].len(), spans[0].is_writable()), (1, PAGE, false));
+    assert_eq!(view.gather(3000, &mut spans), Ok(1));
+    assert_eq!(view.spans().map(|span| span.len()).sum::<usize>(), chain.len());
+
+    let mut file = std::fs::File::from(
+        rustix::fs::memfd_create("onecopy-chain-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap(),
+    );
+    assert_eq!(chain.write_to(&file).unwrap(), chain.len());
+    let mut written = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut written).unwrap();
+    assert_eq!(written, expected);
+
+    // He may write while we hold it: that changes what comes out next, and nothing else.
+    theirs.write(PAGE + 50, b"changed");
+    let mut now = [0; 7];
+    chain.peer().unwrap().copy_to(0, &mut now, Default::default()).unwrap();
+    assert_eq!(&now, b"changed");
+    drop(chain);
+    assert_eq!(theirs.pages.in_flight(), 0);
+}

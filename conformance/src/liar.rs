@@ -76,7 +76,7 @@ impl Field {
             Field::Head => (0, false),
             Field::SwitchAt => (8, false),
             Field::Armed => (16, true),
-            Field::Shut => (20, true),
+            Field::Shut => (280, true),
             Field::Tail => (128, false),
             Field::Wanted => (136, false),
             Field::Parked => (144, true),

@@ -22,7 +22,7 @@ pub struct Header {
     pub writer: Line<WriterLine>,
     /// What the receiver writes, and looks at on each receive.
     pub reader: Line<ReaderLine>,
-    /// Written once, by the receiver who made the ring; read by operators' tools, never by the protocol.
+    /// Written by the receiver, once when it makes the ring and once when it leaves: it stays in the caches of both.
     pub info: Line<InfoLine>,
     /// Pages that come back from who received them by reference.
     pub lend: Line<LendLine>,
@@ -43,8 +43,6 @@ pub struct WriterLine {
     pub switch_at: AtomicU64,
     /// [`crate::bell::ARMED`] or [`crate::bell::RUNG`]; written by both.
     pub armed: AtomicU32,
-    /// Written by the receiver. 1: it has shut its receiving side down, or is gone; sends ask the kernel.
-    pub shut: AtomicU32,
     /// Marks laid since the ring began.
     pub marks: AtomicU64,
     /// 1 from before the sender offers a channel for descriptors over the control socket (once, one byte).
@@ -65,7 +63,7 @@ pub struct ReaderLine {
     pub filler: AtomicU32,
 }
 
-/// What the ring is, for `onecopy ss` and a person with a debugger.
+/// What the ring is, for a person with a debugger, and whether it is still received from.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct InfoLine {
@@ -75,4 +73,7 @@ pub struct InfoLine {
     pub capacity: AtomicU64,
     /// Bytes of the sender's pools that the receiver maps: more than that is not sent by reference.
     pub max_shared: AtomicU64,
+    /// 1: the receiver has shut its receiving side down, or is gone; sends ask the kernel. Each send looks here before
+    /// it copies: on the writer's line, which a spinning receiver has just pulled away, the look would wait for it.
+    pub shut: AtomicU32,
 }

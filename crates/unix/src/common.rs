@@ -63,7 +63,7 @@ impl End {
             && let Some(ring) = self.rx_ring.get()
         {
             // Release pairs with nothing that matters: a sender that sees it asks the kernel.
-            ring.header().writer.0.shut.store(1, Release);
+            ring.header().info.0.shut.store(1, Release);
             // A sender asleep for room sees no shutdown in poll(2), but that its filler is gone.
             if let Rx::Ring(rx) = &mut *self.rx.lock() {
                 rx.unpark_now(self).map_err(|lie| self.lie(Op::Shutdown, lie))?;
@@ -181,12 +181,12 @@ impl End {
             Rx::Undecided(_) | Rx::Switching(_) => {
                 drop(rx);
                 // A look whether there is something to receive takes a hello, and what follows it.
-                let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new());
+                let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new(0));
             }
         }
         if let Some(ring) = end.rx_ring.get() {
             // A sender with room need not wait until it looks at the kernel again.
-            ring.header().writer.0.shut.store(1, Release);
+            ring.header().info.0.shut.store(1, Release);
         }
         if Arc::strong_count(self) > 1 {
             // Views keep the descriptor; the peer is told all the same.

@@ -393,7 +393,7 @@ impl End {
     /// Whether the peer still reads, asked of the kernel now and then.
     #[inline]
     pub fn check_peer(&self, ring: &mut TxRing) -> Result<()> {
-        let shut = ring.producer.header().writer.0.shut.load(Relaxed) != 0;
+        let shut = ring.producer.header().info.0.shut.load(Relaxed) != 0;
         let now = coarse_ms();
         if shut || self.send_shut.load(Relaxed) != 0 || now.wrapping_sub(ring.checked) >= CHECK_MS {
             ring.checked = now;

@@ -66,7 +66,7 @@ impl End {
     ) -> Result<usize> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let peek = flags.contains(RecvFlags::PEEK);
-        let mut waiting = Waiting::new();
+        let mut waiting = Waiting::new(0);
         if total == 0 {
             // Waits like any other, and takes nothing.
             return match self.ready(flags, &mut waiting)? {
@@ -80,6 +80,7 @@ impl End {
         while got < total {
             // A peek does not wait for all (net/unix/af_unix.c: it stops at what is queued).
             let mut last = !waitall;
+            waiting.takes = if peek { 0 } else { total - got };
             let step = match self.ready(flags, &mut waiting) {
                 Ok(Ready::Plain) => {
                     // The kernel has waited for all, as far as it was to.

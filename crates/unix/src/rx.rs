@@ -154,6 +154,22 @@ impl RxRing {
         Ok(self.consumer.available(1)? > 0)
     }
 
+    /// As `settle`, while `data` bytes are there that will all be taken now. Who slept does this before he looks at
+    /// them: the kernel wakes the *sender* when a byte of its is taken (net/unix/af_unix.c: unix_write_space), so that
+    /// the sender's CPU has left its idle state by the time the answer comes. Returns the bytes there.
+    fn settle_ahead(&mut self, end: &End, data: usize) -> std::result::Result<usize, Lie> {
+        let header = self.consumer.header();
+        if self.owed > 0 || !header.is_rung() {
+            return Ok(data);
+        }
+        header.arm();
+        let now = self.consumer.available(data + 1)?;
+        if now == data || !self.consumer.header().disarm() {
+            self.owed = 1 - control::take(end.fd(), 1);
+        }
+        Ok(now)
+    }
+
     /// Takes the filler of a sender that waits for room, if it has now what it waits for.
     #[inline]
     pub fn unpark(&mut self, end: &End) -> std::result::Result<(), Lie> {
@@ -226,11 +242,14 @@ pub struct Waiting {
     told: Option<Peek>,
     slept: bool,
     empty_bells: u32,
+    /// Bytes that the caller will surely take if they are there and no mark lies among them.
+    pub takes: usize,
 }
 
 impl Waiting {
-    pub fn new() -> Waiting {
-        Waiting { began: None, start: None, told: None, slept: false, empty_bells: 0 }
+    /// Of a caller who will take as many as `takes` bytes if they are there; 0 if he may leave any.
+    pub fn new(takes: usize) -> Waiting {
+        Waiting { began: None, start: None, told: None, slept: false, empty_bells: 0, takes }
     }
 }
 
@@ -273,9 +292,15 @@ impl End {
                         // The two lines that the peer wrote come from its cache, at the same time.
                         ring.consumer.prefetch();
                     }
-                    let n = ring.consumer.available(1).map_err(lie)?;
+                    let mut n = ring.consumer.available(1).map_err(lie)?;
                     if n > 0 {
                         ring.puzzled = None;
+                        if waiting.slept
+                            && n <= waiting.takes
+                            && ring.consumer.before_mark(n).map_err(lie)? == n
+                        {
+                            n = ring.settle_ahead(self, n).map_err(lie)?;
+                        }
                         if let Some(start) = waiting.start.take_if(|_| waiting.slept) {
                             ring.spin.slept(start.elapsed());
                         }

@@ -54,7 +54,7 @@ impl View {
     pub(crate) fn borrow(end: &Arc<End>, max: usize, flags: RecvFlags) -> Result<View> {
         // A peeked or a filled-up borrow has no meaning: what is there is lent.
         let flags = flags & RecvFlags::DONTWAIT;
-        let mut waiting = Waiting::new();
+        let mut waiting = Waiting::new(max);
         loop {
             if let Some(view) = View::try_borrow(end, max, flags, &mut waiting)? {
                 return Ok(view);

@@ -2,6 +2,7 @@
 
 use crate::row::{Row, WorkerFn};
 
+mod bare;
 pub mod bytes;
 pub mod conn;
 mod connect;

@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
+use super::bare::Bare;
 use super::conn::{Aligned, Conn, Setup, number, text, whole, with};
 use super::{bytes, size_name};
 use crate::proc;
@@ -15,7 +16,7 @@ use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session
 pub const ROW: Row = Row {
     name: "ping-pong",
     about: "round trips of one message, copied out on both sides; spin, block, adaptive is how ours waits, kernel \
-            blocks and kernel-spin polls with MSG_DONTWAIT; idle: CPU of a process that waits for a byte",
+            blocks and kernel-spin polls with MSG_DONTWAIT, bare is one cache line bounced by two threads; idle: CPU of a process that waits for a byte",
     metrics: &[
         Metric { name: "rtt", unit: "us", larger: false },
         Metric { name: "idle", unit: "CPU s/s", larger: false },
@@ -39,7 +40,12 @@ fn cases(_: Scale) -> Vec<Case> {
             spin.push(Reach::ratio("auto", "rtt", 15.0, &["kernel"]));
             spin.push(Reach::at_most("auto", "rtt", 0.65));
         }
-        cases.push(case(size, "spin", &["kernel", "kernel-spin", "auto"], spin));
+        let engines: &[_] = match size {
+            // One line: what no message can be faster than.
+            64 => &["kernel", "kernel-spin", "bare", "auto"],
+            _ => &["kernel", "kernel-spin", "auto"],
+        };
+        cases.push(case(size, "spin", engines, spin));
         cases.push(case(
             size,
             "block",
@@ -67,7 +73,12 @@ fn case(size: usize, wait: &'static str, engines: &[&'static str], reach: Vec<Re
         baseline: "kernel",
         reach,
         work: Work { warmup: 500, least: 500, most: 10_000_000, step: 1 },
-        open: Box::new(move |context, engine| Ok(Box::new(session(context, engine, size, wait, false)))),
+        open: Box::new(move |context, engine| {
+            Ok(match engine {
+                "bare" => Box::new(Bare::new(context)),
+                _ => Box::new(session(context, engine, size, wait, false)),
+            })
+        }),
     }
 }
 

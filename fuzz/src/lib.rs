@@ -8,11 +8,15 @@
 //! What must hold, whatever happens: no panic, no fault, every call returns in time and within its bounds, a lie
 //! that was found out stays found out, and nothing is left behind. `cargo test -p onecopy-fuzz` plays for a
 //! moment; `FUZZ_STEPS=100000000` for longer, `FUZZ_SEED` to repeat one.
+//!
+//! [`trade`] does the like to chains of pages that several threads hold at once.
 
+mod chains;
 mod peer;
 mod victim;
 mod watch;
 
+pub use chains::{Trades, trade};
 pub use peer::Peer;
 pub use victim::Victim;
 pub use watch::{Watch, attempt};

@@ -1,0 +1,436 @@
+//! Receiving records: from the ring or the kernel, whichever has the next one.
+
+use crate::end::End;
+use crate::receive::IOV_MAX;
+use crate::rx::{Ready, Rx, RxRing, Waiting};
+use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, View, control};
+use onecopy_ring::Lie;
+use onecopy_ring::record::{Frame, HEADER};
+use onecopy_sync::MutexGuard;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use rustix::io::Errno;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+/// What a receive of a record came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes put into the buffer.
+    pub len: usize,
+    /// Bytes of the record, of which those behind `len` are gone. Of stream records: `len`.
+    pub full: usize,
+    /// Whether it was cut, ended, or never came.
+    pub flags: ReceivedFlags,
+}
+
+impl Received {
+    fn end() -> Received {
+        Received { flags: ReceivedFlags::END, ..Received::default() }
+    }
+
+    /// Whether there is no record, since the peer sends nothing any more.
+    pub fn is_end(&self) -> bool {
+        self.flags.contains(ReceivedFlags::END)
+    }
+
+    /// Of an atomic record of `full` bytes, of which `len` had room.
+    #[inline]
+    fn atomic(len: usize, full: usize) -> Received {
+        let flags = if full > len { ReceivedFlags::TRUNC } else { ReceivedFlags::empty() };
+        Received { len, full, flags }
+    }
+}
+
+/// What is left of a frame of which a part was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Rest {
+    left: usize,
+    /// Bytes behind it, up to the next frame.
+    padding: usize,
+    end: bool,
+}
+
+impl Rest {
+    fn of(frame: Frame) -> Rest {
+        Rest { left: frame.len, padding: frame.size() - HEADER - frame.len, end: frame.end }
+    }
+}
+
+/// A piece of a stream record that came over the kernel, as far as it was not received yet.
+#[derive(Debug, Default)]
+pub struct Carry {
+    bytes: Vec<u8>,
+    at: usize,
+    end: bool,
+    pending: bool,
+}
+
+impl Carry {
+    pub fn is_pending(&self) -> bool {
+        self.pending
+    }
+
+    pub fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+}
+
+impl RxRing {
+    /// Bytes of records in the ring.
+    pub fn readable(&mut self) -> std::result::Result<usize, Lie> {
+        let available = self.consumer.available(usize::MAX)?;
+        let (mut at, mut sum) = self.rest.map_or((0, 0), |rest| (rest.left + rest.padding, rest.left));
+        while at < available {
+            let frame = self.consumer.frame(at, available)?;
+            at += frame.size();
+            sum += frame.len;
+        }
+        Ok(sum)
+    }
+
+    /// The next frame, which must be a whole record. `available` bytes are known to be there.
+    #[inline]
+    fn atomic_frame(&self, available: usize) -> std::result::Result<Frame, Lie> {
+        let frame = self.consumer.frame(0, available)?;
+        if frame.end {
+            Ok(frame)
+        } else {
+            Err(Lie::Frame { word: frame.len as u64, available: available as u64 })
+        }
+    }
+}
+
+impl End {
+    /// Receives a record, or a part of one, into `slices`.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::recv`].
+    #[inline]
+    pub fn recv_record(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<Received> {
+        if self.config.records == Records::Stream {
+            return self.recv_parts(slices, flags);
+        }
+        let mut waiting = Waiting::new(0);
+        self.error_first()?;
+        match self.ready(flags, &mut waiting)? {
+            Ready::Ring(guard, available) => self.recv_frame(guard, slices, available, flags),
+            Ready::Kernel(guard, _) => self.recv_kernel_record(Some(guard), slices, flags),
+            Ready::Plain => self.recv_kernel_record(None, slices, flags),
+            Ready::End => Ok(Received::end()),
+        }
+    }
+
+    /// A pending error comes before queued data (net/core/datagram.c: __skb_try_recv_datagram). Asking for it costs a
+    /// system call, so only a peer that said it is leaving is asked about: of one that was killed, the data comes first.
+    #[inline]
+    fn error_first(&self) -> Result<()> {
+        match self.tx_ring.get() {
+            Some(ring) if ring.header().info.0.shut.load(Relaxed) != 0 && self.take_reset() => {
+                Err(Error::new(Op::Recv, Errno::CONNRESET))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn recv_frame(
+        &self,
+        mut guard: MutexGuard<'_, Rx>,
+        slices: &mut [IoSliceMut<'_>],
+        available: usize,
+        flags: RecvFlags,
+    ) -> Result<Received> {
+        let Rx::Ring(ring) = &mut *guard else { return Ok(Received::end()) };
+        let frame = ring.atomic_frame(available).map_err(|lie| self.lie(Op::Recv, lie))?;
+        ring.consumer.prefetch_frames(frame.size(), available);
+        let mut len = 0;
+        for slice in slices {
+            let n = slice.len().min(frame.len - len);
+            ring.consumer.copy_out(HEADER + len, &mut slice[..n]);
+            len += n;
+        }
+        self.counters.user_copied_out.add_exclusive(len);
+        let received = Received::atomic(len, frame.len);
+        if flags.contains(RecvFlags::PEEK) {
+            return Ok(received);
+        }
+        ring.consumer.take(frame.size());
+        self.counters.received.add_exclusive(len);
+        self.mirror_empty(ring)?;
+        self.give_back(guard)?;
+        Ok(received)
+    }
+
+    /// Unlocks after a receive, and takes the filler of a sender that waits for the room that was made.
+    #[inline]
+    fn give_back(&self, guard: MutexGuard<'_, Rx>) -> Result<()> {
+        let Rx::Ring(ring) = &*guard else { return Ok(()) };
+        let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
+        guard.unlock_fenced();
+        if self.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
+            self.unpark()?;
+        }
+        Ok(())
+    }
+
+    /// One of the kernel's records, which there is under the lock, or which a plain peer will send.
+    fn recv_kernel_record(
+        &self,
+        guard: Option<MutexGuard<'_, Rx>>,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<Received> {
+        let error = |errno| Error::new(Op::Recv, errno);
+        if guard.is_none() && self.reset.swap(0, Relaxed) != 0 {
+            // It was told while the peer was not known to be plain, and kept.
+            return Err(error(Errno::CONNRESET));
+        }
+        let peek = flags.contains(RecvFlags::PEEK);
+        let mut kernel = rustix::net::RecvFlags::TRUNC;
+        kernel.set(rustix::net::RecvFlags::DONTWAIT, guard.is_some() || flags.contains(RecvFlags::DONTWAIT));
+        kernel.set(rustix::net::RecvFlags::PEEK, peek);
+        let room = slices.iter().map(|slice| slice.len()).sum();
+        let mut pieces: Vec<IoSliceMut<'_>> =
+            slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
+        let full = match rustix::net::recvmsg(&self.fd, &mut pieces, &mut Default::default(), kernel) {
+            Ok(message) => message.bytes,
+            Err(Errno::CONNRESET) if guard.as_ref().is_some_and(|rx| !self.was_reset(rx)) => {
+                // A hello was left unread, nothing else: the next look sees what is there.
+                drop(guard);
+                return self.recv_record(slices, flags);
+            }
+            Err(errno) => return Err(error(errno)),
+        };
+        let len = full.min(room);
+        if full == 0 && control::hung_up(self.fd()) {
+            return Ok(Received::end());
+        }
+        self.counters.kernel_copied.add(len);
+        if !peek {
+            if let Some(mut guard) = guard
+                && let Rx::Switching(switching) = &mut *guard
+            {
+                switching.count(1);
+            }
+            self.counters.received.add(len);
+        }
+        Ok(Received::atomic(len, full))
+    }
+
+    /// Stream records: what is there, up to the end of a record; all that fits under WAITALL.
+    fn recv_parts(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<Received> {
+        let total: usize = slices.iter().map(|slice| slice.len()).sum();
+        let peek = flags.contains(RecvFlags::PEEK);
+        let last = peek || !flags.contains(RecvFlags::WAITALL);
+        let mut waiting = Waiting::new(0);
+        let mut got = Received::default();
+        loop {
+            let step = self.error_first().and_then(|()| match self.ready(flags, &mut waiting)? {
+                Ready::Ring(guard, available) => {
+                    self.parts_from_ring(guard, slices, &mut got, available, peek)
+                }
+                Ready::Kernel(guard, _) => self.part_from_kernel(guard, slices, &mut got, peek),
+                Ready::Plain if !control::hung_up(self.fd()) => Err(self.no_agreement(Op::Recv)),
+                Ready::Plain | Ready::End => {
+                    got.flags |= ReceivedFlags::END;
+                    Ok(())
+                }
+            });
+            match step {
+                // What was received is told first; the error comes again, or its cause is still there.
+                Err(_) if got.len > 0 => {}
+                Err(error) => return Err(error),
+                Ok(()) if got.len < total && got.flags.is_empty() && !last => continue,
+                Ok(()) => {}
+            }
+            if got.len > 0 {
+                got.flags.remove(ReceivedFlags::END);
+            }
+            got.full = got.len;
+            return Ok(got);
+        }
+    }
+
+    fn parts_from_ring(
+        &self,
+        mut guard: MutexGuard<'_, Rx>,
+        slices: &mut [IoSliceMut<'_>],
+        got: &mut Received,
+        mut available: usize,
+        peek: bool,
+    ) -> Result<()> {
+        let Rx::Ring(ring) = &mut *guard else { return Ok(()) };
+        let lie = |lie| self.lie(Op::Recv, lie);
+        let before = got.len;
+        // How far a peek has looked; a receive takes what it has seen.
+        let mut at = 0;
+        let mut next = ring.rest;
+        let mut room = slices.iter().map(|slice| slice.len()).sum::<usize>() - got.len;
+        while room > 0 {
+            let mut rest = match next {
+                Some(rest) => rest,
+                None => {
+                    if available <= at {
+                        available = ring.consumer.available(at + 1).map_err(lie)?;
+                    }
+                    if available <= at {
+                        break;
+                    }
+                    let frame = ring.consumer.frame(at, available).map_err(lie)?;
+                    pass(ring, &mut at, &mut available, HEADER, peek);
+                    Rest::of(frame)
+                }
+            };
+            let n = rest.left.min(room);
+            scatter(slices, got.len, n, |done, part| ring.consumer.copy_out(at + done, part));
+            pass(ring, &mut at, &mut available, n, peek);
+            (got.len, room, rest.left) = (got.len + n, room - n, rest.left - n);
+            next = Some(rest).filter(|rest| rest.left > 0);
+            if next.is_none() {
+                pass(ring, &mut at, &mut available, rest.padding, peek);
+            }
+            if !peek {
+                ring.rest = next;
+                // An early look, without the fence; the sure one follows after unlocking.
+                ring.unpark_if_seen(self).map_err(lie)?;
+            }
+            if next.is_none() && rest.end {
+                got.flags |= ReceivedFlags::EOR;
+                break;
+            }
+        }
+        let n = got.len - before;
+        self.counters.user_copied_out.add_exclusive(n);
+        if peek {
+            return Ok(());
+        }
+        self.counters.received.add_exclusive(n);
+        self.mirror_empty(ring)?;
+        self.give_back(guard)
+    }
+
+    fn part_from_kernel(
+        &self,
+        mut guard: MutexGuard<'_, Rx>,
+        slices: &mut [IoSliceMut<'_>],
+        got: &mut Received,
+        peek: bool,
+    ) -> Result<()> {
+        let Rx::Switching(switching) = &mut *guard else { return Ok(()) };
+        if !switching.carry.is_pending() {
+            let error = |errno| Error::new(Op::Recv, errno);
+            // All that is queued is no less than the next record.
+            let mut bytes = vec![0; control::queued(self.fd()).map_err(error)?];
+            let flags = rustix::net::RecvFlags::DONTWAIT;
+            let n = rustix::net::recv(&self.fd, &mut bytes[..], flags).map_err(error)?.1;
+            bytes.truncate(n);
+            switching.count(1);
+            match bytes.first() {
+                Some(end @ 0..=1) => {
+                    let end = *end == 1;
+                    switching.carry = Carry { bytes, at: 1, end, pending: true };
+                }
+                _ => return Err(self.lie(Op::Recv, Lie::Frame { word: 0, available: n as u64 })),
+            }
+            self.counters.kernel_copied.add(n);
+        }
+        let carry = &mut switching.carry;
+        let room = slices.iter().map(|slice| slice.len()).sum::<usize>() - got.len;
+        let n = carry.left().min(room);
+        scatter(slices, got.len, n, |done, part| {
+            part.copy_from_slice(&carry.bytes[carry.at + done..][..part.len()]);
+        });
+        got.len += n;
+        let whole = n == carry.left();
+        if whole && carry.end && (room > 0 || n > 0) {
+            got.flags |= ReceivedFlags::EOR;
+        }
+        if !peek {
+            carry.at += n;
+            carry.pending = !whole;
+            self.counters.received.add_exclusive(n);
+        }
+        Ok(())
+    }
+
+    /// Lends the next record, or what is there of it.
+    pub fn borrow_record(self: &Arc<Self>, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
+        let flags = flags & RecvFlags::DONTWAIT;
+        let mut waiting = Waiting::new(0);
+        self.error_first()?;
+        let lie = |lie| self.lie(Op::Recv, lie);
+        match self.ready(flags, &mut waiting)? {
+            Ready::Ring(mut guard, available) => {
+                let Rx::Ring(ring) = &mut *guard else { return Ok((View::none(self), ReceivedFlags::END)) };
+                let mut rest = match ring.rest.take() {
+                    Some(rest) => rest,
+                    None => {
+                        let frame = match self.config.records {
+                            Records::Atomic => ring.atomic_frame(available).map_err(lie)?,
+                            Records::Stream => ring.consumer.frame(0, available).map_err(lie)?,
+                        };
+                        ring.consumer.take(HEADER);
+                        Rest::of(frame)
+                    }
+                };
+                let len = rest.left.min(max);
+                let view = if len > 0 {
+                    let (id, offset) = ring.consumer.borrow(len);
+                    View::lent(self, ring.consumer.ring().clone(), id, offset, len)
+                } else {
+                    View::none(self)
+                };
+                rest.left -= len;
+                let mut said = ReceivedFlags::empty();
+                if rest.left > 0 && self.config.records == Records::Stream {
+                    ring.rest = Some(rest);
+                } else {
+                    said.set(ReceivedFlags::TRUNC, rest.left > 0);
+                    said.set(ReceivedFlags::EOR, self.config.records == Records::Stream && rest.end);
+                    ring.consumer.take(rest.left + rest.padding);
+                }
+                self.counters.received.add_exclusive(len);
+                self.mirror_empty(ring)?;
+                self.give_back(guard)?;
+                Ok((view, said))
+            }
+            Ready::End => Ok((View::none(self), ReceivedFlags::END)),
+            other => {
+                drop(other);
+                let mut bytes = vec![0; max.min(MAX_HEAP)];
+                let received = self.recv_record(&mut [IoSliceMut::new(&mut bytes)], flags)?;
+                bytes.truncate(received.len);
+                Ok((View::heap(self, bytes), received.flags))
+            }
+        }
+    }
+}
+
+/// Largest view over the kernel in bytes.
+const MAX_HEAP: usize = 256 << 10;
+
+/// Goes on by `n` bytes: takes them, or only looks behind them.
+fn pass(ring: &mut RxRing, at: &mut usize, available: &mut usize, n: usize, peek: bool) {
+    if peek {
+        *at += n;
+    } else {
+        ring.consumer.take(n);
+        *available -= n;
+    }
+}
+
+/// Calls `fill` for each part of the slices behind the first `skip` bytes, `n` bytes in all, with how many were done
+/// before.
+fn scatter(slices: &mut [IoSliceMut<'_>], mut skip: usize, n: usize, mut fill: impl FnMut(usize, &mut [u8])) {
+    let mut done = 0;
+    for slice in slices {
+        let cut = skip.min(slice.len());
+        skip -= cut;
+        let len = (slice.len() - cut).min(n - done);
+        if len > 0 {
+            fill(done, &mut slice[cut..cut + len]);
+            done += len;
+        }
+    }
+}

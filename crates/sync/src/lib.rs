@@ -7,6 +7,8 @@ pub mod atomic;
 pub mod clock;
 mod mutex;
 pub mod spin;
+#[cfg(not(loom))]
+pub mod table;
 mod word;
 
 pub use mutex::{Mutex, MutexGuard};

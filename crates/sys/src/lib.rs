@@ -7,6 +7,7 @@
 //! | [`spans`] | pread, writev and sendmsg on such views |
 //! | [`socket`] | how much lies unread in the kernel |
 //! | [`eventfd`] | a descriptor that is readable while something waits |
+//! | [`fork`] | being told of forks |
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`cuda`] | whether a CUDA driver is there and works, opened at run time |
 //! | [`load`] | how many tasks want a CPU right now |
@@ -15,6 +16,7 @@
 
 pub mod cuda;
 pub mod eventfd;
+pub mod fork;
 pub mod futex;
 pub mod load;
 pub mod map;

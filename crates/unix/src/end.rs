@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::control;
 use crate::making::Kind;
 use crate::reference::Lender;
+use crate::registry::Row;
 use crate::rx::Rx;
 use crate::stats::Counters;
 use crate::tx::Tx;
@@ -29,8 +30,10 @@ use std::time::Duration;
 
 /// What may be changed while the socket is in use. Relaxed everywhere: a setting takes effect "from here on"
 /// in the thread that set it, and soon in others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Settings {
+    /// What of them is shown to who looks from outside: written here, never read.
+    shown: &'static AtomicU64,
     policy: AtomicU32,
     reader: AtomicU32,
     wait: AtomicU32,
@@ -48,13 +51,51 @@ fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
     all.iter().position(|other| other == one).unwrap_or(0) as u32
 }
 
+/// The settings as they are shown, a byte each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub policy: Policy,
+    pub reader: Reader,
+    pub wait: Wait,
+    pub nonblocking: bool,
+}
+
+impl Shown {
+    /// None for what cannot be.
+    pub fn decode(word: u64) -> Option<Shown> {
+        let [policy, reader, wait, nonblocking, ..] = word.to_le_bytes().map(usize::from);
+        Some(Shown {
+            policy: *POLICIES.get(policy)?,
+            reader: *READERS.get(reader)?,
+            wait: *WAITS.get(wait)?,
+            nonblocking: nonblocking != 0,
+        })
+    }
+}
+
 impl Settings {
-    fn new(config: &Config) -> Settings {
-        let settings = Settings::default();
+    fn new(config: &Config, shown: &'static AtomicU64) -> Settings {
+        let settings = Settings {
+            shown,
+            policy: AtomicU32::default(),
+            reader: AtomicU32::default(),
+            wait: AtomicU32::default(),
+            nonblocking: AtomicU32::default(),
+            read_timeout: AtomicU64::default(),
+            write_timeout: AtomicU64::default(),
+        };
         settings.set_policy(config.policy);
         settings.set_reader(config.reader);
         settings.set_wait(config.wait);
         settings
+    }
+
+    /// Of two threads that change settings at once, the later one may show the earlier one's as they were.
+    fn show(&self) {
+        let byte = |word: &AtomicU32| word.load(Relaxed) as u8;
+        let bytes =
+            [byte(&self.policy), byte(&self.reader), byte(&self.wait), byte(&self.nonblocking), 0, 0, 0, 0];
+        self.shown.store(u64::from_le_bytes(bytes), Relaxed);
     }
 
     pub fn policy(&self) -> Policy {
@@ -63,6 +104,7 @@ impl Settings {
 
     pub fn set_policy(&self, policy: Policy) {
         self.policy.store(position(&POLICIES, &policy), Relaxed);
+        self.show();
     }
 
     pub fn reader(&self) -> Reader {
@@ -71,6 +113,7 @@ impl Settings {
 
     pub fn set_reader(&self, reader: Reader) {
         self.reader.store(position(&READERS, &reader), Relaxed);
+        self.show();
     }
 
     pub fn wait(&self) -> Wait {
@@ -79,6 +122,7 @@ impl Settings {
 
     pub fn set_wait(&self, wait: Wait) {
         self.wait.store(position(&WAITS, &wait), Relaxed);
+        self.show();
     }
 
     pub fn nonblocking(&self) -> bool {
@@ -87,6 +131,7 @@ impl Settings {
 
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(u32::from(on), Relaxed);
+        self.show();
     }
 
     pub fn read_timeout(&self) -> Option<Duration> {
@@ -136,6 +181,8 @@ pub struct End {
     pub config: Config,
     pub settings: Settings,
     pub counters: Counters,
+    /// Where the counters lie, for who looks from outside.
+    row: Row,
     /// Bytes sent over the kernel before the sending side switched to the ring.
     pub kernel_sent: AtomicU64,
     /// 1 when a sender that does not wait was turned away because another one held the sending side: it waits
@@ -156,6 +203,8 @@ pub struct End {
 impl End {
     pub fn new(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> End {
         let undecided = u32::from(matches!(rx, Rx::Undecided(_)));
+        let maker = std::process::id();
+        let row = Row::claim(maker, &fd, kind.into(), false);
         End {
             fd,
             kind,
@@ -168,20 +217,33 @@ impl End {
             tx_ring: OnceLock::new(),
             lender: OnceLock::new(),
             config: *config,
-            settings: Settings::new(config),
-            counters: Counters::default(),
+            settings: Settings::new(config, row.settings()),
+            counters: Counters::over(row.counters()),
+            row,
             kernel_sent: AtomicU64::new(0),
             turned_away: AtomicU32::new(0),
             mirror: AtomicU32::new(0),
             reset: AtomicU32::new(0),
             send_shut: AtomicU32::new(0),
             broken: AtomicU32::new(0),
-            maker: std::process::id(),
+            maker,
         }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// The ring that this end receives from is there.
+    pub fn set_rx_ring(&self, ring: Ring) {
+        self.row.receives_into(ring.capacity());
+        let _ = self.rx_ring.set(ring);
+    }
+
+    /// The ring that this end sends into is there.
+    pub fn set_tx_ring(&self, ring: Ring) {
+        self.row.sends_into(ring.capacity());
+        let _ = self.tx_ring.set(ring);
     }
 
     /// The peer lied: this connection is over, in both directions, and for the peer too.

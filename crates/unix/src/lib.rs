@@ -14,6 +14,7 @@ mod making;
 mod name;
 mod receive;
 mod reference;
+pub mod registry;
 mod rights;
 mod rx;
 mod slot;

@@ -1,6 +1,7 @@
 //! Listening and accepting.
 
 use crate::making::Kind;
+use crate::registry::{Row, Type};
 use crate::{Config, Error, Name, Op, Result, Stream};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -9,6 +10,8 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 pub struct Listener {
     fd: OwnedFd,
     config: Config,
+    /// For who looks from outside.
+    _row: Row,
 }
 
 impl Listener {
@@ -33,7 +36,8 @@ impl Listener {
         rustix::net::bind(&fd, &address).map_err(bind)?;
         let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
         rustix::net::listen(&fd, backlog).map_err(bind)?;
-        Ok(Listener { fd, config: *config })
+        let row = Row::claim(std::process::id(), &fd, Type::Stream, true);
+        Ok(Listener { fd, config: *config, _row: row })
     }
 
     /// Takes the next connection; waits for one unless non-blocking. Never waits for the peer's part of the

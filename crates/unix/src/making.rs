@@ -96,8 +96,8 @@ impl End {
         let over = |fd, mine: &Ring, theirs: &Ring| -> Result<Arc<End>> {
             let rx = Rx::ring(Consumer::new(mine.clone()));
             let end = End::make(fd, kind, config, rx, Tx::ring(Producer::new(theirs.clone())))?;
-            let _ = end.rx_ring.set(mine.clone());
-            let _ = end.tx_ring.set(theirs.clone());
+            end.set_rx_ring(mine.clone());
+            end.set_tx_ring(theirs.clone());
             Ok(end)
         };
         Ok((over(a, &to_a, &to_b)?, over(b, &to_b, &to_a)?))
@@ -165,7 +165,7 @@ impl End {
         };
         let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         if let Some(ring) = ring {
-            let _ = end.rx_ring.set(ring);
+            end.set_rx_ring(ring);
         }
         end.counters.fallbacks.add(usize::from(fallback));
         Ok(end)

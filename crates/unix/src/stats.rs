@@ -2,9 +2,10 @@
 
 use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One counter. Relaxed: a count publishes nothing. Written under the lock of its direction, or rarely.
-#[derive(Debug, Default)]
-pub struct Counter(AtomicU64);
+/// One counter, in the row that `registry` gave its end. Relaxed: a count publishes nothing. Written under the lock of
+/// its direction, or rarely.
+#[derive(Debug)]
+pub struct Counter(&'static AtomicU64);
 
 impl Counter {
     /// Adds, where one writer at a time is certain (a lock is held): no locked instruction.
@@ -33,13 +34,38 @@ macro_rules! counters {
             $($(#[$doc])* pub $name: u64,)*
         }
 
+        /// Their names, in order.
+        pub const NAMES: &[&str] = &[$(stringify!($name),)*];
+
+        #[allow(non_camel_case_types, reason = "the counters' own names")]
+        enum Index {
+            $($name,)*
+        }
+
+        impl Stats {
+            /// From the words of a row.
+            pub(crate) fn of(words: &[u64]) -> Stats {
+                Stats { $($name: words[Index::$name as usize],)* }
+            }
+
+            /// The counters by name.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+
         /// The counters behind [`Stats`].
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         pub struct Counters {
             $(pub $name: Counter,)*
         }
 
         impl Counters {
+            /// In these words.
+            pub fn over(words: &'static [AtomicU64]) -> Counters {
+                Counters { $($name: Counter(&words[Index::$name as usize]),)* }
+            }
+
             /// What they say now.
             pub fn read(&self) -> Stats {
                 Stats { $($name: self.$name.get(),)* }

@@ -215,7 +215,7 @@ impl End {
             *rx = Rx::Plain;
             return Ok(());
         };
-        let _ = self.rx_ring.set(mine.clone());
+        self.set_rx_ring(mine.clone());
         let send_buffer = wish(self.config.send_buffer) as u64;
         let answer = Hello { nonce, capacity: capacity as u64, send_buffer };
         *rx = Rx::Switching(Switching::new(mine, None));
@@ -339,7 +339,7 @@ impl End {
         }
         self.offered.store(0, Relaxed);
         self.kernel_sent.store(sent, Relaxed);
-        let _ = self.tx_ring.set(offer.ring.clone());
+        self.set_tx_ring(offer.ring.clone());
         *tx = Tx::ring(Producer::new(offer.ring));
     }
 }

@@ -1,0 +1,482 @@
+//! Who looks from outside: the counters of every end lie in a table that `onecopy ss` can read.
+//!
+//! A process that uses onecopy keeps one memfd, [`NAME`], made with its first socket: a header, then a row for each
+//! socket with what it is and the counters themselves. Nothing is copied there; the counters are there and nowhere
+//! else. Its owner alone can write it (F_SEAL_FUTURE_WRITE); who may open /proc/PID/fd of the process, its own user,
+//! reads it. It dies with the process. Where it is refused, or full, an end counts in memory that nobody sees.
+//!
+//! A forked child goes on counting, in its parent's table, what the two share, and makes a table of its own with its
+//! first new socket. A row that was there at a fork is not used again by its maker, since the child may still count
+//! in it: whether it lives is told by who holds its socket.
+
+use crate::making::Kind;
+use crate::stats::{NAMES, Stats};
+use crate::{Policy, Reader, Wait};
+use onecopy_sync::Mutex;
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use onecopy_sync::atomic::{AtomicU64, fence};
+use onecopy_sys::memfd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::SealFlags;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// Name of the memfd, as /proc/PID/fd shows it after `/memfd:`.
+pub const NAME: &str = "onecopy-stats";
+
+/// Words of a row, eight bytes each: four cache lines, so that no two sockets share one.
+const WORDS: usize = 32;
+/// Rows of a table, the header's included. Pages are taken as rows are used.
+const ROWS: usize = 1 << 15;
+/// Bytes of a table.
+pub const SIZE: usize = ROWS * WORDS * 8;
+
+/// The words of a row. The header is row 0.
+mod word {
+    pub const STATE: usize = 0;
+    pub const INODE: usize = 1;
+    pub const KIND: usize = 2;
+    pub const SETTINGS: usize = 3;
+    pub const RECEIVE_CAPACITY: usize = 4;
+    pub const SEND_CAPACITY: usize = 5;
+    pub const COUNTERS: usize = 8;
+}
+
+/// The words of the header.
+mod header {
+    pub const MAGIC: usize = 0;
+    pub const LAYOUT: usize = 1;
+    /// Rows in use or used once, the header's included.
+    pub const USED: usize = 2;
+    /// Sockets that found no row.
+    pub const UNLISTED: usize = 3;
+}
+
+/// The low bits of a row's state; above them a count of its uses.
+const STATE: u64 = 3;
+const FREE: u64 = 0;
+const CHANGING: u64 = 1;
+const LIVE: u64 = 2;
+const USE: u64 = 4;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPYS");
+
+/// What the words mean: changes with the version and with the counters.
+const LAYOUT: u64 = {
+    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 1; // FNV-1a, and the version
+    let mut name = 0;
+    while name < NAMES.len() {
+        let bytes = NAMES[name].as_bytes();
+        let mut i = 0;
+        while i < bytes.len() {
+            sum = (sum ^ bytes[i] as u64).wrapping_mul(0x0100_0000_01B3);
+            i += 1;
+        }
+        sum = (sum ^ 0xFF).wrapping_mul(0x0100_0000_01B3);
+        name += 1;
+    }
+    sum
+};
+
+const _: () = assert!(word::COUNTERS + NAMES.len() <= WORDS);
+
+type Words = &'static [AtomicU64; WORDS];
+
+/// The place where one socket counts. Given back when dropped.
+#[derive(Debug)]
+pub struct Row {
+    words: Words,
+    /// Its number in the table; None in memory that nobody sees.
+    listed: Option<u32>,
+    /// Forks of this process before it was made.
+    forks: u64,
+}
+
+/// What a row says of a socket besides its counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// SOCK_STREAM.
+    Stream,
+    /// SOCK_SEQPACKET.
+    SeqPacket,
+    /// SOCK_DGRAM.
+    Datagram,
+}
+
+const TYPES: [Type; 3] = [Type::Stream, Type::SeqPacket, Type::Datagram];
+const LISTENING: u64 = 1 << 8;
+
+impl From<Kind> for Type {
+    fn from(kind: Kind) -> Type {
+        match kind {
+            Kind::Stream => Type::Stream,
+            Kind::SeqPacket => Type::SeqPacket,
+        }
+    }
+}
+
+/// How long the table may be locked by somebody else: in a child of a fork that came at the wrong moment, for ever.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+struct Registry {
+    /// Forks of this process, and of those before it, since the first socket.
+    forks: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whose table it is.
+    pid: u32,
+    table: Option<Table>,
+    /// Rows that nobody sees, to be used again.
+    unseen: Vec<Words>,
+}
+
+struct Table {
+    rows: &'static [[AtomicU64; WORDS]],
+    /// Held open for who looks. Never closed: a program that closes all descriptors it does not know has closed it, and
+    /// its number may be another file's by now.
+    _memfd: ManuallyDrop<OwnedFd>,
+    free: Vec<u32>,
+    /// Rows in use or used once. The header has a copy, which a child could change.
+    used: usize,
+}
+
+static REGISTRY: LazyLock<Registry> =
+    LazyLock::new(|| Registry { forks: AtomicU64::new(0), state: Mutex::new(State::default()) });
+
+extern "C" fn before_fork() {
+    REGISTRY.forks.fetch_add(1, Relaxed);
+}
+
+impl Table {
+    fn make() -> Option<Table> {
+        let (memfd, mapping) = memfd::create_owned(NAME, SIZE).ok()?;
+        let (rows, _) = onecopy_sync::table::words(mapping).as_chunks::<WORDS>();
+        rows[0][header::LAYOUT].store(LAYOUT, Relaxed);
+        rows[0][header::USED].store(1, Relaxed);
+        // Release: who sees the word that makes it a table sees the rest. (He comes by pread(2), which copies forward.)
+        rows[0][header::MAGIC].store(MAGIC, Release);
+        Some(Table { rows, _memfd: ManuallyDrop::new(memfd), free: Vec::new(), used: 1 })
+    }
+
+    fn claim(&mut self) -> Option<u32> {
+        if let Some(row) = self.free.pop() {
+            return Some(row);
+        }
+        let header = &self.rows[0];
+        if self.used >= self.rows.len() {
+            header[header::UNLISTED].fetch_add(1, Relaxed);
+            return None;
+        }
+        self.used += 1;
+        header[header::USED].store(self.used as u64, Relaxed);
+        Some(self.used as u32 - 1)
+    }
+}
+
+impl State {
+    fn claim(&mut self, pid: u32) -> (Words, Option<u32>) {
+        if self.pid != pid {
+            // The first socket of this process; or of a child, whose parent's table is none of its business.
+            let told = self.pid != 0 || onecopy_sys::fork::before(before_fork).is_ok();
+            *self = State { pid, table: told.then(Table::make).flatten(), unseen: Vec::new() };
+        }
+        let table = self.table.as_mut();
+        match table.and_then(|table| table.claim().map(|row| (table, row))) {
+            Some((table, row)) => (&table.rows[row as usize], Some(row)),
+            None => (self.unseen.pop().unwrap_or_else(unseen), None),
+        }
+    }
+}
+
+/// Memory for counters that nobody sees; used again, never freed.
+fn unseen() -> Words {
+    Box::leak(Box::new(std::array::from_fn(|_| AtomicU64::new(0))))
+}
+
+impl Row {
+    /// A place for `socket`, in the process `pid`: this one.
+    pub(crate) fn claim(pid: u32, socket: impl AsFd, kind: Type, listening: bool) -> Row {
+        let registry = &*REGISTRY;
+        // Before the lock: a fork after this line makes the row one to leave.
+        let forks = registry.forks.load(Relaxed);
+        let inode = rustix::fs::fstat(&socket).map_or(0, |stat| stat.st_ino);
+        let (words, listed) = match registry.state.lock_for(PATIENCE) {
+            Some(mut state) => state.claim(pid),
+            None => (unseen(), None),
+        };
+        let uses = (words[word::STATE].load(Relaxed) & !STATE).wrapping_add(USE);
+        words[word::STATE].store(uses | CHANGING, Relaxed);
+        // The change is announced before it begins; pairs with the two looks of `read`.
+        fence(Release);
+        for word in &words[1..] {
+            word.store(0, Relaxed);
+        }
+        let code = TYPES.iter().position(|one| *one == kind).unwrap_or(0) as u64;
+        words[word::INODE].store(inode, Relaxed);
+        words[word::KIND].store(code | if listening { LISTENING } else { 0 }, Relaxed);
+        // Release: a live row is a whole one.
+        words[word::STATE].store(uses | LIVE, Release);
+        Row { words, listed, forks }
+    }
+
+    /// The counters' words.
+    pub(crate) fn counters(&self) -> &'static [AtomicU64] {
+        &self.words[word::COUNTERS..]
+    }
+
+    /// Where the settings are shown.
+    pub(crate) fn settings(&self) -> &'static AtomicU64 {
+        &self.words[word::SETTINGS]
+    }
+
+    /// Shows the size of the ring that this end receives from.
+    pub(crate) fn receives_into(&self, capacity: usize) {
+        self.words[word::RECEIVE_CAPACITY].store(capacity as u64, Relaxed);
+    }
+
+    /// Shows the size of the ring that this end sends into.
+    pub(crate) fn sends_into(&self, capacity: usize) {
+        self.words[word::SEND_CAPACITY].store(capacity as u64, Relaxed);
+    }
+}
+
+impl Drop for Row {
+    fn drop(&mut self) {
+        let registry = &*REGISTRY;
+        if self.listed.is_some() {
+            if registry.forks.load(Relaxed) != self.forks {
+                return; // the other process may still count here
+            }
+            let uses = self.words[word::STATE].load(Relaxed) & !STATE;
+            self.words[word::STATE].store(uses | FREE, Release);
+        }
+        let Some(mut state) = registry.state.lock_for(PATIENCE) else { return };
+        match (self.listed, state.table.as_mut()) {
+            (Some(row), Some(table)) => table.free.push(row),
+            (Some(_), None) => {}
+            (None, _) => state.unseen.push(self.words),
+        }
+    }
+}
+
+/// A socket as its row shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Inode of its control socket, by which /proc and sock_diag(7) know it.
+    pub inode: u64,
+    /// Its type.
+    pub kind: Type,
+    /// Whether it accepts connections instead of carrying bytes.
+    pub listening: bool,
+    /// Its policy for stores.
+    pub policy: Policy,
+    /// Who reads what it sends.
+    pub reader: Reader,
+    /// How its blocking calls wait.
+    pub wait: Wait,
+    /// Whether its calls fail instead of waiting.
+    pub nonblocking: bool,
+    /// Bytes of the ring that it receives from; 0 while all comes over the kernel.
+    pub receive_capacity: u64,
+    /// Bytes of the ring that it sends into; 0 while all goes over the kernel.
+    pub send_capacity: u64,
+    /// Its counters.
+    pub stats: Stats,
+}
+
+/// What a table says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The live sockets. Of a process that forked, also those that another one may hold: whether a socket is still
+    /// there is told by who holds its inode.
+    pub entries: Vec<Entry>,
+    /// Sockets that found no room in it since it was made.
+    pub unlisted: u64,
+}
+
+/// Why a file is not believed to be a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Not a memfd that stays as it is: see the reason.
+    File(memfd::Refused),
+    /// Whoever opens it could write it.
+    Writable,
+    /// It does not begin as a table does.
+    NoTable,
+    /// Made by another version of onecopy.
+    OtherVersion,
+    /// It says that more is in use than there is.
+    Nonsense,
+    /// Reading failed.
+    Io(rustix::io::Errno),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::File(why) => why.fmt(f),
+            Refused::Writable => f.write_str("the memfd can be written by who opens it"),
+            Refused::NoTable => f.write_str("it does not begin as a table of onecopy does"),
+            Refused::OtherVersion => f.write_str("it was made by another version of onecopy"),
+            Refused::Nonsense => f.write_str("it says that more rows are in use than there are"),
+            Refused::Io(errno) => write!(f, "it cannot be read ({errno})"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Reads a table, opened for reading through /proc/PID/fd, and checks all that it says.
+///
+/// # Errors
+///
+/// [`Refused`], with the first check that fails.
+pub fn read(table: impl AsFd) -> Result<Listing, Refused> {
+    memfd::verify(&table, SIZE).map_err(Refused::File)?;
+    let seals = rustix::fs::fcntl_get_seals(&table).map_err(Refused::Io)?;
+    if !seals.contains(SealFlags::FUTURE_WRITE) {
+        return Err(Refused::Writable);
+    }
+    let header = words(&table, WORDS)?;
+    if header[header::MAGIC] != MAGIC {
+        return Err(Refused::NoTable);
+    }
+    if header[header::LAYOUT] != LAYOUT {
+        return Err(Refused::OtherVersion);
+    }
+    let used = usize::try_from(header[header::USED]).unwrap_or(usize::MAX);
+    if !(1..=ROWS).contains(&used) {
+        return Err(Refused::Nonsense);
+    }
+    // Twice: a row that was live, and of the same use, both times was whole in between.
+    let before = words(&table, used * WORDS)?;
+    fence(Acquire);
+    let after = words(&table, used * WORDS)?;
+    let rows = before.as_chunks::<WORDS>().0.iter().zip(after.as_chunks::<WORDS>().0).skip(1);
+    let whole = rows.filter(|(a, b)| a[word::STATE] == b[word::STATE] && a[word::STATE] & STATE == LIVE);
+    let entries = whole.filter_map(|(row, _)| entry(row)).collect();
+    Ok(Listing { entries, unlisted: header[header::UNLISTED] })
+}
+
+fn words(table: impl AsFd, count: usize) -> Result<Vec<u64>, Refused> {
+    let mut bytes = vec![0; count * 8];
+    let mut have = 0;
+    while have < bytes.len() {
+        match rustix::io::pread(&table, &mut bytes[have..], have as u64) {
+            Ok(0) => return Err(Refused::Nonsense),
+            Ok(n) => have += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(Refused::Io(errno)),
+        }
+    }
+    Ok(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
+}
+
+/// None for a row that cannot be.
+fn entry(row: &[u64; WORDS]) -> Option<Entry> {
+    let settings = crate::end::Shown::decode(row[word::SETTINGS])?;
+    Some(Entry {
+        inode: row[word::INODE],
+        kind: *TYPES.get(usize::try_from(row[word::KIND] & !LISTENING).ok()?)?,
+        listening: row[word::KIND] & LISTENING != 0,
+        policy: settings.policy,
+        reader: settings.reader,
+        wait: settings.wait,
+        nonblocking: settings.nonblocking,
+        receive_capacity: row[word::RECEIVE_CAPACITY],
+        send_capacity: row[word::SEND_CAPACITY],
+        stats: Stats::of(&row[word::COUNTERS..]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SendFlags, Stream};
+    use rustix::fs::MemfdFlags;
+    use std::path::PathBuf;
+
+    /// The tables that this process shows.
+    fn shown() -> Vec<Result<Listing, Refused>> {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
+        let tables: Vec<PathBuf> = links
+            .map(|link| link.path())
+            .filter(|path| std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().contains(NAME)))
+            .collect();
+        tables.iter().filter_map(|path| std::fs::File::open(path).ok()).map(read).collect()
+    }
+
+    fn find(socket: &Stream) -> Option<Entry> {
+        let inode = rustix::fs::fstat(socket).unwrap().st_ino;
+        shown().into_iter().filter_map(Result::ok).flat_map(|l| l.entries).find(|e| e.inode == inode)
+    }
+
+    #[test]
+    fn an_end_is_shown_as_it_is_and_gone_when_dropped() {
+        let (a, b) = Stream::pair().unwrap();
+        a.send(&[7; 5000], SendFlags::NTCOPY).unwrap();
+        b.recv(&mut [0; 3000], crate::RecvFlags::empty()).unwrap();
+        a.set_policy(Policy::NonTemporal);
+        a.set_reader(Reader::NoCpu);
+        a.set_nonblocking(true).unwrap();
+        let (one, other) = (find(&a).unwrap(), find(&b).unwrap());
+        assert_eq!((one.stats, other.stats), (a.stats(), b.stats()));
+        assert_eq!((one.stats.sent, one.stats.user_copied_nt, other.stats.received), (5000, 5000, 3000));
+        assert_eq!((one.policy, one.reader, one.nonblocking), (Policy::NonTemporal, Reader::NoCpu, true));
+        assert_eq!((other.policy, other.nonblocking), (Policy::Auto, false));
+        assert_eq!((one.kind, one.listening), (Type::Stream, false));
+        assert!(one.send_capacity > 0 && one.send_capacity == other.receive_capacity);
+        let inode = one.inode;
+        drop((a, b));
+        // Its row is free, or another test's by now.
+        assert!(
+            shown().into_iter().filter_map(Result::ok).all(|l| l.entries.iter().all(|e| e.inode != inode))
+        );
+    }
+
+    #[test]
+    fn a_row_is_used_again_from_nothing() {
+        for _ in 0..ROWS + 100 {
+            drop(Row::claim(std::process::id(), std::io::stdin(), Type::Stream, false));
+        }
+        let (a, _b) = Stream::pair().unwrap();
+        assert_eq!(find(&a).unwrap().stats, Stats::default());
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused() {
+        let made = memfd::create(NAME, SIZE).unwrap();
+        assert_eq!(read(&made), Err(Refused::Writable));
+        let (blank, mapping) = memfd::create_owned(NAME, SIZE).unwrap();
+        assert_eq!(read(&blank), Err(Refused::NoTable));
+        let words = onecopy_sync::table::words(mapping);
+        words[header::MAGIC].store(MAGIC, Relaxed);
+        assert_eq!(read(&blank), Err(Refused::OtherVersion));
+        words[header::LAYOUT].store(LAYOUT, Relaxed);
+        for nonsense in [0, ROWS as u64 + 1, u64::MAX] {
+            words[header::USED].store(nonsense, Relaxed);
+            assert_eq!(read(&blank), Err(Refused::Nonsense));
+        }
+        // Rows of noise: believed where they could be, left out where not, never more.
+        words[header::USED].store(ROWS as u64, Relaxed);
+        let mut noise = 0x9E37_79B9_7F4A_7C15_u64;
+        for word in &words[WORDS..] {
+            noise ^= noise << 13;
+            noise ^= noise >> 7;
+            noise ^= noise << 17;
+            word.store(noise, Relaxed);
+        }
+        read(&blank).unwrap();
+        let (small, _mapping) = memfd::create_owned(NAME, 4096).unwrap();
+        assert!(matches!(read(&small), Err(Refused::File(memfd::Refused::Size { .. }))));
+        let loose = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        assert!(matches!(read(&loose), Err(Refused::File(memfd::Refused::Unsealed(_)))));
+        let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+        assert!(matches!(read(&pipe), Err(Refused::File(memfd::Refused::NotAMemfd(_)))));
+    }
+}

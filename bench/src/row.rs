@@ -177,6 +177,8 @@ pub enum Bound {
     AtMost(f64),
     /// Not more than this above the best (smallest) of those engines, in the metric's unit.
     Within(f64, Vec<&'static str>),
+    /// Not above so many times that engine plus so much, in the metric's unit.
+    AtMostTimes(f64, &'static str, f64),
 }
 
 impl Reach {
@@ -195,12 +197,25 @@ impl Reach {
         Reach { engine, metric, bound: Bound::Within(slack, against.to_vec()) }
     }
 
+    /// `engine` must not be above `times` what `against` has plus `slack` in `metric`.
+    pub fn at_most_times(
+        engine: &'static str,
+        metric: &'static str,
+        times: f64,
+        against: &'static str,
+        slack: f64,
+    ) -> Reach {
+        Reach { engine, metric, bound: Bound::AtMostTimes(times, against, slack) }
+    }
+
     /// The demand in words, such as `>= 1.25 x kernel`.
     pub fn demand(&self, unit: &str) -> String {
         match &self.bound {
             Bound::Ratio(times, against) => format!(">= {times} x {}", best_of(against)),
             Bound::AtMost(most) => format!("<= {} {unit}", crate::show::number(*most)),
             Bound::Within(slack, against) => format!("<= {} + {slack} {unit}", best_of(against)),
+            // Without the " x " that ratios have: what is reached is a figure in `unit`.
+            Bound::AtMostTimes(times, against, slack) => format!("<= {times}*{against} + {slack} {unit}"),
         }
     }
 
@@ -224,6 +239,7 @@ impl Reach {
                 let distance = own - best(against)?;
                 Some((distance, distance <= *slack))
             }
+            Bound::AtMostTimes(times, against, slack) => Some((own, own <= times * median(against)? + slack)),
         }
     }
 }
@@ -268,6 +284,16 @@ mod tests {
             Reach::within("auto", "time", 3.0, &["kernel", "nt"]).judge(false, medians),
             Some((5.0, false))
         );
+    }
+
+    #[test]
+    fn a_share_of_a_rival_and_a_constant() {
+        let reach = Reach::at_most_times("auto", "time", 0.5, "nt", 4.0);
+        assert_eq!(reach.judge(false, medians), Some((9.0, true)));
+        assert_eq!(reach.demand("ns"), "<= 0.5*nt + 4 ns");
+        let reach = Reach::at_most_times("auto", "time", 0.5, "nt", 3.9);
+        assert_eq!(reach.judge(false, medians), Some((9.0, false)));
+        assert_eq!(Reach::at_most_times("auto", "time", 0.5, "nginx", 3.9).judge(false, medians), None);
     }
 
     #[test]

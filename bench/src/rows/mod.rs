@@ -10,12 +10,21 @@ mod copy;
 mod hot_set;
 mod http;
 mod ping_pong;
+mod pool;
 mod unix_bulk;
 mod unix_nt;
 
 /// All rows, in the order they run.
-pub const ROWS: &[&Row] =
-    &[&copy::ROW, &hot_set::ROW, &unix_bulk::ROW, &unix_nt::ROW, &ping_pong::ROW, &connect::ROW, &http::ROW];
+pub const ROWS: &[&Row] = &[
+    &copy::ROW,
+    &hot_set::ROW,
+    &unix_bulk::ROW,
+    &unix_nt::ROW,
+    &ping_pong::ROW,
+    &connect::ROW,
+    &pool::ROW,
+    &http::ROW,
+];
 
 /// What the worker of that role does.
 pub fn worker(role: &str) -> Option<WorkerFn> {

@@ -9,26 +9,25 @@ pub const CACHE: usize = 128;
 /// Pages that are fetched at once from the ring or asked of the provider, as the kernel's PP_ALLOC_CACHE_REFILL.
 pub const BULK: usize = 64;
 
-/// Bits of [`Cache::word`] that count the pages in it.
-const COUNT: u64 = 0xff;
-/// One page taken out by the fast way: one less in, one more in the upper part.
-const TAKEN: u64 = (1 << 8) - 1;
-const _: () = assert!(CACHE <= COUNT as usize && CACHE.is_power_of_two());
-
 /// Only the owner touches it (the counters may be read by anybody): all methods but `counts` are for him alone.
 #[cfg_attr(not(loom), repr(align(128)))]
 pub(crate) struct Cache {
-    /// Pages in it (low byte), and above that how many were ever taken out: the one count that the fast way needs
-    /// costs it nothing. Atomic for those who read the statistics; the owner loads and stores.
-    word: AtomicU64,
+    /// How many pages were ever put in and taken out; the difference is how many are in. Two counts, because a store
+    /// that is loaded again at once takes some cycles to get there: so putting in does not wait for the taking out
+    /// before it, nor the other way round, and these are the statistics, too. (Atomic for those who read them; the
+    /// owner loads and stores.)
+    put: AtomicU64,
+    taken: AtomicU64,
     /// How many it may hold: [`CACHE`], in debug mode none.
     limit: u64,
     pages: [Cell<Option<Tagged>>; CACHE],
-    /// Pages that were put in from ring or provider, and those that were taken out to be released. With them and
-    /// `word` the number of pages that were recycled into the cache is known.
+    /// Of those that were put in, the ones that came from ring or provider; of those that were taken out, the ones that
+    /// were released.
     stocked: AtomicU64,
     flushed: AtomicU64,
 }
+
+const _: () = assert!(CACHE.is_power_of_two());
 
 /// Adds to a counter that one thread alone writes.
 #[inline]
@@ -40,7 +39,8 @@ impl Cache {
     pub fn new(limit: usize) -> Cache {
         assert!(limit <= CACHE);
         Cache {
-            word: AtomicU64::new(0),
+            put: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             limit: limit as u64,
             pages: [const { Cell::new(None) }; CACHE],
             stocked: AtomicU64::new(0),
@@ -51,25 +51,23 @@ impl Cache {
     /// The page that came last.
     #[inline]
     pub fn pop(&self) -> Option<Tagged> {
-        let word = self.word.load(Ordering::Relaxed);
-        let count = word & COUNT;
-        if count == 0 {
+        let (put, taken) = (self.put.load(Ordering::Relaxed), self.taken.load(Ordering::Relaxed));
+        if put == taken {
             return None;
         }
-        self.word.store(word + TAKEN, Ordering::Relaxed);
-        self.pages[(count - 1) as usize % CACHE].get()
+        self.taken.store(taken + 1, Ordering::Relaxed);
+        self.pages[(put - taken - 1) as usize % CACHE].get()
     }
 
     /// Keeps a page. Whether there was room.
     #[inline]
     pub fn push(&self, page: Tagged) -> bool {
-        let word = self.word.load(Ordering::Relaxed);
-        let count = word & COUNT;
-        if count >= self.limit {
+        let (put, taken) = (self.put.load(Ordering::Relaxed), self.taken.load(Ordering::Relaxed));
+        if put - taken >= self.limit {
             return false;
         }
-        self.pages[count as usize % CACHE].set(Some(page));
-        self.word.store(word + 1, Ordering::Relaxed);
+        self.pages[(put - taken) as usize % CACHE].set(Some(page));
+        self.put.store(put + 1, Ordering::Relaxed);
         true
     }
 
@@ -82,18 +80,17 @@ impl Cache {
 
     /// A page to be released.
     pub fn flush(&self) -> Option<Tagged> {
-        let word = self.word.load(Ordering::Relaxed);
-        let page = self.pop()?;
-        self.word.store(word - 1, Ordering::Relaxed);
-        bump(&self.flushed, 1);
-        Some(page)
+        let page = self.pop();
+        bump(&self.flushed, u64::from(page.is_some()));
+        page
     }
 
     /// How many were taken out by the fast way, how many were recycled into it, and how many are in.
     pub fn counts(&self) -> (u64, u64, u64) {
-        let word = self.word.load(Ordering::Relaxed);
-        let (fast, count) = (word >> 8, word & COUNT);
-        let out = fast + count + self.flushed.load(Ordering::Relaxed);
-        (fast, out.saturating_sub(self.stocked.load(Ordering::Relaxed)), count)
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // What came later is read first, so that another thread than the owner sees no difference below nothing.
+        let (flushed, taken, stocked) = (of(&self.flushed), of(&self.taken), of(&self.stocked));
+        let put = of(&self.put);
+        (taken.saturating_sub(flushed), put.saturating_sub(stocked), put.saturating_sub(taken))
     }
 }

@@ -73,8 +73,10 @@ impl Histories {
     #[track_caller]
     pub fn note(&self, index: u32, what: What) {
         // Drops have no caller: theirs is a line of this room.
-        let place = (!matches!(what, What::Dropped | What::CameHome | What::FromProvider | What::ToProvider))
-            .then(Location::caller);
+        let has_caller =
+            !matches!(what, What::Dropped | What::CameHome | What::FromProvider | What::ToProvider);
+        // Not `then(Location::caller)`: that would be called by the standard library.
+        let place = if has_caller { Some(Location::caller()) } else { None };
         let thread = std::thread::current();
         let thread = thread.name().map_or_else(|| format!("{:?}", thread.id()), str::to_owned);
         let mut life = self.pages[index as usize].lock();

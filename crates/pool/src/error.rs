@@ -18,6 +18,8 @@ pub enum OpenError {
     Provider(ProviderError),
     /// The memory that the provider gave does not fit the pool.
     Area(AreaError),
+    /// There is no memory for the descriptors of so many pages, 64 bytes for each.
+    Descriptors(u32),
 }
 
 impl fmt::Display for OpenError {
@@ -33,6 +35,12 @@ impl fmt::Display for OpenError {
                 write!(f, "a ring of {ring} pages: it has to be 1 to {}", crate::PoolConfig::MAX_RING)
             }
             OpenError::Provider(error) => write!(f, "the provider has no memory for the pool: {error}"),
+            OpenError::Descriptors(pages) => {
+                write!(
+                    f,
+                    "there is no memory for the descriptors of {pages} pages, 64 bytes each; lower the limit"
+                )
+            }
             OpenError::Area(error) => write!(f, "the provider's memory does not fit the pool: {error}"),
         }
     }
@@ -47,6 +55,7 @@ impl OpenError {
             OpenError::Order(_) | OpenError::Ring(_) => Errno::TOOBIG,
             OpenError::Limit(_) | OpenError::Area(_) => Errno::INVAL,
             OpenError::Provider(error) => error.errno(),
+            OpenError::Descriptors(_) => Errno::NOMEM,
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::debug::What;
 use crate::desc::REF;
 use crate::error::{AllocError, Lie, OpenError, ReturnError};
 use crate::netmem::Netmem;
-use crate::page::Page;
+use crate::page::{Page, Tagged};
 use crate::provider::{About, Batch, MemoryProvider};
 use crate::shared::{self, Shared};
 use crate::shares::{Piece, Shares};
@@ -204,11 +204,37 @@ impl PagePool {
     /// home to that one.
     #[inline]
     pub fn recycle(&self, page: Page) {
-        let desc = page.desc();
-        // Acquire, and why the load comes first: as in `shared::put`.
-        if desc.refs.load(Ordering::Acquire) == REF && desc.shared == self.shared {
-            // SAFETY: we are the owner (`PagePool` is not Sync), and have the only reference, given up here.
-            unsafe { shared::put_cached(self.shared, page.into_tagged()) }
+        let page = page.into_tagged();
+        // SAFETY: the reference that was the page's keeps the descriptor valid. If it is the only one it goes to the
+        // cache, which is ours to touch: we are the owner (`PagePool` is not Sync).
+        unsafe {
+            let desc = page.desc().as_ptr();
+            // Acquire, and why the load comes first: as in `shared::put`.
+            let ours = (*desc).refs.load(Ordering::Acquire) == REF && (*desc).shared == self.shared;
+            if ours && self.shared().cache.push(page) {
+                return;
+            }
+            self.recycle_slow(page, ours);
+        }
+    }
+
+    /// What `recycle` does not find room for, or does not have alone.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns a reference, which is gone; if `full`, it is the only one and the page is of this pool, whose
+    /// cache is full.
+    #[cold]
+    #[inline(never)]
+    unsafe fn recycle_slow(&self, page: Tagged, full: bool) {
+        // SAFETY: as the caller says.
+        unsafe {
+            if full {
+                bump(&self.shared().counts.cache_full, 1);
+                shared::put_ring(self.shared, page);
+            } else {
+                shared::put(page);
+            }
         }
     }
 

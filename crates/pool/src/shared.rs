@@ -101,6 +101,11 @@ impl Shared {
                 return Err(OpenError::Area(error));
             }
         };
+        let mut descs = Vec::new();
+        if descs.try_reserve_exact(limit as usize).is_err() {
+            provider.destroy();
+            return Err(OpenError::Descriptors(limit));
+        }
         let base = area.host_base();
         let shared = NonNull::from(Box::leak(Box::new(Shared {
             cache: Cache::new(if config.debug { 0 } else { CACHE }),
@@ -126,7 +131,8 @@ impl Shared {
             index,
             tokens: AtomicU32::new(0),
         };
-        let descs: Box<[Desc]> = (0..limit).map(desc).collect();
+        descs.extend((0..limit).map(desc));
+        let descs = descs.into_boxed_slice();
         // SAFETY: nobody else knows of `shared` yet; a box is never null.
         unsafe {
             (*shared.as_ptr()).descs = NonNull::new_unchecked(Box::into_raw(descs).cast::<Desc>());

@@ -139,8 +139,9 @@ impl Consumer {
         self.ring.copy_out(self.wrap(at), buffer);
     }
 
+    /// Where the byte lies that is `at` bytes (at most the capacity) past the next one.
     #[inline]
-    fn wrap(&self, at: usize) -> usize {
+    pub(crate) fn wrap(&self, at: usize) -> usize {
         let offset = self.offset + at;
         if offset >= self.ring.capacity() { offset - self.ring.capacity() } else { offset }
     }

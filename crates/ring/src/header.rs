@@ -45,8 +45,6 @@ pub struct WriterLine {
     pub armed: AtomicU32,
     /// Marks laid since the ring began.
     pub marks: AtomicU64,
-    /// 1 from before the sender offers a channel for descriptors over the control socket (once, one byte).
-    pub channel: AtomicU32,
 }
 
 /// What the receiver tells, and what a receive must know.

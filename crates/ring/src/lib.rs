@@ -15,6 +15,7 @@
 //! | [`memory`] | making, opening and mapping a ring |
 //! | [`shared`] | a pool of the peer, whose pages come by reference |
 //! | [`producer`], [`consumer`] | the two sides, with the bytes |
+//! | [`record`] | records, for sockets that have them |
 
 pub mod bell;
 pub mod consumer;
@@ -24,6 +25,7 @@ pub mod lend;
 pub mod marks;
 pub mod memory;
 pub mod producer;
+pub mod record;
 pub mod shared;
 
 pub use consumer::Consumer;
@@ -76,6 +78,13 @@ pub enum Lie {
     Returned(u32),
     /// A filler of impossible size.
     Filler(u32),
+    /// A record's header that cannot be: more bytes than were published, or unknown flags.
+    Frame {
+        /// What was read.
+        word: u64,
+        /// Bytes that were published from there on.
+        available: u64,
+    },
     /// The kernel carried other bytes than bells and fillers say.
     Bells,
     /// The switch from the kernel to the ring is said to be at a byte that was already passed.
@@ -99,6 +108,9 @@ impl fmt::Display for Lie {
             Lie::Channel => f.write_str("descriptors that are announced are not there"),
             Lie::Returned(slot) => write!(f, "slot {slot} was given back, which is not lent"),
             Lie::Filler(len) => write!(f, "impossible filler of {len} bytes"),
+            Lie::Frame { word, available } => {
+                write!(f, "impossible record header {word:#x} ({available} bytes published)")
+            }
             Lie::Bells => f.write_str("bytes on the control socket that are neither bell nor filler"),
             Lie::Switch { at, received } => {
                 write!(f, "impossible switch at byte {at} ({received} already received)")

@@ -3,7 +3,7 @@
 use crate::header::HEADER_LEN;
 use crate::{Header, bell};
 use onecopy_copy::{Hint, Policy, Reader};
-use onecopy_sync::atomic::Ordering;
+use onecopy_sync::atomic::{AtomicU64, Ordering};
 use onecopy_sys::map::{Mapping, Spans};
 use onecopy_sys::memfd::{self, Refused};
 use rustix::fd::{AsFd, OwnedFd};
@@ -103,6 +103,39 @@ impl Ring {
         assert!(offset < self.capacity && len <= self.capacity, "outside of the ring");
         let first = len.min(self.capacity - offset);
         [self.mapping.span(HEADER_LEN + offset, first), self.mapping.span(HEADER_LEN, len - first)]
+    }
+
+    /// The word of data at `offset`, which is a multiple of eight. What it means is the peer's say: check it.
+    ///
+    /// # Panics
+    ///
+    /// When `offset` is none, or not inside.
+    #[inline]
+    pub fn word(&self, offset: usize) -> u64 {
+        // Relaxed: the position that was read with Acquire before says that it is there.
+        self.word_at(offset).load(Ordering::Relaxed)
+    }
+
+    /// Sets the word of data at `offset`, which is a multiple of eight.
+    ///
+    /// # Panics
+    ///
+    /// When `offset` is none, or not inside.
+    #[inline]
+    pub fn set_word(&self, offset: usize, word: u64) {
+        // Relaxed: it is published with Release by the position that moves over it.
+        self.word_at(offset).store(word, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn word_at(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset < self.capacity, "no word of the ring");
+        // SAFETY:
+        // - the mapping has `capacity` bytes behind the header, a multiple of 64 (create and open see to it), so
+        //   eight bytes from a multiple of eight below it lie inside; it is page-aligned and lives as long as `self`;
+        // - every bit pattern is a valid AtomicU64, and all writes of such words are atomic; a peer that writes
+        //   otherwise makes them garbage, which is its right.
+        unsafe { &*self.mapping.base().as_ptr().add(HEADER_LEN + offset).cast::<AtomicU64>() }
     }
 
     /// Asks for the cache line at `offset`, without waiting for it.

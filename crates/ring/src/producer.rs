@@ -56,6 +56,13 @@ impl Producer {
         self.ring.spans(self.offset, len)
     }
 
+    /// Where the byte lies that is `at` bytes (at most the capacity) past the next one.
+    #[inline]
+    pub(crate) fn offset_at(&self, at: usize) -> usize {
+        let offset = self.offset + at;
+        if offset >= self.ring.capacity() { offset - self.ring.capacity() } else { offset }
+    }
+
     /// Copies `bytes` to `at` bytes past the next byte, unpublished. Says which stores were used (of the last
     /// piece, when the wrap cuts it in two).
     ///
@@ -64,11 +71,7 @@ impl Producer {
     /// When `at` or `bytes.len()` is more than the capacity.
     #[inline]
     pub fn copy_in(&mut self, at: usize, bytes: &[u8], hint: Hint) -> Store {
-        let mut offset = self.offset + at;
-        if offset >= self.ring.capacity() {
-            offset -= self.ring.capacity();
-        }
-        let [first, second] = self.ring.spans(offset, bytes.len());
+        let [first, second] = self.ring.spans(self.offset_at(at), bytes.len());
         let (a, b) = bytes.split_at(first.len());
         // SAFETY: both views have the length of their part and are mapped. They overlap no `&[u8]`: none of the
         // ring's memory exists. The receiver does not read unpublished bytes; if it does all the same, it

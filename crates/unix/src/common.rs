@@ -1,6 +1,7 @@
 //! What all kinds of sockets have in common: options, names, shutting down, closing.
 
 use crate::end::End;
+use crate::making::Kind;
 use crate::rx::{Rx, Waiting};
 use crate::upgrade::Invitation;
 use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result, control};
@@ -77,10 +78,18 @@ impl End {
         let mut guard = end.rx.lock();
         end.decide(&mut guard, Op::Option)?;
         match &mut *guard {
+            Rx::Ring(rx) if end.kind == Kind::SeqPacket => {
+                rx.readable().map_err(|lie| end.lie(Op::Option, lie))
+            }
             Rx::Ring(rx) => rx.consumer.available(usize::MAX).map_err(|lie| end.lie(Op::Option, lie)),
             Rx::Switching(switching) => {
                 let queued = control::queued(&end.fd).map_err(option)?;
                 let left = switching.left().map_err(|lie| end.lie(Op::Option, lie))?;
+                if end.kind == Kind::SeqPacket {
+                    // Once the peer has switched, its hello and bells lie there too: an upper bound.
+                    let queued = if left == Some(0) { 0 } else { queued };
+                    return Ok(switching.carry.left() + queued);
+                }
                 let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
                 let in_ring = end.rx_ring.get().map_or(0, waiting_in);
                 Ok(queued.min(left) + in_ring)

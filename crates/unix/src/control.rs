@@ -1,6 +1,7 @@
-//! The control socket: the kernel connection that every stream begins as, and keeps for bells, readiness,
+//! The control socket: the kernel connection that every connection begins as, and keeps for bells, readiness,
 //! shutdown and the peer's death.
 
+use crate::making::Kind;
 use onecopy_sync::clock;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -73,8 +74,22 @@ pub fn take(fd: BorrowedFd<'_>, count: usize) -> usize {
 }
 
 /// Takes whatever lies in the queue.
-pub fn take_all(fd: BorrowedFd<'_>) {
-    while take(fd, 8192) == 8192 {}
+pub fn take_all(fd: BorrowedFd<'_>, kind: Kind) {
+    match kind {
+        Kind::Stream => while take(fd, 8192) == 8192 {},
+        Kind::SeqPacket => while take_record(fd).is_some() {},
+    }
+}
+
+/// Takes one record of a seqpacket control socket: a bell has one byte, a filler more. None where nothing is left.
+pub fn take_record(fd: BorrowedFd<'_>) -> Option<usize> {
+    loop {
+        match rustix::net::recv(fd, &mut [0u8; 1], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok((_, n)) if n > 0 => return Some(n),
+            Err(Errno::INTR) => {}
+            _ => return None,
+        }
+    }
 }
 
 /// Whether the peer sends nothing any more: what lies in the queue is all that will ever lie there.
@@ -119,15 +134,77 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok((sent + more).checked_sub(1).map(|filler| filler as u32))
 }
 
+/// As [`park`], on a seqpacket socket: a filler is one record, and a bell follows it. Returns how many records the
+/// receiver takes beside the filler's own.
+///
+/// # Errors
+///
+/// EPIPE when the peer is gone.
+pub fn park_record(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    if onecopy_sys::socket::unread_memory(fd)? <= 2 * BELL_MEMORY {
+        sockopt::set_socket_send_buffer_size(fd, BELL_BUFFER)?;
+    }
+    let filler = sockopt::socket_send_buffer_size(fd)? / 4 + 1;
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let long;
+    let bytes = if filler <= ZEROES.len() {
+        &ZEROES[..filler]
+    } else {
+        long = vec![0; filler];
+        &long[..]
+    };
+    loop {
+        match rustix::net::send(fd, bytes, flags) {
+            Ok(_) => break,
+            Err(Errno::INTR) => {}
+            // As full as it can be.
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+    }
+    // A bell that was queued before goes when the filler is taken, and this one takes its place. It must have room
+    // even where late bells fill the queue.
+    let bell = || rustix::net::send(fd, &ZEROES[..1], flags);
+    if bell() == Err(Errno::AGAIN) {
+        let size = sockopt::socket_send_buffer_size(fd)?;
+        sockopt::set_socket_send_buffer_size(fd, size)?;
+        let sent = bell();
+        // (The kernel doubles what is set.)
+        sockopt::set_socket_send_buffer_size(fd, size / 2)?;
+        return Ok(Some(u32::from(sent.is_ok())));
+    }
+    Ok(Some(1))
+}
+
 /// Whether sending is over: the peer is gone or does not read any more, or this end was shut down. Costs one
 /// system call that moves nothing (net/unix/af_unix.c: the shutdown check comes before the length).
 pub fn cannot_send(fd: BorrowedFd<'_>) -> bool {
     rustix::net::send(fd, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) == Err(Errno::PIPE)
 }
 
+/// Whether both directions are over: the peer is gone, or this end was shut down altogether.
+pub fn gone(fd: BorrowedFd<'_>) -> bool {
+    wait(fd, PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|events| events.contains(PollFlags::HUP))
+}
+
 /// Raises SIGPIPE as send(2) on this socket does when it fails with EPIPE.
-pub fn raise_sigpipe(fd: BorrowedFd<'_>) {
-    let _ = rustix::net::send(fd, &[], SendFlags::DONTWAIT);
+pub fn raise_sigpipe(fd: BorrowedFd<'_>, kind: Kind) {
+    let signal = |fd| rustix::net::send(fd, &[], SendFlags::DONTWAIT);
+    match kind {
+        Kind::Stream => drop(signal(fd)),
+        // There, zero bytes are a record that the peer may yet see: a pair that lives for this alone takes its place.
+        Kind::SeqPacket => {
+            if let Ok((alive, dead)) = rustix::net::socketpair(
+                rustix::net::AddressFamily::UNIX,
+                rustix::net::SocketType::STREAM,
+                rustix::net::SocketFlags::CLOEXEC,
+                None,
+            ) {
+                drop(dead);
+                let _ = signal(alive.as_fd());
+            }
+        }
+    }
 }
 
 /// Waits for `events`, a hang-up or an error, at most `limit`.

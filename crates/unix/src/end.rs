@@ -11,7 +11,7 @@
 //! A receiver only ever *tries* `tx`: a sender asleep for want of room must not stop receiving.
 
 use crate::config::Config;
-use crate::control;
+use crate::control::{self, Peek};
 use crate::making::Kind;
 use crate::reference::Lender;
 use crate::registry::Row;
@@ -163,7 +163,6 @@ fn nanoseconds(limit: Option<Duration>) -> u64 {
 #[derive(Debug)]
 pub struct End {
     pub fd: OwnedFd,
-    #[allow(dead_code, reason = "read once there are two kinds")]
     pub kind: Kind,
     pub rx: Mutex<Rx>,
     pub tx: Mutex<Tx>,
@@ -256,6 +255,7 @@ impl End {
             Lie::Head { .. } => "the peer published an impossible amount of data; this connection is lost",
             Lie::Tail { .. } => "the peer gave back an impossible amount of room; this connection is lost",
             Lie::Filler(_) => "the peer parked an impossible filler; this connection is lost",
+            Lie::Frame { .. } => "the peer published an impossible record; this connection is lost",
             Lie::Bells => "the peer rings bells for nothing; this connection is lost",
             Lie::Marks { .. } | Lie::Mark { .. } => {
                 "the peer laid a mark that cannot be; this connection is lost"
@@ -311,6 +311,54 @@ impl End {
         if self.turned_away.load(Relaxed) != 0 && self.turned_away.swap(0, Relaxed) != 0 {
             let size = rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
             let _ = rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, size / 2);
+        }
+    }
+
+    /// Whether sending is over: the peer is gone or does not read any more, or this end was shut down.
+    pub fn cannot_send(&self) -> bool {
+        match self.kind {
+            Kind::Stream => control::cannot_send(self.fd()),
+            // No call tells the kernel's mind without sending a record. A peer that shuts down says so in the ring; one
+            // that was killed hangs up.
+            Kind::SeqPacket => {
+                let shut = |ring: &Ring| ring.header().info.0.shut.load(Relaxed) != 0;
+                self.send_shut.load(Relaxed) != 0
+                    || self.tx_ring.get().is_some_and(shut)
+                    || control::gone(self.fd())
+            }
+        }
+    }
+
+    /// What a send says where sending is over. On a seqpacket socket a reset is for whichever call comes first.
+    #[cold]
+    pub fn gone(&self, op: Op) -> Error {
+        let reset = self.kind == Kind::SeqPacket && self.take_reset();
+        Error::new(op, if reset { Errno::CONNRESET } else { Errno::PIPE })
+    }
+
+    /// Whether the peer closed without reading what this end sent into its ring. True once.
+    #[cold]
+    pub fn take_reset(&self) -> bool {
+        if let Ok(Err(Errno::CONNRESET)) = rustix::net::sockopt::socket_error(&self.fd) {
+            self.reset.store(1, Relaxed);
+        }
+        self.reset.swap(0, Relaxed) != 0 && self.left_unread()
+    }
+
+    /// Whether the peer has not read all that this end sent, where it sends into a ring.
+    pub fn left_unread(&self) -> bool {
+        let Some(ring) = self.tx_ring.get() else { return false };
+        // Before the first byte in the ring, what lay unread were bytes over the kernel.
+        let none_in_ring = ring.header().writer.0.head.load(Relaxed) == 0;
+        self.unread_in_ring() > 0 || (none_in_ring && self.kernel_sent.load(Relaxed) > 0)
+    }
+
+    /// Looks at the head of the control socket's queue, and sleeps until there is something if `wait`.
+    pub fn peek(&self, wait: bool) -> Peek {
+        match control::peek(self.fd(), wait) {
+            // A record of no bytes looks like the end.
+            Peek::End if self.kind == Kind::SeqPacket && !control::hung_up(self.fd()) => Peek::Byte,
+            peek => peek,
         }
     }
 

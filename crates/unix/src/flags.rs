@@ -12,6 +12,9 @@ bitflags::bitflags! {
         const NOSIGNAL = 4;
         /// More will follow. It never delays the peer: what is sent is published at once.
         const MORE = 8;
+        /// A record ends with this send (MSG_EOR). Only stream records need it ([`crate::Records::Stream`]): atomic ones
+        /// end with each send, and streams have none.
+        const EOR = 16;
     }
 }
 
@@ -25,5 +28,21 @@ bitflags::bitflags! {
         const WAITALL = 2;
         /// Do not wait: take what is there, or fail with EAGAIN.
         const DONTWAIT = 4;
+        /// Return the length of the record, not of what fitted into the buffer (MSG_TRUNC). Streams ignore it.
+        const TRUNC = 8;
+    }
+}
+
+bitflags::bitflags! {
+    /// What a receive of a record says beside its length (msg_flags of recvmsg(2)).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct ReceivedFlags: u32 {
+        /// The record was longer than the buffer, and its rest is gone (MSG_TRUNC).
+        const TRUNC = 1;
+        /// A record ends here (MSG_EOR; of stream records only).
+        const EOR = 2;
+        /// No record at all: the peer sends nothing any more. (Over the kernel, a record of no bytes that is the last
+        /// one before the end looks like the end.)
+        const END = 4;
     }
 }

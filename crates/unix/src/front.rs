@@ -2,6 +2,7 @@
 
 use crate::channel::Fds;
 use crate::end::End;
+use crate::making::Kind;
 use crate::rx::RxRing;
 use crate::{Error, Op, Result};
 use onecopy_ring::{Lie, Mark, Ring, Shared};
@@ -213,7 +214,7 @@ impl RxRing {
     ///
     /// EMFILE.
     pub fn find_channel(&mut self, end: &End) -> rustix::io::Result<bool> {
-        if !self.inlet.find(end.fd())? {
+        if end.kind != Kind::Stream || !self.inlet.find(end.fd())? {
             return Ok(false);
         }
         // Its byte is one more than bells and fillers explain.

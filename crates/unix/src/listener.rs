@@ -2,92 +2,112 @@
 
 use crate::making::Kind;
 use crate::registry::{Row, Type};
-use crate::{Config, Error, Name, Op, Result, Stream};
+use crate::{Config, Error, Name, Op, Result, SeqPacket, Stream};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// A listening stream socket on a path or an abstract name.
-#[derive(Debug)]
-pub struct Listener {
-    fd: OwnedFd,
-    config: Config,
-    /// For who looks from outside.
-    _row: Row,
+macro_rules! listener {
+    ($(#[$doc:meta])* $listener:ident, $socket:ty, $kind:expr, $type:expr) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $listener {
+            fd: OwnedFd,
+            config: Config,
+            /// For who looks from outside.
+            _row: Row,
+        }
+
+        impl $listener {
+            /// Binds and listens, with the default configuration.
+            ///
+            /// # Errors
+            ///
+            /// What bind(2) and listen(2) say: EADDRINUSE where the name is taken, EACCES without permission.
+            pub fn bind(name: impl Into<Name>) -> Result<$listener> {
+                $listener::bind_with(name, &Config::default())
+            }
+
+            /// Binds and listens. Accepted sockets take their buffers, policy and waits from `config`.
+            ///
+            /// # Errors
+            ///
+            /// As `bind`.
+            pub fn bind_with(name: impl Into<Name>, config: &Config) -> Result<$listener> {
+                let bind = |errno| Error::new(Op::Bind, errno);
+                let address = name.into().address(Op::Bind)?;
+                let fd = $kind.socket()?;
+                rustix::net::bind(&fd, &address).map_err(bind)?;
+                let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
+                rustix::net::listen(&fd, backlog).map_err(bind)?;
+                let row = Row::claim(std::process::id(), &fd, $type, true);
+                Ok($listener { fd, config: *config, _row: row })
+            }
+
+            /// Takes the next connection; waits for one unless non-blocking. Never waits for the peer's part of the
+            /// upgrade: a silent client stalls nobody. A client that keeps its records ([`crate::Records`]) in
+            /// another way is closed and passed over.
+            ///
+            /// # Errors
+            ///
+            /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE.
+            pub fn accept(&self) -> Result<$socket> {
+                <$socket>::accept(&self.fd, &self.config)
+            }
+
+            /// Whether accept fails with EAGAIN instead of waiting.
+            ///
+            /// # Errors
+            ///
+            /// What ioctl(2) says.
+            pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
+                rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(|errno| Error::new(Op::Option, errno))
+            }
+
+            /// Accept fails with EINVAL from now on, and who waits in it wakes.
+            ///
+            /// # Errors
+            ///
+            /// What shutdown(2) says.
+            pub fn shutdown(&self) -> Result<()> {
+                rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both)
+                    .map_err(|errno| Error::new(Op::Shutdown, errno))
+            }
+
+            /// The name it is bound to.
+            ///
+            /// # Errors
+            ///
+            /// What getsockname(2) says.
+            pub fn local_name(&self) -> Result<Name> {
+                crate::common::local_name(&self.fd)
+            }
+        }
+
+        impl AsFd for $listener {
+            /// The kernel socket: POLLIN when a connection waits.
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.fd.as_fd()
+            }
+        }
+
+        impl AsRawFd for $listener {
+            fn as_raw_fd(&self) -> RawFd {
+                self.fd.as_raw_fd()
+            }
+        }
+    };
 }
 
-impl Listener {
-    /// Binds and listens, with the default configuration.
-    ///
-    /// # Errors
-    ///
-    /// What bind(2) and listen(2) say: EADDRINUSE where the name is taken, EACCES without permission.
-    pub fn bind(name: impl Into<Name>) -> Result<Listener> {
-        Listener::bind_with(name, &Config::default())
-    }
-
-    /// Binds and listens. Accepted streams take their buffers, policy and waits from `config`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Listener::bind`].
-    pub fn bind_with(name: impl Into<Name>, config: &Config) -> Result<Listener> {
-        let bind = |errno| Error::new(Op::Bind, errno);
-        let address = name.into().address(Op::Bind)?;
-        let fd = Kind::Stream.socket()?;
-        rustix::net::bind(&fd, &address).map_err(bind)?;
-        let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
-        rustix::net::listen(&fd, backlog).map_err(bind)?;
-        let row = Row::claim(std::process::id(), &fd, Type::Stream, true);
-        Ok(Listener { fd, config: *config, _row: row })
-    }
-
-    /// Takes the next connection; waits for one unless non-blocking. Never waits for the peer's part of the
-    /// upgrade: a silent client stalls nobody.
-    ///
-    /// # Errors
-    ///
-    /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE.
-    pub fn accept(&self) -> Result<Stream> {
-        Stream::accept(&self.fd, &self.config)
-    }
-
-    /// Whether accept fails with EAGAIN instead of waiting.
-    ///
-    /// # Errors
-    ///
-    /// What ioctl(2) says.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
-        rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(|errno| Error::new(Op::Option, errno))
-    }
-
-    /// Accept fails with EINVAL from now on, and who waits in it wakes.
-    ///
-    /// # Errors
-    ///
-    /// What shutdown(2) says.
-    pub fn shutdown(&self) -> Result<()> {
-        rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both)
-            .map_err(|errno| Error::new(Op::Shutdown, errno))
-    }
-
-    /// The name it is bound to.
-    ///
-    /// # Errors
-    ///
-    /// What getsockname(2) says.
-    pub fn local_name(&self) -> Result<Name> {
-        crate::common::local_name(&self.fd)
-    }
-}
-
-impl AsFd for Listener {
-    /// The kernel socket: POLLIN when a connection waits.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
-impl AsRawFd for Listener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
-    }
-}
+listener!(
+    /// A listening stream socket on a path or an abstract name.
+    Listener,
+    Stream,
+    Kind::Stream,
+    Type::Stream
+);
+listener!(
+    /// A listening seqpacket socket on a path or an abstract name.
+    SeqListener,
+    SeqPacket,
+    Kind::SeqPacket,
+    Type::SeqPacket
+);

@@ -17,7 +17,6 @@ pub enum Kind {
     /// Bytes: SOCK_STREAM.
     Stream,
     /// Records: SOCK_SEQPACKET.
-    #[allow(dead_code, reason = "made by the sockets that follow")]
     SeqPacket,
 }
 

@@ -4,6 +4,8 @@ use crate::channel::Inlet;
 use crate::control::{self, Peek};
 use crate::end::End;
 use crate::front::Front;
+use crate::making::Kind;
+use crate::seqpacket::{Carry, Rest};
 use crate::upgrade::Nonce;
 use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::{Consumer, Lie, Ring};
@@ -33,15 +35,17 @@ pub enum Rx {
 #[derive(Debug)]
 pub struct Switching {
     ring: Ring,
-    /// Bytes of the stream that came over the kernel so far.
+    /// Bytes of the stream, or records, that came over the kernel so far.
     received: u64,
     /// Of a server: the client's hello will come right after the last byte over the kernel.
     hello: Option<Nonce>,
+    /// Of stream records: what came over the kernel and was not received yet.
+    pub carry: Carry,
 }
 
 impl Switching {
     pub fn new(ring: Ring, hello: Option<Nonce>) -> Switching {
-        Switching { ring, received: 0, hello }
+        Switching { ring, received: 0, hello, carry: Carry::default() }
     }
 
     /// That many bytes of the stream came over the kernel.
@@ -73,6 +77,10 @@ pub struct RxRing {
     pub inlet: Inlet,
     /// What marks have brought.
     pub front: Front,
+    /// A filler was taken where a bell was expected that is still on its way (seqpacket sockets only).
+    stray: bool,
+    /// What is left of a frame of which a part was received (stream records only).
+    pub rest: Option<Rest>,
 }
 
 /// More bells than this on their way at once: one for each sender that was killed between arming and ringing.
@@ -105,6 +113,8 @@ impl Rx {
             puzzled: None,
             inlet: Inlet::default(),
             front: Front::default(),
+            stray: false,
+            rest: None,
         })
     }
 }
@@ -128,7 +138,7 @@ impl RxRing {
     /// Takes of what should have been taken before what is there now.
     pub fn take_owed(&mut self, end: &End) {
         if self.owed > 0 {
-            let taken = self.take(end, self.owed);
+            let taken = self.take_bells(end, self.owed);
             self.owed -= taken;
         }
     }
@@ -145,7 +155,7 @@ impl RxRing {
                 return Ok(true);
             }
             self.owed += 1;
-            let taken = self.take(end, 1);
+            let taken = self.take_bells(end, 1);
             self.owed -= taken;
             if self.owed > MAX_OWED {
                 return Err(Lie::Bells);
@@ -165,7 +175,9 @@ impl RxRing {
         header.arm();
         let now = self.consumer.available(data + 1)?;
         if now == data || !self.consumer.header().disarm() {
-            self.owed = 1 - control::take(end.fd(), 1);
+            self.owed += 1;
+            let taken = self.take_bells(end, 1);
+            self.owed -= taken;
         }
         Ok(now)
     }
@@ -181,7 +193,12 @@ impl RxRing {
     #[inline]
     pub fn unpark_if_seen(&mut self, end: &End) -> std::result::Result<(), Lie> {
         let (room, capacity) = (self.consumer.room(), self.consumer.ring().capacity());
-        if self.consumer.header().must_unpark(room, capacity) { self.take_filler(end) } else { Ok(()) }
+        let header = self.consumer.header();
+        if header.must_unpark(room, capacity) || (self.stray && header.is_parked()) {
+            self.take_filler(end)
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes a filler however little room there is.
@@ -194,6 +211,9 @@ impl RxRing {
         // The parking that was puzzled over has ended: the next one gets its own time.
         self.puzzled = None;
         let bytes = self.consumer.header().unpark()? as usize;
+        if end.kind == Kind::SeqPacket {
+            return self.take_filler_record(end, bytes);
+        }
         let short = bytes - self.take(end, bytes);
         if short > 0 && !control::hung_up(end.fd()) {
             // The bell of another sender is still on its way, and `settle` took a byte of the filler for it: the
@@ -204,6 +224,47 @@ impl RxRing {
             }
         }
         Ok(())
+    }
+
+    /// Takes up to `count` bells. Returns how many were there.
+    fn take_bells(&mut self, end: &End, count: usize) -> usize {
+        if end.kind == Kind::Stream {
+            return self.take(end, count);
+        }
+        for taken in 0..count {
+            match control::take_record(end.fd()) {
+                Some(1) => {}
+                None => return taken,
+                // The filler of one sender, while the bell of another is still on its way: that one stays owed, and the
+                // filler's sender is woken to park again.
+                Some(_) => {
+                    self.stray = true;
+                    return taken;
+                }
+            }
+        }
+        count
+    }
+
+    /// Takes a filler that is one record, and as many bells as came with it, so that a bell stays where one was
+    /// pending.
+    fn take_filler_record(&mut self, end: &End, records: usize) -> std::result::Result<(), Lie> {
+        let Some(own) = records.checked_sub(1) else { return Ok(()) };
+        let mut bells = 0;
+        while !std::mem::take(&mut self.stray) {
+            match control::take_record(end.fd()) {
+                Some(1) if bells <= MAX_OWED => bells += 1,
+                Some(n) if n > 1 => break,
+                None if control::hung_up(end.fd()) => return Ok(()),
+                _ => return Err(Lie::Bells),
+            }
+        }
+        if bells < own {
+            bells += self.take_bells(end, own - bells);
+        }
+        // Late bells may lie before the filler, or its own be taken for late ones.
+        self.owed = (self.owed + own).checked_sub(bells).ok_or(Lie::Bells)?;
+        if self.owed > MAX_OWED { Err(Lie::Bells) } else { Ok(()) }
     }
 
     /// A byte is in the queue although the ring is empty and the bell was taken: what explains it?
@@ -362,8 +423,11 @@ impl End {
     /// next.
     fn kernel_ready(&self, rx: &mut Rx) -> Result<Option<usize>> {
         let Rx::Switching(switching) = rx else { return Ok(Some(0)) };
+        if switching.carry.is_pending() {
+            return Ok(Some(1));
+        }
         // The order matters: see the module `upgrade`.
-        let queued = control::queued(self.fd()).map_err(|errno| Error::new(Op::Recv, errno))?;
+        let queued = self.queued().map_err(|errno| Error::new(Op::Recv, errno))?;
         let left = switching.left().map_err(|lie| self.lie(Op::Recv, lie))?;
         if left != Some(0) {
             let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
@@ -377,6 +441,20 @@ impl End {
             Some(_) => return Ok(None),
         };
         Ok(Some(0))
+    }
+
+    /// Bytes that the kernel holds; of a seqpacket socket, 1 where it holds a record.
+    fn queued(&self) -> rustix::io::Result<usize> {
+        let bytes = control::queued(self.fd())?;
+        if self.kind == Kind::Stream {
+            return Ok(bytes);
+        }
+        // A record of no bytes shows in poll(2) only, and there looks like the end if that has come too.
+        let empty = || {
+            control::wait(self.fd(), PollFlags::IN | PollFlags::RDHUP, Some(Duration::ZERO))
+                .is_ok_and(|events| events.contains(PollFlags::IN) && !events.contains(PollFlags::RDHUP))
+        };
+        Ok(usize::from(bytes > 0 || empty()))
     }
 
     /// Nothing is in the ring.
@@ -414,7 +492,7 @@ impl End {
             if !control::hung_up(self.fd()) {
                 return Err(Lie::Bells);
             }
-            control::take_all(self.fd());
+            control::take_all(self.fd(), self.kind);
             return Ok(Idle::Ask);
         }
         waiting.empty_bells += 1;
@@ -428,7 +506,7 @@ impl End {
 
     /// What the kernel says, now. An error that it tells once is kept until it was told to the caller.
     fn ask(&self) -> Peek {
-        let peek = control::peek(self.fd(), false);
+        let peek = self.peek(false);
         match peek {
             Peek::Failed(Errno::CONNRESET) => self.reset.store(1, Relaxed),
             Peek::End if self.reset.load(Relaxed) != 0 => return Peek::Failed(Errno::CONNRESET),
@@ -519,7 +597,7 @@ impl End {
                 if let Rx::Ring(ring) = &mut *self.rx.lock() {
                     let _ = ring.find_channel(self);
                 }
-                control::take_all(self.fd());
+                control::take_all(self.fd(), self.kind);
                 Ok(())
             }
             Err(Errno::AGAIN) => Ok(()),
@@ -536,7 +614,7 @@ impl End {
         self.counters.sleeps.add(1);
         let error = |errno| Error::new(Op::Recv, errno);
         match self.settings.read_timeout() {
-            None => match control::peek(self.fd(), true) {
+            None => match self.peek(true) {
                 // O_NONBLOCK was set behind our back.
                 Peek::Nothing => Err(error(Errno::AGAIN)),
                 Peek::Failed(Errno::CONNRESET) => {
@@ -557,10 +635,8 @@ impl End {
     /// Whether an ECONNRESET of the kernel is one: it also comes when the peer left nothing but a bell or a
     /// hello unread.
     pub fn was_reset(&self, rx: &Rx) -> bool {
-        if let Some(ring) = self.tx_ring.get() {
-            // Before the first byte in the ring, what lay unread were bytes over the kernel.
-            let none_in_ring = ring.header().writer.0.head.load(Relaxed) == 0;
-            return self.unread_in_ring() > 0 || (none_in_ring && self.kernel_sent.load(Relaxed) > 0);
+        if self.tx_ring.get().is_some() {
+            return self.left_unread();
         }
         // A server whose hello nobody read, and which sent nothing else.
         match rx {

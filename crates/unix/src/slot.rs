@@ -1,8 +1,11 @@
 //! Room in the peer's buffer, to be written in place.
 
 use crate::end::End;
+use crate::making::Kind;
+use crate::seqpacket::too_long;
 use crate::tx::{Cursor, Tx};
-use crate::{Error, Op, Result, SendFlags};
+use crate::{Error, Op, Records, Result, SendFlags};
+use onecopy_ring::record::{self, Frame};
 use onecopy_sync::MutexGuard;
 use onecopy_sys::map::{Span, slice, total};
 use rustix::fd::AsFd;
@@ -17,6 +20,8 @@ pub struct Slot<'a> {
     end: &'a End,
     place: Place<'a>,
     flags: SendFlags,
+    /// Bytes in front of the room, for the header of a record.
+    base: usize,
     len: usize,
     filled: usize,
 }
@@ -36,9 +41,19 @@ impl<'a> Slot<'a> {
     pub(crate) fn reserve(end: &'a End, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
         let (place, len) = match &mut *guard {
+            Tx::Kernel { .. } if end.kind == Kind::SeqPacket && len > MAX_HEAP => return Err(too_long()),
             Tx::Kernel { .. } => {
                 let len = len.min(MAX_HEAP);
                 (Place::Heap(guard, vec![0; len]), len)
+            }
+            Tx::Ring(ring) if end.kind == Kind::SeqPacket => {
+                let largest = record::largest(ring.producer.ring().capacity());
+                let len = match end.config.records {
+                    Records::Atomic if len > largest => return Err(too_long()),
+                    _ => len.min(largest),
+                };
+                end.room_for_frame(ring, record::framed(len), flags)?;
+                (Place::Ring(guard), len)
             }
             Tx::Ring(ring) => {
                 let len = len.min(ring.producer.ring().capacity());
@@ -46,7 +61,8 @@ impl<'a> Slot<'a> {
                 (Place::Ring(guard), len)
             }
         };
-        Ok(Slot { end, place, flags, len, filled: 0 })
+        let base = if end.kind == Kind::SeqPacket { record::HEADER } else { 0 };
+        Ok(Slot { end, place, flags, base, len, filled: 0 })
     }
 
     /// Bytes of room in all: what was asked for, at most the capacity.
@@ -75,7 +91,7 @@ impl<'a> Slot<'a> {
             Place::Ring(guard) => {
                 if let Tx::Ring(ring) = &mut **guard {
                     let hint = self.end.hint(self.flags, ring.producer.ring().capacity());
-                    let store = ring.producer.copy_in(self.filled, &bytes[..n], hint);
+                    let store = ring.producer.copy_in(self.base + self.filled, &bytes[..n], hint);
                     if store == onecopy_copy::Store::NonTemporal {
                         counters.user_copied_nt.add_exclusive(n);
                     }
@@ -102,7 +118,8 @@ impl<'a> Slot<'a> {
             }
             Place::Ring(guard) => match &mut **guard {
                 Tx::Ring(ring) => {
-                    let room = slice(&ring.producer.spans(self.len), self.filled, usize::MAX);
+                    let spans = ring.producer.spans(self.base + self.len);
+                    let room = slice(&spans, self.base + self.filled, usize::MAX);
                     debug_assert_eq!(total(&room), self.len - self.filled);
                     onecopy_sys::spans::pread(file, &room, offset)?
                 }
@@ -114,14 +131,16 @@ impl<'a> Slot<'a> {
         Ok(n)
     }
 
-    /// Publishes what is filled: from here on the peer may read it. Returns bytes sent.
+    /// Publishes what is filled: from here on the peer may read it. Returns bytes sent. Of a stream nothing is sent if
+    /// nothing is filled; of a seqpacket socket it is a record of no bytes.
     ///
     /// # Errors
     ///
     /// As [`crate::Stream::send`].
     pub fn commit(mut self) -> Result<usize> {
         let (end, flags, filled) = (self.end, self.flags, self.filled);
-        if filled == 0 {
+        let records = end.kind == Kind::SeqPacket;
+        if filled == 0 && !records {
             return Ok(0);
         }
         match std::mem::replace(&mut self.place, Place::Gone) {
@@ -129,7 +148,10 @@ impl<'a> Slot<'a> {
             Place::Heap(mut guard, heap) => {
                 let slices = [IoSlice::new(&heap[..filled])];
                 let mut cursor = Cursor::new(&slices);
-                let result = end.send_locked(&mut guard, &mut cursor, flags);
+                let result = match end.kind {
+                    Kind::Stream => end.send_locked(&mut guard, &mut cursor, flags),
+                    Kind::SeqPacket => end.send_record_locked(&mut guard, &mut cursor, flags),
+                };
                 guard.unlock_fenced();
                 end.welcome_back();
                 end.finish(end.ring_if_armed().and(result), filled - cursor.left, flags)
@@ -143,7 +165,12 @@ impl<'a> Slot<'a> {
                 let alive = result.is_ok();
                 if alive {
                     end.counters.sent.add_exclusive(filled);
-                    ring.producer.publish(filled);
+                    if records {
+                        let end = end.config.records == Records::Atomic || flags.contains(SendFlags::EOR);
+                        ring.producer.publish_frame(Frame { len: filled, end });
+                    } else {
+                        ring.producer.publish(filled);
+                    }
                 }
                 guard.unlock_fenced();
                 end.welcome_back();

@@ -1,4 +1,4 @@
-//! Streams and listeners for tokio.
+//! Sockets and listeners for tokio.
 
 use crate::{RecvFlags, SendFlags};
 use rustix::fd::AsRawFd;
@@ -129,6 +129,100 @@ impl AsyncWrite for Stream {
     }
 }
 
+/// A seqpacket socket in a tokio runtime.
+#[derive(Debug)]
+pub struct SeqPacket(AsyncFd<crate::SeqPacket>);
+
+impl SeqPacket {
+    /// Makes `socket` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(socket: crate::SeqPacket) -> io::Result<SeqPacket> {
+        socket.set_nonblocking(true)?;
+        Ok(SeqPacket(register(socket)?))
+    }
+
+    /// Connects to a listener. With stream records it waits until that has accepted.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::connect_with`].
+    pub async fn connect_with(name: impl Into<crate::Name>, config: &crate::Config) -> io::Result<SeqPacket> {
+        let socket = SeqPacket::new(crate::SeqPacket::connect_with(name, config)?)?;
+        if config.records == crate::Records::Stream {
+            // The listener's answer is the first thing that comes; what is to be received stays.
+            socket.0.readable().await?.retain_ready();
+        }
+        Ok(socket)
+    }
+
+    /// Connects to a listener, with the default configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::connect`].
+    pub async fn connect(name: impl Into<crate::Name>) -> io::Result<SeqPacket> {
+        SeqPacket::connect_with(name, &crate::Config::default()).await
+    }
+
+    /// The socket itself, for its options and counters.
+    pub fn get_ref(&self) -> &crate::SeqPacket {
+        self.0.get_ref()
+    }
+
+    /// Waits for room and sends one record, or a part of a stream record, of which perhaps not all.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::send`].
+    pub async fn send(&self, record: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send(record, flags)?)).await
+    }
+
+    /// Waits for a record and receives it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::recv_record`].
+    pub async fn recv_record(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<crate::Received> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_record(buffer, flags)?)).await
+    }
+
+    /// Waits for a record and borrows up to `max` bytes of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::recv_borrowed`].
+    pub async fn recv_borrowed(&self, max: usize) -> io::Result<(crate::View, crate::ReceivedFlags)> {
+        let borrow = |socket: &crate::SeqPacket| Ok(socket.recv_borrowed_with(max, RecvFlags::DONTWAIT)?);
+        self.0.async_io(Interest::READABLE, borrow).await
+    }
+
+    /// Waits for room for a record of `len` bytes and reserves it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::reserve`].
+    pub async fn reserve(&self, len: usize) -> io::Result<crate::Slot<'_>> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            let mut guard = self.0.writable().await?;
+            match self.0.get_ref().reserve_with(len, flags) {
+                Err(error) if error.would_block() => guard.clear_ready(),
+                other => return Ok(other?),
+            }
+        }
+    }
+}
+
 /// A listener in a tokio runtime.
 #[derive(Debug)]
 pub struct Listener(AsyncFd<crate::Listener>);
@@ -156,5 +250,35 @@ impl Listener {
     pub async fn accept(&self) -> io::Result<Stream> {
         let stream = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
         Stream::new(stream)
+    }
+}
+
+/// A seqpacket listener in a tokio runtime.
+#[derive(Debug)]
+pub struct SeqListener(AsyncFd<crate::SeqListener>);
+
+impl SeqListener {
+    /// Makes `listener` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(listener: crate::SeqListener) -> io::Result<SeqListener> {
+        listener.set_nonblocking(true)?;
+        Ok(SeqListener(register(listener)?))
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqListener::accept`].
+    pub async fn accept(&self) -> io::Result<SeqPacket> {
+        let socket = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
+        SeqPacket::new(socket)
     }
 }

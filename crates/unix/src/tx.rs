@@ -2,6 +2,7 @@
 
 use crate::control;
 use crate::end::End;
+use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 pub enum Tx {
     /// Over the kernel.
     Kernel {
-        /// Bytes of the stream sent so far.
+        /// Bytes of the stream, or records, sent so far.
         sent: u64,
     },
     /// Through the peer's ring.
@@ -75,7 +76,7 @@ impl<'a, 'b> Cursor<'a, 'b> {
     }
 
     /// The next at most `max` bytes that lie together. Never empty while something is left.
-    fn next(&mut self, max: usize) -> &'a [u8] {
+    pub fn next(&mut self, max: usize) -> &'a [u8] {
         while let Some(first) = self.slices.first() {
             let rest = &first[self.done..];
             if rest.is_empty() {
@@ -119,7 +120,7 @@ impl<'a, 'b> Cursor<'a, 'b> {
 }
 
 impl End {
-    fn dontwait(&self, flags: SendFlags) -> bool {
+    pub fn dontwait(&self, flags: SendFlags) -> bool {
         flags.contains(SendFlags::DONTWAIT) || self.settings.nonblocking()
     }
 
@@ -180,7 +181,7 @@ impl End {
             Err(error) if sent == 0 => {
                 if error.raw_os_error() == Errno::PIPE.raw_os_error() && !flags.contains(SendFlags::NOSIGNAL)
                 {
-                    control::raise_sigpipe(self.fd());
+                    control::raise_sigpipe(self.fd(), self.kind);
                 }
                 Err(error)
             }
@@ -373,7 +374,11 @@ impl End {
             return Ok(());
         }
         header.begin_parking(wanted);
-        match control::park(self.fd()) {
+        let parked = match self.kind {
+            Kind::Stream => control::park(self.fd()),
+            Kind::SeqPacket => control::park_record(self.fd()),
+        };
+        match parked {
             Ok(Some(filler)) => {
                 self.counters.fillers.add_exclusive(1);
                 ring.producer.header().parked(filler);
@@ -397,9 +402,9 @@ impl End {
         let now = coarse_ms();
         if shut || self.send_shut.load(Relaxed) != 0 || now.wrapping_sub(ring.checked) >= CHECK_MS {
             ring.checked = now;
-            if control::cannot_send(self.fd()) {
+            if self.cannot_send() {
                 self.check(Op::Send)?;
-                return Err(Error::new(Op::Send, Errno::PIPE));
+                return Err(self.gone(Op::Send));
             }
         }
         Ok(())

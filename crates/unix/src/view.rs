@@ -77,7 +77,7 @@ impl View {
                     return match rx.meet_mark(end)? {
                         Next::Again => Ok(None),
                         Next::Reference => {
-                            let view = View::lent(end, rx, max);
+                            let view = View::referenced(end, rx, max);
                             end.mirror_empty(rx)?;
                             let (room, capacity) = (rx.consumer.room(), rx.consumer.ring().capacity());
                             guard.unlock_fenced();
@@ -124,7 +124,7 @@ impl View {
     }
 
     /// The reference that comes next, or as much of it as is asked for.
-    fn lent(end: &Arc<End>, rx: &mut RxRing, max: usize) -> Option<View> {
+    fn referenced(end: &Arc<End>, rx: &mut RxRing, max: usize) -> Option<View> {
         let piece = match rx.front.piece.take() {
             Some(piece) if piece.len() > max => {
                 let (first, rest) = piece.split(max);
@@ -141,7 +141,17 @@ impl View {
         Some(View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } })
     }
 
-    fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
+    /// Of `len` bytes of `ring` that were lent as `id`.
+    pub(crate) fn lent(end: &Arc<End>, ring: Ring, id: BorrowId, offset: usize, len: usize) -> View {
+        View { place: Place::Ring { end: end.clone(), ring, id, offset }, len }
+    }
+
+    /// Of nothing.
+    pub(crate) fn none(end: &Arc<End>) -> View {
+        View::heap(end, Vec::new())
+    }
+
+    pub(crate) fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
         let len = bytes.len();
         View { place: Place::Heap { end: end.clone(), bytes, start: 0 }, len }
     }

@@ -1,0 +1,181 @@
+//! Seqpacket sockets: what applications hold.
+//!
+//! A record is a frame in the ring ([`onecopy_ring::record`]): the same positions, bells and borrows as for streams. The
+//! control socket is a seqpacket socket too, so bells and fillers are records on it, and each direction switches at
+//! an exact record.
+
+mod receive;
+mod send;
+
+pub use receive::{Carry, Received, Rest};
+pub use send::too_long;
+
+use crate::common::socket_methods;
+use crate::end::End;
+use crate::making::Kind;
+use crate::{Config, Name, ReceivedFlags, RecvFlags, Result, SendFlags, Slot, View};
+use rustix::fd::OwnedFd;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// A connected seqpacket socket. All methods take `&self`: it may be used from several threads, records never
+/// interleave. Dropping it closes it.
+///
+/// It works as a SOCK_SEQPACKET socket of Linux does ([`crate::Records::Atomic`]) or as FreeBSD's
+/// ([`crate::Records::Stream`]), over shared memory where the peer is a `SeqPacket` too and, with atomic records, over
+/// the kernel where it is not; [`SeqPacket::path`] tells.
+#[derive(Debug)]
+pub struct SeqPacket {
+    end: Arc<End>,
+}
+
+impl SeqPacket {
+    /// Two connected sockets, over shared memory from the first record on.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says.
+    pub fn pair() -> Result<(SeqPacket, SeqPacket)> {
+        SeqPacket::pair_with(&Config::default())
+    }
+
+    /// Two connected sockets, both with `config`. Where memfds are refused they run over the kernel.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says; EPROTONOSUPPORT for stream records without memfds.
+    pub fn pair_with(config: &Config) -> Result<(SeqPacket, SeqPacket)> {
+        let (a, b) = End::pair(Kind::SeqPacket, config)?;
+        Ok((SeqPacket { end: a }, SeqPacket { end: b }))
+    }
+
+    /// Connects to a listener: of this crate, or any other that listens on a unix seqpacket socket.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE.
+    pub fn connect(name: impl Into<Name>) -> Result<SeqPacket> {
+        SeqPacket::connect_with(name, &Config::default())
+    }
+
+    /// Connects to a listener. With stream records, sending waits until the listener has accepted, and fails with
+    /// EPROTONOSUPPORT where it does not keep records in that way.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::connect`]; EPROTONOSUPPORT for stream records over [`crate::Transport::Kernel`].
+    pub fn connect_with(name: impl Into<Name>, config: &Config) -> Result<SeqPacket> {
+        Ok(SeqPacket { end: End::connect(Kind::SeqPacket, name.into(), config)? })
+    }
+
+    /// The next connection of a listener.
+    pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<SeqPacket> {
+        Ok(SeqPacket { end: End::accept(listener, Kind::SeqPacket, config)? })
+    }
+
+    /// Sends one record, whole or not at all, and waits for room unless non-blocking or [`SendFlags::DONTWAIT`].
+    /// Returns its length. A record of no bytes is one too.
+    ///
+    /// Of stream records ([`crate::Records::Stream`]) it sends a part, which ends a record with [`SendFlags::EOR`]; then
+    /// the count may be short, as for streams.
+    ///
+    /// # Errors
+    ///
+    /// EMSGSIZE (longer than [`SeqPacket::max_record`]), EAGAIN (no room, or timed out), EPIPE (with SIGPIPE unless
+    /// [`SendFlags::NOSIGNAL`]), ECONNRESET (once, when the peer closed without reading all), EINTR, EPROTO.
+    pub fn send(&self, record: &[u8], flags: SendFlags) -> Result<usize> {
+        self.end.send_record(&[IoSlice::new(record)], flags)
+    }
+
+    /// Sends the slices one after the other, as one record.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`].
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        self.end.send_record(slices, flags)
+    }
+
+    /// Receives one record, waiting for it; what does not fit into the buffer is dropped. Returns bytes received, or with
+    /// [`RecvFlags::TRUNC`] the length of the record; 0 at the end too, which [`SeqPacket::recv_record`] tells apart.
+    ///
+    /// Of stream records it receives what is there, never past the end of a record.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that was
+    /// sent to it, before what it had sent), EINTR, EPROTO.
+    pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+        let received = self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)?;
+        Ok(if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len })
+    }
+
+    /// As [`SeqPacket::recv`], and tells whether the record was cut, ended, or never came (recvmsg(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_record(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received> {
+        self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)
+    }
+
+    /// As [`SeqPacket::recv_record`], into the slices one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<Received> {
+        self.end.recv_record(slices, flags)
+    }
+
+    /// Reserves room for a record of at most `len` bytes where the peer will read it, and waits for it. What is filled
+    /// when it is committed is the record.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`].
+    pub fn reserve(&self, len: usize) -> Result<Slot<'_>> {
+        self.reserve_with(len, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`SeqPacket::reserve`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`].
+    pub fn reserve_with(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
+        self.end.decided(flags).and_then(|()| Slot::reserve(&self.end, len, flags)).map_err(
+            |error| match self.end.finish(Err(error), 0, flags) {
+                Err(error) => error,
+                Ok(_) => error,
+            },
+        )
+    }
+
+    /// Borrows the next record, of which at most `max` bytes, waiting for it; the rest is dropped. Of stream records: what
+    /// is there of it. The flags tell the end from a record of no bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_borrowed(&self, max: usize) -> Result<(View, ReceivedFlags)> {
+        self.recv_borrowed_with(max, RecvFlags::empty())
+    }
+
+    /// As [`SeqPacket::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
+        self.end.borrow_record(max, flags)
+    }
+
+    /// Bytes of the longest record that can be sent now: what the peer's ring takes, or SO_SNDBUF less 32 where the
+    /// kernel carries it (net/unix/af_unix.c: unix_dgram_sendmsg).
+    pub fn max_record(&self) -> usize {
+        self.end.max_record()
+    }
+}
+
+socket_methods!(SeqPacket);

@@ -1,0 +1,241 @@
+//! Sending records: one frame each, or in pieces where records are streams.
+
+use crate::end::End;
+use crate::receive::{IOV_MAX, chunk};
+use crate::tx::{Cursor, Tx, TxRing};
+use crate::{Error, Op, Records, Result, SendFlags, control};
+use onecopy_copy::Store;
+use onecopy_ring::record::{self, Frame, HEADER, framed};
+use onecopy_sync::atomic::Ordering::Relaxed;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::time::Instant;
+
+/// Longest piece of a stream record that goes over the kernel, before the ring is there.
+const KERNEL_PIECE: usize = 16 << 10;
+
+impl End {
+    /// Sends the slices one after the other, as one record or as a part of one.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::send`].
+    pub fn send_record(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        let mut cursor = Cursor::new(slices);
+        let total = cursor.left;
+        let result = self.decided(flags).and_then(|()| self.lock_tx(flags)).and_then(|mut tx| {
+            let result = self.send_record_locked(&mut tx, &mut cursor, flags);
+            tx.unlock_fenced();
+            self.welcome_back();
+            // It was published without a look at the bell: unlocking is the fence that it wants.
+            self.ring_if_armed().and(result)
+        });
+        match result {
+            Ok(()) => Ok(total),
+            // Of an atomic record nothing was sent.
+            Err(_) => self.finish(result, total - cursor.left, flags),
+        }
+    }
+
+    pub fn send_record_locked(
+        &self,
+        tx: &mut Tx,
+        cursor: &mut Cursor<'_, '_>,
+        flags: SendFlags,
+    ) -> Result<()> {
+        match (self.config.records, tx) {
+            (Records::Atomic, Tx::Ring(ring)) => self.send_frame(ring, cursor, flags),
+            (Records::Atomic, Tx::Kernel { sent }) => {
+                self.send_kernel_record(cursor, flags)?;
+                *sent += 1;
+                Ok(())
+            }
+            (Records::Stream, tx) => {
+                let mut first = true;
+                while first || cursor.left > 0 {
+                    self.adopt(tx);
+                    match tx {
+                        Tx::Ring(ring) => return self.send_parts(ring, cursor, flags),
+                        Tx::Kernel { sent } => {
+                            self.send_kernel_part(cursor, flags)?;
+                            *sent += 1;
+                        }
+                    }
+                    first = false;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// An atomic record, as one frame.
+    #[inline]
+    fn send_frame(&self, ring: &mut TxRing, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        let capacity = ring.producer.ring().capacity();
+        let len = cursor.left;
+        if len > record::largest(capacity) {
+            return Err(too_long());
+        }
+        let need = framed(len);
+        self.room_for_frame(ring, need, flags)?;
+        self.copy_in(ring, cursor, len, flags);
+        self.counters.sent.add_exclusive(len);
+        ring.producer.publish_frame(Frame { len, end: true });
+        Ok(())
+    }
+
+    /// Waits for room for a frame of `need` bytes.
+    #[inline]
+    pub fn room_for_frame(&self, ring: &mut TxRing, need: usize, flags: SendFlags) -> Result<()> {
+        self.check_peer(ring)?;
+        let room = ring.producer.room(need).map_err(|lie| self.lie(Op::Send, lie))?;
+        if room >= need {
+            return Ok(());
+        }
+        // Who has to wait waits for a little more than one record: a look at the tail takes its line from the receiver.
+        let want = need.max(ring.producer.ring().capacity() / 8);
+        self.room(ring, want, need, flags, &mut None).map(drop)
+    }
+
+    /// Copies the next `len` bytes behind where a header will be.
+    #[inline]
+    fn copy_in(&self, ring: &mut TxRing, cursor: &mut Cursor<'_, '_>, len: usize, flags: SendFlags) {
+        let hint = self.hint(flags, ring.producer.ring().capacity());
+        let mut at = 0;
+        while at < len {
+            let piece = cursor.next(len - at);
+            if ring.producer.copy_in(HEADER + at, piece, hint) == Store::NonTemporal {
+                self.counters.user_copied_nt.add_exclusive(piece.len());
+            }
+            at += piece.len();
+        }
+        self.counters.user_copied_in.add_exclusive(len);
+    }
+
+    /// A part of a stream record, in as many frames as there is room for at a time.
+    fn send_parts(&self, ring: &mut TxRing, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        let end = flags.contains(SendFlags::EOR);
+        if cursor.left == 0 && !end {
+            return if self.cannot_send() { Err(self.gone(Op::Send)) } else { Ok(()) };
+        }
+        let capacity = ring.producer.ring().capacity();
+        let chunk = chunk(capacity);
+        let mut start = None;
+        let mut unrung = 0;
+        loop {
+            let want = framed(cursor.left.min(chunk));
+            let least = framed(cursor.left.min(1));
+            let room = self.room(ring, want, least, flags, &mut start)?;
+            let len = cursor.left.min(chunk).min((room - HEADER) & !7);
+            self.copy_in(ring, cursor, len, flags);
+            self.counters.sent.add_exclusive(len);
+            ring.producer.publish_frame(Frame { len, end: end && cursor.left == 0 });
+            if cursor.left == 0 {
+                return Ok(());
+            }
+            unrung += len;
+            if unrung >= capacity / 2 {
+                // An early look, as for streams.
+                self.ring_if_armed()?;
+                unrung = 0;
+            }
+        }
+    }
+
+    fn send_kernel_record(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        let len = cursor.left;
+        let pieces = cursor.pieces(usize::MAX);
+        if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
+            return Err(too_long());
+        }
+        self.kernel_send(&pieces, flags)?;
+        cursor.advance(len);
+        self.counters.sent.add_exclusive(len);
+        Ok(())
+    }
+
+    /// A piece of a stream record over the kernel: one of the kernel's records, whose first byte says whether the
+    /// stream record ends with it.
+    fn send_kernel_part(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        if self.rx_ring.get().is_none() {
+            return Err(self.no_agreement(Op::Send));
+        }
+        let end = flags.contains(SendFlags::EOR);
+        if cursor.left == 0 && !end {
+            return Ok(());
+        }
+        let mut pieces = cursor.pieces(KERNEL_PIECE);
+        pieces.truncate(IOV_MAX - 1);
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        let head = [u8::from(end && len == cursor.left)];
+        pieces.insert(0, IoSlice::new(&head));
+        self.kernel_send(&pieces, flags)?;
+        cursor.advance(len);
+        self.counters.sent.add_exclusive(len);
+        Ok(())
+    }
+
+    fn kernel_send(&self, pieces: &[IoSlice<'_>], flags: SendFlags) -> Result<()> {
+        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
+        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
+        let n = rustix::net::sendmsg(&self.fd, pieces, &mut Default::default(), kernel).map_err(|errno| {
+            if errno == Errno::MSGSIZE { too_long() } else { Error::new(Op::Send, errno) }
+        })?;
+        self.counters.kernel_copied.add(n);
+        Ok(())
+    }
+
+    /// With stream records, a client's sends wait until it knows that the server keeps them too.
+    #[inline]
+    pub fn decided(&self, flags: SendFlags) -> Result<()> {
+        if self.undecided.load(Relaxed) == 0 || self.config.records == Records::Atomic {
+            return Ok(());
+        }
+        self.decide_now(flags)
+    }
+
+    #[cold]
+    fn decide_now(&self, flags: SendFlags) -> Result<()> {
+        let error = |errno| Error::new(Op::Send, errno);
+        let start = Instant::now();
+        loop {
+            self.decide(&mut self.rx.lock(), Op::Send)?;
+            if self.undecided.load(Relaxed) == 0 {
+                return Ok(());
+            }
+            if self.dontwait(flags) {
+                return Err(error(Errno::AGAIN).because("the server has not accepted yet; wait for POLLIN"));
+            }
+            let left = control::remaining(start, self.settings.write_timeout()).map_err(error)?;
+            let events = control::wait(self.fd(), PollFlags::IN, left).map_err(error)?;
+            if events.contains(PollFlags::HUP) && self.reset.load(Relaxed) != 0 {
+                return Err(error(Errno::PIPE));
+            }
+        }
+    }
+
+    /// The peer does not keep stream records, or has left before it could say.
+    #[cold]
+    pub fn no_agreement(&self, op: Op) -> Error {
+        if op == Op::Send && control::gone(self.fd()) {
+            return Error::new(op, Errno::PIPE);
+        }
+        Error::new(op, Errno::PROTONOSUPPORT)
+            .because("the peer does not keep stream records; use atomic ones, or set the same at both ends")
+    }
+
+    pub fn max_record(&self) -> usize {
+        match self.tx_ring.get() {
+            Some(ring) => record::largest(ring.capacity()),
+            None => rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32),
+        }
+    }
+}
+
+#[cold]
+pub fn too_long() -> Error {
+    Error::new(Op::Send, Errno::MSGSIZE).because(
+        "the record is longer than the buffer takes whole; raise the send buffer, or send less at once",
+    )
+}

@@ -1,0 +1,360 @@
+//! Seqpacket sockets of this crate against each other and against the kernel's, in one process.
+#![allow(missing_docs, reason = "a test")]
+
+use onecopy_unix::*;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+const NONE: RecvFlags = RecvFlags::empty();
+const QUIET: SendFlags = SendFlags::NOSIGNAL;
+const NOW: RecvFlags = RecvFlags::DONTWAIT;
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i + seed).wrapping_mul(2654435761) >> 13) as u8).collect()
+}
+
+fn small() -> Config {
+    Config { receive_buffer: Some(4096), send_buffer: Some(4096), ..Config::default() }
+}
+
+fn stream_records() -> Config {
+    Config { records: Records::Stream, ..small() }
+}
+
+fn name(test: &str) -> Name {
+    Name::abstract_(format!("onecopy-seq-{test}-{}", std::process::id()))
+}
+
+fn both(test: &str, config: &Config) -> (SeqPacket, SeqPacket) {
+    let listener = SeqListener::bind_with(name(test), config).unwrap();
+    let client = SeqPacket::connect_with(name(test), config).unwrap();
+    (client, listener.accept().unwrap())
+}
+
+/// A connected pair through a listener, upgraded in both directions.
+fn connected(test: &str, config: &Config) -> (SeqPacket, SeqPacket) {
+    let (client, server) = both(test, config);
+    for _ in 0..3 {
+        for (from, to) in [(&client, &server), (&server, &client)] {
+            from.send(b"u", QUIET | SendFlags::EOR).unwrap();
+            assert_eq!(to.recv(&mut [0; 9], NONE).unwrap(), 1);
+        }
+    }
+    assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
+    (client, server)
+}
+
+fn events(socket: &SeqPacket) -> (bool, bool) {
+    use rustix::event::PollFlags;
+    let flags = PollFlags::IN | PollFlags::OUT;
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(socket.as_fd(), flags)];
+    let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&zero)).unwrap();
+    (fds[0].revents().contains(PollFlags::IN), fds[0].revents().contains(PollFlags::OUT))
+}
+
+fn errno(result: Result<usize>) -> i32 {
+    result.unwrap_err().raw_os_error()
+}
+
+#[test]
+fn records_keep_their_borders_on_every_way() {
+    let kernel = Config { transport: Transport::Kernel, ..Config::default() };
+    for (i, (a, b)) in [
+        SeqPacket::pair().unwrap(),
+        SeqPacket::pair_with(&kernel).unwrap(),
+        connected("borders", &Config::default()),
+        both("borders-early", &Config::default()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut buffer = [0; 16];
+        for record in [&b"first"[..], b"", b"third, which is cut", b"x"] {
+            assert_eq!(a.send(record, QUIET).unwrap(), record.len(), "{i}");
+        }
+        assert_eq!(b.recv(&mut buffer, RecvFlags::PEEK).unwrap(), 5);
+        assert_eq!(b.recv(&mut buffer, NONE).unwrap(), 5);
+        assert_eq!(&buffer[..5], b"first");
+        let empty = b.recv_record(&mut buffer, NONE).unwrap();
+        assert_eq!((empty.len, empty.is_end()), (0, false), "{i}");
+        let peeked = b.recv(&mut buffer, RecvFlags::PEEK | RecvFlags::TRUNC).unwrap();
+        assert_eq!(peeked, 19);
+        let cut = b.recv_record(&mut buffer, NONE).unwrap();
+        assert_eq!((cut.len, cut.full, cut.flags), (16, 19, ReceivedFlags::TRUNC));
+        assert_eq!(b.readable_bytes().unwrap(), 1, "{i}");
+        assert_eq!(b.recv(&mut [], NONE).unwrap(), 0);
+        assert_eq!(errno(b.recv(&mut buffer, NOW)), 11, "a record is gone even if nothing of it was wanted");
+        drop(a);
+        assert!(b.recv_record(&mut buffer, NONE).unwrap().is_end(), "{i}");
+    }
+}
+
+#[test]
+fn a_record_is_sent_whole_or_not_at_all() {
+    let (a, b) = connected("whole", &small());
+    let largest = a.max_record();
+    assert_eq!(errno(a.send(&vec![1; largest + 1], QUIET)), 90);
+    let record = pattern(1, largest);
+    assert_eq!(a.send(&record, QUIET).unwrap(), largest);
+    assert_eq!(errno(a.send(b"", QUIET | SendFlags::DONTWAIT)), 11);
+    let mut buffer = vec![0; largest + 10];
+    assert_eq!(b.recv(&mut buffer, NONE).unwrap(), largest);
+    assert_eq!(&buffer[..largest], record);
+    let sizes: Vec<usize> = (0..3000).map(|i| i * 37 % 700).collect();
+    let expected = sizes.clone();
+    let sender = std::thread::spawn(move || {
+        for (i, len) in sizes.into_iter().enumerate() {
+            let record = pattern(i, len);
+            let (x, y) = record.split_at(len / 3);
+            assert_eq!(a.send_vectored(&[IoSlice::new(x), IoSlice::new(y)], QUIET).unwrap(), len);
+        }
+    });
+    for (i, len) in expected.into_iter().enumerate() {
+        let (x, y) = buffer.split_at_mut(100);
+        let got = b.recv_vectored(&mut [IoSliceMut::new(x), IoSliceMut::new(y)], NONE).unwrap();
+        assert_eq!((got.len, got.full), (len, len));
+        assert_eq!(&buffer[..len], pattern(i, len));
+    }
+    sender.join().unwrap();
+    assert!(b.recv_record(&mut buffer, NONE).unwrap().is_end());
+}
+
+#[test]
+fn a_plain_peer_never_notices() {
+    use rustix::net::*;
+    let socket =
+        || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let at = format!("onecopy-seq-plain-{}", std::process::id());
+    let address = SocketAddrUnix::new_abstract_name(at.as_bytes()).unwrap();
+    let mut buffer = [0; 100];
+    {
+        let listener = SeqListener::bind(Name::abstract_(&at)).unwrap();
+        let plain = socket();
+        connect(&plain, &address).unwrap();
+        send(&plain, b"one", SendFlags::empty()).unwrap();
+        let ours = listener.accept().unwrap();
+        send(&plain, b"", SendFlags::empty()).unwrap();
+        ours.send(b"two", QUIET).unwrap();
+        assert_eq!(ours.recv(&mut buffer, NONE).unwrap(), 3);
+        assert!(!ours.recv_record(&mut buffer, NONE).unwrap().is_end());
+        assert_eq!(recv(&plain, &mut buffer[..], RecvFlags::empty()).unwrap().1, 3);
+        assert_eq!(ours.stats().fallbacks, 1);
+    }
+    let listener = socket();
+    bind(&listener, &address).unwrap();
+    listen(&listener, 4).unwrap();
+    let ours = SeqPacket::connect(Name::abstract_(&at)).unwrap();
+    ours.send(b"before", QUIET).unwrap();
+    let plain = accept(&listener).unwrap();
+    send(&plain, b"", SendFlags::empty()).unwrap();
+    send(&plain, b"back", SendFlags::empty()).unwrap();
+    assert_eq!(recv(&plain, &mut buffer[..], RecvFlags::empty()).unwrap().1, 6);
+    assert!(!ours.recv_record(&mut buffer, NONE).unwrap().is_end());
+    assert_eq!(ours.recv(&mut buffer, NONE).unwrap(), 4);
+    drop(plain);
+    assert!(ours.recv_record(&mut buffer, NONE).unwrap().is_end());
+}
+
+#[test]
+fn readiness_follows_the_ring() {
+    let (a, b) = connected("ready", &small());
+    a.set_nonblocking(true).unwrap();
+    b.set_nonblocking(true).unwrap();
+    let mut buffer = [0; 1000];
+    assert_eq!((events(&a), events(&b)), ((false, true), (false, true)));
+    for round in 0..50 {
+        a.send(b"x", QUIET).unwrap();
+        a.send(b"y", QUIET).unwrap();
+        assert!(events(&b).0, "{round}");
+        b.recv(&mut buffer, NONE).unwrap();
+        assert!(events(&b).0, "one is left");
+        b.recv(&mut buffer, NONE).unwrap();
+        assert!(!events(&b).0);
+        let mut sent = 0;
+        while a.send(&[7; 500], QUIET).is_ok() {
+            sent += 1;
+        }
+        assert!(!events(&a).1, "full");
+        assert!(events(&b).0);
+        for _ in 0..sent / 2 {
+            b.recv(&mut buffer, NONE).unwrap();
+        }
+        assert!(events(&a).1, "room again");
+        assert!(events(&b).0, "the bell that was there stays");
+        for _ in sent / 2..sent {
+            b.recv(&mut buffer, NONE).unwrap();
+        }
+        assert!(!events(&b).0);
+        assert_eq!(errno(b.recv(&mut buffer, NONE)), 11);
+    }
+}
+
+#[test]
+fn both_sides_sleep_and_wake() {
+    for wait in [Wait::Block, Wait::Adaptive] {
+        let (a, b) = SeqPacket::pair_with(&Config { wait, ..small() }).unwrap();
+        let sender = std::thread::spawn(move || {
+            for i in 0..20_000u32 {
+                a.send(&i.to_le_bytes(), QUIET).unwrap();
+                if i % 5000 == 0 {
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            }
+        });
+        let mut buffer = [0; 8];
+        for i in 0..20_000u32 {
+            assert_eq!(b.recv(&mut buffer, NONE).unwrap(), 4);
+            assert_eq!(buffer[..4], i.to_le_bytes());
+            if i % 7000 == 0 {
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        }
+        sender.join().unwrap();
+    }
+}
+
+#[test]
+fn a_reset_comes_before_what_is_queued_and_once() {
+    let (a, b) = connected("reset", &Config::default());
+    a.send(b"unread", QUIET).unwrap();
+    b.send(b"y", QUIET).unwrap();
+    drop(b);
+    let mut buffer = [0; 9];
+    assert_eq!(errno(a.recv(&mut buffer, NONE)), 104);
+    assert_eq!(a.recv(&mut buffer, NONE).unwrap(), 1);
+    assert!(a.recv_record(&mut buffer, NONE).unwrap().is_end());
+    assert_eq!(errno(a.send(b"x", QUIET)), 32);
+    let (a, b) = SeqPacket::pair().unwrap();
+    a.send(b"unread", QUIET).unwrap();
+    drop(b);
+    assert_eq!(errno(a.send(b"x", QUIET)), 104);
+    assert_eq!(errno(a.send(b"x", QUIET)), 32);
+    assert!(a.recv_record(&mut buffer, NONE).unwrap().is_end());
+    let (a, b) = SeqPacket::pair().unwrap();
+    b.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(errno(a.send(b"x", QUIET)), 32);
+    b.send(b"still", QUIET).unwrap();
+    assert_eq!(a.recv(&mut buffer, NONE).unwrap(), 5);
+}
+
+#[test]
+fn what_is_reserved_and_borrowed_is_one_record() {
+    for (a, b) in [SeqPacket::pair_with(&small()).unwrap(), both("slot", &small())] {
+        for i in 0..100 {
+            let mut slot = a.reserve(3000).unwrap();
+            assert_eq!(slot.len(), 3000);
+            let record = pattern(i, 2000 + i);
+            assert_eq!(slot.write(&record), record.len());
+            assert_eq!(slot.commit().unwrap(), record.len());
+            drop(a.reserve(100).unwrap());
+            assert_eq!(a.reserve(0).unwrap().commit().unwrap(), 0);
+            let (view, said) = b.recv_borrowed(1000).unwrap();
+            assert_eq!((view.len(), said), (1000, ReceivedFlags::TRUNC));
+            let mut start = [0; 1000];
+            view.copy_to(&mut start);
+            assert_eq!(start[..], record[..1000]);
+            let (empty, said) = b.recv_borrowed(9).unwrap();
+            assert_eq!((empty.len(), said), (0, ReceivedFlags::empty()));
+        }
+        drop(a);
+        assert_eq!(b.recv_borrowed(9).unwrap().1, ReceivedFlags::END);
+    }
+}
+
+#[test]
+fn stream_records_leave_the_rest_and_stop_at_a_mark() {
+    let eor = QUIET | SendFlags::EOR;
+    for (a, b) in [
+        SeqPacket::pair_with(&stream_records()).unwrap(),
+        connected("marks", &stream_records()),
+        // The server sends over the kernel here: the client has not answered yet.
+        {
+            let (client, server) = both("marks-early", &stream_records());
+            (server, client)
+        },
+    ] {
+        let mut buffer = [0; 64];
+        let mut said = |len: usize, flags| {
+            let got = b.recv_record(&mut buffer[..len], flags).unwrap();
+            (buffer[..got.len].to_vec(), got.flags)
+        };
+        a.send(b"abc", QUIET).unwrap();
+        a.send(b"def", eor).unwrap();
+        a.send(b"", eor).unwrap();
+        a.send(b"gh", eor).unwrap();
+        assert_eq!(said(2, RecvFlags::PEEK), (b"ab".to_vec(), ReceivedFlags::empty()));
+        assert_eq!(said(2, NONE), (b"ab".to_vec(), ReceivedFlags::empty()));
+        assert_eq!(said(64, RecvFlags::WAITALL), (b"cdef".to_vec(), ReceivedFlags::EOR));
+        assert_eq!(said(64, NONE), (vec![], ReceivedFlags::EOR));
+        assert_eq!(said(1, NONE), (b"g".to_vec(), ReceivedFlags::empty()));
+        assert_eq!(said(1, NONE), (b"h".to_vec(), ReceivedFlags::EOR));
+        a.send(b"ij", QUIET).unwrap();
+        drop(a);
+        assert_eq!(said(64, RecvFlags::WAITALL), (b"ij".to_vec(), ReceivedFlags::empty()));
+        assert_eq!(said(64, NONE), (vec![], ReceivedFlags::END));
+    }
+}
+
+#[test]
+fn a_stream_record_larger_than_the_ring_passes_through() {
+    let (a, b) = SeqPacket::pair_with(&stream_records()).unwrap();
+    let record = pattern(3, 1 << 20);
+    let copy = record.clone();
+    let sender = std::thread::spawn(move || {
+        assert_eq!(a.send(&copy, QUIET | SendFlags::EOR).unwrap(), copy.len());
+    });
+    let mut back = vec![0; record.len() + 1];
+    let got = b.recv_record(&mut back, RecvFlags::WAITALL).unwrap();
+    assert_eq!((got.len, got.flags), (record.len(), ReceivedFlags::EOR));
+    assert!(back[..got.len] == record);
+    sender.join().unwrap();
+}
+
+#[test]
+fn ends_that_keep_records_differently_do_not_meet() {
+    let listener = SeqListener::bind(name("modes")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let client = SeqPacket::connect_with(name("modes"), &stream_records()).unwrap();
+    assert_eq!(listener.accept().unwrap_err().raw_os_error(), 11, "closed, and passed over");
+    client.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert!([32, 104].contains(&errno(client.send(b"x", QUIET))));
+    let plain = Config { transport: Transport::Kernel, ..stream_records() };
+    assert_eq!(SeqPacket::pair_with(&plain).unwrap_err().raw_os_error(), 93);
+    let client = SeqPacket::connect_with(name("modes"), &Config::default()).unwrap();
+    client.send(b"x", QUIET).unwrap();
+    assert_eq!(listener.accept().unwrap().recv(&mut [0; 9], NONE).unwrap(), 1);
+}
+
+#[test]
+fn senders_never_interleave_and_receivers_share() {
+    let (a, b) = SeqPacket::pair_with(&small()).unwrap();
+    let total = 4 * 3000;
+    let seen = std::sync::Mutex::new(0);
+    std::thread::scope(|s| {
+        for t in 0..4u8 {
+            let a = &a;
+            s.spawn(move || (0..3000).for_each(|i| assert!(a.send(&vec![t; i % 300 + 1], QUIET).is_ok())));
+        }
+        for _ in 0..2 {
+            s.spawn(|| {
+                let mut buffer = [0; 400];
+                loop {
+                    let got = b.recv_record(&mut buffer, NONE).unwrap();
+                    if got.len == 0 {
+                        break;
+                    }
+                    assert!(buffer[..got.len].iter().all(|byte| *byte == buffer[0]));
+                    let mut seen = seen.lock().unwrap();
+                    *seen += 1;
+                    if *seen == total {
+                        b.shutdown(Shutdown::Both).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(*seen.lock().unwrap(), total);
+}

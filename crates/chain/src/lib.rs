@@ -22,6 +22,8 @@
 //! # }
 //! ```
 //!
+//! Which send's buffer is free when a segment is, and how its owner hears of it, is in [`notify`].
+//!
 //! # Who may look
 //!
 //! | memory | [`Kind`] | what there is |
@@ -44,6 +46,7 @@ mod frags;
 mod host;
 mod io;
 mod marks;
+pub mod notify;
 mod peer;
 mod record;
 mod sum;

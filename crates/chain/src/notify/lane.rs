@@ -1,0 +1,278 @@
+//! Submission: the sends of one socket, numbered and stacked.
+
+use super::frontier::{DROPPED, Frontier};
+use super::pins::Pins;
+use super::segment::{Kind, NotifRef, Segment};
+use super::{First, Refused};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How far sends may be stacked on one segment. A completion waits for the whole segment, so these bound its latency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of sends on a segment; a single send may be larger.
+    pub bytes: u32,
+    /// Sends on a segment.
+    pub sends: u32,
+    /// Since the first of them, as the caller's clock says.
+    pub age: Duration,
+}
+
+impl Default for Limits {
+    /// 512 KiB and 65534 sends, as MSG_ZEROCOPY (net/core/skbuff.c, msg_zerocopy_realloc), and a millisecond.
+    fn default() -> Limits {
+        Limits { bytes: 512 << 10, sends: 65534, age: Duration::from_millis(1) }
+    }
+}
+
+/// What a lane is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Sends that may wait for their completion to be reaped; rounded up to one less than a power of two. 16 bytes each.
+    pub capacity: u32,
+    /// How far they may be stacked.
+    pub limits: Limits,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { capacity: 1023, limits: Limits::default() }
+    }
+}
+
+/// Submission of one socket's sends. Its completions come in the order of its sends, whatever order segments are
+/// freed in. Dropped: closed; what is under way still completes.
+pub struct Lane {
+    inner: Arc<Frontier>,
+    /// The next send's number.
+    tail: u64,
+    /// Sends that may be made before looking at the consumer's line again.
+    room: u64,
+    /// Bytes of all sends so far, wrapping.
+    position: u32,
+    limits: Limits,
+    age_ns: u64,
+}
+
+impl Lane {
+    pub(super) fn new(inner: Arc<Frontier>, limits: Limits) -> Lane {
+        let room = inner.capacity();
+        let age_ns = u64::try_from(limits.age.as_nanos()).unwrap_or(u64::MAX);
+        Lane { inner, tail: 0, room, position: 0, limits, age_ns }
+    }
+
+    /// The number under which its completions come.
+    pub fn index(&self) -> u32 {
+        self.inner.index
+    }
+
+    /// Sends that were made so far; the number of the next one.
+    pub fn sends(&self) -> u64 {
+        self.tail
+    }
+
+    /// Sends whose completions have not been reaped.
+    pub fn outstanding(&self) -> u64 {
+        self.tail - self.inner.reaped()
+    }
+
+    /// How far sends are stacked.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Refuses every send from here on. What is under way still completes.
+    pub fn close(&mut self) {
+        if !self.inner.is_shut() {
+            self.inner.shut();
+        }
+    }
+
+    /// A send of `bytes` bytes that all go on `segment`: the caller puts them there, before it hands the segment
+    /// on. `now_ns` is any steady clock's, in nanoseconds. Returns the send's number; it is accepted, and one
+    /// [`Completion`](super::Completion) follows.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with nothing done. Where it [wants a fresh segment](Refused::wants_fresh_segment), hand this
+    /// one on and try again with an empty one.
+    #[inline]
+    pub fn send<P>(
+        &mut self,
+        segment: &mut Segment<P>,
+        user_data: u64,
+        bytes: u32,
+        now_ns: u64,
+    ) -> Result<u64, Refused> {
+        self.look_for_room()?;
+        match segment.notif_mut() {
+            // The reference that the slot is held by goes over to the segment.
+            none @ None => {
+                let from = self.position;
+                let id = self.fill(user_data, bytes);
+                *none = Some(NotifRef::stacked(Pins::new(self.inner.clone(), id, from, bytes, now_ns)));
+                Ok(id)
+            }
+            Some(NotifRef(Kind::Stacked(pins))) => {
+                self.admit(pins, bytes, now_ns)?;
+                let from = self.position;
+                let id = self.fill(user_data, bytes);
+                if pins.extend(&self.inner, id, from, bytes) {
+                    self.inner.stack(id);
+                } else {
+                    pins.add(self.inner.clone(), id, bytes);
+                }
+                Ok(id)
+            }
+            Some(NotifRef(Kind::Merged(_))) => Err(Refused::Foreign),
+        }
+    }
+
+    /// A send whose bytes go on several segments, or that may yet fail.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Full`] and [`Refused::Closed`].
+    pub fn open(&mut self, user_data: u64) -> Result<Notif<'_>, Refused> {
+        self.look_for_room()?;
+        let id = self.fill(user_data, 0);
+        Ok(Notif { lane: self, id, linked: false })
+    }
+
+    /// Some bytes of send `id`, which a segment in the caller's hands carries, will never be transmitted.
+    pub(super) fn drop_bytes_of(&self, id: u64) {
+        self.inner.mark(id, id, DROPPED);
+    }
+
+    #[inline]
+    fn look_for_room(&mut self) -> Result<(), Refused> {
+        if self.inner.is_shut() {
+            return Err(Refused::Closed);
+        }
+        if self.room == 0 {
+            self.room = self.inner.capacity() - (self.tail - self.inner.reaped());
+            if self.room == 0 {
+                return Err(Refused::Full { capacity: self.inner.capacity() as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next slot, which is held by one reference, the caller's from here on.
+    #[inline]
+    fn fill(&mut self, user_data: u64, bytes: u32) -> u64 {
+        let id = self.tail;
+        self.tail += 1;
+        self.room -= 1;
+        self.position = self.position.wrapping_add(bytes);
+        self.inner.fill(id, user_data, self.position);
+        id
+    }
+
+    /// Whether a send of so many bytes may be stacked on what is there.
+    #[inline]
+    fn admit(&self, pins: &Pins, bytes: u32, now_ns: u64) -> Result<(), Refused> {
+        if !Arc::ptr_eq(&pins.lane().queue, &self.inner.queue) {
+            return Err(Refused::Foreign);
+        }
+        let would_be = pins.bytes() + u64::from(bytes);
+        if would_be > u64::from(self.limits.bytes) {
+            return Err(Refused::Bytes { would_be, limit: self.limits.bytes });
+        }
+        if pins.sends() >= u64::from(self.limits.sends) {
+            return Err(Refused::Sends { limit: self.limits.sends });
+        }
+        let age = now_ns.saturating_sub(pins.opened_ns());
+        if age > self.age_ns {
+            return Err(Refused::Age { age });
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.inner.close(self.tail);
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("index", &self.index())
+            .field("sends", &self.tail)
+            .field("outstanding", &self.outstanding())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A send under way: [linked](Notif::link) to each segment that carries bytes of it, then
+/// [finished](Notif::finish). Dropped unfinished, it is cancelled: what is linked stays linked, and its completion says
+/// `dropped`.
+#[must_use = "a send that is not finished is cancelled"]
+#[derive(Debug)]
+pub struct Notif<'a> {
+    lane: &'a mut Lane,
+    id: u64,
+    linked: bool,
+}
+
+impl Notif<'_> {
+    /// The send's number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// `segment` carries `bytes` more bytes of this send: the caller puts them there, before it hands the segment on.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with nothing done, never [`Refused::Full`] nor [`Refused::Closed`]: hand the segment on and try again with
+    /// an empty one.
+    pub fn link<P>(&mut self, segment: &mut Segment<P>, bytes: u32, now_ns: u64) -> Result<(), Refused> {
+        let inner = &self.lane.inner;
+        let from = self.lane.position;
+        match segment.notif_mut() {
+            none @ None => {
+                inner.acquire(self.id);
+                *none = Some(NotifRef::stacked(Pins::new(inner.clone(), self.id, from, bytes, now_ns)));
+            }
+            Some(NotifRef(Kind::Stacked(pins))) => {
+                self.lane.admit(pins, bytes, now_ns)?;
+                // An earlier reference covers this send as well; it holds until the segment is free.
+                if !pins.extend(inner, self.id, from, bytes) {
+                    inner.acquire(self.id);
+                    pins.add(inner.clone(), self.id, bytes);
+                }
+            }
+            Some(NotifRef(Kind::Merged(_))) => return Err(Refused::Foreign),
+        }
+        self.linked = true;
+        self.lane.position = from.wrapping_add(bytes);
+        self.lane.inner.set_end(self.id, self.lane.position);
+        Ok(())
+    }
+
+    /// The send is over, as far as the caller goes: `result` is what its first step says. The notification follows, with
+    /// `dropped` if this is an error and nothing was linked.
+    pub fn finish<T, E>(self, result: Result<T, E>) -> First<Result<T, E>> {
+        let mut this = std::mem::ManuallyDrop::new(self);
+        let dropped = result.is_err() && !this.linked;
+        this.give_up(dropped);
+        First { result, more: true }
+    }
+
+    fn give_up(&mut self, dropped: bool) {
+        if dropped {
+            self.lane.inner.mark(self.id, self.id, DROPPED);
+        }
+        self.lane.inner.release(self.id);
+    }
+}
+
+impl Drop for Notif<'_> {
+    fn drop(&mut self) {
+        self.give_up(true);
+    }
+}

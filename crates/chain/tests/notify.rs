@@ -1,0 +1,633 @@
+//! Notifications case by case: the six of Linux 6.10 and what comes of them, ranges, refusals, waiting and polling, loans.
+#![cfg(not(loom))]
+
+use onecopy_chain::notify::{
+    Completion, Config, Context, Fate, How, Lane, Lender, Limits, Queue, Range, Refused, Segment, merged,
+};
+use onecopy_chain::{Chain, Fragment};
+use onecopy_pool::{Page, PagePool, PoolConfig, provider::Heap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+fn lane(capacity: u32) -> (Context, Lane, Queue) {
+    let (context, queue) = Context::new();
+    let lane = context.lane(Config { capacity, ..Config::default() }).unwrap();
+    (context, lane, queue)
+}
+
+fn reap(context: &mut merged::Context) -> Vec<(u64, bool)> {
+    let mut all = Vec::new();
+    context.reap(|user_data, copied| all.push((user_data, copied)));
+    all
+}
+
+// The six cases of io_link_skb, in its order.
+
+#[test]
+fn case_1_a_segment_without_a_notification_takes_one_even_if_that_is_linked() {
+    let mut context = merged::Context::new(8);
+    let (mut one, mut two) = (Segment::new(()), Segment::new(()));
+    let (a, b) = (context.open(1, false).unwrap(), context.open(2, false).unwrap());
+    a.link(&mut one).unwrap();
+    b.link(&mut one).unwrap();
+    // b is linked behind a now, and goes on another segment all the same.
+    b.link(&mut two).unwrap();
+    assert!(a.finish(Ok::<_, ()>(4)).more && b.finish(Ok::<_, ()>(8)).more);
+    one.free(Fate::Sent);
+    assert_eq!(reap(&mut context), [], "b's second segment lives, and the chain completes as a whole");
+    two.free(Fate::Sent);
+    assert_eq!(reap(&mut context), [(1, false), (2, false)]);
+}
+
+#[test]
+fn case_2_the_same_notification_again_is_nothing_new() {
+    let mut context = merged::Context::new(8);
+    let mut segment = Segment::new(());
+    let a = context.open(1, false).unwrap();
+    a.link(&mut segment).unwrap();
+    a.link(&mut segment).unwrap();
+    drop(a);
+    segment.free(Fate::Sent);
+    assert_eq!(reap(&mut context), [(1, false)]);
+}
+
+#[test]
+fn case_3_two_links_are_not_joined() {
+    let mut context = merged::Context::new(8);
+    let (mut one, mut two) = (Segment::new(()), Segment::new(()));
+    let notifs: Vec<_> = (1..=4).map(|n| context.open(n, false).unwrap()).collect();
+    notifs[0].link(&mut one).unwrap();
+    notifs[1].link(&mut one).unwrap();
+    notifs[2].link(&mut two).unwrap();
+    // A member, and a head that has members.
+    assert_eq!(notifs[1].link(&mut two), Err(Refused::Linked));
+    assert_eq!(notifs[0].link(&mut two), Err(Refused::Linked));
+    // One that is only on a segment of its own is no link yet.
+    notifs[3].link(&mut Segment::new(())).unwrap();
+    notifs[3].link(&mut two).unwrap();
+}
+
+#[test]
+fn case_4_providers_are_not_mixed() {
+    let mut context = merged::Context::new(8);
+    let (_context, mut lane, _queue) = lane(7);
+    let mut ours = Segment::new(());
+    lane.send(&mut ours, 1, 1, 0).unwrap();
+    let notif = context.open(2, false).unwrap();
+    assert_eq!(notif.link(&mut ours), Err(Refused::Foreign));
+    let mut theirs = Segment::new(());
+    notif.link(&mut theirs).unwrap();
+    assert_eq!(lane.send(&mut theirs, 3, 1, 0), Err(Refused::Foreign));
+    assert_eq!(lane.open(4).unwrap().link(&mut theirs, 1, 0), Err(Refused::Foreign));
+    assert!(ours.join(theirs, |(), ()| Ok(())).is_err_and(|(_, why)| why == Refused::Foreign));
+}
+
+#[test]
+fn case_5_one_context_and_one_task_finish_a_chain() {
+    let (mut one, mut two) = (merged::Context::new(8), merged::Context::new(8));
+    let mut segment = Segment::new(());
+    one.open(1, false).unwrap().link(&mut segment).unwrap();
+    assert_eq!(two.open(2, false).unwrap().link(&mut segment), Err(Refused::Foreign));
+    // Another task of the same context.
+    let mut one = std::thread::spawn(move || {
+        assert_eq!(one.open(3, false).unwrap().link(&mut segment), Err(Refused::Foreign));
+        segment.free(Fate::Sent);
+        one
+    })
+    .join()
+    .unwrap();
+    assert_eq!(reap(&mut one), [(3, false), (1, false)]);
+    assert_eq!(reap(&mut two), [(2, false)]);
+}
+
+#[test]
+fn case_6_the_rest_is_a_chain_that_completes_head_first_and_then_newest_first() {
+    let mut context = merged::Context::new(8);
+    let mut segment = Segment::new(());
+    for n in 1..=5 {
+        let notif = context.open(n, false).unwrap();
+        notif.link(&mut segment).unwrap();
+        notif.finish(());
+    }
+    assert_eq!(reap(&mut context), []);
+    segment.free(Fate::Sent);
+    let order: Vec<u64> = reap(&mut context).iter().map(|(n, _)| *n).collect();
+    assert_eq!(order, [1, 5, 4, 3, 2]);
+}
+
+#[test]
+fn merged_tells_copied_as_linux_does_rightly_for_the_head_and_wrongly_for_members() {
+    let mut context = merged::Context::new(8);
+    for (fate, head) in [(Fate::Sent, false), (Fate::Copied, true)] {
+        let mut segment = Segment::new(());
+        for n in 1..=2 {
+            context.open(n, true).unwrap().link(&mut segment).unwrap();
+        }
+        segment.free(fate);
+        // The member was never told how the segment left, and takes that for a copy.
+        assert_eq!(reap(&mut context), [(1, head), (2, true)]);
+    }
+    // Who does not ask hears no.
+    context.open(3, false).unwrap().finish(());
+    context.open(4, true).unwrap().finish(());
+    assert_eq!(reap(&mut context), [(3, false), (4, true)]);
+}
+
+#[test]
+fn merged_chains_grow_without_bound_where_ours_do_not() {
+    // Each segment takes its first bytes before the one before it is free: a queue that is never empty.
+    let mut context = merged::Context::new(100);
+    let (_context, mut lane, mut queue) = lane(127);
+    let (mut before, mut ours_before) = (Segment::new(()), Segment::new(()));
+    let (mut done, mut ours_done) = (0, 0);
+    for n in 0..50 {
+        let (mut next, mut ours_next) = (Segment::new(()), Segment::new(()));
+        let notif = context.open(n, false).unwrap();
+        notif.link(&mut before).unwrap();
+        notif.link(&mut next).unwrap();
+        notif.finish(());
+        let mut notif = lane.open(n).unwrap();
+        notif.link(&mut ours_before, 5, 0).unwrap();
+        notif.link(&mut ours_next, 5, 0).unwrap();
+        notif.finish(Ok::<_, ()>(10));
+        std::mem::replace(&mut before, next).free(Fate::Sent);
+        std::mem::replace(&mut ours_before, ours_next).free(Fate::Sent);
+        done += context.reap(|_, _| {});
+        ours_done += queue.reap(|_| {});
+        assert_eq!((done, ours_done as u64), (0, n), "after {n}");
+    }
+}
+
+#[test]
+fn a_full_merged_context_says_so() {
+    let mut context = merged::Context::new(1);
+    let notif = context.open(1, false).unwrap();
+    assert_eq!(context.open(2, false).unwrap_err(), Refused::Full { capacity: 1 });
+    notif.finish(Err::<(), _>("no route"));
+    assert_eq!(reap(&mut context), [(1, false)]);
+    context.open(2, false).unwrap().finish(());
+}
+
+// Ours.
+
+#[test]
+fn completions_come_in_order_whatever_is_freed_first() {
+    let (_context, mut lane, mut queue) = lane(15);
+    let mut segments: Vec<Segment<()>> = Vec::new();
+    for n in 0..3 {
+        let mut segment = Segment::new(());
+        for of in 0..2 {
+            lane.send(&mut segment, n * 10 + of, 100, 0).unwrap();
+        }
+        segments.push(segment);
+    }
+    for segment in segments.drain(1..).rev() {
+        segment.free(Fate::Sent);
+        assert_eq!(queue.reap_all(), []);
+    }
+    segments.pop().unwrap().free(Fate::Copied);
+    let all = queue.reap_all();
+    assert_eq!(all.iter().map(|one| one.user_data).collect::<Vec<_>>(), [0, 1, 10, 11, 20, 21]);
+    assert_eq!(
+        all.iter().map(|one| one.how.copied).collect::<Vec<_>>(),
+        [true, true, false, false, false, false]
+    );
+    assert!(all.iter().all(|one| one.bytes == 100 && !one.how.dropped));
+}
+
+#[test]
+fn error_reset_cancel_and_close_all_give_exactly_one_notification() {
+    let (_context, mut lane, mut queue) = lane(15);
+    // An error before anything was linked.
+    assert!(lane.open(1).unwrap().finish(Err::<(), _>("ENETUNREACH")).more);
+    // An error after a part was.
+    let mut segment = Segment::new(());
+    let mut notif = lane.open(2).unwrap();
+    notif.link(&mut segment, 7, 0).unwrap();
+    assert!(notif.finish(Err::<(), _>("EPIPE")).more);
+    // Cancelled after a part was linked.
+    let mut notif = lane.open(3).unwrap();
+    notif.link(&mut segment, 7, 0).unwrap();
+    drop(notif);
+    // Reset: the queue of segments is thrown away.
+    let mut reset = Segment::new(());
+    lane.send(&mut reset, 4, 7, 0).unwrap();
+    // Closed with one under way.
+    let mut late = Segment::new(());
+    lane.send(&mut late, 5, 7, 0).unwrap();
+    drop(lane);
+    assert_eq!(queue.reap_all().iter().map(|one| one.user_data).collect::<Vec<_>>(), [1]);
+    drop(reset);
+    segment.free(Fate::Sent);
+    late.free(Fate::Sent);
+    let all: Vec<_> =
+        queue.reap_all().iter().map(|one| (one.user_data, one.bytes, one.how.dropped)).collect();
+    assert_eq!(all, [(2, 7, false), (3, 7, true), (4, 7, true), (5, 7, false)]);
+    assert_eq!(queue.reap(|_| {}), 0);
+}
+
+#[test]
+fn a_full_lane_refuses_and_loses_nothing() {
+    let (_context, mut lane, mut queue) = lane(3);
+    for n in 0..3 {
+        lane.send(&mut Segment::new(()), n, 1, 0).unwrap();
+    }
+    assert_eq!(lane.send(&mut Segment::new(()), 9, 1, 0), Err(Refused::Full { capacity: 3 }));
+    assert!(Refused::Full { capacity: 3 }.to_string().contains("reap the queue"));
+    assert!(!Refused::Full { capacity: 3 }.wants_fresh_segment());
+    assert_eq!(queue.reap_some(2, |_| {}), 2);
+    for n in 3..5 {
+        lane.send(&mut Segment::new(()), n, 1, 0).unwrap();
+    }
+    assert_eq!(lane.open(9).unwrap_err(), Refused::Full { capacity: 3 });
+    assert_eq!(queue.reap_all().iter().map(|one| one.user_data).collect::<Vec<_>>(), [2, 3, 4]);
+}
+
+#[test]
+fn use_after_close_is_refused() {
+    let (context, mut lane, queue) = lane(3);
+    lane.close();
+    assert_eq!(lane.send(&mut Segment::new(()), 1, 1, 0), Err(Refused::Closed));
+    let mut other = context.lane(Config::default()).unwrap();
+    let mut under_way = Segment::new(());
+    other.send(&mut under_way, 1, 1, 0).unwrap();
+    drop(queue);
+    assert_eq!(other.open(2).unwrap_err(), Refused::Closed);
+    assert_eq!(context.lane(Config::default()).unwrap_err(), Refused::Closed);
+    // What was under way is freed as ever; there is only nobody to tell.
+    under_way.free(Fate::Sent);
+}
+
+#[test]
+fn a_notification_of_another_context_is_refused() {
+    let (_a, mut ours, mut ours_queue) = lane(3);
+    let (_b, mut theirs, _their_queue) = lane(3);
+    let mut segment = Segment::new(());
+    theirs.send(&mut segment, 1, 1, 0).unwrap();
+    let why = ours.send(&mut segment, 2, 1, 0).unwrap_err();
+    assert_eq!(why, Refused::Foreign);
+    assert!(why.wants_fresh_segment());
+    let mut fresh = Segment::new(());
+    ours.send(&mut fresh, 2, 1, 0).unwrap();
+    assert!(fresh.join(segment, |(), ()| Ok(())).is_err_and(|(_, why)| why == Refused::Foreign));
+    drop(fresh);
+    assert_eq!(ours_queue.reap_all().len(), 1);
+}
+
+#[test]
+fn bytes_sends_and_age_bound_a_segment() {
+    let (context, mut queue) = Context::new();
+    let limits = Limits { bytes: 1000, sends: 3, age: Duration::from_micros(5) };
+    let mut lane = context.lane(Config { capacity: 15, limits }).unwrap();
+    let mut segment = Segment::new(());
+    // A single send may be larger.
+    lane.send(&mut segment, 1, 5000, 0).unwrap();
+    assert_eq!(lane.send(&mut segment, 2, 1, 0), Err(Refused::Bytes { would_be: 5001, limit: 1000 }));
+    segment = Segment::new(());
+    for n in 2..=4 {
+        lane.send(&mut segment, n, 10, 1_000_000).unwrap();
+    }
+    assert_eq!(lane.send(&mut segment, 5, 10, 1_000_000), Err(Refused::Sends { limit: 3 }));
+    segment = Segment::new(());
+    lane.send(&mut segment, 5, 10, 1_000_000).unwrap();
+    assert_eq!(lane.send(&mut segment, 6, 10, 1_006_000), Err(Refused::Age { age: 6000 }));
+    drop(segment);
+    assert_eq!(queue.reap_all().len(), 5);
+}
+
+#[test]
+fn two_segments_with_notifications_are_joined() {
+    let (context, mut lane, mut queue) = lane(15);
+    let mut other = context.lane(Config::default()).unwrap();
+    let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Segment::new(()));
+    lane.send(&mut a, 1, 10, 0).unwrap();
+    lane.send(&mut b, 2, 10, 0).unwrap();
+    lane.send(&mut c, 3, 10, 0).unwrap();
+    other.send(&mut d, 4, 10, 0).unwrap();
+    // Neighbours; one that leaves a gap; one of another socket.
+    let append = |(): &mut (), ()| Ok(());
+    a.join(c, append).unwrap();
+    a.join(d, append).unwrap();
+    assert_eq!(a.notif().unwrap().sends(), 3);
+    b.free(Fate::Copied);
+    assert_eq!(queue.reap(|_| {}), 0);
+    a.free(Fate::Sent);
+    let mut all: Vec<_> =
+        queue.reap_all().iter().map(|one| (one.lane, one.user_data, one.how.copied)).collect();
+    all.sort_unstable();
+    assert_eq!(all, [(0, 1, false), (0, 2, true), (0, 3, false), (1, 4, false)]);
+}
+
+#[test]
+fn a_train_of_datagrams_stacks() {
+    // The payload is a train: each datagram keeps its borders, and all of them one reference.
+    let (_context, mut lane, mut queue) = lane(63);
+    let mut train: Segment<Vec<Vec<u8>>> = Segment::default();
+    for n in 0..32 {
+        lane.send(&mut train, n, 1200, 0).unwrap();
+        train.payload_mut().push(vec![0; 1200]);
+    }
+    let back = train.split_off(1200 * 8, |payload| payload.split_off(8));
+    train.free(Fate::Sent);
+    assert_eq!(queue.reap(|_| {}), 8);
+    assert_eq!(back.payload().len(), 24);
+    back.free(Fate::Copied);
+    assert!(queue.reap_all().iter().all(|one| one.how.copied && one.bytes == 1200));
+}
+
+#[test]
+fn ranges_are_merged_and_keep_the_copied_bit() {
+    let (_context, mut lane, mut queue) = lane(15);
+    for n in 0..6 {
+        let mut segment = Segment::new(());
+        lane.send(&mut segment, n, 10, 0).unwrap();
+        segment.free(if n == 3 { Fate::Copied } else { Fate::Sent });
+    }
+    let mut ranges = Vec::new();
+    assert_eq!(queue.reap_ranges(|range| ranges.push(range)), 6);
+    let range = |lo, hi, bytes, copied| Range { lane: 0, lo, hi, bytes, copied, dropped: false };
+    assert_eq!(ranges, [range(0, 2, 30, false), range(3, 3, 10, true), range(4, 5, 20, false)]);
+}
+
+#[test]
+fn ranges_have_the_caps_of_msg_zerocopy() {
+    let (_context, mut lane, mut queue) = lane(1 << 17);
+    let mut ranges = Vec::new();
+    let mut reaped = |queue: &mut Queue| {
+        ranges.clear();
+        queue.reap_ranges(|range| ranges.push((range.sends(), range.bytes)));
+        ranges.clone()
+    };
+    for n in 0..70_000 {
+        let mut segment = Segment::new(());
+        lane.send(&mut segment, n, 0, 0).unwrap();
+    }
+    assert_eq!(reaped(&mut queue), [(65534, 0), (70_000 - 65534, 0)]);
+    for bytes in [300 << 10, 300 << 10, 100 << 10, 600 << 10] {
+        lane.send(&mut Segment::new(()), 0, bytes, 0).unwrap();
+    }
+    assert_eq!(reaped(&mut queue), [(1, 300 << 10), (2, 400 << 10), (1, 600 << 10)]);
+}
+
+#[test]
+fn a_closed_lane_leaves_its_number_to_another() {
+    let (context, mut lane, mut queue) = lane(3);
+    let mut segment = Segment::new(());
+    lane.send(&mut segment, 1, 1, 0).unwrap();
+    drop(lane);
+    assert_eq!(queue.reap(|_| {}), 0);
+    assert_eq!(context.lane(Config::default()).unwrap().index(), 1, "sends of lane 0 are under way");
+    segment.free(Fate::Sent);
+    assert_eq!(queue.reap_all().len(), 1);
+    queue.reap(|_| {});
+    let numbers = [(); 2].map(|()| context.lane(Config::default()).unwrap());
+    let mut numbers = numbers.map(|lane| lane.index());
+    numbers.sort_unstable();
+    assert_eq!(numbers, [0, 1]);
+}
+
+#[test]
+fn a_panic_while_reaping_loses_only_what_was_given() {
+    let (_context, mut lane, mut queue) = lane(7);
+    let mut segment = Segment::new(());
+    for n in 0..4 {
+        lane.send(&mut segment, n, 1, 0).unwrap();
+    }
+    segment.free(Fate::Sent);
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        queue.reap(|one| assert!(one.user_data < 1));
+    }));
+    assert!(caught.is_err());
+    assert_eq!(queue.reap_all().iter().map(|one| one.user_data).collect::<Vec<_>>(), [2, 3]);
+}
+
+fn is_readable(fd: &impl std::os::fd::AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+}
+
+#[test]
+fn the_descriptor_is_readable_just_while_completions_wait() {
+    let (_context, mut lane, mut queue) = lane(63);
+    let mut send = |n| lane.send(&mut Segment::new(()), n, 1, 0).map(drop).unwrap();
+    // There before it was asked for.
+    send(0);
+    let fd = queue.fd().unwrap().try_clone_to_owned().unwrap();
+    assert!(is_readable(&fd));
+    assert_eq!(queue.reap(|_| {}), 1);
+    assert_eq!(queue.reap(|_| {}), 0);
+    assert!(!is_readable(&fd), "nothing waits");
+    for round in 0..3 {
+        for n in 0..4 {
+            send(n);
+            assert!(is_readable(&fd), "round {round}");
+        }
+        assert_eq!(queue.reap_some(1, |_| {}), 1);
+        assert!(is_readable(&fd), "three still wait");
+        assert_eq!(queue.reap(|_| {}), 3);
+        send(9);
+        assert!(is_readable(&fd), "one came before the queue was seen empty");
+        assert_eq!(queue.reap(|_| {}), 1);
+        assert_eq!(queue.reap(|_| {}), 0);
+        assert!(!is_readable(&fd));
+    }
+}
+
+#[test]
+fn a_thread_sleeps_until_a_completion_comes() {
+    let (_context, mut lane, mut queue) = lane(63);
+    assert!(!queue.wait(Some(Duration::from_millis(2))), "nothing was sent");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..200u64 {
+                if n.is_multiple_of(20) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                while lane.send(&mut Segment::new(()), n, 1, 0).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut seen = Vec::new();
+        while seen.len() < 200 {
+            assert!(queue.wait(Some(Duration::from_secs(20))), "asleep over {} completions", seen.len());
+            queue.reap(|one: Completion| seen.push(one.user_data));
+        }
+        assert!(seen.into_iter().eq(0..200));
+    });
+}
+
+// Loans.
+
+fn pages(count: usize) -> (PagePool, Vec<Page>) {
+    let pool = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
+    let pages = (0..count).map(|_| pool.alloc().unwrap()).collect();
+    (pool, pages)
+}
+
+#[test]
+fn a_page_a_chain_and_a_vector_come_back_to_their_owner_alone() {
+    let (_pool, mut pages) = pages(3);
+    // A page.
+    let mut lender = Lender::new(Config::default()).unwrap();
+    let mut segment: Segment<Chain> = Segment::default();
+    let loan = lender.send(&mut segment, pages.pop().unwrap(), 0).unwrap();
+    let loan = loan.try_take().expect_err("its segment lives");
+    let again = segment.share();
+    segment.free(Fate::Sent);
+    let loan = loan.wait_for(Duration::from_millis(2)).expect_err("it may be sent again");
+    again.free(Fate::Copied);
+    let (page, how) = loan.wait();
+    assert!(page.is_unique());
+    assert_eq!(how, How { copied: true, dropped: false });
+    // A chain.
+    let mut chain = Chain::new();
+    for page in pages.drain(..).chain([page]) {
+        chain.append(Fragment::whole(page).unwrap()).unwrap();
+    }
+    let mut lender = Lender::new(Config::default()).unwrap();
+    let loan = lender.send(&mut segment_of(), chain, 0).unwrap();
+    let (chain, how) = loan.try_take().unwrap();
+    assert_eq!((chain.fragment_count(), how.dropped), (3, true));
+    assert!(chain.fragments().all(|fragment| fragment.page().is_unique()));
+    // Anything on the heap.
+    let mut lender = Lender::new(Config::default()).unwrap();
+    let mut segment = Segment::default();
+    let loan = lender.send(&mut segment, Arc::new(b"any bytes".to_vec()), 0).unwrap();
+    assert_eq!(segment.payload()[0].bytes(), b"any bytes");
+    segment.free(Fate::Sent);
+    let (bytes, _) = loan.try_take().unwrap();
+    assert_eq!(Arc::into_inner(bytes).expect("no fragment is left"), b"any bytes");
+}
+
+fn segment_of() -> Segment<Chain> {
+    Segment::default()
+}
+
+#[test]
+fn a_dropped_loan_loses_nothing() {
+    struct Counted(Vec<u8>, Arc<std::sync::Mutex<u32>>);
+    impl AsRef<[u8]> for Counted {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            *self.1.lock().unwrap() += 1;
+        }
+    }
+    let freed = Arc::new(std::sync::Mutex::new(0));
+    let mut lender = Lender::new(Config::default()).unwrap();
+    let mut segment = Segment::default();
+    for _ in 0..2 {
+        drop(lender.send(&mut segment, Arc::new(Counted(vec![1; 8], freed.clone())), 0).unwrap());
+    }
+    let kept = lender.send(&mut segment, Arc::new(Counted(vec![2; 8], freed.clone())), 0).unwrap();
+    assert_eq!((*freed.lock().unwrap(), lender.outstanding()), (0, 3));
+    assert_eq!(segment.payload()[1].bytes(), [1; 8]);
+    segment.free(Fate::Sent);
+    assert_eq!(
+        (*freed.lock().unwrap(), lender.outstanding()),
+        (2, 0),
+        "freed with its last fragment, and counted"
+    );
+    drop(kept.try_take().unwrap());
+    assert_eq!(*freed.lock().unwrap(), 3);
+    // Lender and loan gone, bytes still under way.
+    let mut segment = Segment::default();
+    drop(lender.send(&mut segment, Arc::new(Counted(vec![3; 8], freed.clone())), 0).unwrap());
+    drop(lender);
+    assert_eq!(*freed.lock().unwrap(), 3);
+    assert_eq!(segment.payload()[0].bytes(), [3; 8]);
+    drop(segment);
+    assert_eq!(*freed.lock().unwrap(), 4);
+}
+
+#[test]
+fn a_refused_buffer_is_the_callers() {
+    let limits = Limits { bytes: 10, ..Limits::default() };
+    let mut lender = Lender::new(Config { capacity: 3, limits }).unwrap();
+    let mut segment = Segment::default();
+    let loan = lender.send(&mut segment, Arc::new(vec![0; 8]), 0).unwrap();
+    let rejected = lender.send(&mut segment, Arc::new(vec![1; 8]), 0).unwrap_err();
+    assert_eq!((rejected.why, rejected.buffer.len()), (Refused::Bytes { would_be: 16, limit: 10 }, 8));
+    drop(segment);
+    assert!(loan.wait().1.dropped);
+    lender.close();
+    let rejected = lender.send(&mut Segment::default(), rejected.buffer, 0).unwrap_err();
+    assert_eq!(rejected.why, Refused::Closed);
+    assert_eq!(Arc::into_inner(rejected.buffer), Some(vec![1; 8]));
+}
+
+#[test]
+fn many_loans_are_waited_for_while_another_thread_frees() {
+    let mut lender = Lender::new(Config { capacity: 31, ..Config::default() }).unwrap();
+    let (to_link, link) = std::sync::mpsc::channel::<Segment<_>>();
+    let (to_waiter, loans) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for (n, segment) in link.into_iter().enumerate() {
+                if n % 64 == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                segment.free(Fate::Sent);
+            }
+        });
+        scope.spawn(move || {
+            for n in 0..2000u32 {
+                let mut buffer = Arc::new(n.to_ne_bytes());
+                let start = Instant::now();
+                loop {
+                    let mut segment = Segment::default();
+                    match lender.send(&mut segment, buffer, 0) {
+                        Ok(loan) => {
+                            to_waiter.send(loan).unwrap();
+                            to_link.send(segment).unwrap();
+                            break;
+                        }
+                        Err(rejected) => {
+                            assert_eq!(rejected.why, Refused::Full { capacity: 31 });
+                            assert!(start.elapsed() < Duration::from_secs(20));
+                            buffer = rejected.buffer;
+                            std::thread::yield_now();
+                        }
+                    }
+                }
+            }
+        });
+        for (n, loan) in loans.into_iter().enumerate() {
+            let back = if n % 3 == 0 { Ok(loan.wait()) } else { loan.wait_for(Duration::from_secs(20)) };
+            let (buffer, _) = back.expect("it comes back in time");
+            assert_eq!(Arc::into_inner(buffer), Some((n as u32).to_ne_bytes()));
+        }
+    });
+}
+
+#[test]
+fn a_loan_is_a_future() {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Wake, Waker};
+    struct Count(std::sync::Mutex<u32>);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            *self.0.lock().unwrap() += 1;
+        }
+    }
+    let count = Arc::new(Count(Default::default()));
+    let waker = Waker::from(count.clone());
+    let mut context = Context::from_waker(&waker);
+    let mut lender = Lender::new(Config::default()).unwrap();
+    let mut segment = Segment::default();
+    let mut one = pin!(lender.send(&mut segment, Arc::new([1u8]), 0).unwrap());
+    let mut two = pin!(lender.send(&mut segment, Arc::new([2u8]), 0).unwrap());
+    assert!(one.as_mut().poll(&mut context).is_pending());
+    assert!(two.as_mut().poll(&mut context).is_pending());
+    segment.free(Fate::Sent);
+    assert_eq!(*count.0.lock().unwrap(), 2, "both were woken by the one that freed the segment");
+    for future in [one, two] {
+        assert!(matches!(future.poll(&mut context), Poll::Ready((_, How { copied: false, dropped: false }))));
+    }
+}

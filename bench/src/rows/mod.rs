@@ -11,6 +11,7 @@ mod hot_set;
 mod http;
 mod ping_pong;
 mod pool;
+mod records;
 mod unix_bulk;
 mod unix_nt;
 
@@ -22,6 +23,7 @@ pub const ROWS: &[&Row] = &[
     &unix_nt::ROW,
     &ping_pong::ROW,
     &connect::ROW,
+    &records::ROW,
     &pool::ROW,
     &http::ROW,
 ];

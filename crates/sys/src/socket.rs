@@ -18,3 +18,61 @@ pub fn unread_memory(fd: impl AsFd) -> io::Result<usize> {
     }
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
+
+/// Most records in one [`recv_many`].
+pub const MANY: usize = 64;
+
+/// recvmmsg(2): waits for a record and takes all that are there, at most as many as `lens` and [`MANY`] have room for,
+/// each into the next `size` bytes of `buffer`. Returns how many; their lengths are in `lens`.
+///
+/// # Errors
+///
+/// What recvmmsg(2) says.
+pub fn recv_many(fd: impl AsFd, buffer: &mut [u8], size: usize, lens: &mut [usize]) -> io::Result<usize> {
+    // SAFETY: all zeroes is a valid mmsghdr and a valid iovec: no name, no data, no control data.
+    let (mut headers, mut iovs): ([libc::mmsghdr; MANY], [libc::iovec; MANY]) = unsafe { std::mem::zeroed() };
+    let mut count = 0;
+    for ((part, iov), header) in
+        buffer.chunks_exact_mut(size.max(1)).take(lens.len()).zip(&mut iovs).zip(&mut headers)
+    {
+        *iov = libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() };
+        header.msg_hdr.msg_iov = iov;
+        header.msg_hdr.msg_iovlen = 1;
+        count += 1;
+    }
+    let flags = libc::MSG_WAITFORONE;
+    // SAFETY: the first `count` headers each point at an iovec of theirs, and that at a part of `buffer` of its own, which
+    // is borrowed mutably; all of them outlast the call.
+    let got = unsafe {
+        let none = std::ptr::null_mut();
+        libc::recvmmsg(fd.as_fd().as_raw_fd(), headers.as_mut_ptr(), count, flags as _, none)
+    };
+    let got = usize::try_from(got)
+        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))?;
+    for (len, header) in lens.iter_mut().zip(&headers[..got]) {
+        *len = header.msg_len as usize;
+    }
+    Ok(got)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+    #[test]
+    fn many_records_come_at_once_each_in_its_place() {
+        let kind = SocketType::SEQPACKET;
+        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        for record in [&b"one"[..], b"", b"three"] {
+            rustix::net::send(&a, record, SendFlags::empty()).unwrap();
+        }
+        let (mut buffer, mut lens) = ([0; 40], [9; 10]);
+        assert_eq!(recv_many(&b, &mut buffer, 4, &mut lens[..2]), Ok(2));
+        assert_eq!((&buffer[..3], &lens[..3]), (&b"one"[..], &[3, 0, 9][..]));
+        assert_eq!(recv_many(&b, &mut buffer, 4, &mut lens), Ok(1));
+        assert_eq!((&buffer[..4], lens[0]), (&b"thre"[..], 4));
+        drop(a);
+        assert_eq!(recv_many(&b, &mut buffer, 4, &mut lens).map(|_| lens[0]), Ok(0));
+    }
+}

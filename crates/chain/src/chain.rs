@@ -119,6 +119,7 @@ impl Chain {
     /// # Errors
     ///
     /// [`ChainError::MixedKinds`], [`ChainError::TooLong`]. The fragment is dropped, and with it its reference.
+    #[inline]
     pub fn append(&mut self, fragment: Fragment) -> Result<(), ChainError> {
         let kind = self.takes(&fragment, self.frags.len())?;
         let (len, page) = (fragment.len(), fragment.page().len());
@@ -228,7 +229,43 @@ impl Chain {
     ///
     /// As [`Chain::split_to`].
     pub fn advance(&mut self, n: usize) -> Result<(), ChainError> {
-        self.split_to(n).map(drop)
+        // What split_to() does, without making a chain of what is dropped: acknowledged and written bytes go this way.
+        let marks = self.marks_before(n)?;
+        self.checksum = match n == self.len() {
+            true => Checksum::None,
+            false if n == 0 => self.checksum,
+            false => self.checksum.cut(n)?.1,
+        };
+        self.len -= n as u32;
+        let mut left = n;
+        while left > 0
+            && let Some(first) = self.frags.get_mut(0)
+        {
+            if left < first.len() {
+                first.cut_front(left);
+                break;
+            }
+            left -= first.len();
+            let gone = self.frags.pop_front();
+            self.no_longer_holds(gone, Frags::first);
+        }
+        if let Some(ours) = &mut self.marks {
+            drop(ours.split_front(marks, n));
+            self.marks = self.marks.take().filter(|marks| !marks.is_empty());
+        }
+        Ok(())
+    }
+
+    /// Takes the page of a fragment that is gone off the true size, unless the one that is now at that end is in it.
+    fn no_longer_holds(&mut self, gone: Option<Fragment>, end: impl Fn(&Frags) -> Option<&Fragment>) {
+        if let Some(gone) = gone
+            && !end(&self.frags).is_some_and(|now| now.same_page(&gone))
+        {
+            self.true_size -= gone.page().len() as u32;
+        }
+        if self.len == 0 {
+            self.kind = None;
+        }
     }
 
     /// Keeps the first `n` bytes and the marks before the cut; the rest is dropped, descriptors closed. A chain that is no
@@ -238,8 +275,27 @@ impl Chain {
     ///
     /// [`ChainError::Unfinished`], as [`Chain::split_to`].
     pub fn truncate(&mut self, n: usize) -> Result<(), ChainError> {
-        if n < self.len() {
-            self.split_off(n)?;
+        if n >= self.len() {
+            return Ok(());
+        }
+        let marks = self.marks_before(n)?;
+        self.checksum = if n == 0 { Checksum::None } else { self.checksum.cut(n)?.0 };
+        let mut left = self.len() - n;
+        self.len = n as u32;
+        while left > 0
+            && let Some(last) = self.frags.last_mut()
+        {
+            if left < last.len() {
+                last.cut_back(left);
+                break;
+            }
+            left -= last.len();
+            let gone = self.frags.pop_back();
+            self.no_longer_holds(gone, Frags::last);
+        }
+        if let Some(ours) = &mut self.marks {
+            ours.truncate(marks);
+            self.marks = self.marks.take().filter(|marks| !marks.is_empty());
         }
         Ok(())
     }
@@ -279,16 +335,19 @@ impl Chain {
         let mut chain = Chain { len: len as u32, checksum, kind: self.kind, ..Chain::default() };
         let (index, mut within) = self.locate(offset);
         let mut left = len;
+        let mut last: Option<&Fragment> = None;
         for fragment in self.frags.iter_from(index) {
             let n = left.min(fragment.len() - within);
             chain.frags.push_back(fragment.part(within, n));
-            within = 0;
+            if !last.is_some_and(|last| last.same_page(fragment)) {
+                chain.true_size += fragment.page().len() as u32;
+            }
             left -= n;
             if left == 0 {
                 break;
             }
+            (within, last) = (0, Some(fragment));
         }
-        chain.true_size = true_size(chain.frags.iter());
         self.duplicate_marks(before..until, offset, &mut chain);
         Ok(chain)
     }
@@ -314,6 +373,7 @@ impl Chain {
     }
 
     /// Whether `fragment`, which would be number `index`, may be in this chain.
+    #[inline]
     fn takes(&self, fragment: &Fragment, index: usize) -> Result<Kind, ChainError> {
         let (added, added_device) = (fragment.kind(), fragment.device());
         if let Some(chain) = self.kind {
@@ -415,6 +475,7 @@ impl Chain {
 
 impl From<Fragment> for Chain {
     /// Of this fragment alone.
+    #[inline]
     fn from(fragment: Fragment) -> Chain {
         Chain {
             len: fragment.len() as u32,

@@ -21,6 +21,7 @@ pub enum Kind {
 
 impl Kind {
     /// Of the memory behind `page`.
+    #[inline]
     pub fn of(page: &Page) -> Kind {
         if page.netmem().is_device() {
             Kind::Device
@@ -65,6 +66,7 @@ impl Fragment {
     ///
     /// [`ChainError::ZeroSize`], and [`ChainError::OutOfPage`] when the range is not inside the page, or the page has 4 GiB or
     /// more. The reference to the page is given back.
+    #[inline]
     pub fn new(page: Page, offset: usize, len: usize) -> Result<Fragment, ChainError> {
         if len == 0 {
             return Err(ChainError::ZeroSize);
@@ -147,6 +149,7 @@ impl Fragment {
     }
 
     /// `len` bytes from byte `at` of it, with a reference of their own. Inside it and not empty.
+    #[inline]
     pub(crate) fn part(&self, at: usize, len: usize) -> Fragment {
         debug_assert!(len > 0 && at + len <= self.len());
         Fragment { page: self.page.clone(), offset: self.offset + at as u32, len: len as u32 }
@@ -156,6 +159,12 @@ impl Fragment {
     pub(crate) fn cut_front(&mut self, n: usize) {
         debug_assert!(n < self.len());
         self.offset += n as u32;
+        self.len -= n as u32;
+    }
+
+    /// Loses its last `n` bytes, fewer than it has.
+    pub(crate) fn cut_back(&mut self, n: usize) {
+        debug_assert!(n < self.len());
         self.len -= n as u32;
     }
 

@@ -24,12 +24,14 @@ impl Default for Frags {
 }
 
 impl Frags {
+    #[inline]
     pub fn one(fragment: Fragment) -> Frags {
         let mut list = [const { None }; INLINE];
         list[0] = Some(fragment);
         Frags::Inline(list)
     }
 
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Frags::Inline(list) => list.iter().flatten().count(),
@@ -37,6 +39,7 @@ impl Frags {
         }
     }
 
+    #[inline]
     pub fn get(&self, index: usize) -> Option<&Fragment> {
         match self {
             Frags::Inline(list) => list.get(index)?.as_ref(),
@@ -44,6 +47,7 @@ impl Frags {
         }
     }
 
+    #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Fragment> {
         match self {
             Frags::Inline(list) => list.get_mut(index)?.as_mut(),
@@ -51,6 +55,7 @@ impl Frags {
         }
     }
 
+    #[inline]
     pub fn first(&self) -> Option<&Fragment> {
         self.get(0)
     }
@@ -84,6 +89,7 @@ impl Frags {
         }
     }
 
+    #[inline]
     pub fn push_back(&mut self, fragment: Fragment) {
         match self {
             Frags::Inline(list) => match list.iter_mut().find(|slot| slot.is_none()) {

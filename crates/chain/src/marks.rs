@@ -109,6 +109,11 @@ impl Marks {
         front
     }
 
+    /// Keeps the first `count` marks.
+    pub fn truncate(&mut self, count: usize) {
+        self.list.truncate(count);
+    }
+
     /// Moves all of `other`, whose chain follows after the `len` bytes of this one's.
     pub fn append(&mut self, other: &mut Marks, len: usize) {
         if self.list.is_empty() {

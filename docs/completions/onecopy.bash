@@ -31,6 +31,12 @@ _onecopy() {
             onecopy,serve)
                 cmd="onecopy__subcmd__serve"
                 ;;
+            onecopy,ss)
+                cmd="onecopy__subcmd__ss"
+                ;;
+            onecopy,top)
+                cmd="onecopy__subcmd__top"
+                ;;
             onecopy,tune)
                 cmd="onecopy__subcmd__tune"
                 ;;
@@ -41,7 +47,7 @@ _onecopy() {
 
     case "${cmd}" in
         onecopy)
-            opts="-h -V --color --help --version serve proxy demo bench tune doctor"
+            opts="-h -V --color --help --version serve proxy demo ss top bench tune doctor"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -306,6 +312,46 @@ _onecopy() {
                     return 0
                     ;;
                 --hot-set)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onecopy__subcmd__ss)
+            opts="-v -h --json --verbose --color --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --color)
+                    COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        onecopy__subcmd__top)
+            opts="-h --interval --once --color --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --interval)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

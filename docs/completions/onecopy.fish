@@ -32,6 +32,8 @@ complete -c onecopy -n "__fish_onecopy_needs_command" -s V -l version -d 'Print 
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "serve" -d 'Serve the files below a folder to a proxy on this host'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "proxy" -d 'HTTP/1.1 reverse proxy in front of `onecopy serve`'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "demo" -d 'Serve real files through daemon and proxy beside the same over kernel sockets, and draw the result'
+complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "ss" -d 'List the live onecopy sockets of this user, and what they have done'
+complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "top" -d 'Watch these sockets live'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "bench" -d 'Measure, beside a rival in the same run'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "tune" -d 'Measure the stores of this machine once and save the profile'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "doctor" -d 'Say what this machine can do, what each feature will use, and why not better'
@@ -97,6 +99,18 @@ never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l json -d 'One JSON object a line on standard output instead of a table'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l quick -d 'A quarter of the work, for a first look'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
+always\t''
+never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l json -d 'One JSON object a line for each socket, with every counter'
+complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s v -l verbose -d 'Say what was passed over, and why'
+complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l interval -d 'Time between two looks' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
+always\t''
+never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l once -d 'Look twice, print what was done in between, by the second, and end; so too where there is no terminal'
+complete -c onecopy -n "__fish_onecopy_using_subcommand top" -s h -l help -d 'Print help'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l report -d 'Write the figures with plots as one self-contained HTML file' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l record -d 'Append the figures to DIR/<date>-<machine>.csv' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l rounds -d 'Rounds after the warm-up' -r

@@ -18,7 +18,9 @@ mod http;
 mod process;
 mod proxy;
 mod serve;
+mod ss;
 mod terminal;
+mod top;
 mod tune;
 mod units;
 
@@ -59,6 +61,10 @@ enum Command {
     Proxy(proxy::Args),
     /// Serve real files through daemon and proxy beside the same over kernel sockets, and draw the result
     Demo(demo::Args),
+    /// List the live onecopy sockets of this user, and what they have done
+    Ss(ss::Args),
+    /// Watch these sockets live
+    Top(top::Args),
     /// Measure, beside a rival in the same run
     Bench(bench::Args),
     /// Measure the stores of this machine once and save the profile
@@ -80,6 +86,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Ss(args) => ss::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -6,4 +6,5 @@ mod content;
 mod harness;
 mod hygiene;
 mod shutdown;
+mod ss;
 mod tls;

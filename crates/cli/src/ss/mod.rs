@@ -1,0 +1,118 @@
+//! `onecopy ss`: the live onecopy sockets of this user, with what they have done.
+
+mod diag;
+mod rows;
+mod walk;
+
+use crate::terminal;
+use onecopy::unix::Wait;
+use onecopy::unix::registry::Type;
+use onecopy::{Policy, Reader};
+pub use rows::{COLUMNS, Rates, cells, lines};
+use serde_json::{Value, json};
+pub use walk::{Found, Socket, look};
+
+/// Flags of `onecopy ss`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// One JSON object a line for each socket, with every counter
+    #[arg(long)]
+    json: bool,
+    /// Say what was passed over, and why
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Runs `onecopy ss`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let found = look()?;
+    let mut out = String::new();
+    if args.json {
+        for socket in &found.sockets {
+            out += &object(socket).to_string();
+            out.push('\n');
+        }
+    } else if found.sockets.is_empty() {
+        out += "no onecopy socket is open in any process that this user may look into\n";
+    } else {
+        out += &lines(&found.sockets, None);
+    }
+    terminal::print(&out)?;
+    if args.verbose {
+        for skipped in &found.skipped {
+            anstream::eprintln!("onecopy ss: passed over: {skipped}");
+        }
+    }
+    Ok(())
+}
+
+/// Name of a type of socket.
+pub fn type_name(kind: Type) -> &'static str {
+    match kind {
+        Type::Stream => "stream",
+        Type::SeqPacket => "seqpacket",
+        Type::Datagram => "dgram",
+    }
+}
+
+/// Name of a policy.
+pub fn policy_name(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Cached => "cached",
+        Policy::NonTemporal => "nt",
+        Policy::Auto => "auto",
+    }
+}
+
+/// Name of a reader, as the proxy tells it.
+pub fn reader_name(reader: Reader) -> &'static str {
+    match reader {
+        Reader::SameCore => "same-core",
+        Reader::OtherCore => "other-core",
+        Reader::NoCpu => "no-cpu",
+        _ => "unknown",
+    }
+}
+
+fn wait_name(wait: Wait) -> &'static str {
+    match wait {
+        Wait::Adaptive => "adaptive",
+        Wait::Block => "block",
+        Wait::Spin => "spin",
+    }
+}
+
+fn object(socket: &Socket) -> Value {
+    let entry = &socket.entry;
+    let carrier = |capacity: u64| if capacity > 0 { "shared memory" } else { "kernel" };
+    let counters: serde_json::Map<String, Value> =
+        entry.stats.named().map(|(name, count)| (name.to_owned(), count.into())).collect();
+    let mut object = json!({
+        "type": type_name(entry.kind),
+        "state": if entry.listening { "listening" } else { "connected" },
+        "pid": socket.pid,
+        "command": socket.command,
+        "inode": entry.inode,
+        "path": socket.path,
+        "queue": socket.queue,
+    });
+    if !entry.listening {
+        let more = json!({
+            "peer_pid": socket.peer,
+            "peer_inode": socket.peer_inode,
+            "receive": carrier(entry.receive_capacity),
+            "receive_capacity": entry.receive_capacity,
+            "send": carrier(entry.send_capacity),
+            "send_capacity": entry.send_capacity,
+            "policy": policy_name(entry.policy),
+            "reader": reader_name(entry.reader),
+            "wait": wait_name(entry.wait),
+            "nonblocking": entry.nonblocking,
+            "counters": counters,
+        });
+        if let (Some(object), Value::Object(more)) = (object.as_object_mut(), more) {
+            object.extend(more);
+        }
+    }
+    object
+}

@@ -1,0 +1,149 @@
+//! Sockets as lines of a table, for a person.
+
+use super::walk::Socket;
+use super::{policy_name, reader_name, type_name};
+use onecopy::unix::Stats;
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Heads of the columns, and whether they hold numbers.
+pub const COLUMNS: [(&str, bool); 16] = [
+    ("type", false),
+    ("process", false),
+    ("peer", true),
+    ("queue", true),
+    ("sent", true),
+    ("received", true),
+    ("user copies", true),
+    ("of it nt", true),
+    ("kernel", true),
+    ("stalls", true),
+    ("sleeps", true),
+    ("bells", true),
+    ("spins", true),
+    ("lies", true),
+    ("stores", false),
+    ("path", false),
+];
+
+/// What was counted before, and how long ago: counts are then shown by the second.
+#[derive(Clone, Debug)]
+pub struct Rates {
+    before: HashMap<u64, Stats>,
+    span: Duration,
+}
+
+impl Rates {
+    /// Against an earlier look.
+    pub fn since(before: &[Socket], span: Duration) -> Rates {
+        Rates { before: before.iter().map(|s| (s.entry.inode, s.entry.stats)).collect(), span }
+    }
+
+    fn of(&self, inode: u64, now: u64, then: impl Fn(&Stats) -> u64) -> u64 {
+        // A socket that was not there has done all of it since.
+        let then = self.before.get(&inode).map_or(0, then);
+        (now.saturating_sub(then) as f64 / self.span.as_secs_f64().max(1e-3)) as u64
+    }
+}
+
+/// One socket's line.
+pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] {
+    let entry = &socket.entry;
+    let count = |of: fn(&Stats) -> u64| match rates {
+        _ if entry.listening => 0,
+        Some(rates) => rates.of(entry.inode, of(&entry.stats), of),
+        None => of(&entry.stats),
+    };
+    let bytes = |of: fn(&Stats) -> u64| if entry.listening { "-".to_owned() } else { size(count(of)) };
+    let times = |of: fn(&Stats) -> u64| if entry.listening { "-".to_owned() } else { short(count(of)) };
+    let kind = match (entry.listening, entry.receive_capacity > 0 || entry.send_capacity > 0) {
+        (true, _) => format!("{} listening", type_name(entry.kind)),
+        (false, true) => type_name(entry.kind).to_owned(),
+        (false, false) => format!("{} kernel", type_name(entry.kind)),
+    };
+    let stores = match entry.listening {
+        true => "-".to_owned(),
+        false => format!("{} for {}", policy_name(entry.policy), reader_name(entry.reader)),
+    };
+    [
+        kind,
+        format!("{} {}", socket.pid, socket.command),
+        socket.peer.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+        socket.queue.map_or_else(|| "-".to_owned(), size),
+        bytes(|s| s.sent),
+        bytes(|s| s.received),
+        bytes(Stats::user_copied),
+        bytes(|s| s.user_copied_nt),
+        bytes(|s| s.kernel_copied),
+        times(|s| s.fillers),
+        times(|s| s.sleeps),
+        times(|s| s.bells),
+        times(|s| s.spins),
+        times(|s| s.protocol_errors),
+        stores,
+        socket.path.clone().unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+/// The table.
+pub fn lines(sockets: &[Socket], rates: Option<&Rates>) -> String {
+    let rows: Vec<_> = sockets.iter().map(|socket| cells(socket, rates)).collect();
+    let wide = |text: &str| text.chars().count();
+    let width: Vec<usize> = (0..COLUMNS.len())
+        .map(|i| rows.iter().map(|row| wide(&row[i])).max().unwrap_or(0).max(wide(COLUMNS[i].0)))
+        .collect();
+    let mut out = String::new();
+    let heads = COLUMNS.map(|(head, _)| head.to_owned());
+    for row in std::iter::once(&heads).chain(&rows) {
+        let mut line = String::new();
+        for ((cell, width), (_, number)) in row.iter().zip(&width).zip(COLUMNS) {
+            // Writing to a String cannot fail.
+            let _ = if number { write!(line, "{cell:>width$}  ") } else { write!(line, "{cell:<width$}  ") };
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+/// Bytes in four places or fewer, of 1024.
+fn size(bytes: u64) -> String {
+    scaled(bytes, 1024.0, &["", "K", "M", "G", "T", "P", "E"])
+}
+
+/// A count likewise, of 1000.
+fn short(count: u64) -> String {
+    scaled(count, 1000.0, &["", "k", "M", "G", "T", "P", "E"])
+}
+
+fn scaled(number: u64, step: f64, units: &[&str]) -> String {
+    let (mut value, mut unit) = (number as f64, 0);
+    while value >= step.min(999.5) && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    match unit {
+        0 => number.to_string(),
+        _ if value < 9.95 => format!("{value:.1}{}", units[unit]),
+        _ => format!("{value:.0}{}", units[unit]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        for (bytes, text) in
+            [(0, "0"), (999, "999"), (1000, "1.0K"), (1536, "1.5K"), (10 << 20, "10M"), (u64::MAX, "16E")]
+        {
+            assert_eq!(size(bytes), text);
+        }
+        assert_eq!(
+            (short(12_345), short(999), short(2_000_000)),
+            ("12k".into(), "999".into(), "2.0M".into())
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! `onecopy top`: the same sockets, live: what each does in a second.
+
+mod screen;
+
+use crate::ss::{self, Found, Rates};
+use crate::{terminal, units};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+/// Flags of `onecopy top`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::span)]
+    interval: Duration,
+    /// Look twice, print what was done in between, by the second, and end; so too where there is no terminal
+    #[arg(long)]
+    once: bool,
+}
+
+/// Runs `onecopy top`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        args.interval >= Duration::from_millis(50),
+        "--interval must be 50ms or more: looking costs time too"
+    );
+    if !args.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal() {
+        return screen::run(args.interval);
+    }
+    let mut before = Look::now()?;
+    std::thread::sleep(args.interval);
+    let now = before.again()?;
+    terminal::print(&match now.found.sockets.is_empty() {
+        true => "no onecopy socket is open in any process that this user may look into\n".to_owned(),
+        false => ss::lines(&now.found.sockets, Some(&now.rates)),
+    })
+}
+
+/// What was found, and when.
+#[derive(Debug)]
+struct Look {
+    found: Found,
+    at: Instant,
+}
+
+/// What was done between two looks.
+#[derive(Debug)]
+struct Between {
+    found: Found,
+    rates: Rates,
+}
+
+impl Look {
+    fn now() -> anyhow::Result<Look> {
+        Ok(Look { found: ss::look()?, at: Instant::now() })
+    }
+
+    /// Looks again: this look becomes the earlier one of the next time.
+    fn again(&mut self) -> anyhow::Result<Between> {
+        let next = Look::now()?;
+        let rates = Rates::since(&self.found.sockets, next.at - self.at);
+        *self = next;
+        Ok(Between { found: self.found.clone(), rates })
+    }
+}

@@ -40,6 +40,8 @@ mod desc;
 mod error;
 mod hold;
 mod memory;
+#[cfg(all(test, loom))]
+mod models;
 mod netmem;
 mod page;
 mod pool;

@@ -121,19 +121,16 @@ impl Ring {
         // The total order of what happens to one word is all that is needed: whoever claims later sees the bit.
         let end = self.tail.0.fetch_add(CLOSED, Ordering::Relaxed);
         debug_assert_eq!(end & CLOSED, 0, "closed twice");
-        let mut spins = 0u32;
         while self.head.0.load(Ordering::Relaxed) < end {
             let mut one = [0];
             if self.pop(&mut one) == 1 {
                 each(one[0]);
                 continue;
             }
-            spin_loop();
-            spins += 1;
+            // Whoever claimed the slot may need this very CPU to fill it.
             #[cfg(not(loom))]
-            if spins.is_multiple_of(64) {
-                std::thread::yield_now();
-            }
+            std::thread::yield_now();
+            spin_loop();
         }
     }
 

@@ -335,7 +335,7 @@ fn four_threads_and_nobody_waits() {
     for round in 0..20u64 {
         let pool = PagePool::new(PoolConfig::new().limit(64).ring(8), Heap::new()).unwrap();
         let monitor = pool.monitor();
-        let (senders, threads): (Vec<Sender<(u64, Page)>>, Vec<JoinHandle<()>>) = (0..4)
+        let (senders, threads): (Vec<_>, Vec<_>) = (0..4)
             .map(|_| {
                 let (sender, pages) = channel::<(u64, Page)>();
                 let thread = std::thread::spawn(move || {

@@ -5,7 +5,7 @@ use super::{Outcome, ran};
 use crate::shell::{self, command};
 
 /// The rooms that have models.
-const ROOMS: [&str; 3] = ["onecopy-sync", "onecopy-ring", "onecopy-chain"];
+const ROOMS: [&str; 4] = ["onecopy-sync", "onecopy-pool", "onecopy-ring", "onecopy-chain"];
 
 /// Preemptions that an execution may hold. Loom's own experience is that two or three find nearly every bug, and
 /// each one more multiplies the time.

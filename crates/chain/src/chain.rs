@@ -315,6 +315,10 @@ impl Chain {
     /// credentials come along by the rule of [`Chain::split_to`]; descriptors have one owner and stay here. Takes a
     /// reference for each fragment.
     ///
+    /// In the middle of a long chain most of the cost is finding the place. A sender that keeps what is in flight and what was
+    /// never sent in two chains (the kernel's retransmission and write queues) has both at an end: `split_to`, `share`
+    /// down the road, `concat` to what is in flight.
+    ///
     /// # Errors
     ///
     /// As [`Chain::split_to`].

@@ -2,7 +2,7 @@
 
 use crate::ChainError;
 use onecopy_copy::Hint;
-use onecopy_pool::{DeviceId, Page};
+use onecopy_pool::{DeviceId, Page, Piece};
 use onecopy_sys::map::Span;
 use std::fmt;
 use std::io;
@@ -37,7 +37,7 @@ impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Kind::Host => "host memory",
-            Kind::Peer => "memory that a peer can write",
+            Kind::Peer => "memory that somebody else can write",
             Kind::Device => "device memory",
         })
     }
@@ -228,6 +228,15 @@ impl Fragment {
         let n = fill(&mut page[at..][..max])?;
         self.len += n as u32;
         Ok(n)
+    }
+}
+
+impl From<Piece> for Fragment {
+    /// Of a piece that is filled and from now on only read. Its page has other pieces, which their owners write: its
+    /// [`Kind`] is [`Kind::Peer`].
+    fn from(piece: Piece) -> Fragment {
+        let (page, offset, len) = piece.into_parts();
+        Fragment { page, offset, len }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use crate::memory::{PAGE, device, host, in_use, peer};
 use onecopy_chain::{Chain, ChainError, Checksum, Fragment, Kind, Mark, Placed, Sum, Writer};
-use onecopy_pool::DeviceId;
+use onecopy_pool::provider::Opaque;
+use onecopy_pool::{DeviceId, PagePool, PoolConfig};
 use onecopy_sys::map::Span;
 use rustix::io::Errno;
 use std::io::{Read, Seek, SeekFrom};
@@ -168,4 +169,53 @@ fn a_peers_bytes_are_copied_or_handed_to_the_kernel() {
     assert_eq!(&now, b"changed");
     drop(chain);
     assert_eq!(theirs.pages.in_flight(), 0);
+}
+
+#[test]
+fn bytes_reach_a_device_in_order_though_nobody_here_looks() {
+    let device = Opaque::new(DeviceId(5));
+    let pool = PagePool::new(PoolConfig::new().limit(8), device.clone()).unwrap();
+    let bytes: Vec<u8> = (0..20_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    // As a header split would: payloads of 1000 bytes, each somewhere in a page; the pages in any order.
+    let mut chain = Chain::new();
+    let pages: Vec<_> = (0..5).map(|_| pool.alloc().unwrap()).collect();
+    for (i, payload) in bytes.chunks(1000).enumerate() {
+        let (page, offset) = (&pages[i % 5], i / 5 * 1024);
+        device.copy_in(page, offset, payload.to_vec()).unwrap().wait().unwrap();
+        chain.append(Fragment::new(page.clone(), offset, payload.len()).unwrap()).unwrap();
+    }
+    drop(pages);
+    // Cut, sent again, joined.
+    let mut rest = chain.split_off(12_345).unwrap();
+    let mut joined = chain.range(0, 700).unwrap();
+    chain.advance(700).unwrap();
+    joined.concat(&mut chain).unwrap();
+    joined.concat(&mut rest).unwrap();
+    assert_eq!((joined.len(), joined.fragment_count()), (20_000, 20), "what was cut is one again");
+    let mut arrived = Vec::new();
+    for fragment in joined.fragments() {
+        let ticket = device.copy_out(fragment.page(), fragment.offset(), fragment.len()).unwrap();
+        arrived.extend(ticket.wait().unwrap());
+    }
+    assert!(arrived == bytes);
+    drop(joined);
+    assert_eq!(in_use(&pool), 0);
+}
+
+#[test]
+fn a_piece_is_as_a_peers_memory() {
+    let pool = host(4);
+    let file = rustix::fs::memfd_create("onecopy-chain-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&file, b"a piece of a page").unwrap();
+    let mut piece = pool.alloc_piece(17).unwrap();
+    let spans = [piece.span_mut().unwrap(), Span::EMPTY];
+    assert_eq!(onecopy_sys::spans::pread(&file, &spans, 0).unwrap(), 17);
+    let _next = pool.alloc_piece(100).unwrap();
+    let chain = Chain::from(Fragment::from(piece));
+    // Whoever has the next piece writes into this page.
+    assert_eq!((chain.kind(), chain.tailroom()), (Some(Kind::Peer), 0));
+    assert_eq!(chain.host().unwrap_err().errno(), Errno::FAULT);
+    let mut out = [0; 17];
+    chain.peer().unwrap().copy_to(0, &mut out, Default::default()).unwrap();
+    assert_eq!(&out, b"a piece of a page");
 }

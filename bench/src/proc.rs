@@ -243,12 +243,18 @@ pub fn cpu_seconds() -> f64 {
 
 /// CPU seconds that process `pid` has used so far, all its threads that still live.
 pub fn cpu_seconds_of(pid: u32) -> Result<f64> {
-    let mut nanoseconds = 0u64;
+    let mut seconds = 0.0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
-        nanoseconds += text.split(' ').next().unwrap_or("0").parse::<u64>()?;
+        let thread = thread?.path();
+        let text = std::fs::read_to_string(thread.join("schedstat"))?;
+        seconds += text.split(' ').next().unwrap_or("0").parse::<u64>()? as f64 / 1e9;
+        // The workers of a master. (A kernel without the file has none to tell.)
+        let children = std::fs::read_to_string(thread.join("children")).unwrap_or_default();
+        for child in children.split_whitespace() {
+            seconds += cpu_seconds_of(child.parse()?)?;
+        }
     }
-    Ok(nanoseconds as f64 / 1e9)
+    Ok(seconds)
 }
 
 /// Seconds on a clock that all processes of this machine share.

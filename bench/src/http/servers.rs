@@ -176,7 +176,7 @@ impl Servers {
             let ssl = if setup.tls.is_some() { " ssl" } else { "" };
             let listen = format!(
                 "upstream backend {{ server unix:{}; keepalive 64; keepalive_requests 100000000; }}\n\
-                 server {{ listen {address}{ssl}; {tls} location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
+                 server {{ listen {address} reuseport{ssl}; {tls} location / {{ proxy_pass http://backend; proxy_http_version 1.1; \
                  proxy_set_header Connection \"\"; proxy_buffer_size 64k; proxy_buffers 8 256k; \
                  proxy_busy_buffers_size 512k; proxy_max_temp_file_size 0; }} }}",
                 socket.display()
@@ -249,9 +249,11 @@ fn start_nginx(name: &str, work: &Path, server: &str) -> Result<Server> {
         .find(|path| Path::new(path).exists())
         .context("nginx is not installed (apt-get install nginx)")?;
     let (dir, conf) = (work.display(), work.join(format!("{name}.conf")));
-    // One process each, as ours; sendfile and keep-alive on, logs off: the way it is fastest here.
+    // A worker for each CPU with a queue of its own, sendfile and keep-alive on, logs off: the way it is fastest here.
+    // Workers are somebody else than root unless told.
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let text = format!(
-        "daemon off; master_process off; worker_processes 1; pid {dir}/{name}.pid; error_log /dev/null;\n\
+        "daemon off; worker_processes auto; {user} pid {dir}/{name}.pid; error_log /dev/null;\n\
          events {{ worker_connections 1024; }}\n\
          http {{ access_log off; sendfile on; tcp_nopush on; tcp_nodelay on; keepalive_timeout 300; \
          keepalive_requests 100000000; open_file_cache max=1000; client_body_temp_path {dir}/{name}.body; \

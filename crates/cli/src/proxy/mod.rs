@@ -1,6 +1,6 @@
 //! `onecopy proxy`: HTTP/1.1 reverse proxy. A task for each client on tokio (ten thousand idle clients cost no
-//! thread), on one thread unless told otherwise: with one core for the daemon and one for the clients, more
-//! threads only take turns.
+//! thread), on a thread for each CPU unless told otherwise: what the kernel does for a client's socket is most of the
+//! work, and over loopback that includes the client's own receiving.
 
 mod client;
 mod direct;
@@ -20,14 +20,13 @@ use anyhow::Context;
 use line::{Forward, Patience};
 use pool::{Backend, Pool};
 use rustls::ServerConfig;
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpSocket};
-use tokio::sync::{Notify, watch};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Notify, mpsc, watch};
 
 /// Flags of `onecopy proxy`.
 #[derive(Clone, Debug, clap::Args)]
@@ -50,9 +49,9 @@ pub struct Args {
     /// With --transport kernel: how a body crosses from backend to client.
     #[arg(long, value_enum, default_value_t)]
     forward: Forward,
-    /// Threads, each with its own clients and backend connections.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    threads: usize,
+    /// Threads, each with its own clients and backend connections; left out, one for each CPU.
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
     /// Most connections to the backend; a slow client holds one as long as its body lasts.
     #[arg(long, value_name = "N", default_value_t = 256)]
     backends: usize,
@@ -117,11 +116,25 @@ struct Proxy {
     stop: watch::Receiver<bool>,
 }
 
-/// The clients being served, for the accept loop and the shutdown to wait on.
-#[derive(Default)]
-struct Present {
-    count: Cell<usize>,
-    left: Notify,
+/// A client on its way from the thread that accepted it to the one that will serve it.
+struct Arrival {
+    tcp: std::net::TcpStream,
+    from: SocketAddr,
+    seat: Arc<()>,
+}
+
+/// Where a thread's clients come in. The one with the fewest gets the next: left to the kernel, who accepts first may
+/// get them all.
+struct Door {
+    arrivals: mpsc::UnboundedSender<Arrival>,
+    /// A share for each client of that thread, and this one.
+    seat: Arc<()>,
+}
+
+impl Door {
+    fn present(&self) -> usize {
+        Arc::strong_count(&self.seat) - 1
+    }
 }
 
 impl Args {
@@ -150,7 +163,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
-    anyhow::ensure!(args.threads > 0, "--threads 0 would serve nobody; 1 is the default");
+    anyhow::ensure!(args.threads != Some(0), "--threads 0 would serve nobody; leave it out for one a CPU");
+    let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let identity = args.identity()?;
     let tls = identity.as_ref().map(tls::Identity::settings).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -169,21 +183,37 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let signal = tokio::task::spawn_local(process::asked_to_stop());
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
-        let mut threads = Vec::new();
-        for n in 1..args.threads {
-            let listener = listener.try_clone()?;
-            let (args, tls) = (args.clone(), tls.clone());
-            let (totals, stopped) = (totals.clone(), stopped.clone());
-            let run = move || process::block_on(serve(args, tls, listener, totals, stopped));
-            threads.push(std::thread::Builder::new().name(format!("proxy-{n}")).spawn(run)?);
+        let left = Arc::new(Notify::new());
+        let (mut doors, mut others, mut main) = (Vec::new(), Vec::new(), None);
+        for n in 0..threads {
+            let (door, arrivals) = mpsc::unbounded_channel();
+            doors.push(Door { arrivals: door, seat: Arc::new(()) });
+            let worker = Worker {
+                args: args.clone(),
+                backends: args.backends.div_ceil(threads),
+                tls: tls.clone(),
+                totals: totals.clone(),
+                left: left.clone(),
+                stopped: stopped.clone(),
+            };
+            if n == 0 {
+                main = Some(tokio::task::spawn_local(worker.serve(arrivals)));
+            } else {
+                let run = move || process::block_on(worker.serve(arrivals));
+                others.push(std::thread::Builder::new().name(format!("proxy-{n}")).spawn(run)?);
+            }
         }
         eprintln!("onecopy proxy: {scheme}://{address} in front of {}", args.backend);
-        let main = serve(args.clone(), tls, listener, totals.clone(), stopped);
-        let main = tokio::task::spawn_local(main);
+        let listener = TcpListener::from_std(listener)?;
+        let taking = tokio::task::spawn_local(take(listener, doors, args.max_clients, left));
         let why = signal.await??;
+        taking.abort();
         stop.send_replace(true);
-        let mut cut = main.await??;
-        for thread in threads {
+        let mut cut = match main {
+            Some(main) => main.await??,
+            None => 0,
+        };
+        for thread in others {
             cut += thread.join().map_err(|_| anyhow::anyhow!("a thread of the proxy panicked"))??;
         }
         eprintln!("onecopy proxy: {why}; {}", totals.sum());
@@ -208,69 +238,84 @@ fn listen(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
         .with_context(|| format!("cannot listen on {address}"))
 }
 
-/// One thread: takes clients until asked to stop, then waits for those in flight. Returns how many were cut.
-async fn serve(
-    args: Args,
-    tls: Option<Arc<ServerConfig>>,
-    listener: std::net::TcpListener,
-    totals: Arc<Totals>,
-    mut stopped: watch::Receiver<bool>,
-) -> anyhow::Result<usize> {
-    let listener = TcpListener::from_std(listener)?;
-    let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend));
-    let backend = Backend {
-        address: args.backend,
-        transport: args.transport,
-        forward: args.forward,
-        buffer: args.transport.buffer(args.buffer),
-        patience: args.backend_timeout,
-        queue: args.queue,
-    };
-    let proxy = Rc::new(Proxy {
-        pool: Pool::new(backend, args.backends.div_ceil(args.threads)),
-        totals,
-        direct,
-        tls,
-        limits: Limits { line: args.max_line, head: args.max_head },
-        patience: Patience { backend: args.backend_timeout, client: args.send_timeout },
-        idle_timeout: args.idle_timeout,
-        head_timeout: args.head_timeout,
-        stop: stopped.clone(),
-    });
-    let present = Rc::new(Present::default());
-    let most = args.max_clients.div_ceil(args.threads);
-    let taking = async {
-        loop {
-            while present.count.get() >= most {
-                present.left.notified().await;
-            }
-            match listener.accept().await {
-                Ok((tcp, from)) => {
-                    let (proxy, present) = (proxy.clone(), present.clone());
-                    proxy.totals.add(Counters { connections: 1, ..Default::default() });
-                    present.count.set(present.count.get() + 1);
-                    tokio::task::spawn_local(async move {
-                        client::serve(&proxy, tcp, from.ip()).await;
-                        present.count.set(present.count.get() - 1);
-                        present.left.notify_one();
-                    });
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
-                // Out of descriptors: those here will leave.
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
+/// Takes clients and shows each to the thread that has the fewest, as long as there are less than `most`.
+async fn take(listener: TcpListener, doors: Vec<Door>, most: usize, left: Arc<Notify>) {
+    loop {
+        while doors.iter().map(Door::present).sum::<usize>() >= most {
+            left.notified().await;
         }
-    };
-    tokio::select! {
-        () = taking => {}
-        _ = stopped.wait_for(|stop| *stop) => {}
+        let Some(door) = doors.iter().min_by_key(|door| door.present()) else { return };
+        match listener.accept().await.and_then(|(tcp, from)| Ok((tcp.into_std()?, from))) {
+            // A thread that ended has said why.
+            Ok((tcp, from)) => drop(door.arrivals.send(Arrival { tcp, from, seat: door.seat.clone() })),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+            // Out of descriptors: those here will leave.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
     }
-    drop(listener);
-    let leaving = async {
-        while present.count.get() > 0 {
-            present.left.notified().await;
+}
+
+/// One thread of the proxy.
+struct Worker {
+    args: Args,
+    backends: usize,
+    tls: Option<Arc<ServerConfig>>,
+    totals: Arc<Totals>,
+    /// Told of each client who leaves.
+    left: Arc<Notify>,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Worker {
+    /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
+    async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
+        let Worker { args, backends, tls, totals, left, mut stopped } = self;
+        let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend));
+        let backend = Backend {
+            address: args.backend,
+            transport: args.transport,
+            forward: args.forward,
+            buffer: args.transport.buffer(args.buffer),
+            patience: args.backend_timeout,
+            queue: args.queue,
+        };
+        let proxy = Rc::new(Proxy {
+            pool: Pool::new(backend, backends),
+            totals,
+            direct,
+            tls,
+            limits: Limits { line: args.max_line, head: args.max_head },
+            patience: Patience { backend: args.backend_timeout, client: args.send_timeout },
+            idle_timeout: args.idle_timeout,
+            head_timeout: args.head_timeout,
+            stop: stopped.clone(),
+        });
+        // Of those served here: the last share is this one.
+        let (present, gone) = (Rc::new(()), Rc::new(Notify::new()));
+        let taking = async {
+            while let Some(Arrival { tcp, from, seat }) = arrivals.recv().await {
+                let Ok(tcp) = TcpStream::from_std(tcp) else { continue };
+                let (proxy, present, gone, left) =
+                    (proxy.clone(), present.clone(), gone.clone(), left.clone());
+                proxy.totals.add(Counters { connections: 1, ..Default::default() });
+                tokio::task::spawn_local(async move {
+                    client::serve(&proxy, tcp, from.ip()).await;
+                    drop((seat, present));
+                    left.notify_one();
+                    gone.notify_one();
+                });
+            }
+        };
+        tokio::select! {
+            () = taking => {}
+            _ = stopped.wait_for(|stop| *stop) => {}
         }
-    };
-    timeout::within(args.grace, leaving).await;
-    Ok(present.count.get())
+        let leaving = async {
+            while Rc::strong_count(&present) > 1 {
+                gone.notified().await;
+            }
+        };
+        timeout::within(args.grace, leaving).await;
+        Ok(Rc::strong_count(&present) - 1)
+    }
 }

@@ -70,7 +70,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l transport -d '
 kernel\t'The kernel\'s unix sockets only'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l forward -d 'With --transport kernel: how a body crosses from backend to client' -r -f -a "copy\t'Read into a buffer, write from it: two kernel copies'
 splice\t'Spliced through a pipe: references to the kernel\'s pages, no copy'"
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l threads -d 'Threads, each with its own clients and backend connections' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l threads -d 'Threads, each with its own clients and backend connections; left out, one for each CPU' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backends -d 'Most connections to the backend; a slow client holds one as long as its body lasts' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l queue -d 'Most requests waiting for a backend connection; who comes later gets 503' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l buffer -d 'Size of each backend connection\'s receive buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r

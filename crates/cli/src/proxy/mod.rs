@@ -165,6 +165,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     anyhow::ensure!(args.threads != Some(0), "--threads 0 would serve nobody; leave it out for one a CPU");
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    // Each has backend connections of its own.
+    let threads = threads.min(args.backends.max(1));
     let identity = args.identity()?;
     let tls = identity.as_ref().map(tls::Identity::settings).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -190,7 +192,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             doors.push(Door { arrivals: door, seat: Arc::new(()) });
             let worker = Worker {
                 args: args.clone(),
-                backends: args.backends.div_ceil(threads),
+                backends: args.backends / threads,
                 tls: tls.clone(),
                 totals: totals.clone(),
                 left: left.clone(),

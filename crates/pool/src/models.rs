@@ -8,6 +8,7 @@ use crate::ring::{Push, Ring};
 use crate::{Page, PoolConfig};
 use loom::sync::Arc as LoomArc;
 use loom::thread;
+use onecopy_sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Gives page 0, and that again if it may lie; notes what comes back. Its mutex is std's: nothing in it yields.
@@ -65,11 +66,6 @@ impl MemoryProvider for Model {
 
 fn pool(provider: &Arc<Model>) -> PagePool {
     PagePool::new(PoolConfig::new().limit(2).ring(2), provider.clone()).unwrap()
-}
-
-/// The page's first byte, through the accessor that only a sole owner is given.
-fn stamp(page: &mut Page, byte: u8) {
-    page.bytes_mut().expect("a page that is handed out has one owner")[0] = byte;
 }
 
 #[test]
@@ -148,22 +144,81 @@ fn a_closing_ring_loses_nothing() {
     });
 }
 
+/// The bytes of a page, as loom watches them, and a place where threads meet. Loom goes through the orders of two accesses
+/// to one atomic only if at least one of them writes and no other of the same thread stands between: where a thread
+/// looks before it subtracts, it does not see that an earlier look of another depends on that. So both pass here, which
+/// orders nothing (Relaxed), but lets loom try who comes first.
+#[derive(Clone)]
+struct Watched {
+    bytes: LoomArc<loom::cell::UnsafeCell<u8>>,
+    turn: LoomArc<AtomicU32>,
+}
+
+impl Watched {
+    fn new() -> Watched {
+        Watched { bytes: LoomArc::new(loom::cell::UnsafeCell::new(0)), turn: LoomArc::new(AtomicU32::new(0)) }
+    }
+
+    fn read(&self) {
+        // SAFETY: loom checks that no write races with this.
+        self.bytes.with(|byte| unsafe { byte.read() });
+    }
+
+    fn write(&self) {
+        // SAFETY: loom checks that no read races with this.
+        self.bytes.with_mut(|byte| unsafe { byte.write(1) });
+    }
+
+    fn turn(&self) {
+        self.turn.fetch_add(0, Ordering::Relaxed);
+    }
+}
+
+/// How many executions of a model got to where it matters: a model that never does proves nothing.
+fn reached(model: impl Fn(&StdCounter) + Sync + Send + 'static) {
+    let count = Arc::new(StdCounter::default());
+    let inside = count.clone();
+    loom::model(move || model(&inside));
+    assert!(*count.0.lock().unwrap() > 0, "no execution got there");
+}
+
+#[derive(Default)]
+struct StdCounter(Mutex<u32>);
+
+impl StdCounter {
+    fn here(&self) {
+        *self.0.lock().unwrap() += 1;
+    }
+}
+
 #[test]
 fn the_last_of_two_references_sends_the_page_home_once() {
-    loom::model(|| {
+    two_references(PagePool::recycle);
+    two_references(|_, page| drop(page));
+}
+
+fn two_references(give_back: fn(&PagePool, Page)) {
+    reached(move |recycled| {
         let provider = Model::new(false);
         let pool = pool(&provider);
-        let mut page = pool.alloc().unwrap();
-        stamp(&mut page, 1);
-        let other = page.clone();
+        let page = pool.alloc().unwrap();
+        let (other, watched) = (page.clone(), Watched::new());
+        let theirs = watched.clone();
         let there = thread::spawn(move || {
-            assert_eq!(other.bytes().unwrap()[0], 1);
+            theirs.read();
             drop(other);
+            theirs.turn();
         });
-        pool.recycle(page);
+        watched.read();
+        // Here, too: the other one may be done before we look.
+        watched.turn();
+        give_back(&pool, page);
+        watched.turn();
         // If it is home already its next owner is alone with it, while the other thread may be in its drop.
-        if let Ok(mut page) = pool.alloc() {
-            stamp(&mut page, 2);
+        // (No `is_unique` here, which would look at the count again, and learn more than who gave the page back did.)
+        if let Ok(page) = pool.alloc() {
+            recycled.here();
+            watched.write();
             pool.recycle(page);
         }
         there.join().unwrap();
@@ -175,21 +230,21 @@ fn the_last_of_two_references_sends_the_page_home_once() {
 
 #[test]
 fn a_sole_owner_is_found_only_when_the_other_has_read() {
-    loom::model(|| {
+    reached(|sole| {
         let provider = Model::new(false);
         let pool = pool(&provider);
         let mut page = pool.alloc().unwrap();
-        // Loom watches this cell as the page's bytes.
-        let cell = LoomArc::new(loom::cell::UnsafeCell::new(0));
-        let (other, theirs) = (page.clone(), cell.clone());
+        let (other, watched) = (page.clone(), Watched::new());
+        let theirs = watched.clone();
         let there = thread::spawn(move || {
-            // SAFETY: loom checks that no write races with this.
-            theirs.with(|byte| unsafe { byte.read() });
+            theirs.read();
             drop(other);
+            theirs.turn();
         });
+        watched.turn();
         if page.bytes_mut().is_some() {
-            // SAFETY: loom checks that no read races with this.
-            cell.with_mut(|byte| unsafe { byte.write(1) });
+            sole.here();
+            watched.write();
         }
         there.join().unwrap();
         drop(page);
@@ -197,16 +252,87 @@ fn a_sole_owner_is_found_only_when_the_other_has_read() {
 }
 
 #[test]
-fn a_pool_that_ends_under_its_last_page_is_freed_once() {
-    loom::model(|| {
+fn a_page_given_through_the_ring_is_its_next_owners_alone() {
+    reached(|given| {
         let provider = Model::new(false);
         let pool = pool(&provider);
         let page = pool.alloc().unwrap();
-        let there = thread::spawn(move || drop(page));
-        drop(pool);
+        let watched = Watched::new();
+        let theirs = watched.clone();
+        let there = thread::spawn(move || {
+            theirs.write();
+            drop(page);
+            theirs.turn();
+        });
+        watched.turn();
+        if let Ok(page) = pool.alloc() {
+            given.here();
+            watched.write();
+            drop(page);
+        }
         there.join().unwrap();
-        assert_eq!(provider.log(), Log { given: 1, released: 1, destroyed: 1, lied: 0 });
     });
+}
+
+#[test]
+fn a_pool_that_ends_under_its_last_page_is_freed_once_and_last() {
+    reached(|theirs_was_last| {
+        let watched = Watched::new();
+        let provider = Ended::new(&watched);
+        let pool = PagePool::new(PoolConfig::new().limit(2).ring(2), provider.clone()).unwrap();
+        let page = pool.alloc().unwrap();
+        let theirs = watched.clone();
+        let there = thread::spawn(move || {
+            theirs.read();
+            drop(page);
+            theirs.turn();
+        });
+        watched.read();
+        let monitor = pool.shutdown();
+        if monitor.in_flight() > 0 {
+            theirs_was_last.here();
+        }
+        drop(monitor);
+        watched.turn();
+        there.join().unwrap();
+        assert_eq!(provider.inner.log(), Log { given: 1, released: 1, destroyed: 1, lied: 0 });
+    });
+}
+
+/// Touches the watched bytes when the pool ends: all else must be over.
+struct Ended {
+    inner: Arc<Model>,
+    watched: Watched,
+}
+
+// SAFETY: loom's cell is Send and Sync as far as its checks go; that nobody races on it is what is tested.
+unsafe impl Send for Ended {}
+// SAFETY: as above.
+unsafe impl Sync for Ended {}
+
+impl Ended {
+    fn new(watched: &Watched) -> Arc<Ended> {
+        Arc::new(Ended { inner: Model::new(false), watched: watched.clone() })
+    }
+}
+
+impl MemoryProvider for Ended {
+    fn init(&self, need: &Need) -> Result<Area, ProviderError> {
+        self.inner.init(need)
+    }
+    fn alloc_netmems(&self, batch: &mut Batch<'_>) -> Result<(), ProviderError> {
+        self.inner.alloc_netmems(batch)
+    }
+    fn release_netmem(&self, index: u32) {
+        self.inner.release_netmem(index);
+    }
+    fn destroy(&self) {
+        self.watched.write();
+        self.inner.destroy();
+    }
+    fn about(&self) -> About {
+        self.inner.about()
+    }
 }
 
 #[test]
@@ -248,9 +374,14 @@ fn a_liar_never_gets_a_page_claimed_that_is_in_use() {
         let provider = Model::new(true);
         let pool = pool(&provider);
         let page = pool.alloc().unwrap();
-        let other = page.clone();
-        let there = thread::spawn(move || drop(other));
+        let (other, watched) = (page.clone(), Watched::new());
+        let theirs = watched.clone();
+        let there = thread::spawn(move || {
+            drop(other);
+            theirs.turn();
+        });
         drop(page);
+        watched.turn();
         match pool.alloc() {
             // It came home through the ring.
             Ok(page) => assert!(page.is_unique()),

@@ -315,10 +315,6 @@ impl Chain {
     /// credentials come along by the rule of [`Chain::split_to`]; descriptors have one owner and stay here. Takes a
     /// reference for each fragment.
     ///
-    /// In the middle of a long chain most of the cost is finding the place. A sender that keeps what is in flight and what was
-    /// never sent in two chains (the kernel's retransmission and write queues) has both at an end: `split_to`, `share`
-    /// down the road, `concat` to what is in flight.
-    ///
     /// # Errors
     ///
     /// As [`Chain::split_to`].
@@ -393,29 +389,7 @@ impl Chain {
     /// Which fragment byte `at` lies in and where; at the end, the one behind the last. From the nearer end.
     pub(crate) fn locate(&self, at: usize) -> (usize, usize) {
         debug_assert!(at <= self.len());
-        let count = self.frags.len();
-        if at <= self.len() / 2 {
-            let mut start = 0;
-            for (index, fragment) in self.frags.iter().enumerate() {
-                if at < start + fragment.len() {
-                    return (index, at - start);
-                }
-                start += fragment.len();
-            }
-            (count, 0)
-        } else {
-            let mut end = self.len();
-            for (index, fragment) in self.frags.iter().rev().enumerate() {
-                if at >= end {
-                    return (count - index, 0);
-                }
-                end -= fragment.len();
-                if at >= end {
-                    return (count - index - 1, at - end);
-                }
-            }
-            (0, 0)
-        }
+        if at <= self.len() / 2 { self.frags.find(at) } else { self.frags.find_back(self.len() - at) }
     }
 
     /// How many marks a cut at `at` has in front of it.

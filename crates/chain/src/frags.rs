@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 /// Fragments that need no allocation: what a send within two pages, or a header and its payload, comes to.
 const INLINE: usize = 2;
 
+/// Fragments whose lengths are summed at once.
+const BLOCK: usize = 8;
+
 /// What a first allocation has room for.
 const FIRST: usize = 8;
 
@@ -87,6 +90,62 @@ impl Frags {
             Frags::Inline(list) => Iter(IterOf::Inline(list[index.min(INLINE)..].iter().flatten())),
             Frags::Deque(list) => Iter(IterOf::Deque(list.range(index.min(list.len())..))),
         }
+    }
+
+    /// All of it as slices, one after another. A slice of one fragment each where they need no heap.
+    fn slices(&self) -> [&[Fragment]; INLINE] {
+        match self {
+            Frags::Inline(list) => list.each_ref().map(Option::as_slice),
+            Frags::Deque(list) => list.as_slices().into(),
+        }
+    }
+
+    /// Which fragment the byte after `at` others lies in, and how many of that fragment's come before it. There is such a
+    /// byte, or it is the one behind the last.
+    pub fn find(&self, at: usize) -> (usize, usize) {
+        let (mut index, mut left) = (0, at);
+        for part in self.slices() {
+            for block in part.chunks(BLOCK) {
+                // Summed without a branch for each: in a long list, finding the place is what a range costs.
+                let sum = block.iter().map(Fragment::len).sum();
+                if left >= sum {
+                    (index, left) = (index + block.len(), left - sum);
+                    continue;
+                }
+                for fragment in block {
+                    if left < fragment.len() {
+                        return (index, left);
+                    }
+                    (index, left) = (index + 1, left - fragment.len());
+                }
+            }
+        }
+        (index, left)
+    }
+
+    /// As [`Frags::find`] for the byte that has `behind` bytes from itself on.
+    pub fn find_back(&self, behind: usize) -> (usize, usize) {
+        let (mut index, mut left) = (self.len(), behind);
+        for part in self.slices().into_iter().rev() {
+            for block in part.rchunks(BLOCK) {
+                let sum = block.iter().map(Fragment::len).sum();
+                if left > sum {
+                    (index, left) = (index - block.len(), left - sum);
+                    continue;
+                }
+                for fragment in block.iter().rev() {
+                    if left == 0 {
+                        return (index, 0);
+                    }
+                    index -= 1;
+                    if left <= fragment.len() {
+                        return (index, fragment.len() - left);
+                    }
+                    left -= fragment.len();
+                }
+            }
+        }
+        (index, left)
     }
 
     #[inline]

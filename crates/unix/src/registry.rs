@@ -401,6 +401,13 @@ mod tests {
     use rustix::fs::MemfdFlags;
     use std::path::PathBuf;
 
+    /// A fork changes what becomes of every row.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// The tables that this process shows.
     fn shown() -> Vec<Result<Listing, Refused>> {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
@@ -418,6 +425,7 @@ mod tests {
 
     #[test]
     fn an_end_is_shown_as_it_is_and_gone_when_dropped() {
+        let _alone = alone();
         let (a, b) = Stream::pair().unwrap();
         a.send(&[7; 5000], SendFlags::NTCOPY).unwrap();
         b.recv(&mut [0; 3000], crate::RecvFlags::empty()).unwrap();
@@ -441,6 +449,7 @@ mod tests {
 
     #[test]
     fn a_row_is_used_again_from_nothing() {
+        let _alone = alone();
         for _ in 0..ROWS + 100 {
             drop(Row::claim(std::process::id(), std::io::stdin(), Type::Stream, false));
         }
@@ -449,7 +458,38 @@ mod tests {
     }
 
     #[test]
+    fn a_row_that_was_live_at_a_fork_is_left_to_the_child() {
+        let _alone = alone();
+        let (a, b) = Stream::pair().unwrap();
+        before_fork();
+        a.send(b"before", SendFlags::NOSIGNAL).unwrap();
+        let (one, other) = (find(&a).unwrap(), find(&b).unwrap());
+        drop((a, b));
+        // Still there, and nobody else's, however many come after.
+        let ends: Vec<_> = (0..100).map(|_| Stream::pair().unwrap()).collect();
+        let entries: Vec<Entry> =
+            shown().into_iter().filter_map(Result::ok).flat_map(|listing| listing.entries).collect();
+        assert!(entries.contains(&one) && entries.contains(&other));
+        assert!(ends.iter().all(|(a, b)| find(a).is_some() && find(b).is_some()));
+    }
+
+    #[test]
+    fn a_child_makes_a_table_of_its_own() {
+        let _alone = alone();
+        let (a, _b) = Stream::pair().unwrap();
+        let before = shown().len();
+        let child = std::process::id() + 1;
+        let row = Row::claim(child, &a, Type::Datagram, true);
+        assert_eq!(shown().len(), before + 1);
+        let entries = shown().into_iter().filter_map(Result::ok).map(|listing| listing.entries);
+        let with_it = entries.filter(|entries| entries.iter().any(|entry| entry.kind == Type::Datagram));
+        assert!(with_it.map(|entries| entries.len()).eq([1]), "alone in it");
+        drop(row);
+    }
+
+    #[test]
     fn what_is_no_table_is_refused() {
+        let _alone = alone();
         let made = memfd::create(NAME, SIZE).unwrap();
         assert_eq!(read(&made), Err(Refused::Writable));
         let (blank, mapping) = memfd::create_owned(NAME, SIZE).unwrap();

@@ -14,6 +14,7 @@ mod pool;
 mod records;
 mod unix_bulk;
 mod unix_nt;
+mod zc;
 
 /// All rows, in the order they run.
 pub const ROWS: &[&Row] = &[
@@ -25,6 +26,7 @@ pub const ROWS: &[&Row] = &[
     &connect::ROW,
     &records::ROW,
     &pool::ROW,
+    &zc::ROW,
     &http::ROW,
 ];
 

@@ -1,7 +1,9 @@
 //! A socket layer in user space for data that is moved, not looked at.
 
 pub use onecopy_chain as chain;
+pub use onecopy_chain::notify;
 pub use onecopy_copy as copy;
+pub use onecopy_link as link;
 pub use onecopy_pool as pool;
 pub use onecopy_unix as unix;
 pub use onecopy_unix::{Policy, Reader, RecvFlags, SendFlags};

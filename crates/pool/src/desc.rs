@@ -51,8 +51,14 @@ impl Desc {
     /// Takes one more reference. Whether debug mode wants to know.
     #[inline]
     pub fn take(&self) -> bool {
+        self.take_many(REF)
+    }
+
+    /// Takes so many more references, with marks that are not set yet. Whether debug mode wants to know.
+    #[inline]
+    pub fn take_many(&self, more: u64) -> bool {
         // Relaxed: whoever clones a reference has one, so nothing has to be seen that he has not seen.
-        let before = self.refs.fetch_add(REF, Ordering::Relaxed);
+        let before = self.refs.fetch_add(more, Ordering::Relaxed);
         if before & (TOO_MANY_REFS | WATCHED) == 0 {
             return false;
         }

@@ -21,6 +21,11 @@ use std::sync::Arc;
 
 /// A pool of pages of one size, in the hands of its owner: it can be sent to another thread, not shared. Dropping it
 /// shuts it down; its memory goes when the last page has come home.
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<onecopy_pool::PagePool>();
+/// ```
 pub struct PagePool {
     shared: NonNull<Shared>,
     /// The page that pieces are cut from. (A Cell, as all of the owner's state: a handle is not Sync.)
@@ -332,6 +337,11 @@ impl fmt::Debug for PagePool {
 
 /// A pool that is bound to the thread it was bound on: drops of its pages there go straight into the cache. It can
 /// do all that a [`PagePool`] can but leave the thread.
+///
+/// ```compile_fail,E0277
+/// fn sent<T: Send>() {}
+/// sent::<onecopy_pool::BoundPool>();
+/// ```
 #[derive(Debug)]
 pub struct BoundPool {
     pool: PagePool,

@@ -18,6 +18,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// In [`Shared::life`]: a handle. Below it: pages that the provider has given.
 const HANDLE: u64 = 1 << 32;
 
+/// Handles beyond which a loop is leaking them.
+const TOO_MANY_HANDLES: u64 = 1 << 63;
+
 /// In [`Shared::owner`]: no thread's drops go into the cache.
 const UNBOUND: u64 = u64::MAX;
 
@@ -187,7 +190,11 @@ impl Shared {
     /// Counts another handle.
     pub fn add_handle(&self) {
         // Relaxed: as in `count`.
-        self.life.fetch_add(HANDLE, Ordering::Relaxed);
+        if self.life.fetch_add(HANDLE, Ordering::Relaxed) >= TOO_MANY_HANDLES {
+            eprintln!("onecopy-pool: far too many monitors of a pool: they are being leaked in a loop");
+            // As Arc does: a count that overflows would free what is in use.
+            std::process::abort()
+        }
     }
 
     /// Gives up a handle; the last of all frees the pool.

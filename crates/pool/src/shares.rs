@@ -4,12 +4,12 @@
 use crate::desc::{CUT, Desc, REF};
 use crate::page::{Page, Tagged};
 use crate::shared;
-use onecopy_sync::atomic::Ordering;
 use onecopy_sys::map::Span;
 use std::fmt;
 
-/// References that are taken in advance. The kernel's BIAS_MAX is LONG_MAX; here holds and marks share the word.
-const BIAS: u64 = 1 << 36;
+/// References that are taken in advance. The kernel's BIAS_MAX is LONG_MAX; here holds and marks share the word, and a
+/// page may have many stocks at once.
+const BIAS: u64 = 1 << 20;
 
 /// A stock of references to one page: handing one out writes nothing that another thread reads. What is left over
 /// is given up at once when the stock is dropped.
@@ -41,8 +41,7 @@ impl Shares {
     }
 
     fn with(page: Page, mark: u64) -> Shares {
-        // Relaxed: as in `Desc::take`.
-        page.desc().refs.fetch_add((BIAS - REF) | mark, Ordering::Relaxed);
+        page.desc().take_many((BIAS - REF) | mark);
         Shares { page: page.into_tagged(), left: BIAS }
     }
 
@@ -60,7 +59,7 @@ impl Shares {
     #[cold]
     fn more(&mut self) {
         // SAFETY: the reference that is left keeps the descriptor valid.
-        unsafe { self.page.desc().as_ref() }.refs.fetch_add(BIAS, Ordering::Relaxed);
+        unsafe { self.page.desc().as_ref() }.take_many(BIAS);
         self.left += BIAS;
     }
 

@@ -17,6 +17,10 @@ fn references_are_eight_bytes() {
     assert_eq!(size_of::<Option<Netmem>>(), 8);
     assert_eq!(size_of::<Page>(), 8);
     assert_eq!(size_of::<Option<Page>>(), 8);
+    fn goes_anywhere<T: Send + Sync>() {}
+    goes_anywhere::<Page>();
+    fn goes_to_one<T: Send>() {}
+    goes_to_one::<PagePool>();
 }
 
 #[test]

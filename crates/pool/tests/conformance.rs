@@ -210,6 +210,10 @@ fn a_memfds_pages_are_read_by_others_and_written_by_nobody_else() {
     onecopy_sys::memfd::verify(fd, 4 * 4096).unwrap();
     assert!(Mapping::new(fd, 4 * 4096).is_err());
     assert!(rustix::io::pwrite(fd, b"x", 0).is_err());
+    // A hole would change the bytes under a slice of ours.
+    use rustix::fs::{FallocateFlags, fallocate};
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(fallocate(fd, hole, 0, 4096), Err(rustix::io::Errno::PERM));
     let reader = Mapping::read_only(fd, 4 * 4096).unwrap();
     let mut seen = [0; 4];
     rustix::io::pread(fd, &mut seen, u64::from(page.index()) * 4096).unwrap();

@@ -342,4 +342,12 @@ fn shares_are_references_like_any_other() {
     assert_eq!(pool.stats().recycle.ring, 1);
     drop(pool.alloc().unwrap().into_shares());
     assert_eq!(pool.stats().recycle.ring, 2);
+    // A stock that runs out, and more of them than references fit a small bias.
+    let page = pool.alloc().unwrap();
+    let mut stocks: Vec<_> = (0..100).map(|_| page.clone().into_shares()).collect();
+    for _ in 0..3 << 20 {
+        drop(stocks[0].take());
+    }
+    stocks.clear();
+    assert!(page.is_unique());
 }

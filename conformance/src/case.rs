@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use crate::impls::{Conn, Impl, Name};
+use crate::impls::{Conn, Impl, Kind, Name};
 
 /// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ impl Source {
 pub enum Expect {
     /// This, from the kernel; and from ours whatever the kernel really answered.
     Same(&'static str),
+    /// From ours whatever the kernel answers.
+    Oracle,
     /// Each column has its own.
     Each {
         /// The kernel's AF_UNIX.
@@ -57,6 +59,8 @@ pub struct Case {
     pub source: Source,
     /// What must be seen.
     pub expect: Expect,
+    /// The kind of the sockets that it is given.
+    pub kind: Kind,
     /// Uses the implementation and tells what was seen.
     pub run: fn(&Ctx<'_>) -> Outcome,
 }
@@ -70,7 +74,7 @@ impl Case {
         expect: &'static str,
         run: fn(&Ctx<'_>) -> Outcome,
     ) -> Case {
-        Case { name, rule, source, expect: Expect::Same(expect), run }
+        Case { name, rule, source, expect: Expect::Same(expect), kind: Kind::Stream, run }
     }
 
     /// A rule where ours is meant to be better than the kernel: `ours` is expected over shared memory *and* over
@@ -83,7 +87,8 @@ impl Case {
         ours: &'static str,
         run: fn(&Ctx<'_>) -> Outcome,
     ) -> Case {
-        Case { name, rule, source, expect: Expect::Each { kernel, shared: ours, on_kernel: ours }, run }
+        let expect = Expect::Each { kernel, shared: ours, on_kernel: ours };
+        Case { name, rule, source, expect, kind: Kind::Stream, run }
     }
 
     /// A rule with an answer per column.
@@ -95,7 +100,13 @@ impl Case {
         on_kernel: &'static str,
         run: fn(&Ctx<'_>) -> Outcome,
     ) -> Case {
-        Case { name, rule, source: Source::Own, expect: Expect::Each { kernel, shared, on_kernel }, run }
+        let expect = Expect::Each { kernel, shared, on_kernel };
+        Case { name, rule, source: Source::Own, expect, kind: Kind::Stream, run }
+    }
+
+    /// The same, given sockets of another kind.
+    pub const fn of(self, kind: Kind) -> Case {
+        Case { kind, ..self }
     }
 }
 
@@ -136,6 +147,8 @@ pub type Outcome = Result<String, Stop>;
 pub struct Ctx<'a> {
     /// The implementation under test.
     pub imp: &'a dyn Impl,
+    /// The kind of sockets that is asked for.
+    pub kind: Kind,
     /// A folder of its own for names.
     pub dir: PathBuf,
 }
@@ -143,7 +156,7 @@ pub struct Ctx<'a> {
 impl Ctx<'_> {
     /// A connected pair.
     pub fn pair(&self) -> Result<(Conn, Conn), Stop> {
-        self.imp.pair(&self.dir).map_err(|e| Stop::broken(format!("cannot make a pair: {e}")))
+        self.imp.pair(self.kind, &self.dir).map_err(|e| Stop::broken(format!("cannot make a pair: {e}")))
     }
 
     /// A path in the case's folder.

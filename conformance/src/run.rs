@@ -48,7 +48,7 @@ pub fn here(case: &Case, imp: &dyn Impl, dir: PathBuf) -> Seen {
     if !imp.sleeps() {
         crate::tools::nobody_sleeps();
     }
-    match (case.run)(&Ctx { imp, dir }) {
+    match (case.run)(&Ctx { imp, kind: case.kind, dir }) {
         Ok(value) => Seen::Value(value),
         Err(Stop::NotOffered(why)) => Seen::NotOffered(why.to_owned()),
         Err(Stop::Lacking(tool)) => Seen::Lacking(tool.to_owned()),
@@ -231,13 +231,22 @@ pub fn judge(case: &Case, imp: &dyn Impl, seen: &Seen, oracle: &Seen, skips: &Sk
             (Column::Shared | Column::OnKernel, Seen::Value(v)) => v,
             _ => fixed,
         },
+        Expect::Oracle => match (imp.column(), oracle) {
+            (Column::Kernel, _) => "*",
+            (_, Seen::Value(v)) => v,
+            _ => "an answer of the kernel",
+        },
         Expect::Each { kernel, shared, on_kernel } => match imp.column() {
             Column::Kernel => kernel,
             Column::Shared => shared,
             Column::OnKernel => on_kernel,
         },
     };
-    let right = matches!(seen, Seen::Value(v) if want == "*" || v == want);
+    let right = match seen {
+        Seen::Value(v) => want == "*" || v == want,
+        Seen::NotOffered(_) => want == "not offered",
+        _ => false,
+    };
     let skip = skips.find(case.name, imp.name());
     match (seen, skip) {
         (Seen::Broken(what), _) => Verdict::Wrong(format!("{}: {what}", case.rule)),

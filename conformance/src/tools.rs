@@ -70,7 +70,7 @@ pub const PEEK: Rx = Rx { dontwait: false, peek: true, waitall: false, trunc: fa
 /// Flags for a receive that fills its buffer.
 pub const WAITALL: Rx = Rx { dontwait: false, peek: false, waitall: true, trunc: false, oob: false };
 /// Flags for a send that must not wait.
-pub const TX_NOW: Tx = Tx { dontwait: true, nosignal: true, oob: false };
+pub const TX_NOW: Tx = Tx { dontwait: true, nosignal: true, oob: false, eor: false };
 
 /// Sends without a signal; the answer in words.
 pub fn tx(end: &dyn End, data: &[u8]) -> Result<String, Stop> {

@@ -7,7 +7,7 @@ use rustix::event::PollFlags;
 use crate::case::Source::{Both, FreeBsd, Linux};
 use crate::case::{Case, Ctx, Outcome, Stop};
 use crate::cases::setup::raw;
-use crate::impls::{End, Kind, Rx};
+use crate::impls::{End, Rx};
 use crate::tools::{self, NOW, PEEK, asleep, drain, fill, poll_now, rx, tx};
 
 pub const CASES: &[Case] = &[
@@ -204,7 +204,7 @@ fn both_shut_wr(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn unconnected(cx: &Ctx<'_>) -> Outcome {
-    poll_now(&*raw(cx, Kind::Stream)? as &dyn End)
+    poll_now(&*raw(cx, cx.kind)? as &dyn End)
 }
 
 /// Fills it to the brim: big pieces, then single bytes. Programs learn of "full" by EAGAIN, so does this.

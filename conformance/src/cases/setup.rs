@@ -200,20 +200,20 @@ fn bind_twice(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn bind_used_path(cx: &Ctx<'_>) -> Outcome {
-    let _first = cx.imp.listen(&cx.path("s"), None)?;
-    ok(cx.imp.listen(&cx.path("s"), None).map(|_| ()))
+    let _first = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    ok(cx.imp.listen(cx.kind, &cx.path("s"), None).map(|_| ()))
 }
 
 fn bind_over_file(cx: &Ctx<'_>) -> Outcome {
     std::fs::write(cx.dir.join("s"), "not a socket")?;
-    ok(cx.imp.listen(&cx.path("s"), None).map(|_| ()))
+    ok(cx.imp.listen(cx.kind, &cx.path("s"), None).map(|_| ()))
 }
 
 fn path_stays(cx: &Ctx<'_>) -> Outcome {
-    drop(cx.imp.listen(&cx.path("s"), None)?);
-    let again = ok(cx.imp.listen(&cx.path("s"), None).map(|_| ()))?;
+    drop(cx.imp.listen(cx.kind, &cx.path("s"), None)?);
+    let again = ok(cx.imp.listen(cx.kind, &cx.path("s"), None).map(|_| ()))?;
     std::fs::remove_file(cx.dir.join("s"))?;
-    Ok(format!("{again}, after unlink {}", ok(cx.imp.listen(&cx.path("s"), None).map(|_| ()))?))
+    Ok(format!("{again}, after unlink {}", ok(cx.imp.listen(cx.kind, &cx.path("s"), None).map(|_| ()))?))
 }
 
 fn listen_unbound(cx: &Ctx<'_>) -> Outcome {
@@ -221,7 +221,7 @@ fn listen_unbound(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn listen_connected(cx: &Ctx<'_>) -> Outcome {
-    let _server = cx.imp.listen(&cx.path("s"), None)?;
+    let _server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     let s = raw(cx, Kind::Stream)?;
     s.bind(&cx.path("c"))?;
     s.connect(&cx.path("s"))?;
@@ -241,54 +241,54 @@ fn dgram_listen(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn connect_missing(cx: &Ctx<'_>) -> Outcome {
-    ok(cx.imp.connect(&cx.path("nobody")).map(|_| ()))
+    ok(cx.imp.connect(cx.kind, &cx.path("nobody")).map(|_| ()))
 }
 
 fn connect_abstract_missing(cx: &Ctx<'_>) -> Outcome {
-    ok(cx.imp.connect(&cx.abstract_name("nobody")).map(|_| ()))
+    ok(cx.imp.connect(cx.kind, &cx.abstract_name("nobody")).map(|_| ()))
 }
 
 fn connect_non_listener(cx: &Ctx<'_>) -> Outcome {
     let bound = Kernel::open(Kind::Stream)?;
     bound.bind(&cx.path("s"))?;
-    ok(cx.imp.connect(&cx.path("s")).map(|_| ()))
+    ok(cx.imp.connect(cx.kind, &cx.path("s")).map(|_| ()))
 }
 
 fn connect_after_close(cx: &Ctx<'_>) -> Outcome {
-    drop(cx.imp.listen(&cx.path("s"), None)?);
-    ok(cx.imp.connect(&cx.path("s")).map(|_| ()))
+    drop(cx.imp.listen(cx.kind, &cx.path("s"), None)?);
+    ok(cx.imp.connect(cx.kind, &cx.path("s")).map(|_| ()))
 }
 
 fn connect_wrong_type(cx: &Ctx<'_>) -> Outcome {
     let bound = Kernel::open(Kind::Dgram)?;
     bound.bind(&cx.path("s"))?;
-    ok(cx.imp.connect(&cx.path("s")).map(|_| ()))
+    ok(cx.imp.connect(cx.kind, &cx.path("s")).map(|_| ()))
 }
 
 fn connect_no_permission(cx: &Ctx<'_>) -> Outcome {
-    let _server = cx.imp.listen(&cx.path("s"), None)?;
+    let _server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     std::fs::set_permissions(cx.dir.join("s"), std::fs::Permissions::from_mode(0o000))?;
     // Root passes every mode by this capability; the process is the case's own, so it may give it up.
     let mut mine = capabilities(None)?;
     mine.effective.remove(CapabilitySet::DAC_OVERRIDE);
     set_capabilities(None, mine)?;
-    ok(cx.imp.connect(&cx.path("s")).map(|_| ()))
+    ok(cx.imp.connect(cx.kind, &cx.path("s")).map(|_| ()))
 }
 
 fn connect_non_socket(cx: &Ctx<'_>) -> Outcome {
     std::fs::write(cx.dir.join("s"), "not a socket")?;
-    ok(cx.imp.connect(&cx.path("s")).map(|_| ()))
+    ok(cx.imp.connect(cx.kind, &cx.path("s")).map(|_| ()))
 }
 
 fn connect_twice(cx: &Ctx<'_>) -> Outcome {
-    let _server = cx.imp.listen(&cx.path("s"), None)?;
+    let _server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     let s = raw(cx, Kind::Stream)?;
     Ok(format!("{}, {}", ok(s.connect(&cx.path("s")))?, ok(s.connect(&cx.path("s")))?))
 }
 
 /// The waiting client is a plain one: it is the listener's backlog that is tried.
 fn backlog_full(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), Some(0))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), Some(0))?;
     let (first, second) = (Kernel::open(Kind::Stream)?, Kernel::open(Kind::Stream)?);
     for s in [&first, &second] {
         crate::impls::End::set_nonblocking(s, true)?;
@@ -299,10 +299,10 @@ fn backlog_full(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn backlog_waits(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), Some(0))?;
-    let _first = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), Some(0))?;
+    let _first = cx.imp.connect(cx.kind, &cx.path("s"))?;
     std::thread::scope(|s| {
-        let second = asleep(s, || cx.imp.connect(&cx.path("s")).map(|_| ()));
+        let second = asleep(s, || cx.imp.connect(cx.kind, &cx.path("s")).map(|_| ()));
         let waits = if second.is_finished() { "does not wait" } else { "waits" };
         let _conn = server.accept()?;
         let then = second.join().map_err(|_| Stop::broken("the connecting thread panicked"))?;
@@ -317,23 +317,23 @@ fn accept_non_listener(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn accept_none(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     server.set_nonblocking(true)?;
     ok(server.accept().map(|_| ()))
 }
 
 fn accept_woken(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     std::thread::scope(|s| {
         let accepted = asleep(s, || server.accept());
-        let client = cx.imp.connect(&cx.path("s"))?;
+        let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
         let conn = accepted.join().map_err(|_| Stop::broken("the accepting thread panicked"))??;
         Ok(format!("{}, {}", tx(&*client, b"hi")?, rx(&*conn, 9, Rx::default())?))
     })
 }
 
 fn accept_shutdown(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     std::thread::scope(|s| {
         let accepted = asleep(s, || server.accept().map(|_| ()));
         rustix::net::shutdown(server.fd(), rustix::net::Shutdown::Both)?;
@@ -342,16 +342,16 @@ fn accept_shutdown(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn send_before_accept(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     let sent = tx(&*client, b"hi")?;
     let conn = server.accept()?;
     Ok(format!("{sent}, {}", rx(&*conn, 9, Rx::default())?))
 }
 
 fn close_before_accept(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     tx(&*client, b"hi")?;
     drop(client);
     let conn = server.accept()?;
@@ -359,9 +359,9 @@ fn close_before_accept(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn silent_client(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
-    let _silent = cx.imp.connect(&cx.path("s"))?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let _silent = cx.imp.connect(cx.kind, &cx.path("s"))?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     let _first = server.accept()?;
     let conn = server.accept()?;
     tx(&*client, b"hi")?;
@@ -371,8 +371,8 @@ fn silent_client(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn listener_gone(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     drop(server);
     let first = rx(&*client, 9, Rx::default())?;
     Ok(format!("{first}, {}, {}", tx(&*client, b"hi")?, rx(&*client, 9, Rx::default())?))
@@ -392,8 +392,8 @@ fn short(name: &Name) -> String {
 }
 
 fn names(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     let conn = server.accept()?;
     Ok(format!(
         "listener {}, server {}, client sees {}",
@@ -404,8 +404,8 @@ fn names(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn names_client(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     let conn = server.accept()?;
     Ok(format!("{}, {}", short(&client.local_name()?), short(&conn.peer_name()?)))
 }
@@ -421,13 +421,13 @@ fn autobind(cx: &Ctx<'_>) -> Outcome {
 
 fn abstract_name(cx: &Ctx<'_>) -> Outcome {
     let name = cx.abstract_name("n");
-    let first = cx.imp.listen(&name, None)?;
-    let twice = ok(cx.imp.listen(&name, None).map(|_| ()))?;
+    let first = cx.imp.listen(cx.kind, &name, None)?;
+    let twice = ok(cx.imp.listen(cx.kind, &name, None).map(|_| ()))?;
     drop(first);
-    let server = cx.imp.listen(&name, None);
+    let server = cx.imp.listen(cx.kind, &name, None);
     let again = ok(server.as_ref().map(|_| ()).map_err(|e| std::io::Error::from(e.kind())))?;
     let server = server?;
-    let client = cx.imp.connect(&name)?;
+    let client = cx.imp.connect(cx.kind, &name)?;
     tx(&*client, b"hi")?;
     let conn = server.accept()?;
     Ok(format!("{twice}, after close {again}, {}", rx(&*conn, 9, Rx::default())?))
@@ -437,8 +437,8 @@ fn peercred(cx: &Ctx<'_>) -> Outcome {
     let me = (std::process::id() as i32, rustix::process::getuid().as_raw());
     let who = |cred: (i32, u32)| if cred == me { "me".to_owned() } else { format!("{cred:?}, not {me:?}") };
     let (a, b) = cx.pair()?;
-    let server = cx.imp.listen(&cx.path("s"), None)?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     let conn = server.accept()?;
     Ok(format!(
         "pair {} {}, client sees {}, server sees {}",
@@ -450,9 +450,9 @@ fn peercred(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn listener_poll(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     let before = tools::poll(server.fd(), PollFlags::IN, 0)?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     let waits = tools::poll(server.fd(), PollFlags::IN, 1000)?;
     let conn = server.accept()?;
     // Both ends are there and usable, whatever the listener said.
@@ -464,5 +464,5 @@ fn listener_poll(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn listener_fionread(cx: &Ctx<'_>) -> Outcome {
-    said(cx.imp.listen(&cx.path("s"), None)?.readable_bytes())
+    said(cx.imp.listen(cx.kind, &cx.path("s"), None)?.readable_bytes())
 }

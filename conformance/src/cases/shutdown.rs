@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx, Outcome, Stop};
 use crate::cases::setup::raw;
-use crate::impls::{Kind, Rx};
+use crate::impls::Rx;
 use crate::tools::{asleep, errno, ok, rx, said, tx};
 
 pub const CASES: &[Case] = &[
@@ -83,7 +83,7 @@ pub const CASES: &[Case] = &[
 ];
 
 fn unconnected(cx: &Ctx<'_>) -> Outcome {
-    ok(raw(cx, Kind::Stream)?.shutdown(Rdwr))
+    ok(raw(cx, cx.kind)?.shutdown(Rdwr))
 }
 
 fn own_wr(cx: &Ctx<'_>) -> Outcome {

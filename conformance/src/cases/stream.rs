@@ -160,13 +160,13 @@ fn recv_unconnected(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn sendto_connected(cx: &Ctx<'_>) -> Outcome {
-    let _server = cx.imp.listen(&cx.path("s"), None)?;
+    let _server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     let (a, _b) = cx.pair()?;
     said(a.send_to(b"x", &cx.path("s")))
 }
 
 fn sendto_unconnected(cx: &Ctx<'_>) -> Outcome {
-    let _server = cx.imp.listen(&cx.path("s"), None)?;
+    let _server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     said(raw(cx, Kind::Stream)?.send_to(b"x", &cx.path("s")))
 }
 

@@ -315,8 +315,8 @@ fn upgrade_chopped(cx: &Ctx<'_>) -> Outcome {
     const SUM: usize = 300_000;
     for i in 0..20u64 {
         let name = cx.abstract_name(&format!("s{i}"));
-        let server = cx.imp.listen(&name, None)?;
-        let client = cx.imp.connect(&name)?;
+        let server = cx.imp.listen(cx.kind, &name, None)?;
+        let client = cx.imp.connect(cx.kind, &name)?;
         let (there, back, mut dice) = (Pattern(100 + i), Pattern(200 + i), Dice(300 + i));
         // Some of it is on its way before there is a server to talk to: that much fits any buffer.
         let early = dice.size(40_000) * dice.one_in(2) as usize;
@@ -340,8 +340,8 @@ fn upgrade_chopped(cx: &Ctx<'_>) -> Outcome {
 fn upgrade_one_way(cx: &Ctx<'_>, client_talks: bool) -> Outcome {
     const SUM: usize = 2 << 20;
     let name = cx.abstract_name("s");
-    let server = cx.imp.listen(&name, None)?;
-    let client = cx.imp.connect(&name)?;
+    let server = cx.imp.listen(cx.kind, &name, None)?;
+    let client = cx.imp.connect(cx.kind, &name)?;
     let conn = server.accept()?;
     let (from, to): (&dyn End, &dyn End) = if client_talks { (&*client, &*conn) } else { (&*conn, &*client) };
     let p = Pattern(71);
@@ -353,15 +353,15 @@ fn upgrade_one_way(cx: &Ctx<'_>, client_talks: bool) -> Outcome {
 }
 
 fn upgrade_close(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     for i in 0..200 {
         let (client, conn);
         if i % 2 == 0 {
-            client = cx.imp.connect(&cx.path("s"))?;
+            client = cx.imp.connect(cx.kind, &cx.path("s"))?;
             conn = server.accept()?;
         } else {
             // The other one speaks and leaves.
-            let c = cx.imp.connect(&cx.path("s"))?;
+            let c = cx.imp.connect(cx.kind, &cx.path("s"))?;
             client = server.accept()?;
             conn = c;
         }
@@ -376,9 +376,9 @@ fn upgrade_close(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn upgrade_half_close(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     for i in 0..100 {
-        let client = cx.imp.connect(&cx.path("s"))?;
+        let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
         tx(&*client, b"GET")?;
         client.shutdown(Shutdown::Write)?;
         let conn = server.accept()?;
@@ -394,8 +394,8 @@ fn upgrade_half_close(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn upgrade_path(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
-    let client = cx.imp.connect(&cx.path("s"))?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
+    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
     let conn = server.accept()?;
     for _ in 0..4 {
         for (from, to) in [(&client, &conn), (&conn, &client)] {
@@ -421,7 +421,7 @@ fn text(b: &[u8]) -> String {
 
 fn std_client(cx: &Ctx<'_>) -> Outcome {
     let name = cx.path("s");
-    let server = cx.imp.listen(&name, None)?;
+    let server = cx.imp.listen(cx.kind, &name, None)?;
     let mut client = UnixStream::connect(std_path(&name))?;
     client.write_all(b"hi")?;
     let conn = server.accept()?;
@@ -436,7 +436,7 @@ fn std_client(cx: &Ctx<'_>) -> Outcome {
 fn std_server(cx: &Ctx<'_>) -> Outcome {
     let name = cx.path("s");
     let server = UnixListener::bind(std_path(&name))?;
-    let client = cx.imp.connect(&name)?;
+    let client = cx.imp.connect(cx.kind, &name)?;
     tx(&*client, b"hi")?;
     let (mut conn, _) = server.accept()?;
     let mut there = [0; 9];
@@ -454,7 +454,7 @@ fn std_server(cx: &Ctx<'_>) -> Outcome {
 fn std_bulk(cx: &Ctx<'_>) -> Outcome {
     const SUM: usize = 1 << 20;
     let name = cx.path("s");
-    let server = cx.imp.listen(&name, None)?;
+    let server = cx.imp.listen(cx.kind, &name, None)?;
     let client = UnixStream::connect(std_path(&name))?;
     let conn = server.accept()?;
     let (conn, client) = (&*conn, &client);
@@ -486,7 +486,7 @@ fn curl(cx: &Ctx<'_>) -> Outcome {
         return Err(Stop::Lacking("curl is not installed"));
     }
     let name = cx.path("s");
-    let server = cx.imp.listen(&name, None)?;
+    let server = cx.imp.listen(cx.kind, &name, None)?;
     let body: Vec<u8> = Pattern(91).bytes(0, 200_000);
     let curl = Command::new("curl")
         .args([
@@ -529,7 +529,7 @@ fn socat(cx: &Ctx<'_>) -> Outcome {
         return Err(Stop::Lacking("socat is not installed"));
     }
     let name = cx.path("s");
-    let server = cx.imp.listen(&name, None)?;
+    let server = cx.imp.listen(cx.kind, &name, None)?;
     let mut socat = Command::new("socat")
         .args(["-t", "3", "-"])
         .arg(format!("UNIX-CONNECT:{}", std_path(&name).display()))

@@ -372,7 +372,7 @@ fn send_restart(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn accept_eintr(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(&cx.path("s"), None)?;
+    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
     let answer = signalled(false, || server.accept().map(|_| ()), |_| ())?;
     crate::tools::ok(answer)
 }

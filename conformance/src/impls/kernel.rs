@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrAny,
-    SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    self, AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags,
+    SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use super::{Column, Conn, End, Impl, Kind, Listening, Name, Rx, Socket, Tx};
+use super::{Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Tx};
 
 /// The kernel's AF_UNIX sockets.
 pub struct Kernel;
@@ -23,12 +23,15 @@ pub struct Plain(pub OwnedFd);
 impl Kernel {
     /// A stream, datagram or seqpacket socket in no state yet.
     pub fn open(kind: Kind) -> io::Result<Plain> {
-        let kind = match kind {
-            Kind::Stream => SocketType::STREAM,
-            Kind::Dgram => SocketType::DGRAM,
-            Kind::SeqPacket => SocketType::SEQPACKET,
-        };
-        Ok(Plain(net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?))
+        Ok(Plain(net::socket_with(AddressFamily::UNIX, socket_type(kind), SocketFlags::CLOEXEC, None)?))
+    }
+}
+
+fn socket_type(kind: Kind) -> SocketType {
+    match kind {
+        Kind::Stream => SocketType::STREAM,
+        Kind::Dgram => SocketType::DGRAM,
+        Kind::SeqPacket => SocketType::SEQPACKET,
     }
 }
 
@@ -45,20 +48,20 @@ impl Impl for Kernel {
         "the kernel's AF_UNIX, the oracle"
     }
 
-    fn pair(&self, _dir: &Path) -> io::Result<(Conn, Conn)> {
-        let (a, b) = net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    fn pair(&self, kind: Kind, _dir: &Path) -> io::Result<(Conn, Conn)> {
+        let (a, b) = net::socketpair(AddressFamily::UNIX, socket_type(kind), SocketFlags::CLOEXEC, None)?;
         Ok((Box::new(Plain(a)), Box::new(Plain(b))))
     }
 
-    fn listen(&self, name: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>> {
-        let s = Kernel::open(Kind::Stream)?;
+    fn listen(&self, kind: Kind, name: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>> {
+        let s = Kernel::open(kind)?;
         Socket::bind(&s, name)?;
         Socket::listen(&s, backlog.unwrap_or(128))?;
         Ok(Box::new(s))
     }
 
-    fn connect(&self, name: &Name) -> io::Result<Conn> {
-        let s = Kernel::open(Kind::Stream)?;
+    fn connect(&self, kind: Kind, name: &Name) -> io::Result<Conn> {
+        let s = Kernel::open(kind)?;
         Socket::connect(&s, name)?;
         Ok(Box::new(s))
     }
@@ -96,6 +99,7 @@ fn tx(f: Tx) -> SendFlags {
     flags.set(SendFlags::DONTWAIT, f.dontwait);
     flags.set(SendFlags::NOSIGNAL, f.nosignal);
     flags.set(SendFlags::OOB, f.oob);
+    flags.set(SendFlags::EOR, f.eor);
     flags
 }
 
@@ -116,6 +120,14 @@ impl End for Plain {
 
     fn recv(&self, buf: &mut [u8], flags: Rx) -> io::Result<usize> {
         Ok(net::recv(&self.0, buf, rx(flags))?.1)
+    }
+
+    fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)> {
+        let none = &mut RecvAncillaryBuffer::default();
+        let got = net::recvmsg(&self.0, &mut [IoSliceMut::new(buf)], none, rx(flags))?;
+        // (rustix has no name for MSG_EOR among the flags that come back.)
+        let eor = got.flags.bits() & SendFlags::EOR.bits() != 0;
+        Ok((got.bytes, Returned { trunc: got.flags.contains(ReturnFlags::TRUNC), eor }))
     }
 
     fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {

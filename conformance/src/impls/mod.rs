@@ -40,6 +40,8 @@ pub struct Tx {
     pub nosignal: bool,
     /// MSG_OOB
     pub oob: bool,
+    /// MSG_EOR
+    pub eor: bool,
 }
 
 /// Flags of a receive.
@@ -57,6 +59,15 @@ pub struct Rx {
     pub oob: bool,
 }
 
+/// Flags that a receive returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Returned {
+    /// MSG_TRUNC
+    pub trunc: bool,
+    /// MSG_EOR
+    pub eor: bool,
+}
+
 /// The error of a call that an implementation does not have. It carries no errno, so no answer of a kernel
 /// can be mistaken for it.
 pub fn not_offered(why: &'static str) -> io::Error {
@@ -69,6 +80,8 @@ pub trait End: Send + Sync {
     fn send(&self, data: &[u8], flags: Tx) -> io::Result<usize>;
     /// recv()
     fn recv(&self, buf: &mut [u8], flags: Rx) -> io::Result<usize>;
+    /// recvmsg(): how many bytes, and the flags that it returns (of MSG_TRUNC and MSG_EOR)
+    fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)>;
     /// sendmsg() with several pieces
     fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize>;
     /// recvmsg() with several pieces
@@ -152,11 +165,15 @@ pub trait Impl: Send + Sync {
     /// What it is, in a sentence for the table's legend.
     fn about(&self) -> &'static str;
     /// A connected pair; `dir` is a folder for names.
-    fn pair(&self, dir: &Path) -> io::Result<(Conn, Conn)>;
+    fn pair(&self, kind: Kind, dir: &Path) -> io::Result<(Conn, Conn)>;
     /// A listener. `backlog` is listen()'s; none is the default.
-    fn listen(&self, name: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>>;
+    fn listen(&self, kind: Kind, name: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>>;
     /// A blocking connect.
-    fn connect(&self, name: &Name) -> io::Result<Conn>;
+    fn connect(&self, kind: Kind, name: &Name) -> io::Result<Conn>;
+    /// A connected pair that keeps records as streams with marks, with buffers of that many bytes.
+    fn stream_records(&self, _dir: &Path, _buffer: usize) -> io::Result<(Conn, Conn)> {
+        Err(not_offered("records are atomic"))
+    }
     /// Whether who waits sleeps in the kernel, so that it can be seen there.
     fn sleeps(&self) -> bool {
         true

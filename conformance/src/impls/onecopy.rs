@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use onecopy::unix::{self, Carrier, Config, RecvFlags, SendFlags, Transport, Wait};
+use onecopy::unix::{self, Carrier, Config, ReceivedFlags, Records, RecvFlags, SendFlags, Transport, Wait};
 
 use super::kernel::Kernel;
-use super::{Column, Conn, End, Impl, Kind, Listening, Name, Rx, Socket, Tx, not_offered};
+use super::{Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Tx, not_offered};
 
 /// Which ends are ours, and over what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,18 +70,18 @@ impl Impl for Onecopy {
         }
     }
 
-    fn pair(&self, dir: &Path) -> io::Result<(Conn, Conn)> {
+    fn pair(&self, kind: Kind, dir: &Path) -> io::Result<(Conn, Conn)> {
         if matches!(self, Onecopy::Pair | Onecopy::Spin) {
-            let (a, b) = unix::Stream::pair_with(&self.config())?;
-            if !(a.path().is_shared_memory() && b.path().is_shared_memory()) {
-                return Err(io::Error::other("Stream::pair is not over shared memory"));
+            let pair = both(kind, &self.config())?;
+            if [&pair.0, &pair.1].iter().any(|end| end.path() != SHARED) {
+                return Err(io::Error::other("a pair is not over shared memory"));
             }
-            return Ok((Box::new(Ours(a)), Box::new(Ours(b))));
+            return Ok(pair);
         }
         // The name is free again as soon as the listener is gone, so every pair can use it.
         let name = Name::Abstract(format!("pair-{}", dir.display()).into_bytes());
-        let server = self.listen(&name, None)?;
-        let client = self.connect(&name)?;
+        let server = self.listen(kind, &name, None)?;
+        let client = self.connect(kind, &name)?;
         let conn = server.accept()?;
         if *self == Onecopy::Connected {
             upgrade(&*client, &*conn)?;
@@ -89,22 +89,45 @@ impl Impl for Onecopy {
         Ok((client, conn))
     }
 
-    fn listen(&self, at: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>> {
+    fn listen(&self, kind: Kind, at: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>> {
         if *self == Onecopy::ToPlain {
-            return Kernel.listen(at, backlog);
+            return Kernel.listen(kind, at, backlog);
         }
         let mut config = self.config();
         if let Some(n) = backlog {
             config.backlog = n as u32;
         }
-        Ok(Box::new(unix::Listener::bind_with(to_ours(at)?, &config)?))
+        listen(kind, at, &config)
     }
 
-    fn connect(&self, to: &Name) -> io::Result<Conn> {
+    fn connect(&self, kind: Kind, to: &Name) -> io::Result<Conn> {
         if *self == Onecopy::FromPlain {
-            return Kernel.connect(to);
+            return Kernel.connect(kind, to);
         }
-        Ok(Box::new(Ours(unix::Stream::connect_with(to_ours(to)?, &self.config())?)))
+        connect(kind, to, &self.config())
+    }
+
+    fn stream_records(&self, dir: &Path, buffer: usize) -> io::Result<(Conn, Conn)> {
+        let config = Config {
+            records: Records::Stream,
+            send_buffer: Some(buffer),
+            receive_buffer: Some(buffer),
+            ..self.config()
+        };
+        match self {
+            Onecopy::Kernel | Onecopy::ToPlain | Onecopy::FromPlain => {
+                Err(not_offered("the kernel's records are atomic"))
+            }
+            Onecopy::Pair | Onecopy::Spin => both(Kind::SeqPacket, &config),
+            Onecopy::Connected => {
+                let name = Name::Abstract(format!("pair-{}", dir.display()).into_bytes());
+                let server = listen(Kind::SeqPacket, &name, &config)?;
+                let client = connect(Kind::SeqPacket, &name, &config)?;
+                let conn = server.accept()?;
+                upgrade(&*client, &*conn)?;
+                Ok((client, conn))
+            }
+        }
     }
 
     fn sleeps(&self) -> bool {
@@ -116,15 +139,47 @@ impl Impl for Onecopy {
     }
 }
 
+const SHARED: (&str, &str) = ("shared memory", "shared memory");
+
+fn both(kind: Kind, config: &Config) -> io::Result<(Conn, Conn)> {
+    Ok(match kind {
+        Kind::Stream => {
+            let (a, b) = unix::Stream::pair_with(config)?;
+            (Box::new(Ours(a)), Box::new(Ours(b)))
+        }
+        Kind::SeqPacket => {
+            let (a, b) = unix::SeqPacket::pair_with(config)?;
+            (Box::new(OurPackets(a)), Box::new(OurPackets(b)))
+        }
+        Kind::Dgram => return Err(not_offered("no datagram sockets yet")),
+    })
+}
+
+fn listen(kind: Kind, at: &Name, config: &Config) -> io::Result<Box<dyn Listening>> {
+    Ok(match kind {
+        Kind::Stream => Box::new(unix::Listener::bind_with(to_ours(at)?, config)?),
+        Kind::SeqPacket => Box::new(unix::SeqListener::bind_with(to_ours(at)?, config)?),
+        Kind::Dgram => return Err(not_offered("no datagram sockets yet")),
+    })
+}
+
+fn connect(kind: Kind, to: &Name, config: &Config) -> io::Result<Conn> {
+    Ok(match kind {
+        Kind::Stream => Box::new(Ours(unix::Stream::connect_with(to_ours(to)?, config)?)),
+        Kind::SeqPacket => Box::new(OurPackets(unix::SeqPacket::connect_with(to_ours(to)?, config)?)),
+        Kind::Dgram => return Err(not_offered("no datagram sockets yet")),
+    })
+}
+
 /// Sends a byte to and fro until both directions of both ends run over shared memory: an end learns of the
 /// other's memory when it receives.
 fn upgrade(a: &dyn End, b: &dyn End) -> io::Result<()> {
     for _ in 0..8 {
-        if [a, b].iter().all(|e| e.path() == ("shared memory", "shared memory")) {
+        if [a, b].iter().all(|e| e.path() == SHARED) {
             return Ok(());
         }
         for (from, to) in [(a, b), (b, a)] {
-            from.send(b"u", Tx::default())?;
+            from.send(b"u", Tx { eor: true, ..Tx::default() })?;
             to.recv(&mut [0], Rx::default())?;
         }
     }
@@ -151,115 +206,163 @@ fn from_ours(name: &unix::Name) -> Name {
     }
 }
 
+fn send_flags(f: Tx) -> io::Result<SendFlags> {
+    if f.oob {
+        return Err(not_offered("no out-of-band data"));
+    }
+    let mut flags = SendFlags::empty();
+    flags.set(SendFlags::DONTWAIT, f.dontwait);
+    flags.set(SendFlags::NOSIGNAL, f.nosignal);
+    flags.set(SendFlags::EOR, f.eor);
+    Ok(flags)
+}
+
+fn recv_flags(f: Rx) -> io::Result<RecvFlags> {
+    if f.oob {
+        return Err(not_offered("no out-of-band data"));
+    }
+    let mut flags = RecvFlags::empty();
+    flags.set(RecvFlags::DONTWAIT, f.dontwait);
+    flags.set(RecvFlags::PEEK, f.peek);
+    flags.set(RecvFlags::WAITALL, f.waitall);
+    flags.set(RecvFlags::TRUNC, f.trunc);
+    Ok(flags)
+}
+
+/// What all kinds of our sockets have in common.
+macro_rules! in_common {
+    () => {
+        fn send(&self, data: &[u8], f: Tx) -> io::Result<usize> {
+            Ok(self.0.send(data, send_flags(f)?)?)
+        }
+
+        fn recv(&self, buf: &mut [u8], f: Rx) -> io::Result<usize> {
+            Ok(self.0.recv(buf, recv_flags(f)?)?)
+        }
+
+        fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+            Ok(self.0.send_vectored(data, SendFlags::empty())?)
+        }
+
+        fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
+            Err(not_offered("no sendto"))
+        }
+
+        fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+            Ok(self.0.shutdown(how)?)
+        }
+
+        fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+            Ok(self.0.set_nonblocking(on)?)
+        }
+
+        fn set_read_timeout(&self, after: Option<Duration>) -> io::Result<()> {
+            Ok(self.0.set_read_timeout(after)?)
+        }
+
+        fn set_write_timeout(&self, after: Option<Duration>) -> io::Result<()> {
+            Ok(self.0.set_write_timeout(after)?)
+        }
+
+        fn readable_bytes(&self) -> io::Result<usize> {
+            Ok(self.0.readable_bytes()?)
+        }
+
+        fn take_error(&self) -> io::Result<Option<i32>> {
+            Ok(self.0.take_error()?.map(|e| e.raw_os_error()))
+        }
+
+        fn set_peek_off(&self, _at: i32) -> io::Result<()> {
+            Err(not_offered("no SO_PEEK_OFF"))
+        }
+
+        fn peer_cred(&self) -> io::Result<(i32, u32)> {
+            let c = self.0.peer_cred()?;
+            Ok((c.pid, c.uid))
+        }
+
+        fn local_name(&self) -> io::Result<Name> {
+            Ok(from_ours(&self.0.local_name()?))
+        }
+
+        fn peer_name(&self) -> io::Result<Name> {
+            Ok(from_ours(&self.0.peer_name()?))
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+
+        fn path(&self) -> (&'static str, &'static str) {
+            let word = |c| match c {
+                Carrier::Kernel => "kernel",
+                Carrier::SharedMemory => "shared memory",
+            };
+            (word(self.0.path().send), word(self.0.path().receive))
+        }
+    };
+}
+
 /// A stream of ours.
 pub struct Ours(pub unix::Stream);
 
 impl End for Ours {
-    fn send(&self, data: &[u8], f: Tx) -> io::Result<usize> {
-        if f.oob {
-            return Err(not_offered("no out-of-band data"));
-        }
-        let mut flags = SendFlags::empty();
-        flags.set(SendFlags::DONTWAIT, f.dontwait);
-        flags.set(SendFlags::NOSIGNAL, f.nosignal);
-        Ok(self.0.send(data, flags)?)
-    }
+    in_common!();
 
-    fn recv(&self, buf: &mut [u8], f: Rx) -> io::Result<usize> {
-        if f.oob || f.trunc {
-            return Err(not_offered("no such flag"));
-        }
-        let mut flags = RecvFlags::empty();
-        flags.set(RecvFlags::DONTWAIT, f.dontwait);
-        flags.set(RecvFlags::PEEK, f.peek);
-        flags.set(RecvFlags::WAITALL, f.waitall);
-        Ok(self.0.recv(buf, flags)?)
-    }
-
-    fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(self.0.send_vectored(data, SendFlags::empty())?)
+    fn recv_flags(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Returned)> {
+        Ok((self.recv(buf, f)?, Returned::default()))
     }
 
     fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         Ok(self.0.recv_vectored(bufs, RecvFlags::empty())?)
     }
+}
 
-    fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
-        Err(not_offered("no sendto"))
-    }
+/// A seqpacket socket of ours.
+pub struct OurPackets(pub unix::SeqPacket);
 
-    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        Ok(self.0.shutdown(how)?)
-    }
+impl End for OurPackets {
+    in_common!();
 
-    fn set_nonblocking(&self, on: bool) -> io::Result<()> {
-        Ok(self.0.set_nonblocking(on)?)
-    }
-
-    fn set_read_timeout(&self, after: Option<Duration>) -> io::Result<()> {
-        Ok(self.0.set_read_timeout(after)?)
-    }
-
-    fn set_write_timeout(&self, after: Option<Duration>) -> io::Result<()> {
-        Ok(self.0.set_write_timeout(after)?)
-    }
-
-    fn readable_bytes(&self) -> io::Result<usize> {
-        Ok(self.0.readable_bytes()?)
-    }
-
-    fn take_error(&self) -> io::Result<Option<i32>> {
-        Ok(self.0.take_error()?.map(|e| e.raw_os_error()))
-    }
-
-    fn set_peek_off(&self, _at: i32) -> io::Result<()> {
-        Err(not_offered("no SO_PEEK_OFF"))
-    }
-
-    fn peer_cred(&self) -> io::Result<(i32, u32)> {
-        let c = self.0.peer_cred()?;
-        Ok((c.pid, c.uid))
-    }
-
-    fn local_name(&self) -> io::Result<Name> {
-        Ok(from_ours(&self.0.local_name()?))
-    }
-
-    fn peer_name(&self) -> io::Result<Name> {
-        Ok(from_ours(&self.0.peer_name()?))
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    fn path(&self) -> (&'static str, &'static str) {
-        let word = |c| match c {
-            Carrier::Kernel => "kernel",
-            Carrier::SharedMemory => "shared memory",
+    fn recv_flags(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Returned)> {
+        let got = self.0.recv_record(buf, recv_flags(f)?)?;
+        let flags = Returned {
+            trunc: got.flags.contains(ReceivedFlags::TRUNC),
+            eor: got.flags.contains(ReceivedFlags::EOR),
         };
-        (word(self.0.path().send), word(self.0.path().receive))
+        Ok((if f.trunc { got.full } else { got.len }, flags))
+    }
+
+    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        Ok(self.0.recv_vectored(bufs, RecvFlags::empty())?.len)
     }
 }
 
-impl Listening for unix::Listener {
-    fn accept(&self) -> io::Result<Conn> {
-        Ok(Box::new(Ours(unix::Listener::accept(self)?)))
-    }
+macro_rules! listening {
+    ($listener:ty, $end:ident) => {
+        impl Listening for $listener {
+            fn accept(&self) -> io::Result<Conn> {
+                Ok(Box::new($end(<$listener>::accept(self)?)))
+            }
 
-    fn set_nonblocking(&self, on: bool) -> io::Result<()> {
-        Ok(unix::Listener::set_nonblocking(self, on)?)
-    }
+            fn set_nonblocking(&self, on: bool) -> io::Result<()> {
+                Ok(<$listener>::set_nonblocking(self, on)?)
+            }
 
-    fn readable_bytes(&self) -> io::Result<usize> {
-        Ok(rustix::io::ioctl_fionread(self)? as usize)
-    }
+            fn readable_bytes(&self) -> io::Result<usize> {
+                Ok(rustix::io::ioctl_fionread(self)? as usize)
+            }
 
-    fn local_name(&self) -> io::Result<Name> {
-        Ok(from_ours(&unix::Listener::local_name(self)?))
-    }
+            fn local_name(&self) -> io::Result<Name> {
+                Ok(from_ours(&<$listener>::local_name(self)?))
+            }
 
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.as_fd()
-    }
+            fn fd(&self) -> BorrowedFd<'_> {
+                self.as_fd()
+            }
+        }
+    };
 }
+
+listening!(unix::Listener, Ours);
+listening!(unix::SeqListener, OurPackets);

@@ -77,17 +77,22 @@ pub fn take(fd: BorrowedFd<'_>, count: usize) -> usize {
 pub fn take_all(fd: BorrowedFd<'_>, kind: Kind) {
     match kind {
         Kind::Stream => while take(fd, 8192) == 8192 {},
-        Kind::SeqPacket => while take_record(fd).is_some() {},
+        Kind::SeqPacket => while take_record(fd) != Ok(None) {},
     }
 }
 
 /// Takes one record of a seqpacket control socket: a bell has one byte, a filler more. None where nothing is left.
-pub fn take_record(fd: BorrowedFd<'_>) -> Option<usize> {
+///
+/// # Errors
+///
+/// The pending error (ECONNRESET), which comes before what is queued, once.
+pub fn take_record(fd: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     loop {
         match rustix::net::recv(fd, &mut [0u8; 1], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
-            Ok((_, n)) if n > 0 => return Some(n),
+            Ok((_, n)) if n > 0 => return Ok(Some(n)),
             Err(Errno::INTR) => {}
-            _ => return None,
+            Err(Errno::CONNRESET) => return Err(Errno::CONNRESET),
+            _ => return Ok(None),
         }
     }
 }

@@ -146,6 +146,10 @@ impl RxRing {
     /// The ring seems empty: takes the bell and arms, so that the control socket is not readable until there is
     /// data. Returns whether there is data after all.
     pub fn settle(&mut self, end: &End) -> std::result::Result<bool, Lie> {
+        if end.kind == Kind::SeqPacket && end.peer_left() {
+            // Readable for good. Taking a bell would take the pending error with it, which poll(2) must show.
+            return Ok(self.consumer.available(1)? > 0);
+        }
         self.take_owed(end);
         let header = self.consumer.header();
         if header.is_rung() {
@@ -232,7 +236,7 @@ impl RxRing {
             return self.take(end, count);
         }
         for taken in 0..count {
-            match control::take_record(end.fd()) {
+            match end.take_record() {
                 Some(1) => {}
                 None => return taken,
                 // The filler of one sender, while the bell of another is still on its way: that one stays owed, and the
@@ -252,7 +256,7 @@ impl RxRing {
         let Some(own) = records.checked_sub(1) else { return Ok(()) };
         let mut bells = 0;
         while !std::mem::take(&mut self.stray) {
-            match control::take_record(end.fd()) {
+            match end.take_record() {
                 Some(1) if bells <= MAX_OWED => bells += 1,
                 Some(n) if n > 1 => break,
                 None if control::hung_up(end.fd()) => return Ok(()),
@@ -470,6 +474,11 @@ impl End {
         }
         if ring.settle(self)? {
             return Ok(Idle::Again);
+        }
+        if self.kind == Kind::SeqPacket && self.peer_left() {
+            // What lies there are bells and fillers that nobody needs any more.
+            while self.take_record().is_some() {}
+            return Ok(if ring.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
         }
         if !waiting.slept && wait && self.settings.wait() != Wait::Spin {
             return Ok(Idle::Sleep);

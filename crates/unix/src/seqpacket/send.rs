@@ -28,6 +28,9 @@ impl End {
             let result = self.send_record_locked(&mut tx, &mut cursor, flags);
             tx.unlock_fenced();
             self.welcome_back();
+            if result.is_err() && self.config.records == Records::Atomic {
+                return result;
+            }
             // It was published without a look at the bell: unlocking is the fence that it wants.
             self.ring_if_armed().and(result)
         });
@@ -180,7 +183,14 @@ impl End {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
         let n = rustix::net::sendmsg(&self.fd, pieces, &mut Default::default(), kernel).map_err(|errno| {
-            if errno == Errno::MSGSIZE { too_long() } else { Error::new(Op::Send, errno) }
+            match errno {
+                Errno::MSGSIZE => too_long(),
+                // The reset was told while it was not known what the peer is, and kept.
+                Errno::PIPE if self.reset.swap(0, Relaxed) != 0 && self.counters.sent.get() > 0 => {
+                    Error::new(Op::Send, Errno::CONNRESET)
+                }
+                errno => Error::new(Op::Send, errno),
+            }
         })?;
         self.counters.kernel_copied.add(n);
         Ok(())

@@ -100,7 +100,7 @@ impl Stream {
         self.end.recv(slices, flags)
     }
 
-    /// Sends a page of a [`SharedPool`] by reference: no copy, at a cost that does not depend on its size. The peer
+    /// Sends a page of a [`crate::SharedPool`] by reference: no copy, at a cost that does not depend on its size. The peer
     /// receives it like other bytes, in place with [`Stream::recv_borrowed`], and the pool gets the page back once it is
     /// done. Where the peer is a plain one, or maps no pools, the bytes are copied, which [`Stream::stats`] counts.
     /// Returns bytes sent: all of them.

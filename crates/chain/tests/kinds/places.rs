@@ -71,6 +71,40 @@ fn a_cut_parts_the_marks_at_it() {
 }
 
 #[test]
+fn every_place_of_a_long_chain_is_found() {
+    let pool = host(1);
+    let mut page = pool.alloc().unwrap();
+    page.bytes_mut().unwrap().iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + (i >> 8)) as u8);
+    let mut chain = Chain::new();
+    let mut expected = Vec::new();
+    // Pieces that do not touch, some put in front, so that the list wraps around in its buffer.
+    for i in 0..100usize {
+        let (offset, len) = (i * 40, 1 + i * 7 % 39);
+        let bytes = page.bytes().unwrap()[offset..offset + len].to_vec();
+        let fragment = Fragment::new(page.clone(), offset, len).unwrap();
+        if i % 3 == 0 {
+            chain.prepend(fragment).unwrap();
+            expected.splice(0..0, bytes);
+        } else {
+            chain.append(fragment).unwrap();
+            expected.extend(bytes);
+        }
+    }
+    assert_eq!(chain.fragment_count(), 100);
+    for at in 0..expected.len() {
+        let range = chain.range(at, 1).unwrap();
+        assert_eq!(range.host().unwrap().to_vec(), expected[at..=at], "byte {at}");
+    }
+    let mut at = 0;
+    while !chain.is_empty() {
+        let n = chain.len().min(1 + at % 50);
+        let front = chain.split_to(n).unwrap();
+        assert_eq!(front.host().unwrap().to_vec(), expected[at..at + n]);
+        at += n;
+    }
+}
+
+#[test]
 fn descriptors_have_one_owner() {
     let pool = host(4);
     let writer = Writer::new(&pool);

@@ -14,6 +14,7 @@ pub type Place = usize;
 pub enum Step {
     Copy { to: Slot, len: usize, seed: u8, headroom: usize },
     Fragment { to: Slot, offset: usize, len: usize, seed: u8, front: bool },
+    Again { of: Slot, offset: usize, len: usize, to: Slot },
     Piece { to: Slot, offset: usize, len: usize, seed: u8, copy_break: usize },
     Read { to: Slot, len: usize, max: usize, seed: u8 },
     Concat { to: Slot, from: Slot },
@@ -62,6 +63,12 @@ pub fn program() -> impl Strategy<Value = Step> {
             .prop_map(|(to, len, seed, headroom)| Step::Copy { to, len, seed, headroom }),
         (slot(), in_page.clone(), any::<u8>(), any::<bool>())
             .prop_map(|(to, (offset, len), seed, front)| Step::Fragment { to, offset, len, seed, front }),
+        (slot(), in_page.clone(), slot()).prop_map(|(of, (offset, len), to)| Step::Again {
+            of,
+            offset,
+            len,
+            to
+        }),
         (slot(), in_page, any::<u8>(), 0usize..600).prop_map(|(to, (offset, len), seed, copy_break)| {
             Step::Piece { to, offset, len, seed, copy_break }
         }),

@@ -95,6 +95,16 @@ impl Run {
                     Err(error) => panic!("{error}"),
                 }
             }
+            Step::Again { of, offset, len, to } => {
+                // Another part of a page that is held already, wherever that is.
+                let Some(page) = self.chains[of].fragments().last().map(|last| last.page().clone()) else {
+                    return;
+                };
+                let bytes = page.bytes().expect("host memory").to_vec();
+                if let Ok(fragment) = Fragment::new(page, offset, len) {
+                    self.by_reference(to, fragment, bytes[offset..][..len].to_vec(), false);
+                }
+            }
             Step::Piece { to, offset, len, seed, copy_break } => {
                 let Some((page, bytes)) = self.page(seed) else { return };
                 let Ok(fragment) = Fragment::new(page, offset, len) else { return };

@@ -53,11 +53,19 @@ pub enum Field {
     Magic,
     /// For persons.
     Capacity,
+    /// Sender: marks laid.
+    Marks,
+    /// Receiver: bytes of the sender's pools that it maps.
+    MaxShared,
+    /// Receiver: pages given back, the first 64 slots.
+    Returned,
+    /// Sender: 1 while it sleeps for pages.
+    Asleep,
 }
 
 impl Field {
     /// All of them.
-    pub const ALL: [Field; 10] = [
+    pub const ALL: [Field; 14] = [
         Field::Head,
         Field::SwitchAt,
         Field::Tail,
@@ -68,6 +76,10 @@ impl Field {
         Field::Wanted,
         Field::Magic,
         Field::Capacity,
+        Field::Marks,
+        Field::MaxShared,
+        Field::Returned,
+        Field::Asleep,
     ];
 
     /// Its place, and whether it has four bytes instead of eight.
@@ -83,6 +95,10 @@ impl Field {
             Field::Filler => (148, true),
             Field::Magic => (256, false),
             Field::Capacity => (264, false),
+            Field::Marks => (24, false),
+            Field::MaxShared => (272, false),
+            Field::Returned => (384, false),
+            Field::Asleep => (448, true),
         }
     }
 }
@@ -210,6 +226,8 @@ pub struct Liar {
     pub over_kernel: u64,
     /// How long to wait for a hello.
     pub patience: Duration,
+    /// The sender's end of a channel for descriptors, once opened.
+    pub channel: Option<OwnedFd>,
 }
 
 impl Liar {
@@ -276,6 +294,7 @@ impl Liar {
             head: 0,
             over_kernel: 0,
             patience: Duration::from_secs(1),
+            channel: None,
         }
     }
 

@@ -16,6 +16,7 @@ pub mod case;
 pub mod cases;
 pub mod hostile;
 pub mod impls;
+pub mod lender;
 pub mod liar;
 pub mod peer;
 pub mod run;

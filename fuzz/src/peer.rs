@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use onecopy::unix::{RecvFlags, Stream};
+use onecopy_conformance::lender;
 use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Memory};
 use onecopy_conformance::tools::Dice;
 use rustix::net::{RecvFlags as Raw, Shutdown};
@@ -122,6 +123,7 @@ impl Peer {
                 let how = [Shutdown::Read, Shutdown::Write, Shutdown::Both][(dice.roll() % 3) as usize];
                 let _ = rustix::net::shutdown(&liar.fd, how);
             }
+            19 if dice.one_in(2) => marks(liar, dice),
             18 if dice.one_in(100) => {
                 if let Ok(null) = File::open("/dev/null") {
                     liar.fd = OwnedFd::from(null);
@@ -130,6 +132,34 @@ impl Peer {
             _ => std::thread::yield_now(),
         }
     }
+}
+
+/// Says something besides bytes: mostly what an honest peer would, so that the conversation goes on and deeper.
+fn marks(liar: &mut Liar, dice: &mut Dice) {
+    const PAGE: u64 = 4096;
+    let wrong = dice.one_in(12);
+    let mut number = |most: u64| match wrong {
+        true => value(dice, most, most + 1),
+        false => dice.roll() % most,
+    };
+    let (slot, pool, page) = (number(512) as u32, number(1) as u32, number(4) as u32);
+    let (offset, len, count) =
+        (number(2000) as u32, (number(2000) as u32).wrapping_add(1), (number(3) as u32).wrapping_add(1));
+    let _ = match dice.roll() % 8 {
+        0 if liar.channel.is_none() || wrong => liar.open_channel(),
+        0 | 1 => match lender::honest_memory(4 * PAGE) {
+            Ok(memory) => liar.share(&memory, lender::pool(pool, PAGE, if wrong { 5 } else { 4 })),
+            Err(error) => Err(error),
+        },
+        2 => File::open("/dev/null").and_then(|null| {
+            liar.put(&vec![null.as_fd(); if wrong { 2 } else { count.min(3) as usize }])?;
+            liar.mark(lender::fds(count, u64::from(len)))?;
+            liar.publish(&vec![b'd'; len.min(2000) as usize]).map(drop)
+        }),
+        3 => liar.mine().and_then(|ring| ring.set(Field::MaxShared, 1 << 30)),
+        4 if dice.one_in(3) => liar.mine().and_then(|ring| ring.set(Field::Returned, 1 << (slot % 4))),
+        _ => liar.mark(lender::reference(slot, pool, page, offset, len)),
+    };
 }
 
 /// A number of the kind that breaks things.

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use onecopy::unix::{Error, RecvFlags, SendFlags, Stream, View, Wait};
+use onecopy::unix::{Error, RecvFlags, SendFlags, SharedPool, Stream, View, Wait};
 use onecopy::{Policy, Reader};
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,6 +17,7 @@ use crate::Watch;
 /// A stream, and what it has lent.
 pub struct Victim<'a> {
     stream: &'a Stream,
+    pool: Option<SharedPool>,
     views: Vec<View>,
     buf: Vec<u8>,
     caught: bool,
@@ -29,7 +31,8 @@ impl<'a> Victim<'a> {
         let soon = Some(Duration::from_millis(1));
         let _ = stream.set_read_timeout(soon);
         let _ = stream.set_write_timeout(soon);
-        Victim { stream, views: Vec::new(), buf: vec![0; 70_000], caught: false, since: 0 }
+        let pool = SharedPool::new(4096, 4).ok();
+        Victim { stream, pool, views: Vec::new(), buf: vec![0; 70_000], caught: false, since: 0 }
     }
 
     /// Whether there is nothing left to be learnt: the peer was caught, and it was tried that this stays so.
@@ -45,7 +48,7 @@ impl<'a> Victim<'a> {
     pub fn step(&mut self, dice: &mut Dice, watch: &Watch) -> Result<(), String> {
         self.since += u32::from(self.caught);
         let n = dice.size(self.buf.len());
-        match dice.roll() % 18 {
+        match dice.roll() % 20 {
             0..5 => watch.during("recv", || self.recv(dice, n)),
             5..9 => watch.during("send", || self.send(dice, n)),
             9 => watch.during("reserve and commit", || self.reserve(dice, n)),
@@ -68,6 +71,8 @@ impl<'a> Victim<'a> {
                 Ok(())
             }
             16 => watch.during("vectored calls", || self.vectored(dice)),
+            17 => watch.during("descriptors", || self.descriptors(dice, n)),
+            18 => watch.during("a page by reference", || self.lend(dice)),
             _ => {
                 // Once in a few conversations.
                 if dice.one_in(400) {
@@ -161,6 +166,41 @@ impl<'a> Victim<'a> {
                 Ok(())
             }
         }
+    }
+
+    fn descriptors(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
+        if dice.one_in(2) {
+            let null = File::open("/dev/null").map_err(|e| e.to_string())?;
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let answer = self.stream.send_with(&self.buf[..n], &[null.as_fd(); 2], flags);
+            return self.within(answer, n).map(drop);
+        }
+        let mut flags = RecvFlags::DONTWAIT;
+        flags.set(RecvFlags::PEEK, dice.one_in(4));
+        match self.stream.recv_with(&mut self.buf[..n], flags) {
+            Ok((got, with)) if with.fds.len() > 253 => {
+                Err(format!("{got} bytes, {} descriptors", with.fds.len()))
+            }
+            Ok((got, _)) => self.within(Ok(got), n).map(drop),
+            Err(e) => self.within(Err(e), n).map(drop),
+        }
+    }
+
+    fn lend(&mut self, dice: &mut Dice) -> Result<(), String> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        let loan = match pool.loan(dice.size(4096)) {
+            Ok(mut loan) => {
+                loan.fill(1);
+                loan
+            }
+            Err(e) => return self.within(Err(e), 0).map(drop),
+        };
+        let len = loan.len();
+        let answer = match self.stream.send_loan_with(loan, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(n) => Ok(n),
+            Err(not) => Err(not.error),
+        };
+        self.within(answer, len).map(drop)
     }
 
     fn poll(&self, dice: &mut Dice) -> Result<(), String> {

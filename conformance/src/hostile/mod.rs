@@ -7,6 +7,7 @@
 
 mod header;
 mod hello;
+mod marks;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -63,7 +64,7 @@ pub const ANY: &[&str] = &["waits", "carries on", "end", "ECONNRESET", "EPIPE", 
 
 /// All lies.
 pub fn all() -> Vec<&'static Lie> {
-    hello::LIES.iter().chain(header::LIES).collect()
+    hello::LIES.iter().chain(header::LIES).chain(marks::LIES).collect()
 }
 
 /// A liar and its victim.
@@ -111,6 +112,10 @@ type Activity = fn(&Stream) -> &'static str;
 /// What a victim does.
 const ACTIVITIES: [(&str, Activity); 4] =
     [("receiving", receiving), ("sending", sending), ("polling", polling), ("borrowing", borrowing)];
+
+/// What a victim does besides, of a lie about pages that it lends: their names begin so.
+const LENDING: (&str, Activity) = ("lending", lending);
+const OF_PAGES: &str = "lent.";
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -202,6 +207,23 @@ fn borrowing(victim: &Stream) -> &'static str {
     "carries on"
 }
 
+fn lending(victim: &Stream) -> &'static str {
+    let _ = victim.set_write_timeout(Some(PATIENCE));
+    let Ok(pool) = unix::SharedPool::new(4096, 8) else { return "no pool" };
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        let mut loan = match pool.loan_within(4000, PATIENCE / 4) {
+            Ok(loan) => loan,
+            Err(e) => return fate(&e),
+        };
+        loan.fill(7);
+        if let Err(not) = victim.send_loan(loan) {
+            return fate(&not.error);
+        }
+    }
+    "carries on"
+}
+
 fn open_files() -> (usize, usize) {
     // The first socket of a process makes the table that shows its sockets (`onecopy ss`), and that stays.
     drop(Stream::pair());
@@ -236,6 +258,8 @@ fn connected(listener: &Listener, at: &unix::Name) -> Result<(Stream, Stream), S
 
 /// Tells `lie` in `role`, here and now. The value tells what each activity came to.
 pub fn here(lie: &Lie, role: Role) -> Seen {
+    // What a process has once, from its first socket on.
+    drop(Stream::pair());
     let before = open_files();
     match play(lie, role) {
         Err(Stop::Broken(what)) => Seen::Broken(what),
@@ -255,7 +279,8 @@ fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
     let listener = Listener::bind(&at).map_err(Stop::broken)?;
     let witness = connected(&listener, &at)?;
     let (mut fates, mut told) = (Vec::new(), String::new());
-    for (activity, act) in ACTIVITIES {
+    let more = lie.name.starts_with(OF_PAGES).then_some(LENDING);
+    for (activity, act) in ACTIVITIES.into_iter().chain(more) {
         let step = |e: io::Error| match e.kind() {
             io::ErrorKind::Unsupported => Stop::Lacking("this kernel refuses the means of the lie"),
             _ => Stop::broken(format!("the lie could not be told: {e}")),

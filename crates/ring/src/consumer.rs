@@ -116,17 +116,16 @@ impl Consumer {
         self.index.read()
     }
 
-    /// Asks for the line where the next mark will lie.
-    #[inline]
-    pub fn prefetch_mark(&self) {
-        memory::prefetch(std::ptr::from_ref(self.marks.upcoming(self.ring.header())).cast());
-    }
-
-    /// Asks for the line where the next byte lies, without waiting for it: its way here overlaps with that of the
-    /// head's line, which says that it is worth reading.
+    /// Asks for the line where the next byte lies, or the next mark where a mark was the last thing to be received,
+    /// without waiting for it: its way here overlaps with that of the head's line, which says that it is worth
+    /// reading.
     #[inline]
     pub fn prefetch(&self) {
-        self.ring.prefetch(self.offset);
+        if self.marks.after() == self.index.read() {
+            memory::prefetch(std::ptr::from_ref(self.marks.upcoming(self.ring.header())).cast());
+        } else {
+            self.ring.prefetch(self.offset);
+        }
     }
 
     /// Copies from `at` bytes past the next byte, without taking.

@@ -209,6 +209,12 @@ impl MarkReader {
         self.at
     }
 
+    /// Where the stride of the last mark that was taken ends.
+    #[inline]
+    pub fn after(&self) -> u64 {
+        self.after
+    }
+
     /// The next mark, if one is known.
     #[inline]
     pub fn next(&self) -> Option<Mark> {

@@ -189,9 +189,11 @@ impl Inlet {
         self.fd.clone()
     }
 
-    fn fd(&self) -> Result<BorrowedFd<'_>> {
+    /// None where there is no channel, although a mark says so.
+    fn fd(&self) -> Result<Option<BorrowedFd<'_>>> {
         match &self.fd {
-            Some(fd) => Ok(fd.as_fd()),
+            Some(fd) => Ok(Some(fd.as_fd())),
+            None if !self.lost => Ok(None),
             None => Err(Error::new(Op::Recv, Errno::MFILE)
                 .because("descriptors came when this process could open no more; connect again")),
         }
@@ -204,7 +206,8 @@ impl Inlet {
     ///
     /// EMFILE where the channel itself was lost so.
     pub fn receive(&self, announced: usize) -> Result<std::result::Result<Fds, Lie>> {
-        let Ok(came) = recv(self.fd()?, &mut [0], MAX_FDS, RecvFlags::empty()) else {
+        let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
+        let Ok(came) = recv(fd, &mut [0], MAX_FDS, RecvFlags::empty()) else {
             return Ok(Err(Lie::Channel));
         };
         if came.bytes == 0 || came.fds.len() > announced || (came.fds.len() < announced && !came.cut) {
@@ -219,7 +222,8 @@ impl Inlet {
     ///
     /// EMFILE where this process has no descriptor left.
     pub fn look(&self) -> Result<std::result::Result<OwnedFd, Lie>> {
-        let Ok(came) = recv(self.fd()?, &mut [0], 1, RecvFlags::PEEK) else {
+        let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
+        let Ok(came) = recv(fd, &mut [0], 1, RecvFlags::PEEK) else {
             return Ok(Err(Lie::Channel));
         };
         match came.fds.into_iter().next() {

@@ -1,5 +1,6 @@
 //! What is lent to the peer of one stream, and how it comes home.
 
+use super::Loan;
 use crate::end::End;
 use crate::{Op, control};
 use onecopy_pool::Page;
@@ -25,7 +26,7 @@ pub struct Lender {
 
 #[derive(Debug)]
 struct Table {
-    /// By slot. Invariant: a slot is either free or has a page, except between `take_slot` and `fill`.
+    /// By slot. Invariant: a slot is either free or has a page.
     lent: Vec<Option<Page>>,
     free: Vec<u32>,
     /// Pools that the peer was told of, and their bytes.
@@ -66,16 +67,23 @@ impl Lender {
         table.bytes += bytes;
     }
 
-    /// A free slot, to be filled at once.
-    #[inline]
-    pub fn take_slot(&self) -> Option<u32> {
-        self.table.lock().free.pop()
+    /// Whether a slot is free. It stays so, for who holds the sending side.
+    #[cold]
+    pub fn has_slot(&self) -> bool {
+        !self.table.lock().free.is_empty()
     }
 
-    /// The page is lent from here on.
+    /// The page is lent from here on: its slot. The loan comes back while all are in use.
     #[inline]
-    pub fn fill(&self, slot: u32, page: Page) {
-        self.table.lock().lent[slot as usize] = Some(page);
+    pub fn lend(&self, loan: Loan) -> Result<u32, Loan> {
+        let mut table = self.table.lock();
+        match table.free.pop() {
+            Some(slot) => {
+                table.lent[slot as usize] = Some(loan.into_page());
+                Ok(slot)
+            }
+            None => Err(loan),
+        }
     }
 
     /// Pages that are lent, as far as is known.

@@ -57,14 +57,17 @@ impl End {
             Ok(tx) => tx,
             Err(error) => return Err(self.not_sent(error, loan, flags)),
         };
-        let reference = match &mut *tx {
+        let name = match &mut *tx {
             Tx::Ring(ring) => self.prepare(ring, &loan, flags),
             Tx::Kernel { .. } => Ok(None),
         };
-        let result = match (reference, &mut *tx) {
+        let result = match (name, &mut *tx) {
             (Err(error), _) => Err(error),
-            (Ok(Some(reference)), Tx::Ring(ring)) => {
-                self.publish(ring, reference, loan);
+            (Ok(Some(name)), Tx::Ring(ring)) => {
+                if let Err((error, loan)) = self.publish(ring, name, loan, flags) {
+                    drop(tx);
+                    return Err(self.not_sent(error, loan, flags));
+                }
                 tx.unlock_fenced();
                 self.welcome_back();
                 // What was published is sent, whatever the bell says.
@@ -96,20 +99,16 @@ impl End {
         Box::new(NotSent { error, loan })
     }
 
-    /// Everything that may fail or wait before a reference is sent. None where the bytes must be copied.
-    fn prepare(
-        self: &Arc<End>,
-        ring: &mut TxRing,
-        loan: &Loan,
-        flags: SendFlags,
-    ) -> Result<Option<Reference>> {
+    /// Everything that may fail or wait before a reference is sent, but for a slot: what it calls its pool. None where the
+    /// bytes must be copied.
+    fn prepare(self: &Arc<End>, ring: &mut TxRing, loan: &Loan, flags: SendFlags) -> Result<Option<u32>> {
         if loan.is_empty() {
             return Ok(None);
         }
         let shared = loan.pool();
-        let (lender, name) = match shared.bound.get() {
+        let name = match shared.bound.get() {
             Some(bound) if self.lender.get().is_some_and(|mine| Arc::ptr_eq(mine, &bound.lender)) => {
-                (&bound.lender, bound.name)
+                bound.name
             }
             Some(_) => {
                 return Err(Error::new(Op::Send, Errno::XDEV).because(
@@ -117,33 +116,43 @@ impl End {
                 ));
             }
             None => match self.admit(ring, shared, flags)? {
-                Some(bound) => (&bound.lender, bound.name),
+                Some(bound) => bound.name,
                 None => return Ok(None),
             },
         };
-        let mut start = None;
         let stride = ring.producer.stride();
-        self.room(ring, stride, stride, flags, &mut start)?;
-        let slot = match lender.take_slot() {
-            Some(slot) => slot,
-            None => self.wait_for_slot(lender, flags, &mut start)?,
-        };
-        Ok(Some(Reference { slot, name }))
+        self.room(ring, stride, stride, flags, &mut None)?;
+        Ok(Some(name))
     }
 
-    /// Lays the mark, and lends the page.
-    fn publish(&self, ring: &mut TxRing, reference: Reference, loan: Loan) {
-        let Reference { slot, name } = reference;
-        let (offset, len) = (loan.start() as u32, loan.len());
-        let mark = Mark::Reference { slot, pool: name, page: loan.page(), offset, len: len as u32 };
-        if let Some(lender) = self.lender.get() {
-            lender.fill(slot, loan.into_page());
-        }
+    /// Lends the page, and lays the mark.
+    fn publish(
+        &self,
+        ring: &mut TxRing,
+        name: u32,
+        loan: Loan,
+        flags: SendFlags,
+    ) -> std::result::Result<(), (Error, Loan)> {
+        let Some(lender) = self.lender.get() else {
+            return Err((Error::new(Op::Send, Errno::NOTCONN), loan));
+        };
+        let (page, offset, len) = (loan.page(), loan.start() as u32, loan.len());
+        let slot = match lender.lend(loan) {
+            Ok(slot) => slot,
+            Err(loan) => {
+                if let Err(error) = self.wait_for_slot(lender, flags) {
+                    return Err((error, loan));
+                }
+                // Nobody else takes it: the sending side is held.
+                lender.lend(loan).map_err(|loan| (Error::new(Op::Send, Errno::AGAIN), loan))?
+            }
+        };
         let stride = ring.producer.stride();
-        ring.producer.mark(0, mark);
+        ring.producer.mark(0, Mark::Reference { slot, pool: name, page, offset, len: len as u32 });
         ring.producer.publish_marks(stride);
         self.counters.sent.add_exclusive(len);
         self.counters.referenced.add_exclusive(len);
+        Ok(())
     }
 
     /// Binds a pool to this stream: the peer is sent its memfd. None where the peer maps no such pool.
@@ -182,12 +191,13 @@ impl End {
 
     /// All slots are lent: waits until the peer gives one back.
     #[cold]
-    fn wait_for_slot(&self, lender: &Lender, flags: SendFlags, start: &mut Option<Instant>) -> Result<u32> {
+    fn wait_for_slot(&self, lender: &Lender, flags: SendFlags) -> Result<()> {
         let error = |errno| Error::new(Op::Send, errno);
+        let began = Instant::now();
         loop {
             lender.collect(drop).map_err(|_| error(Errno::PROTO))?;
-            if let Some(slot) = lender.take_slot() {
-                return Ok(slot);
+            if lender.has_slot() {
+                return Ok(());
             }
             self.check(Op::Send)?;
             if control::cannot_send(self.fd()) {
@@ -198,15 +208,8 @@ impl End {
                     "the peer holds all the pages that may be lent at once; wait until it gives some back",
                 ));
             }
-            let began = *start.get_or_insert_with(Instant::now);
             let left = control::remaining(began, self.settings.write_timeout()).map_err(error)?;
             lender.sleep(left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP)));
         }
     }
-}
-
-/// What was taken for a reference.
-struct Reference {
-    slot: u32,
-    name: u32,
 }

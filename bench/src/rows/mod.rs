@@ -12,6 +12,7 @@ mod http;
 mod ping_pong;
 mod pool;
 mod records;
+mod reference;
 mod unix_bulk;
 mod unix_nt;
 mod zc;
@@ -25,6 +26,7 @@ pub const ROWS: &[&Row] = &[
     &ping_pong::ROW,
     &connect::ROW,
     &records::ROW,
+    &reference::ROW,
     &pool::ROW,
     &zc::ROW,
     &http::ROW,

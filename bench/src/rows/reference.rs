@@ -1,0 +1,283 @@
+//! `reference`: pages handed from process to process where they lie, against copying and against iceoryx2.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use onecopy::unix::{Carrier, SharedPool, Stream};
+use serde_json::{Value, json};
+
+use super::conn::{Aligned, Conn, Setup, number, text, whole, with};
+use super::{bytes, size_name};
+use crate::proc::{self, Launcher};
+use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+
+/// The row.
+pub const ROW: Row = Row {
+    name: "reference",
+    about: "one message there and one back, both sides spinning, one way is half of it; auto and iceoryx2 hand over a \
+            page that nobody touches, kernel copies it; read: the reader adds up all of it, ours from a copy of 16 KiB at \
+            a time, since a peer's page has no slice; auto-64 is ours with 64 bytes",
+    metrics: &[Metric { name: "latency", unit: "us", larger: false }],
+    share: 1.0,
+    cases,
+    workers: &[("reference/server", server), ("reference/client", client)],
+    plot: Plot::Bars,
+};
+
+const SIZES: [usize; 4] = [64, 4 << 10, 64 << 10, 1 << 20];
+/// What a size may cost besides: the noise of the shortest round.
+const SLACK: f64 = 0.05;
+/// Pages of each side: one in use, some on their way home.
+const PAGES: usize = 16;
+/// What is read at once, so that it stays in the first-level cache.
+const PIECE: usize = 16 << 10;
+
+fn cases(scale: Scale) -> Vec<Case> {
+    let sizes = if scale == Scale::Smoke { &SIZES[..2] } else { &SIZES[..] };
+    let mut cases: Vec<Case> = sizes.iter().map(|&size| case(size, false)).collect();
+    cases.push(case(sizes[sizes.len() - 1], true));
+    cases
+}
+
+fn case(size: usize, read: bool) -> Case {
+    let mut engines = vec!["kernel", "iceoryx2", "auto"];
+    let mut reach = Vec::new();
+    if !read {
+        reach.push(Reach::ratio("auto", "latency", 2.0, &["iceoryx2"]));
+        if size > 64 {
+            engines.push("auto-64");
+            reach.push(Reach::within("auto", "latency", SLACK, &["auto-64"]));
+        }
+    }
+    Case {
+        name: format!("{}{}", size_name(size as u64), if read { "/read" } else { "" }),
+        engines,
+        baseline: "kernel",
+        reach,
+        work: Work { warmup: 100, least: 100, most: 10_000_000, step: 1 },
+        open: Box::new(move |context, engine| {
+            let rival = if engine == "iceoryx2" { Some(find_rival()?) } else { None };
+            let size = if engine == "auto-64" { 64 } else { size };
+            let (context, engine) = (context.clone(), engine.to_owned());
+            Ok(Box::new(Reference { context, engine, rival, size, read }))
+        }),
+    }
+}
+
+/// The rival's worker: where `ONECOPY_RIVAL_ICEORYX2` says, or in the checkout that this program was built from.
+fn find_rival() -> Result<PathBuf> {
+    let built = concat!(env!("CARGO_MANIFEST_DIR"), "/rivals/iceoryx2/target/release/onecopy-rival-iceoryx2");
+    let path = std::env::var_os("ONECOPY_RIVAL_ICEORYX2").map_or_else(|| built.into(), PathBuf::from);
+    ensure!(
+        path.is_file(),
+        "it is not built: cargo build --release --manifest-path bench/rivals/iceoryx2/Cargo.toml (or say where its \
+         worker is in ONECOPY_RIVAL_ICEORYX2)"
+    );
+    Ok(path)
+}
+
+struct Reference {
+    context: Context,
+    engine: String,
+    rival: Option<PathBuf>,
+    size: usize,
+    read: bool,
+}
+
+impl Reference {
+    fn trips(&self, trips: u64, seed: Option<u64>) -> Result<Value> {
+        let engine = self.engine.split('-').next().unwrap_or_default();
+        let setup = Setup { wait: "spin".to_owned(), ..Setup::new(engine) };
+        let name = setup.name.clone();
+        let job = with(
+            setup.job(),
+            json!({"size": self.size, "trips": trips, "seed": seed, "read": self.read, "root": root(&name)}),
+        );
+        let life = Duration::from_secs(20);
+        let cpus = self.context.cpus;
+        let Some(rival) = &self.rival else {
+            let (server, client) = (("reference/server", &job), ("reference/client", &job));
+            return Ok(self.context.launcher.pair(server, client, cpus, life)?.1);
+        };
+        let launcher = Launcher { program: rival.clone(), args: Vec::new() };
+        let figures = launcher.pair(("server", &job), ("client", &job), cpus, life);
+        // What it keeps about its services.
+        let _ = std::fs::remove_dir_all(root(&name));
+        Ok(figures?.1)
+    }
+}
+
+/// Where iceoryx2 keeps what it knows about services: a folder of its own for each run.
+fn root(name: &str) -> String {
+    Path::new(&std::env::temp_dir()).join(name).display().to_string()
+}
+
+impl Session for Reference {
+    fn verify(&mut self) -> Result<()> {
+        self.trips(20, Some(0x5eed)).map(drop)
+    }
+
+    fn run(&mut self, work: u64) -> Result<Sample> {
+        let figures = self.trips(work, None)?;
+        let seconds = number(&figures, "seconds")?;
+        let mut settings = vec![("path".to_owned(), text(&figures, "path")?.to_owned())];
+        if let Some(copied) = figures["copied"].as_u64() {
+            settings.push(("copied by send and recv".to_owned(), format!("{copied} B")));
+        }
+        Ok(Sample { seconds, values: vec![("latency", seconds / work as f64 / 2.0 * 1e6)], settings })
+    }
+}
+
+/// One side.
+struct Side {
+    conn: Conn,
+    /// Ours: where the messages that it sends lie.
+    pool: Option<SharedPool>,
+    /// The kernel's: the message.
+    message: Aligned,
+    size: usize,
+    read: bool,
+    seed: Option<u64>,
+    /// What was read, so that reading is not optimised away.
+    sum: u64,
+}
+
+impl Side {
+    fn new(conn: Conn, job: &Value) -> Result<Side> {
+        let size = whole(job, "size")? as usize;
+        let pool = match &conn {
+            Conn::Ours(_) => Some(SharedPool::new(size, PAGES)?),
+            Conn::Kernel(_) => None,
+        };
+        let message = Aligned::new(size.max(PIECE), 0x5a);
+        let read = job["read"].as_bool().unwrap_or_default();
+        Ok(Side { conn, pool, message, size, read, seed: job["seed"].as_u64(), sum: 0 })
+    }
+
+    fn send(&mut self, trip: u64) -> Result<()> {
+        let at = trip * self.size as u64;
+        match (&self.conn, &self.pool) {
+            (Conn::Ours(stream), Some(pool)) => {
+                let mut loan = pool.loan_within(self.size, Duration::from_secs(5))?;
+                if let Some(seed) = self.seed {
+                    bytes::fill(&mut loan, seed, at);
+                }
+                stream.send_loan(loan)?;
+                Ok(())
+            }
+            _ => {
+                if let Some(seed) = self.seed {
+                    bytes::fill(&mut self.message[..self.size], seed, at);
+                }
+                self.conn.send_all(&self.message[..self.size])
+            }
+        }
+    }
+
+    fn receive(&mut self, trip: u64) -> Result<()> {
+        let at = trip * self.size as u64;
+        let Conn::Ours(stream) = &self.conn else {
+            ensure!(self.conn.recv_all(&mut self.message[..self.size])?, "the peer is gone");
+            if self.read {
+                self.sum = add_up(self.sum, &self.message[..self.size]);
+            }
+            return match self.seed {
+                Some(seed) => bytes::check(&self.message[..self.size], seed, at),
+                None => Ok(()),
+            };
+        };
+        let mut view = stream.recv_borrowed(self.size)?;
+        ensure!(view.len() == self.size, "{} bytes came instead of {}", view.len(), self.size);
+        if self.seed.is_some() || self.read {
+            let mut done = 0;
+            while !view.is_empty() {
+                let n = view.copy_to(&mut self.message[..PIECE]);
+                if let Some(seed) = self.seed {
+                    bytes::check(&self.message[..n], seed, at + done)?;
+                }
+                self.sum = add_up(self.sum, &self.message[..n]);
+                view.advance(n);
+                done += n as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add_up(sum: u64, bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let sum = words.iter().fold(sum, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
+    rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
+}
+
+/// Bytes go both ways until both sides know that the other one shares memory.
+fn meet(conn: &mut Conn, first: bool) -> Result<()> {
+    for _ in 0..3 {
+        if first {
+            conn.sign()?;
+        }
+        conn.wait_sign()?;
+        if !first {
+            conn.sign()?;
+        }
+    }
+    match conn {
+        Conn::Ours(stream) if stream.path().send != Carrier::SharedMemory => {
+            bail!("there is no shared memory here")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Answers each message with one of its own.
+fn server(job: &Value) -> Result<Value> {
+    let mut conn = Setup::from_job(job)?.accept()?;
+    meet(&mut conn, false)?;
+    let mut side = Side::new(conn, job)?;
+    let trips = whole(job, "trips")?;
+    for trip in (0..trips.div_ceil(10)).chain(0..trips) {
+        side.receive(trip)?;
+        side.send(trip)?;
+    }
+    // The client goes first: what it still has to receive must stay as it is.
+    let _ = side.conn.recv(&mut [0]);
+    Ok(json!({"trips": trips, "sum": side.sum}))
+}
+
+fn client(job: &Value) -> Result<Value> {
+    let mut conn = Setup::from_job(job)?.connect()?;
+    meet(&mut conn, true)?;
+    let mut side = Side::new(conn, job)?;
+    let trips = whole(job, "trips")?;
+    let run = |side: &mut Side, trips: u64| -> Result<f64> {
+        let start = proc::now();
+        for trip in 0..trips {
+            side.send(trip)?;
+            side.receive(trip)?;
+        }
+        Ok(proc::now() - start)
+    };
+    run(&mut side, trips.div_ceil(10))?;
+    let before = copied(&side.conn);
+    let seconds = run(&mut side, trips)?;
+    let copied = copied(&side.conn).zip(before).map(|(after, before)| after - before);
+    let path = match &side.conn {
+        Conn::Ours(stream) => by_reference(stream)?,
+        Conn::Kernel(_) => "kernel",
+    };
+    Ok(json!({"seconds": seconds, "path": path, "copied": copied, "sum": side.sum}))
+}
+
+fn by_reference(stream: &Stream) -> Result<&'static str> {
+    ensure!(stream.stats().references_copied == 0, "messages were copied instead of referenced");
+    Ok("by reference")
+}
+
+/// Bytes that this end has copied in user space without being asked to.
+fn copied(conn: &Conn) -> Option<u64> {
+    match conn {
+        Conn::Ours(stream) => Some(stream.stats().user_copied_in),
+        Conn::Kernel(_) => None,
+    }
+}

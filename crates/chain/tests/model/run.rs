@@ -97,7 +97,8 @@ impl Run {
             }
             Step::Again { of, offset, len, to } => {
                 // Another part of a page that is held already, wherever that is.
-                let Some(page) = self.chains[of].fragments().last().map(|last| last.page().clone()) else {
+                let Some(page) = self.chains[of].fragments().next_back().map(|last| last.page().clone())
+                else {
                     return;
                 };
                 let bytes = page.bytes().expect("host memory").to_vec();

@@ -448,6 +448,20 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_is_shown_as_what_it_is() {
+        let _alone = alone();
+        let (a, _b) = crate::SeqPacket::pair().unwrap();
+        let name = crate::Name::abstract_(format!("onecopy-registry-{}", std::process::id()));
+        let listener = crate::SeqListener::bind(&name).unwrap();
+        let inodes = [&a as &dyn AsFd, &listener].map(|fd| rustix::fs::fstat(fd.as_fd()).unwrap().st_ino);
+        let entries = shown().into_iter().filter_map(Result::ok).flat_map(|listing| listing.entries);
+        let mine: Vec<_> = entries.filter(|entry| inodes.contains(&entry.inode)).collect();
+        assert_eq!(mine.len(), 2, "{mine:?}");
+        assert!(mine.iter().all(|entry| entry.kind == Type::SeqPacket));
+        assert_eq!(mine.iter().filter(|entry| entry.listening).count(), 1);
+    }
+
+    #[test]
     fn a_row_is_used_again_from_nothing() {
         let _alone = alone();
         for _ in 0..ROWS + 100 {

@@ -13,6 +13,11 @@ pub(super) const COPIED: u32 = 1 << 30;
 pub(super) const DROPPED: u32 = 1 << 31;
 /// The lane is in the queue's hands, or on its way there: who moves the frontier need not tell again.
 const QUEUED: u64 = 1;
+/// There will be no more sends: `end` says how many there were. In the same word, so that whoever takes QUEUED away knows whether the
+/// one who closes the lane will still put it into the queue's hands.
+const CLOSED: u64 = 2;
+/// The frontier stands above those.
+const SHIFT: u32 = 2;
 
 /// A send in its lane: 16 bytes, four on a cache line, since one thread fills them in order and one reads them in order.
 #[derive(Debug, Default)]
@@ -41,13 +46,13 @@ pub(super) struct Frontier {
     pub(super) index: u32,
     /// 1 once nothing may be sent any more.
     shut: AtomicU32,
-    /// `done << 1 | QUEUED`: moved by whoever frees.
+    /// `done << SHIFT | CLOSED | QUEUED`: moved by whoever frees.
     done: Line<AtomicU64>,
     /// For [`Ready`].
     pub(super) link: AtomicU32,
     /// Sends that were reaped: moved by the consumer.
     reaped: Line<AtomicU64>,
-    /// Sends that there ever were, once the lane is closed; until then u64::MAX.
+    /// Sends that there ever were, once the lane is CLOSED.
     end: AtomicU64,
 }
 
@@ -63,7 +68,7 @@ impl Frontier {
             done: Line::default(),
             link: AtomicU32::new(0),
             reaped: Line::default(),
-            end: AtomicU64::new(u64::MAX),
+            end: AtomicU64::new(0),
         }
     }
 
@@ -160,7 +165,7 @@ impl Frontier {
         // Acquire pairs with the AcqRel exchange below: what the slots behind the frontier hold was stored before.
         let mut there = self.done.0.load(Ordering::Acquire);
         loop {
-            let done = there >> 1;
+            let done = there >> SHIFT;
             let mut to = done;
             // Acquire pairs with the Release of who gave up the last reference. The bound matters only to a thread that has
             // slept for a lap, and whose exchange will fail.
@@ -172,7 +177,7 @@ impl Frontier {
             }
             // AcqRel: Release hands what we acquired above to the next one who settles, and to the consumer's Acquire load in
             // `reap`; Acquire (on success and on failure) as the load above.
-            let next = to << 1 | QUEUED;
+            let next = to << SHIFT | there & CLOSED | QUEUED;
             match self.done.0.compare_exchange(there, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     if there & QUEUED == 0 {
@@ -207,10 +212,9 @@ impl Frontier {
     /// There were `tail` sends, and no more will be. Once, by the lane.
     pub(super) fn close(&self, tail: u64) {
         self.shut();
-        // Release pairs with the Acquire load in `reap`, though the exchange below would do: the consumer looks once he has
-        // taken QUEUED away.
-        self.end.store(tail, Ordering::Release);
-        if self.done.0.fetch_or(QUEUED, Ordering::AcqRel) & QUEUED == 0 {
+        // Relaxed: published with CLOSED, which pairs with the Acquire exchange in `reap`.
+        self.end.store(tail, Ordering::Relaxed);
+        if self.done.0.fetch_or(QUEUED | CLOSED, Ordering::AcqRel) & QUEUED == 0 {
             self.ready().push(self.index, &self.link);
         }
     }
@@ -224,7 +228,7 @@ impl Frontier {
         // Acquire pairs with the AcqRel exchange in `settle`: the slots before `done` are as their holders left them.
         let mut there = self.done.0.load(Ordering::Acquire);
         loop {
-            let until = (there >> 1).min(at.saturating_add((most - count) as u64));
+            let until = (there >> SHIFT).min(at.saturating_add((most - count) as u64));
             if at < until {
                 count += (until - at) as usize;
                 let mut giving = Giving { inner: self, at };
@@ -234,13 +238,14 @@ impl Frontier {
                 at = until;
                 drop(giving);
             }
-            if at < there >> 1 {
+            if at < there >> SHIFT {
                 return Reaped { count, left: true, over: false };
             }
             // Not QUEUED any more, unless the frontier has moved meanwhile. Acquire pairs with `settle` and `close`.
-            match self.done.0.compare_exchange(there, at << 1, Ordering::Acquire, Ordering::Acquire) {
+            match self.done.0.compare_exchange(there, there & !QUEUED, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => {
-                    let over = at == self.end.load(Ordering::Acquire);
+                    // Without CLOSED the lane comes back, if only to be closed.
+                    let over = there & CLOSED != 0 && at == self.end.load(Ordering::Relaxed);
                     return Reaped { count, left: false, over };
                 }
                 Err(now) => there = now,

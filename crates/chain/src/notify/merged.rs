@@ -217,7 +217,9 @@ impl Notif {
             return Err(Refused::Foreign);
         }
         let before = self.shared.node(prev.index);
-        if before.task.load(Ordering::Relaxed) != node.task.load(Ordering::Relaxed) {
+        let own = node.task.load(Ordering::Relaxed);
+        // The second: in the kernel a request runs in its task; here a notification may have been moved out of it.
+        if before.task.load(Ordering::Relaxed) != own || task() != own {
             return Err(Refused::Foreign);
         }
         let head = before.head.load(Ordering::Relaxed);

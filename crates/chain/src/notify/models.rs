@@ -155,6 +155,38 @@ fn two_lanes_tell_one_queue() {
 }
 
 #[test]
+fn a_closed_lane_leaves_the_queue_before_its_number_goes_to_another() {
+    loom::model(|| {
+        let (context, mut queue) = Context::new();
+        let config = Config { capacity: 1, limits: Limits::default() };
+        let mut first = context.lane(config).unwrap();
+        let other = thread::spawn(move || {
+            drop(segment(&mut first, [1]));
+            drop(first);
+        });
+        assert_eq!(user_data(&reap_all(&mut queue, 1)), [1]);
+        // Under the same number, or not yet.
+        let mut second = context.lane(config).unwrap();
+        drop(segment(&mut second, [2]));
+        assert_eq!(user_data(&reap_all(&mut queue, 1)), [2]);
+        other.join().unwrap();
+        segment_after(&mut queue, &mut second);
+        drop(second);
+        queue.reap(|_| panic!("nothing is left"));
+        queue.reap(|_| panic!("nothing is left"));
+        let mut numbers = [(); 2].map(|()| context.lane(config).unwrap().index());
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1]);
+    });
+
+    /// One more send, once the first one was reaped.
+    fn segment_after(queue: &mut Queue, lane: &mut Lane) {
+        drop(segment(lane, [3]));
+        assert_eq!(user_data(&reap_all(queue, 1)), [3]);
+    }
+}
+
+#[test]
 fn who_polls_the_descriptor_sleeps_over_nothing() {
     loom::model(|| {
         let (mut lane, mut queue) = lane();

@@ -3,6 +3,7 @@
 use super::Loan;
 use crate::end::End;
 use crate::{Op, control};
+use onecopy_chain::notify::{Fate, NotifRef};
 use onecopy_pool::Page;
 use onecopy_ring::lend::SLOTS;
 use onecopy_ring::{Lie, Ring};
@@ -27,11 +28,29 @@ pub struct Lender {
 #[derive(Debug)]
 struct Table {
     /// By slot. Invariant: a slot is either free or has a page.
-    lent: Vec<Option<Page>>,
+    lent: Vec<Option<Lot>>,
     free: Vec<u32>,
     /// Pools that the peer was told of, and their bytes.
     pools: u32,
     bytes: u64,
+}
+
+/// What lies in a slot.
+#[derive(Debug)]
+pub struct Lot {
+    pub page: Page,
+    /// Who waits for it to come home.
+    pub notif: Option<NotifRef>,
+}
+
+impl Lot {
+    /// The page first: a send is never told that it is over before its page is free.
+    fn come_home(self, fate: Fate, home: &mut impl FnMut(Page)) {
+        home(self.page);
+        if let Some(mut notif) = self.notif {
+            notif.set_fate(fate);
+        }
+    }
 }
 
 impl Lender {
@@ -79,7 +98,7 @@ impl Lender {
         let mut table = self.table.lock();
         match table.free.pop() {
             Some(slot) => {
-                table.lent[slot as usize] = Some(loan.into_page());
+                table.lent[slot as usize] = Some(loan.into_lot());
                 Ok(slot)
             }
             None => Err(loan),
@@ -101,9 +120,9 @@ impl Lender {
         let Table { lent, free, .. } = &mut *table;
         let collected = self.ring.header().collect(|slot| match lent[slot as usize].take() {
             None => false,
-            Some(page) => {
+            Some(lot) => {
                 free.push(slot);
-                home(page);
+                lot.come_home(Fate::Sent, &mut home);
                 true
             }
         });
@@ -124,8 +143,10 @@ impl Lender {
         let mut table = self.table.lock();
         let Table { lent, free, .. } = &mut *table;
         let mut count = 0;
-        for (slot, page) in lent.iter_mut().enumerate() {
-            if page.take().is_some() {
+        for (slot, lot) in lent.iter_mut().enumerate() {
+            if let Some(lot) = lot.take() {
+                // Whether it was looked at is not known any more.
+                lot.come_home(Fate::Dropped, &mut drop);
                 free.push(slot as u32);
                 count += 1;
             }

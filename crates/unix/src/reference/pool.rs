@@ -1,7 +1,9 @@
 //! The pool, and pages on loan to their writer.
 
 use super::Lender;
+use super::lender::Lot;
 use crate::{Error, Op, Result};
+use onecopy_chain::notify::{Fate, Lane, NotifRef, Refused, Segment};
 use onecopy_pool::provider::Memfd;
 use onecopy_pool::{MemoryProvider, Page, PagePool, PoolConfig};
 use rustix::fd::BorrowedFd;
@@ -158,7 +160,7 @@ impl SharedPool {
 
     #[inline]
     fn hand_out(&self, page: Page, len: usize) -> Loan {
-        Loan { page, start: 0, len, pool: self.shared.clone() }
+        Loan { page, start: 0, len, pool: self.shared.clone(), notif: None }
     }
 
     #[cold]
@@ -190,15 +192,39 @@ impl SharedPool {
     }
 }
 
+impl SharedPool {
+    /// If the peer is gone: takes all pages home that it had. Loans do so when they run out of pages. Returns how many
+    /// pages came.
+    pub fn reclaim_if_gone(&self) -> usize {
+        self.shared.bound.get().map_or(0, |bound| bound.lender.collect_if_gone())
+    }
+}
+
 /// A page to be written and sent: [`SharedPool::loan`]. Dropped unsent it goes back to the pool.
 pub struct Loan {
     page: Page,
     start: usize,
     len: usize,
     pool: Arc<Shared>,
+    notif: Option<NotifRef>,
 }
 
 impl Loan {
+    /// Makes a send of it one of `lane`, which is told once when the page is the pool's again, and how: exactly one
+    /// completion, that says `copied` where the bytes had to be copied, and `dropped` where the loan was dropped unsent or
+    /// the peer went away with it. It comes when the pool takes the page home ([`SharedPool::reclaim`], or a loan that
+    /// wants a page). Returns the send's number.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]: nothing was done.
+    pub fn notify(&mut self, lane: &mut Lane, user_data: u64) -> std::result::Result<u64, Refused> {
+        let mut segment = Segment::from_parts((), self.notif.take());
+        let told = lane.send(&mut segment, user_data, self.len as u32, 0);
+        self.notif = segment.into_parts().1;
+        told
+    }
+
     /// Sends no more than the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -223,8 +249,15 @@ impl Loan {
         self.start
     }
 
-    pub(crate) fn into_page(self) -> Page {
-        self.page
+    /// All of it was sent, as a copy.
+    pub(crate) fn was_copied(mut self) {
+        if let Some(notif) = &mut self.notif {
+            notif.set_fate(Fate::Copied);
+        }
+    }
+
+    pub(crate) fn into_lot(self) -> Lot {
+        Lot { page: self.page, notif: self.notif }
     }
 }
 

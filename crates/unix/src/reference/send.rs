@@ -64,9 +64,9 @@ impl End {
         let result = match (name, &mut *tx) {
             (Err(error), _) => Err(error),
             (Ok(Some(name)), Tx::Ring(ring)) => {
-                if let Err((error, loan)) = self.publish(ring, name, loan, flags) {
+                if let Err(not) = self.publish(ring, name, loan, flags) {
                     drop(tx);
-                    return Err(self.not_sent(error, loan, flags));
+                    return Err(self.not_sent(not.error, not.loan, flags));
                 }
                 tx.unlock_fenced();
                 self.welcome_back();
@@ -87,7 +87,10 @@ impl End {
         tx.unlock_fenced();
         self.welcome_back();
         match self.ring_if_armed().and(result) {
-            Ok(()) if loan.is_empty() => Ok(len),
+            Ok(()) if loan.is_empty() => {
+                loan.was_copied();
+                Ok(len)
+            }
             Ok(()) => Err(self.not_sent(Error::new(Op::Send, Errno::AGAIN), loan, flags)),
             Err(error) => Err(self.not_sent(error, loan, flags)),
         }
@@ -132,19 +135,21 @@ impl End {
         name: u32,
         loan: Loan,
         flags: SendFlags,
-    ) -> std::result::Result<(), (Error, Loan)> {
+    ) -> std::result::Result<(), Box<NotSent>> {
         let Some(lender) = self.lender.get() else {
-            return Err((Error::new(Op::Send, Errno::NOTCONN), loan));
+            return Err(Box::new(NotSent { error: Error::new(Op::Send, Errno::NOTCONN), loan }));
         };
         let (page, offset, len) = (loan.page(), loan.start() as u32, loan.len());
         let slot = match lender.lend(loan) {
             Ok(slot) => slot,
             Err(loan) => {
                 if let Err(error) = self.wait_for_slot(lender, flags) {
-                    return Err((error, loan));
+                    return Err(Box::new(NotSent { error, loan }));
                 }
                 // Nobody else takes it: the sending side is held.
-                lender.lend(loan).map_err(|loan| (Error::new(Op::Send, Errno::AGAIN), loan))?
+                lender
+                    .lend(loan)
+                    .map_err(|loan| Box::new(NotSent { error: Error::new(Op::Send, Errno::AGAIN), loan }))?
             }
         };
         let stride = ring.producer.stride();

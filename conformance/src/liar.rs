@@ -220,6 +220,8 @@ pub struct Liar {
     pub theirs: Option<Memory>,
     /// Whether this peer called, and the victim accepted.
     pub client: bool,
+    /// Whether the sockets are seqpacket ones, whose records are counted and framed.
+    pub records: bool,
     /// Bytes sent into the victim's ring.
     pub head: u64,
     /// Bytes sent over the kernel.
@@ -236,10 +238,10 @@ impl Liar {
     /// # Errors
     ///
     /// The socket's.
-    pub fn call(to: &Name) -> io::Result<Liar> {
+    pub fn call(kind: Kind, to: &Name) -> io::Result<Liar> {
         let mut nonce = [0; 16];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-        Liar::call_as(to, &format!("{INVITATION}{}-0", hex(&nonce)), nonce)
+        Liar::call_as(kind, to, &format!("{INVITATION}{}-0", hex(&nonce)), nonce)
     }
 
     /// Connects to the victim, bound to whatever name.
@@ -247,11 +249,11 @@ impl Liar {
     /// # Errors
     ///
     /// The socket's.
-    pub fn call_as(to: &Name, bound: &str, nonce: [u8; 16]) -> io::Result<Liar> {
-        let socket = Kernel::open(Kind::Stream)?;
+    pub fn call_as(kind: Kind, to: &Name, bound: &str, nonce: [u8; 16]) -> io::Result<Liar> {
+        let socket = Kernel::open(kind)?;
         socket.bind(&Name::Abstract(bound.as_bytes().to_vec()))?;
         socket.connect(to)?;
-        Ok(Liar::over(socket.0, nonce, true))
+        Ok(Liar { records: kind == Kind::SeqPacket, ..Liar::over(socket.0, nonce, true) })
     }
 
     /// Listens for the victim.
@@ -259,8 +261,8 @@ impl Liar {
     /// # Errors
     ///
     /// The socket's.
-    pub fn listen(at: &Name) -> io::Result<Plain> {
-        let socket = Kernel::open(Kind::Stream)?;
+    pub fn listen(kind: Kind, at: &Name) -> io::Result<Plain> {
+        let socket = Kernel::open(kind)?;
         net::bind(&socket.0, &address(at)?)?;
         net::listen(&socket.0, 8)?;
         Ok(socket)
@@ -281,7 +283,8 @@ impl Liar {
             .and_then(|n| n.split_once('-'))
             .and_then(|(hex, _)| unhex(hex));
         let nonce = nonce.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no invitation"))?;
-        Ok(Liar::over(fd, nonce, false))
+        let records = net::sockopt::socket_type(&fd)? == net::SocketType::SEQPACKET;
+        Ok(Liar { records, ..Liar::over(fd, nonce, false) })
     }
 
     fn over(fd: OwnedFd, nonce: [u8; 16], client: bool) -> Liar {
@@ -291,6 +294,7 @@ impl Liar {
             mine: None,
             theirs: None,
             client,
+            records: false,
             head: 0,
             over_kernel: 0,
             patience: Duration::from_secs(1),
@@ -326,7 +330,7 @@ impl Liar {
     /// send's.
     pub fn send_over_kernel(&mut self, bytes: &[u8]) -> io::Result<()> {
         let n = net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
-        self.over_kernel += n as u64;
+        self.over_kernel += if self.records { 1 } else { n as u64 };
         Ok(())
     }
 
@@ -443,6 +447,28 @@ impl Liar {
             self.bell(1)?;
         }
         Ok(n as usize)
+    }
+
+    /// Publishes a frame as an honest sender of records does: a word of length and flags (1 << 32: the record ends),
+    /// the bytes, and nothing up to a multiple of eight. How many bytes of it had room.
+    ///
+    /// # Errors
+    ///
+    /// As [`Liar::publish`].
+    pub fn publish_frame(&mut self, bytes: &[u8], end: bool) -> io::Result<usize> {
+        self.publish_framed(bytes.len() as u64 | u64::from(end) << 32, bytes)
+    }
+
+    /// As [`Liar::publish_frame`], with any word for its header.
+    ///
+    /// # Errors
+    ///
+    /// As [`Liar::publish`].
+    pub fn publish_framed(&mut self, word: u64, bytes: &[u8]) -> io::Result<usize> {
+        let mut frame = word.to_le_bytes().to_vec();
+        frame.extend(bytes);
+        frame.resize(frame.len().next_multiple_of(8), 0);
+        self.publish(&frame)
     }
 
     /// Takes what the victim published in our ring. Empty where there is nothing.

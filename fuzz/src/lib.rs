@@ -1,4 +1,4 @@
-//! A stream of ours against a peer that does anything at all, from a seed.
+//! A socket of ours, of either kind, against a peer that does anything at all, from a seed.
 //!
 //! [`play`] is one conversation: a victim that uses its stream in every way there is, and a peer
 //! ([`Liar`]) that completes the upgrade, honestly or not, and then writes
@@ -13,19 +13,21 @@
 
 mod chains;
 mod peer;
+mod socket;
 mod victim;
 mod watch;
 
 pub use chains::{Trades, trade};
 pub use peer::Peer;
+pub use socket::Socket;
 pub use victim::Victim;
 pub use watch::{Watch, attempt};
 
 use std::io;
 
-use onecopy::unix::{self, Config, Listener, Stream};
-use onecopy_conformance::impls::Name;
-use onecopy_conformance::liar::Liar;
+use onecopy::unix::{self, Config, Listener, Records, SeqListener, SeqPacket, Stream};
+use onecopy_conformance::impls::{Kind, Name};
+use onecopy_conformance::liar::{INVITATION, Liar, hex};
 use onecopy_conformance::tools::Dice;
 
 /// Steps of one conversation.
@@ -93,22 +95,40 @@ pub fn play(seed: u64, watch: &Watch, tally: &mut Tally) -> Result<(), String> {
     result
 }
 
-fn meet(dice: &mut Dice) -> io::Result<(Peer, Stream)> {
+fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket)> {
     let name = format!("onecopy-fuzz-{}-{:x}", std::process::id(), dice.roll());
     let sizes = [None, Some(4 << 10), Some(50_001), Some(1 << 20)];
     let config = Config {
         receive_buffer: sizes[(dice.roll() % 4) as usize],
         send_buffer: sizes[(dice.roll() % 4) as usize],
         max_ring: if dice.one_in(10) { 64 << 10 } else { 1 << 24 },
+        records: if dice.one_in(2) { Records::Stream } else { Records::Atomic },
         ..Config::default()
     };
+    let kind = if dice.one_in(2) { Kind::SeqPacket } else { Kind::Stream };
+    let (at, ours) = (Name::Abstract(name.clone().into_bytes()), unix::Name::abstract_(&name));
     if dice.one_in(2) {
-        let listener = Listener::bind_with(unix::Name::abstract_(&name), &config)?;
-        let liar = Liar::call(&Name::Abstract(name.into_bytes()))?;
-        Ok((Peer::new(liar), listener.accept()?))
+        let call = || match (kind, config.records) {
+            (Kind::SeqPacket, Records::Stream) => {
+                let nonce = *b"a nonce of mine.";
+                Liar::call_as(kind, &at, &format!("{INVITATION}{}-0-s", hex(&nonce)), nonce)
+            }
+            _ => Liar::call(kind, &at),
+        };
+        if kind == Kind::Stream {
+            let listener = Listener::bind_with(ours, &config)?;
+            let liar = call()?;
+            return Ok((Peer::new(liar), Socket::Bytes(listener.accept()?)));
+        }
+        let listener = SeqListener::bind_with(ours, &config)?;
+        let liar = call()?;
+        Ok((Peer::new(liar), Socket::Records(listener.accept()?)))
     } else {
-        let server = Liar::listen(&Name::Abstract(name.clone().into_bytes()))?;
-        let stream = Stream::connect_with(unix::Name::abstract_(&name), &config)?;
-        Ok((Peer::new(Liar::accept(&server)?), stream))
+        let server = Liar::listen(kind, &at)?;
+        let socket = match kind {
+            Kind::Stream => Socket::Bytes(Stream::connect_with(ours, &config)?),
+            _ => Socket::Records(SeqPacket::connect_with(ours, &config)?),
+        };
+        Ok((Peer::new(Liar::accept(&server)?), socket))
     }
 }

@@ -4,11 +4,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use onecopy::unix::{RecvFlags, Stream};
+use onecopy::unix::RecvFlags;
 use onecopy_conformance::lender;
 use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Memory};
 use onecopy_conformance::tools::Dice;
 use rustix::net::{RecvFlags as Raw, Shutdown};
+
+use crate::Socket;
 
 /// A liar that acts by the dice. Its own failures mean nothing: it tries what it likes.
 pub struct Peer(Liar);
@@ -20,7 +22,7 @@ impl Peer {
     }
 
     /// Upgrades: honestly mostly, else with something wrong.
-    pub fn upgrade(&mut self, dice: &mut Dice, victim: &Stream) {
+    pub fn upgrade(&mut self, dice: &mut Dice, victim: &Socket) {
         let liar = &mut self.0;
         // What is to come has been sent already, or never will be.
         liar.patience = Duration::from_millis(3);
@@ -77,7 +79,14 @@ impl Peer {
         let liar = &mut self.0;
         match dice.roll() % 20 {
             0..5 => {
-                let _ = liar.publish(&vec![b'p'; dice.size(20_000)]);
+                let bytes = vec![b'p'; dice.size(20_000)];
+                let _ = if !liar.records || dice.one_in(20) {
+                    liar.publish(&bytes)
+                } else if dice.one_in(20) {
+                    liar.publish_framed(value(dice, bytes.len() as u64, 1 << 32), &bytes)
+                } else {
+                    liar.publish_frame(&bytes, !dice.one_in(9))
+                };
             }
             5..9 => {
                 let _ = liar.take();

@@ -1,4 +1,4 @@
-//! The honest end: it uses its stream in every way there is.
+//! The honest end: it uses its socket in every way there is.
 
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
@@ -6,17 +6,17 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use onecopy::unix::{Error, RecvFlags, SendFlags, SharedPool, Stream, View, Wait};
+use onecopy::unix::{Error, RecvFlags, SendFlags, SharedPool, View, Wait};
 use onecopy::{Policy, Reader};
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::Watch;
+use crate::{Socket, Watch};
 
-/// A stream, and what it has lent.
+/// A socket, and what it has lent.
 pub struct Victim<'a> {
-    stream: &'a Stream,
+    stream: &'a Socket,
     pool: Option<SharedPool>,
     views: Vec<View>,
     buf: Vec<u8>,
@@ -26,8 +26,8 @@ pub struct Victim<'a> {
 }
 
 impl<'a> Victim<'a> {
-    /// Of a stream.
-    pub fn new(stream: &'a Stream) -> Victim<'a> {
+    /// Of a socket.
+    pub fn new(stream: &'a Socket) -> Victim<'a> {
         let soon = Some(Duration::from_millis(1));
         let _ = stream.set_read_timeout(soon);
         let _ = stream.set_write_timeout(soon);
@@ -86,7 +86,15 @@ impl<'a> Victim<'a> {
 
     /// What an answer may be: within its bounds, or an error that a socket has.
     fn within(&mut self, answer: Result<usize, Error>, max: usize) -> Result<usize, String> {
-        let known = [Errno::AGAIN, Errno::INTR, Errno::PIPE, Errno::CONNRESET, Errno::PROTO];
+        let known = [
+            Errno::AGAIN,
+            Errno::INTR,
+            Errno::PIPE,
+            Errno::CONNRESET,
+            Errno::PROTO,
+            Errno::MSGSIZE,
+            Errno::PROTONOSUPPORT,
+        ];
         match answer {
             Ok(n) if n > max => Err(format!("{n} bytes of {max}")),
             Ok(n) if n > 0 && self.caught => Err(format!("{n} bytes after EPROTO")),
@@ -119,7 +127,7 @@ impl<'a> Victim<'a> {
 
     fn send(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
         let mut flags = SendFlags::NOSIGNAL;
-        for (flag, odds) in [(SendFlags::NTCOPY, 3), (SendFlags::MORE, 4)] {
+        for (flag, odds) in [(SendFlags::NTCOPY, 3), (SendFlags::MORE, 4), (SendFlags::EOR, 2)] {
             flags.set(flag, dice.one_in(odds));
         }
         flags.set(SendFlags::DONTWAIT, !dice.one_in(8));
@@ -169,15 +177,16 @@ impl<'a> Victim<'a> {
     }
 
     fn descriptors(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
+        let Socket::Bytes(stream) = self.stream else { return Ok(()) };
         if dice.one_in(2) {
             let null = File::open("/dev/null").map_err(|e| e.to_string())?;
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let answer = self.stream.send_with(&self.buf[..n], &[null.as_fd(); 2], flags);
+            let answer = stream.send_with(&self.buf[..n], &[null.as_fd(); 2], flags);
             return self.within(answer, n).map(drop);
         }
         let mut flags = RecvFlags::DONTWAIT;
         flags.set(RecvFlags::PEEK, dice.one_in(4));
-        match self.stream.recv_with(&mut self.buf[..n], flags) {
+        match stream.recv_with(&mut self.buf[..n], flags) {
             Ok((got, with)) if with.fds.len() > 253 => {
                 Err(format!("{got} bytes, {} descriptors", with.fds.len()))
             }
@@ -187,7 +196,7 @@ impl<'a> Victim<'a> {
     }
 
     fn lend(&mut self, dice: &mut Dice) -> Result<(), String> {
-        let Some(pool) = &self.pool else { return Ok(()) };
+        let (Some(pool), Socket::Bytes(stream)) = (&self.pool, self.stream) else { return Ok(()) };
         let loan = match pool.loan(dice.size(4096)) {
             Ok(mut loan) => {
                 loan.fill(1);
@@ -196,7 +205,7 @@ impl<'a> Victim<'a> {
             Err(e) => return self.within(Err(e), 0).map(drop),
         };
         let len = loan.len();
-        let answer = match self.stream.send_loan_with(loan, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        let answer = match stream.send_loan_with(loan, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(n) => Ok(n),
             Err(not) => Err(not.error),
         };

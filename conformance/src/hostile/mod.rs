@@ -17,7 +17,7 @@ use onecopy::unix::{self, Listener, RecvFlags, SendFlags, Stream};
 use rustix::event::PollFlags;
 
 use crate::case::Stop;
-use crate::impls::Name;
+use crate::impls::{Kind, Name};
 use crate::liar::Liar;
 use crate::run::Seen;
 use crate::tools;
@@ -287,11 +287,13 @@ fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
         };
         let mut scene = match role {
             Role::Client => {
-                let liar = Liar::call(&Name::Abstract(ours.clone().into_bytes())).map_err(step)?;
+                let liar =
+                    Liar::call(Kind::Stream, &Name::Abstract(ours.clone().into_bytes())).map_err(step)?;
                 Scene { liar, victim: listener.accept().map_err(Stop::broken)? }
             }
             Role::Server => {
-                let server = Liar::listen(&Name::Abstract(theirs.clone().into_bytes())).map_err(step)?;
+                let server =
+                    Liar::listen(Kind::Stream, &Name::Abstract(theirs.clone().into_bytes())).map_err(step)?;
                 let victim = Stream::connect(unix::Name::abstract_(&theirs)).map_err(Stop::broken)?;
                 Scene { liar: Liar::accept(&server).map_err(step)?, victim }
             }

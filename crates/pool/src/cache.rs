@@ -18,9 +18,8 @@ pub(crate) struct Cache {
     /// owner loads and stores.)
     put: AtomicU64,
     taken: AtomicU64,
-    /// How many it may hold: [`CACHE`], in debug mode none.
-    limit: u64,
-    pages: [Cell<Option<Tagged>>; CACHE],
+    /// Invariant: the first `put - taken` are pages with one reference, which is the cache's.
+    pages: [Cell<Tagged>; CACHE],
     /// Of those that were put in, the ones that came from ring or provider; of those that were taken out, the ones that
     /// were released.
     stocked: AtomicU64,
@@ -36,13 +35,11 @@ pub(crate) fn bump(counter: &AtomicU64, by: u64) {
 }
 
 impl Cache {
-    pub fn new(limit: usize) -> Cache {
-        assert!(limit <= CACHE);
+    pub fn new() -> Cache {
         Cache {
             put: AtomicU64::new(0),
             taken: AtomicU64::new(0),
-            limit: limit as u64,
-            pages: [const { Cell::new(None) }; CACHE],
+            pages: [const { Cell::new(Tagged::NOWHERE) }; CACHE],
             stocked: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
         }
@@ -56,17 +53,17 @@ impl Cache {
             return None;
         }
         self.taken.store(taken + 1, Ordering::Relaxed);
-        self.pages[(put - taken - 1) as usize % CACHE].get()
+        Some(self.pages[(put - taken - 1) as usize % CACHE].get())
     }
 
     /// Keeps a page. Whether there was room.
     #[inline]
     pub fn push(&self, page: Tagged) -> bool {
         let (put, taken) = (self.put.load(Ordering::Relaxed), self.taken.load(Ordering::Relaxed));
-        if put - taken >= self.limit {
+        if put - taken >= CACHE as u64 {
             return false;
         }
-        self.pages[(put - taken) as usize % CACHE].set(Some(page));
+        self.pages[(put - taken) as usize % CACHE].set(page);
         self.put.store(put + 1, Ordering::Relaxed);
         true
     }

@@ -17,6 +17,9 @@ use std::ptr::NonNull;
 pub(crate) struct Tagged(NonNull<Desc>);
 
 impl Tagged {
+    /// No page: never followed.
+    pub const NOWHERE: Tagged = Tagged(NonNull::dangling());
+
     #[inline]
     pub fn new(desc: NonNull<Desc>, device: bool) -> Tagged {
         Tagged(desc.map_addr(|address| address | (usize::from(device) * DEVICE)))

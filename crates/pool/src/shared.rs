@@ -1,6 +1,6 @@
 //! What a pool's handle and its pages hold together, and the way of a page home.
 
-use crate::cache::{CACHE, Cache, bump};
+use crate::cache::{Cache, bump};
 use crate::config::PoolConfig;
 use crate::debug::{self, Histories, What};
 use crate::desc::{AWAY, Desc, MARKS, REF, REFS, WATCHED};
@@ -111,7 +111,7 @@ impl Shared {
         }
         let base = area.host_base();
         let shared = NonNull::from(Box::leak(Box::new(Shared {
-            cache: Cache::new(if config.debug { 0 } else { CACHE }),
+            cache: Cache::new(),
             ring: Ring::new(config.ring),
             owner: AtomicU64::new(UNBOUND),
             life: AtomicU64::new(HANDLE),
@@ -290,7 +290,9 @@ impl Shared {
     /// Lets drops of this thread go into the cache, or no thread's.
     pub fn bind(&self, bound: bool) {
         // Relaxed: see `owner`; only a thread's own writes matter to it.
-        self.owner.store(if bound { thread::number() } else { UNBOUND }, Ordering::Relaxed);
+        // In debug mode nobody is: no page ever gets into the cache.
+        let owner = if bound && self.debug.is_none() { thread::number() } else { UNBOUND };
+        self.owner.store(owner, Ordering::Relaxed);
     }
 
     /// What was done so far. From another thread than the owner's the figures may be some steps apart.

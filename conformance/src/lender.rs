@@ -77,7 +77,8 @@ impl Liar {
         let head = self.head.wrapping_add(len);
         let ring = self.theirs()?;
         let count = ring.get(Field::Marks)?;
-        let at = QUEUE + count % MARKS * ENTRY;
+        // Even places first, then the odd ones.
+        let at = QUEUE + (count % (MARKS / 2) * 2 + count % MARKS / (MARKS / 2)) * ENTRY;
         for (i, word) in [position, words[0], words[1], words[2]].into_iter().enumerate() {
             ring.file.write_all_at(&word.to_le_bytes(), at + i as u64 * 8)?;
         }

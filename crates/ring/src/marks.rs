@@ -114,6 +114,14 @@ impl Mark {
     }
 }
 
+/// Where mark number `count` lies in the queue: the next one never in the same cache line, which its receiver has just
+/// pulled away.
+#[inline]
+fn place(count: u64) -> usize {
+    let (at, half) = (count as usize % MARKS, MARKS / 2);
+    at % half * 2 + at / half
+}
+
 /// Bytes of the ring that a mark takes.
 pub fn stride(capacity: usize) -> usize {
     capacity / MARKS
@@ -129,7 +137,7 @@ impl MarkWriter {
     /// Writes a mark at `position`, where there is room for its stride. It is seen once `head` is past it.
     #[inline]
     pub fn lay(&mut self, header: &Header, position: u64, mark: Mark) {
-        let entry = &header.marks.0[self.count as usize % MARKS];
+        let entry = &header.marks.0[place(self.count)];
         let [kind, a, b] = mark.encode();
         // Relaxed: published by the count. That the receiver has read what was here before follows from the room.
         entry.position.store(position, Ordering::Relaxed);
@@ -144,7 +152,7 @@ impl MarkWriter {
     /// Where the next mark goes, for a prefetch.
     #[inline]
     pub fn next<'a>(&self, header: &'a Header) -> &'a Entry {
-        &header.marks.0[self.count as usize % MARKS]
+        &header.marks.0[place(self.count)]
     }
 }
 
@@ -187,7 +195,7 @@ impl MarkReader {
         if seen < self.read || seen - self.read > MARKS as u64 {
             return Err(Lie::Marks { read: seen, seen: self.read });
         }
-        let entry = &header.marks.0[self.read as usize % MARKS];
+        let entry = &header.marks.0[place(self.read)];
         // Relaxed: `seen` was loaded with Acquire, which pairs with the Release store in `MarkWriter::lay`.
         let position = entry.position.load(Ordering::Relaxed);
         let words = [&entry.kind, &entry.a, &entry.b].map(|word| word.load(Ordering::Relaxed));
@@ -232,7 +240,7 @@ impl MarkReader {
     /// Where the mark after the known ones lies, for a prefetch.
     #[inline]
     pub fn upcoming<'a>(&self, header: &'a Header) -> &'a Entry {
-        &header.marks.0[self.read as usize % MARKS]
+        &header.marks.0[place(self.read)]
     }
 }
 

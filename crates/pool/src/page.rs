@@ -234,12 +234,15 @@ impl Page {
     /// [`Monitor::take_back`]: crate::Monitor::take_back
     #[track_caller]
     pub fn into_netmem(self) -> Netmem {
-        // Release pairs with the Acquire exchange in `Shared::take_back`, which gives the reference to another thread.
-        self.desc().tokens.fetch_add(1, Ordering::Release);
         if self.desc().refs.load(Ordering::Relaxed) & WATCHED != 0 {
             self.shared().watch(self.index(), What::GivenOut);
         }
-        self.into_tagged().netmem()
+        let page = self.into_tagged();
+        // Release pairs with the Acquire exchange in `Shared::take_back`, which gives the reference to another thread. It is no
+        // longer ours from here on: whoever knows the word may have taken it back, and the pool may be gone.
+        // SAFETY: the reference keeps the descriptor valid up to the addition.
+        unsafe { page.desc().as_ref() }.tokens.fetch_add(1, Ordering::Release);
+        page.netmem()
     }
 }
 

@@ -173,7 +173,7 @@ impl Shared {
     /// Takes a claim back that was never counted: its provider did not come to an end.
     pub fn unclaim(&self, index: u32) {
         // SAFETY: descriptors live as long as `self`. Relaxed: nobody has used the page since it was claimed.
-        unsafe { self.tagged(index).desc().as_ref().refs.store(AWAY, Ordering::Relaxed) }
+        unsafe { self.tagged(index).desc().as_ref().refs.store(self.away(), Ordering::Relaxed) }
     }
 
     /// Counts pages that the provider has given.

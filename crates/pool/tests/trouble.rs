@@ -218,12 +218,21 @@ fn more_than_was_asked_for_stays_with_the_provider() {
 #[test]
 fn a_provider_that_panics_leaves_the_pool_as_it_was() {
     let puppet = Puppet::new(vec![(vec![1, 2, PANIC], Ok(())), (vec![2, 1], Ok(()))]);
-    let pool = pool(&puppet);
+    panics(&puppet, pool(&puppet));
+}
+
+#[test]
+fn a_provider_that_panics_leaves_a_watched_pool_as_it_was() {
+    let puppet = Puppet::new(vec![(vec![1, PANIC], Ok(())), (vec![2], Ok(())), (vec![1], Ok(()))]);
+    panics(&puppet, PagePool::new(PoolConfig::new().debug(true), puppet.clone()).unwrap());
+}
+
+fn panics(puppet: &Puppet, pool: PagePool) {
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.alloc()));
     assert!(panicked.is_err());
     assert_eq!(pool.stats().in_flight, 0);
     let pages = vec![pool.alloc().unwrap(), pool.alloc().unwrap()];
-    nothing_leaks(&puppet, pool, pages, &[1, 2]);
+    nothing_leaks(puppet, pool, pages, &[1, 2]);
 }
 
 #[test]

@@ -375,12 +375,9 @@ impl End {
                     }
                 };
                 let len = rest.left.min(max);
-                let view = if len > 0 {
-                    let (id, offset) = ring.consumer.borrow(len);
-                    View::lent(self, ring.consumer.ring().clone(), id, offset, len)
-                } else {
-                    View::none(self)
-                };
+                // The view comes last: dropped on an error below, it would want the lock that is held here.
+                let memory = ring.consumer.ring().clone();
+                let lent = (len > 0).then(|| ring.consumer.borrow(len));
                 rest.left -= len;
                 let mut said = ReceivedFlags::empty();
                 if rest.left > 0 && self.config.records == Records::Stream {
@@ -393,6 +390,10 @@ impl End {
                 self.counters.received.add_exclusive(len);
                 self.mirror_empty(ring)?;
                 self.give_back(guard)?;
+                let view = match lent {
+                    Some((id, offset)) => View::lent(self, memory, id, offset, len),
+                    None => View::none(self),
+                };
                 Ok((view, said))
             }
             Ready::End => Ok((View::none(self), ReceivedFlags::END)),

@@ -58,7 +58,8 @@ impl PoolConfig {
     }
 
     /// Debug mode: each page keeps the history of its last uses; a page that comes home is filled with a pattern, which
-    /// is looked at before it goes out again; a reference given back twice is found out. Everything goes the long way
+    /// is looked at before it goes out of the ring again (not where the ring was full or the pool is shut down: the page is
+    /// then the provider's, who may write it); a reference given back twice is found out. Everything goes the long way
     /// then (no cache), so this is for tests and for hunting, and costs the other pools nothing.
     #[must_use]
     pub fn debug(mut self, debug: bool) -> PoolConfig {

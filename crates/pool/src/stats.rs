@@ -29,7 +29,8 @@ pub struct RecycleStats {
     pub ring: u64,
     /// To the provider, because the ring was full.
     pub ring_full: u64,
-    /// Out of the pool, because somebody still held the page when its last reference went.
+    /// Out of the pool, because somebody still held the page when its last reference went. (Where the last two
+    /// references go at the same moment, the page leaves uncounted: nobody may touch the count behind that.)
     pub released_refcnt: u64,
 }
 

@@ -73,7 +73,7 @@ pub struct Completion {
     pub lane: u32,
     /// The send's number in its lane, from 0.
     pub id: u64,
-    /// Bytes of the send that went into segments.
+    /// Bytes of the send that went into segments; of one that was linked to more than 4 GiB, the low 32 bits.
     pub bytes: u32,
     /// How they left.
     pub how: How,

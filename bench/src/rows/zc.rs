@@ -19,7 +19,8 @@ pub const ROW: Row = Row {
     name: "zc",
     about: "sends from one registered buffer to a sink that frees at transmit (nobody touches the payload; copy copies it into \
             the segment): zc gives each send a segment and a posting of its own, zc-stacked shares both (17 sends or 64 KiB, what a \
-            segment takes), zc-merged stacks by Linux 6.10's rules; notif: ns a send above the same sends without notifications; \
+            segment takes), zc-merged stacks by Linux 6.10's rules; notif: ns a send above sends that share segments and tell nobody (so \
+            that of zc includes its segments, which only notifications keep apart); \
             p50, p99: from a send to its notification, reaped as it comes",
     metrics: &[
         Metric { name: "notif", unit: "ns/send", larger: false },
@@ -197,7 +198,7 @@ impl Zc {
         Ok(done)
     }
 
-    /// The same sends, as segments have room for them, and nobody is told.
+    /// The same sends for every engine, as segments have room for them, and nobody is told.
     fn bare(&mut self, count: u64, link: &mut impl Link) -> Result<()> {
         let mut segment = Segment::<Chain>::default();
         let (mut frags, mut on_it) = (0, 0);

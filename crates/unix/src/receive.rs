@@ -304,7 +304,7 @@ impl End {
         let total: usize = rest(slices, skip).map(|slice| slice.len()).sum();
         loop {
             let before = got;
-            for mut slice in rest(slices, skip + got) {
+            'there: for mut slice in rest(slices, skip + got) {
                 while !slice.is_empty() {
                     let want = slice.len().min(chunk);
                     let at = if peek { got } else { 0 };
@@ -316,7 +316,8 @@ impl End {
                     }
                     let n = want.min(available.saturating_sub(at));
                     if n == 0 {
-                        break;
+                        // What comes at this very moment goes here too, not into the slice behind.
+                        break 'there;
                     }
                     let (now, later) = slice.split_at_mut(n);
                     ring.consumer.copy_out(at, now);

@@ -41,8 +41,8 @@ bitflags::bitflags! {
         const TRUNC = 1;
         /// A record ends here (MSG_EOR; of stream records only).
         const EOR = 2;
-        /// No record at all: the peer sends nothing any more. (Over the kernel, a record of no bytes that is the last
-        /// one before the end looks like the end.)
+        /// No record at all: the peer sends nothing any more. (Over the kernel, records of no bytes that are the last before
+        /// the end look like the end.)
         const END = 4;
     }
 }

@@ -385,7 +385,10 @@ impl End {
             match idle {
                 Idle::Again => continue,
                 Idle::Sleep => {}
-                Idle::Nap if dontwait => return Err(Error::new(Op::Recv, Errno::AGAIN)),
+                // The hang-up's one edge may be over: what a peer that is gone left in the queue must not hide the end.
+                Idle::Nap if dontwait && !control::hung_up(self.fd()) => {
+                    return Err(Error::new(Op::Recv, Errno::AGAIN));
+                }
                 Idle::Nap => {
                     drop(guard);
                     self.nap(waiting)?;

@@ -371,6 +371,12 @@ impl End {
         if header.is_parked() {
             // Still there from before, perhaps for another wish: it is taken when that is met.
             header.want(wanted);
+            // Nothing was sent that would have told of a peer that is gone. Its hang-up's one edge may be over, so an EAGAIN
+            // now would be the last that an edge-triggered caller hears.
+            if self.cannot_send() {
+                self.check(Op::Send)?;
+                return Err(self.gone(Op::Send));
+            }
             return Ok(());
         }
         header.begin_parking(wanted);

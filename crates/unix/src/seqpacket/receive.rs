@@ -193,8 +193,9 @@ impl End {
         let room = slices.iter().map(|slice| slice.len()).sum();
         let mut pieces: Vec<IoSliceMut<'_>> =
             slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
-        let full = match rustix::net::recvmsg(&self.fd, &mut pieces, &mut Default::default(), kernel) {
-            Ok(message) => message.bytes,
+        let (full, named) = match rustix::net::recvmsg(&self.fd, &mut pieces, &mut Default::default(), kernel)
+        {
+            Ok(message) => (message.bytes, message.address.is_some()),
             Err(Errno::CONNRESET) if guard.as_ref().is_some_and(|rx| !self.was_reset(rx)) => {
                 // A hello was left unread, nothing else: the next look sees what is there.
                 drop(guard);
@@ -203,7 +204,8 @@ impl End {
             Err(errno) => return Err(error(errno)),
         };
         let len = full.min(room);
-        if full == 0 && control::hung_up(self.fd()) {
+        // A record of no bytes has its sender's name, if there is one, and may have others behind it; the end has neither.
+        if full == 0 && !named && control::hung_up(self.fd()) && control::queued(&self.fd) == Ok(0) {
             return Ok(Received::end());
         }
         self.counters.kernel_copied.add(len);

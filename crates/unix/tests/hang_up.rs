@@ -1,0 +1,72 @@
+//! A peer that is gone is told by the next call, not by the next edge: an edge-triggered caller that hears EAGAIN after the
+//! hang-up waits for ever. The peer goes as a killed one does, without a word in shared memory.
+
+use onecopy_unix::{RecvFlags, SendFlags, SeqPacket, Stream};
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+
+const NOW: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+fn dies(peer: &impl AsFd) {
+    rustix::net::shutdown(peer, Shutdown::Both).unwrap();
+}
+
+#[test]
+fn who_was_told_to_wait_for_room_hears_that_there_will_be_none() {
+    let (a, b) = Stream::pair().unwrap();
+    while a.send(&[7; 5000], NOW).is_ok() {}
+    assert!(a.send(&[7], NOW).unwrap_err().would_block());
+    dies(&b);
+    assert_eq!(a.send(&[7], NOW).unwrap_err().raw_os_error(), Errno::PIPE.raw_os_error());
+}
+
+#[test]
+fn a_sender_of_records_hears_it_too() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    while a.send(&[7; 500], NOW).is_ok() {}
+    assert!(a.send(&[7; 500], NOW).unwrap_err().would_block());
+    dies(&b);
+    assert!(!a.send(&[7; 500], NOW).unwrap_err().would_block());
+}
+
+#[test]
+fn what_a_dead_sender_left_in_the_queue_does_not_hide_the_end() {
+    let (a, b) = Stream::pair().unwrap();
+    let mut sent = 0;
+    while let Ok(n) = b.send(&[7; 5000], NOW) {
+        sent += n;
+    }
+    // While it is borrowed there is no room for the sender, whose filler stays.
+    let view = a.recv_borrowed(sent).unwrap();
+    let mut left = sent - view.len();
+    while left > 0 {
+        left -= a.recv(&mut [0; 5000], RecvFlags::DONTWAIT).unwrap();
+    }
+    assert!(a.recv(&mut [0; 10], RecvFlags::DONTWAIT).unwrap_err().would_block());
+    dies(&b);
+    assert_eq!(a.recv(&mut [0; 10], RecvFlags::DONTWAIT).unwrap(), 0);
+    drop(view);
+    assert_eq!(a.recv(&mut [0; 10], RecvFlags::DONTWAIT).unwrap(), 0);
+}
+
+#[test]
+fn a_record_of_no_bytes_from_a_client_that_has_left_is_no_end() {
+    let name = onecopy_unix::Name::abstract_(format!("onecopy-hang-up-{}", std::process::id()));
+    let listener = onecopy_unix::SeqListener::bind(name.clone()).unwrap();
+    let client = SeqPacket::connect(name).unwrap();
+    for record in [&b"one"[..], b"", b"", b"four"] {
+        client.send(record, SendFlags::NOSIGNAL).unwrap();
+    }
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let server = listener.accept().unwrap();
+    let mut lengths = Vec::new();
+    loop {
+        let got = server.recv_record(&mut [0; 10], RecvFlags::empty()).unwrap();
+        if got.is_end() {
+            break;
+        }
+        lengths.push(got.len);
+    }
+    assert_eq!(lengths, [3, 0, 0, 4]);
+}

@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod conformance;
 mod man;
 mod shell;
+mod soak;
 mod test;
 
 /// The chores of this project.
@@ -28,6 +29,8 @@ enum Chore {
     Test(test::Args),
     /// Run the conformance suites and write their table to docs/conformance.md.
     Conformance,
+    /// Many connections for a long time, with random kills: then nothing may be left.
+    Soak(soak::Args),
     /// Write the manual pages and shell completions below docs/ from the program's flags.
     Man(man::Args),
 }
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Test(args) => test::run(&args),
         Chore::Conformance => conformance::run(),
+        Chore::Soak(args) => soak::run(&args),
         Chore::Man(args) => man::run(&args),
     };
     match result {

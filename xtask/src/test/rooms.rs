@@ -24,6 +24,7 @@ const ROOMS: &[(&str, bool, &[&str])] = &[
     ("crates/cli", false, &["onecopy", "bench", "sys"]),
     ("conformance", false, &["onecopy", "sys"]),
     ("fuzz", false, &["onecopy", "conformance"]),
+    ("soak", false, &["onecopy", "conformance", "sys"]),
 ];
 
 /// Lines from which on a file should be asked why it is one.

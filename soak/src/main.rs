@@ -1,0 +1,52 @@
+//! `onecopy-soak`: many connections between processes, traffic of every kind, random kills; and then no descriptor, no
+//! memory, no process and no file may be left. `cargo xtask soak` runs it.
+//!
+//! One process, the survivor, listens; workers connect, and are killed at random moments. Both ends of a connection
+//! know from its seed what must come, and check every byte, record and descriptor. All sockets are served edge-triggered,
+//! so that an edge that is lost is a stall, which is told. At each lap's end all connections close, and what the
+//! survivor and the workers still hold is counted.
+
+#![forbid(unsafe_code)]
+
+mod crowd;
+mod held;
+mod parent;
+mod party;
+mod plan;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Many connections for a long time, with random kills; then nothing may be left.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(flatten)]
+    args: parent::Args,
+    #[command(subcommand)]
+    task: Option<Task>,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Be a process that connects, and may be killed
+    #[command(hide = true)]
+    Worker(worker::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.task {
+        Some(Task::Worker(args)) => worker::run(args),
+        None => parent::run(&cli.args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("onecopy-soak: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -62,11 +62,7 @@ const STEPS: &[Step] = &[
     Step { name: "conformance", about: "our sockets beside the kernel's", run: conformance::run },
     Step { name: "loom", about: "every interleaving of the lock-free rooms' models", run: loom::run },
     Step { name: "fuzz", about: "a hostile peer, for a moment", run: fuzz::run },
-    Step {
-        name: "soak",
-        about: "many connections, random kills, for a moment: nothing is left",
-        run: soak::run,
-    },
+    Step { name: "soak", about: "many connections, for a moment: nothing is left", run: soak::run },
     Step { name: "bench", about: "each bench row, for a moment", run: bench::run },
     Step { name: "examples", about: "each example runs and checks itself", run: examples::run },
     Step { name: "generated", about: "manual pages and completions match the flags", run: generated::run },

@@ -154,6 +154,7 @@ fn top_gives_the_terminal_back() {
             rustix::termios::tcsetwinsize(&slave, size).unwrap();
             slave
         };
+        let before = rustix::termios::tcgetattr(&master).unwrap().local_modes;
         let mut child = Command::new(env!("CARGO_BIN_EXE_onecopy"))
             .args(["top", "--interval", "100ms"])
             .env("TERM", "xterm")
@@ -162,7 +163,6 @@ fn top_gives_the_terminal_back() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let before = rustix::termios::tcgetattr(&master).unwrap().local_modes;
         let mut master = std::fs::File::from(master);
         let mut seen = String::new();
         let mut read_until = |master: &mut std::fs::File, what: &str| {

@@ -344,6 +344,20 @@ impl End {
         }
     }
 
+    /// What a send says where the control socket failed it. A reset that the kernel told to it, once, is kept for who
+    /// receives; on a seqpacket socket it is for whichever call comes first.
+    #[cold]
+    pub fn send_failed(&self, errno: Errno) -> Error {
+        match errno {
+            Errno::CONNRESET => {
+                self.reset.store(1, Relaxed);
+                self.gone(Op::Send)
+            }
+            Errno::PIPE => self.gone(Op::Send),
+            errno => Error::new(Op::Send, errno),
+        }
+    }
+
     /// What a send says where sending is over. On a seqpacket socket a reset is for whichever call comes first.
     #[cold]
     pub fn gone(&self, op: Op) -> Error {

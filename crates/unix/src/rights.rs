@@ -120,12 +120,16 @@ impl End {
             match channel::open(self.fd()) {
                 Ok(channel) => return Ok(ring.channel.insert(Arc::new(channel)).clone()),
                 Err(Errno::AGAIN | Errno::INTR) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
-                Err(errno) => return Err(self.no_channel(errno)),
+                Err(Errno::TOOMANYREFS) => return Err(self.no_channel(Errno::TOOMANYREFS)),
+                Err(errno) => return Err(self.send_failed(errno)),
             }
         }
     }
 
+    /// What a send says where the channel failed it.
     pub fn no_channel(&self, errno: Errno) -> Error {
+        // The channel is a connection of its own, whose reset says no more than that the peer is gone.
+        let errno = if errno == Errno::CONNRESET { Errno::PIPE } else { errno };
         let error = Error::new(Op::Send, errno);
         match errno {
             Errno::TOOMANYREFS => error.because(
@@ -144,5 +148,32 @@ impl End {
         let mut fds = Fds::default();
         let n = self.recv_with(&mut [IoSliceMut::new(buffer)], flags, &mut Call::with(&mut fds))?;
         Ok((n, Ancillary { fds: fds.list, truncated: fds.truncated }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::end::End;
+    use crate::making::Kind;
+    use crate::{Config, RecvFlags, SendFlags};
+    use rustix::fd::AsFd;
+    use rustix::io::Errno;
+    use std::io::IoSliceMut;
+
+    /// A killed peer says nothing in the ring, so it is the channel that fails.
+    #[test]
+    fn a_peer_killed_before_it_took_descriptors_is_a_broken_pipe_and_one_reset() {
+        let (a, b) = End::pair(Kind::Stream, &Config::default()).unwrap();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let fd = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(a.send_with(b"one", &[fd.as_fd()], flags).unwrap(), 3);
+        drop(b);
+        for _ in 0..2 {
+            let error = a.send_with(b"two", &[fd.as_fd()], flags).unwrap_err();
+            assert_eq!(error.raw_os_error(), Errno::PIPE.raw_os_error());
+        }
+        let recv = || a.recv(&mut [IoSliceMut::new(&mut [0; 8])], RecvFlags::DONTWAIT);
+        assert_eq!(recv().unwrap_err().raw_os_error(), Errno::CONNRESET.raw_os_error());
+        assert_eq!(recv().unwrap(), 0);
     }
 }

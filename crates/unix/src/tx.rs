@@ -265,7 +265,7 @@ impl End {
     pub fn ring_if_armed(&self) -> Result<()> {
         match self.tx_ring.get() {
             Some(ring) if ring.header().must_ring() => {
-                self.ring_bell().map_err(|errno| Error::new(Op::Send, errno))
+                self.ring_bell().map_err(|errno| self.send_failed(errno))
             }
             _ => Ok(()),
         }
@@ -396,7 +396,7 @@ impl End {
             }
             Err(errno) => {
                 ring.producer.header().cancel_parking();
-                Err(Error::new(Op::Send, errno))
+                Err(self.send_failed(errno))
             }
         }
     }

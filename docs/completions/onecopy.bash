@@ -327,12 +327,16 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__ss)
-            opts="-v -h --json --verbose --color --help"
+            opts="-v -h --json --verbose --pid --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --pid)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --color)
                     COMPREPLY=($(compgen -W "auto always never" -- "${cur}"))
                     return 0
@@ -345,13 +349,17 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__top)
-            opts="-h --interval --once --color --help"
+            opts="-h --interval --once --pid --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
                 --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --pid)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

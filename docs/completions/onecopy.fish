@@ -99,6 +99,7 @@ never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l json -d 'One JSON object a line on standard output instead of a table'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l quick -d 'A quarter of the work, for a first look'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l pid -d 'Only the sockets of this process; may be given several times' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
@@ -106,6 +107,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l json -d 'One JSON
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s v -l verbose -d 'Say what was passed over, and why'
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s h -l help -d 'Print help'
 complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l interval -d 'Time between two looks' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l pid -d 'Only the sockets of this process; may be given several times' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"

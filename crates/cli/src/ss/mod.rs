@@ -10,7 +10,7 @@ use onecopy::unix::registry::Type;
 use onecopy::{Policy, Reader};
 pub use rows::{COLUMNS, Rates, cells, lines};
 use serde_json::{Value, json};
-pub use walk::{Found, Socket, look};
+pub use walk::{Found, Socket};
 
 /// Flags of `onecopy ss`.
 #[derive(Debug, clap::Args)]
@@ -21,11 +21,40 @@ pub struct Args {
     /// Say what was passed over, and why
     #[arg(short, long)]
     verbose: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Which sockets: the same flags for `ss` and `top`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Which {
+    /// Only the sockets of this process; may be given several times
+    #[arg(long = "pid", value_name = "PID")]
+    pids: Vec<u32>,
+}
+
+impl Which {
+    /// Looks around.
+    pub fn look(&self) -> anyhow::Result<Found> {
+        let mut found = walk::look()?;
+        if !self.pids.is_empty() {
+            found.sockets.retain(|socket| self.pids.contains(&socket.pid));
+        }
+        Ok(found)
+    }
+
+    /// What is said when there is none.
+    pub fn none(&self) -> &'static str {
+        match self.pids.is_empty() {
+            true => "no onecopy socket is open in any process that this user may look into\n",
+            false => "no such process has an onecopy socket open that this user may look into\n",
+        }
+    }
 }
 
 /// Runs `onecopy ss`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let found = look()?;
+    let found = args.which.look()?;
     let mut out = String::new();
     if args.json {
         for socket in &found.sockets {
@@ -33,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             out.push('\n');
         }
     } else if found.sockets.is_empty() {
-        out += "no onecopy socket is open in any process that this user may look into\n";
+        out += args.which.none();
     } else {
         out += &lines(&found.sockets, None);
     }

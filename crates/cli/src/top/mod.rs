@@ -2,7 +2,7 @@
 
 mod screen;
 
-use crate::ss::{self, Found, Rates};
+use crate::ss::{self, Found, Rates, Which};
 use crate::{terminal, units};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ pub struct Args {
     /// Look twice, print what was done in between, by the second, and end; so too where there is no terminal
     #[arg(long)]
     once: bool,
+    #[command(flatten)]
+    which: Which,
 }
 
 /// Runs `onecopy top`.
@@ -25,13 +27,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         "--interval must be 50ms or more: looking costs time too"
     );
     if !args.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal() {
-        return screen::run(args.interval);
+        return screen::run(&args.which, args.interval);
     }
-    let mut before = Look::now()?;
+    let mut before = Look::now(&args.which)?;
     std::thread::sleep(args.interval);
     let now = before.again()?;
     terminal::print(&match now.found.sockets.is_empty() {
-        true => "no onecopy socket is open in any process that this user may look into\n".to_owned(),
+        true => args.which.none().to_owned(),
         false => ss::lines(&now.found.sockets, Some(&now.rates)),
     })
 }
@@ -39,6 +41,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// What was found, and when.
 #[derive(Debug)]
 struct Look {
+    which: Which,
     found: Found,
     at: Instant,
 }
@@ -51,13 +54,13 @@ struct Between {
 }
 
 impl Look {
-    fn now() -> anyhow::Result<Look> {
-        Ok(Look { found: ss::look()?, at: Instant::now() })
+    fn now(which: &Which) -> anyhow::Result<Look> {
+        Ok(Look { which: which.clone(), found: which.look()?, at: Instant::now() })
     }
 
     /// Looks again: this look becomes the earlier one of the next time.
     fn again(&mut self) -> anyhow::Result<Between> {
-        let next = Look::now()?;
+        let next = Look::now(&self.which)?;
         let rates = Rates::since(&self.found.sockets, next.at - self.at);
         *self = next;
         Ok(Between { found: self.found.clone(), rates })

@@ -1,7 +1,7 @@
 //! The table on a terminal. Whatever ends it (q, a signal, an error, a panic), the terminal is as it was.
 
 use super::{Between, Look};
-use crate::ss::{COLUMNS, cells};
+use crate::ss::{COLUMNS, Which, cells};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Runs until the user has enough.
-pub fn run(interval: Duration) -> anyhow::Result<()> {
+pub fn run(which: &Which, interval: Duration) -> anyhow::Result<()> {
     let (told, tell) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
     {
@@ -24,13 +24,18 @@ pub fn run(interval: Duration) -> anyhow::Result<()> {
     }
     // Its panic hook gives the terminal back, too.
     let mut terminal = ratatui::try_init()?;
-    let result = live(&mut terminal, interval, &told);
+    let result = live(&mut terminal, which, interval, &told);
     ratatui::restore();
     result
 }
 
-fn live(terminal: &mut DefaultTerminal, interval: Duration, told: &OwnedFd) -> anyhow::Result<()> {
-    let mut look = Look::now()?;
+fn live(
+    terminal: &mut DefaultTerminal,
+    which: &Which,
+    interval: Duration,
+    told: &OwnedFd,
+) -> anyhow::Result<()> {
+    let mut look = Look::now(which)?;
     std::thread::sleep(LOOK);
     let mut state = TableState::default().with_selected(0);
     let mut now = look.again()?;
@@ -104,7 +109,7 @@ mod tests {
     #[test]
     fn a_socket_of_this_process_is_on_the_screen() {
         let (a, b) = Stream::pair().unwrap();
-        let mut look = Look::now().unwrap();
+        let mut look = Look::now(&Which::default()).unwrap();
         a.send(&vec![1; 50_000], onecopy::SendFlags::NOSIGNAL).unwrap();
         std::thread::sleep(Duration::from_millis(10));
         let now = look.again().unwrap();

@@ -8,3 +8,4 @@ mod hygiene;
 mod shutdown;
 mod ss;
 mod tls;
+mod top;

@@ -1,12 +1,11 @@
-//! `onecopy ss` and `onecopy top`, looking at a daemon and a proxy at work.
+//! `onecopy ss`, looking at a daemon and a proxy at work.
 
 use crate::harness::*;
 use rustix::fd::OwnedFd;
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::MemfdFlags;
 use rustix::process::Signal;
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 fn onecopy(args: &[&str]) -> Output {
     let output = Command::new(env!("CARGO_BIN_EXE_onecopy")).args(args).output().unwrap();
@@ -16,10 +15,12 @@ fn onecopy(args: &[&str]) -> Output {
 
 /// The sockets of these processes.
 fn sockets(pids: &[u32]) -> Vec<Value> {
-    let output = onecopy(&["ss", "--json"]);
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    let mut args = vec!["ss", "--json"];
+    args.extend(pids.iter().flat_map(|pid| ["--pid", pid]));
+    let output = onecopy(&args);
     let lines = String::from_utf8(output.stdout).unwrap();
-    let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    all.filter(|socket| pids.iter().any(|pid| socket["pid"] == *pid)).collect()
+    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect()
 }
 
 #[test]
@@ -77,6 +78,8 @@ fn what_waits_is_the_queue() {
     let pair = Pair::start("", "");
     std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
     let mut client = pair.client();
+    // The answer to a connection's first request may come over the kernel, whose queue is not the ring's.
+    assert_eq!(client.get("/none").status, 404);
     client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(client.head().0, 200);
     let proxy = pair.proxy.child.id();
@@ -124,67 +127,4 @@ fn what_only_looks_like_a_table_is_passed_over() {
     assert!(listening.contains("\"listening\""), "{listening}");
     // Not a word about it unless asked.
     assert!(onecopy(&["ss"]).stderr.is_empty());
-}
-
-#[test]
-fn top_without_a_terminal_prints_once() {
-    let pair = Pair::start("", "");
-    let output = onecopy(&["top", "--interval", "100ms"]);
-    let table = String::from_utf8(output.stdout).unwrap();
-    assert!(table.contains(&format!("{} onecopy", pair.daemon.child.id())), "{table}");
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_onecopy")).args(["top", "--interval", "1ms"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("50ms or more"));
-}
-
-/// On a terminal of its own: entered, drawn, and given back, whichever way it ends.
-#[test]
-#[ignore = "has hung once on a busy machine, for a reason that is not known yet; run it with --ignored"]
-fn top_gives_the_terminal_back() {
-    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    let pair = Pair::start("", "");
-    for how in ["q", "\u{3}", "TERM"] {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).and_then(|()| unlockpt(&master)).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap();
-        let size = rustix::termios::Winsize { ws_row: 40, ws_col: 200, ws_xpixel: 0, ws_ypixel: 0 };
-        let slave = || {
-            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-            let slave = rustix::fs::open(name.as_c_str(), flags, Mode::empty()).unwrap();
-            rustix::termios::tcsetwinsize(&slave, size).unwrap();
-            slave
-        };
-        let before = rustix::termios::tcgetattr(&master).unwrap().local_modes;
-        let mut child = Command::new(env!("CARGO_BIN_EXE_onecopy"))
-            .args(["top", "--interval", "100ms"])
-            .env("TERM", "xterm")
-            .stdin(slave())
-            .stdout(slave())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut master = std::fs::File::from(master);
-        let mut seen = String::new();
-        let mut read_until = |master: &mut std::fs::File, what: &str| {
-            let mut bytes = [0; 4096];
-            while !seen.contains(what) {
-                match master.read(&mut bytes) {
-                    Ok(n) if n > 0 => seen += &String::from_utf8_lossy(&bytes[..n]),
-                    other => panic!("{other:?} after {seen:?}"),
-                }
-            }
-        };
-        read_until(&mut master, "\x1b[?1049h");
-        read_until(&mut master, &format!("{} onecopy", pair.daemon.child.id()));
-        match how {
-            "TERM" => {
-                rustix::process::kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap()
-            }
-            key => master.write_all(key.as_bytes()).unwrap(),
-        }
-        read_until(&mut master, "\x1b[?1049l");
-        assert_eq!(child.wait().unwrap().code(), Some(0), "{how:?}");
-        assert_eq!(rustix::termios::tcgetattr(&master).unwrap().local_modes, before, "{how:?}");
-    }
 }

@@ -1,5 +1,6 @@
 //! The cases, a file per part of the checklist.
 
+mod ancillary;
 mod epoll;
 mod poll;
 mod records;
@@ -19,8 +20,8 @@ use crate::case::Case;
 pub fn all() -> Vec<&'static Case> {
     static RECORDS: OnceLock<Vec<Case>> = OnceLock::new();
     let records = RECORDS.get_or_init(|| {
-        // What is said of readiness and waiting holds for records as for bytes.
-        let same = [shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
+        // What is said of readiness, waiting and control messages holds for records as for bytes.
+        let same = [ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
         same.filter(|case| !seqpacket::NOT_AGAIN.contains(&case.name)).map(seqpacket::again).collect()
     });
     [
@@ -28,6 +29,7 @@ pub fn all() -> Vec<&'static Case> {
         stream::CASES,
         wait::CASES,
         transfer::CASES,
+        ancillary::CASES,
         shutdown::CASES,
         poll::CASES,
         epoll::CASES,

@@ -7,12 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use onecopy_sys::scm::{self, Space};
 use rustix::net::{
-    self, AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags,
-    SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    self, AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use super::{Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Tx};
+use super::{Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Tx};
 
 /// The kernel's AF_UNIX sockets.
 pub struct Kernel;
@@ -128,6 +129,22 @@ impl End for Plain {
         // (rustix has no name for MSG_EOR among the flags that come back.)
         let eor = got.flags.bits() & SendFlags::EOR.bits() != 0;
         Ok((got.bytes, Returned { trunc: got.flags.contains(ReturnFlags::TRUNC), eor }))
+    }
+
+    fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], flags: Tx) -> io::Result<usize> {
+        // (Whatever is too much is the kernel's to refuse.)
+        let mut space =
+            vec![std::mem::MaybeUninit::uninit(); SendAncillaryMessage::ScmRights(fds).size() + 64];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        Ok(net::sendmsg(&self.0, &[IoSlice::new(data)], &mut control, tx(flags))?)
+    }
+
+    fn recv_with(&self, buf: &mut [u8], flags: Rx) -> io::Result<Came> {
+        let got = scm::recv(&self.0, &mut [IoSliceMut::new(buf)], Space::All, rx(flags))?;
+        Ok(Came { len: got.bytes, ctrunc: got.control_cut, fds: got.fds })
     }
 
     fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {

@@ -5,7 +5,7 @@ pub mod onecopy;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::Shutdown;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,6 +68,17 @@ pub struct Returned {
     pub eor: bool,
 }
 
+/// What recvmsg() brings with room for control messages.
+#[derive(Debug, Default)]
+pub struct Came {
+    /// Bytes.
+    pub len: usize,
+    /// MSG_CTRUNC
+    pub ctrunc: bool,
+    /// SCM_RIGHTS
+    pub fds: Vec<OwnedFd>,
+}
+
 /// The error of a call that an implementation does not have. It carries no errno, so no answer of a kernel
 /// can be mistaken for it.
 pub fn not_offered(why: &'static str) -> io::Error {
@@ -82,6 +93,14 @@ pub trait End: Send + Sync {
     fn recv(&self, buf: &mut [u8], flags: Rx) -> io::Result<usize>;
     /// recvmsg(): how many bytes, and the flags that it returns (of MSG_TRUNC and MSG_EOR)
     fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)>;
+    /// sendmsg() with SCM_RIGHTS
+    fn send_fds(&self, _data: &[u8], _fds: &[BorrowedFd<'_>], _flags: Tx) -> io::Result<usize> {
+        Err(not_offered("no control messages"))
+    }
+    /// recvmsg() with room for control messages
+    fn recv_with(&self, _buf: &mut [u8], _flags: Rx) -> io::Result<Came> {
+        Err(not_offered("no control messages"))
+    }
     /// sendmsg() with several pieces
     fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize>;
     /// recvmsg() with several pieces

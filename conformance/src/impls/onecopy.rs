@@ -9,7 +9,7 @@ use std::time::Duration;
 use onecopy::unix::{self, Carrier, Config, ReceivedFlags, Records, RecvFlags, SendFlags, Transport, Wait};
 
 use super::kernel::Kernel;
-use super::{Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Tx, not_offered};
+use super::{Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Tx, not_offered};
 
 /// Which ends are ours, and over what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,6 +229,10 @@ fn recv_flags(f: Rx) -> io::Result<RecvFlags> {
     Ok(flags)
 }
 
+fn came(len: usize, with: unix::Ancillary) -> Came {
+    Came { len, ctrunc: with.truncated, fds: with.fds }
+}
+
 /// What all kinds of our sockets have in common.
 macro_rules! in_common {
     () => {
@@ -238,6 +242,10 @@ macro_rules! in_common {
 
         fn recv(&self, buf: &mut [u8], f: Rx) -> io::Result<usize> {
             Ok(self.0.recv(buf, recv_flags(f)?)?)
+        }
+
+        fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
+            Ok(self.0.send_with(data, fds, send_flags(f)?)?)
         }
 
         fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -313,6 +321,11 @@ impl End for Ours {
         Ok((self.recv(buf, f)?, Returned::default()))
     }
 
+    fn recv_with(&self, buf: &mut [u8], f: Rx) -> io::Result<Came> {
+        let (len, with) = self.0.recv_with(buf, recv_flags(f)?)?;
+        Ok(came(len, with))
+    }
+
     fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         Ok(self.0.recv_vectored(bufs, RecvFlags::empty())?)
     }
@@ -331,6 +344,11 @@ impl End for OurPackets {
             eor: got.flags.contains(ReceivedFlags::EOR),
         };
         Ok((if f.trunc { got.full } else { got.len }, flags))
+    }
+
+    fn recv_with(&self, buf: &mut [u8], f: Rx) -> io::Result<Came> {
+        let (got, with) = self.0.recv_with(buf, recv_flags(f)?)?;
+        Ok(came(if f.trunc { got.full } else { got.len }, with))
     }
 
     fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {

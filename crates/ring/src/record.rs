@@ -5,6 +5,10 @@
 //! | len    | flags  | bytes ...          | (nothing) | next frame
 //! ```
 //!
+//! What comes with a record besides bytes is told by its flags ([`With`]) and lies in the channel. Such a frame takes at
+//! least the room that a mark takes in a stream, so that no more than [`MARKS`](crate::marks::MARKS) of them, and as
+//! many messages in the channel, are under way at once.
+//!
 //! Frames begin at multiples of eight bytes, and so does the wrap: a header never wraps, and is written and read as
 //! one word. Frames are published whole, so what a receiver sees of the ring always ends with one. A frame that
 //! does not is a lie, and so is a flag that nobody has defined. Nothing here is lock-free that was not before: a
@@ -21,6 +25,64 @@ const AHEAD: usize = 6 * LINE;
 
 /// Set in the last frame of a record. Atomic records are one frame each.
 const END: u64 = 1 << 32;
+/// Where [`With`] begins, and what it consists of.
+const WITH: u32 = 40;
+const WITH_MASK: u64 = 0xffff << WITH;
+const SAID: u16 = 1 << 8;
+const UNSAID: u16 = 2 << 8;
+
+/// What comes with a frame, as one message in the channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct With(u16);
+
+/// What a frame, or a mark, says of who sends from there on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Who {
+    /// Nothing: who sent what was before.
+    #[default]
+    AsBefore,
+    /// Credentials lie in the channel.
+    Said,
+    /// It is not said any more.
+    Unsaid,
+}
+
+impl With {
+    /// That many descriptors, and who sends.
+    pub fn new(fds: u8, who: Who) -> With {
+        let who = match who {
+            Who::AsBefore => 0,
+            Who::Said => SAID,
+            Who::Unsaid => UNSAID,
+        };
+        With(u16::from(fds) | who)
+    }
+
+    /// Whether nothing comes with it.
+    #[inline]
+    pub fn is_nothing(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Descriptors.
+    pub fn fds(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Who sends.
+    pub fn who(self) -> Who {
+        match self.0 & (SAID | UNSAID) {
+            0 => Who::AsBefore,
+            SAID => Who::Said,
+            _ => Who::Unsaid,
+        }
+    }
+
+    /// Whether a message lies in the channel for it.
+    pub fn is_in_channel(self) -> bool {
+        self.fds() > 0 || self.who() == Who::Said
+    }
+}
 
 /// What a frame's header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +91,20 @@ pub struct Frame {
     pub len: usize,
     /// Whether a record ends with it.
     pub end: bool,
+    /// What comes with it.
+    pub with: With,
 }
 
 /// Bytes that a frame of `len` bytes takes in the ring.
 #[inline]
 pub const fn framed(len: usize) -> usize {
     HEADER + len.next_multiple_of(8)
+}
+
+/// Bytes that a frame with something takes at least, in a ring of that capacity.
+#[inline]
+pub const fn least_with(capacity: usize) -> usize {
+    (capacity / crate::marks::MARKS).next_multiple_of(8)
 }
 
 /// Bytes of the largest frame that a ring takes.
@@ -46,23 +116,35 @@ pub const fn largest(capacity: usize) -> usize {
 impl Frame {
     #[inline]
     fn word(self) -> u64 {
-        self.len as u64 | if self.end { END } else { 0 }
+        self.len as u64 | if self.end { END } else { 0 } | u64::from(self.with.0) << WITH
     }
 
-    /// Of a header's word, where `available` bytes lie from the header on.
+    /// Of a header's word, where `available` bytes lie from the header on in a ring of that capacity.
     #[inline]
-    fn of(word: u64, available: usize) -> Result<Frame, Lie> {
+    fn of(word: u64, available: usize, capacity: usize) -> Result<Frame, Lie> {
         let len = word as u32 as usize;
-        if word & !(END | 0xffff_ffff) != 0 || framed(len) > available {
+        let frame = Frame { len, end: word & END != 0, with: With((word >> WITH) as u16) };
+        if word & !(END | 0xffff_ffff) != 0 && !frame.may_have(word) || frame.size(capacity) > available {
             return Err(Lie::Frame { word, available: available as u64 });
         }
-        Ok(Frame { len, end: word & END != 0 })
+        Ok(frame)
     }
 
-    /// Bytes that it takes in the ring.
+    /// Whether the flags of a word that has some can be.
+    #[cold]
+    fn may_have(self, word: u64) -> bool {
+        // (SCM_MAX_FD, as the channel has it.)
+        let who = self.with.0 & !0xff;
+        word & !(END | 0xffff_ffff | WITH_MASK) == 0
+            && [0, SAID, UNSAID].contains(&who)
+            && self.with.fds() <= 253
+    }
+
+    /// Bytes that it takes in a ring of that capacity.
     #[inline]
-    pub fn size(self) -> usize {
-        framed(self.len)
+    pub fn size(self, capacity: usize) -> usize {
+        let size = framed(self.len);
+        if self.with.is_nothing() { size } else { size.max(least_with(capacity)) }
     }
 }
 
@@ -75,7 +157,7 @@ impl Producer {
     #[inline]
     pub fn publish_frame(&mut self, frame: Frame) {
         self.ring().set_word(self.offset_at(0), frame.word());
-        self.publish(frame.size());
+        self.publish(frame.size(self.ring().capacity()));
         if self.ring().capacity() > 2 * AHEAD {
             self.ring().prefetch_to_write(self.offset_at(AHEAD));
         }
@@ -99,7 +181,7 @@ impl Consumer {
         if left < HEADER {
             return Err(Lie::Frame { word: 0, available: left as u64 });
         }
-        Frame::of(self.ring().word(self.wrap(at)), left)
+        Frame::of(self.ring().word(self.wrap(at)), left, self.ring().capacity())
     }
 
     /// Asks for the lines of the frames behind the next one, as far as they are known to be written: to ask for what
@@ -131,26 +213,39 @@ mod tests {
         for round in 0..4000usize {
             let len = sizes[round * 7 % sizes.len()];
             let bytes: Vec<u8> = (0..len).map(|i| (i + round) as u8).collect();
-            assert!(p.room(framed(len)).unwrap() >= framed(len));
+            let who = [Who::AsBefore, Who::Said, Who::Unsaid][round % 3];
+            let with = if round % 2 == 0 { With::new((round % 254) as u8, who) } else { With::default() };
+            let whole = Frame { len, end: round % 3 > 0, with };
+            assert!(p.room(whole.size(4096)).unwrap() >= whole.size(4096));
             p.copy_in(HEADER, &bytes, Hint::default());
-            p.publish_frame(Frame { len, end: round % 3 > 0 });
+            p.publish_frame(whole);
             let n = c.available(1).unwrap();
             let frame = c.frame(0, n).unwrap();
-            assert_eq!(frame, Frame { len, end: round % 3 > 0 });
+            assert_eq!(frame, whole);
             let mut out = vec![0; len];
             c.copy_out(HEADER, &mut out);
             assert_eq!(out, bytes);
-            c.take(frame.size());
+            c.take(frame.size(4096));
             assert_eq!(c.available(1), Ok(0));
         }
     }
 
     #[test]
     fn every_impossible_header_is_a_lie() {
-        for word in [1u64 << 33, u64::MAX, 1 << 63, 57, 100, u64::from(u32::MAX), END | 57] {
-            assert!(matches!(Frame::of(word, 64), Err(Lie::Frame { .. })), "{word:#x}");
+        let with = |bits: u64| END | 8 | bits << 40;
+        for word in [1u64 << 33, u64::MAX, 1 << 63, 57, 100, u64::from(u32::MAX), END | 57]
+            .into_iter()
+            .chain([254, 255, 3 << 8, 4 << 8, 1 << 15].map(with))
+        {
+            assert!(matches!(Frame::of(word, 64, 4096), Err(Lie::Frame { .. })), "{word:#x}");
         }
-        assert_eq!(Frame::of(END | 56, 64), Ok(Frame { len: 56, end: true }));
+        assert_eq!(Frame::of(END | 56, 64, 4096), Ok(Frame { len: 56, end: true, with: With::default() }));
+        // What comes with a frame has room of its own.
+        assert!(matches!(Frame::of(with(1), 63, 4096), Err(Lie::Frame { .. })));
+        assert_eq!(
+            Frame::of(with(253 | 1 << 8), 64, 4096).map(|f| (f.with.fds(), f.with.who())),
+            Ok((253, Who::Said))
+        );
         let (_p, c) = pair(4096);
         for available in 0..HEADER {
             assert!(matches!(c.frame(0, available), Err(Lie::Frame { .. })), "{available}");

@@ -11,6 +11,7 @@
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`cuda`] | whether a CUDA driver is there and works, opened at run time |
 //! | [`load`] | how many tasks want a CPU right now |
+//! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
 //! | [`signal`] | a handler that interrupts calls and tells |
 //! | [`sockopt`] | socket options |
 
@@ -21,6 +22,7 @@ pub mod futex;
 pub mod load;
 pub mod map;
 pub mod memfd;
+pub mod scm;
 pub mod signal;
 pub mod socket;
 pub mod sockopt;

@@ -10,23 +10,24 @@
 //! (`bytes queued = bells + fillers + channel byte`, see [`onecopy_ring::bell`]). Where the descriptor is wanted and
 //! lies behind bells that must stay, it is looked at with MSG_PEEK, which hands out a copy and takes nothing (unix(7)).
 //!
+//! On a seqpacket control socket its byte is a record, which looks like a bell but for its descriptor, and is one more
+//! than the sum says, too. MSG_PEEK sees the first record only, so where it is wanted the bells before it are taken, and
+//! it stays, as the bell that must be left ([`crate::rx::RxRing::find_channel`]).
+//!
 //! The channel is also how the sender of references knows that their receiver is gone: its other end is open for as
 //! long as anybody may look at a page.
 
+use crate::making::Kind;
 use crate::{Error, Op, Result, control};
 use onecopy_ring::Lie;
+pub use onecopy_sys::scm::MAX_FDS;
+use onecopy_sys::scm::{self, Message, Space};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Most descriptors in one message (SCM_MAX_FD, linux/include/net/scm.h).
-pub const MAX_FDS: usize = 253;
 /// Most bytes of bells and fillers that a channel is looked for behind.
 const FAR: usize = 256 << 10;
 
@@ -48,59 +49,12 @@ pub fn open(control: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 ///
 /// What sendmsg(2) says: ETOOMANYREFS when too many are in flight; EAGAIN.
 pub fn send(channel: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(Errno::INVAL);
-    }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(channel, &[IoSlice::new(&[0])], &mut control, flags).map(drop)
+    scm::send(channel, &[IoSlice::new(&[0])], fds, None, flags).map(drop)
 }
 
-/// What came out of a socket.
-struct Came {
-    bytes: usize,
-    fds: Vec<OwnedFd>,
-    /// Some were lost for want of room: in the process, or in what was asked for.
-    cut: bool,
-}
-
-fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], max: usize, flags: RecvFlags) -> io::Result<Came> {
-    let mut one = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut many = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut ancillary = RecvAncillaryBuffer::new(if max == 1 { &mut one } else { &mut many });
-    let flags = flags | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let got = rustix::net::recvmsg(fd, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
-    let mut fds = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(some) = message {
-            fds.extend(some);
-        }
-    }
-    Ok(Came { bytes: got.bytes, fds, cut: got.flags.contains(ReturnFlags::CTRUNC) })
-}
-
-/// recvmsg(2) with room for descriptors. Returns bytes received.
-///
-/// # Errors
-///
-/// What recvmsg(2) says.
-pub fn recv_into(
-    fd: BorrowedFd<'_>,
-    slices: &mut [IoSliceMut<'_>],
-    fds: &mut Fds,
-    flags: RecvFlags,
-) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let got = rustix::net::recvmsg(fd, slices, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)?;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(some) = message {
-            fds.list.extend(some);
-        }
-    }
-    fds.truncated |= got.flags.contains(ReturnFlags::CTRUNC);
-    Ok(got.bytes)
+fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFlags) -> io::Result<Message> {
+    scm::recv(fd, &mut [IoSliceMut::new(buffer)], space, flags | RecvFlags::DONTWAIT)
 }
 
 /// The receiver's end.
@@ -120,6 +74,15 @@ pub struct Taken {
     pub surplus: bool,
 }
 
+/// A record that was taken from the control socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    /// Bytes.
+    pub len: usize,
+    /// It brought the channel: it is one more than bells and fillers say.
+    pub surplus: bool,
+}
+
 /// Descriptors that came with a message.
 #[derive(Debug, Default)]
 pub struct Fds {
@@ -127,6 +90,38 @@ pub struct Fds {
     pub list: Vec<OwnedFd>,
     /// Some were lost for want of room (MSG_CTRUNC).
     pub truncated: bool,
+}
+
+impl Fds {
+    /// Hands out copies, as a peek does (unix(7)).
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn copy_to(&self, to: &mut Fds) -> Result<()> {
+        to.truncated |= self.truncated;
+        for fd in &self.list {
+            to.list.push(fd.try_clone().map_err(|_| Error::new(Op::Recv, Errno::MFILE))?);
+        }
+        Ok(())
+    }
+
+    /// recvmsg(2), which adds to them.
+    ///
+    /// # Errors
+    ///
+    /// What recvmsg(2) says.
+    pub fn recv(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> io::Result<Message> {
+        let mut came = scm::recv(socket, slices, Space::All, flags)?;
+        self.list.append(&mut came.fds);
+        self.truncated |= came.control_cut;
+        Ok(came)
+    }
 }
 
 impl Inlet {
@@ -143,7 +138,7 @@ impl Inlet {
         let mut taken = Taken::default();
         while taken.bytes < count {
             let want = (count - taken.bytes).min(scratch.len());
-            match recv(control, &mut scratch[..want], 1, RecvFlags::empty()) {
+            match recv(control, &mut scratch[..want], Space::Few, RecvFlags::empty()) {
                 Ok(came) if came.bytes > 0 => {
                     taken.bytes += came.bytes;
                     taken.surplus |= self.meet(came);
@@ -155,9 +150,31 @@ impl Inlet {
         taken
     }
 
+    /// Takes one record of a seqpacket control socket, and the channel if it is that.
+    ///
+    /// # Errors
+    ///
+    /// As [`control::take_record`].
+    pub fn take_record(&mut self, control: BorrowedFd<'_>) -> io::Result<Option<Record>> {
+        if self.fd.is_some() || self.lost {
+            let len = control::take_record(control)?;
+            return Ok(len.map(|len| Record { len, surplus: false }));
+        }
+        loop {
+            match recv(control, &mut [0], Space::Few, RecvFlags::TRUNC) {
+                Ok(came) if came.bytes > 0 => {
+                    return Ok(Some(Record { len: came.bytes, surplus: self.meet(came) }));
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Err(Errno::CONNRESET),
+                _ => return Ok(None),
+            }
+        }
+    }
+
     /// Keeps the first descriptor that comes. Returns whether that was it now.
-    fn meet(&mut self, came: Came) -> bool {
-        if self.fd.is_some() || self.lost || (came.fds.is_empty() && !came.cut) {
+    fn meet(&mut self, came: Message) -> bool {
+        if self.fd.is_some() || self.lost || (came.fds.is_empty() && !came.control_cut) {
             return false;
         }
         self.fd = came.fds.into_iter().next().map(Arc::new);
@@ -165,20 +182,25 @@ impl Inlet {
         true
     }
 
-    /// Looks for the channel in the queue of the control socket, without taking anything. Returns whether it was met
-    /// now.
+    /// Whether it is known where descriptors come from, or that they are lost.
+    pub fn is_met(&self) -> bool {
+        self.fd.is_some() || self.lost
+    }
+
+    /// Looks for the channel in the queue of the control socket, without taking anything: in all of a stream, or with the
+    /// first record. Returns whether it was met now.
     ///
     /// # Errors
     ///
     /// EMFILE where this process has no descriptor left: it stays where it is.
     #[cold]
-    pub fn find(&mut self, control: BorrowedFd<'_>) -> io::Result<bool> {
-        if self.fd.is_some() || self.lost {
+    pub fn find(&mut self, control: BorrowedFd<'_>, kind: Kind) -> io::Result<bool> {
+        if self.is_met() {
             return Ok(false);
         }
-        let mut scratch = vec![0; FAR];
-        match recv(control, &mut scratch, 1, RecvFlags::PEEK) {
-            Ok(came) if came.fds.is_empty() && came.cut => Err(Errno::MFILE),
+        let mut scratch = vec![0; if kind == Kind::Stream { FAR } else { 1 }];
+        match recv(control, &mut scratch, Space::Few, RecvFlags::PEEK) {
+            Ok(came) if came.fds.is_empty() && came.control_cut => Err(Errno::MFILE),
             Ok(came) => Ok(self.meet(came)),
             Err(_) => Ok(false),
         }
@@ -207,13 +229,14 @@ impl Inlet {
     /// EMFILE where the channel itself was lost so.
     pub fn receive(&self, announced: usize) -> Result<std::result::Result<Fds, Lie>> {
         let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
-        let Ok(came) = recv(fd, &mut [0], MAX_FDS, RecvFlags::empty()) else {
+        let Ok(came) = recv(fd, &mut [0], Space::All, RecvFlags::empty()) else {
             return Ok(Err(Lie::Channel));
         };
-        if came.bytes == 0 || came.fds.len() > announced || (came.fds.len() < announced && !came.cut) {
+        let cut = came.control_cut;
+        if came.bytes == 0 || came.fds.len() > announced || (came.fds.len() < announced && !cut) {
             return Ok(Err(Lie::Channel));
         }
-        Ok(Ok(Fds { list: came.fds, truncated: came.cut }))
+        Ok(Ok(Fds { list: came.fds, truncated: cut }))
     }
 
     /// A copy of the one descriptor of the next message, which stays.
@@ -223,12 +246,12 @@ impl Inlet {
     /// EMFILE where this process has no descriptor left.
     pub fn look(&self) -> Result<std::result::Result<OwnedFd, Lie>> {
         let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
-        let Ok(came) = recv(fd, &mut [0], 1, RecvFlags::PEEK) else {
+        let Ok(came) = recv(fd, &mut [0], Space::Few, RecvFlags::PEEK) else {
             return Ok(Err(Lie::Channel));
         };
         match came.fds.into_iter().next() {
             Some(fd) => Ok(Ok(fd)),
-            None if came.cut => Err(Error::new(Op::Recv, Errno::MFILE)),
+            None if came.control_cut => Err(Error::new(Op::Recv, Errno::MFILE)),
             None => Ok(Err(Lie::Channel)),
         }
     }

@@ -73,12 +73,9 @@ pub fn take(fd: BorrowedFd<'_>, count: usize) -> usize {
     taken
 }
 
-/// Takes whatever lies in the queue.
-pub fn take_all(fd: BorrowedFd<'_>, kind: Kind) {
-    match kind {
-        Kind::Stream => while take(fd, 8192) == 8192 {},
-        Kind::SeqPacket => while take_record(fd) != Ok(None) {},
-    }
+/// Takes whatever lies in the queue of a stream.
+pub fn take_all(fd: BorrowedFd<'_>) {
+    while take(fd, 8192) == 8192 {}
 }
 
 /// Takes one record of a seqpacket control socket: a bell has one byte, a filler more. None where nothing is left.

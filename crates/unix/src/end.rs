@@ -321,14 +321,6 @@ impl End {
             && control::gone(self.fd())
     }
 
-    /// Takes one record from a seqpacket control socket. An error that the kernel tells before it is kept.
-    pub fn take_record(&self) -> Option<usize> {
-        control::take_record(self.fd()).unwrap_or_else(|_| {
-            self.reset.store(1, Relaxed);
-            control::take_record(self.fd()).unwrap_or(None)
-        })
-    }
-
     /// Whether sending is over: the peer is gone or does not read any more, or this end was shut down.
     pub fn cannot_send(&self) -> bool {
         match self.kind {

@@ -44,5 +44,8 @@ bitflags::bitflags! {
         /// No record at all: the peer sends nothing any more. (Over the kernel, records of no bytes that are the last before
         /// the end look like the end.)
         const END = 4;
+        /// Descriptors came with it that are gone: there was no place for them, or this process could open no more
+        /// (MSG_CTRUNC).
+        const CTRUNC = 8;
     }
 }

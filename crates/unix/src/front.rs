@@ -2,9 +2,9 @@
 
 use crate::channel::Fds;
 use crate::end::End;
-use crate::making::Kind;
 use crate::rx::RxRing;
 use crate::{Error, Op, Result};
+use onecopy_ring::record::With;
 use onecopy_ring::{Lie, Mark, Ring, Shared};
 use onecopy_sys::map::Span;
 use onecopy_sys::memfd::Refused;
@@ -21,6 +21,8 @@ pub struct Front {
     pub piece: Option<Piece>,
     /// Descriptors for who receives the next byte.
     pub fds: Option<Arrived>,
+    /// Behind the beginning of the frame whose descriptors these are; 0 for none.
+    met: u64,
     /// By the names that references use.
     pools: Vec<Arc<PeerPool>>,
 }
@@ -152,7 +154,7 @@ impl RxRing {
                 Ok(Next::Reference)
             }
             Mark::Pool { pool, page_len, pages } => {
-                self.meet_channel(end)?;
+                self.expect_channel(end)?;
                 let opened = self.open_pool(end, pool, page_len, pages)?;
                 self.front.pools.push(Arc::new(opened.map_err(lie)?));
                 self.inlet.skip();
@@ -163,7 +165,7 @@ impl RxRing {
                 Err(lie(Lie::Mark { position: self.consumer.position(), kind: 0 }))
             }
             Mark::Fds { count, len } => {
-                self.meet_channel(end)?;
+                self.expect_channel(end)?;
                 let fds = self.inlet.receive(count as usize)?.map_err(lie)?;
                 self.consumer.take_mark();
                 let until = self.consumer.position().saturating_add(len);
@@ -203,24 +205,28 @@ impl RxRing {
         }
     }
 
-    /// A mark says that something lies in the channel, so the channel must be there.
-    fn meet_channel(&mut self, end: &End) -> Result<()> {
-        self.find_channel(end).map_err(|errno| Error::new(Op::Recv, errno)).map(drop)
+    /// A mark or a frame says that something lies in the channel, so the channel must be there.
+    fn expect_channel(&mut self, end: &End) -> Result<()> {
+        self.meet_channel(end).map_err(|errno| Error::new(Op::Recv, errno))
     }
 
-    /// Looks for the channel in the queue of the control socket. Returns whether it was met now.
+    /// What comes with the frame at the front is received from the channel, once.
     ///
     /// # Errors
     ///
-    /// EMFILE.
-    pub fn find_channel(&mut self, end: &End) -> rustix::io::Result<bool> {
-        if end.kind != Kind::Stream || !self.inlet.find(end.fd())? {
-            return Ok(false);
+    /// EPROTO; EMFILE where this process lacks what it takes, and the frame stays.
+    #[cold]
+    pub fn meet_frame(&mut self, end: &End, with: With) -> Result<()> {
+        let at = self.consumer.position() + 1;
+        if self.front.met == at || !with.is_in_channel() {
+            return Ok(());
         }
-        // Its byte is one more than bells and fillers explain.
-        self.owe(1);
-        self.take_owed(end);
-        Ok(true)
+        self.expect_channel(end)?;
+        let lie = |lie| end.lie(Op::Recv, lie);
+        let fds = self.inlet.receive(usize::from(with.fds()))?.map_err(lie)?;
+        self.front.fds = Some(Arrived { fds, until: u64::MAX });
+        self.front.met = at;
+        Ok(())
     }
 
     /// The reference at the front was received.

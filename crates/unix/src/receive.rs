@@ -1,6 +1,6 @@
 //! Receiving into buffers of the caller: from the ring or the kernel, whichever has the next byte.
 
-use crate::channel::{self, Fds};
+use crate::channel::Fds;
 use crate::end::End;
 use crate::front::Next;
 use crate::rx::{Ready, Rx, RxRing, Waiting};
@@ -14,7 +14,7 @@ use std::io::IoSliceMut;
 #[derive(Debug)]
 pub struct Call<'a> {
     /// Where descriptors go; closed where there is no such place, as recv(2) does.
-    fds: Option<&'a mut Fds>,
+    pub fds: Option<&'a mut Fds>,
     /// Position in the ring that it must not pass, since it has descriptors that came with bytes before.
     until: u64,
 }
@@ -180,7 +180,7 @@ impl End {
             None => {
                 rustix::net::recvmsg(&self.fd, &mut part, &mut Default::default(), flags).map(|got| got.bytes)
             }
-            Some(fds) => channel::recv_into(self.fd(), &mut part, fds, flags),
+            Some(fds) => fds.recv(self.fd(), &mut part, flags).map(|came| came.bytes),
         };
         let n = received.map_err(|errno| Error::new(Op::Recv, errno))?;
         self.counters.kernel_copied.add(n);
@@ -222,15 +222,12 @@ impl End {
     }
 
     /// The descriptors at the front go to this receive. Returns how far it may go with them.
-    fn take_fds(&self, ring: &mut RxRing, call: &mut Call<'_>, peek: bool) -> Result<u64> {
+    pub fn take_fds(&self, ring: &mut RxRing, call: &mut Call<'_>, peek: bool) -> Result<u64> {
         let front = &mut ring.front.fds;
         let until = front.as_ref().map_or(u64::MAX, |arrived| arrived.until);
         if peek {
             if let (Some(arrived), Some(to)) = (front, &mut call.fds) {
-                // unix(7): a peek hands out copies.
-                for fd in &arrived.fds.list {
-                    to.list.push(fd.try_clone().map_err(|_| Error::new(Op::Recv, Errno::MFILE))?);
-                }
+                arrived.fds.copy_to(to)?;
             }
         } else if let (Some(arrived), Some(to)) = (front.take(), &mut call.fds) {
             **to = arrived.fds;

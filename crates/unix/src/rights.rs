@@ -1,16 +1,16 @@
-//! Descriptors that travel with the bytes of a stream (SCM_RIGHTS, unix(7)).
+//! Descriptors that travel with bytes and records (SCM_RIGHTS, unix(7)).
 
 use crate::channel::{self, Fds, MAX_FDS};
 use crate::end::End;
 use crate::receive::Call;
 use crate::tx::{Cursor, Tx, TxRing};
-use crate::{Error, Op, RecvFlags, Result, SendFlags};
+use crate::{Error, Op, Received, RecvFlags, Result, SendFlags};
 use onecopy_ring::Mark;
+use onecopy_ring::record::{Who, With};
+use onecopy_sys::scm;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,40 @@ pub struct Ancillary {
     pub fds: Vec<OwnedFd>,
     /// Some descriptors were lost, because this process could open no more (MSG_CTRUNC).
     pub truncated: bool,
+}
+
+/// What a send takes along besides bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attached<'a> {
+    pub fds: &'a [BorrowedFd<'a>],
+}
+
+impl<'a> Attached<'a> {
+    /// Descriptors.
+    pub fn fds(fds: &'a [BorrowedFd<'a>]) -> Attached<'a> {
+        Attached { fds }
+    }
+
+    /// Whether it can be sent.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL.
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        if self.fds.len() > MAX_FDS {
+            return Err(Error::new(Op::Send, Errno::INVAL)
+                .because("at most 253 descriptors go with one send; send the rest with another byte"));
+        }
+        Ok(())
+    }
+
+    /// What a frame with it says.
+    #[inline]
+    pub fn with(&self) -> With {
+        // At most MAX_FDS, as was checked.
+        With::new(self.fds.len() as u8, Who::AsBefore)
+    }
 }
 
 /// Longest wait for room for the channel's byte in the control socket, and the pauses in it. There is room unless a
@@ -41,10 +75,7 @@ impl End {
             // Without a byte to travel with, a stream drops them, as Linux does.
             return self.send(&slices, flags);
         }
-        if fds.len() > MAX_FDS {
-            return Err(Error::new(Op::Send, Errno::INVAL)
-                .because("at most 253 descriptors go with one send; send the rest with another byte"));
-        }
+        Attached::fds(fds).check()?;
         let mut cursor = Cursor::new(&slices);
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_with_locked(&mut tx, &mut cursor, fds, flags);
@@ -78,12 +109,9 @@ impl End {
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(fds));
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let n = rustix::net::sendmsg(&self.fd, &cursor.pieces(usize::MAX), &mut control, kernel)
+        let n = scm::send(&self.fd, &cursor.pieces(usize::MAX), fds, None, kernel)
             .map_err(|errno| Error::new(Op::Send, errno))?;
         cursor.advance(n);
         self.counters.sent.add_exclusive(n);
@@ -137,6 +165,22 @@ impl End {
             ),
             _ => error,
         }
+    }
+
+    /// Receives a record and the descriptors that came with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::recv_record`].
+    pub fn recv_record_ancillary(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<(Received, Ancillary)> {
+        let mut fds = Fds::default();
+        let mut call = Call::with(&mut fds);
+        let received = self.recv_record_with(&mut [IoSliceMut::new(buffer)], flags, &mut call)?;
+        Ok((received, Ancillary { fds: fds.list, truncated: fds.truncated }))
     }
 
     /// Receives bytes and the descriptors that came with the first of them.

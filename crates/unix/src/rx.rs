@@ -68,8 +68,9 @@ impl Switching {
 #[derive(Debug)]
 pub struct RxRing {
     pub consumer: Consumer,
-    /// Bells that were on their way when they should have been taken: to be taken when they come.
-    owed: usize,
+    /// Bells that were on their way when they should have been taken: to be taken when they come. Negative where bells
+    /// were taken in the place of the channel's byte, which is still to be met.
+    owed: isize,
     spin: Adaptive,
     /// Since when bytes lie in the queue that only a filler under way explains.
     puzzled: Option<Instant>,
@@ -84,7 +85,7 @@ pub struct RxRing {
 }
 
 /// More bells than this on their way at once: one for each sender that was killed between arming and ringing.
-const MAX_OWED: usize = 64;
+const MAX_OWED: isize = 64;
 /// How long a filler may be under way before it is a lie.
 const MAX_PARKING: Duration = Duration::from_millis(200);
 /// Sleep on the clock where readiness tells nothing.
@@ -125,21 +126,30 @@ impl RxRing {
         let taken = self.inlet.take(end.fd(), count);
         if taken.surplus {
             // The channel's byte is one that neither bells nor fillers explain.
-            self.owed += 1 - self.inlet.take(end.fd(), 1).bytes;
+            self.owed += 1 - self.inlet.take(end.fd(), 1).bytes as isize;
         }
         taken.bytes
     }
 
     /// That many bytes are in the queue, or on their way, which must be taken.
     pub fn owe(&mut self, count: usize) {
-        self.owed += count;
+        self.owed += count as isize;
     }
 
     /// Takes of what should have been taken before what is there now.
     pub fn take_owed(&mut self, end: &End) {
         if self.owed > 0 {
-            let taken = self.take_bells(end, self.owed);
-            self.owed -= taken;
+            let taken = self.take_bells(end, self.owed as usize);
+            self.owed -= taken as isize;
+        }
+    }
+
+    /// Takes the bell that was pending, or owes it.
+    fn take_bell(&mut self, end: &End) {
+        self.owed += 1;
+        if self.owed > 0 {
+            let taken = self.take_bells(end, 1);
+            self.owed -= taken as isize;
         }
     }
 
@@ -158,9 +168,7 @@ impl RxRing {
             if data && self.consumer.header().disarm() {
                 return Ok(true);
             }
-            self.owed += 1;
-            let taken = self.take_bells(end, 1);
-            self.owed -= taken;
+            self.take_bell(end);
             if self.owed > MAX_OWED {
                 return Err(Lie::Bells);
             }
@@ -179,9 +187,7 @@ impl RxRing {
         header.arm();
         let now = self.consumer.available(data + 1)?;
         if now == data || !self.consumer.header().disarm() {
-            self.owed += 1;
-            let taken = self.take_bells(end, 1);
-            self.owed -= taken;
+            self.take_bell(end);
         }
         Ok(now)
     }
@@ -222,7 +228,7 @@ impl RxRing {
         if short > 0 && !control::hung_up(end.fd()) {
             // The bell of another sender is still on its way, and `settle` took a byte of the filler for it: the
             // bytes are all alike, so it is taken when it comes.
-            self.owed += short;
+            self.owe(short);
             if self.owed > MAX_OWED {
                 return Err(Lie::Bells);
             }
@@ -236,7 +242,7 @@ impl RxRing {
             return self.take(end, count);
         }
         for taken in 0..count {
-            match end.take_record() {
+            match self.take_record(end) {
                 Some(1) => {}
                 None => return taken,
                 // The filler of one sender, while the bell of another is still on its way: that one stays owed, and the
@@ -254,10 +260,10 @@ impl RxRing {
     /// pending.
     fn take_filler_record(&mut self, end: &End, records: usize) -> std::result::Result<(), Lie> {
         let Some(own) = records.checked_sub(1) else { return Ok(()) };
-        let mut bells = 0;
+        let mut bells: usize = 0;
         while !std::mem::take(&mut self.stray) {
-            match end.take_record() {
-                Some(1) if bells <= MAX_OWED => bells += 1,
+            match self.take_record(end) {
+                Some(1) if bells <= MAX_OWED as usize => bells += 1,
                 Some(n) if n > 1 => break,
                 None if control::hung_up(end.fd()) => return Ok(()),
                 _ => return Err(Lie::Bells),
@@ -267,8 +273,68 @@ impl RxRing {
             bells += self.take_bells(end, own - bells);
         }
         // Late bells may lie before the filler, or its own be taken for late ones.
-        self.owed = (self.owed + own).checked_sub(bells).ok_or(Lie::Bells)?;
-        if self.owed > MAX_OWED { Err(Lie::Bells) } else { Ok(()) }
+        // (The record of a channel that was not met may be among them, which then brings a bell to be taken.)
+        let least = self.owed.min(0);
+        self.owed += own as isize - bells as isize;
+        if (least..=MAX_OWED).contains(&self.owed) { Ok(()) } else { Err(Lie::Bells) }
+    }
+
+    /// Takes one record from a seqpacket control socket. An error that the kernel tells before it is kept.
+    fn take_record(&mut self, end: &End) -> Option<usize> {
+        let taken = self.inlet.take_record(end.fd()).or_else(|_| {
+            end.reset.store(1, Relaxed);
+            self.inlet.take_record(end.fd())
+        });
+        let record = taken.ok().flatten()?;
+        self.owed += isize::from(record.surplus);
+        Some(record.len)
+    }
+
+    /// Nothing more will come: takes what lies in the queue, a dead sender's bells and fillers, and maybe a channel.
+    pub fn drain(&mut self, end: &End) {
+        match end.kind {
+            Kind::Stream => {
+                let _ = self.find_channel(end);
+                control::take_all(end.fd());
+            }
+            Kind::SeqPacket => while self.take_record(end).is_some() {},
+        }
+    }
+
+    /// Looks for the channel in the queue of the control socket. Returns whether it was met now.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn find_channel(&mut self, end: &End) -> rustix::io::Result<bool> {
+        if !self.inlet.find(end.fd(), end.kind)? {
+            return Ok(false);
+        }
+        // Its byte is one more than bells and fillers explain.
+        self.owe(1);
+        self.take_owed(end);
+        Ok(true)
+    }
+
+    /// As `find_channel`, where the ring says that it is there: of records, those before it are taken.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, with which it stays; bells that were taken before it are made up for when it is met.
+    pub fn meet_channel(&mut self, end: &End) -> rustix::io::Result<()> {
+        while !self.inlet.is_met() && !self.find_channel(end)? && end.kind == Kind::SeqPacket {
+            match self.take_record(end) {
+                None => break,
+                Some(1) => self.owed -= 1,
+                // A filler, and a bell that came with it and stays. Its sender is woken.
+                Some(_) if self.consumer.header().is_parked() => {
+                    let records = self.consumer.header().unpark().unwrap_or(1) as isize;
+                    self.owed += records - 1;
+                }
+                Some(_) => self.stray = true,
+            }
+        }
+        Ok(())
     }
 
     /// A byte is in the queue although the ring is empty and the bell was taken: what explains it?
@@ -480,7 +546,7 @@ impl End {
         }
         if self.kind == Kind::SeqPacket && self.peer_left() {
             // What lies there are bells and fillers that nobody needs any more.
-            while self.take_record().is_some() {}
+            ring.drain(self);
             return Ok(if ring.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
         }
         if !waiting.slept && wait && self.settings.wait() != Wait::Spin {
@@ -504,7 +570,7 @@ impl End {
             if !control::hung_up(self.fd()) {
                 return Err(Lie::Bells);
             }
-            control::take_all(self.fd(), self.kind);
+            ring.drain(self);
             return Ok(Idle::Ask);
         }
         waiting.empty_bells += 1;
@@ -605,11 +671,9 @@ impl End {
         let nap = self.left(waiting)?.map_or(NAP, |left| left.min(NAP));
         match control::wait(self.fd(), PollFlags::RDHUP, Some(nap)) {
             Ok(_) => {
-                // Nothing more will come: what lies there are a dead sender's bells and fillers, and maybe a channel.
                 if let Rx::Ring(ring) = &mut *self.rx.lock() {
-                    let _ = ring.find_channel(self);
+                    ring.drain(self);
                 }
-                control::take_all(self.fd(), self.kind);
                 Ok(())
             }
             Err(Errno::AGAIN) => Ok(()),

@@ -2,10 +2,11 @@
 
 use crate::end::End;
 use crate::making::Kind;
+use crate::rights::Attached;
 use crate::seqpacket::too_long;
 use crate::tx::{Cursor, Tx};
 use crate::{Error, Op, Records, Result, SendFlags};
-use onecopy_ring::record::{self, Frame};
+use onecopy_ring::record::{self, Frame, With};
 use onecopy_sync::MutexGuard;
 use onecopy_sys::map::{Span, slice, total};
 use rustix::fd::AsFd;
@@ -150,7 +151,9 @@ impl<'a> Slot<'a> {
                 let mut cursor = Cursor::new(&slices);
                 let result = match end.kind {
                     Kind::Stream => end.send_locked(&mut guard, &mut cursor, flags),
-                    Kind::SeqPacket => end.send_record_locked(&mut guard, &mut cursor, flags),
+                    Kind::SeqPacket => {
+                        end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
+                    }
                 };
                 guard.unlock_fenced();
                 end.welcome_back();
@@ -167,7 +170,7 @@ impl<'a> Slot<'a> {
                     end.counters.sent.add_exclusive(filled);
                     if records {
                         let end = end.config.records == Records::Atomic || flags.contains(SendFlags::EOR);
-                        ring.producer.publish_frame(Frame { len: filled, end });
+                        ring.producer.publish_frame(Frame { len: filled, end, with: With::default() });
                     } else {
                         ring.producer.publish(filled);
                     }

@@ -13,8 +13,9 @@ pub use send::too_long;
 use crate::common::socket_methods;
 use crate::end::End;
 use crate::making::Kind;
-use crate::{Config, Name, ReceivedFlags, RecvFlags, Result, SendFlags, Slot, View};
-use rustix::fd::OwnedFd;
+use crate::rights::Attached;
+use crate::{Ancillary, Config, Name, ReceivedFlags, RecvFlags, Result, SendFlags, Slot, View};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -94,6 +95,30 @@ impl SeqPacket {
     /// As [`SeqPacket::send`].
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         self.end.send_record(slices, flags)
+    }
+
+    /// Sends one record with descriptors (SCM_RIGHTS, unix(7)): the peer gets copies of them with exactly this record, which
+    /// may have no bytes. All is sent or nothing. Of stream records they travel with the first byte of this part, or
+    /// with the end of a record; with neither they are dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way than
+    /// RLIMIT_NOFILE allows, EMFILE.
+    pub fn send_with(&self, record: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
+        self.end.send_record_with(&[IoSlice::new(record)], Attached::fds(fds), flags)
+    }
+
+    /// Receives one record and the descriptors that were sent with it. A receive that does not ask for descriptors closes
+    /// those of its record. Of stream records: descriptors come with
+    /// the first bytes that they were sent with, never with others.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`]. Descriptors that this process has no room for are lost, and
+    /// [`Ancillary::truncated`] says so.
+    pub fn recv_with(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary)> {
+        self.end.recv_record_ancillary(buffer, flags)
     }
 
     /// Receives one record, waiting for it; what does not fit into the buffer is dropped. Returns bytes received, or with

@@ -1,13 +1,15 @@
 //! Receiving records: from the ring or the kernel, whichever has the next one.
 
+use crate::channel::Fds;
 use crate::end::End;
-use crate::receive::IOV_MAX;
+use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, View, control};
 use onecopy_ring::Lie;
-use onecopy_ring::record::{Frame, HEADER};
+use onecopy_ring::record::{Frame, HEADER, With};
 use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::scm::{self, Space};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::sync::Arc;
@@ -51,8 +53,8 @@ pub struct Rest {
 }
 
 impl Rest {
-    fn of(frame: Frame) -> Rest {
-        Rest { left: frame.len, padding: frame.size() - HEADER - frame.len, end: frame.end }
+    fn of(frame: Frame, capacity: usize) -> Rest {
+        Rest { left: frame.len, padding: frame.size(capacity) - HEADER - frame.len, end: frame.end }
     }
 }
 
@@ -63,6 +65,8 @@ pub struct Carry {
     at: usize,
     end: bool,
     pending: bool,
+    /// What came with it.
+    fds: Option<Fds>,
 }
 
 impl Carry {
@@ -82,7 +86,7 @@ impl RxRing {
         let (mut at, mut sum) = self.rest.map_or((0, 0), |rest| (rest.left + rest.padding, rest.left));
         while at < available {
             let frame = self.consumer.frame(at, available)?;
-            at += frame.size();
+            at += frame.size(self.consumer.ring().capacity());
             sum += frame.len;
         }
         Ok(sum)
@@ -108,15 +112,30 @@ impl End {
     /// As [`crate::SeqPacket::recv`].
     #[inline]
     pub fn recv_record(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<Received> {
+        self.recv_record_with(slices, flags, &mut Call::plain())
+    }
+
+    /// As [`End::recv_record`], and descriptors as `call` says.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::recv`].
+    #[inline]
+    pub fn recv_record_with(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        call: &mut Call<'_>,
+    ) -> Result<Received> {
         if self.config.records == Records::Stream {
-            return self.recv_parts(slices, flags);
+            return self.recv_parts(slices, flags, call);
         }
         let mut waiting = Waiting::new(0);
         self.error_first()?;
         match self.ready(flags, &mut waiting)? {
-            Ready::Ring(guard, available) => self.recv_frame(guard, slices, available, flags),
-            Ready::Kernel(guard, _) => self.recv_kernel_record(Some(guard), slices, flags),
-            Ready::Plain => self.recv_kernel_record(None, slices, flags),
+            Ready::Ring(guard, available) => self.recv_frame(guard, slices, available, flags, call),
+            Ready::Kernel(guard, _) => self.recv_kernel_record(Some(guard), slices, flags, call),
+            Ready::Plain => self.recv_kernel_record(None, slices, flags, call),
             Ready::End => Ok(Received::end()),
         }
     }
@@ -140,10 +159,17 @@ impl End {
         slices: &mut [IoSliceMut<'_>],
         available: usize,
         flags: RecvFlags,
+        call: &mut Call<'_>,
     ) -> Result<Received> {
         let Rx::Ring(ring) = &mut *guard else { return Ok(Received::end()) };
         let frame = ring.atomic_frame(available).map_err(|lie| self.lie(Op::Recv, lie))?;
-        ring.consumer.prefetch_frames(frame.size(), available);
+        let size = frame.size(ring.consumer.ring().capacity());
+        let peek = flags.contains(RecvFlags::PEEK);
+        let mut said = ReceivedFlags::empty();
+        if !frame.with.is_nothing() {
+            said = self.receive_with(ring, frame.with, call, peek)?;
+        }
+        ring.consumer.prefetch_frames(size, available);
         let mut len = 0;
         for slice in slices {
             let n = slice.len().min(frame.len - len);
@@ -151,15 +177,31 @@ impl End {
             len += n;
         }
         self.counters.user_copied_out.add_exclusive(len);
-        let received = Received::atomic(len, frame.len);
-        if flags.contains(RecvFlags::PEEK) {
+        let mut received = Received::atomic(len, frame.len);
+        received.flags |= said;
+        if peek {
             return Ok(received);
         }
-        ring.consumer.take(frame.size());
+        ring.consumer.take(size);
         self.counters.received.add_exclusive(len);
         self.mirror_empty(ring)?;
         self.give_back(guard)?;
         Ok(received)
+    }
+
+    /// Gives what came with the frame at the front to the receive, copies of it to a peek.
+    #[cold]
+    fn receive_with(
+        &self,
+        ring: &mut RxRing,
+        with: With,
+        call: &mut Call<'_>,
+        peek: bool,
+    ) -> Result<ReceivedFlags> {
+        ring.meet_frame(self, with)?;
+        let cut = ring.front.fds.as_ref().is_some_and(|came| call.fds.is_none() || came.fds.truncated);
+        self.take_fds(ring, call, peek)?;
+        Ok(if cut { ReceivedFlags::CTRUNC } else { ReceivedFlags::empty() })
     }
 
     /// Unlocks after a receive, and takes the filler of a sender that waits for the room that was made.
@@ -180,6 +222,7 @@ impl End {
         guard: Option<MutexGuard<'_, Rx>>,
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
+        call: &mut Call<'_>,
     ) -> Result<Received> {
         let error = |errno| Error::new(Op::Recv, errno);
         if guard.is_none() && self.reset.swap(0, Relaxed) != 0 {
@@ -193,19 +236,30 @@ impl End {
         let room = slices.iter().map(|slice| slice.len()).sum();
         let mut pieces: Vec<IoSliceMut<'_>> =
             slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
-        let (full, named) = match rustix::net::recvmsg(&self.fd, &mut pieces, &mut Default::default(), kernel)
-        {
-            Ok(message) => (message.bytes, message.address.is_some()),
+        let received = match &mut call.fds {
+            None => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
+            Some(fds) => fds.recv(self.fd(), &mut pieces, kernel),
+        };
+        let message = match received {
+            Ok(message) => message,
             Err(Errno::CONNRESET) if guard.as_ref().is_some_and(|rx| !self.was_reset(rx)) => {
                 // A hello was left unread, nothing else: the next look sees what is there.
                 drop(guard);
-                return self.recv_record(slices, flags);
+                return self.recv_record_with(slices, flags, call);
             }
             Err(errno) => return Err(error(errno)),
         };
+        let full = message.bytes;
         let len = full.min(room);
-        // A record of no bytes has its sender's name, if there is one, and may have others behind it; the end has neither.
-        if full == 0 && !named && control::hung_up(self.fd()) && control::queued(&self.fd) == Ok(0) {
+        // A record of no bytes has its sender's name, if there is one, or descriptors, and may have others behind it; the end
+        // has none of these.
+        let with = message.control_cut || call.fds.as_ref().is_some_and(|fds| !fds.list.is_empty());
+        if full == 0
+            && !message.named
+            && !with
+            && control::hung_up(self.fd())
+            && control::queued(&self.fd) == Ok(0)
+        {
             return Ok(Received::end());
         }
         self.counters.kernel_copied.add(len);
@@ -217,22 +271,31 @@ impl End {
             }
             self.counters.received.add(len);
         }
-        Ok(Received::atomic(len, full))
+        let mut received = Received::atomic(len, full);
+        received.flags.set(ReceivedFlags::CTRUNC, message.control_cut);
+        Ok(received)
     }
 
     /// Stream records: what is there, up to the end of a record; all that fits under WAITALL.
-    fn recv_parts(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<Received> {
+    fn recv_parts(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        call: &mut Call<'_>,
+    ) -> Result<Received> {
         let total: usize = slices.iter().map(|slice| slice.len()).sum();
         let peek = flags.contains(RecvFlags::PEEK);
-        let last = peek || !flags.contains(RecvFlags::WAITALL);
+        let mut last = peek || !flags.contains(RecvFlags::WAITALL);
         let mut waiting = Waiting::new(0);
         let mut got = Received::default();
         loop {
             let step = self.error_first().and_then(|()| match self.ready(flags, &mut waiting)? {
                 Ready::Ring(guard, available) => {
-                    self.parts_from_ring(guard, slices, &mut got, available, peek)
+                    self.parts_from_ring(guard, slices, &mut got, available, peek, call, &mut last)
                 }
-                Ready::Kernel(guard, _) => self.part_from_kernel(guard, slices, &mut got, peek),
+                Ready::Kernel(guard, _) => {
+                    self.part_from_kernel(guard, slices, &mut got, peek, call, &mut last)
+                }
                 Ready::Plain if !control::hung_up(self.fd()) => Err(self.no_agreement(Op::Recv)),
                 Ready::Plain | Ready::End => {
                     got.flags |= ReceivedFlags::END;
@@ -243,7 +306,7 @@ impl End {
                 // What was received is told first; the error comes again, or its cause is still there.
                 Err(_) if got.len > 0 => {}
                 Err(error) => return Err(error),
-                Ok(()) if got.len < total && got.flags.is_empty() && !last => continue,
+                Ok(()) if got.len < total && !got.flags.intersects(OVER) && !last => continue,
                 Ok(()) => {}
             }
             if got.len > 0 {
@@ -254,6 +317,7 @@ impl End {
         }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the parts of one call")]
     fn parts_from_ring(
         &self,
         mut guard: MutexGuard<'_, Rx>,
@@ -261,6 +325,8 @@ impl End {
         got: &mut Received,
         mut available: usize,
         peek: bool,
+        call: &mut Call<'_>,
+        last: &mut bool,
     ) -> Result<()> {
         let Rx::Ring(ring) = &mut *guard else { return Ok(()) };
         let lie = |lie| self.lie(Op::Recv, lie);
@@ -280,8 +346,16 @@ impl End {
                         break;
                     }
                     let frame = ring.consumer.frame(at, available).map_err(lie)?;
+                    if !frame.with.is_nothing() {
+                        if got.len > 0 || at > 0 {
+                            // FreeBSD's rule (uipc_usrreq.c): what comes with bytes comes with the first ones.
+                            *last = true;
+                            break;
+                        }
+                        got.flags |= self.receive_with(ring, frame.with, call, peek)?;
+                    }
                     pass(ring, &mut at, &mut available, HEADER, peek);
-                    Rest::of(frame)
+                    Rest::of(frame, ring.consumer.ring().capacity())
                 }
             };
             let n = rest.left.min(room);
@@ -318,6 +392,8 @@ impl End {
         slices: &mut [IoSliceMut<'_>],
         got: &mut Received,
         peek: bool,
+        call: &mut Call<'_>,
+        last: &mut bool,
     ) -> Result<()> {
         let Rx::Switching(switching) = &mut *guard else { return Ok(()) };
         if !switching.carry.is_pending() {
@@ -325,19 +401,34 @@ impl End {
             // All that is queued is no less than the next record.
             let mut bytes = vec![0; control::queued(self.fd()).map_err(error)?];
             let flags = rustix::net::RecvFlags::DONTWAIT;
-            let n = rustix::net::recv(&self.fd, &mut bytes[..], flags).map_err(error)?.1;
+            let mut fds = Fds::default();
+            let n = fds.recv(self.fd(), &mut [IoSliceMut::new(&mut bytes)], flags).map_err(error)?.bytes;
             bytes.truncate(n);
+            let fds = Some(fds).filter(|fds| fds.truncated || !fds.list.is_empty());
             switching.count(1);
             match bytes.first() {
                 Some(end @ 0..=1) => {
                     let end = *end == 1;
-                    switching.carry = Carry { bytes, at: 1, end, pending: true };
+                    switching.carry = Carry { bytes, at: 1, end, pending: true, fds };
                 }
                 _ => return Err(self.lie(Op::Recv, Lie::Frame { word: 0, available: n as u64 })),
             }
             self.counters.kernel_copied.add(n);
         }
         let carry = &mut switching.carry;
+        if let Some(fds) = &carry.fds {
+            if got.len > 0 {
+                *last = true;
+                return Ok(());
+            }
+            got.flags.set(ReceivedFlags::CTRUNC, fds.truncated || call.fds.is_none());
+            if let Some(to) = &mut call.fds {
+                fds.copy_to(to)?;
+            }
+            if !peek {
+                carry.fds = None;
+            }
+        }
         let room = slices.iter().map(|slice| slice.len()).sum::<usize>() - got.len;
         let n = carry.left().min(room);
         scatter(slices, got.len, n, |done, part| {
@@ -365,6 +456,7 @@ impl End {
         match self.ready(flags, &mut waiting)? {
             Ready::Ring(mut guard, available) => {
                 let Rx::Ring(ring) = &mut *guard else { return Ok((View::none(self), ReceivedFlags::END)) };
+                let mut said = ReceivedFlags::empty();
                 let mut rest = match ring.rest.take() {
                     Some(rest) => rest,
                     None => {
@@ -372,8 +464,11 @@ impl End {
                             Records::Atomic => ring.atomic_frame(available).map_err(lie)?,
                             Records::Stream => ring.consumer.frame(0, available).map_err(lie)?,
                         };
+                        if !frame.with.is_nothing() {
+                            said = self.receive_with(ring, frame.with, &mut Call::plain(), false)?;
+                        }
                         ring.consumer.take(HEADER);
-                        Rest::of(frame)
+                        Rest::of(frame, ring.consumer.ring().capacity())
                     }
                 };
                 let len = rest.left.min(max);
@@ -381,7 +476,6 @@ impl End {
                 let memory = ring.consumer.ring().clone();
                 let lent = (len > 0).then(|| ring.consumer.borrow(len));
                 rest.left -= len;
-                let mut said = ReceivedFlags::empty();
                 if rest.left > 0 && self.config.records == Records::Stream {
                     ring.rest = Some(rest);
                 } else {
@@ -409,6 +503,9 @@ impl End {
         }
     }
 }
+
+/// With which a receive of a part is over.
+const OVER: ReceivedFlags = ReceivedFlags::EOR.union(ReceivedFlags::END);
 
 /// Largest view over the kernel in bytes.
 const MAX_HEAP: usize = 256 << 10;

@@ -2,12 +2,15 @@
 
 use crate::end::End;
 use crate::receive::{IOV_MAX, chunk};
+use crate::rights::Attached;
 use crate::tx::{Cursor, Tx, TxRing};
-use crate::{Error, Op, Records, Result, SendFlags, control};
+use crate::{Error, Op, Records, Result, SendFlags, channel, control};
 use onecopy_copy::Store;
-use onecopy_ring::record::{self, Frame, HEADER, framed};
+use onecopy_ring::record::{self, Frame, HEADER};
 use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::scm;
 use rustix::event::PollFlags;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::time::Instant;
@@ -21,11 +24,27 @@ impl End {
     /// # Errors
     ///
     /// As [`crate::SeqPacket::send`].
+    #[inline]
     pub fn send_record(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        self.send_record_with(slices, Attached::default(), flags)
+    }
+
+    /// As [`End::send_record`], with something besides bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::send_with`].
+    pub fn send_record_with(
+        &self,
+        slices: &[IoSlice<'_>],
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        attached.check()?;
         let mut cursor = Cursor::new(slices);
         let total = cursor.left;
         let result = self.decided(flags).and_then(|()| self.lock_tx(flags)).and_then(|mut tx| {
-            let result = self.send_record_locked(&mut tx, &mut cursor, flags);
+            let result = self.send_record_locked(&mut tx, &mut cursor, attached, flags);
             tx.unlock_fenced();
             self.welcome_back();
             if result.is_err() && self.config.records == Records::Atomic {
@@ -45,12 +64,13 @@ impl End {
         &self,
         tx: &mut Tx,
         cursor: &mut Cursor<'_, '_>,
+        mut attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         match (self.config.records, tx) {
-            (Records::Atomic, Tx::Ring(ring)) => self.send_frame(ring, cursor, flags),
+            (Records::Atomic, Tx::Ring(ring)) => self.send_frame(ring, cursor, attached, flags),
             (Records::Atomic, Tx::Kernel { sent }) => {
-                self.send_kernel_record(cursor, flags)?;
+                self.send_kernel_record(cursor, attached, flags)?;
                 *sent += 1;
                 Ok(())
             }
@@ -59,9 +79,10 @@ impl End {
                 while first || cursor.left > 0 {
                     self.adopt(tx);
                     match tx {
-                        Tx::Ring(ring) => return self.send_parts(ring, cursor, flags),
+                        Tx::Ring(ring) => return self.send_parts(ring, cursor, attached, flags),
                         Tx::Kernel { sent } => {
-                            self.send_kernel_part(cursor, flags)?;
+                            self.send_kernel_part(cursor, attached, flags)?;
+                            attached = Attached::default();
                             *sent += 1;
                         }
                     }
@@ -74,18 +95,34 @@ impl End {
 
     /// An atomic record, as one frame.
     #[inline]
-    fn send_frame(&self, ring: &mut TxRing, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+    fn send_frame(
+        &self,
+        ring: &mut TxRing,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<()> {
         let capacity = ring.producer.ring().capacity();
         let len = cursor.left;
         if len > record::largest(capacity) {
             return Err(too_long());
         }
-        let need = framed(len);
-        self.room_for_frame(ring, need, flags)?;
+        let frame = Frame { len, end: true, with: attached.with() };
+        self.room_for_frame(ring, frame.size(capacity), flags)?;
+        if !frame.with.is_nothing() {
+            self.put_in_channel(ring, attached)?;
+        }
         self.copy_in(ring, cursor, len, flags);
         self.counters.sent.add_exclusive(len);
-        ring.producer.publish_frame(Frame { len, end: true });
+        ring.producer.publish_frame(frame);
         Ok(())
+    }
+
+    /// What comes with the next frame, for which there is room.
+    #[cold]
+    fn put_in_channel(&self, ring: &mut TxRing, attached: Attached<'_>) -> Result<()> {
+        let channel = self.channel(ring)?;
+        channel::send(channel.as_fd(), attached.fds).map_err(|errno| self.no_channel(errno))
     }
 
     /// Waits for room for a frame of `need` bytes.
@@ -117,7 +154,13 @@ impl End {
     }
 
     /// A part of a stream record, in as many frames as there is room for at a time.
-    fn send_parts(&self, ring: &mut TxRing, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+    fn send_parts(
+        &self,
+        ring: &mut TxRing,
+        cursor: &mut Cursor<'_, '_>,
+        mut attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<()> {
         let end = flags.contains(SendFlags::EOR);
         if cursor.left == 0 && !end {
             return if self.cannot_send() { Err(self.gone(Op::Send)) } else { Ok(()) };
@@ -127,13 +170,18 @@ impl End {
         let mut start = None;
         let mut unrung = 0;
         loop {
-            let want = framed(cursor.left.min(chunk));
-            let least = framed(cursor.left.min(1));
+            let with = attached.with();
+            let size = |len: usize| Frame { len, end, with }.size(capacity);
+            let (want, least) = (size(cursor.left.min(chunk)), size(cursor.left.min(1)));
             let room = self.room(ring, want, least, flags, &mut start)?;
             let len = cursor.left.min(chunk).min((room - HEADER) & !7);
+            if !with.is_nothing() {
+                self.put_in_channel(ring, attached)?;
+                attached = Attached::default();
+            }
             self.copy_in(ring, cursor, len, flags);
             self.counters.sent.add_exclusive(len);
-            ring.producer.publish_frame(Frame { len, end: end && cursor.left == 0 });
+            ring.producer.publish_frame(Frame { len, end: end && cursor.left == 0, with });
             if cursor.left == 0 {
                 return Ok(());
             }
@@ -146,13 +194,18 @@ impl End {
         }
     }
 
-    fn send_kernel_record(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+    fn send_kernel_record(
+        &self,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<()> {
         let len = cursor.left;
         let pieces = cursor.pieces(usize::MAX);
         if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
             return Err(too_long());
         }
-        self.kernel_send(&pieces, flags)?;
+        self.kernel_send(&pieces, attached, flags)?;
         cursor.advance(len);
         self.counters.sent.add_exclusive(len);
         Ok(())
@@ -160,7 +213,12 @@ impl End {
 
     /// A piece of a stream record over the kernel: one of the kernel's records, whose first byte says whether the
     /// stream record ends with it.
-    fn send_kernel_part(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+    fn send_kernel_part(
+        &self,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<()> {
         if self.rx_ring.get().is_none() {
             return Err(self.no_agreement(Op::Send));
         }
@@ -173,17 +231,18 @@ impl End {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         let head = [u8::from(end && len == cursor.left)];
         pieces.insert(0, IoSlice::new(&head));
-        self.kernel_send(&pieces, flags)?;
+        self.kernel_send(&pieces, attached, flags)?;
         cursor.advance(len);
         self.counters.sent.add_exclusive(len);
         Ok(())
     }
 
-    fn kernel_send(&self, pieces: &[IoSlice<'_>], flags: SendFlags) -> Result<()> {
+    fn kernel_send(&self, pieces: &[IoSlice<'_>], attached: Attached<'_>, flags: SendFlags) -> Result<()> {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let n = rustix::net::sendmsg(&self.fd, pieces, &mut Default::default(), kernel).map_err(|errno| {
+        let n = scm::send(&self.fd, pieces, attached.fds, None, kernel).map_err(|errno| {
             match errno {
+                Errno::TOOMANYREFS => self.no_channel(errno),
                 Errno::MSGSIZE => too_long(),
                 // The reset was told while it was not known what the peer is, and kept.
                 Errno::PIPE if self.reset.swap(0, Relaxed) != 0 && self.counters.sent.get() > 0 => {

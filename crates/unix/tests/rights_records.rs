@@ -1,0 +1,424 @@
+//! Descriptors that travel with records.
+#![allow(missing_docs, reason = "a test")]
+
+use onecopy_unix::*;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// All tests here count the descriptors of the process.
+static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // The first socket of a process makes the table that shows its sockets, and that stays.
+    drop(SeqPacket::pair().unwrap());
+    alone
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn config() -> Config {
+    Config { receive_buffer: Some(4096), send_buffer: Some(4096), ..Config::default() }
+}
+
+const NONE: RecvFlags = RecvFlags::empty();
+const NOW: RecvFlags = RecvFlags::DONTWAIT;
+const QUIET: SendFlags = SendFlags::NOSIGNAL;
+
+/// With each of them, and nothing is left open.
+fn each(configs: &[Config], test: impl Fn(&SeqPacket, &SeqPacket)) {
+    let _alone = alone();
+    for config in configs {
+        let before = descriptors();
+        let (a, b) = SeqPacket::pair_with(config).unwrap();
+        test(&a, &b);
+        drop((a, b));
+        assert_eq!(
+            descriptors(),
+            before,
+            "{:?} {:?}: nothing is left open",
+            config.transport,
+            config.records
+        );
+    }
+}
+
+/// Over shared memory, and over the kernel, as the oracle of what is expected here.
+fn both(test: impl Fn(&SeqPacket, &SeqPacket)) {
+    let kernel = Config { transport: Transport::Kernel, ..config() };
+    each(&[kernel, config()], test);
+}
+
+fn streams(test: impl Fn(&SeqPacket, &SeqPacket)) {
+    each(&[Config { records: Records::Stream, ..config() }], test);
+}
+
+fn null() -> File {
+    File::open("/dev/null").unwrap()
+}
+
+fn pipe() -> (File, OwnedFd) {
+    let (r, w) = rustix::pipe::pipe().unwrap();
+    (File::from(r), w)
+}
+
+fn fds(got: &(Received, Ancillary)) -> (usize, usize) {
+    (got.0.len, got.1.fds.len())
+}
+
+#[test]
+fn a_descriptor_arrives_with_its_record_and_works() {
+    both(|a, b| {
+        let (mut r, w) = pipe();
+        a.send(b"before", QUIET).unwrap();
+        assert_eq!(a.send_with(b"take it", &[w.as_fd()], QUIET).unwrap(), 7);
+        a.send(b"after", QUIET).unwrap();
+        drop(w);
+        let mut buf = [0; 64];
+        assert_eq!(fds(&b.recv_with(&mut buf, NONE).unwrap()), (6, 0));
+        let (got, with) = b.recv_with(&mut buf, NONE).unwrap();
+        assert_eq!((&buf[..got.len], with.fds.len(), with.truncated), (&b"take it"[..], 1, false));
+        let cloexec = rustix::io::FdFlags::CLOEXEC;
+        assert!(rustix::io::fcntl_getfd(&with.fds[0]).unwrap().contains(cloexec));
+        for fd in with.fds {
+            File::from(fd).write_all(b"through it").unwrap();
+        }
+        let mut text = String::new();
+        r.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "through it");
+        assert_eq!(fds(&b.recv_with(&mut buf, NONE).unwrap()), (5, 0));
+    });
+}
+
+#[test]
+fn a_record_of_no_bytes_brings_them_too_and_is_not_the_end() {
+    both(|a, b| {
+        let fd = null();
+        a.send_with(b"", &[fd.as_fd(), fd.as_fd()], QUIET).unwrap();
+        a.send_with(b"", &[fd.as_fd()], QUIET).unwrap();
+        a.shutdown(std::net::Shutdown::Write).unwrap();
+        for count in [2, 1] {
+            let (got, with) = b.recv_with(&mut [0; 8], NONE).unwrap();
+            assert_eq!((got.len, got.is_end(), with.fds.len()), (0, false, count));
+        }
+        assert!(b.recv_with(&mut [0; 8], NONE).unwrap().0.is_end());
+    });
+}
+
+#[test]
+fn a_short_receive_gets_all_descriptors_and_loses_the_rest_of_the_bytes() {
+    both(|a, b| {
+        a.send_with(b"abcdef", &[null().as_fd()], QUIET).unwrap();
+        let (got, with) = b.recv_with(&mut [0; 2], NONE).unwrap();
+        assert_eq!((got.len, got.full, got.flags, with.fds.len()), (2, 6, ReceivedFlags::TRUNC, 1));
+        assert!(b.recv_with(&mut [0; 2], NOW).unwrap_err().would_block());
+    });
+}
+
+#[test]
+fn who_does_not_ask_closes_them_and_is_told() {
+    both(|a, b| {
+        let (mut r, w) = pipe();
+        for _ in 0..3 {
+            a.send_with(b"xy", &[w.as_fd(), w.as_fd()], QUIET).unwrap();
+        }
+        drop(w);
+        assert_eq!(b.recv_record(&mut [0; 8], NONE).unwrap().flags, ReceivedFlags::CTRUNC);
+        assert_eq!(b.recv(&mut [0; 8], NONE).unwrap(), 2);
+        drop(b.recv_borrowed(8).unwrap());
+        // Every writing end is closed.
+        assert_eq!(r.read(&mut [0; 1]).unwrap(), 0);
+    });
+}
+
+#[test]
+fn peeks_hand_out_copies() {
+    both(|a, b| {
+        a.send_with(b"x", &[null().as_fd()], QUIET).unwrap();
+        for _ in 0..3 {
+            assert_eq!(fds(&b.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap()), (1, 1));
+        }
+        assert_eq!(b.recv(&mut [0; 1], RecvFlags::PEEK).unwrap(), 1);
+        assert_eq!(fds(&b.recv_with(&mut [0; 1], NONE).unwrap()), (1, 1));
+    });
+}
+
+#[test]
+fn limits() {
+    both(|a, b| {
+        let fd = null();
+        let many = vec![fd.as_fd(); 254];
+        assert_eq!(a.send_with(b"x", &many, QUIET).unwrap_err().raw_os_error(), 22, "EINVAL");
+        assert_eq!(a.send_with(b"x", &many[..253], QUIET).unwrap(), 1);
+        assert_eq!(fds(&b.recv_with(&mut [0; 8], NONE).unwrap()), (1, 253));
+        let long = vec![0; a.max_record() + 1];
+        assert_eq!(a.send_with(&long, &many[..1], QUIET).unwrap_err().raw_os_error(), 90, "EMSGSIZE");
+        assert_eq!(
+            a.send_with(&long[1..], &many[..1], QUIET).unwrap(),
+            long.len() - 1,
+            "no shorter for them"
+        );
+        let mut buf = vec![0; long.len()];
+        assert_eq!(fds(&b.recv_with(&mut buf, NONE).unwrap()), (long.len() - 1, 1));
+    });
+}
+
+#[test]
+fn a_full_queue_takes_none_of_it_and_loses_nothing() {
+    both(|a, b| {
+        let (mut r, w) = pipe();
+        let now = QUIET | SendFlags::DONTWAIT;
+        let mut sent = 0;
+        while a.send_with(b"x", &[w.as_fd()], now).is_ok() {
+            sent += 1;
+            assert!(sent < 10_000);
+        }
+        assert!(sent >= 8);
+        assert!(a.send_with(b"x", &[w.as_fd()], now).unwrap_err().would_block());
+        drop(w);
+        for _ in 0..sent {
+            assert_eq!(fds(&b.recv_with(&mut [0; 8], NOW).unwrap()), (1, 1));
+        }
+        assert!(b.recv_with(&mut [0; 8], NOW).unwrap_err().would_block());
+        assert_eq!(r.read(&mut [0; 1]).unwrap(), 0);
+        a.send_with(b"x", &[null().as_fd()], now).unwrap();
+        assert_eq!(fds(&b.recv_with(&mut [0; 8], NOW).unwrap()), (1, 1));
+    });
+}
+
+#[test]
+fn what_nobody_received_is_closed_with_the_socket() {
+    let _alone = alone();
+    for transport in [Transport::Kernel, Transport::Auto] {
+        let (mut r, w) = pipe();
+        let (a, b) = SeqPacket::pair_with(&Config { transport, ..config() }).unwrap();
+        a.send_with(b"x", &[w.as_fd()], QUIET).unwrap();
+        a.send_with(b"y", &[w.as_fd()], QUIET).unwrap();
+        assert_eq!(fds(&b.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap()), (1, 1));
+        drop((a, b, w));
+        assert_eq!(r.read(&mut [0; 1]).unwrap(), 0, "{transport:?}");
+    }
+}
+
+fn readable(socket: &SeqPacket) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
+}
+
+/// The channel's record is found behind bells and fillers, and readiness stays what it must be.
+#[test]
+fn the_channel_is_found_wherever_it_lies() {
+    both(|a, b| {
+        a.set_nonblocking(true).unwrap();
+        b.set_nonblocking(true).unwrap();
+        assert!(!readable(b));
+        // A bell, a filler and its bell lie there...
+        let mut sent = 0;
+        while a.send(&[7; 100], QUIET).is_ok() {
+            sent += 1;
+        }
+        // ... and room is made for the record that brings the channel, with the filler still there.
+        let mut buf = [0; 200];
+        assert_eq!(b.recv(&mut buf, NONE).unwrap(), 100);
+        let mut with = 0;
+        for _ in 0..2 {
+            with += usize::from(a.send_with(b"x", &[null().as_fd()], QUIET).is_ok());
+        }
+        let mut came = 0;
+        for _ in 1..sent + with {
+            assert!(readable(b));
+            came += b.recv_with(&mut buf, NONE).unwrap().1.fds.len();
+        }
+        assert_eq!(came, with);
+        assert!(b.recv(&mut buf, NONE).unwrap_err().would_block());
+        assert!(!readable(b));
+        for round in 0..20 {
+            a.send_with(b"y", &[null().as_fd()], QUIET).unwrap();
+            assert!(readable(b), "{round}");
+            assert_eq!(fds(&b.recv_with(&mut buf, NONE).unwrap()), (1, 1));
+            assert!(b.recv(&mut buf, NONE).unwrap_err().would_block());
+            assert!(!readable(b), "{round}");
+        }
+    });
+}
+
+/// With data left unread, there must be a bell where the channel lay behind one.
+#[test]
+fn records_behind_the_first_descriptor_stay_announced() {
+    both(|a, b| {
+        b.set_nonblocking(true).unwrap();
+        assert!(b.recv(&mut [0; 8], NONE).unwrap_err().would_block());
+        a.send(b"one", QUIET).unwrap();
+        a.send_with(b"two", &[null().as_fd()], QUIET).unwrap();
+        a.send(b"three", QUIET).unwrap();
+        for _ in 0..3 {
+            assert!(readable(b));
+            b.recv_with(&mut [0; 8], NONE).unwrap();
+        }
+        assert!(b.recv(&mut [0; 8], NONE).unwrap_err().would_block());
+        assert!(!readable(b));
+    });
+}
+
+#[test]
+fn a_sleeper_is_woken_by_the_first_descriptor() {
+    both(|a, b| {
+        std::thread::scope(|s| {
+            let sleeper = s.spawn(|| fds(&b.recv_with(&mut [0; 8], NONE).unwrap()));
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            a.send_with(b"x", &[null().as_fd()], QUIET).unwrap();
+            assert_eq!(sleeper.join().unwrap(), (1, 1));
+        });
+    });
+}
+
+#[test]
+fn many_from_many_threads_stay_with_their_records() {
+    both(|a, b| {
+        const EACH: usize = 300;
+        std::thread::scope(|s| {
+            for who in 0..3u8 {
+                s.spawn(move || {
+                    for i in 0..EACH {
+                        let (r, w) = rustix::pipe::pipe().unwrap();
+                        File::from(w).write_all(&[who, i as u8]).unwrap();
+                        if i % 3 == 0 {
+                            a.send(b"", QUIET).unwrap();
+                        }
+                        a.send_with(&[who, i as u8], &[r.as_fd()], QUIET).unwrap();
+                    }
+                });
+            }
+            let mut buf = [0; 8];
+            let mut got = 0;
+            while got < 3 * EACH {
+                let (record, with) = b.recv_with(&mut buf, NONE).unwrap();
+                assert_eq!(with.fds.len(), usize::from(record.len > 0));
+                for fd in with.fds {
+                    let mut said = [9; 2];
+                    File::from(fd).read_exact(&mut said).unwrap();
+                    assert_eq!(said, buf[..2]);
+                    got += 1;
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn out_of_descriptors_a_receive_says_so_and_goes_on() {
+    both(|a, b| {
+        a.send_with(b"first", &[null().as_fd()], QUIET).unwrap();
+        assert_eq!(fds(&b.recv_with(&mut [0; 5], NONE).unwrap()), (5, 1));
+        a.send_with(b"x", &[null().as_fd(), null().as_fd()], QUIET).unwrap();
+        a.send(b"y", QUIET).unwrap();
+        let mut all = Vec::new();
+        while let Ok(fd) = rustix::io::dup(a.as_fd()) {
+            all.push(fd);
+        }
+        drop(all.pop());
+        let got = b.recv_with(&mut [0; 5], NONE);
+        drop(all);
+        let got = got.unwrap();
+        assert_eq!((fds(&got), got.1.truncated, got.0.flags), ((1, 1), true, ReceivedFlags::CTRUNC));
+        assert_eq!(b.recv(&mut [0; 8], NONE).unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_killed_peers_descriptors_arrive() {
+    both(|a, b| {
+        a.send_with(b"x", &[null().as_fd()], QUIET).unwrap();
+        // What its death does to the control socket.
+        rustix::net::shutdown(a.as_fd(), rustix::net::Shutdown::Both).unwrap();
+        assert_eq!(fds(&b.recv_with(&mut [0; 8], NONE).unwrap()), (1, 1));
+        assert!(b.recv_with(&mut [0; 8], NONE).unwrap().0.is_end());
+    });
+}
+
+#[test]
+fn stream_records_bring_them_with_the_first_byte_of_their_part() {
+    streams(|a, b| {
+        let (fd, mut buf) = (null(), [0; 8]);
+        a.send(b"ab", QUIET).unwrap();
+        a.send_with(b"cdef", &[fd.as_fd()], QUIET).unwrap();
+        a.send_with(b"gh", &[fd.as_fd(), fd.as_fd()], QUIET | SendFlags::EOR).unwrap();
+        let all = RecvFlags::WAITALL;
+        for (wanted, len, count, flags) in [
+            (8, 2, 0, ReceivedFlags::empty()),
+            (2, 2, 1, ReceivedFlags::empty()),
+            (8, 2, 0, ReceivedFlags::empty()),
+            (8, 2, 2, ReceivedFlags::EOR),
+        ] {
+            let (peeked, with) = b.recv_with(&mut buf[..wanted], RecvFlags::PEEK).unwrap();
+            assert_eq!((peeked.len, with.fds.len(), peeked.flags), (len, count, flags));
+            drop(with);
+            let (got, with) = b.recv_with(&mut buf[..wanted], all).unwrap();
+            assert_eq!((got.len, with.fds.len(), got.flags), (len, count, flags));
+        }
+        // Neither a byte nor an end to travel with.
+        a.send_with(b"", &[fd.as_fd()], QUIET).unwrap();
+        a.send_with(b"", &[fd.as_fd()], QUIET | SendFlags::EOR).unwrap();
+        let (got, with) = b.recv_with(&mut buf, NONE).unwrap();
+        assert_eq!((got.len, with.fds.len(), got.flags), (0, 1, ReceivedFlags::EOR));
+        assert!(b.recv(&mut buf, NOW).unwrap_err().would_block());
+    });
+}
+
+#[test]
+fn a_stream_record_longer_than_the_ring_brings_them_with_its_first_bytes() {
+    streams(|a, b| {
+        const LEN: usize = 100_000;
+        std::thread::scope(|s| {
+            s.spawn(|| a.send_with(&[5; LEN], &[null().as_fd()], QUIET | SendFlags::EOR).unwrap());
+            let (mut buf, mut got) = ([0; 3000], (0, 0));
+            loop {
+                let (part, with) = b.recv_with(&mut buf, NONE).unwrap();
+                assert!(with.fds.is_empty() || got.0 == 0);
+                got = (got.0 + part.len, got.1 + with.fds.len());
+                if part.flags.contains(ReceivedFlags::EOR) {
+                    break;
+                }
+            }
+            assert_eq!(got, (LEN, 1));
+        });
+    });
+}
+
+#[test]
+fn over_the_kernel_before_the_upgrade_and_over_memory_after_it() {
+    let _alone = alone();
+    for records in [Records::Atomic, Records::Stream] {
+        let before = descriptors();
+        let config = Config { records, ..config() };
+        let name = Name::abstract_(format!("onecopy-rights-{}-{records:?}", std::process::id()));
+        let listener = SeqListener::bind_with(name.clone(), &config).unwrap();
+        let client = SeqPacket::connect_with(name, &config).unwrap();
+        let eor = QUIET | SendFlags::EOR;
+        let (fd, mut buf) = (null(), [0; 8]);
+        if records == Records::Atomic {
+            client.send_with(b"early", &[fd.as_fd()], eor).unwrap();
+        }
+        let server = listener.accept().unwrap();
+        server.send_with(b"hi", &[fd.as_fd()], eor).unwrap();
+        if records == Records::Atomic {
+            assert_eq!(fds(&server.recv_with(&mut buf, NONE).unwrap()), (5, 1));
+        }
+        assert_eq!(fds(&client.recv_with(&mut buf, RecvFlags::PEEK).unwrap()), (2, 1));
+        assert_eq!(fds(&client.recv_with(&mut buf, NONE).unwrap()), (2, 1));
+        for round in 0..10 {
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                from.send_with(b"abc", &[fd.as_fd()], eor).unwrap();
+                assert_eq!(fds(&to.recv_with(&mut buf, NONE).unwrap()), (3, 1), "{round}");
+            }
+        }
+        assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
+        drop((listener, client, server, fd));
+        assert_eq!(descriptors(), before);
+    }
+}

@@ -29,6 +29,7 @@ pub mod runner;
 pub mod show;
 pub mod stats;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -58,9 +59,28 @@ pub struct Options {
     pub launcher: Launcher,
 }
 
-/// Runs the bench. Fails if there is no such row, or if no engine at all gave a figure.
+/// What was asked for is not there: a row, a case or an engine. Says what is.
+#[derive(Clone, Debug)]
+pub struct Unknown(String);
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unknown {}
+
+/// Runs the bench. Fails with [`Unknown`] if there is no such row, case or engine, and if no engine at all gave a figure.
 pub fn run(options: &Options) -> Result<Vec<RowResult>> {
     let chosen = choose(&options.rows)?;
+    options.choice.check(&chosen, options.scale)?;
+    if let Some(path) = &options.report {
+        report::prepare(path)?;
+    }
+    if let Some(folder) = &options.record {
+        record::prepare(folder)?;
+    }
     let context =
         Context { launcher: options.launcher.clone(), scale: options.scale, cpus: proc::two_cpus() };
     let facts = facts::gather(&context, options.scale == Scale::Smoke);
@@ -93,9 +113,7 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
         let reasons = results.iter().flat_map(|r| &r.cases).flat_map(|c| &c.engines);
         let reasons = reasons.filter_map(|e| e.reason.clone());
         let notes = results.iter().flat_map(|r| r.notes.clone());
-        let reason = reasons.chain(notes).next().unwrap_or_else(|| {
-            "no case matches; leave --case and --engine out to see which there are".to_owned()
-        });
+        let reason = reasons.chain(notes).next().unwrap_or_else(|| "no case was run".to_owned());
         bail!("nothing was measured: {reason}");
     }
     Ok(results)
@@ -111,7 +129,7 @@ fn choose(names: &[String]) -> Result<Vec<&'static Row>> {
             Some(row) => Ok(*row),
             None => {
                 let known: Vec<&str> = rows::ROWS.iter().map(|row| row.name).collect();
-                bail!("there is no row {name}; there are {}", known.join(", "))
+                Err(Unknown(format!("there is no row {name}; there are {}", known.join(", "))).into())
             }
         })
         .collect()

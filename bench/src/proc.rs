@@ -5,7 +5,7 @@
 //! killed when its time is over, and whatever it does the parent survives it and says what happened.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// How a worker is started.
 #[derive(Clone, Debug)]
@@ -66,6 +67,16 @@ impl Launcher {
             errors: Some(errors),
             deadline: Instant::now() + life,
         })
+    }
+
+    /// The command line of a foreign server that ends with this process, however this one ends.
+    ///
+    /// It is told SIGTERM (SIGKILL would leave a master's own children behind).
+    pub fn tied(&self, program: &str, args: &[&str]) -> Command {
+        let job = json!({ "parent": std::process::id(), "program": program, "args": args });
+        let mut command = Command::new(&self.program);
+        command.args(&self.args).arg(TIED).arg(job.to_string());
+        command
     }
 
     /// Starts `server`, waits until it is ready, starts `client`, and gives the figures of both. The server gets
@@ -168,6 +179,8 @@ impl Drop for Worker {
 }
 
 const CPU: &str = "ONECOPY_BENCH_CPU";
+/// The role that becomes another program, see [`Launcher::tied`].
+const TIED: &str = "tied";
 const READY: &str = "ready";
 
 /// Says that a peer may come.
@@ -200,6 +213,9 @@ pub fn proceed() -> Result<()> {
 pub fn worker_main(args: &[String]) -> ExitCode {
     let result = (|| {
         let [role, job] = args else { bail!("a worker needs a role and its parameters") };
+        if role == TIED {
+            return become_tied(&serde_json::from_str(job)?);
+        }
         let parent_gone =
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
         parent_gone.context("tying the worker's life to its parent's")?;
@@ -216,6 +232,25 @@ pub fn worker_main(args: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Who starts a foreign server, and how.
+#[derive(Debug, Deserialize)]
+struct Tied {
+    parent: i32,
+    program: String,
+    args: Vec<String>,
+}
+
+/// Becomes the foreign server, which is told to end when its parent is gone: the kernel keeps that wish over an exec.
+fn become_tied(tied: &Tied) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))
+        .context("tying a server's life to its parent's")?;
+    if rustix::process::Pid::as_raw(rustix::process::getppid()) != tied.parent {
+        bail!("the bench that started this server is gone");
+    }
+    Err(Command::new(&tied.program).args(&tied.args).exec())
+        .with_context(|| format!("starting {}", tied.program))
 }
 
 /// Pins the calling thread, and the threads it will start, to one CPU.

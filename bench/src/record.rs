@@ -60,9 +60,14 @@ pub fn today() -> String {
     jiff::Zoned::now().date().to_string()
 }
 
+/// Makes the folder that [`append`] will write to, so that nobody waits for figures that can't be kept.
+pub fn prepare(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))
+}
+
 /// Appends `records` to `<folder>/<date>-<machine>.csv`, with the machine's facts beside it, and says where.
 pub fn append(folder: &Path, facts: &Facts, records: &[Record]) -> Result<PathBuf> {
-    std::fs::create_dir_all(folder).with_context(|| format!("making {}", folder.display()))?;
+    prepare(folder)?;
     let path = folder.join(format!("{}-{}.csv", today(), facts.slug));
     let fresh = !path.exists();
     let file = OpenOptions::new()

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
+use crate::Unknown;
 use crate::row::{Case, Context, Metric, Row, Sample, Scale, Session};
 use crate::stats::{self, Summary};
 
@@ -119,6 +120,33 @@ pub struct Choice {
 }
 
 impl Choice {
+    /// Whether each case and each engine that is asked for is in some of the rows.
+    pub fn check(&self, rows: &[&Row], scale: Scale) -> Result<(), Unknown> {
+        let cases: Vec<Case> = rows.iter().flat_map(|row| (row.cases)(scale)).collect();
+        let mut names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        for part in &self.cases {
+            if !names.iter().any(|name| name.contains(part.as_str())) {
+                names.dedup();
+                return Err(Unknown(format!(
+                    "no case has {part:?} in its name; there are {}",
+                    names.join(", ")
+                )));
+            }
+        }
+        let mut engines: Vec<&str> = cases.iter().flat_map(|case| case.engines.iter().copied()).collect();
+        for engine in &self.engines {
+            if !engines.contains(&engine.as_str()) {
+                engines.sort_unstable();
+                engines.dedup();
+                return Err(Unknown(format!(
+                    "there is no engine {engine:?}; there are {}",
+                    engines.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn cases_of(&self, row: &Row, scale: Scale) -> Vec<Case> {
         let mut cases = (row.cases)(scale);
         cases.retain(|case| {

@@ -3,4 +3,5 @@
 pub mod load;
 pub mod servers;
 pub mod session;
+pub mod temp;
 pub mod tls;

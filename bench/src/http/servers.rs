@@ -1,6 +1,5 @@
 //! Daemon and proxy as child processes: ours in all their ways, and nginx.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::tls::Certificate;
+use crate::proc::Launcher;
 
 /// Longest wait for a server to be there, to tell its counters, or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -66,6 +66,11 @@ impl Server {
                 Err(RecvTimeoutError::Disconnected) => bail!("a server ended: {last}"),
             }
         }
+    }
+
+    /// What it has said and nobody has read.
+    fn last_words(&self) -> String {
+        Vec::from_iter(self.lines.try_iter()).join("; ")
     }
 
     /// The counters of one of our servers: it writes them at SIGUSR1.
@@ -125,6 +130,8 @@ fn flags(engine: &str) -> Option<(&'static str, &'static str)> {
 pub struct Setup<'a> {
     /// The `onecopy` program.
     pub program: &'a Path,
+    /// What ties foreign servers to this process.
+    pub launcher: &'a Launcher,
     /// The folder that is served.
     pub root: &'a Path,
     /// A folder for sockets and configurations.
@@ -149,7 +156,7 @@ impl Servers {
         let daemon = if nginx && setup.source == Source::File {
             let listen =
                 format!("server {{ listen unix:{}; root {}; }}", socket.display(), setup.root.display());
-            start_nginx(&format!("{id}-backend"), setup.work, &listen)?
+            start_nginx(&format!("{id}-backend"), setup, &listen)?
         } else {
             let (daemon, _) =
                 flags(if nginx { "kernel" } else { engine }).context("there is no such engine")?;
@@ -182,7 +189,7 @@ impl Servers {
                  proxy_busy_buffers_size 512k; proxy_max_temp_file_size 0; }} }}",
                 socket.display()
             );
-            (start_nginx(&format!("{id}-proxy"), setup.work, &listen)?, address)
+            (start_nginx(&format!("{id}-proxy"), setup, &listen)?, address)
         } else {
             daemon.line("onecopy serve: ")?;
             let (_, flags) = flags(engine).context("there is no such engine")?;
@@ -199,7 +206,7 @@ impl Servers {
         let deadline = Instant::now() + PATIENCE;
         while TcpStream::connect(address).is_err() || !socket.exists() {
             if Instant::now() > deadline {
-                bail!("{engine} did not come up on {address}");
+                bail!("{engine} did not come up on {address}: {}", proxy.last_words());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -244,7 +251,8 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-fn start_nginx(name: &str, work: &Path, server: &str) -> Result<Server> {
+fn start_nginx(name: &str, setup: &Setup<'_>, server: &str) -> Result<Server> {
+    let work = setup.work;
     let path = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx", "/usr/local/bin/nginx"]
         .into_iter()
         .find(|path| Path::new(path).exists())
@@ -262,6 +270,7 @@ fn start_nginx(name: &str, work: &Path, server: &str) -> Result<Server> {
          scgi_temp_path {dir}/{name}.scgi;\n{server}\n}}\n"
     );
     std::fs::write(&conf, text)?;
-    File::open(&conf)?;
-    Server::start(Command::new(path).arg("-c").arg(&conf).arg("-p").arg(work).args(["-e", "/dev/null"]))
+    let conf = conf.to_str().context("the folder for temporary files has a name that is not UTF-8")?;
+    let prefix = work.to_str().unwrap_or_default();
+    Server::start(&mut setup.launcher.tied(path, &["-c", conf, "-p", prefix, "-e", "/dev/null"]))
 }

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use super::load::{Client, drive};
 use super::servers::{Servers, Setup, Source};
+use super::temp::TempDir;
 use super::tls::{self, Certificate};
 use crate::row::{Context, Metric, Sample, Session};
 
@@ -27,45 +27,6 @@ pub const HOT: Metric = Metric { name: "hot set", unit: "x slower", larger: fals
 
 /// Connections of the load.
 pub const CLIENTS: usize = 4;
-
-/// A folder that is removed with all that is in it.
-#[derive(Debug)]
-pub struct TempDir(PathBuf);
-
-/// The folders that are there at this moment, for who has to end without dropping them.
-static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-/// Removes every [`TempDir`] of this process, from whatever thread: for a signal that ends it.
-pub fn remove_leftovers() {
-    for path in MADE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        let _ = std::fs::remove_dir_all(path);
-    }
-}
-
-impl TempDir {
-    /// A new folder, in the system's place for such.
-    pub fn new(name: &str) -> Result<TempDir> {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let name =
-            format!("onecopy-{name}-{}-{:x}", std::process::id(), now.tv_sec * 1_000_000_000 + now.tv_nsec);
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
-        MADE.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
-        Ok(TempDir(path))
-    }
-
-    /// Its path.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        MADE.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.0);
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Files to serve, by name below a root.
 #[derive(Debug)]
@@ -185,6 +146,7 @@ impl Http {
         let tls = job.tls.then(|| Certificate::make(work.path())).transpose()?;
         let setup = Setup {
             program: &program,
+            launcher: &context.launcher,
             root: &job.tree.root,
             work: work.path(),
             source: job.source,
@@ -200,11 +162,11 @@ impl Http {
     }
 }
 
-/// The `onecopy` program: this one, or the one beside it.
+/// The `onecopy` program: this one, whatever it is called, or the one beside the smoke tests' worker.
 fn program(context: &Context) -> Result<PathBuf> {
     let this = &context.launcher.program;
-    if this.file_name().is_some_and(|name| name == "onecopy") {
-        return Ok(this.clone());
+    if !context.launcher.args.is_empty() {
+        return Ok(this.clone()); // `onecopy bench --worker`
     }
     let beside = this.with_file_name("onecopy");
     ensure!(beside.exists(), "the onecopy program is not built (cargo build); it is the server of this row");

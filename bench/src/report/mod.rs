@@ -18,6 +18,17 @@ pub fn write(path: &Path, title: &str, facts: &Facts, results: &[(&Row, &RowResu
     std::fs::write(path, html).with_context(|| format!("writing the report to {}", path.display()))
 }
 
+/// Fails where [`write`] would, so that nobody waits for figures that can't be kept. Leaves what is there as it is.
+pub fn prepare(path: &Path) -> Result<()> {
+    let fresh = !path.exists();
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    file.with_context(|| format!("the report can't be written to {}", path.display()))?;
+    if fresh {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
 /// The report as text.
 pub fn html(title: &str, facts: &Facts, results: &[(&Row, &RowResult)]) -> Result<String> {
     let mut page = String::new();

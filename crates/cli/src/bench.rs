@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use onecopy_bench::proc::{Launcher, worker_main};
 use onecopy_bench::row::Scale;
 use onecopy_bench::runner::Choice;
-use onecopy_bench::{Options, rows};
+use onecopy_bench::{Options, Unknown, rows};
+
+use crate::failure::Usage;
 
 /// Flags of `onecopy bench`.
 #[derive(Debug, clap::Args)]
@@ -70,5 +72,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         record: args.record.clone(),
         launcher: Launcher::current_exe(&["bench", "--worker"])?,
     };
-    onecopy_bench::run(&options).map(drop)
+    onecopy_bench::run(&options).map(drop).map_err(|error| match error.downcast::<Unknown>() {
+        Ok(unknown) => Usage(unknown.to_string()).into(),
+        Err(error) => error,
+    })
 }

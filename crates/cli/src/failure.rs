@@ -1,8 +1,30 @@
 //! How a failure is told: one line, what happened and what to do next.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
 
 use anyhow::Error;
+use clap::CommandFactory;
+
+/// The command line asks for what there is not, or for what excludes each other: told, and with the exit status, as clap
+/// tells of a flag that it does not know.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+impl Usage {
+    /// What to print, and how to end.
+    pub fn exit(&self) -> ! {
+        crate::Cli::command().error(clap::error::ErrorKind::ValueValidation, &self.0).exit()
+    }
+}
 
 /// The line for standard error, without its end.
 pub fn line(error: &Error) -> String {
@@ -16,7 +38,9 @@ pub fn line(error: &Error) -> String {
 
 /// What to do about a bare error of the operating system. Errors of our own rooms say so themselves.
 fn advice(error: &Error) -> Option<&'static str> {
-    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>())?;
+    let bare = error.chain().find_map(|cause| cause.downcast_ref::<rustix::io::Errno>());
+    let bare = bare.map(|errno| io::Error::from(*errno));
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>()).or(bare.as_ref())?;
     if io.get_ref().is_some() {
         return None;
     }

@@ -97,6 +97,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<terminal::ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
+            if let Some(usage) = error.downcast_ref::<failure::Usage>() {
+                usage.exit();
+            }
             anstream::eprintln!("{}", failure::line(&error));
             ExitCode::FAILURE
         }

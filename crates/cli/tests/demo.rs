@@ -79,7 +79,7 @@ fn stopped_in_the_middle() {
         let temp = tempfile::tempdir().unwrap();
         let tmp = temp.path().join("tmp");
         let mut child = demo(temp.path(), &[]).spawn().unwrap();
-        until("servers run", || processes(&format!("{}/onecopy-run", tmp.display())) >= 2);
+        until("servers run", || processes(&format!("{}/ocbench-run", tmp.display())) >= 2);
         rustix::process::kill_process(rustix::process::Pid::from_child(&child), signal).unwrap();
         assert_eq!(wait(&mut child), Some(130));
         nothing_stays(temp.path());
@@ -94,4 +94,8 @@ fn a_folder_without_files() {
     let out = command.output().unwrap();
     assert_eq!(out.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&out.stderr).contains("not a folder"));
+    std::fs::create_dir(temp.path().join("root")).unwrap();
+    let out = command.output().unwrap();
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(1), 0));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("no file to serve"));
 }

@@ -39,6 +39,7 @@ pub struct Args {
 /// Runs `onecopy demo`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     row::choose(args.root.clone())?;
+    report::prepare(&args.report)?;
     // The measuring has a thread of its own, and this one waits for it or for a signal: stopped in the middle, the
     // demo takes its servers and its files with it.
     let (done, finished) = tokio::sync::oneshot::channel();
@@ -54,7 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     if let Some(signal) = stopped {
         // The servers are tied to this process's life and end with it.
-        http::session::remove_leftovers();
+        http::temp::remove_leftovers();
         eprintln!("onecopy demo: {signal}; servers stopped, files removed");
         std::process::exit(130);
     }

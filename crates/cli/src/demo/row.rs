@@ -39,6 +39,7 @@ const MOST: u64 = 256 << 20;
 pub fn choose(root: Option<PathBuf>) -> anyhow::Result<()> {
     if let Some(root) = &root {
         anyhow::ensure!(root.is_dir(), "--root {}: this is not a folder", root.display());
+        Tree::of(root, 1)?; // one file will do, and none is told before anything is measured
     }
     ROOT.set(root).map_err(|_| anyhow::anyhow!("the demo runs once"))
 }

@@ -36,7 +36,7 @@
 //! the kernel has to check at each place (skb_frags_readable()) is checked once, by who wants to look. What would need
 //! to read other memory, or join two kinds, gives a [`ChainError`] that names the fragment.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod chain;
 mod checksum;

@@ -66,23 +66,9 @@ impl<'a> Peer<'a> {
             }
             let from = fragment.span().slice(std::mem::take(&mut skip), rest.len());
             let (piece, after) = rest.split_at_mut(from.len());
-            store = copy(piece, from, hint);
+            store = onecopy_copy::copy_out(piece, from, hint);
             rest = after;
         }
         Ok(store)
     }
-}
-
-/// Copies out of a view.
-///
-/// # Panics
-///
-/// When the lengths differ.
-#[allow(unsafe_code)]
-fn copy(to: &mut [u8], from: Span<'_>, hint: Hint) -> Store {
-    assert_eq!(to.len(), from.len());
-    // SAFETY: `from` is mapped readable for as long as the view lives, and `to`, of the same length, is ours alone. They do
-    // not overlap: a slice of memory that a peer can write exists nowhere. The copy runs over plain bytes, of which any
-    // value is valid, whatever the peer writes meanwhile.
-    unsafe { onecopy_copy::copy_raw(to.as_mut_ptr(), from.as_ptr(), from.len(), hint) }
 }

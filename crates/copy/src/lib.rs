@@ -22,6 +22,7 @@ pub use plan::{Caches, STREAM_MIN, plan};
 pub use policy::{Hint, Policy, Reader, Store};
 pub use profile::{Profile, ProfileError};
 
+use onecopy_sys::map::Span;
 use std::ops::Deref;
 
 /// Copies `len` bytes and says which stores it used. Non-temporal stores are fenced (sfence) before the
@@ -71,6 +72,22 @@ unsafe fn copy_long(dst: *mut u8, src: *const u8, len: usize, hint: Hint) -> Sto
 pub fn copy(dst: &mut [u8], src: &[u8], hint: Hint) -> Store {
     same_length(dst.len(), src.len());
     // SAFETY: two slices of one length; a mutable one overlaps no other.
+    unsafe { copy_raw(dst.as_mut_ptr(), src.as_ptr(), src.len(), hint) }
+}
+
+/// Copies a view over `dst` and says which stores it used: the one way from memory that a peer may be writing at this
+/// moment to a slice. What arrives may be torn, but does not change any more. Fenced as [`copy_raw`] says.
+///
+/// # Panics
+///
+/// When the lengths differ.
+#[inline]
+pub fn copy_out(dst: &mut [u8], src: Span<'_>, hint: Hint) -> Store {
+    same_length(dst.len(), src.len());
+    // SAFETY: `src` is mapped readable for as long as the view lives, and `dst`, of the same length, is ours alone. They
+    // do not overlap: where a view is writable no slice of its bytes exists, where it is not, none that is mutable
+    // (`Span::from_raw`; a view of a slice borrows that). The copy runs over plain bytes, of which any value is valid,
+    // whatever a peer writes meanwhile.
     unsafe { copy_raw(dst.as_mut_ptr(), src.as_ptr(), src.len(), hint) }
 }
 

@@ -161,13 +161,9 @@ impl Ring {
         let hint = Hint { policy: Policy::Cached, footprint: buffer.len(), reader: Reader::SameCore };
         let [first, second] = self.spans(offset, buffer.len());
         let (a, b) = buffer.split_at_mut(first.len());
-        // SAFETY: both views have the length of their part and are mapped, the parts are exclusively ours. A
-        // peer that writes at the same time makes the copied bytes garbage, which is its right.
-        unsafe {
-            onecopy_copy::copy_raw(a.as_mut_ptr(), first.as_ptr(), a.len(), hint);
-            if !b.is_empty() {
-                onecopy_copy::copy_raw(b.as_mut_ptr(), second.as_ptr(), b.len(), hint);
-            }
+        onecopy_copy::copy_out(a, first, hint);
+        if !b.is_empty() {
+            onecopy_copy::copy_out(b, second, hint);
         }
     }
 }

@@ -14,9 +14,9 @@ use crate::shell;
 const ROOMS: &[(&str, bool, &[&str])] = &[
     ("crates/sys", true, &[]),
     ("crates/sync", true, &["sys"]),
-    ("crates/copy", true, &[]),
+    ("crates/copy", true, &["sys"]),
     ("crates/pool", true, &["sync", "sys"]),
-    ("crates/chain", true, &["copy", "pool", "sync", "sys"]),
+    ("crates/chain", false, &["copy", "pool", "sync", "sys"]),
     ("crates/ring", true, &["sync", "sys", "copy"]),
     ("crates/unix", false, &["chain", "pool", "ring", "copy", "sync", "sys"]),
     ("crates/link", false, &["chain", "pool", "sys"]),

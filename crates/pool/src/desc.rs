@@ -39,7 +39,11 @@ pub(crate) struct Desc {
     /// Host memory's first byte; null for a peer's or a device's.
     pub base: *mut u8,
     pub len: u32,
+    /// Which descriptor of the pool this is.
     pub index: u32,
+    /// Which page of the area its memory is. The same as `index`, but for slots that a peer lends pages in: it is then
+    /// set while the page is adopted.
+    pub place: AtomicU32,
     /// References that were given out as plain words ([`crate::Page::into_netmem`]), to be returned at most once each.
     pub tokens: AtomicU32,
 }

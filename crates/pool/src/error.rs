@@ -250,8 +250,15 @@ pub enum AdoptError {
     },
     /// It was adopted before and has not been released.
     Again {
-        /// The page's number.
+        /// The page's number, or the slot's.
         index: u32,
+    },
+    /// There is no such slot.
+    NoSlot {
+        /// The slot.
+        slot: u32,
+        /// How many there are.
+        slots: u32,
     },
 }
 
@@ -259,7 +266,8 @@ impl fmt::Display for AdoptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AdoptError::Outside { index, pages } => write!(f, "page {index} of {pages} shared"),
-            AdoptError::Again { index } => write!(f, "page {index} was named again before it was released"),
+            AdoptError::Again { index } => write!(f, "{index} was named again before it was released"),
+            AdoptError::NoSlot { slot, slots } => write!(f, "slot {slot} of {slots}"),
         }
     }
 }

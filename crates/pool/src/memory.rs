@@ -98,8 +98,20 @@ pub struct Area(pub(crate) Memory);
 #[derive(Debug)]
 pub(crate) enum Memory {
     Host(HostMemory),
-    Peer { mapping: Arc<Mapping>, offset: usize, len: usize },
-    Device { id: DeviceId, len: usize },
+    Peer {
+        mapping: Arc<Mapping>,
+        offset: usize,
+        len: usize,
+    },
+    /// Pages of a peer's pool, `pages` of them, that he lends in slots: it is slots that the descriptors are of.
+    Lent {
+        mapping: Arc<Mapping>,
+        pages: u32,
+    },
+    Device {
+        id: DeviceId,
+        len: usize,
+    },
 }
 
 impl Area {
@@ -111,6 +123,11 @@ impl Area {
     /// `len` bytes from `offset` of memory that another process may be writing.
     pub fn peer(mapping: Arc<Mapping>, offset: usize, len: usize) -> Area {
         Area(Memory::Peer { mapping, offset, len })
+    }
+
+    /// The first `pages` pages of memory that another process may be writing, of which any may lie in any slot.
+    pub(crate) fn lent(mapping: Arc<Mapping>, pages: u32) -> Area {
+        Area(Memory::Lent { mapping, pages })
     }
 
     /// `len` bytes of a device, which the CPU cannot read.
@@ -128,6 +145,14 @@ impl Area {
                     return Err(AreaError::Outside { end, mapped: mapping.len() });
                 }
                 (*offset, *len)
+            }
+            Memory::Lent { mapping, pages } => {
+                let end = (page_len as usize).saturating_mul(*pages as usize);
+                return match end {
+                    0 => Err(AreaError::Short { len: end, page_len }),
+                    _ if end > mapping.len() => Err(AreaError::Outside { end, mapped: mapping.len() }),
+                    _ => Ok(limit),
+                };
             }
             Memory::Device { len, .. } => (0, *len),
         };

@@ -5,6 +5,7 @@ use crate::desc::{CUT, Desc, REF, WATCHED};
 use crate::hold::Hold;
 use crate::memory::Memory;
 use crate::netmem::{DEVICE, DeviceId, Netmem};
+use crate::provider::MemoryProvider;
 use crate::shared::{self, Shared};
 use crate::shares::Shares;
 use onecopy_sync::atomic::Ordering;
@@ -105,7 +106,14 @@ impl Page {
     /// The page's number in its pool's area: it lies `index * len` bytes from the area's beginning.
     #[inline]
     pub fn index(&self) -> u32 {
-        self.desc().index
+        // Relaxed: it was set before there was a reference, and ours comes from that one.
+        self.desc().place.load(Ordering::Relaxed)
+    }
+
+    /// Who gave the pool its memory.
+    #[inline]
+    pub fn provider(&self) -> &dyn MemoryProvider {
+        &*self.shared().provider
     }
 
     /// Its pool. No two pools of a process have the same number.
@@ -190,7 +198,10 @@ impl Page {
             Memory::Peer { mapping, offset: start, .. } => {
                 Some(mapping.span(start + desc.index as usize * desc.len as usize + offset, len))
             }
-            _ => None,
+            Memory::Lent { mapping, .. } => {
+                Some(mapping.span(self.index() as usize * desc.len as usize + offset, len))
+            }
+            Memory::Host(_) | Memory::Device { .. } => None,
         }
     }
 

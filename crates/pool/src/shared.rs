@@ -132,6 +132,7 @@ impl Shared {
             base: if base.is_null() { base } else { base.wrapping_add(index as usize * page_len as usize) },
             len: page_len,
             index,
+            place: AtomicU32::new(index),
             tokens: AtomicU32::new(0),
         };
         descs.extend((0..limit).map(desc));
@@ -153,7 +154,8 @@ impl Shared {
     }
 
     /// What [`Desc::refs`] is while a page lies with the provider.
-    fn away(&self) -> u64 {
+    #[inline]
+    pub fn away(&self) -> u64 {
         if self.debug.is_some() { AWAY | WATCHED } else { AWAY }
     }
 

@@ -1,7 +1,7 @@
 //! The contract that other rooms build on.
 #![cfg(not(loom))]
 
-use onecopy_pool::provider::{Heap, PeerPages};
+use onecopy_pool::provider::{Heap, LentPages, PeerPages};
 use onecopy_pool::{AdoptError, AllocError, Netmem, Page, PagePool, PoolConfig, ReturnError};
 use onecopy_sys::map::Mapping;
 use onecopy_sys::memfd;
@@ -136,4 +136,39 @@ fn a_peers_pages_are_adopted_once_and_their_release_is_told() {
     assert_eq!(*released.lock().unwrap(), [2]);
     drop(theirs);
     assert!(PeerPages::new(ours, 4096, 0, 4, |_| ()).is_err(), "beyond the mapping");
+}
+
+#[test]
+fn a_page_may_lie_in_two_slots_and_comes_back_for_each() {
+    let (fd, _theirs) = memfd::create_owned("onecopy-test", 4 * 8192).unwrap();
+    let ours = Arc::new(Mapping::read_only(&fd, 4 * 8192).unwrap());
+    let released = Arc::new(Mutex::new(Vec::new()));
+    let log = released.clone();
+    let told = move |slot| log.lock().unwrap().push(slot);
+    let mut lent = LentPages::new(ours.clone(), 1, 4, 16, told).unwrap();
+    for (slot, page) in [(0, 4), (0, u32::MAX)] {
+        assert_eq!(lent.adopt(slot, page).unwrap_err(), AdoptError::Outside { index: page, pages: 4 });
+    }
+    assert_eq!(lent.adopt(16, 0).unwrap_err(), AdoptError::NoSlot { slot: 16, slots: 16 });
+    let (first, second) = (lent.adopt(15, 3).unwrap(), lent.adopt(2, 3).unwrap());
+    assert_eq!(lent.adopt(2, 0).unwrap_err(), AdoptError::Again { index: 2 });
+    assert_eq!((first.index(), second.index(), lent.in_flight()), (3, 3, 2));
+    assert!(first.bytes().is_none() && !first.is_same(&second));
+    for page in [&first, &second] {
+        let span = page.span(100, 8092).unwrap();
+        assert_eq!(span.as_ptr() as usize - ours.base().as_ptr() as usize, 3 * 8192 + 100);
+        assert!(page.span(100, 8093).is_none() && !span.is_writable());
+    }
+    drop(second);
+    assert_eq!(*released.lock().unwrap(), [2]);
+    // The slot is free as soon as that is told, for another page.
+    let again = lent.adopt(2, 0).unwrap();
+    assert_eq!(again.span(0, 1).unwrap().as_ptr(), ours.base().as_ptr());
+    let clone = first.clone();
+    drop((lent, first, again));
+    assert_eq!(*released.lock().unwrap(), [2, 2]);
+    std::thread::spawn(move || drop(clone)).join().unwrap();
+    assert_eq!(*released.lock().unwrap(), [2, 2, 15]);
+    assert!(LentPages::new(ours.clone(), 1, 5, 16, |_| ()).is_err(), "beyond the mapping");
+    assert!(LentPages::new(ours, 1, 0, 16, |_| ()).is_err(), "no pages");
 }

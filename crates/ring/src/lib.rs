@@ -33,7 +33,6 @@ pub use header::Header;
 pub use marks::Mark;
 pub use memory::{MAX_CAPACITY, MIN_CAPACITY, Ring, round_capacity};
 pub use producer::Producer;
-pub use shared::Shared;
 
 use std::fmt;
 

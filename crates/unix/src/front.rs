@@ -4,11 +4,14 @@ use crate::channel::Fds;
 use crate::end::End;
 use crate::rx::RxRing;
 use crate::{Error, Op, Result};
+use onecopy_chain::Fragment;
+use onecopy_copy::{Hint, Policy, Reader};
+use onecopy_pool::Page;
+use onecopy_pool::provider::LentPages;
 use onecopy_ring::record::With;
-use onecopy_ring::{Lie, Mark, Ring, Shared};
+use onecopy_ring::{Lie, Mark, shared};
 use onecopy_sys::map::Span;
 use onecopy_sys::memfd::Refused;
-use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Most pools of one peer on one stream.
@@ -23,8 +26,8 @@ pub struct Front {
     pub fds: Option<Arrived>,
     /// Behind the beginning of the frame whose descriptors these are; 0 for none.
     met: u64,
-    /// By the names that references use.
-    pools: Vec<Arc<PeerPool>>,
+    /// Pools of the peer, what its references point into: by the names that these use.
+    pools: Vec<LentPages>,
 }
 
 /// Descriptors, and how far a receive with them may go.
@@ -35,56 +38,17 @@ pub struct Arrived {
     pub until: u64,
 }
 
-/// A pool of the peer: what its references point into.
-#[derive(Debug)]
-pub struct PeerPool {
-    memory: Shared,
-    /// Where its pages are given back.
-    ring: Ring,
-    /// As long as somebody may look at a page, the peer finds its end of the channel open.
-    _channel: Arc<OwnedFd>,
-}
-
-/// Bytes that a peer has lent, or the part of them that is not received yet.
+/// Bytes that a peer has lent, or the part of them that is not received yet. Its page goes back when all that shares it is
+/// dropped.
 #[derive(Debug)]
 pub struct Piece {
-    loan: Held,
-    /// Where they begin in the pool.
+    page: Page,
+    /// Where they begin in the page. Invariant: `at + len` is inside.
     at: usize,
     len: usize,
 }
 
-#[derive(Debug)]
-enum Held {
-    Alone(Loan),
-    /// Cut in two.
-    Together(Arc<Loan>),
-}
-
-/// A page that is given back when dropped.
-#[derive(Debug)]
-struct Loan {
-    pool: Arc<PeerPool>,
-    slot: u32,
-}
-
-impl Drop for Loan {
-    fn drop(&mut self) {
-        let header = self.pool.ring.header();
-        if header.give_back_slot(self.slot) {
-            header.wake_lender();
-        }
-    }
-}
-
 impl Piece {
-    fn pool(&self) -> &PeerPool {
-        match &self.loan {
-            Held::Alone(loan) => &loan.pool,
-            Held::Together(loan) => &loan.pool,
-        }
-    }
-
     /// Bytes.
     #[inline]
     pub fn len(&self) -> usize {
@@ -95,12 +59,19 @@ impl Piece {
     #[inline]
     pub fn copy_out_from(&self, from: usize, buffer: &mut [u8]) {
         debug_assert!(from + buffer.len() <= self.len);
-        self.pool().memory.copy_out(self.at + from, buffer);
+        // Whoever asks for the bytes in a buffer of his own reads them next, on this core.
+        let hint = Hint { policy: Policy::Cached, footprint: buffer.len(), reader: Reader::SameCore };
+        onecopy_copy::copy_out(buffer, self.part(self.at + from, buffer.len()), hint);
     }
 
     /// A view of the first `max` bytes.
     pub fn span(&self, max: usize) -> Span<'_> {
-        self.pool().memory.span(self.at, self.len.min(max))
+        self.part(self.at, self.len.min(max))
+    }
+
+    #[inline]
+    fn part(&self, at: usize, len: usize) -> Span<'_> {
+        self.page.span(at, len).expect("inside of a page that a peer shares")
     }
 
     /// Goes on behind the first `count` bytes (which it has).
@@ -110,15 +81,20 @@ impl Piece {
         self.len -= count;
     }
 
-    /// Cuts off the first `count` bytes (of more). The page goes back when both parts are dropped.
+    /// Cuts off the first `count` bytes (of more).
     pub fn split(self, count: usize) -> (Piece, Piece) {
-        let loan = match self.loan {
-            Held::Alone(loan) => Arc::new(loan),
-            Held::Together(loan) => loan,
-        };
-        let first = Piece { loan: Held::Together(loan.clone()), at: self.at, len: count };
-        let rest = Piece { loan: Held::Together(loan), at: self.at + count, len: self.len - count };
-        (first, rest)
+        let first = Piece { page: self.page.clone(), at: self.at, len: count };
+        (first, Piece { at: self.at + count, len: self.len - count, ..self })
+    }
+
+    /// Bytes of its page.
+    pub fn page_len(&self) -> usize {
+        self.page.len()
+    }
+
+    /// Of a chain. None where nothing is left of it.
+    pub fn into_fragment(self) -> Option<Fragment> {
+        Fragment::new(self.page, self.at, self.len).ok()
     }
 }
 
@@ -144,19 +120,19 @@ impl RxRing {
         }
         match self.consumer.mark().map_err(lie)? {
             Mark::Reference { slot, pool, page, offset, len } => {
-                let known = self.front.pools.get(pool as usize).ok_or(Lie::Reference).map_err(lie)?;
-                let at = known.memory.place(page, offset, len).ok_or(Lie::Reference).map_err(lie)?;
-                if slot as usize >= onecopy_ring::lend::SLOTS {
+                let known = self.front.pools.get_mut(pool as usize).ok_or(Lie::Reference).map_err(lie)?;
+                let (at, len) = (offset as usize, len as usize);
+                if len == 0 || at > known.page_len() || len > known.page_len() - at {
                     return Err(lie(Lie::Reference));
                 }
-                let loan = Held::Alone(Loan { pool: known.clone(), slot });
-                self.front.piece = Some(Piece { loan, at, len: len as usize });
+                let page = known.adopt(slot, page).map_err(|_| lie(Lie::Reference))?;
+                self.front.piece = Some(Piece { page, at, len });
                 Ok(Next::Reference)
             }
             Mark::Pool { pool, page_len, pages } => {
                 self.expect_channel(end)?;
                 let opened = self.open_pool(end, pool, page_len, pages)?;
-                self.front.pools.push(Arc::new(opened.map_err(lie)?));
+                self.front.pools.push(opened.map_err(lie)?);
                 self.inlet.skip();
                 self.consumer.take_mark();
                 Ok(Next::Again)
@@ -182,11 +158,17 @@ impl RxRing {
         pool: u32,
         page_len: u64,
         pages: u64,
-    ) -> Result<std::result::Result<PeerPool, Lie>> {
-        let mapped: usize = self.front.pools.iter().map(|pool| pool.memory.len()).sum();
+    ) -> Result<std::result::Result<LentPages, Lie>> {
+        let pools = &self.front.pools;
+        let mapped: usize = pools.iter().map(|pool| pool.pages() as usize * pool.page_len()).sum();
         let left = end.config.max_shared.saturating_sub(mapped);
-        let fits = Shared::size(page_len, pages).is_some_and(|size| size <= left);
-        if !fits || pool as usize != self.front.pools.len() || self.front.pools.len() == MAX_POOLS {
+        let fits = shared::size(page_len, pages).is_some_and(|size| size <= left);
+        // As all pools have them: 4096 << order.
+        let order = page_len.trailing_zeros().checked_sub(12).filter(|_| page_len.is_power_of_two());
+        let (true, Some(order), Ok(count)) = (fits, order, u32::try_from(pages)) else {
+            return Ok(Err(Lie::Pool));
+        };
+        if pool as usize != pools.len() || pools.len() == MAX_POOLS {
             return Ok(Err(Lie::Pool));
         }
         let memfd = match self.inlet.look()? {
@@ -196,13 +178,25 @@ impl RxRing {
         let (Some(ring), Some(channel)) = (end.rx_ring.get(), self.inlet.keep()) else {
             return Ok(Err(Lie::Channel));
         };
-        match Shared::open(memfd, page_len, pages) {
-            Ok(memory) => Ok(Ok(PeerPool { memory, ring: ring.clone(), _channel: channel })),
-            Err(Refused::NoMapping(errno)) => Err(Error::new(Op::Recv, errno).because(
-                "the peer's pool could not be mapped; free memory or address space and receive again",
-            )),
-            Err(_) => Ok(Err(Lie::Pool)),
-        }
+        let mapping = match shared::open(memfd, page_len, pages) {
+            Ok(mapping) => Arc::new(mapping),
+            Err(Refused::NoMapping(errno)) => {
+                return Err(Error::new(Op::Recv, errno).because(
+                    "the peer's pool could not be mapped; free memory or address space and receive again",
+                ));
+            }
+            Err(_) => return Ok(Err(Lie::Pool)),
+        };
+        let ring = ring.clone();
+        let give_back = move |slot| {
+            // As long as somebody may look at a page, the peer finds its end of the channel open.
+            let _open = &channel;
+            if ring.header().give_back_slot(slot) {
+                ring.header().wake_lender();
+            }
+        };
+        let slots = onecopy_ring::lend::SLOTS as u32;
+        Ok(LentPages::new(mapping, order as u8, count, slots, give_back).map_err(|_| Lie::Pool))
     }
 
     /// A mark or a frame says that something lies in the channel, so the channel must be there.

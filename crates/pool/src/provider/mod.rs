@@ -12,16 +12,19 @@
 //! | [`Memfd`] | sealed so that others can map it only to read: for pages that go to a peer by reference |
 //! | [`Opaque`] | unreadable, behind a copy worker: the stand-in for a device |
 //! | [`PeerPages`] | the other side of a `Memfd`: pages that a peer names (a pool of its own kind) |
+//! | [`LentPages`] | the same, where a peer lends parts of its pages in slots, one page maybe in several |
 
 mod free;
 mod heap;
 mod hugepage;
+mod lent;
 mod memfd;
 mod opaque;
 mod peer;
 
 pub use heap::Heap;
 pub use hugepage::{Got, Hugepage};
+pub use lent::LentPages;
 pub use memfd::Memfd;
 pub use opaque::{CopyError, Opaque, Ticket};
 pub use peer::PeerPages;
@@ -32,6 +35,7 @@ use crate::netmem::DeviceId;
 use crate::shared::Shared;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
+use std::any::Any;
 use std::fmt;
 
 /// What a pool needs of its provider.
@@ -108,8 +112,9 @@ pub struct About {
     pub device: Option<DeviceId>,
 }
 
-/// Gives pools their memory. One provider serves one pool.
-pub trait MemoryProvider: Send + Sync {
+/// Gives pools their memory. One provider serves one pool. (`Any`: who knows the kind of a page's provider gets back to it,
+/// [`Page::provider`](crate::Page::provider).)
+pub trait MemoryProvider: Any + Send + Sync {
     /// The memory for a pool, asked for once, when it is made. A smaller area than needed lowers the pool's limit.
     ///
     /// # Errors

@@ -109,7 +109,7 @@ struct Peer<F> {
     released: F,
 }
 
-impl<F: Fn(u32) + Send + Sync> MemoryProvider for Peer<F> {
+impl<F: Fn(u32) + Send + Sync + 'static> MemoryProvider for Peer<F> {
     fn init(&self, need: &Need) -> Result<Area, ProviderError> {
         let (mapping, offset) = self.memory.lock().take().ok_or_else(ProviderError::busy)?;
         Ok(Area::peer(mapping, offset, need.bytes()?))

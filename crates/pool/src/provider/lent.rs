@@ -1,0 +1,151 @@
+//! Pages of a peer's pool that he lends in slots.
+
+use super::{About, Batch, MemoryProvider, Need, ProviderError};
+use crate::config::PoolConfig;
+use crate::desc::REF;
+use crate::error::{AdoptError, OpenError};
+use crate::memory::Area;
+use crate::page::Page;
+use crate::shared::Shared;
+use onecopy_sync::Mutex;
+use onecopy_sync::atomic::Ordering;
+use onecopy_sys::map::Mapping;
+use rustix::io::Errno;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Pages that a peer lends: he says which page lies in which of his slots, [`LentPages::adopt`] makes a [`Page`] of it,
+/// and when the last reference to that is dropped, on whatever thread, the hook is called with the slot, so that the peer
+/// can be told. One page may lie in several slots at once, and goes back for each by itself: that is what
+/// [`PeerPages`](super::PeerPages), who knows pages by their own numbers, does not have.
+///
+/// The peer may write the memory at any time, and may say anything: a page that there is not, and a slot that he has not
+/// got back yet, are refused. What he can make us keep is bounded by the number of slots.
+pub struct LentPages {
+    shared: NonNull<Shared>,
+    pages: u32,
+}
+
+// SAFETY: a pool that is closed: its cache is touched by nobody, all the rest is atomic or immutable.
+unsafe impl Send for LentPages {}
+// SAFETY: as above; adopting takes the handle exclusively.
+unsafe impl Sync for LentPages {}
+
+impl LentPages {
+    /// The first `pages` pages of 4096 << `order` bytes of what the peer shares, lent in `slots` slots. `released` is called
+    /// with a slot when the last reference to what lay in it is gone: it must not block, since any thread may be in it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]: they do not lie inside of the mapping.
+    pub fn new(
+        mapping: Arc<Mapping>,
+        order: u8,
+        pages: u32,
+        slots: u32,
+        released: impl Fn(u32) + Send + Sync + 'static,
+    ) -> Result<LentPages, OpenError> {
+        let config = PoolConfig::new().order(order).limit(slots).ring(1);
+        let provider = Lent { memory: Mutex::new(Some(Area::lent(mapping, pages))), released };
+        let shared = Shared::open(&config, Arc::new(provider))?;
+        let lent = LentPages { shared, pages };
+        // From here on whoever drops the last reference finds the ring closed and calls the hook.
+        lent.shared().ring.close(|_| ());
+        Ok(lent)
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: our handle keeps it alive.
+        unsafe { self.shared.as_ref() }
+    }
+
+    /// The page that the peer says lies in `slot`.
+    ///
+    /// # Errors
+    ///
+    /// [`AdoptError`]: the peer lies. Nothing was adopted.
+    #[inline]
+    pub fn adopt(&mut self, slot: u32, page: u32) -> Result<Page, AdoptError> {
+        let shared = self.shared();
+        if page >= self.pages {
+            return Err(AdoptError::Outside { index: page, pages: self.pages });
+        }
+        if slot >= shared.limit {
+            return Err(AdoptError::NoSlot { slot, slots: shared.limit });
+        }
+        let tagged = shared.tagged(slot);
+        // SAFETY: descriptors live as long as `self`.
+        let desc = unsafe { tagged.desc().as_ref() };
+        // Acquire pairs with the Release store in `Shared::release`: its last user is done with it.
+        if desc.refs.load(Ordering::Acquire) != shared.away() {
+            return Err(AdoptError::Again { index: slot });
+        }
+        // Relaxed, both: nobody but us, who have the handle exclusively, adopts, and nobody else knows a page that lies with
+        // the provider. Whoever gets a reference later gets it from the one that is made here.
+        desc.place.store(page, Ordering::Relaxed);
+        desc.refs.store(REF, Ordering::Relaxed);
+        shared.count(1);
+        // SAFETY: the reference that was just made is the value's.
+        Ok(unsafe { Page::from_tagged(tagged) })
+    }
+
+    /// Bytes in a page.
+    pub fn page_len(&self) -> usize {
+        4096 << self.shared().order
+    }
+
+    /// How many pages are shared.
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// In how many slots lie pages that are adopted and not released.
+    pub fn in_flight(&self) -> u32 {
+        self.shared().in_flight()
+    }
+}
+
+impl Drop for LentPages {
+    fn drop(&mut self) {
+        // SAFETY: the value owned a handle.
+        unsafe { Shared::drop_handle(self.shared) }
+    }
+}
+
+impl fmt::Debug for LentPages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LentPages(pool {}, {} slots in use)", self.shared().id, self.in_flight())
+    }
+}
+
+struct Lent<F> {
+    /// Taken by `init`.
+    memory: Mutex<Option<Area>>,
+    released: F,
+}
+
+impl<F: Fn(u32) + Send + Sync + 'static> MemoryProvider for Lent<F> {
+    fn init(&self, _: &Need) -> Result<Area, ProviderError> {
+        self.memory.lock().take().ok_or_else(ProviderError::busy)
+    }
+
+    fn alloc_netmems(&self, _: &mut Batch<'_>) -> Result<(), ProviderError> {
+        Err(ProviderError::new(Errno::OPNOTSUPP, "a peer's pages are adopted as he lends them"))
+    }
+
+    fn release_netmem(&self, index: u32) {
+        (self.released)(index);
+    }
+
+    fn about(&self) -> About {
+        About {
+            name: "lent",
+            how: "a peer's memfd, written by him".to_owned(),
+            readable: true,
+            pinned: false,
+            shareable: false,
+            device: None,
+        }
+    }
+}

@@ -75,6 +75,12 @@ impl Chain {
         self.frags.iter()
     }
 
+    /// Takes it apart: its fragments in order. Marks are dropped, descriptors among them closed.
+    pub fn into_fragments(self) -> impl Iterator<Item = Fragment> {
+        let Chain { mut frags, .. } = self;
+        std::iter::from_fn(move || frags.pop_front())
+    }
+
     /// How many fragments it has.
     pub fn fragment_count(&self) -> usize {
         self.frags.len()

@@ -13,7 +13,7 @@
 use crate::config::Config;
 use crate::control::{self, Peek};
 use crate::making::Kind;
-use crate::reference::Lender;
+use crate::reference::{Copies, Lender};
 use crate::registry::Row;
 use crate::rx::Rx;
 use crate::stats::Counters;
@@ -177,6 +177,8 @@ pub struct End {
     pub tx_ring: OnceLock<Ring>,
     /// What is lent to the peer, once something was.
     pub lender: OnceLock<Arc<Lender>>,
+    /// Where chains that are received as copies lie.
+    pub copies: Copies,
     pub config: Config,
     pub settings: Settings,
     pub counters: Counters,
@@ -215,6 +217,7 @@ impl End {
             rx_ring: OnceLock::new(),
             tx_ring: OnceLock::new(),
             lender: OnceLock::new(),
+            copies: Copies::default(),
             config: *config,
             settings: Settings::new(config, row.settings()),
             counters: Counters::over(row.counters()),

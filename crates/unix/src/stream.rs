@@ -4,6 +4,8 @@ use crate::common::socket_methods;
 use crate::end::End;
 use crate::making::Kind;
 use crate::{Ancillary, Config, Loan, Name, NotSent, RecvFlags, Result, SendFlags, Slot, View};
+use onecopy_chain::Chain;
+use onecopy_chain::notify::Segment;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;
@@ -120,6 +122,66 @@ impl Stream {
     #[inline]
     pub fn send_loan_with(&self, loan: Loan, flags: SendFlags) -> std::result::Result<usize, Box<NotSent>> {
         self.end.send_loan(loan, flags)
+    }
+
+    /// Sends a chain, one part of a page after the other: those of the pages of a [`crate::SharedPool`] by reference, as
+    /// [`Stream::send_loan`], whatever their size. The peer receives them like other bytes, in place with
+    /// [`Stream::recv_chain`]; a page comes home once all that was sent of it was dropped there. The chain may carry
+    /// notifications (a [`Segment`]): each of its sends is told exactly once that its last page is home
+    /// ([`crate::SharedPool::reclaim_within`] waits for that), and whether bytes were copied, or the peer went away.
+    ///
+    /// Fragments of other pools are copied, as all are where the peer is a plain one or maps no pools; [`Stream::stats`] counts
+    /// it. A stream has no records: their ends in the chain say nothing here.
+    ///
+    /// Returns bytes sent: all of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send`], with the chain, cut to what was not sent; EXDEV where a pool belongs to another stream; EFAULT for a
+    /// device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for descriptors ([`Stream::send_with`] sends
+    /// them).
+    pub fn send_chain(
+        &self,
+        chain: impl Into<Segment<Chain>>,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.send_chain_with(chain, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`Stream::send_chain`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send_chain`].
+    pub fn send_chain_with(
+        &self,
+        chain: impl Into<Segment<Chain>>,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.end.send_chain(chain.into(), flags)
+    }
+
+    /// Receives what is there, at most `max` bytes, as a chain, waiting for the first byte. Empty at the end of the stream.
+    ///
+    /// What was sent by reference stays where it lies, in pages of the peer's ([`Kind::Peer`](onecopy_chain::Kind::Peer)), each
+    /// of which goes back when the last fragment in it is dropped, in any order and on any thread. Other bytes are copied
+    /// to pages of this process, which [`Stream::stats`] counts ([`Stream::recv_borrowed`] has them in place), with the
+    /// descriptors that came as marks. One call never gives both, so a short count says nothing of what follows: under
+    /// edge-triggered epoll(7) go on until EAGAIN.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv`]; ENOBUFS while received chains hold 16 MiB of copies.
+    pub fn recv_chain(&self, max: usize) -> Result<Chain> {
+        self.recv_chain_with(max, RecvFlags::empty())
+    }
+
+    /// As [`Stream::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv_chain`].
+    pub fn recv_chain_with(&self, max: usize, flags: RecvFlags) -> Result<Chain> {
+        self.end.recv_chain(max, flags)
     }
 
     /// Sends bytes and, with the first of them, descriptors (SCM_RIGHTS, unix(7)): the peer gets copies of them. They

@@ -125,17 +125,7 @@ impl View {
 
     /// The reference that comes next, or as much of it as is asked for.
     fn referenced(end: &Arc<End>, rx: &mut RxRing, max: usize) -> Option<View> {
-        let piece = match rx.front.piece.take() {
-            Some(piece) if piece.len() > max => {
-                let (first, rest) = piece.split(max);
-                rx.front.piece = Some(rest);
-                first
-            }
-            piece => {
-                rx.consumer.take_mark();
-                piece?
-            }
-        };
+        let piece = crate::reference::take_piece(rx, max)?;
         end.counters.received.add_exclusive(piece.len());
         end.counters.referenced.add_exclusive(piece.len());
         Some(View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } })

@@ -27,6 +27,13 @@ impl Lend<Chain> for Page {
     }
 }
 
+impl From<Chain> for Segment<Chain> {
+    /// Of sends that nobody waits for.
+    fn from(chain: Chain) -> Segment<Chain> {
+        Segment::new(chain)
+    }
+}
+
 impl Segment<Chain> {
     /// All of it by reference, as [`Chain::share`]: what is handed down, while this one stays to be sent again. No send
     /// of it completes before both are free.

@@ -1,6 +1,5 @@
 //! What is lent to the peer of one stream, and how it comes home.
 
-use super::Loan;
 use crate::end::End;
 use crate::{Op, control};
 use onecopy_chain::notify::{Fate, NotifRef};
@@ -43,12 +42,14 @@ pub struct Lot {
     pub notif: Option<NotifRef>,
 }
 
-impl Lot {
-    /// The page first: a send is never told that it is over before its page is free.
-    fn come_home(self, fate: Fate, home: &mut impl FnMut(Page)) {
-        home(self.page);
-        if let Some(mut notif) = self.notif {
+/// Sends to be told that pages are free. That is code of others, and runs when no lock is held; each page is home before.
+struct Told(Vec<NotifRef>);
+
+impl Told {
+    fn add(&mut self, notif: Option<NotifRef>, fate: Fate) {
+        if let Some(mut notif) = notif {
             notif.set_fate(fate);
+            self.0.push(notif);
         }
     }
 }
@@ -92,17 +93,21 @@ impl Lender {
         !self.table.lock().free.is_empty()
     }
 
-    /// The page is lent from here on: its slot. The loan comes back while all are in use.
+    /// Lends as many as `most` pages, those that `next` gives for their slots. How many: fewer where slots are in use, or
+    /// `next` has no more.
     #[inline]
-    pub fn lend(&self, loan: Loan) -> Result<u32, Loan> {
+    pub fn lend(&self, most: usize, mut next: impl FnMut(u32) -> Option<Lot>) -> usize {
         let mut table = self.table.lock();
-        match table.free.pop() {
-            Some(slot) => {
-                table.lent[slot as usize] = Some(loan.into_lot());
-                Ok(slot)
+        for lent in 0..most {
+            let Some(slot) = table.free.pop() else { return lent };
+            let lot = next(slot);
+            if lot.is_none() {
+                table.free.push(slot);
+                return lent;
             }
-            None => Err(loan),
+            table.lent[slot as usize] = lot;
         }
+        most
     }
 
     /// Pages that are lent, as far as is known.
@@ -116,17 +121,20 @@ impl Lender {
     ///
     /// [`Lie::Returned`]: the connection is over.
     pub fn collect(&self, mut home: impl FnMut(Page)) -> Result<usize, Lie> {
+        let mut told = Told(Vec::new());
         let mut table = self.table.lock();
         let Table { lent, free, .. } = &mut *table;
         let collected = self.ring.header().collect(|slot| match lent[slot as usize].take() {
             None => false,
             Some(lot) => {
                 free.push(slot);
-                lot.come_home(Fate::Sent, &mut home);
+                home(lot.page);
+                told.add(lot.notif, Fate::Sent);
                 true
             }
         });
         drop(table);
+        drop(told);
         if let (Err(lie), Some(end)) = (collected, self.end.upgrade()) {
             // Told by the next call on the socket.
             let _ = end.lie(Op::Send, lie);
@@ -140,17 +148,20 @@ impl Lender {
         if control::wait(self.channel.as_fd(), PollFlags::empty(), Some(Duration::ZERO)).is_err() {
             return 0;
         }
+        let mut told = Told(Vec::new());
         let mut table = self.table.lock();
         let Table { lent, free, .. } = &mut *table;
         let mut count = 0;
         for (slot, lot) in lent.iter_mut().enumerate() {
             if let Some(lot) = lot.take() {
+                drop(lot.page);
                 // Whether it was looked at is not known any more.
-                lot.come_home(Fate::Dropped, &mut drop);
+                told.add(lot.notif, Fate::Dropped);
                 free.push(slot as u32);
                 count += 1;
             }
         }
+        drop(table);
         count
     }
 

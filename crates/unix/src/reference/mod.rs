@@ -1,10 +1,10 @@
-//! Sends by reference: a page of shared memory instead of a copy of its bytes.
+//! Sends by reference: pages of shared memory instead of a copy of their bytes.
 //!
 //! A [`SharedPool`] lies in a memfd that its owner maps and then seals against any other writer. A page of it is
 //! loaned, written in place and sent; what goes over the stream is a mark that names it
 //! ([`onecopy_ring::marks`]), whose cost does not depend on the size. The peer maps the pool, for reading, when
 //! the stream brings it, and receives the page like other bytes: [`crate::Stream::recv_borrowed`] gives a view of it
-//! where it lies, [`crate::Stream::recv`] copies it out. Once that is done its bit comes back
+//! where it lies, [`crate::Stream::recv`] copies it out; of many pages [`crate::Stream::recv_chain`] makes a chain. Once that is done its bit comes back
 //! ([`onecopy_ring::lend`]), without a system call, and the owner has the page again.
 //!
 //! # Trust
@@ -17,14 +17,19 @@
 //! | file | what |
 //! |---|---|
 //! | `pool.rs` | the pool, and pages on loan to their writer |
+//! | `domain.rs` | whom a pool is for, as each of its pages knows |
 //! | `lender.rs` | what is lent to the peer, and how it comes home |
-//! | `send.rs` | sending |
-//! | `../front.rs` | receiving |
+//! | `send.rs` | sending: a loan, or a chain |
+//! | `receive.rs` | receiving chains |
+//! | `../front.rs` | receiving: what a reference means |
 
+mod domain;
 mod lender;
 mod pool;
+mod receive;
 mod send;
 
 pub use lender::Lender;
 pub use pool::{Loan, SharedPool};
+pub use receive::{Copies, take_piece};
 pub use send::NotSent;

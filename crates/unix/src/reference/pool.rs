@@ -1,16 +1,15 @@
 //! The pool, and pages on loan to their writer.
 
 use super::Lender;
-use super::lender::Lot;
+use super::domain::{Domain, Keeper};
 use crate::{Error, Op, Result};
 use onecopy_chain::notify::{Fate, Lane, NotifRef, Refused, Segment};
-use onecopy_pool::provider::Memfd;
-use onecopy_pool::{MemoryProvider, Page, PagePool, PoolConfig};
-use rustix::fd::BorrowedFd;
+use onecopy_chain::{Chain, Fragment, Writer};
+use onecopy_pool::{Page, PagePool, PoolConfig};
 use rustix::io::Errno;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest sleep for a page before it is looked whether the peer lives.
@@ -18,51 +17,18 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(40);
 /// Sleep where there is nobody who could wake.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Pages of shared memory, to be sent by reference over one stream ([`crate::Stream::send_loan`]).
+/// Pages of shared memory, to be sent by reference over one stream: alone ([`SharedPool::loan`],
+/// [`crate::Stream::send_loan`]), or as chains of parts of them ([`SharedPool::writer`], [`crate::Stream::send_chain`]).
 ///
 /// It is bound to the stream on which its first page is sent: from then on that peer may look at all of it, at any time.
 /// So use a pool of its own for each peer, and write nothing into it that the peer must not see.
 ///
-/// It can be sent to another thread, not shared between threads; loans can go anywhere.
+/// It can be sent to another thread, not shared between threads; loans and chains can go anywhere.
 #[derive(Debug)]
 pub struct SharedPool {
     pool: PagePool,
-    shared: Arc<Shared>,
-}
-
-/// What a loan knows of its pool.
-pub struct Shared {
-    provider: Arc<dyn MemoryProvider>,
-    pub page_len: u64,
-    pub pages: u64,
-    pub bound: OnceLock<Bound>,
-}
-
-/// Whom a pool is for.
-#[derive(Debug)]
-pub struct Bound {
-    pub lender: Arc<Lender>,
-    /// What references call it.
-    pub name: u32,
-}
-
-impl Shared {
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.provider.fd()
-    }
-
-    pub fn bytes(&self) -> u64 {
-        self.page_len * self.pages
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared")
-            .field("pages", &self.pages)
-            .field("bound", &self.bound)
-            .finish_non_exhaustive()
-    }
+    /// What is lent, once something was. Pages know the way here, and must not keep it: what is lent keeps them.
+    keeper: Arc<Keeper>,
 }
 
 fn error(errno: Errno) -> Error {
@@ -87,36 +53,34 @@ impl SharedPool {
         let order = page_len.next_power_of_two().max(4096).trailing_zeros() - 12;
         let count = u32::try_from(pages).map_err(|_| wrong())?;
         let ring = count.next_power_of_two().min(PoolConfig::MAX_RING);
-        let provider: Arc<dyn MemoryProvider> = Memfd::new();
+        let keeper = Arc::new(Keeper::default());
         let config = PoolConfig::new().order(order as u8).limit(count).ring(ring);
-        let pool = PagePool::new(config, provider.clone()).map_err(|refused| match refused {
+        let pool = PagePool::new(config, Domain::new(&keeper)).map_err(|refused| match refused {
             onecopy_pool::OpenError::Provider(why) => {
                 error(why.errno()).because("no shared memory for the pool; a smaller one may do")
             }
             _ => wrong(),
         })?;
-        let shared = Shared {
-            provider,
-            page_len: u64::from(pool.page_len()),
-            pages: u64::from(pool.limit()),
-            bound: OnceLock::new(),
-        };
-        Ok(SharedPool { pool, shared: Arc::new(shared) })
+        Ok(SharedPool { pool, keeper })
+    }
+
+    fn lender(&self) -> Option<&Arc<Lender>> {
+        self.keeper.get()
     }
 
     /// Bytes in a page.
     pub fn page_len(&self) -> usize {
-        self.shared.page_len as usize
+        self.pool.page_len() as usize
     }
 
     /// Pages in all.
     pub fn pages(&self) -> usize {
-        self.shared.pages as usize
+        self.pool.limit() as usize
     }
 
     /// Pages that are with the peer, as far as is known.
     pub fn lent(&self) -> usize {
-        self.shared.bound.get().map_or(0, |bound| bound.lender.lent())
+        self.lender().map_or(0, |lender| lender.lent())
     }
 
     /// A page to write `len` bytes into and to send. What is in it is what was in it last.
@@ -148,10 +112,7 @@ impl SharedPool {
             match self.loan(len) {
                 Err(error) if error.would_block() => {
                     let left = onecopy_sync::clock::remaining(began, limit).ok_or(error)?;
-                    match self.shared.bound.get() {
-                        Some(bound) => bound.lender.sleep(left.min(LONGEST_SLEEP)),
-                        None => std::thread::sleep(left.min(NAP)),
-                    }
+                    self.sleep(left);
                 }
                 other => return other,
             }
@@ -160,15 +121,13 @@ impl SharedPool {
 
     #[inline]
     fn hand_out(&self, page: Page, len: usize) -> Loan {
-        Loan { page, start: 0, len, pool: self.shared.clone(), notif: None }
+        Loan { page, start: 0, len, notif: None }
     }
 
     #[cold]
     fn loan_slow(&self, len: usize) -> Result<Loan> {
-        if self.reclaim()? == 0
-            && let Some(bound) = self.shared.bound.get()
-        {
-            bound.lender.collect_if_gone();
+        if self.reclaim()? == 0 {
+            self.reclaim_if_gone();
         }
         match self.pool.alloc() {
             Ok(page) => Ok(self.hand_out(page, len)),
@@ -178,34 +137,71 @@ impl SharedPool {
         }
     }
 
+    /// Sleeps until a page comes back, or a moment.
+    fn sleep(&self, left: Duration) {
+        match self.lender() {
+            Some(lender) => lender.sleep(left.min(LONGEST_SLEEP)),
+            None => std::thread::sleep(left.min(NAP)),
+        }
+    }
+
+    /// What fills chains with pages of this pool, by copying or reading ([`Writer::append`], [`Writer::read_from`]): to be
+    /// sent by reference with [`crate::Stream::send_chain`]. Takes home first what the peer is done with. Where it finds no
+    /// page ([`NoPage`](onecopy_chain::ChainError::NoPage)), [`SharedPool::reclaim_within`] waits for some.
+    pub fn writer(&self) -> Writer<'_> {
+        // A lie that is found here is told by the next call on the socket.
+        let _ = self.reclaim();
+        Writer::new(&self.pool)
+    }
+
     /// Takes home what the peer is done with; loans do so when they run out of pages. Returns how many pages came.
     ///
     /// # Errors
     ///
     /// EPROTO where the peer gave back what it was not lent.
     pub fn reclaim(&self) -> Result<usize> {
-        let Some(bound) = self.shared.bound.get() else { return Ok(0) };
-        bound.lender.collect(|page| self.pool.recycle(page)).map_err(|_| {
+        let Some(lender) = self.lender() else { return Ok(0) };
+        lender.collect(|page| self.pool.recycle(page)).map_err(|_| {
             error(Errno::PROTO)
                 .because("the peer gave back a page that it does not have; its connection is lost")
         })
     }
-}
 
-impl SharedPool {
+    /// As [`SharedPool::reclaim`], waiting at most `limit` for a first page: what a thread does that waits for its sends to
+    /// be completed ([`Loan::notify`]). A peer that goes away gives everything back. Returns how many pages came; 0 after
+    /// `limit`, or where nothing is lent.
+    ///
+    /// # Errors
+    ///
+    /// As [`SharedPool::reclaim`].
+    pub fn reclaim_within(&self, limit: Duration) -> Result<usize> {
+        let began = Instant::now();
+        loop {
+            let came = match self.reclaim()? {
+                0 => self.reclaim_if_gone(),
+                came => came,
+            };
+            let left = onecopy_sync::clock::remaining(began, limit);
+            match left {
+                Some(left) if came == 0 && self.lent() > 0 => self.sleep(left),
+                _ => return Ok(came),
+            }
+        }
+    }
+
     /// If the peer is gone: takes all pages home that it had. Loans do so when they run out of pages. Returns how many
     /// pages came.
     pub fn reclaim_if_gone(&self) -> usize {
-        self.shared.bound.get().map_or(0, |bound| bound.lender.collect_if_gone())
+        self.lender().map_or(0, |lender| lender.collect_if_gone())
     }
 }
 
-/// A page to be written and sent: [`SharedPool::loan`]. Dropped unsent it goes back to the pool.
+/// A page to be written and sent: [`SharedPool::loan`]. Dropped unsent it goes back to the pool. It is a chain of one
+/// fragment that still has a writer: [`Segment::from`] makes that of it, to be sent together with others.
 pub struct Loan {
     page: Page,
     start: usize,
     len: usize,
-    pool: Arc<Shared>,
     notif: Option<NotifRef>,
 }
 
@@ -237,16 +233,8 @@ impl Loan {
         self.len -= count;
     }
 
-    pub(crate) fn pool(&self) -> &Arc<Shared> {
-        &self.pool
-    }
-
-    pub(crate) fn page(&self) -> u32 {
-        self.page.index()
-    }
-
-    pub(crate) fn start(&self) -> usize {
-        self.start
+    pub(crate) fn page(&self) -> &Page {
+        &self.page
     }
 
     /// All of it was sent, as a copy.
@@ -256,8 +244,17 @@ impl Loan {
         }
     }
 
-    pub(crate) fn into_lot(self) -> Lot {
-        Lot { page: self.page, notif: self.notif }
+    /// Page, where its bytes begin there and how many, and who waits for it.
+    pub(crate) fn into_parts(self) -> (Page, u32, u32, Option<NotifRef>) {
+        (self.page, self.start as u32, self.len as u32, self.notif)
+    }
+}
+
+impl From<Loan> for Segment<Chain> {
+    fn from(loan: Loan) -> Segment<Chain> {
+        // A loan of no bytes is an empty chain, and its page goes home.
+        let chain = Fragment::new(loan.page, loan.start, loan.len).map(Chain::from).unwrap_or_default();
+        Segment::from_parts(chain, loan.notif)
     }
 }
 

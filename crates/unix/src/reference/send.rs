@@ -1,12 +1,19 @@
-//! Sending by reference.
+//! Sending by reference: a loan, or a chain.
 
 use super::Lender;
-use super::pool::{Bound, Loan, Shared};
+use super::domain::{Bound, Domain};
+use super::lender::Lot;
+use super::pool::Loan;
 use crate::channel;
 use crate::end::End;
 use crate::tx::{Cursor, Tx, TxRing};
 use crate::{Error, Op, Result, SendFlags, control};
+use onecopy_chain::notify::{Fate, NotifRef, Segment};
+use onecopy_chain::{Chain, Checksum, Fragment, Kind, Mark as ChainMark};
+use onecopy_copy::Hint;
+use onecopy_pool::{MemoryProvider, Page};
 use onecopy_ring::Mark;
+use onecopy_ring::marks::MARKS;
 use rustix::io::Errno;
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -15,34 +22,51 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep for a slot before it is looked whether the peer lives.
 const LONGEST_SLEEP: Duration = Duration::from_millis(40);
+/// Bytes of a peer's memory that are copied at once, when they have to be passed on as a copy.
+const BOUNCE: usize = 32 << 10;
 
-/// A loan that was not sent, or not all of it, and why. The loan comes back; what was sent of it is cut off.
+/// A loan or a chain that was not sent, or not all of it, and why. It comes back; what was sent of it is cut off.
 #[derive(Debug)]
-pub struct NotSent {
+pub struct NotSent<T = Loan> {
     /// Why.
     pub error: Error,
     /// What was not sent.
-    pub loan: Loan,
+    pub loan: T,
 }
 
-impl fmt::Display for NotSent {
+impl<T> fmt::Display for NotSent<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for NotSent {}
+impl<T: fmt::Debug> std::error::Error for NotSent<T> {}
 
-impl From<NotSent> for Error {
-    fn from(not: NotSent) -> Error {
+impl<T> From<NotSent<T>> for Error {
+    fn from(not: NotSent<T>) -> Error {
         not.error
     }
 }
 
-impl From<NotSent> for io::Error {
-    fn from(not: NotSent) -> io::Error {
+impl<T> From<NotSent<T>> for io::Error {
+    fn from(not: NotSent<T>) -> io::Error {
         not.error.into()
     }
+}
+
+/// What is lent at one mark: a part of a page.
+struct Part {
+    page: Page,
+    offset: u32,
+    len: u32,
+    notif: Option<NotifRef>,
+}
+
+/// How the bytes of a page leave.
+enum Way {
+    /// By reference: that is what references call its pool.
+    Lent(u32),
+    Copied,
 }
 
 impl End {
@@ -55,31 +79,25 @@ impl End {
         let len = loan.len();
         let mut tx = match self.lock_tx(flags) {
             Ok(tx) => tx,
-            Err(error) => return Err(self.not_sent(error, loan, flags)),
+            Err(error) => return Err(self.not_sent(error, len, len, loan, flags)),
         };
-        let name = match &mut *tx {
-            Tx::Ring(ring) => self.prepare(ring, &loan, flags),
-            Tx::Kernel { .. } => Ok(None),
-        };
-        let result = match (name, &mut *tx) {
-            (Err(error), _) => Err(error),
-            (Ok(Some(name)), Tx::Ring(ring)) => {
-                if let Err(not) = self.publish(ring, name, loan, flags) {
-                    drop(tx);
-                    return Err(self.not_sent(not.error, not.loan, flags));
-                }
+        let way = if len > 0 { self.way(&mut tx, loan.page(), flags) } else { Ok(Way::Copied) };
+        let result = match way {
+            Err(error) => Err(error),
+            Ok(Way::Lent(name)) => {
+                let mut once = Some(loan);
+                let lent = self.lend(&mut tx, name, 1, flags, || once.take().map(Loan::into_part));
                 tx.unlock_fenced();
                 self.welcome_back();
                 // What was published is sent, whatever the bell says.
                 let _ = self.ring_if_armed();
-                return Ok(len);
+                return match (lent, once) {
+                    (Err(error), Some(loan)) => Err(self.not_sent(error, len, len, loan, flags)),
+                    _ => Ok(len),
+                };
             }
-            (Ok(_), tx) => {
-                let slices = [IoSlice::new(&loan)];
-                let mut cursor = Cursor::new(&slices);
-                let result = self.send_locked(tx, &mut cursor, flags);
-                let sent = len - cursor.left;
-                self.counters.references_copied.add(usize::from(sent > 0));
+            Ok(Way::Copied) => {
+                let (sent, result) = self.send_copy(&mut tx, &loan, flags);
                 loan.advance(sent);
                 result
             }
@@ -87,77 +105,172 @@ impl End {
         tx.unlock_fenced();
         self.welcome_back();
         match self.ring_if_armed().and(result) {
-            Ok(()) if loan.is_empty() => {
+            Ok(()) => {
                 loan.was_copied();
                 Ok(len)
             }
-            Ok(()) => Err(self.not_sent(Error::new(Op::Send, Errno::AGAIN), loan, flags)),
-            Err(error) => Err(self.not_sent(error, loan, flags)),
+            Err(error) => Err(self.not_sent(error, len, loan.len(), loan, flags)),
+        }
+    }
+
+    /// Sends a chain, each part of a page by reference that can be. Returns its bytes.
+    pub fn send_chain(
+        self: &Arc<End>,
+        mut segment: Segment<Chain>,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        let len = segment.payload().len();
+        let locked = sendable(segment.payload()).and_then(|()| self.lock_tx(flags));
+        let mut tx = match locked {
+            Ok(tx) => tx,
+            Err(error) => return Err(self.not_sent(error, len, len, segment, flags)),
+        };
+        let mut result = Ok(());
+        if len == 0 {
+            // A dead peer is told.
+            result = self.send_locked(&mut tx, &mut Cursor::new(&[]), flags);
+        }
+        while result.is_ok() && !segment.payload().is_empty() {
+            result = self.send_front(&mut tx, &mut segment, flags);
+        }
+        tx.unlock_fenced();
+        self.welcome_back();
+        let rung = self.ring_if_armed();
+        let left = segment.payload().len();
+        match if left == 0 && len > 0 { Ok(()) } else { result.and(rung) } {
+            Ok(()) => {
+                // Only what carried no bytes is left: of a chain without any.
+                segment.free(Fate::Sent);
+                Ok(len)
+            }
+            Err(error) => Err(self.not_sent(error, len, left, segment, flags)),
         }
     }
 
     #[cold]
-    fn not_sent(&self, error: Error, loan: Loan, flags: SendFlags) -> Box<NotSent> {
-        let _ = self.finish(Err(error), 0, flags);
-        Box::new(NotSent { error, loan })
-    }
-
-    /// Everything that may fail or wait before a reference is sent, but for a slot: what it calls its pool. None where the
-    /// bytes must be copied.
-    fn prepare(self: &Arc<End>, ring: &mut TxRing, loan: &Loan, flags: SendFlags) -> Result<Option<u32>> {
-        if loan.is_empty() {
-            return Ok(None);
-        }
-        let shared = loan.pool();
-        let name = match shared.bound.get() {
-            Some(bound) if self.lender.get().is_some_and(|mine| Arc::ptr_eq(mine, &bound.lender)) => {
-                bound.name
-            }
-            Some(_) => {
-                return Err(Error::new(Op::Send, Errno::XDEV).because(
-                    "this pool is shared with the peer of another stream, for ever; make one for each peer",
-                ));
-            }
-            None => match self.admit(ring, shared, flags)? {
-                Some(bound) => bound.name,
-                None => return Ok(None),
-            },
-        };
-        let stride = ring.producer.stride();
-        self.room(ring, stride, stride, flags, &mut None)?;
-        Ok(Some(name))
-    }
-
-    /// Lends the page, and lays the mark.
-    fn publish(
+    fn not_sent<T>(
         &self,
-        ring: &mut TxRing,
-        name: u32,
-        loan: Loan,
+        error: Error,
+        len: usize,
+        left: usize,
+        rest: T,
         flags: SendFlags,
-    ) -> std::result::Result<(), Box<NotSent>> {
-        let Some(lender) = self.lender.get() else {
-            return Err(Box::new(NotSent { error: Error::new(Op::Send, Errno::NOTCONN), loan }));
-        };
-        let (page, offset, len) = (loan.page(), loan.start() as u32, loan.len());
-        let slot = match lender.lend(loan) {
-            Ok(slot) => slot,
-            Err(loan) => {
-                if let Err(error) = self.wait_for_slot(lender, flags) {
-                    return Err(Box::new(NotSent { error, loan }));
-                }
-                // Nobody else takes it: the sending side is held.
-                lender
-                    .lend(loan)
-                    .map_err(|loan| Box::new(NotSent { error: Error::new(Op::Send, Errno::AGAIN), loan }))?
+    ) -> Box<NotSent<T>> {
+        let _ = self.finish(Err(error), len - left, flags);
+        Box::new(NotSent { error, loan: rest })
+    }
+
+    /// Sends the first fragment of a chain that has one, and those behind it as long as they are of the same pool.
+    fn send_front(
+        self: &Arc<End>,
+        tx: &mut Tx,
+        segment: &mut Segment<Chain>,
+        flags: SendFlags,
+    ) -> Result<()> {
+        let Some(first) = segment.payload().fragments().next() else { return Ok(()) };
+        match self.way(tx, first.page(), flags)? {
+            Way::Lent(name) => {
+                let alike = |fragment: &&Fragment| fragment.page().pool_id() == first.page().pool_id();
+                let most = segment.payload().fragments().take(MARKS).take_while(alike).count();
+                self.lend(tx, name, most, flags, || cut(segment, usize::MAX)).map(drop)
             }
+            Way::Copied => {
+                let (page, at, len) = (first.page(), first.offset(), first.len());
+                let (sent, result) = match (page.bytes(), page.span(at, len.min(BOUNCE))) {
+                    (Some(bytes), _) => self.send_copy(tx, &bytes[at..at + len], flags),
+                    (None, Some(span)) => {
+                        let mut copy = vec![0; span.len()];
+                        onecopy_copy::copy_out(&mut copy, span, Hint::AUTO);
+                        // Twice: here, and into the ring or the kernel.
+                        self.counters.user_copied_in.add_exclusive(copy.len());
+                        self.send_copy(tx, &copy, flags)
+                    }
+                    (None, None) => (0, Err(Error::new(Op::Send, Errno::FAULT))),
+                };
+                if sent > 0
+                    && let Some(part) = cut(segment, sent)
+                {
+                    part.free(Fate::Copied);
+                }
+                result
+            }
+        }
+    }
+
+    /// How the bytes of a page leave.
+    ///
+    /// # Errors
+    ///
+    /// EXDEV; what sending the pool to the peer says.
+    #[inline]
+    fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, flags: SendFlags) -> Result<Way> {
+        let Tx::Ring(ring) = tx else { return Ok(Way::Copied) };
+        let Some(domain) = Domain::of(page) else { return Ok(Way::Copied) };
+        match domain.bound() {
+            Some(bound) if self.lender.get().is_some_and(|mine| bound.is_of(mine)) => {
+                Ok(Way::Lent(bound.name))
+            }
+            Some(_) => Err(Error::new(Op::Send, Errno::XDEV).because(
+                "this pool is shared with the peer of another stream, for ever; make one for each peer",
+            )),
+            None => Ok(self.admit(ring, domain, flags)?.map_or(Way::Copied, |bound| Way::Lent(bound.name))),
+        }
+    }
+
+    /// Sends a copy. Returns bytes sent: all of them, unless there is an error.
+    fn send_copy(&self, tx: &mut Tx, bytes: &[u8], flags: SendFlags) -> (usize, Result<()>) {
+        let slices = [IoSlice::new(bytes)];
+        let mut cursor = Cursor::new(&slices);
+        let result = self.send_locked(tx, &mut cursor, flags);
+        let sent = bytes.len() - cursor.left;
+        self.counters.references_copied.add(usize::from(sent > 0));
+        let short = if cursor.left > 0 { Err(Error::new(Op::Send, Errno::AGAIN)) } else { Ok(()) };
+        (sent, result.and(short))
+    }
+
+    /// Lends the parts that `next` gives, `most` of them, or as many as there are slots and room for: one at least.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::room`]; then no part was asked for.
+    #[inline]
+    fn lend(
+        &self,
+        tx: &mut Tx,
+        name: u32,
+        most: usize,
+        flags: SendFlags,
+        mut next: impl FnMut() -> Option<Part>,
+    ) -> Result<usize> {
+        let (Tx::Ring(ring), Some(lender)) = (tx, self.lender.get()) else {
+            return Err(Error::new(Op::Send, Errno::NOTCONN));
         };
         let stride = ring.producer.stride();
-        ring.producer.mark(0, Mark::Reference { slot, pool: name, page, offset, len: len as u32 });
-        ring.producer.publish_marks(stride);
-        self.counters.sent.add_exclusive(len);
-        self.counters.referenced.add_exclusive(len);
-        Ok(())
+        let most = most.min(self.room(ring, most * stride, stride, flags, &mut None)? / stride);
+        let (mut at, mut bytes) = (0, 0);
+        let mut lend = |ring: &mut TxRing| {
+            lender.lend(most, |slot| {
+                let part = next()?;
+                let (page, offset, len) = (part.page.index(), part.offset, part.len);
+                ring.producer.mark(at, Mark::Reference { slot, pool: name, page, offset, len });
+                at += stride;
+                bytes += len as usize;
+                Some(Lot { page: part.page, notif: part.notif })
+            })
+        };
+        let mut lent = lend(ring);
+        if lent == 0 {
+            // Nobody else takes the slot: the sending side is held.
+            self.wait_for_slot(lender, flags)?;
+            lent = lend(ring);
+        }
+        if lent == 0 {
+            return Err(Error::new(Op::Send, Errno::AGAIN));
+        }
+        ring.producer.publish_marks(lent * stride);
+        self.counters.sent.add_exclusive(bytes);
+        self.counters.referenced.add_exclusive(bytes);
+        Ok(lent)
     }
 
     /// Binds a pool to this stream: the peer is sent its memfd. None where the peer maps no such pool.
@@ -165,11 +278,11 @@ impl End {
     fn admit<'a>(
         self: &Arc<End>,
         ring: &mut TxRing,
-        shared: &'a Shared,
+        domain: &'a Domain,
         flags: SendFlags,
     ) -> Result<Option<&'a Bound>> {
         let most = ring.producer.header().info.0.max_shared.load(onecopy_sync::atomic::Ordering::Relaxed);
-        if shared.bytes() > most {
+        if domain.bytes() > most {
             return Ok(None);
         }
         let channel = self.channel(ring)?;
@@ -177,21 +290,21 @@ impl End {
             .lender
             .get_or_init(|| Arc::new(Lender::new(self, ring.producer.ring().clone(), channel)))
             .clone();
-        let Some(name) = lender.name_for(shared.bytes()) else { return Ok(None) };
+        let Some(name) = lender.name_for(domain.bytes()) else { return Ok(None) };
         let stride = ring.producer.stride();
         self.room(ring, stride, stride, flags, &mut None)?;
-        let fd = shared.fd().ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
+        let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
         channel::send(rustix::fd::AsFd::as_fd(lender.channel()), &[fd]).map_err(|e| self.no_channel(e))?;
-        lender.announced(shared.bytes());
-        ring.producer.mark(0, Mark::Pool { pool: name, page_len: shared.page_len, pages: shared.pages });
+        lender.announced(domain.bytes());
+        ring.producer.mark(0, Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() });
         ring.producer.publish_marks(stride);
-        // Nobody else binds it: a loan is in one hand, but two loans of one pool may be sent over two streams at once.
-        if let Err(_taken) = shared.bound.set(Bound { lender, name }) {
-            return Err(Error::new(Op::Send, Errno::XDEV).because(
+        // Two pages of one pool may be sent over two streams at once.
+        match domain.bind(&lender, name) {
+            Some(bound) => Ok(Some(bound)),
+            None => Err(Error::new(Op::Send, Errno::XDEV).because(
                 "this pool was just shared with the peer of another stream; make one for each peer",
-            ));
+            )),
         }
-        Ok(shared.bound.get())
     }
 
     /// All slots are lent: waits until the peer gives one back.
@@ -216,5 +329,61 @@ impl End {
             let left = control::remaining(began, self.settings.write_timeout()).map_err(error)?;
             lender.sleep(left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP)));
         }
+    }
+}
+
+/// Whether a chain's bytes can be sent at all.
+fn sendable(chain: &Chain) -> Result<()> {
+    let error = |errno| Error::new(Op::Send, errno);
+    if chain.kind() == Some(Kind::Device) {
+        return Err(error(Errno::FAULT)
+            .because("this CPU cannot read a device's memory; copy it to pages of the host first"));
+    }
+    if matches!(chain.checksum(), Checksum::Partial { .. }) {
+        return Err(error(Errno::INVAL).because(
+            "the chain has a checksum that is to be finished, which nobody would; finish it first",
+        ));
+    }
+    if chain.marks().any(|(_, mark)| matches!(mark, ChainMark::Rights(_))) {
+        return Err(error(Errno::OPNOTSUPP).because(
+            "descriptors do not travel with references; take the marks out and send them with send_with",
+        ));
+    }
+    Ok(())
+}
+
+/// Takes the first fragment out, or its first `max` bytes, with what waits for its page. None where there is none.
+fn cut(segment: &mut Segment<Chain>, max: usize) -> Option<Part> {
+    let whole = segment.payload().len();
+    let n = segment.payload().fragments().next()?.len().min(max);
+    // Where the chain's bytes are all those of sends and none else, each part holds back only the sends that it is of.
+    let exact = segment.notif().is_some_and(|notif| notif.bytes() == whole as u64);
+    let (chain, notif) = if n == whole {
+        std::mem::take(segment).into_parts()
+    } else if exact {
+        let rest = segment.divide(n).ok()?;
+        std::mem::replace(segment, rest).into_parts()
+    } else {
+        (segment.payload_mut().split_to(n).ok()?, segment.notif().cloned())
+    };
+    let fragment = chain.into_fragments().next()?;
+    let (offset, len) = (fragment.offset() as u32, fragment.len() as u32);
+    Some(Part { page: fragment.into_page(), offset, len, notif })
+}
+
+impl Part {
+    /// Its bytes are gone, and no page with them.
+    fn free(self, fate: Fate) {
+        drop(self.page);
+        if let Some(mut notif) = self.notif {
+            notif.set_fate(fate);
+        }
+    }
+}
+
+impl Loan {
+    fn into_part(self) -> Part {
+        let (page, offset, len, notif) = self.into_parts();
+        Part { page, offset, len, notif }
     }
 }

@@ -273,7 +273,7 @@ pub const LIES: &[Lie] = &[
     lie!("reference.slot", "a slot that there is not", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         refer(s, 60_000, 0, 0, 0, 10)
     }),
-    lie!("reference.twice", "one slot for two pages", HARMLESS, "", |s: &mut Scene| {
+    lie!("reference.twice", "one slot for two pages", ANY, "", |s: &mut Scene| {
         refer(s, 0, 0, 0, 0, 10)?;
         s.liar.mark(reference(0, 0, 1, 0, 10))
     }),

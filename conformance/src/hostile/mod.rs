@@ -113,9 +113,11 @@ type Activity = fn(&Stream) -> &'static str;
 const ACTIVITIES: [(&str, Activity); 4] =
     [("receiving", receiving), ("sending", sending), ("polling", polling), ("borrowing", borrowing)];
 
-/// What a victim does besides, of a lie about pages that it lends: their names begin so.
+/// What a victim does besides, of a lie about pages: their names begin so, and those that are lent so.
+const CHAINING: (&str, Activity) = ("chaining", chaining);
+const OF_PAGES: [&str; 4] = ["lent.", "reference.", "pool.", "mark."];
 const LENDING: (&str, Activity) = ("lending", lending);
-const OF_PAGES: &str = "lent.";
+const OF_LENT_PAGES: &str = "lent.";
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -224,6 +226,66 @@ fn lending(victim: &Stream) -> &'static str {
     "carries on"
 }
 
+/// Sends and receives chains, and gives back late and out of order what came by reference.
+fn chaining(victim: &Stream) -> &'static str {
+    use onecopy::chain::Chain;
+    let _ = victim.set_write_timeout(Some(PATIENCE));
+    let Ok(pool) = unix::SharedPool::new(4096, 8) else { return "no pool" };
+    let mut kept = Vec::new();
+    let mut copy = [0; 10_000];
+    let began = Instant::now();
+    let mut last = "waits";
+    while began.elapsed() < PATIENCE {
+        match victim.recv_chain_with(3_000, RecvFlags::DONTWAIT) {
+            Ok(chain) if chain.is_empty() => return "end",
+            Ok(chain) => {
+                if let Ok(peer) = chain.peer() {
+                    let _ = peer.copy_to(0, &mut copy[..chain.len()], onecopy::copy::Hint::AUTO);
+                }
+                last = "carries on";
+                kept.insert(0, chain);
+                kept.truncate(5);
+            }
+            Err(e) if e.would_block() => {}
+            Err(e) => return fate(&e),
+        }
+        let mut chain = Chain::new();
+        if pool.writer().append(&mut chain, &[7; 9_000]).is_err() {
+            if let Err(e) = pool.reclaim_within(PATIENCE / 10) {
+                return fate(&e);
+            }
+            continue;
+        }
+        match victim.send_chain_with(chain, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(_) => last = "carries on",
+            Err(not) if not.error.would_block() => {}
+            Err(not) => return fate(&not.error),
+        }
+    }
+    last
+}
+
+/// Why a lie cannot be told on this machine. `huge` says whether there are memfds of huge pages.
+pub fn lacking(lie: &Lie, huge: impl FnOnce() -> rustix::io::Result<()>) -> Option<String> {
+    if !lie.name.contains("hugetlb") {
+        return None;
+    }
+    huge().err().map(|errno| format!("this kernel makes no memfd of huge pages: {errno}"))
+}
+
+/// Makes a memfd of huge pages, as the lies about them do. None of the pages is touched, so none has to be there.
+///
+/// # Errors
+///
+/// memfd_create's, ftruncate's, fcntl's.
+pub fn huge_memfd() -> rustix::io::Result<()> {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    let fd = rustix::fs::memfd_create("onecopy-liar", flags)?;
+    rustix::fs::ftruncate(&fd, 2 << 20)?;
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
+}
+
 fn open_files() -> (usize, usize) {
     // The first socket of a process makes the table that shows its sockets (`onecopy ss`), and that stays.
     drop(Stream::pair());
@@ -279,8 +341,9 @@ fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
     let listener = Listener::bind(&at).map_err(Stop::broken)?;
     let witness = connected(&listener, &at)?;
     let (mut fates, mut told) = (Vec::new(), String::new());
-    let more = lie.name.starts_with(OF_PAGES).then_some(LENDING);
-    for (activity, act) in ACTIVITIES.into_iter().chain(more) {
+    let lent = lie.name.starts_with(OF_LENT_PAGES).then_some(LENDING);
+    let of_pages = OF_PAGES.iter().any(|begin| lie.name.starts_with(begin)).then_some(CHAINING);
+    for (activity, act) in ACTIVITIES.into_iter().chain(lent).chain(of_pages) {
         let step = |e: io::Error| match e.kind() {
             io::ErrorKind::Unsupported => Stop::Lacking("this kernel refuses the means of the lie"),
             _ => Stop::broken(format!("the lie could not be told: {e}")),
@@ -342,4 +405,19 @@ fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
         return Err(Stop::broken(format!("nobody saw {}: {told}", lie.must)));
     }
     Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lie_that_the_kernel_refuses_to_help_with_is_skipped_and_no_other() {
+        let refused = || Err(rustix::io::Errno::OPNOTSUPP);
+        let skipped: Vec<_> = all().into_iter().filter(|lie| lacking(lie, refused).is_some()).collect();
+        let names: Vec<_> = skipped.iter().map(|lie| lie.name).collect();
+        assert_eq!(names, ["hello.hugetlb", "hello.hugetlb_sized", "pool.hugetlb"]);
+        assert!(lacking(skipped[0], refused).is_some_and(|why| why.contains("huge pages")));
+        assert!(skipped.iter().all(|lie| lacking(lie, || Ok(())).is_none()));
+    }
 }

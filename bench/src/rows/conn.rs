@@ -223,7 +223,7 @@ impl Conn {
         let moved = (stats.sent + stats.received).max(1) as f64;
         json!({
             "nt": stats.user_copied_nt as f64 / moved * 100.0,
-            "spins": stats.spins as f64 / moved * MIB, "sleeps": stats.sleeps as f64 / moved * MIB,
+            "spins": (stats.spins + stats.room_spins) as f64 / moved * MIB, "sleeps": stats.sleeps as f64 / moved * MIB,
             "bells": (stats.bells + stats.fillers) as f64 / moved * MIB
         })
     }

@@ -206,7 +206,10 @@ impl Conn {
 
     fn waits(&self) -> Value {
         match self {
-            Conn::Ours(socket) => json!({"sleeps": socket.stats().sleeps, "spins": socket.stats().spins}),
+            Conn::Ours(socket) => {
+                let stats = socket.stats();
+                json!({"sleeps": stats.sleeps, "spins": stats.spins + stats.room_spins})
+            }
             _ => json!({}),
         }
     }

@@ -406,8 +406,9 @@ impl End {
         self.check(Op::Recv)?;
         let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
         let asleep = !dontwait && self.settings.wait() != Wait::Spin;
+        // Kept from round to round: who spun for what has come takes it without letting go of the lock.
+        let mut guard = self.rx.lock();
         loop {
-            let mut guard = self.rx.lock();
             self.decide(&mut guard, Op::Recv)?;
             let lie = |lie| self.lie(Op::Recv, lie);
             let idle = match &mut *guard {
@@ -458,6 +459,7 @@ impl End {
                 Idle::Nap => {
                     drop(guard);
                     self.nap(waiting)?;
+                    guard = self.rx.lock();
                     continue;
                 }
                 Idle::Ask => match self.ask() {
@@ -489,6 +491,7 @@ impl End {
             }
             drop(guard);
             waiting.told = Some(self.sleep(waiting)?);
+            guard = self.rx.lock();
         }
     }
 
@@ -647,7 +650,7 @@ impl End {
         match spun {
             Ok(took) => {
                 ring.spin.paid(took);
-                self.counters.spins.add(1);
+                self.counters.spins.add_exclusive(1);
                 Ok(true)
             }
             Err(start) => {

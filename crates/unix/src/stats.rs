@@ -98,8 +98,10 @@ counters! {
     fillers,
     /// Times a blocking call went to sleep.
     sleeps,
-    /// Times a blocking call spun with success.
+    /// Times a blocking receive spun with success.
     spins,
+    /// Times a blocking send spun for room with success.
+    room_spins,
     /// Lies of the peer that were caught.
     protocol_errors,
     /// 1 when shared memory was wanted and not had: a plain peer, or a refusal. The kernel carries on.

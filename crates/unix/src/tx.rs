@@ -333,7 +333,7 @@ impl End {
                 match spun {
                     Ok(took) => {
                         ring.spin.paid(took);
-                        self.counters.spins.add(1);
+                        self.counters.room_spins.add_exclusive(1);
                     }
                     Err(_) => ring.spin.in_vain(),
                 }

@@ -79,7 +79,7 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
         times(|s| s.fillers),
         times(|s| s.sleeps),
         times(|s| s.bells),
-        times(|s| s.spins),
+        times(|s| s.spins + s.room_spins),
         times(|s| s.protocol_errors),
         stores,
         socket.path.clone().unwrap_or_else(|| "-".to_owned()),

@@ -71,4 +71,22 @@ impl<'a> Peer<'a> {
         }
         Ok(store)
     }
+
+    /// Most bytes that [`Peer::for_each_chunk`] shows at once.
+    pub const CHUNK: usize = 8 << 10;
+
+    /// Shows all the bytes to `look`, in order and in pieces of at most [`Peer::CHUNK`] bytes: for who looks once, to parse,
+    /// hash or add up. Each piece is a copy that does not change any more; it stays in the first-level cache, so that all
+    /// of it costs about one pass over the memory.
+    pub fn for_each_chunk(self, mut look: impl FnMut(&[u8])) {
+        let mut chunk = [0; Self::CHUNK];
+        for mut span in self.spans() {
+            while !span.is_empty() {
+                let piece = &mut chunk[..span.len().min(Self::CHUNK)];
+                onecopy_copy::copy_out(piece, span.slice(0, piece.len()), Hint::AUTO);
+                look(piece);
+                span = span.slice(piece.len(), usize::MAX);
+            }
+        }
+    }
 }

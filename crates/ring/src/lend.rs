@@ -20,6 +20,8 @@ pub struct LendLine {
     returned: [AtomicU64; WORDS],
     /// Written by the sender: 1 while it sleeps for pages. A futex.
     asleep: AtomicU32,
+    /// 1 once the receiver has looked into a page, so that one that lies in its caches is worth more than another.
+    looked: AtomicU32,
 }
 
 impl Header {
@@ -36,6 +38,22 @@ impl Header {
         #[cfg(any(not(target_arch = "x86_64"), loom))]
         fence(Ordering::SeqCst);
         line.asleep.load(Ordering::Relaxed) != 0
+    }
+
+    /// Receiver: a page was looked into.
+    #[inline]
+    pub fn look_at_lent(&self) {
+        let looked = &self.lend.0.looked;
+        // Relaxed, here and there: a hint.
+        if looked.load(Ordering::Relaxed) == 0 {
+            looked.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sender: whether the receiver looks into pages.
+    #[inline]
+    pub fn looks_at_lent(&self) -> bool {
+        self.lend.0.looked.load(Ordering::Relaxed) != 0
     }
 
     /// Receiver: wakes a sender that sleeps for pages.

@@ -51,6 +51,9 @@ enum Place {
 const MAX_HEAP: usize = 256 << 10;
 
 impl View {
+    /// Most bytes that [`View::for_each_chunk`] shows at once.
+    pub const CHUNK: usize = 8 << 10;
+
     pub(crate) fn borrow(end: &Arc<End>, max: usize, flags: RecvFlags) -> Result<View> {
         // A peeked or a filled-up borrow has no meaning: what is there is lent.
         let flags = flags & RecvFlags::DONTWAIT;
@@ -168,16 +171,60 @@ impl View {
     /// Copies from the front, without giving anything back. Returns bytes copied.
     pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
         let n = buffer.len().min(self.len);
+        self.copy_part(0, &mut buffer[..n]);
+        self.count_copied(n);
+        n
+    }
+
+    /// Shows all that is in view to `look`, in order and in pieces of at most [`View::CHUNK`] bytes, without giving anything
+    /// back: for who looks once, to parse, hash or add up. Each piece is a copy that does not change any more; it stays in
+    /// the first-level cache, so that all of it costs about one pass over the memory.
+    ///
+    /// ```
+    /// # fn main() -> onecopy_unix::Result<()> {
+    /// # let (client, server) = onecopy_unix::Stream::pair()?;
+    /// # client.send(b"one line\nand another\n", onecopy_unix::SendFlags::NOSIGNAL)?;
+    /// let view = server.recv_borrowed(1 << 20)?;
+    /// let mut lines = 0;
+    /// view.for_each_chunk(|bytes| lines += bytes.iter().filter(|byte| **byte == b'\n').count());
+    /// # assert_eq!(lines, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn for_each_chunk(&self, mut look: impl FnMut(&[u8])) {
+        let mut chunk = [0; View::CHUNK];
+        let mut at = 0;
+        while at < self.len {
+            let piece = &mut chunk[..(self.len - at).min(View::CHUNK)];
+            self.copy_part(at, piece);
+            look(piece);
+            at += piece.len();
+        }
+        self.count_copied(self.len);
+    }
+
+    /// Copies from `at` bytes behind the front on. There are enough.
+    fn copy_part(&self, at: usize, buffer: &mut [u8]) {
         match &self.place {
-            Place::Ring { ring, offset, .. } => ring.copy_out(*offset, &mut buffer[..n]),
-            Place::Heap { bytes, start, .. } => buffer[..n].copy_from_slice(&bytes[*start..][..n]),
-            Place::Lent { piece, .. } => piece.copy_out_from(0, &mut buffer[..n]),
+            Place::Ring { ring, offset, .. } => {
+                let from = offset + at;
+                ring.copy_out(if from >= ring.capacity() { from - ring.capacity() } else { from }, buffer);
+            }
+            Place::Heap { bytes, start, .. } => buffer.copy_from_slice(&bytes[start + at..][..buffer.len()]),
+            Place::Lent { end, piece } => {
+                if let Some(ring) = end.rx_ring.get() {
+                    ring.header().look_at_lent();
+                }
+                piece.copy_out_from(at, buffer);
+            }
             Place::Gone { .. } => {}
         }
+    }
+
+    fn count_copied(&self, n: usize) {
         let end = self.end();
         let _one_writer_at_a_time = end.rx.lock();
         end.counters.user_copied_out.add_exclusive(n);
-        n
     }
 
     /// writev(2) of what is in view: no copy in user space. Returns bytes written; [`View::advance`] gives them

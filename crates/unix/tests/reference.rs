@@ -71,6 +71,63 @@ fn a_page_arrives_where_it_lies_and_comes_home() {
 }
 
 #[test]
+fn a_view_is_shown_in_pieces() {
+    let _alone = alone();
+    let (a, b) = Stream::pair().unwrap();
+    let pool = SharedPool::new(100_000, 1).unwrap();
+    let shown = |view: &View| {
+        let mut bytes = Vec::new();
+        view.for_each_chunk(|chunk| {
+            assert!((1..=View::CHUNK).contains(&chunk.len()));
+            bytes.extend_from_slice(chunk);
+        });
+        bytes
+    };
+    // In a page, from the front and from behind it.
+    let bytes = pattern(3, 3 * View::CHUNK + 5);
+    a.send_loan(loaned(&pool, &bytes)).unwrap();
+    let mut view = b.recv_borrowed(usize::MAX).unwrap();
+    assert_eq!(shown(&view), bytes);
+    view.advance(1001);
+    assert_eq!(shown(&view), bytes[1001..]);
+    assert_eq!(b.stats().user_copied_out as usize, 2 * bytes.len() - 1001, "looking is copying");
+    view.advance(usize::MAX);
+    assert_eq!(shown(&view), b"");
+    // In the ring, around its end: whole, and behind the end.
+    for round in 0..40 {
+        let bytes = pattern(round, 20_000);
+        a.send(&bytes, SendFlags::NOSIGNAL).unwrap();
+        let mut view = b.recv_borrowed(usize::MAX).unwrap();
+        assert_eq!(shown(&view), bytes);
+        view.advance(15_000);
+        assert_eq!(shown(&view), bytes[15_000..]);
+    }
+    // Over the kernel.
+    let (a, b) = Stream::pair_with(&Config { transport: Transport::Kernel, ..Config::default() }).unwrap();
+    a.send(&bytes, SendFlags::NOSIGNAL).unwrap();
+    assert_eq!(shown(&b.recv_borrowed(usize::MAX).unwrap()), bytes);
+}
+
+/// Which pages somebody has used last shows by what is in them.
+#[test]
+fn pages_are_used_again_while_they_are_warm() {
+    let _alone = alone();
+    let (a, b) = Stream::pair().unwrap();
+    let pool = SharedPool::new(1 << 20, 8).unwrap();
+    for round in 0..20u8 {
+        let mut loan = pool.loan(1 << 20).unwrap();
+        assert_eq!(loan[0], round.saturating_sub(1), "the page that came back last");
+        loan[0] = round;
+        a.send_loan(loan).unwrap();
+        drop(b.recv_borrowed(usize::MAX).unwrap());
+    }
+    // As many as there are can be out all the same.
+    let out: Vec<Loan> = (0..8).map(|_| pool.loan(1).unwrap()).collect();
+    assert!(pool.loan(1).unwrap_err().would_block());
+    drop(out);
+}
+
+#[test]
 fn references_and_bytes_keep_their_order() {
     let _alone = alone();
     for peek in [false, true] {

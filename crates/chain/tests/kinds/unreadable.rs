@@ -162,6 +162,10 @@ fn a_peers_bytes_are_copied_or_handed_to_the_kernel() {
     file.read_to_end(&mut written).unwrap();
     assert_eq!(written, expected);
 
+    let mut shown = Vec::new();
+    view.for_each_chunk(|bytes| shown.extend_from_slice(bytes));
+    assert_eq!(shown, expected);
+
     // He may write while we hold it: that changes what comes out next, and nothing else.
     theirs.write(PAGE + 50, b"changed");
     let mut now = [0; 7];

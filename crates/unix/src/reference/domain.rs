@@ -6,6 +6,7 @@
 use super::Lender;
 use onecopy_pool::provider::{About, Batch, Memfd, Need, ProviderError};
 use onecopy_pool::{Area, MemoryProvider, Page};
+use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::sync::{Arc, OnceLock, Weak};
@@ -21,6 +22,8 @@ pub struct Domain {
     size: OnceLock<(u64, u64)>,
     bound: OnceLock<Bound>,
     keeper: Weak<Keeper>,
+    /// 1 once its owner has written to a page.
+    written: AtomicU32,
 }
 
 /// The stream that a pool is for.
@@ -48,6 +51,7 @@ impl Domain {
             size: OnceLock::new(),
             bound: OnceLock::new(),
             keeper: Arc::downgrade(keeper),
+            written: AtomicU32::new(0),
         })
     }
 
@@ -72,6 +76,18 @@ impl Domain {
             let _ = keeper.set(lender.clone());
         }
         self.bound.get()
+    }
+
+    /// Its owner writes to a page.
+    #[inline]
+    pub fn write(&self) {
+        // Relaxed, here and there: a hint.
+        self.written.store(1, Relaxed);
+    }
+
+    /// Whether its owner has written to a page.
+    pub fn is_written(&self) -> bool {
+        self.written.load(Relaxed) != 0
     }
 
     /// Pages.

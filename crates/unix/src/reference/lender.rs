@@ -110,6 +110,11 @@ impl Lender {
         most
     }
 
+    /// Whether the peer looks into the pages that it gets.
+    pub fn is_looked_at(&self) -> bool {
+        self.ring.header().looks_at_lent()
+    }
+
     /// Pages that are lent, as far as is known.
     pub fn lent(&self) -> usize {
         self.table.lock().lent.iter().flatten().count()

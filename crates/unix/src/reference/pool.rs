@@ -7,6 +7,7 @@ use onecopy_chain::notify::{Fate, Lane, NotifRef, Refused, Segment};
 use onecopy_chain::{Chain, Fragment, Writer};
 use onecopy_pool::{Page, PagePool, PoolConfig};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -14,6 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep for a page before it is looked whether the peer lives.
 const LONGEST_SLEEP: Duration = Duration::from_millis(40);
+/// Bytes that pages may go through before it is looked whether one came back that is still in the caches: half of a
+/// small second-level cache.
+const WARM: u64 = 512 << 10;
 /// Sleep where there is nobody who could wake.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -29,6 +33,10 @@ pub struct SharedPool {
     pool: PagePool,
     /// What is lent, once something was. Pages know the way here, and must not keep it: what is lent keeps them.
     keeper: Arc<Keeper>,
+    domain: Arc<Domain>,
+    /// Loans since the last look at what came back, and as many as are worth one: pages for `WARM` bytes.
+    since: Cell<u64>,
+    warm: u64,
 }
 
 fn error(errno: Errno) -> Error {
@@ -54,14 +62,16 @@ impl SharedPool {
         let count = u32::try_from(pages).map_err(|_| wrong())?;
         let ring = count.next_power_of_two().min(PoolConfig::MAX_RING);
         let keeper = Arc::new(Keeper::default());
+        let domain = Domain::new(&keeper);
         let config = PoolConfig::new().order(order as u8).limit(count).ring(ring);
-        let pool = PagePool::new(config, Domain::new(&keeper)).map_err(|refused| match refused {
+        let pool = PagePool::new(config, domain.clone()).map_err(|refused| match refused {
             onecopy_pool::OpenError::Provider(why) => {
                 error(why.errno()).because("no shared memory for the pool; a smaller one may do")
             }
             _ => wrong(),
         })?;
-        Ok(SharedPool { pool, keeper })
+        let warm = (WARM / u64::from(pool.page_len())).max(1);
+        Ok(SharedPool { pool, keeper, domain, since: Cell::new(0), warm })
     }
 
     fn lender(&self) -> Option<&Arc<Lender>> {
@@ -95,10 +105,26 @@ impl SharedPool {
             return Err(error(Errno::MSGSIZE)
                 .because("a loan has at most one page; send several, or make larger pages"));
         }
+        if self.since.get() >= self.warm {
+            self.keep_warm()?;
+        }
+        self.since.set(self.since.get() + 1);
         match self.pool.alloc() {
             Ok(page) => Ok(self.hand_out(page, len)),
             Err(_) => self.loan_slow(len),
         }
+    }
+
+    /// Takes home what is back, if somebody touches the bytes: such a page is the next to be handed out, and still in the
+    /// caches of who used it. Where nobody does, the look costs more than it is good for: the line with the bits comes
+    /// from the peer's cache.
+    #[cold]
+    fn keep_warm(&self) -> Result<()> {
+        self.since.set(0);
+        if self.domain.is_written() || self.lender().is_some_and(|lender| lender.is_looked_at()) {
+            self.reclaim()?;
+        }
+        Ok(())
     }
 
     /// As [`SharedPool::loan`], waiting for a page at most `limit`.
@@ -270,6 +296,9 @@ impl Deref for Loan {
 impl DerefMut for Loan {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
+        if let Some(domain) = Domain::of(&self.page) {
+            domain.write();
+        }
         let bytes = self.page.bytes_mut().expect("a page on loan has one reference, in host memory");
         &mut bytes[self.start..self.start + self.len]
     }

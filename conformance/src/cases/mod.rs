@@ -1,6 +1,7 @@
 //! The cases, a file per part of the checklist.
 
 mod ancillary;
+mod dgram;
 mod epoll;
 mod poll;
 mod records;
@@ -24,6 +25,11 @@ pub fn all() -> Vec<&'static Case> {
         let same = [ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
         same.filter(|case| !seqpacket::NOT_AGAIN.contains(&case.name)).map(seqpacket::again).collect()
     });
+    static DATAGRAMS: OnceLock<Vec<Case>> = OnceLock::new();
+    let datagrams = DATAGRAMS.get_or_init(|| {
+        let same = [shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
+        same.filter(|case| !dgram::NOT_AGAIN.contains(&case.name)).map(dgram::again).collect()
+    });
     [
         setup::CASES,
         stream::CASES,
@@ -37,6 +43,8 @@ pub fn all() -> Vec<&'static Case> {
         seqpacket::CASES,
         records,
         records::CASES,
+        dgram::CASES,
+        datagrams,
     ]
     .into_iter()
     .flatten()

@@ -13,7 +13,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use super::{Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Tx};
+use super::{Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx};
 
 /// The kernel's AF_UNIX sockets.
 pub struct Kernel;
@@ -67,9 +67,23 @@ impl Impl for Kernel {
         Ok(Box::new(s))
     }
 
+    fn datagrams(&self, a: &Name, b: &Name) -> io::Result<Sockets> {
+        let pair = (Kernel::open(Kind::Dgram)?, Kernel::open(Kind::Dgram)?);
+        meet(&pair.0, &pair.1, a, b)?;
+        Ok((Box::new(pair.0), Box::new(pair.1)))
+    }
+
     fn socket(&self, kind: Kind) -> Option<Box<dyn Socket>> {
         Kernel::open(kind).ok().map(|s| Box::new(s) as Box<dyn Socket>)
     }
+}
+
+/// Names two sockets and connects them to each other. Unnamed: by names that nobody has.
+pub fn meet(a: &dyn Socket, b: &dyn Socket, name_a: &Name, name_b: &Name) -> io::Result<()> {
+    a.bind(name_a)?;
+    b.bind(name_b)?;
+    a.connect(&b.local_name()?)?;
+    b.connect(&a.local_name()?)
 }
 
 /// The kernel's form of a name.
@@ -160,6 +174,12 @@ impl End for Plain {
         Ok(net::sendto(&self.0, data, SendFlags::NOSIGNAL, &address(to)?)?)
     }
 
+    fn recv_from(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Name)> {
+        let none = &mut RecvAncillaryBuffer::default();
+        let got = net::recvmsg(&self.0, &mut [IoSliceMut::new(buf)], none, rx(flags))?;
+        Ok((got.bytes, name(got.address)?))
+    }
+
     fn shutdown(&self, how: Shutdown) -> io::Result<()> {
         let how = match how {
             Shutdown::Read => net::Shutdown::Read,
@@ -240,6 +260,10 @@ impl Socket for Plain {
 
     fn connect(&self, name: &Name) -> io::Result<()> {
         Ok(net::connect(&self.0, &address(name)?)?)
+    }
+
+    fn disconnect(&self) -> io::Result<()> {
+        Ok(net::connect_unspec(&self.0)?)
     }
 
     fn listen(&self, backlog: i32) -> io::Result<()> {

@@ -107,6 +107,10 @@ pub trait End: Send + Sync {
     fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
     /// sendto(): the name is that of the target
     fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize>;
+    /// recvfrom(): how many bytes, and the sender's name
+    fn recv_from(&self, _buf: &mut [u8], _flags: Rx) -> io::Result<(usize, Name)> {
+        Err(not_offered("no recvfrom"))
+    }
     /// shutdown()
     fn shutdown(&self, how: Shutdown) -> io::Result<()>;
     /// O_NONBLOCK
@@ -158,11 +162,16 @@ pub trait Socket: End {
     fn bind(&self, name: &Name) -> io::Result<()>;
     /// connect()
     fn connect(&self, name: &Name) -> io::Result<()>;
+    /// connect() to AF_UNSPEC: no peer any more
+    fn disconnect(&self) -> io::Result<()>;
     /// listen()
     fn listen(&self, backlog: i32) -> io::Result<()>;
     /// accept()
     fn accept(&self) -> io::Result<Conn>;
 }
+
+/// Two sockets, owned.
+pub type Sockets = (Box<dyn Socket>, Box<dyn Socket>);
 
 /// The columns of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +202,8 @@ pub trait Impl: Send + Sync {
     fn stream_records(&self, _dir: &Path, _buffer: usize) -> io::Result<(Conn, Conn)> {
         Err(not_offered("records are atomic"))
     }
+    /// Two datagram sockets with these names that are connected to each other.
+    fn datagrams(&self, a: &Name, b: &Name) -> io::Result<Sockets>;
     /// Whether who waits sleeps in the kernel, so that it can be seen there.
     fn sleeps(&self) -> bool {
         true

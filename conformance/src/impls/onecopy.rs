@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use onecopy::unix::{self, Carrier, Config, ReceivedFlags, Records, RecvFlags, SendFlags, Transport, Wait};
 
-use super::kernel::Kernel;
-use super::{Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Tx, not_offered};
+use super::kernel::{Kernel, meet};
+use super::{
+    Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, not_offered,
+};
 
 /// Which ends are ours, and over what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,10 @@ impl Impl for Onecopy {
             }
             return Ok(pair);
         }
+        if kind == Kind::Dgram {
+            let (a, b) = self.datagrams(&Name::Unnamed, &Name::Unnamed)?;
+            return Ok((a, b));
+        }
         // The name is free again as soon as the listener is gone, so every pair can use it.
         let name = Name::Abstract(format!("pair-{}", dir.display()).into_bytes());
         let server = self.listen(kind, &name, None)?;
@@ -134,8 +140,28 @@ impl Impl for Onecopy {
         *self != Onecopy::Spin
     }
 
-    fn socket(&self, _kind: Kind) -> Option<Box<dyn Socket>> {
-        None
+    fn datagrams(&self, a: &Name, b: &Name) -> io::Result<Sockets> {
+        let ours = || -> io::Result<Box<dyn Socket>> {
+            Ok(Box::new(OurDatagrams(unix::Datagram::unbound_with(&self.config())?)))
+        };
+        let plain = || -> io::Result<Box<dyn Socket>> { Ok(Box::new(Kernel::open(Kind::Dgram)?)) };
+        let pair = match self {
+            Onecopy::ToPlain => (ours()?, plain()?),
+            Onecopy::FromPlain => (plain()?, ours()?),
+            _ => (ours()?, ours()?),
+        };
+        meet(&*pair.0, &*pair.1, a, b)?;
+        Ok(pair)
+    }
+
+    fn socket(&self, kind: Kind) -> Option<Box<dyn Socket>> {
+        // The other kinds come bound or connected.
+        let socket = unix::Datagram::unbound_with(&self.config());
+        if kind == Kind::Dgram {
+            socket.ok().map(|s| Box::new(OurDatagrams(s)) as Box<dyn Socket>)
+        } else {
+            None
+        }
     }
 }
 
@@ -151,7 +177,10 @@ fn both(kind: Kind, config: &Config) -> io::Result<(Conn, Conn)> {
             let (a, b) = unix::SeqPacket::pair_with(config)?;
             (Box::new(OurPackets(a)), Box::new(OurPackets(b)))
         }
-        Kind::Dgram => return Err(not_offered("no datagram sockets yet")),
+        Kind::Dgram => {
+            let (a, b) = unix::Datagram::pair_with(config)?;
+            (Box::new(OurDatagrams(a)), Box::new(OurDatagrams(b)))
+        }
     })
 }
 
@@ -159,7 +188,7 @@ fn listen(kind: Kind, at: &Name, config: &Config) -> io::Result<Box<dyn Listenin
     Ok(match kind {
         Kind::Stream => Box::new(unix::Listener::bind_with(to_ours(at)?, config)?),
         Kind::SeqPacket => Box::new(unix::SeqListener::bind_with(to_ours(at)?, config)?),
-        Kind::Dgram => return Err(not_offered("no datagram sockets yet")),
+        Kind::Dgram => return Err(not_offered("datagram sockets do not listen")),
     })
 }
 
@@ -167,7 +196,11 @@ fn connect(kind: Kind, to: &Name, config: &Config) -> io::Result<Conn> {
     Ok(match kind {
         Kind::Stream => Box::new(Ours(unix::Stream::connect_with(to_ours(to)?, config)?)),
         Kind::SeqPacket => Box::new(OurPackets(unix::SeqPacket::connect_with(to_ours(to)?, config)?)),
-        Kind::Dgram => return Err(not_offered("no datagram sockets yet")),
+        Kind::Dgram => {
+            let socket = unix::Datagram::unbound_with(config)?;
+            socket.connect(to_ours(to)?)?;
+            Box::new(OurDatagrams(socket))
+        }
     })
 }
 
@@ -252,10 +285,6 @@ macro_rules! in_common {
             Ok(self.0.send_vectored(data, SendFlags::empty())?)
         }
 
-        fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
-            Err(not_offered("no sendto"))
-        }
-
         fn shutdown(&self, how: Shutdown) -> io::Result<()> {
             Ok(self.0.shutdown(how)?)
         }
@@ -317,6 +346,10 @@ pub struct Ours(pub unix::Stream);
 impl End for Ours {
     in_common!();
 
+    fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
+        Err(not_offered("no sendto"))
+    }
+
     fn recv_flags(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Returned)> {
         Ok((self.recv(buf, f)?, Returned::default()))
     }
@@ -337,6 +370,10 @@ pub struct OurPackets(pub unix::SeqPacket);
 impl End for OurPackets {
     in_common!();
 
+    fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
+        Err(not_offered("no sendto"))
+    }
+
     fn recv_flags(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Returned)> {
         let got = self.0.recv_record(buf, recv_flags(f)?)?;
         let flags = Returned {
@@ -353,6 +390,58 @@ impl End for OurPackets {
 
     fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         Ok(self.0.recv_vectored(bufs, RecvFlags::empty())?.len)
+    }
+}
+
+/// A datagram socket of ours.
+pub struct OurDatagrams(pub unix::Datagram);
+
+impl End for OurDatagrams {
+    in_common!();
+
+    fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize> {
+        Ok(self.0.send_to(data, to_ours(to)?, SendFlags::empty())?)
+    }
+
+    fn recv_from(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Name)> {
+        let (n, name) = self.0.recv_from(buf, recv_flags(f)?)?;
+        Ok((n, from_ours(&name)))
+    }
+
+    fn recv_flags(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Returned)> {
+        let (got, _) = self.0.recv_datagram(buf, recv_flags(f)?)?;
+        let flags = Returned { trunc: got.flags.contains(ReceivedFlags::TRUNC), eor: false };
+        Ok((if f.trunc { got.full } else { got.len }, flags))
+    }
+
+    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        Ok(self.0.recv_vectored(bufs, RecvFlags::empty())?.0.len)
+    }
+}
+
+impl Socket for OurDatagrams {
+    fn bind(&self, name: &Name) -> io::Result<()> {
+        match name {
+            Name::Unnamed => self.0.autobind().map(drop)?,
+            name => self.0.bind_to(to_ours(name)?)?,
+        }
+        Ok(())
+    }
+
+    fn connect(&self, name: &Name) -> io::Result<()> {
+        Ok(self.0.connect(to_ours(name)?)?)
+    }
+
+    fn disconnect(&self) -> io::Result<()> {
+        Ok(self.0.disconnect()?)
+    }
+
+    fn listen(&self, _backlog: i32) -> io::Result<()> {
+        Err(not_offered("datagram sockets do not listen"))
+    }
+
+    fn accept(&self) -> io::Result<Conn> {
+        Err(not_offered("datagram sockets do not accept"))
     }
 }
 

@@ -78,6 +78,9 @@ impl End {
         let mut guard = end.rx.lock();
         end.decide(&mut guard, Op::Option)?;
         match &mut *guard {
+            Rx::Ring(rx) if end.kind == Kind::Datagram => {
+                rx.next_datagram().map_err(|lie| end.lie(Op::Option, lie))
+            }
             Rx::Ring(rx) if end.kind == Kind::SeqPacket => {
                 rx.readable().map_err(|lie| end.lie(Op::Option, lie))
             }
@@ -85,7 +88,7 @@ impl End {
             Rx::Switching(switching) => {
                 let queued = control::queued(&end.fd).map_err(option)?;
                 let left = switching.left().map_err(|lie| end.lie(Op::Option, lie))?;
-                if end.kind == Kind::SeqPacket {
+                if end.kind.has_records() {
                     // Once the peer has switched, its hello and bells lie there too: an upper bound.
                     let queued = if left == Some(0) { 0 } else { queued };
                     return Ok(switching.carry.left() + queued);
@@ -99,7 +102,7 @@ impl End {
     }
 
     pub fn unread_bytes(&self) -> Result<usize> {
-        if self.tx_ring.get().is_some() {
+        if self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0 {
             return Ok(self.unread_in_ring() as usize);
         }
         onecopy_sys::socket::unread_memory(&self.fd).map_err(option)
@@ -122,7 +125,13 @@ impl End {
     }
 
     pub fn peer_cred(&self) -> Result<Credentials> {
-        let cred = sockopt::socket_peercred(&self.fd).map_err(option)?;
+        if self.kind == Kind::Datagram && self.life.get().is_none() {
+            // The kernel notes nothing of who connects datagram sockets.
+            return Err(
+                option(Errno::NOTCONN).because("only a datagram socket that shares memory knows its peer")
+            );
+        }
+        let cred = sockopt::socket_peercred(self.life()).map_err(option)?;
         Ok(Credentials {
             pid: cred.pid.as_raw_nonzero().get(),
             uid: cred.uid.as_raw(),
@@ -156,7 +165,7 @@ impl End {
     pub fn path(&self) -> Path {
         let carrier = |shared| if shared { Carrier::SharedMemory } else { Carrier::Kernel };
         Path {
-            send: carrier(self.tx_ring.get().is_some()),
+            send: carrier(self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0),
             receive: carrier(matches!(&*self.rx.lock(), Rx::Ring(_))),
         }
     }
@@ -200,6 +209,7 @@ impl End {
         if Arc::strong_count(self) > 1 {
             // Views keep the descriptor; the peer is told all the same.
             let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+            self.end_life();
         }
     }
 }

@@ -136,14 +136,14 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok((sent + more).checked_sub(1).map(|filler| filler as u32))
 }
 
-/// As [`park`], on a seqpacket socket: a filler is one record, and a bell follows it. Returns how many records the
-/// receiver takes beside the filler's own.
+/// As [`park`], on a socket with records: a filler is one record, and a bell follows it. Returns how many records the
+/// receiver takes beside the filler's own. With `shrink` the send buffer becomes a small one where it holds bells only.
 ///
 /// # Errors
 ///
 /// EPIPE when the peer is gone.
-pub fn park_record(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
-    if onecopy_sys::socket::unread_memory(fd)? <= 2 * BELL_MEMORY {
+pub fn park_record(fd: BorrowedFd<'_>, shrink: bool) -> io::Result<Option<u32>> {
+    if shrink && onecopy_sys::socket::unread_memory(fd)? <= 2 * BELL_MEMORY {
         sockopt::set_socket_send_buffer_size(fd, BELL_BUFFER)?;
     }
     let filler = sockopt::socket_send_buffer_size(fd)? / 4 + 1;
@@ -195,7 +195,7 @@ pub fn raise_sigpipe(fd: BorrowedFd<'_>, kind: Kind) {
     match kind {
         Kind::Stream => drop(signal(fd)),
         // There, zero bytes are a record that the peer may yet see: a pair that lives for this alone takes its place.
-        Kind::SeqPacket => {
+        Kind::SeqPacket | Kind::Datagram => {
             if let Ok((alive, dead)) = rustix::net::socketpair(
                 rustix::net::AddressFamily::UNIX,
                 rustix::net::SocketType::STREAM,

@@ -197,6 +197,11 @@ pub struct End {
     pub send_shut: AtomicU32,
     /// 1 once the peer was caught lying.
     broken: AtomicU32,
+    /// Of a datagram socket that shares memory with its peer: what hangs up when that peer goes, which the kernel's
+    /// datagram sockets do not tell.
+    pub life: OnceLock<OwnedFd>,
+    /// 1 once a datagram socket has left the peer that it shared memory with.
+    pub parted: AtomicU32,
     /// Who made it: a forked child that drops its copy must leave the queue alone.
     pub maker: u32,
 }
@@ -228,12 +233,33 @@ impl End {
             reset: AtomicU32::new(0),
             send_shut: AtomicU32::new(0),
             broken: AtomicU32::new(0),
+            life: OnceLock::new(),
+            parted: AtomicU32::new(0),
             maker,
         }
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// What hangs up when the peer goes.
+    #[inline]
+    pub fn life(&self) -> BorrowedFd<'_> {
+        self.life.get().unwrap_or(&self.fd).as_fd()
+    }
+
+    /// Whether the peer sends nothing any more: what lies in the queue of the control socket is all that will ever
+    /// lie there.
+    pub fn hung_up(&self) -> bool {
+        control::hung_up(self.life())
+    }
+
+    /// For the peer of a datagram socket, it is as if this end were closed.
+    pub fn end_life(&self) {
+        if let Some(life) = self.life.get() {
+            let _ = rustix::net::shutdown(life, rustix::net::Shutdown::Both);
+        }
     }
 
     /// The ring that this end receives from is there.
@@ -254,6 +280,7 @@ impl End {
         self.counters.protocol_errors.add(1);
         self.broken.store(1, Relaxed);
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+        self.end_life();
         Error::new(op, Errno::PROTO).because(match lie {
             Lie::Head { .. } => "the peer published an impossible amount of data; this connection is lost",
             Lie::Tail { .. } => "the peer gave back an impossible amount of room; this connection is lost",
@@ -280,6 +307,7 @@ impl End {
         self.counters.protocol_errors.add(1);
         self.broken.store(1, Relaxed);
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+        self.end_life();
         Error::new(op, Errno::PROTO).because(why)
     }
 
@@ -321,7 +349,7 @@ impl End {
     #[inline]
     pub fn peer_left(&self) -> bool {
         self.tx_ring.get().is_some_and(|ring| ring.header().info.0.shut.load(Relaxed) != 0)
-            && control::gone(self.fd())
+            && control::gone(self.life())
     }
 
     /// Whether sending is over: the peer is gone or does not read any more, or this end was shut down.
@@ -330,11 +358,11 @@ impl End {
             Kind::Stream => control::cannot_send(self.fd()),
             // No call tells the kernel's mind without sending a record. A peer that shuts down says so in the ring; one
             // that was killed hangs up.
-            Kind::SeqPacket => {
+            Kind::SeqPacket | Kind::Datagram => {
                 let shut = |ring: &Ring| ring.header().info.0.shut.load(Relaxed) != 0;
                 self.send_shut.load(Relaxed) != 0
                     || self.tx_ring.get().is_some_and(shut)
-                    || control::gone(self.fd())
+                    || control::gone(self.life())
             }
         }
     }
@@ -372,6 +400,9 @@ impl End {
     /// Whether the peer has not read all that this end sent, where it sends into a ring.
     pub fn left_unread(&self) -> bool {
         let Some(ring) = self.tx_ring.get() else { return false };
+        if self.parted.load(Relaxed) != 0 {
+            return true; // whatever the kernel says is of other peers
+        }
         // Before the first byte in the ring, what lay unread were bytes over the kernel.
         let none_in_ring = ring.header().writer.0.head.load(Relaxed) == 0;
         self.unread_in_ring() > 0 || (none_in_ring && self.kernel_sent.load(Relaxed) > 0)
@@ -381,7 +412,7 @@ impl End {
     pub fn peek(&self, wait: bool) -> Peek {
         match control::peek(self.fd(), wait) {
             // A record of no bytes looks like the end.
-            Peek::End if self.kind == Kind::SeqPacket && !control::hung_up(self.fd()) => Peek::Byte,
+            Peek::End if self.kind.has_records() && !control::hung_up(self.fd()) => Peek::Byte,
             peek => peek,
         }
     }

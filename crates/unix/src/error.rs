@@ -101,7 +101,14 @@ impl Error {
             (Op::Connect, Errno::CONNREFUSED) => {
                 "nobody listens there; start the server (a plain file at that path is refused likewise)"
             }
-            (Op::Connect, Errno::PROTOTYPE) => "the socket there is of another type than stream",
+            (Op::Connect, Errno::PROTOTYPE) => {
+                "the socket there is of another type (stream, seqpacket, datagram)"
+            }
+            (Op::Send, Errno::CONNREFUSED) => "nobody receives there any more; connect again",
+            (Op::Send, Errno::NOTCONN) => "there is no peer; connect, or name one with `send_to`",
+            (Op::Send | Op::Connect, Errno::PERM) => "the socket there is connected to another one",
+            (Op::Send, Errno::NOENT) => "there is no such socket; is the receiver running?",
+            (Op::Send, Errno::PROTOTYPE) => "the socket there is no datagram socket",
             (Op::Connect, Errno::AGAIN) => "the listener's backlog is full; try again, or raise it",
             (Op::Send, Errno::PIPE) => "the peer is gone or does not read any more; connect again",
             (Op::Recv, Errno::CONNRESET) => "the peer closed without reading all that was sent to it",

@@ -5,6 +5,7 @@ mod channel;
 mod common;
 mod config;
 mod control;
+mod dgram;
 mod end;
 mod error;
 mod flags;
@@ -28,6 +29,7 @@ pub mod upgrade;
 mod view;
 
 pub use config::{Carrier, Config, Credentials, Path, Records, Transport, Wait};
+pub use dgram::Datagram;
 pub use error::{Error, Op, Result};
 pub use flags::{ReceivedFlags, RecvFlags, SendFlags};
 pub use listener::{Listener, SeqListener};

@@ -18,6 +18,8 @@ pub enum Kind {
     Stream,
     /// Records: SOCK_SEQPACKET.
     SeqPacket,
+    /// Records, from anybody: SOCK_DGRAM.
+    Datagram,
 }
 
 impl Kind {
@@ -25,7 +27,14 @@ impl Kind {
         match self {
             Kind::Stream => SocketType::STREAM,
             Kind::SeqPacket => SocketType::SEQPACKET,
+            Kind::Datagram => SocketType::DGRAM,
         }
+    }
+
+    /// Whether what is sent at once is received at once, and bells are records on the control socket.
+    #[inline]
+    pub fn has_records(self) -> bool {
+        self != Kind::Stream
     }
 
     /// A fresh kernel socket.
@@ -40,7 +49,7 @@ impl Kind {
 
     /// How its records are kept.
     fn records(self, config: &Config) -> Records {
-        if self == Kind::Stream { Records::Atomic } else { config.records }
+        if self == Kind::SeqPacket { config.records } else { Records::Atomic }
     }
 }
 
@@ -51,7 +60,7 @@ fn needs_memory(op: Op) -> Error {
 }
 
 impl End {
-    fn make(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<End>> {
+    pub fn make(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<End>> {
         let option = |errno| Error::new(Op::Option, errno);
         if let Some(bytes) = config.send_buffer {
             sockopt::set_socket_send_buffer_size(&fd, bytes).map_err(option)?;
@@ -99,7 +108,14 @@ impl End {
             end.set_tx_ring(theirs.clone());
             Ok(end)
         };
-        Ok((over(a, &to_a, &to_b)?, over(b, &to_b, &to_a)?))
+        let (a, b) = (over(a, &to_a, &to_b)?, over(b, &to_b, &to_a)?);
+        if kind == Kind::Datagram {
+            let (my_life, their_life) =
+                rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                    .map_err(|errno| Error::new(Op::Socket, errno))?;
+            let _ = (a.life.set(my_life), b.life.set(their_life));
+        }
+        Ok((a, b))
     }
 
     /// Connects to a listener, of this crate or any other.

@@ -113,6 +113,7 @@ impl From<Kind> for Type {
         match kind {
             Kind::Stream => Type::Stream,
             Kind::SeqPacket => Type::SeqPacket,
+            Kind::Datagram => Type::Datagram,
         }
     }
 }

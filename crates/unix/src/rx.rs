@@ -221,11 +221,11 @@ impl RxRing {
         // The parking that was puzzled over has ended: the next one gets its own time.
         self.puzzled = None;
         let bytes = self.consumer.header().unpark()? as usize;
-        if end.kind == Kind::SeqPacket {
+        if end.kind.has_records() {
             return self.take_filler_record(end, bytes);
         }
         let short = bytes - self.take(end, bytes);
-        if short > 0 && !control::hung_up(end.fd()) {
+        if short > 0 && !end.hung_up() {
             // The bell of another sender is still on its way, and `settle` took a byte of the filler for it: the
             // bytes are all alike, so it is taken when it comes.
             self.owe(short);
@@ -265,7 +265,7 @@ impl RxRing {
             match self.take_record(end) {
                 Some(1) if bells <= MAX_OWED as usize => bells += 1,
                 Some(n) if n > 1 => break,
-                None if control::hung_up(end.fd()) => return Ok(()),
+                None if end.hung_up() => return Ok(()),
                 _ => return Err(Lie::Bells),
             }
         }
@@ -297,7 +297,7 @@ impl RxRing {
                 let _ = self.find_channel(end);
                 control::take_all(end.fd());
             }
-            Kind::SeqPacket => while self.take_record(end).is_some() {},
+            Kind::SeqPacket | Kind::Datagram => while self.take_record(end).is_some() {},
         }
     }
 
@@ -322,7 +322,7 @@ impl RxRing {
     ///
     /// EMFILE, with which it stays; bells that were taken before it are made up for when it is met.
     pub fn meet_channel(&mut self, end: &End) -> rustix::io::Result<()> {
-        while !self.inlet.is_met() && !self.find_channel(end)? && end.kind == Kind::SeqPacket {
+        while !self.inlet.is_met() && !self.find_channel(end)? && end.kind.has_records() {
             match self.take_record(end) {
                 None => break,
                 Some(1) => self.owed -= 1,
@@ -394,6 +394,8 @@ enum Idle {
     Nap,
     /// The kernel has the last word.
     Ask,
+    /// The peer of a datagram socket has left, and all that it had sent here was received.
+    Over,
 }
 
 impl End {
@@ -451,9 +453,13 @@ impl End {
             };
             match idle {
                 Idle::Again => continue,
+                Idle::Over => {
+                    *guard = Rx::Plain;
+                    return Ok(Ready::Plain);
+                }
                 Idle::Sleep => {}
                 // The hang-up's one edge may be over: what a peer that is gone left in the queue must not hide the end.
-                Idle::Nap if dontwait && !control::hung_up(self.fd()) => {
+                Idle::Nap if dontwait && !self.hung_up() => {
                     return Err(Error::new(Op::Recv, Errno::AGAIN));
                 }
                 Idle::Nap => {
@@ -481,6 +487,10 @@ impl End {
                     Peek::Nothing if dontwait => return Err(Error::new(Op::Recv, Errno::AGAIN)),
                     Peek::Nothing if !asleep && matches!(&*guard, Rx::Ring(_)) => {
                         self.left(waiting)?;
+                        if self.kind == Kind::Datagram && control::hung_up(self.fd()) {
+                            // Shut down, which only who sleeps in a receive would be told.
+                            return Ok(Ready::End);
+                        }
                         continue;
                     }
                     Peek::Nothing => {}
@@ -547,6 +557,12 @@ impl End {
         if ring.settle(self)? {
             return Ok(Idle::Again);
         }
+        if self.kind == Kind::Datagram && self.peer_left() {
+            // Of its bells and fillers nothing is left behind: what comes from here on is other sockets' datagrams.
+            let more = ring.settle(self)?;
+            ring.unpark_now(self)?;
+            return Ok(if more { Idle::Again } else { Idle::Over });
+        }
         if self.kind == Kind::SeqPacket && self.peer_left() {
             // What lies there are bells and fillers that nobody needs any more.
             ring.drain(self);
@@ -570,7 +586,7 @@ impl End {
                 Ok(false) => {}
             }
             // A sender that was killed while it parked leaves bytes that nothing explains.
-            if !control::hung_up(self.fd()) {
+            if !self.hung_up() {
                 return Err(Lie::Bells);
             }
             ring.drain(self);
@@ -672,7 +688,7 @@ impl End {
     /// Wakes at once when the peer goes.
     fn nap(&self, waiting: &mut Waiting) -> Result<()> {
         let nap = self.left(waiting)?.map_or(NAP, |left| left.min(NAP));
-        match control::wait(self.fd(), PollFlags::RDHUP, Some(nap)) {
+        match control::wait(self.life(), PollFlags::RDHUP, Some(nap)) {
             Ok(_) => {
                 if let Rx::Ring(ring) = &mut *self.rx.lock() {
                     ring.drain(self);
@@ -685,7 +701,7 @@ impl End {
     }
 
     /// Sleeps until something is in the queue, and says what.
-    fn sleep(&self, waiting: &mut Waiting) -> Result<Peek> {
+    pub fn sleep(&self, waiting: &mut Waiting) -> Result<Peek> {
         waiting.slept = true;
         let now = Instant::now();
         waiting.start.get_or_insert(now);
@@ -706,7 +722,11 @@ impl End {
             Some(_) => {
                 let left = self.left(waiting)?;
                 control::wait(self.fd(), PollFlags::IN, left).map_err(error)?;
-                Ok(self.ask())
+                Ok(match self.ask() {
+                    // A datagram socket that is shut down says so only to who sleeps in a receive.
+                    Peek::Nothing if self.kind == Kind::Datagram && control::hung_up(self.fd()) => Peek::End,
+                    peek => peek,
+                })
             }
         }
     }

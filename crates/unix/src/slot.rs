@@ -42,12 +42,12 @@ impl<'a> Slot<'a> {
     pub(crate) fn reserve(end: &'a End, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
         let (place, len) = match &mut *guard {
-            Tx::Kernel { .. } if end.kind == Kind::SeqPacket && len > MAX_HEAP => return Err(too_long()),
+            Tx::Kernel { .. } if end.kind.has_records() && len > MAX_HEAP => return Err(too_long()),
             Tx::Kernel { .. } => {
                 let len = len.min(MAX_HEAP);
                 (Place::Heap(guard, vec![0; len]), len)
             }
-            Tx::Ring(ring) if end.kind == Kind::SeqPacket => {
+            Tx::Ring(ring) if end.kind.has_records() => {
                 let largest = record::largest(ring.producer.ring().capacity());
                 let len = match end.config.records {
                     Records::Atomic if len > largest => return Err(too_long()),
@@ -62,7 +62,7 @@ impl<'a> Slot<'a> {
                 (Place::Ring(guard), len)
             }
         };
-        let base = if end.kind == Kind::SeqPacket { record::HEADER } else { 0 };
+        let base = if end.kind.has_records() { record::HEADER } else { 0 };
         Ok(Slot { end, place, flags, base, len, filled: 0 })
     }
 
@@ -140,7 +140,7 @@ impl<'a> Slot<'a> {
     /// As [`crate::Stream::send`].
     pub fn commit(mut self) -> Result<usize> {
         let (end, flags, filled) = (self.end, self.flags, self.filled);
-        let records = end.kind == Kind::SeqPacket;
+        let records = end.kind.has_records();
         if filled == 0 && !records {
             return Ok(0);
         }
@@ -151,7 +151,7 @@ impl<'a> Slot<'a> {
                 let mut cursor = Cursor::new(&slices);
                 let result = match end.kind {
                     Kind::Stream => end.send_locked(&mut guard, &mut cursor, flags),
-                    Kind::SeqPacket => {
+                    Kind::SeqPacket | Kind::Datagram => {
                         end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
                     }
                 };

@@ -382,7 +382,9 @@ impl End {
         header.begin_parking(wanted);
         let parked = match self.kind {
             Kind::Stream => control::park(self.fd()),
-            Kind::SeqPacket => control::park_record(self.fd()),
+            Kind::SeqPacket => control::park_record(self.fd(), true),
+            // Its kernel socket may yet send datagrams of its own, which a small buffer would refuse.
+            Kind::Datagram => control::park_record(self.fd(), false),
         };
         match parked {
             Ok(Some(filler)) => {

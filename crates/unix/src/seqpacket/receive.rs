@@ -26,7 +26,7 @@ pub struct Received {
 }
 
 impl Received {
-    fn end() -> Received {
+    pub(crate) fn end() -> Received {
         Received { flags: ReceivedFlags::END, ..Received::default() }
     }
 
@@ -37,7 +37,7 @@ impl Received {
 
     /// Of an atomic record of `full` bytes, of which `len` had room.
     #[inline]
-    fn atomic(len: usize, full: usize) -> Received {
+    pub(crate) fn atomic(len: usize, full: usize) -> Received {
         let flags = if full > len { ReceivedFlags::TRUNC } else { ReceivedFlags::empty() };
         Received { len, full, flags }
     }
@@ -143,7 +143,7 @@ impl End {
     /// A pending error comes before queued data (net/core/datagram.c: __skb_try_recv_datagram). Asking for it costs a
     /// system call, so only a peer that said it is leaving is asked about: of one that was killed, the data comes first.
     #[inline]
-    fn error_first(&self) -> Result<()> {
+    pub fn error_first(&self) -> Result<()> {
         match self.tx_ring.get() {
             Some(ring) if ring.header().info.0.shut.load(Relaxed) != 0 && self.take_reset() => {
                 Err(Error::new(Op::Recv, Errno::CONNRESET))
@@ -153,7 +153,7 @@ impl End {
     }
 
     #[inline]
-    fn recv_frame(
+    pub fn recv_frame(
         &self,
         mut guard: MutexGuard<'_, Rx>,
         slices: &mut [IoSliceMut<'_>],

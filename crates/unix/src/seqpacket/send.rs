@@ -95,7 +95,7 @@ impl End {
 
     /// An atomic record, as one frame.
     #[inline]
-    fn send_frame(
+    pub fn send_frame(
         &self,
         ring: &mut TxRing,
         cursor: &mut Cursor<'_, '_>,

@@ -1,0 +1,245 @@
+//! Datagram sockets: what applications hold.
+//!
+//! A datagram socket is the kernel's, with its names, its queue and its rules for who may send to whom. Two of them that
+//! are connected *to each other* share memory besides: a datagram is then a frame in the ring, as a record of a seqpacket
+//! socket is, and on the kernel's sockets lie bells and fillers. Since the kernel lets nobody else send to a socket that
+//! is connected, what lies there is the peer's.
+//!
+//! The kernel does not tell a datagram socket that its peer is gone, except by refusing what is sent. So there is a
+//! lifeline, a pair of stream sockets of which each holds one: it hangs up when the peer does. From then on datagrams go
+//! to the kernel again, which says what there is to say: ECONNREFUSED of a peer that is gone, EPERM of one that is connected
+//! to somebody else.
+//!
+//! What a datagram socket has of its own:
+//!
+//! - Bells are rung before the sending side is unlocked, not after: a bell rung late could reach whoever it was connected
+//!   to meanwhile.
+//! - The kernel's queue is only ever received from under the lock of the receiving side, without waiting: whether the
+//!   next thing in it is a datagram or a bell is that side's to know.
+//! - `connect` takes the sending side's lock before the receiving side's. A receiver only ever tries the former.
+
+mod connect;
+mod receive;
+mod send;
+
+use crate::common::socket_methods;
+use crate::end::End;
+use crate::making::Kind;
+use crate::rx::Rx;
+use crate::tx::Tx;
+use crate::{Config, Error, Name, Op, Received, RecvFlags, Result, SendFlags};
+use rustix::net::SocketAddrUnix;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// A datagram socket. All methods take `&self`: it may be used from several threads. Dropping it closes it; a path that
+/// it was bound to stays, as with the kernel's.
+///
+/// It works as std's `UnixDatagram` does, and speaks with any other. Two that are connected to each other run over
+/// shared memory; [`Datagram::path`] tells. What is sent without a connection, or to a plain peer, goes over the kernel.
+///
+/// Datagrams of one sender come in order. Between senders there is none, except that who was sent first over the kernel
+/// comes first.
+#[derive(Debug)]
+pub struct Datagram {
+    end: Arc<End>,
+}
+
+impl Datagram {
+    /// Two sockets that are connected to each other, over shared memory from the first datagram on.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says.
+    pub fn pair() -> Result<(Datagram, Datagram)> {
+        Datagram::pair_with(&Config::default())
+    }
+
+    /// Two sockets that are connected to each other, both with `config`. Where memfds are refused they run over the
+    /// kernel.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says.
+    pub fn pair_with(config: &Config) -> Result<(Datagram, Datagram)> {
+        let (a, b) = End::pair(Kind::Datagram, config)?;
+        Ok((Datagram { end: a }, Datagram { end: b }))
+    }
+
+    /// A socket without a name and without a peer.
+    ///
+    /// # Errors
+    ///
+    /// What socket(2) says.
+    pub fn unbound() -> Result<Datagram> {
+        Datagram::unbound_with(&Config::default())
+    }
+
+    /// A socket without a name and without a peer.
+    ///
+    /// # Errors
+    ///
+    /// What socket(2) says.
+    pub fn unbound_with(config: &Config) -> Result<Datagram> {
+        let fd = Kind::Datagram.socket()?;
+        let end = End::make(fd, Kind::Datagram, config, Rx::Plain, Tx::Kernel { sent: 0 })?;
+        Ok(Datagram { end })
+    }
+
+    /// A socket that receives what is sent to `name`.
+    ///
+    /// # Errors
+    ///
+    /// What bind(2) says: EADDRINUSE where the name is taken, EACCES without permission.
+    pub fn bind(name: impl Into<Name>) -> Result<Datagram> {
+        Datagram::bind_with(name, &Config::default())
+    }
+
+    /// A socket that receives what is sent to `name`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::bind`].
+    pub fn bind_with(name: impl Into<Name>, config: &Config) -> Result<Datagram> {
+        let socket = Datagram::unbound_with(config)?;
+        socket.bind_to(name)?;
+        Ok(socket)
+    }
+
+    /// Gives the socket a name, so that it can be sent to.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::bind`]; EINVAL where it has one.
+    pub fn bind_to(&self, name: impl Into<Name>) -> Result<()> {
+        let address = name.into().address(Op::Bind)?;
+        rustix::net::bind(&self.end.fd, &address).map_err(|errno| Error::new(Op::Bind, errno))
+    }
+
+    /// Gives the socket an abstract name that nobody has, if it has none, so that it can be answered (unix(7), "Autobind
+    /// feature").
+    ///
+    /// # Errors
+    ///
+    /// What bind(2) says.
+    pub fn autobind(&self) -> Result<Name> {
+        let unnamed = SocketAddrUnix::new_unnamed();
+        rustix::net::bind(&self.end.fd, &unnamed).map_err(|errno| Error::new(Op::Bind, errno))?;
+        self.local_name()
+    }
+
+    /// From here on `send` goes to the socket of that name, and only what that one sends is received. May be called
+    /// again, for another peer: what the old one had sent and was not received is lost then, as Linux has it.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE; EPERM where that socket is connected to
+    /// another one.
+    pub fn connect(&self, name: impl Into<Name>) -> Result<()> {
+        self.end.connect_datagram(Some(&name.into().address(Op::Connect)?))
+    }
+
+    /// From here on the socket has no peer.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) says.
+    pub fn disconnect(&self) -> Result<()> {
+        self.end.connect_datagram(None)
+    }
+
+    /// Sends one datagram to the peer, whole or not at all, and waits for room unless non-blocking or
+    /// [`SendFlags::DONTWAIT`]. Returns its length. A datagram of no bytes is one too.
+    ///
+    /// # Errors
+    ///
+    /// ENOTCONN (no peer), EMSGSIZE (longer than [`Datagram::max_datagram`]), EAGAIN (no room, or timed out), ECONNREFUSED
+    /// (once, when the peer is gone: from then on there is none), ECONNRESET (once, when the peer left without receiving
+    /// all), EPERM (the peer is connected to another socket), EPIPE (it was shut down, and never with a signal), EINTR, EPROTO.
+    pub fn send(&self, datagram: &[u8], flags: SendFlags) -> Result<usize> {
+        self.end.send_datagram(&[IoSlice::new(datagram)], flags)
+    }
+
+    /// Sends the slices one after the other, as one datagram.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send`].
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        self.end.send_datagram(slices, flags)
+    }
+
+    /// Sends one datagram to the socket of that name, connected or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send`]; ENOENT, ECONNREFUSED (each time), EACCES, EPROTOTYPE as [`Datagram::connect`].
+    pub fn send_to(&self, datagram: &[u8], name: impl Into<Name>, flags: SendFlags) -> Result<usize> {
+        self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), flags)
+    }
+
+    /// Sends the slices one after the other, as one datagram, to the socket of that name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send_to`].
+    pub fn send_vectored_to(
+        &self,
+        slices: &[IoSlice<'_>],
+        name: impl Into<Name>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.end.send_datagram_to(slices, &name.into(), flags)
+    }
+
+    /// Receives one datagram, waiting for it; what does not fit into the buffer is dropped. Returns bytes received, or with
+    /// [`RecvFlags::TRUNC`] the length of the datagram.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer left without receiving all that was sent
+    /// to it), EINTR, EPROTO.
+    pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+        let received = self.end.recv_datagram(&mut [IoSliceMut::new(buffer)], flags, None)?;
+        Ok(if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len })
+    }
+
+    /// As [`Datagram::recv`], and tells who sent it. A socket that has no name cannot be answered.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Name)> {
+        let (received, name) = self.recv_datagram(buffer, flags)?;
+        Ok((if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len }, name))
+    }
+
+    /// As [`Datagram::recv_from`], and tells whether the datagram was cut, or whether this end was shut down and there
+    /// is none (recvmsg(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_datagram(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Name)> {
+        self.recv_vectored(&mut [IoSliceMut::new(buffer)], flags)
+    }
+
+    /// As [`Datagram::recv_datagram`], into the slices one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<(Received, Name)> {
+        let mut from = Name::unnamed();
+        let received = self.end.recv_datagram(slices, flags, Some(&mut from))?;
+        Ok((received, from))
+    }
+
+    /// Bytes of the longest datagram that can be sent to the peer now: what its ring takes, or SO_SNDBUF less 32 where
+    /// the kernel carries it (net/unix/af_unix.c: unix_dgram_sendmsg).
+    pub fn max_datagram(&self) -> usize {
+        self.end.max_record()
+    }
+}
+
+socket_methods!(Datagram);

@@ -1,0 +1,112 @@
+//! Receiving datagrams: from the ring, or from the kernel's queue.
+
+use crate::control::{self, Peek};
+use crate::end::End;
+use crate::receive::{Call, IOV_MAX};
+use crate::rx::{Ready, Rx, RxRing, Waiting};
+use crate::{Error, Name, Op, Received, RecvFlags, Result};
+use onecopy_ring::Lie;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use std::io::IoSliceMut;
+
+impl RxRing {
+    /// Bytes of the next datagram, 0 where there is none (FIONREAD, unix(7)).
+    pub fn next_datagram(&mut self) -> std::result::Result<usize, Lie> {
+        match self.consumer.available(1)? {
+            0 => Ok(0),
+            available => Ok(self.consumer.frame(0, available)?.len),
+        }
+    }
+}
+
+impl End {
+    /// Receives one datagram into `slices`, and who sent it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv`].
+    pub fn recv_datagram(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        from: Option<&mut Name>,
+    ) -> Result<Received> {
+        let mut waiting = Waiting::new(0);
+        loop {
+            self.error_first()?;
+            match self.ready(flags, &mut waiting)? {
+                Ready::Ring(guard, available) => {
+                    let received = self.recv_frame(guard, slices, available, flags, &mut Call::plain())?;
+                    if let Some(from) = from {
+                        // It is the kernel's connection, so its name is the kernel's to tell.
+                        *from = self.peer_name().unwrap_or_else(|_| Name::unnamed());
+                    }
+                    return Ok(received);
+                }
+                Ready::End => return Ok(Received::end()),
+                Ready::Kernel(..) | Ready::Plain => {}
+            }
+            if let Some((received, name)) = self.recv_queued(slices, flags, &mut waiting)? {
+                if let Some(from) = from {
+                    *from = name;
+                }
+                return Ok(received);
+            }
+        }
+    }
+
+    /// Receives from the kernel's queue, waiting. None where the peer's ring came into use meanwhile.
+    fn recv_queued(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        waiting: &mut Waiting,
+    ) -> Result<Option<(Received, Name)>> {
+        let error = |errno| Error::new(Op::Recv, errno);
+        let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
+        let peek = flags.contains(RecvFlags::PEEK);
+        let mut kernel = rustix::net::RecvFlags::TRUNC | rustix::net::RecvFlags::DONTWAIT;
+        kernel.set(rustix::net::RecvFlags::PEEK, peek);
+        let mut ended = false;
+        loop {
+            if self.reset.swap(0, Relaxed) != 0 {
+                return Err(error(Errno::CONNRESET));
+            }
+            let guard = self.rx.lock();
+            if !matches!(&*guard, Rx::Plain) {
+                return Ok(None);
+            }
+            let room = slices.iter().map(|slice| slice.len()).sum();
+            let mut pieces: Vec<IoSliceMut<'_>> =
+                slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
+            let came = rustix::net::recvmsg(&self.fd, &mut pieces, &mut Default::default(), kernel);
+            drop(guard);
+            match came {
+                Ok(message) => {
+                    let len = message.bytes.min(room);
+                    self.counters.kernel_copied.add(len);
+                    if !peek {
+                        self.counters.received.add(len);
+                    }
+                    let address = message.address.and_then(|address| SocketAddrUnix::try_from(address).ok());
+                    let name = address.map_or_else(Name::unnamed, |address| Name::of(&address));
+                    return Ok(Some((Received::atomic(len, message.bytes), name)));
+                }
+                Err(Errno::AGAIN) if ended => return Ok(Some((Received::end(), Name::unnamed()))),
+                Err(Errno::AGAIN) if !dontwait => {}
+                Err(errno) => return Err(error(errno)),
+            }
+            match self.sleep(waiting)? {
+                // (A datagram of no bytes looks like the end, unless it is known to be one.)
+                Peek::End => ended = control::hung_up(self.fd()),
+                Peek::Failed(errno) => {
+                    self.reset.store(0, Relaxed);
+                    return Err(error(errno));
+                }
+                Peek::Byte | Peek::Nothing => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Sending datagrams: into the peer's ring, or over the kernel, which then has the last word.
+
+use crate::end::End;
+use crate::receive::IOV_MAX;
+use crate::rights::Attached;
+use crate::seqpacket::too_long;
+use crate::tx::{Cursor, Tx};
+use crate::{Error, Name, Op, Result, SendFlags};
+use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use onecopy_sync::atomic::fence;
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use std::io::IoSlice;
+use std::os::unix::fs::MetadataExt;
+
+impl End {
+    /// Sends the slices as one datagram to the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send`].
+    pub fn send_datagram(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        let mut cursor = Cursor::new(slices);
+        let len = cursor.left;
+        let result = if self.shares_memory() {
+            let mut tx = self.lock_tx(flags)?;
+            let result = self.send_datagram_locked(&mut tx, &mut cursor, flags);
+            tx.unlock_fenced();
+            self.welcome_back();
+            result
+        } else {
+            self.check(Op::Send)?;
+            self.kernel_datagram(&cursor, None, flags)
+        };
+        if matches!(&result, Err(error) if error.raw_os_error() == Errno::CONNREFUSED.raw_os_error()) {
+            // The kernel has thrown away what the peer had sent, and so does this side
+            // (net/unix/af_unix.c: unix_dgram_disconnected).
+            self.forget_peer();
+        }
+        result.map(|()| len)
+    }
+
+    /// Whether what goes to the peer goes, or may soon go, through a ring.
+    fn shares_memory(&self) -> bool {
+        self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0
+    }
+
+    fn send_datagram_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        if let Tx::Ring(ring) = tx {
+            match self.send_frame(ring, cursor, Attached::default(), flags) {
+                Ok(()) => {
+                    // Pairs with the receiver's fence between arming and its last look.
+                    fence(SeqCst);
+                    return self.ring_if_armed().inspect_err(|_| self.leave_ring(tx));
+                }
+                // The peer is gone, or one of the two was shut down: the kernel knows which.
+                Err(error) if error.raw_os_error() == Errno::PIPE.raw_os_error() => self.leave_ring(tx),
+                Err(error) => return Err(error),
+            }
+        }
+        self.kernel_datagram(cursor, None, flags)
+    }
+
+    /// The sending side goes back to the kernel, for good.
+    pub fn leave_ring(&self, tx: &mut Tx) {
+        *tx = Tx::Kernel { sent: 0 };
+        self.parted.store(1, Relaxed);
+    }
+
+    /// There is no peer any more, nor anything that it has sent.
+    pub fn forget_peer(&self) {
+        let mut rx = self.rx.lock();
+        if let crate::rx::Rx::Ring(ring) = &*rx {
+            ring.consumer.header().info.0.shut.store(1, Release);
+            *rx = crate::rx::Rx::Plain;
+        }
+        self.end_life();
+    }
+
+    /// Sends the slices as one datagram to the socket of that name.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send_to`].
+    pub fn send_datagram_to(&self, slices: &[IoSlice<'_>], name: &Name, flags: SendFlags) -> Result<usize> {
+        let cursor = Cursor::new(slices);
+        let address = name.address(Op::Send)?;
+        if !self.shares_memory() {
+            self.check(Op::Send)?;
+            return self.kernel_datagram(&cursor, Some(&address), flags).map(|()| cursor.left);
+        }
+        // What the peer finds in the kernel's queue it takes for a bell, so nothing else may come there from here.
+        match self.is_peer(name) {
+            Some(true) => return self.send_datagram(slices, flags),
+            Some(false) => {}
+            None => {
+                let mut tx = self.lock_tx(flags)?;
+                self.leave_ring(&mut tx);
+                tx.unlock_fenced();
+                self.welcome_back();
+                self.counters.fallbacks.add(1);
+                self.forget_peer();
+            }
+        }
+        self.kernel_datagram(&cursor, Some(&address), flags).map(|()| cursor.left)
+    }
+
+    /// Whether the peer is the socket of that name; None where that cannot be told.
+    fn is_peer(&self, name: &Name) -> Option<bool> {
+        let peer = self.peer_name().ok()?;
+        match (peer.as_path(), name.as_path()) {
+            _ if peer == *name => Some(true),
+            // Two paths may be one file.
+            (Some(a), Some(b)) => {
+                let (a, b) = (std::fs::metadata(a).ok()?, std::fs::metadata(b).ok()?);
+                (a.dev() != b.dev() || a.ino() != b.ino()).then_some(false)
+            }
+            _ => Some(false),
+        }
+    }
+
+    fn kernel_datagram(
+        &self,
+        cursor: &Cursor<'_, '_>,
+        to: Option<&SocketAddrUnix>,
+        flags: SendFlags,
+    ) -> Result<()> {
+        let len = cursor.left;
+        let pieces = cursor.pieces(usize::MAX);
+        if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
+            return Err(too_long());
+        }
+        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
+        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
+        let control = &mut rustix::net::SendAncillaryBuffer::default();
+        let sent = match to {
+            None => rustix::net::sendmsg(&self.fd, &pieces, control, kernel),
+            Some(address) => rustix::net::sendmsg_addr(&self.fd, address, &pieces, control, kernel),
+        };
+        let n = sent.map_err(|errno| match errno {
+            Errno::MSGSIZE => too_long(),
+            errno => Error::new(Op::Send, errno),
+        })?;
+        self.counters.sent.add(n);
+        self.counters.kernel_copied.add(n);
+        Ok(())
+    }
+}

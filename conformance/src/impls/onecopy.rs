@@ -151,6 +151,9 @@ impl Impl for Onecopy {
             _ => (ours()?, ours()?),
         };
         meet(&*pair.0, &*pair.1, a, b)?;
+        if matches!(self, Onecopy::Connected | Onecopy::Pair | Onecopy::Spin) {
+            upgrade(&*pair.0, &*pair.1)?;
+        }
         Ok(pair)
     }
 
@@ -277,10 +280,6 @@ macro_rules! in_common {
             Ok(self.0.recv(buf, recv_flags(f)?)?)
         }
 
-        fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
-            Ok(self.0.send_with(data, fds, send_flags(f)?)?)
-        }
-
         fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
             Ok(self.0.send_vectored(data, SendFlags::empty())?)
         }
@@ -346,6 +345,10 @@ pub struct Ours(pub unix::Stream);
 impl End for Ours {
     in_common!();
 
+    fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
+        Ok(self.0.send_with(data, fds, send_flags(f)?)?)
+    }
+
     fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
         Err(not_offered("no sendto"))
     }
@@ -369,6 +372,10 @@ pub struct OurPackets(pub unix::SeqPacket);
 
 impl End for OurPackets {
     in_common!();
+
+    fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
+        Ok(self.0.send_with(data, fds, send_flags(f)?)?)
+    }
 
     fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
         Err(not_offered("no sendto"))

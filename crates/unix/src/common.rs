@@ -156,6 +156,12 @@ impl End {
             Ok(()) => return Ok(None),
             Err(errno) => errno,
         };
+        if self.kind == Kind::Datagram
+            && let Rx::Ring(rx) = &mut *self.rx.lock()
+        {
+            // While it was pending, bells could not be taken.
+            self.mirror_empty(rx)?;
+        }
         if errno == Errno::CONNRESET && !self.was_reset(&self.rx.lock()) {
             return Ok(None);
         }

@@ -189,6 +189,11 @@ pub fn gone(fd: BorrowedFd<'_>) -> bool {
     wait(fd, PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|events| events.contains(PollFlags::HUP))
 }
 
+/// Whether an error is pending. Does not take it.
+pub fn is_failed(fd: BorrowedFd<'_>) -> bool {
+    wait(fd, PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|events| events.contains(PollFlags::ERR))
+}
+
 /// Raises SIGPIPE as send(2) on this socket does when it fails with EPIPE.
 pub fn raise_sigpipe(fd: BorrowedFd<'_>, kind: Kind) {
     let signal = |fd| rustix::net::send(fd, &[], SendFlags::DONTWAIT);

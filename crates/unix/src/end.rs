@@ -12,6 +12,7 @@
 
 use crate::config::Config;
 use crate::control::{self, Peek};
+use crate::dgram::Meeting;
 use crate::making::Kind;
 use crate::reference::{Copies, Lender};
 use crate::registry::Row;
@@ -200,6 +201,8 @@ pub struct End {
     /// Of a datagram socket that shares memory with its peer: what hangs up when that peer goes, which the kernel's
     /// datagram sockets do not tell.
     pub life: OnceLock<OwnedFd>,
+    /// Of a datagram socket that is or was connected: how it comes to share memory with its peer.
+    pub meet: OnceLock<Box<Meeting>>,
     /// 1 once a datagram socket has left the peer that it shared memory with.
     pub parted: AtomicU32,
     /// Who made it: a forked child that drops its copy must leave the queue alone.
@@ -234,6 +237,7 @@ impl End {
             send_shut: AtomicU32::new(0),
             broken: AtomicU32::new(0),
             life: OnceLock::new(),
+            meet: OnceLock::new(),
             parted: AtomicU32::new(0),
             maker,
         }
@@ -348,8 +352,9 @@ impl End {
     /// Whether a peer that said it is leaving has left.
     #[inline]
     pub fn peer_left(&self) -> bool {
-        self.tx_ring.get().is_some_and(|ring| ring.header().info.0.shut.load(Relaxed) != 0)
-            && control::gone(self.life())
+        let says_so = |ring: &Ring| ring.header().info.0.shut.load(Relaxed) != 0;
+        // (A datagram socket may receive through a ring and send without one.)
+        self.tx_ring.get().map_or(self.kind == Kind::Datagram, says_so) && control::gone(self.life())
     }
 
     /// Whether sending is over: the peer is gone or does not read any more, or this end was shut down.

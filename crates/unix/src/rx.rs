@@ -160,6 +160,10 @@ impl RxRing {
             // Readable for good. Taking a bell would take the pending error with it, which poll(2) must show.
             return Ok(self.consumer.available(1)? > 0);
         }
+        if end.kind == Kind::Datagram && end.peer_left() && control::is_failed(end.fd()) {
+            // So would it here, until a call has told the error.
+            return Ok(self.consumer.available(1)? > 0);
+        }
         self.take_owed(end);
         let header = self.consumer.header();
         if header.is_rung() {

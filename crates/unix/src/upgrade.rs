@@ -43,6 +43,19 @@ const STREAM_RECORDS: &str = "-s";
 /// What names one upgrade: guessed by nobody who has not seen the client's address.
 pub type Nonce = [u8; 16];
 
+/// One that nobody has seen.
+///
+/// # Errors
+///
+/// What getrandom(2) says.
+pub fn nonce() -> rustix::io::Result<Nonce> {
+    let mut nonce = Nonce::default();
+    if rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())? != nonce.len() {
+        return Err(Errno::IO);
+    }
+    Ok(nonce)
+}
+
 /// What a client tells by the name it is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invitation {
@@ -56,11 +69,7 @@ pub struct Invitation {
 
 impl Invitation {
     fn new(records: Records, config: &Config) -> rustix::io::Result<Invitation> {
-        let mut nonce = Nonce::default();
-        if rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())? != nonce.len() {
-            return Err(Errno::IO);
-        }
-        Ok(Invitation { nonce, send_buffer: wish(config.send_buffer) as u64, records })
+        Ok(Invitation { nonce: nonce()?, send_buffer: wish(config.send_buffer) as u64, records })
     }
 
     fn name(&self) -> String {
@@ -134,7 +143,7 @@ pub struct Offer {
 }
 
 /// What a buffer size that was asked for becomes: doubled, as Linux does (socket(7), SO_SNDBUF); 0 stays 0.
-fn wish(bytes: Option<usize>) -> usize {
+pub fn wish(bytes: Option<usize>) -> usize {
     bytes.map_or(0, |bytes| bytes.saturating_mul(2))
 }
 
@@ -178,6 +187,36 @@ pub fn welcome(
     };
     control::send_fd(socket, &hello.encode(), memfd.as_fd())?;
     Ok((Switching::new(ring.clone(), Some(invitation.nonce)), ring))
+}
+
+/// Takes a hello off the queue, if it is one, with its descriptor; that is missing where this process has no room for
+/// one, which the last value says (MSG_CTRUNC, unix(7)).
+///
+/// # Errors
+///
+/// What recvmsg(2) says.
+pub fn receive_hello(socket: BorrowedFd<'_>) -> rustix::io::Result<(Option<Hello>, Option<OwnedFd>, bool)> {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage};
+    let mut wire = [0u8; HELLO_LEN];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut iov = [IoSliceMut::new(&mut wire)];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(socket, &mut iov, &mut control, flags)?;
+    let cut = received.flags.contains(rustix::net::ReturnFlags::CTRUNC);
+    let n = received.bytes;
+    // Dropping what is drained closes every descriptor that was not asked for.
+    let mut fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let memfd = fds.next().and_then(|mut fds| {
+        let first = fds.next();
+        fds.for_each(drop);
+        first
+    });
+    drop(fds);
+    Ok((Hello::decode(&wire[..n]), memfd, cut))
 }
 
 impl End {
@@ -269,30 +308,9 @@ impl End {
         }
     }
 
-    /// The descriptor is missing where this process has no room for one (MSG_CTRUNC, unix(7)).
     fn take_hello(&self, op: Op) -> Result<(Hello, Option<OwnedFd>)> {
-        use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage};
-        let mut wire = [0u8; HELLO_LEN];
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut iov = [IoSliceMut::new(&mut wire)];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = rustix::net::recvmsg(&self.fd, &mut iov, &mut control, flags)
-            .map_err(|errno| Error::new(op, errno))?;
-        let cut = received.flags.contains(rustix::net::ReturnFlags::CTRUNC);
-        let n = received.bytes;
-        // Dropping what is drained closes every descriptor that was not asked for.
-        let mut fds = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        });
-        let memfd = fds.next().and_then(|mut fds| {
-            let first = fds.next();
-            fds.for_each(drop);
-            first
-        });
-        drop(fds);
-        match (Hello::decode(&wire[..n]), memfd) {
+        let (hello, memfd, cut) = receive_hello(self.fd()).map_err(|errno| Error::new(op, errno))?;
+        match (hello, memfd) {
             (Some(hello), memfd) if memfd.is_some() || cut => Ok((hello, memfd)),
             _ => Err(self.bad_hello(op, "the peer's hello is garbled or has no memfd; connection lost")),
         }

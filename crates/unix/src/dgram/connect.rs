@@ -3,7 +3,7 @@
 use crate::end::End;
 use crate::rx::Rx;
 use crate::tx::Tx;
-use crate::{Error, Op, Result};
+use crate::{Error, Op, Result, Transport};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use rustix::net::SocketAddrUnix;
 
@@ -23,18 +23,31 @@ impl End {
             // The kernel would take a bell for a datagram that is lost, and tell the peer ECONNRESET.
             let _ = ring.settle(self);
         }
+        // What is shared with a peer stays where connecting leads to the same one.
+        let shares = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
+        let before = if shares || self.meeting().is_some() { self.peer_inode() } else { None };
         let connected = match address {
             Some(address) => rustix::net::connect(&self.fd, address),
             None => rustix::net::connect_unspec(&self.fd),
         };
-        if connected.is_ok() && self.tx_ring.get().is_some() {
+        let same = || before.is_some() && self.peer_inode() == before;
+        if connected.is_ok() && !same() {
             if let Some(ring) = self.rx_ring.get() {
                 ring.header().info.0.shut.store(1, Release);
             }
             *rx = Rx::Plain;
             *tx = Tx::Kernel { sent: 0 };
-            self.parted.store(1, Relaxed);
-            self.end_life();
+            // Memory is shared with one peer, once: who goes on to another one stays with the kernel.
+            if let Some(meeting) = self.meet.get() {
+                meeting.reset(false);
+            }
+            let fresh = self.life.get().is_none() && self.rx_ring.get().is_none();
+            if fresh && self.config.transport == Transport::Auto {
+                self.meet.get_or_init(Box::default).reset(address.is_some());
+            } else {
+                self.parted.store(1, Relaxed);
+                self.end_life();
+            }
         }
         drop(rx);
         tx.unlock_fenced();

@@ -19,8 +19,12 @@
 //! - `connect` takes the sending side's lock before the receiving side's. A receiver only ever tries the former.
 
 mod connect;
+mod diag;
+mod meet;
 mod receive;
 mod send;
+
+pub use meet::Meeting;
 
 use crate::common::socket_methods;
 use crate::end::End;

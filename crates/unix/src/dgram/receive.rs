@@ -33,6 +33,7 @@ impl End {
         flags: RecvFlags,
         from: Option<&mut Name>,
     ) -> Result<Received> {
+        self.meet_now_and_then();
         let mut waiting = Waiting::new(0);
         loop {
             self.error_first()?;
@@ -74,8 +75,14 @@ impl End {
             if self.reset.swap(0, Relaxed) != 0 {
                 return Err(error(Errno::CONNRESET));
             }
-            let guard = self.rx.lock();
+            let mut guard = self.rx.lock();
             if !matches!(&*guard, Rx::Plain) {
+                return Ok(None);
+            }
+            if let Some(meeting) = self.meet.get()
+                && meeting.is_expecting()
+                && self.look_for_nonce(meeting, &mut guard)
+            {
                 return Ok(None);
             }
             let room = slices.iter().map(|slice| slice.len()).sum();

@@ -20,6 +20,7 @@ impl End {
     ///
     /// As [`crate::Datagram::send`].
     pub fn send_datagram(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        self.meet_now_and_then();
         let mut cursor = Cursor::new(slices);
         let len = cursor.left;
         let result = if self.shares_memory() {
@@ -42,10 +43,13 @@ impl End {
 
     /// Whether what goes to the peer goes, or may soon go, through a ring.
     fn shares_memory(&self) -> bool {
-        self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0
+        self.meeting().is_some() || (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0)
     }
 
     fn send_datagram_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        if matches!(tx, Tx::Kernel { .. }) {
+            self.adopt_ring(tx)?;
+        }
         if let Tx::Ring(ring) = tx {
             match self.send_frame(ring, cursor, Attached::default(), flags) {
                 Ok(()) => {
@@ -75,6 +79,10 @@ impl End {
             *rx = crate::rx::Rx::Plain;
         }
         self.end_life();
+        drop(rx);
+        if let Some(meeting) = self.meeting() {
+            meeting.reset(false);
+        }
     }
 
     /// Sends the slices as one datagram to the socket of that name.

@@ -80,9 +80,9 @@ fn cases(_: Scale) -> Vec<Case> {
         same_cpu("03", Way::Held, each(&|engine| vec![Reach::at_most(engine, "cycles", 168.0)])),
         Case {
             name: "cross".to_owned(),
-            engines: vec!["malloc", "lock", "auto"],
+            engines: ["malloc", "lock"].into_iter().chain(OURS).collect(),
             baseline: "lock",
-            reach: vec![Reach::ratio("auto", "time", 1.0, &["malloc", "lock"])],
+            reach: each(&|engine| vec![Reach::ratio(engine, "time", 1.0, &["malloc", "lock"])]),
             work: Work { warmup: 20_000, least: 20_000, most: 1 << 31, step: (BATCH * UNDER_WAY) as u64 },
             open: Box::new(|context: &Context, engine| {
                 Ok(match engine {

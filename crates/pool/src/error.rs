@@ -82,6 +82,11 @@ pub enum AreaError {
         /// Bytes mapped.
         mapped: usize,
     },
+    /// It is not what the provider says of it ([`About`](crate::About)).
+    Untrue {
+        /// What does not hold.
+        what: &'static str,
+    },
 }
 
 impl fmt::Display for AreaError {
@@ -92,6 +97,9 @@ impl fmt::Display for AreaError {
             }
             AreaError::Misaligned { at } => write!(f, "it begins at {at:#x}, not at a line of 64 bytes"),
             AreaError::Outside { end, mapped } => write!(f, "it ends at {end}, of {mapped} bytes mapped"),
+            AreaError::Untrue { what } => {
+                write!(f, "it is not what the provider says of it, which has to be mended: {what}")
+            }
         }
     }
 }

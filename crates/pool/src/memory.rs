@@ -2,6 +2,7 @@
 
 use crate::error::AreaError;
 use crate::netmem::DeviceId;
+use crate::provider::MemoryProvider;
 use onecopy_sys::map::Mapping;
 use rustix::io;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -59,7 +60,7 @@ impl fmt::Debug for HostMemory {
 /// A private anonymous mapping.
 pub(crate) struct Anonymous {
     pub(crate) base: NonNull<u8>,
-    len: usize,
+    pub(crate) len: usize,
 }
 
 // SAFETY: a range of addresses that the value owns.
@@ -162,6 +163,35 @@ impl Area {
         match len / page_len as usize {
             0 => Err(AreaError::Short { len, page_len }),
             pages => Ok(u32::try_from(pages).unwrap_or(u32::MAX).min(limit)),
+        }
+    }
+
+    /// Whether its first `pages` pages are what the provider says: users rely on that, and what is said of who may read or map
+    /// memory should be said by it alone. (Whether it is pinned shows nowhere.)
+    pub(crate) fn agrees(
+        &self,
+        provider: &dyn MemoryProvider,
+        page_len: u32,
+        pages: u32,
+    ) -> Result<(), AreaError> {
+        let (about, device) = (provider.about(), self.device_id());
+        let untrue = |what| Err(AreaError::Untrue { what });
+        if about.readable != device.is_none() {
+            return untrue("whether it can be read");
+        }
+        if about.device != device {
+            return untrue("which device it lies on");
+        }
+        let fd = provider.fd();
+        if about.shareable != fd.is_some() {
+            return untrue("whether it can be shared, which takes a descriptor");
+        }
+        // A reader of the file's last page would meet a SIGBUS.
+        let bytes = u64::from(page_len) * u64::from(pages);
+        match fd.map(rustix::fs::fstat) {
+            Some(Ok(file)) if (file.st_size as u64) < bytes => untrue("its file is shorter than its pages"),
+            Some(Err(_)) => untrue("its descriptor is none"),
+            _ => Ok(()),
         }
     }
 

@@ -97,7 +97,8 @@ impl Shared {
         let page_len = config.page_len();
         let need = Need { pool_id: id, page_len, pages: config.limit };
         let area = provider.init(&need).map_err(OpenError::Provider)?;
-        let limit = match area.pages(page_len, config.limit) {
+        let pages = area.pages(page_len, config.limit);
+        let limit = match pages.and_then(|pages| area.agrees(&*provider, page_len, pages).map(|()| pages)) {
             Ok(pages) => pages,
             Err(error) => {
                 provider.destroy();
@@ -172,10 +173,16 @@ impl Shared {
             .map_err(|_| Lie::Duplicate { index })
     }
 
-    /// Takes a claim back that was never counted: its provider did not come to an end.
-    pub fn unclaim(&self, index: u32) {
-        // SAFETY: descriptors live as long as `self`. Relaxed: nobody has used the page since it was claimed.
-        unsafe { self.tagged(index).desc().as_ref().refs.store(self.away(), Ordering::Relaxed) }
+    /// Keeps a page for the next one who wants it, that was just claimed and counted, and handed to nobody.
+    #[cold]
+    pub fn keep(&self, index: u32) {
+        // SAFETY: the claim's reference is the only one; here it is made a page, and dropped as any other.
+        unsafe {
+            // A page that comes from the provider is not looked at.
+            let fresh = self.watch_alloc(index, false);
+            debug_assert!(fresh.is_ok());
+            drop(Page::from_tagged(self.tagged(index)));
+        }
     }
 
     /// Counts pages that the provider has given.

@@ -18,6 +18,8 @@ type Script = Vec<(Vec<u32>, Result<(), ProviderError>)>;
 /// A provider that gives what a test says, and notes what comes back.
 struct Puppet {
     area: fn() -> Area,
+    about: About,
+    fd: Option<std::os::fd::OwnedFd>,
     script: Mutex<Script>,
     refused: Mutex<Vec<Lie>>,
     log: Mutex<Log>,
@@ -40,6 +42,8 @@ impl Puppet {
         script.reverse();
         Arc::new(Puppet {
             area,
+            about: ABOUT,
+            fd: None,
             script: Mutex::new(script),
             refused: Mutex::default(),
             log: Mutex::default(),
@@ -74,16 +78,22 @@ impl MemoryProvider for Puppet {
         self.log.lock().unwrap().destroyed += 1;
     }
     fn about(&self) -> About {
-        About {
-            name: "puppet",
-            how: "as the test says".to_owned(),
-            readable: true,
-            pinned: false,
-            shareable: false,
-            device: None,
-        }
+        self.about.clone()
+    }
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        self.fd.as_ref().map(AsFd::as_fd)
     }
 }
+
+const ABOUT: About = About {
+    name: "puppet",
+    how: String::new(),
+    readable: true,
+    pinned: false,
+    shareable: false,
+    device: None,
+};
 
 /// In a script: the provider panics.
 const PANIC: u32 = u32::MAX;
@@ -141,6 +151,39 @@ fn an_area_that_does_not_fit_is_refused_and_given_back() {
     assert_eq!(outside, OpenError::Area(AreaError::Outside { end: 16448, mapped: 16384 }));
     let wraps = open(|| Area::peer(mapping(), 64, usize::MAX));
     assert_eq!(wraps, OpenError::Area(AreaError::Outside { end: usize::MAX, mapped: 16384 }));
+}
+
+#[test]
+fn what_a_provider_says_of_its_memory_has_to_be_so() {
+    let open = |area: fn() -> Area, about: About, fd: Option<usize>| {
+        let fd = fd.map(|len| memfd::create("onecopy-test", len).unwrap());
+        let mut puppet = Puppet::with(area, vec![]);
+        let change = Arc::get_mut(&mut puppet).unwrap();
+        (change.about, change.fd) = (about, fd);
+        let opened = PagePool::new(PoolConfig::new().limit(PAGES as u32), puppet.clone());
+        let failed = opened.err();
+        assert_eq!(puppet.log().destroyed, 1, "given back, whatever was said");
+        failed.map(|error| error.to_string())
+    };
+    let host = || Area::host(HostMemory::anonymous(PAGES * 4096).unwrap());
+    let device = || Area::device(DeviceId(3), PAGES * 4096);
+    let of = |device| About { readable: false, device, ..ABOUT };
+    assert_eq!(open(host, ABOUT, None), None);
+    assert_eq!(open(device, of(Some(DeviceId(3))), None), None);
+    assert_eq!(open(host, About { shareable: true, ..ABOUT }, Some(PAGES * 4096)), None);
+    for (area, about, fd, what) in [
+        (host as fn() -> Area, of(None), None, "can be read"),
+        (device, ABOUT, None, "can be read"),
+        (host, About { device: Some(DeviceId(0)), ..ABOUT }, None, "device"),
+        (device, of(Some(DeviceId(4))), None, "device"),
+        (device, of(None), None, "device"),
+        (host, About { shareable: true, ..ABOUT }, None, "shared"),
+        (host, ABOUT, Some(PAGES * 4096), "shared"),
+        (host, About { shareable: true, ..ABOUT }, Some(PAGES * 4096 - 1), "shorter"),
+    ] {
+        let said = open(area, about.clone(), fd);
+        assert!(said.as_ref().is_some_and(|said| said.contains(what)), "{about:?}: {said:?}");
+    }
 }
 
 #[test]
@@ -217,21 +260,23 @@ fn more_than_was_asked_for_stays_with_the_provider() {
 
 #[test]
 fn a_provider_that_panics_leaves_the_pool_as_it_was() {
-    let puppet = Puppet::new(vec![(vec![1, 2, PANIC], Ok(())), (vec![2, 1], Ok(()))]);
-    panics(&puppet, pool(&puppet));
+    let puppet = Puppet::new(vec![(vec![1, 2, PANIC], Ok(()))]);
+    panics(&puppet, pool(&puppet), 2);
 }
 
 #[test]
-fn a_provider_that_panics_leaves_a_watched_pool_as_it_was() {
-    let puppet = Puppet::new(vec![(vec![1, PANIC], Ok(())), (vec![2], Ok(())), (vec![1], Ok(()))]);
-    panics(&puppet, PagePool::new(PoolConfig::new().debug(true), puppet.clone()).unwrap());
+fn a_provider_that_panics_leaves_a_watched_pool_what_it_gave() {
+    let puppet = Puppet::new(vec![(vec![1, PANIC], Ok(())), (vec![2], Ok(()))]);
+    panics(&puppet, PagePool::new(PoolConfig::new().debug(true), puppet.clone()).unwrap(), 1);
 }
 
-fn panics(puppet: &Puppet, pool: PagePool) {
+/// The provider thinks that these pages are out, and so they are.
+fn panics(puppet: &Puppet, pool: PagePool, given: u64) {
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.alloc()));
     assert!(panicked.is_err());
-    assert_eq!(pool.stats().in_flight, 0);
+    assert_eq!((pool.stats().in_flight, pool.stats().in_ring), (given, given));
     let pages = vec![pool.alloc().unwrap(), pool.alloc().unwrap()];
+    assert_eq!(pool.stats().in_flight, 2);
     nothing_leaks(puppet, pool, pages, &[1, 2]);
 }
 

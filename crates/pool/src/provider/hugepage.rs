@@ -7,10 +7,14 @@ use onecopy_sync::Mutex;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags};
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 /// Bytes in a huge page, on x86-64 and on AArch64 with 4 KiB pages.
 const HUGE: usize = 2 << 20;
+
+/// Bytes beside the memory that are mapped and never used: a page of any kind.
+const EDGE: usize = 64 << 10;
 
 /// What a [`Hugepage`] provider got.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,17 +82,21 @@ fn get(len: usize) -> Result<(Anonymous, usize, Got), Errno> {
         Err(Errno::NOMEM) => format!("{} reserved ones are not free: see vm.nr_hugepages", len / HUGE),
         Err(errno) => format!("no reserved ones: {errno}"),
     };
-    // One more, to begin at a border.
-    let memory = Anonymous::new(len + HUGE, MapFlags::NORESERVE)?;
-    let skip = memory.base.as_ptr().align_offset(HUGE);
-    // SAFETY: inside of the mapping, which has `HUGE` bytes to spare, is private and known to nobody else.
+    // One more, to begin at a border, and a little on each side that is not advised: so the kernel never merges what is
+    // advised here with what another pool has beside it, and /proc/self/smaps speaks of this memory alone.
+    let memory = Anonymous::new(len + HUGE + EDGE, MapFlags::NORESERVE)?;
+    let skip = match memory.base.as_ptr().align_offset(HUGE) {
+        0 => HUGE,
+        skip => skip,
+    };
+    // SAFETY: inside of the mapping, which has more than `skip` bytes to spare, is private and known to nobody else.
     let advised = unsafe {
         let first = memory.base.as_ptr().add(skip);
         rustix::mm::madvise(first.cast(), len, Advice::LinuxHugepage).map(|()| first.write_volatile(0))
     };
     let got = match advised {
         Err(errno) => Got::Plain { instead: format!("{why}; no transparent ones: {errno}") },
-        Ok(()) => match huge_bytes(memory.base.as_ptr().addr() + skip) {
+        Ok(()) => match huge_bytes(memory.base.as_ptr().addr() + skip, len) {
             Ok(1..) => Got::Transparent { instead: why },
             Ok(0) => Got::Plain {
                 instead: format!(
@@ -103,8 +111,13 @@ fn get(len: usize) -> Result<(Anonymous, usize, Got), Errno> {
     Ok((memory, skip, got))
 }
 
-/// Bytes in transparent huge pages of the mapping at `address`, as /proc/self/smaps has it.
-fn huge_bytes(address: usize) -> std::io::Result<u64> {
+/// Bytes in transparent huge pages of the mapping that is `len` bytes from `address`, as /proc/self/smaps has it.
+///
+/// # Errors
+///
+/// What reading it says; [`io::ErrorKind::NotFound`] where it lists no such mapping: of a larger one it would not be known
+/// whose the huge pages are.
+fn huge_bytes(address: usize, len: usize) -> io::Result<u64> {
     let maps = std::fs::read_to_string("/proc/self/smaps")?;
     let mut here = false;
     for line in maps.lines() {
@@ -112,13 +125,13 @@ fn huge_bytes(address: usize) -> std::io::Result<u64> {
         if let Some((from, to)) = range
             && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
         {
-            here = (from..to).contains(&address);
+            here = (from, to) == (address, address + len);
         } else if here && let Some(value) = line.strip_prefix("AnonHugePages:") {
-            let kib: u64 = value.trim().trim_end_matches(" kB").parse().map_err(std::io::Error::other)?;
+            let kib: u64 = value.trim().trim_end_matches(" kB").parse().map_err(io::Error::other)?;
             return Ok(kib << 10);
         }
     }
-    Ok(0)
+    Err(io::Error::new(io::ErrorKind::NotFound, "it lists no such mapping"))
 }
 
 impl MemoryProvider for Hugepage {
@@ -160,5 +173,50 @@ impl MemoryProvider for Hugepage {
             shareable: false,
             device: None,
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Whose memory the kernel has right below: advised and touched, as another allocator's would be, so that it would be
+    /// merged with what is advised from `above` on. None where something else lies there.
+    fn neighbour(above: *mut u8) -> Option<Anonymous> {
+        let at = above.wrapping_sub(HUGE);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        let access = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        // SAFETY: with FIXED_NOREPLACE it replaces nothing; it is private and known to nobody else.
+        unsafe {
+            let base = rustix::mm::mmap_anonymous(at.cast(), HUGE, access, flags).ok()?;
+            let advised = rustix::mm::madvise(base, HUGE, Advice::LinuxHugepage);
+            base.cast::<u8>().write_volatile(1);
+            advised.ok()?;
+            Some(Anonymous { base: std::ptr::NonNull::new(base.cast())?, len: HUGE })
+        }
+    }
+
+    #[test]
+    fn each_pools_huge_pages_are_counted_for_itself() {
+        let mut neighbours = 0;
+        for len in [1, 2, 1, 3, 1, 1, 4, 1].map(|pages| pages * HUGE) {
+            let (memory, skip, got) = get(len).unwrap();
+            let first = memory.base.as_ptr().addr() + skip;
+            assert!(first.is_multiple_of(HUGE));
+            match &got {
+                // Reserved ones are no question.
+                Got::Explicit => continue,
+                // A kernel without transparent ones refuses the advice, so nothing is told apart.
+                Got::Plain { instead } if instead.contains("Invalid argument") => continue,
+                _ => {}
+            }
+            let beside = neighbour(memory.base.as_ptr());
+            neighbours += usize::from(beside.is_some());
+            let bytes = huge_bytes(first, len).expect("a mapping of its own");
+            assert_eq!(bytes > 0, matches!(got, Got::Transparent { .. }), "{got}");
+            assert!(bytes <= HUGE as u64, "only the first page was touched: {bytes}");
+            drop(beside);
+        }
+        println!("{neighbours} had a neighbour");
     }
 }

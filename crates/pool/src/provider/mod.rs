@@ -198,10 +198,12 @@ impl<'a> Batch<'a> {
 }
 
 impl Drop for Batch<'_> {
-    /// Only where the provider panics: what it gave before was counted nowhere, and stays with it.
+    /// Only where the provider panics: what it gave before is the pool's all the same, as where it fails, and lies ready.
+    /// (With the provider it would be lost, who thinks that it is out.)
     fn drop(&mut self) {
+        self.shared.count(self.taken);
         for &index in &self.out[..self.taken as usize] {
-            self.shared.unclaim(index);
+            self.shared.keep(index);
         }
     }
 }

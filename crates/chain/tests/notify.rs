@@ -631,3 +631,45 @@ fn a_loan_is_a_future() {
         assert!(matches!(future.poll(&mut context), Poll::Ready((_, How { copied: false, dropped: false }))));
     }
 }
+
+#[test]
+fn a_send_of_more_than_a_completion_can_tell_is_refused() {
+    let (context, mut queue) = Context::new();
+    let limits = Limits { bytes: u32::MAX, ..Limits::default() };
+    let mut lane = context.lane(Config { capacity: 7, limits }).unwrap();
+    let (mut one, mut two) = (Segment::new(()), Segment::new(()));
+    let mut big = lane.open(1).unwrap();
+    big.link(&mut one, 1 << 31, 0).unwrap();
+    let refused = big.link(&mut two, 1 << 31, 0).unwrap_err();
+    assert_eq!(refused, Refused::TooLong { would_be: 1 << 32 });
+    assert!(!refused.wants_fresh_segment() && refused.to_string().contains("make it several"));
+    assert!(two.notif().is_none(), "nothing was done");
+    big.link(&mut two, (1 << 31) - 1, 0).unwrap();
+    assert!(big.finish(Ok::<_, ()>(())).more);
+    // The lane's position has wrapped: what is stacked behind is told apart all the same.
+    lane.send(&mut one, 2, 100, 0).unwrap();
+    lane.send(&mut two, 3, 7, 0).unwrap();
+    for segment in [one, two] {
+        segment.free(Fate::Sent);
+    }
+    let bytes: Vec<u32> = queue.reap_all().iter().map(|done| done.bytes).collect();
+    assert_eq!(bytes, [u32::MAX, 100, 7]);
+}
+
+#[test]
+fn a_kept_segment_says_when_it_is_due() {
+    let (context, _queue) = Context::new();
+    let limits = Limits { age: Duration::from_nanos(500), ..Limits::default() };
+    let mut lane = context.lane(Config { capacity: 7, limits }).unwrap();
+    let mut segment = Segment::new(());
+    assert_eq!(lane.due(&segment), None);
+    lane.send(&mut segment, 1, 1, 1000).unwrap();
+    lane.send(&mut segment, 2, 1, 1400).unwrap();
+    assert_eq!(lane.due(&segment), Some(1500), "the first send's");
+    assert_eq!(lane.send(&mut segment, 3, 1, 1501), Err(Refused::Age { age: 501 }));
+    // Joined, the older one counts.
+    let mut older = Segment::new(());
+    lane.send(&mut older, 3, 1, 900).unwrap();
+    segment.join(older, |(), ()| Ok(())).unwrap();
+    assert_eq!(lane.due(&segment), Some(1400));
+}

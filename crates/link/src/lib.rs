@@ -1,9 +1,11 @@
-//! Where packets leave and arrive. So far there is one link, the [`Sink`].
+//! Where packets leave and arrive. So far there is one link, the [`Sink`]. [`Stacked`] gathers sends before one.
 #![forbid(unsafe_code)]
 
 mod sink;
+mod stacked;
 
 pub use sink::{Sink, Sunk};
+pub use stacked::Stacked;
 
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;

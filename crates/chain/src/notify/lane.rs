@@ -82,6 +82,16 @@ impl Lane {
         self.limits
     }
 
+    /// When a segment that is kept for more sends has to be handed on, in nanoseconds of the clock that its sends were
+    /// given, for [`Limits::age`] to hold: nothing else bounds how long its sends wait, where no more are made. None where it
+    /// carries no send.
+    pub fn due<P>(&self, segment: &Segment<P>) -> Option<u64> {
+        match segment.notif() {
+            Some(NotifRef(Kind::Stacked(pins))) => Some(pins.opened_ns().saturating_add(self.age_ns)),
+            _ => None,
+        }
+    }
+
     /// Refuses every send from here on. What is under way still completes.
     pub fn close(&mut self) {
         if !self.inner.is_shut() {
@@ -137,7 +147,7 @@ impl Lane {
     pub fn open(&mut self, user_data: u64) -> Result<Notif<'_>, Refused> {
         self.look_for_room()?;
         let id = self.fill(user_data, 0);
-        Ok(Notif { lane: self, id, linked: false })
+        Ok(Notif { lane: self, id, linked: false, bytes: 0 })
     }
 
     /// Some bytes of send `id`, which a segment in the caller's hands carries, will never be transmitted.
@@ -216,6 +226,8 @@ pub struct Notif<'a> {
     lane: &'a mut Lane,
     id: u64,
     linked: bool,
+    /// Bytes on all segments so far.
+    bytes: u32,
 }
 
 impl Notif<'_> {
@@ -229,8 +241,12 @@ impl Notif<'_> {
     /// # Errors
     ///
     /// [`Refused`], with nothing done, never [`Refused::Full`] nor [`Refused::Closed`]: hand the segment on and try again with
-    /// an empty one.
+    /// an empty one. Only [`Refused::TooLong`] says that another send must take the rest.
     pub fn link<P>(&mut self, segment: &mut Segment<P>, bytes: u32, now_ns: u64) -> Result<(), Refused> {
+        // A completion tells bytes in 32 bits, as does the lane's position: past that it would tell fewer.
+        let Some(sum) = self.bytes.checked_add(bytes) else {
+            return Err(Refused::TooLong { would_be: u64::from(self.bytes) + u64::from(bytes) });
+        };
         let inner = &self.lane.inner;
         let from = self.lane.position;
         match segment.notif_mut() {
@@ -249,6 +265,7 @@ impl Notif<'_> {
             Some(NotifRef(Kind::Merged(_))) => return Err(Refused::Foreign),
         }
         self.linked = true;
+        self.bytes = sum;
         self.lane.position = from.wrapping_add(bytes);
         self.lane.inner.set_end(self.id, self.lane.position);
         Ok(())

@@ -73,7 +73,7 @@ pub struct Completion {
     pub lane: u32,
     /// The send's number in its lane, from 0.
     pub id: u64,
-    /// Bytes of the send that went into segments; of one that was linked to more than 4 GiB, the low 32 bits.
+    /// Bytes of the send that went into segments.
     pub bytes: u32,
     /// How they left.
     pub how: How,
@@ -116,6 +116,11 @@ pub enum Refused {
     },
     /// The segment's payload does not take these bytes: another kind of memory, or it would be too long.
     Payload,
+    /// One send would carry 4 GiB or more: let another one take the rest.
+    TooLong {
+        /// Bytes that it would carry.
+        would_be: u64,
+    },
     /// The segment's first send has waited for longer than [`Limits::age`].
     Age {
         /// Nanoseconds since then.
@@ -126,7 +131,7 @@ pub enum Refused {
 impl Refused {
     /// Whether the same send on a fresh segment would not be refused for this reason.
     pub fn wants_fresh_segment(self) -> bool {
-        !matches!(self, Refused::Full { .. } | Refused::Closed)
+        !matches!(self, Refused::Full { .. } | Refused::Closed | Refused::TooLong { .. })
     }
 }
 
@@ -153,6 +158,9 @@ impl fmt::Display for Refused {
             Refused::Payload => f.write_str(
                 "the segment does not take these bytes (another kind of memory, or too many): transmit it and open a fresh one",
             ),
+            Refused::TooLong { would_be } => {
+                write!(f, "a send of {would_be} bytes: one has at most 4 GiB - 1, make it several")
+            }
             Refused::Age { age } => write!(
                 f,
                 "the segment's first send has waited for {} us: transmit it and open a fresh one",

@@ -220,8 +220,9 @@ impl<'a> Victim<'a> {
 
     fn counts(&self) -> Result<(), String> {
         let (send, receive) = self.stream.capacity();
-        // What the kernel may hold besides: a queue whose limit counts memory, not bytes.
-        let queue = 8 << 20;
+        // What the kernel may hold besides: a queue whose limit counts memory, not bytes; and what 64 marks may stand for,
+        // which is the peer's word.
+        let queue = (8 << 20) + (64 << 32);
         if let Ok(n) = self.stream.readable_bytes()
             && n > receive + queue
         {

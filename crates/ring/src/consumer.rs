@@ -81,6 +81,19 @@ impl Consumer {
         }
     }
 
+    /// Bytes that can be received now: those in the ring without the strides of marks, and those that marks stand for. Takes
+    /// nothing. What was received of the reference that comes next is still counted.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Head`], [`Lie::Marks`], [`Lie::Mark`].
+    pub fn payload(&mut self) -> Result<u64, Lie> {
+        let published = self.available(usize::MAX)?;
+        let (seen, capacity) = (self.index.seen_marks(), self.ring.capacity());
+        let places = (self.index.tail(), self.index.read());
+        self.marks.payload(self.ring.header(), seen, places, published, capacity)
+    }
+
     /// The mark that comes next, where [`Consumer::before_mark`] gave 0 of something: not taken yet. None where all
     /// of its stride is not published yet, which is a lie.
     #[inline]

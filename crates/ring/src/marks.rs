@@ -89,6 +89,14 @@ fn unpack(word: u64) -> (u32, u32) {
 }
 
 impl Mark {
+    /// Bytes of the stream that it stands for.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Mark::Reference { len, .. } => len.into(),
+            Mark::Fds { .. } | Mark::Pool { .. } => 0,
+        }
+    }
+
     fn encode(self) -> [u64; 3] {
         match self {
             Mark::Fds { count, len } => [pack(FDS, count), len, 0],
@@ -125,6 +133,42 @@ fn place(count: u64) -> usize {
 /// Bytes of the ring that a mark takes.
 pub fn stride(capacity: usize) -> usize {
     capacity / MARKS
+}
+
+/// Mark number `count`, and its position, of marks from `after` on in a ring of which bytes from `tail` on were not given
+/// back.
+fn look(header: &Header, count: u64, after: u64, tail: u64, capacity: usize) -> Result<(u64, Mark), Lie> {
+    let entry = &header.marks.0[place(count)];
+    // Relaxed: the count was loaded with Acquire, which pairs with the Release store in `MarkWriter::lay`.
+    let position = entry.position.load(Ordering::Relaxed);
+    let words = [&entry.kind, &entry.a, &entry.b].map(|word| word.load(Ordering::Relaxed));
+    let mark = Mark::decode(words).ok_or(Lie::Mark { position, kind: words[0] as u32 })?;
+    // All of the stride is in what may be published, and behind the mark before.
+    let ahead = position.wrapping_sub(tail);
+    if position < after || ahead > (capacity - stride(capacity)) as u64 {
+        return Err(Lie::Mark { position, kind: words[0] as u32 });
+    }
+    Ok((position, mark))
+}
+
+impl Header {
+    /// What the bytes from `tail` to `head`, with the strides of marks among them, came to for who sent them. No more than a
+    /// count for a person: the receiver could have changed what it is made from.
+    pub fn unread_payload(&self, tail: u64, head: u64, capacity: usize) -> u64 {
+        let stride = stride(capacity) as u64;
+        let mut bytes = head.saturating_sub(tail);
+        // Acquire pairs with the Release store in `MarkWriter::lay`: the marks before it are whole.
+        let laid = self.writer.0.marks.load(Ordering::Acquire);
+        for count in laid.saturating_sub(MARKS as u64)..laid {
+            let entry = &self.marks.0[place(count)];
+            let words = [&entry.kind, &entry.a, &entry.b].map(|word| word.load(Ordering::Relaxed));
+            if (tail..head).contains(&entry.position.load(Ordering::Relaxed)) {
+                let of_mark = Mark::decode(words).map_or(0, Mark::bytes);
+                bytes = bytes.saturating_sub(stride).saturating_add(of_mark);
+            }
+        }
+        bytes
+    }
 }
 
 /// The sender's side.
@@ -192,23 +236,55 @@ impl MarkReader {
 
     #[cold]
     fn fetch(&mut self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<(), Lie> {
-        if seen < self.read || seen - self.read > MARKS as u64 {
-            return Err(Lie::Marks { read: seen, seen: self.read });
-        }
-        let entry = &header.marks.0[place(self.read)];
-        // Relaxed: `seen` was loaded with Acquire, which pairs with the Release store in `MarkWriter::lay`.
-        let position = entry.position.load(Ordering::Relaxed);
-        let words = [&entry.kind, &entry.a, &entry.b].map(|word| word.load(Ordering::Relaxed));
-        let mark = Mark::decode(words).ok_or(Lie::Mark { position, kind: words[0] as u32 })?;
-        // All of the stride is in what may be published, and behind the mark before.
-        let ahead = position.wrapping_sub(tail);
-        if position < self.after || ahead > (capacity - stride(capacity)) as u64 {
-            return Err(Lie::Mark { position, kind: words[0] as u32 });
-        }
+        self.possible(seen)?;
+        let (position, mark) = look(header, self.read, self.after, tail, capacity)?;
         self.read += 1;
         self.next = Some(mark);
         self.at = position;
         Ok(())
+    }
+
+    fn possible(&self, seen: u64) -> Result<(), Lie> {
+        if seen < self.read || seen - self.read > MARKS as u64 {
+            return Err(Lie::Marks { read: seen, seen: self.read });
+        }
+        Ok(())
+    }
+
+    /// What `published` bytes behind `from`, with the strides of marks among them, come to for who receives them: of `seen`
+    /// marks that the sender is known to have laid. Takes nothing. Bytes from `tail` on were not given back.
+    ///
+    /// # Errors
+    ///
+    /// As [`MarkReader::next_at`].
+    pub fn payload(
+        &self,
+        header: &Header,
+        seen: u64,
+        (tail, from): (u64, u64),
+        published: usize,
+        capacity: usize,
+    ) -> Result<u64, Lie> {
+        self.possible(seen)?;
+        let (stride, end) = (stride(capacity) as u64, from + published as u64);
+        let mut bytes = published as u64;
+        let mut add = |at: u64, mark: Mark| {
+            // One that is not all published is found out by who receives it.
+            if at >= from && at + stride <= end {
+                bytes = bytes.saturating_sub(stride) + mark.bytes();
+            }
+        };
+        let mut after = self.after;
+        if let Some(mark) = self.next {
+            add(self.at, mark);
+            after = self.at + stride;
+        }
+        for count in self.read..seen {
+            let (at, mark) = look(header, count, after, tail, capacity)?;
+            add(at, mark);
+            after = at + stride;
+        }
+        Ok(bytes)
     }
 
     /// Position of the next mark that is known; `u64::MAX` where there is none.
@@ -285,6 +361,39 @@ mod tests {
             assert_eq!(reader.next(), Some(Mark::Fds { count: i, len: 1 }));
             reader.take(CAPACITY);
         }
+    }
+
+    #[test]
+    fn what_can_be_received_counts_what_marks_stand_for() {
+        let header = Header::default();
+        let (mut writer, mut reader) = (MarkWriter::default(), MarkReader::default());
+        let stride = stride(CAPACITY) as u64;
+        // 100 bytes, a page of 3000, descriptors, 50 bytes, a page of 7 whose stride is not published.
+        writer.lay(&header, 100, Mark::Reference { slot: 0, pool: 0, page: 0, offset: 0, len: 3000 });
+        writer.lay(&header, 100 + stride, Mark::Fds { count: 1, len: 50 });
+        writer.lay(
+            &header,
+            150 + 2 * stride,
+            Mark::Reference { slot: 1, pool: 0, page: 0, offset: 0, len: 7 },
+        );
+        let published = 150 + 2 * stride as usize;
+        let count = |reader: &MarkReader, from: u64| {
+            reader.payload(&header, 3, (0, from), published - from as usize, CAPACITY)
+        };
+        assert_eq!((count(&reader, 0), count(&reader, 40)), (Ok(3150), Ok(3110)));
+        // Whether the next one was fetched already makes no difference.
+        assert_eq!(reader.next_at(&header, 3, 0, CAPACITY), Ok(100));
+        assert_eq!(count(&reader, 100), Ok(3050));
+        reader.take(CAPACITY);
+        assert_eq!(count(&reader, 100 + stride), Ok(50));
+        assert_eq!(header.unread_payload(0, published as u64, CAPACITY), 3150);
+        assert_eq!(header.unread_payload(100 + stride, published as u64, CAPACITY), 50);
+        assert_eq!(
+            reader.payload(&header, 66, (0, 0), published, CAPACITY),
+            Err(Lie::Marks { read: 66, seen: 1 })
+        );
+        header.marks.0[place(1)].kind.store(9, Relaxed);
+        assert_eq!(count(&reader, 100 + stride), Err(Lie::Mark { position: 100 + stride, kind: 9 }));
     }
 
     #[test]

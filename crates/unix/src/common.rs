@@ -5,8 +5,8 @@ use crate::making::Kind;
 use crate::rx::{Rx, Waiting};
 use crate::upgrade::Invitation;
 use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result, control};
-use onecopy_ring::Ring;
-use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_ring::{Consumer, Ring};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
@@ -84,7 +84,7 @@ impl End {
             Rx::Ring(rx) if end.kind == Kind::SeqPacket => {
                 rx.readable().map_err(|lie| end.lie(Op::Option, lie))
             }
-            Rx::Ring(rx) => rx.consumer.available(usize::MAX).map_err(|lie| end.lie(Op::Option, lie)),
+            Rx::Ring(rx) => rx.payload().map_err(|lie| end.lie(Op::Option, lie)),
             Rx::Switching(switching) => {
                 let queued = control::queued(&end.fd).map_err(option)?;
                 let left = switching.left().map_err(|lie| end.lie(Op::Option, lie))?;
@@ -94,16 +94,26 @@ impl End {
                     return Ok(switching.carry.left() + queued);
                 }
                 let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
-                let in_ring = end.rx_ring.get().map_or(0, waiting_in);
-                Ok(queued.min(left) + in_ring)
+                // What the peer has put into the ring that nobody reads yet; what is wrong there is found out by who does.
+                let in_ring = end.rx_ring.get().map_or(Ok(0), |ring| Consumer::new(ring.clone()).payload());
+                let in_ring = usize::try_from(in_ring.unwrap_or(0)).unwrap_or(usize::MAX);
+                Ok(queued.min(left).saturating_add(in_ring))
             }
             Rx::Plain | Rx::Undecided(_) => control::queued(&end.fd).map_err(option),
         }
     }
 
     pub fn unread_bytes(&self) -> Result<usize> {
-        if self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0 {
-            return Ok(self.unread_in_ring() as usize);
+        if let Some(ring) = self.tx_ring.get().filter(|_| self.parted.load(Relaxed) == 0) {
+            let header = ring.header();
+            // Acquire, and the tail first: as in `unread_in_ring`.
+            let tail = header.reader.0.tail.load(Acquire);
+            let head = header.writer.0.head.load(Acquire);
+            let unread = match self.kind {
+                Kind::Stream => header.unread_payload(tail, head, ring.capacity()),
+                Kind::SeqPacket | Kind::Datagram => self.unread_in_ring(),
+            };
+            return Ok(usize::try_from(unread).unwrap_or(usize::MAX));
         }
         onecopy_sys::socket::unread_memory(&self.fd).map_err(option)
     }
@@ -218,13 +228,6 @@ impl End {
             self.end_life();
         }
     }
-}
-
-/// Bytes that a sender has put into a ring that nobody reads yet.
-fn waiting_in(ring: &Ring) -> usize {
-    use onecopy_sync::atomic::Ordering::Acquire;
-    let head = ring.header().writer.0.head.load(Acquire);
-    usize::try_from(head).unwrap_or(usize::MAX).min(ring.capacity())
 }
 
 /// The methods that all kinds of sockets have in common, over their field `end`.

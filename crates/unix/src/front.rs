@@ -46,6 +46,8 @@ pub struct Piece {
     /// Where they begin in the page. Invariant: `at + len` is inside.
     at: usize,
     len: usize,
+    /// Bytes of the reference that were received before these.
+    received: usize,
 }
 
 impl Piece {
@@ -79,12 +81,20 @@ impl Piece {
     pub fn advance(&mut self, count: usize) {
         self.at += count;
         self.len -= count;
+        self.received += count;
     }
 
     /// Cuts off the first `count` bytes (of more).
     pub fn split(self, count: usize) -> (Piece, Piece) {
-        let first = Piece { page: self.page.clone(), at: self.at, len: count };
-        (first, Piece { at: self.at + count, len: self.len - count, ..self })
+        let first = Piece { page: self.page.clone(), len: count, ..self };
+        let mut rest = self;
+        rest.advance(count);
+        (first, rest)
+    }
+
+    /// Bytes of the reference that were received before these.
+    pub fn received(&self) -> usize {
+        self.received
     }
 
     /// Bytes of its page.
@@ -126,7 +136,7 @@ impl RxRing {
                     return Err(lie(Lie::Reference));
                 }
                 let page = known.adopt(slot, page).map_err(|_| lie(Lie::Reference))?;
-                self.front.piece = Some(Piece { page, at, len });
+                self.front.piece = Some(Piece { page, at, len, received: 0 });
                 Ok(Next::Reference)
             }
             Mark::Pool { pool, page_len, pages } => {
@@ -221,6 +231,14 @@ impl RxRing {
         self.front.fds = Some(Arrived { fds, until: u64::MAX });
         self.front.met = at;
         Ok(())
+    }
+
+    /// Bytes that can be received now.
+    pub fn payload(&mut self) -> std::result::Result<usize, Lie> {
+        let bytes = self.consumer.payload()?;
+        // Of a page that was received in part, what is left.
+        let of_piece = self.front.piece.as_ref().map_or(0, Piece::received);
+        Ok(usize::try_from(bytes.saturating_sub(of_piece as u64)).unwrap_or(usize::MAX))
     }
 
     /// The reference at the front was received.

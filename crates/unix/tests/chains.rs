@@ -454,3 +454,31 @@ fn a_loan_is_a_chain_with_a_writer() {
     assert_eq!(a.send_chain(empty).unwrap(), 0);
     assert_eq!(told(&mut queue), [(3, false, false)]);
 }
+
+#[test]
+fn counts_of_bytes_count_pages_and_not_their_marks() {
+    let _alone = alone();
+    let (a, b) = Stream::pair().unwrap();
+    let pool = SharedPool::new(4096, 8).unwrap();
+    let counts = || (a.unread_bytes().unwrap(), b.readable_bytes().unwrap());
+    assert_eq!(counts(), (0, 0));
+    a.send(b"before", SendFlags::empty()).unwrap();
+    // With the first of them comes the pool, which is nothing to receive.
+    a.send_chain(chain(pool.writer(), &[1; 10_000])).unwrap();
+    a.send(b"after", SendFlags::empty()).unwrap();
+    assert_eq!(counts(), (10_011, 10_011));
+    let mut buf = [0; 6];
+    b.recv(&mut buf, RecvFlags::empty()).unwrap();
+    assert_eq!(counts(), (10_005, 10_005));
+    // A page is given back as a whole, so its sender sees it as a whole; who receives sees what is left of it.
+    let mut big = [0; 4096 + 1000];
+    b.recv(&mut big, RecvFlags::empty()).unwrap();
+    assert_eq!(counts(), (10_005 - 4096, 10_005 - 5096));
+    let view = b.recv_borrowed(96).unwrap();
+    assert_eq!(counts(), (10_005 - 4096, 10_005 - 5192));
+    assert_eq!(b.recv_chain(usize::MAX).unwrap().len(), 10_005 - 5192 - 5);
+    assert_eq!(counts(), (5, 5));
+    drop(view);
+    b.recv(&mut buf, RecvFlags::empty()).unwrap();
+    assert_eq!(counts(), (0, 0));
+}

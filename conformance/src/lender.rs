@@ -33,6 +33,11 @@ pub fn fds(count: u32, len: u64) -> Words {
     [u64::from(FDS) | u64::from(count) << 32, len, 0]
 }
 
+/// Who sends: said in the channel, or not any more.
+pub fn who(said: bool) -> Words {
+    [4 | u64::from(said) << 32, 0, 0]
+}
+
 /// A pool.
 pub fn pool(name: u32, page_len: u64, pages: u64) -> Words {
     [u64::from(POOL) | u64::from(name) << 32, page_len, pages]

@@ -136,3 +136,80 @@ fn a_filler_that_is_not_there_and_records_that_are_none() {
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
     let _ = a.as_fd();
 }
+
+/// What stands in a frame's flags for so many descriptors, and for who sends.
+const WITH: u32 = 40;
+const SAID: u64 = 1 << (WITH + 8);
+const UNSAID: u64 = 2 << (WITH + 8);
+
+/// A frame with something takes a 64th of the ring at least.
+fn publish_with(liar: &mut Liar, flags: u64, bytes: &[u8]) {
+    let mut padded = bytes.to_vec();
+    padded.resize(liar.theirs().unwrap().capacity as usize / 64 - 8, 0);
+    liar.publish_framed(bytes.len() as u64 | END | flags, &padded).unwrap();
+}
+
+#[test]
+fn an_honest_frame_brings_descriptors_and_nobody() {
+    let (mut liar, victim) = meet("with", Records::Atomic);
+    victim.set_pass_credentials(true).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    liar.open_channel().unwrap();
+    liar.put(&[null.as_fd(), null.as_fd()]).unwrap();
+    publish_with(&mut liar, 2 << WITH, b"abc");
+    liar.put(&[]).unwrap();
+    publish_with(&mut liar, SAID, b"de");
+    publish_with(&mut liar, UNSAID, b"");
+    for (len, count) in [(3, 2), (2, 0), (0, 0)] {
+        let (got, with) = victim.recv_with(&mut [0; 9], NOW).unwrap();
+        // Who says nothing of himself is nobody.
+        let who = with.credentials.unwrap();
+        assert_eq!((got.len, with.fds.len(), who.pid, who.uid), (len, count, 0, 65534));
+    }
+}
+
+#[test]
+fn whatever_a_frame_announces_and_does_not_bring_is_caught() {
+    type Lie = fn(&mut Liar);
+    let lies: [(&str, Lie); 8] = [
+        ("no channel", |liar| publish_with(liar, 1 << WITH, b"x")),
+        ("no channel for who", |liar| publish_with(liar, SAID, b"x")),
+        ("nothing in it", |liar| {
+            liar.open_channel().unwrap();
+            publish_with(liar, 1 << WITH, b"x");
+        }),
+        ("fewer", |liar| {
+            liar.open_channel().unwrap();
+            liar.put(&[liar.fd.as_fd()]).unwrap();
+            publish_with(liar, 2 << WITH, b"x");
+        }),
+        ("more", |liar| {
+            liar.open_channel().unwrap();
+            liar.put(&[liar.fd.as_fd(); 3]).unwrap();
+            publish_with(liar, 2 << WITH, b"x");
+        }),
+        ("descriptors for who", |liar| {
+            liar.open_channel().unwrap();
+            liar.put(&[liar.fd.as_fd()]).unwrap();
+            publish_with(liar, SAID, b"x");
+        }),
+        ("more than there can be", |liar| publish_with(liar, 254 << WITH, b"x")),
+        ("a channel that is no socket", |liar| {
+            let null = std::fs::File::open("/dev/null").unwrap();
+            liar.send_with(&[0], &[null.as_fd()]).unwrap();
+            publish_with(liar, 1 << WITH, b"x");
+        }),
+    ];
+    for (i, (what, lie)) in lies.into_iter().enumerate() {
+        for peek in [false, true] {
+            let (mut liar, victim) = meet(&format!("with{i}{peek}"), Records::Atomic);
+            lie(&mut liar);
+            if peek {
+                let error = victim.recv(&mut [0; 9], NOW | RecvFlags::PEEK).unwrap_err();
+                assert_eq!(error.raw_os_error(), 71, "{what}: {error}");
+            } else {
+                caught(&victim, what);
+            }
+        }
+    }
+}

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use rustix::fs::SealFlags;
 
 use super::{ANY, HARMLESS, Lie, Role, Scene};
-use crate::lender::{self, MARKS, fds, honest_memory, memory, pool, reference};
+use crate::lender::{self, MARKS, fds, honest_memory, memory, pool, reference, who};
 use crate::liar::{Field, Liar, SEALS};
 use crate::tools::Dice;
 
@@ -132,6 +132,31 @@ pub const LIES: &[Lie] = &[
     }),
     lie!("mark.future", "a mark beyond the ring", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.lay(1 << 40, fds(1, 1), 2_000)
+    }),
+    lie!("who.no_channel", "says who sends, without a channel", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+        s.liar.mark(who(true))
+    }),
+    lie!("who.nothing", "says who sends, and does not", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+        s.liar.open_channel()?;
+        s.liar.mark(who(true))
+    }),
+    lie!("who.fds", "descriptors where it should say who sends", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+        s.liar.open_channel()?;
+        s.liar.put(&[File::open("/dev/null")?.as_fd()])?;
+        s.liar.mark(who(true))
+    }),
+    lie!("who.nobody", "says who sends, and leaves it empty: nobody", HARMLESS, "", |s: &mut Scene| {
+        use onecopy::unix::RecvFlags;
+        s.victim.set_pass_credentials(true).map_err(io::Error::from)?;
+        s.liar.open_channel()?;
+        s.liar.put(&[])?;
+        s.liar.mark(who(true))?;
+        s.liar.publish(b"abc")?;
+        let (n, with) = s.victim.recv_with(&mut [0; 9], RecvFlags::DONTWAIT).map_err(io::Error::from)?;
+        match with.credentials.map(|who| (who.pid, who.uid, who.gid)) {
+            Some((0, 65534, 65534)) if n == 3 => Ok(()),
+            other => Err(io::Error::other(format!("{n} bytes of {other:?}"))),
+        }
     }),
     lie!("mark.kind", "a mark of no kind", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.mark([0x7777_7777_7777, 1, 1])

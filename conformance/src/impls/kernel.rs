@@ -7,13 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use onecopy_sys::scm::{self, Space};
+use onecopy_sys::scm::{self, Space, Ucred};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use super::{Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx};
+use super::{Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, Who};
 
 /// The kernel's AF_UNIX sockets.
 pub struct Kernel;
@@ -156,9 +156,19 @@ impl End for Plain {
         Ok(net::sendmsg(&self.0, &[IoSlice::new(data)], &mut control, tx(flags))?)
     }
 
+    fn send_as(&self, data: &[u8], (pid, uid, gid): Who, flags: Tx) -> io::Result<usize> {
+        let who = Some(Ucred { pid, uid, gid });
+        Ok(scm::send(&self.0, &[IoSlice::new(data)], &[], who, tx(flags))?)
+    }
+
+    fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_passcred(&self.0, on)?)
+    }
+
     fn recv_with(&self, buf: &mut [u8], flags: Rx) -> io::Result<Came> {
         let got = scm::recv(&self.0, &mut [IoSliceMut::new(buf)], Space::All, rx(flags))?;
-        Ok(Came { len: got.bytes, ctrunc: got.control_cut, fds: got.fds })
+        let who = got.credentials.map(|who| (who.pid, who.uid, who.gid));
+        Ok(Came { len: got.bytes, ctrunc: got.control_cut, fds: got.fds, who })
     }
 
     fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {

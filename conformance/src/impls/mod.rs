@@ -68,6 +68,9 @@ pub struct Returned {
     pub eor: bool,
 }
 
+/// Process, user, group.
+pub type Who = (i32, u32, u32);
+
 /// What recvmsg() brings with room for control messages.
 #[derive(Debug, Default)]
 pub struct Came {
@@ -77,6 +80,8 @@ pub struct Came {
     pub ctrunc: bool,
     /// SCM_RIGHTS
     pub fds: Vec<OwnedFd>,
+    /// SCM_CREDENTIALS: process, user, group
+    pub who: Option<Who>,
 }
 
 /// The error of a call that an implementation does not have. It carries no errno, so no answer of a kernel
@@ -95,6 +100,14 @@ pub trait End: Send + Sync {
     fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)>;
     /// sendmsg() with SCM_RIGHTS
     fn send_fds(&self, _data: &[u8], _fds: &[BorrowedFd<'_>], _flags: Tx) -> io::Result<usize> {
+        Err(not_offered("no control messages"))
+    }
+    /// sendmsg() with SCM_CREDENTIALS
+    fn send_as(&self, _data: &[u8], _who: Who, _flags: Tx) -> io::Result<usize> {
+        Err(not_offered("no control messages"))
+    }
+    /// SO_PASSCRED
+    fn set_pass_credentials(&self, _on: bool) -> io::Result<()> {
         Err(not_offered("no control messages"))
     }
     /// recvmsg() with room for control messages

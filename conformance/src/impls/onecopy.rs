@@ -10,7 +10,7 @@ use onecopy::unix::{self, Carrier, Config, ReceivedFlags, Records, RecvFlags, Se
 
 use super::kernel::{Kernel, meet};
 use super::{
-    Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, not_offered,
+    Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, Who, not_offered,
 };
 
 /// Which ends are ours, and over what.
@@ -266,7 +266,8 @@ fn recv_flags(f: Rx) -> io::Result<RecvFlags> {
 }
 
 fn came(len: usize, with: unix::Ancillary) -> Came {
-    Came { len, ctrunc: with.truncated, fds: with.fds }
+    let who = with.credentials.map(|who| (who.pid, who.uid, who.gid));
+    Came { len, ctrunc: with.truncated, fds: with.fds, who }
 }
 
 /// What all kinds of our sockets have in common.
@@ -345,6 +346,14 @@ pub struct Ours(pub unix::Stream);
 impl End for Ours {
     in_common!();
 
+    fn send_as(&self, data: &[u8], (pid, uid, gid): Who, f: Tx) -> io::Result<usize> {
+        Ok(self.0.send_as(data, unix::Credentials { pid, uid, gid }, &[], send_flags(f)?)?)
+    }
+
+    fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
+        Ok(self.0.set_pass_credentials(on)?)
+    }
+
     fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
         Ok(self.0.send_with(data, fds, send_flags(f)?)?)
     }
@@ -372,6 +381,14 @@ pub struct OurPackets(pub unix::SeqPacket);
 
 impl End for OurPackets {
     in_common!();
+
+    fn send_as(&self, data: &[u8], (pid, uid, gid): Who, f: Tx) -> io::Result<usize> {
+        Ok(self.0.send_as(data, unix::Credentials { pid, uid, gid }, &[], send_flags(f)?)?)
+    }
+
+    fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
+        Ok(self.0.set_pass_credentials(on)?)
+    }
 
     fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
         Ok(self.0.send_with(data, fds, send_flags(f)?)?)

@@ -74,4 +74,6 @@ pub struct InfoLine {
     /// 1: the receiver has shut its receiving side down, or is gone; sends ask the kernel. Each send looks here before
     /// it copies: on the writer's line, which a spinning receiver has just pulled away, the look would wait for it.
     pub shut: AtomicU32,
+    /// 0: the receiver does not ask who sends. Else it does, and a change asks again: sends say it before their bytes.
+    pub asks_who: AtomicU32,
 }

@@ -52,6 +52,11 @@ pub enum Mark {
         /// Bytes.
         len: u64,
     },
+    /// Who sends from here on: as credentials in the channel say, or it is not said any more.
+    Who {
+        /// Whether credentials lie in the channel.
+        said: bool,
+    },
     /// The memfd of a pool lies in the channel.
     Pool {
         /// What references call it.
@@ -79,6 +84,7 @@ pub enum Mark {
 const FDS: u32 = 1;
 const POOL: u32 = 2;
 const REFERENCE: u32 = 3;
+const WHO: u32 = 4;
 
 fn pack(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
@@ -93,13 +99,14 @@ impl Mark {
     pub fn bytes(self) -> u64 {
         match self {
             Mark::Reference { len, .. } => len.into(),
-            Mark::Fds { .. } | Mark::Pool { .. } => 0,
+            Mark::Fds { .. } | Mark::Who { .. } | Mark::Pool { .. } => 0,
         }
     }
 
     fn encode(self) -> [u64; 3] {
         match self {
             Mark::Fds { count, len } => [pack(FDS, count), len, 0],
+            Mark::Who { said } => [pack(WHO, u32::from(said)), 0, 0],
             Mark::Pool { pool, page_len, pages } => [pack(POOL, pool), page_len, pages],
             Mark::Reference { slot, pool, page, offset, len } => {
                 // A slot has 16 bits, as has the name of a pool.
@@ -112,6 +119,7 @@ impl Mark {
         let (kind, arg) = unpack(kind);
         Some(match kind {
             FDS => Mark::Fds { count: arg, len: a },
+            WHO if arg <= 1 => Mark::Who { said: arg == 1 },
             POOL => Mark::Pool { pool: arg, page_len: a, pages: b },
             REFERENCE => {
                 let (offset, len) = unpack(b);
@@ -333,11 +341,13 @@ mod tests {
         let (mut writer, mut reader) = (MarkWriter::default(), MarkReader::default());
         let all = [
             Mark::Fds { count: 253, len: u64::MAX },
+            Mark::Who { said: true },
+            Mark::Who { said: false },
             Mark::Pool { pool: 7, page_len: 1 << 21, pages: 1 << 20 },
             Mark::Reference { slot: 1023, pool: 65535, page: u32::MAX, offset: 5, len: u32::MAX },
         ];
         for round in 0..200u64 {
-            let mark = all[round as usize % 3];
+            let mark = all[round as usize % all.len()];
             writer.lay(&header, round * 64, mark);
             let seen = header.writer.0.marks.load(Relaxed);
             assert_eq!(reader.next_at(&header, seen, round * 64, CAPACITY), Ok(round * 64));
@@ -412,7 +422,7 @@ mod tests {
         for (position, tail) in [(4033, 0), (u64::MAX, 0), (99, 100), (0, 100)] {
             assert_eq!(told(1, position, 1, tail), Err(Lie::Mark { position, kind: 1 }), "{position}");
         }
-        for kind in [0, 4, u64::from(u32::MAX)] {
+        for kind in [0, 5, 4 | 2 << 32, u64::from(u32::MAX)] {
             assert_eq!(told(1, 0, kind, 0), Err(Lie::Mark { position: 0, kind: kind as u32 }));
         }
     }

@@ -21,10 +21,10 @@ use crate::making::Kind;
 use crate::{Error, Op, Result, control};
 use onecopy_ring::Lie;
 pub use onecopy_sys::scm::MAX_FDS;
-use onecopy_sys::scm::{self, Message, Space};
+use onecopy_sys::scm::{self, Message, Space, Ucred};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -43,14 +43,15 @@ pub fn open(control: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(mine)
 }
 
-/// Puts descriptors into the channel, as one message.
+/// Puts descriptors, and who sends, into the channel, as one message. The kernel verifies the latter.
 ///
 /// # Errors
 ///
-/// What sendmsg(2) says: ETOOMANYREFS when too many are in flight; EAGAIN.
-pub fn send(channel: BorrowedFd<'_>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+/// What sendmsg(2) says: ETOOMANYREFS when too many are in flight; EPERM for credentials that this process may not
+/// claim; EAGAIN.
+pub fn send(channel: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], who: Option<Ucred>) -> io::Result<()> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    scm::send(channel, &[IoSlice::new(&[0])], fds, None, flags).map(drop)
+    scm::send(channel, &[IoSlice::new(&[0])], fds, who, flags).map(drop)
 }
 
 fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFlags) -> io::Result<Message> {
@@ -63,6 +64,8 @@ pub struct Inlet {
     fd: Option<Arc<OwnedFd>>,
     /// It came when this process had no descriptor left.
     lost: bool,
+    /// Whether it passes pidfds.
+    pidfds: bool,
 }
 
 /// What was taken from the control socket.
@@ -90,6 +93,10 @@ pub struct Fds {
     pub list: Vec<OwnedFd>,
     /// Some were lost for want of room (MSG_CTRUNC).
     pub truncated: bool,
+    /// Who sent, where that came with it.
+    pub who: Option<Ucred>,
+    /// The same, as a descriptor of its process.
+    pub pidfd: Option<OwnedFd>,
 }
 
 impl Fds {
@@ -100,8 +107,13 @@ impl Fds {
     /// EMFILE.
     pub fn copy_to(&self, to: &mut Fds) -> Result<()> {
         to.truncated |= self.truncated;
+        to.who = self.who.or(to.who);
+        let copy = |fd: &OwnedFd| fd.try_clone().map_err(|_| Error::new(Op::Recv, Errno::MFILE));
+        if let Some(pidfd) = &self.pidfd {
+            to.pidfd = Some(copy(pidfd)?);
+        }
         for fd in &self.list {
-            to.list.push(fd.try_clone().map_err(|_| Error::new(Op::Recv, Errno::MFILE))?);
+            to.list.push(copy(fd)?);
         }
         Ok(())
     }
@@ -120,6 +132,8 @@ impl Fds {
         let mut came = scm::recv(socket, slices, Space::All, flags)?;
         self.list.append(&mut came.fds);
         self.truncated |= came.control_cut;
+        self.who = came.credentials.or(self.who);
+        self.pidfd = came.pidfd.take().or(self.pidfd.take());
         Ok(came)
     }
 }
@@ -221,22 +235,38 @@ impl Inlet {
         }
     }
 
-    /// The descriptors of the next message; `announced` is how many a mark said there are. None where there is no
-    /// such message.
+    /// What the next message brings; `announced` is how many descriptors a mark said there are, and `who` whether it says
+    /// who sends, with a pidfd if that is wanted. None where there is no such message.
     ///
     /// # Errors
     ///
     /// EMFILE where the channel itself was lost so.
-    pub fn receive(&self, announced: usize) -> Result<std::result::Result<Fds, Lie>> {
-        let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
-        let Ok(came) = recv(fd, &mut [0], Space::All, RecvFlags::empty()) else {
+    pub fn receive(
+        &mut self,
+        announced: usize,
+        who: bool,
+        pidfd: bool,
+    ) -> Result<std::result::Result<Fds, Lie>> {
+        let Some(fd) = &self.fd else { return self.fd().map(|_| Err(Lie::Channel)) };
+        if who {
+            // The sender has said it itself, and the kernel has verified it then (net/core/scm.c: scm_check_creds). One that
+            // has not is nobody.
+            let _ = sockopt::set_socket_passcred(fd, true);
+            if pidfd != self.pidfds {
+                // Before Linux 6.5 there is none.
+                let _ = scm::set_pass_pidfd(fd, pidfd);
+                self.pidfds = pidfd;
+            }
+        }
+        let Ok(came) = recv(fd.as_fd(), &mut [0], Space::All, RecvFlags::empty()) else {
             return Ok(Err(Lie::Channel));
         };
         let cut = came.control_cut;
         if came.bytes == 0 || came.fds.len() > announced || (came.fds.len() < announced && !cut) {
             return Ok(Err(Lie::Channel));
         }
-        Ok(Ok(Fds { list: came.fds, truncated: cut }))
+        let (who, pidfd) = if who { (came.credentials, came.pidfd) } else { (None, None) };
+        Ok(Ok(Fds { list: came.fds, truncated: cut, who, pidfd }))
     }
 
     /// A copy of the one descriptor of the next message, which stays.

@@ -1,12 +1,13 @@
 //! What all kinds of sockets have in common: options, names, shutting down, closing.
 
-use crate::end::End;
+use crate::end::{End, PASS_CREDENTIALS, PASS_PIDFD};
 use crate::making::Kind;
 use crate::rx::{Rx, Waiting};
 use crate::upgrade::Invitation;
 use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result, control};
 use onecopy_ring::{Consumer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use onecopy_sys::scm;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
@@ -141,12 +142,23 @@ impl End {
                 option(Errno::NOTCONN).because("only a datagram socket that shares memory knows its peer")
             );
         }
-        let cred = sockopt::socket_peercred(self.life()).map_err(option)?;
-        Ok(Credentials {
-            pid: cred.pid.as_raw_nonzero().get(),
-            uid: cred.uid.as_raw(),
-            gid: cred.gid.as_raw(),
-        })
+        Ok(scm::peer_credentials(self.life()).map_err(option)?.into())
+    }
+
+    pub fn peer_groups(&self) -> Result<Vec<u32>> {
+        scm::peer_groups(&self.fd).map_err(option)
+    }
+
+    pub fn peer_pidfd(&self) -> Result<OwnedFd> {
+        scm::peer_pidfd(&self.fd).map_err(option)
+    }
+
+    pub fn set_pass_credentials(&self, on: bool) -> Result<()> {
+        self.pass(PASS_CREDENTIALS, on).map_err(option)
+    }
+
+    pub fn set_pass_pidfd(&self, on: bool) -> Result<()> {
+        self.pass(PASS_PIDFD, on).map_err(option)
     }
 
     pub fn local_name(&self) -> Result<Name> {
@@ -311,7 +323,8 @@ macro_rules! socket_methods {
                 self.end.capacity()
             }
 
-            /// Who is at the other end.
+            /// Who was at the other end at connect, listen or pair (SO_PEERCRED). Who *sends* may be another process:
+            /// `set_pass_credentials` of streams and seqpacket sockets tells.
             ///
             /// # Errors
             ///
@@ -384,3 +397,56 @@ macro_rules! socket_methods {
     };
 }
 pub(crate) use socket_methods;
+
+/// What connections have besides: who the peer is, and who sends.
+macro_rules! credential_methods {
+    ($socket:ty) => {
+        impl $socket {
+            /// The supplementary groups of the same process (SO_PEERGROUPS).
+            ///
+            /// # Errors
+            ///
+            /// What getsockopt(2) says.
+            pub fn peer_groups(&self) -> crate::Result<Vec<u32>> {
+                self.end.peer_groups()
+            }
+
+            /// A descriptor of the same process (SO_PEERPIDFD, Linux 6.5), which no other process can take the place of:
+            /// for pidfd_send_signal(2), and readable once the process has ended.
+            ///
+            /// # Errors
+            ///
+            /// What getsockopt(2) says: ENOPROTOOPT on an older kernel; ESRCH or EINVAL where the process is gone.
+            pub fn peer_pidfd(&self) -> crate::Result<rustix::fd::OwnedFd> {
+                self.end.peer_pidfd()
+            }
+
+            /// Whether receives tell who sent (SO_PASSCRED, unix(7)): [`Ancillary::credentials`](crate::Ancillary::credentials)
+            /// of `recv_with`. Then no receive merges bytes of two senders. What was sent before this was asked comes from
+            /// nobody, as in the kernel: process 0, user and group 65534.
+            ///
+            /// The kernel verifies what a sender says of itself: anybody else than he is takes a privilege. Over the kernel it
+            /// does so for each send. Over shared memory a sender says who he is before his first byte and whenever that has
+            /// changed, so a process that gives its end to another one by unknown means lends it its name as well; use
+            /// [`Transport::Kernel`](crate::Transport::Kernel) where that matters.
+            ///
+            /// # Errors
+            ///
+            /// What setsockopt(2) says.
+            pub fn set_pass_credentials(&self, on: bool) -> crate::Result<()> {
+                self.end.set_pass_credentials(on)
+            }
+
+            /// Whether receives bring a descriptor of the sender's process (SO_PASSPIDFD, Linux 6.5):
+            /// [`Ancillary::pidfd`](crate::Ancillary::pidfd).
+            ///
+            /// # Errors
+            ///
+            /// What setsockopt(2) says: ENOPROTOOPT on an older kernel.
+            pub fn set_pass_pidfd(&self, on: bool) -> crate::Result<()> {
+                self.end.set_pass_pidfd(on)
+            }
+        }
+    };
+}
+pub(crate) use credential_methods;

@@ -2,6 +2,7 @@
 
 use onecopy_copy::{Policy, Reader};
 pub use onecopy_sync::spin::Wait;
+use onecopy_sys::scm::Ucred;
 
 /// Which way the bytes may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +75,9 @@ pub struct Config {
     pub transport: Transport,
     /// How records are kept (seqpacket sockets only).
     pub records: Records,
+    /// Whether receives tell who sent (SO_PASSCRED), from the first byte on; later
+    /// [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) and its like say.
+    pub pass_credentials: bool,
     /// Connections that may wait for accept (listeners only).
     pub backlog: u32,
 }
@@ -90,18 +94,38 @@ impl Default for Config {
             wait: Wait::Adaptive,
             transport: Transport::Auto,
             records: Records::Atomic,
+            pass_credentials: false,
             backlog: 4096,
         }
     }
 }
 
-/// Who is at the other end, as the kernel saw it at connect, listen or pair (SO_PEERCRED, unix(7)).
+/// A process, its user and its group, as the kernel has verified them (SO_PEERCRED, SCM_CREDENTIALS; unix(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Process id in this process's pid namespace; 0 where it is in none that can be seen.
     pub pid: i32,
-    /// Effective user id.
+    /// User id: the effective one of a peer, the real one of a sender that claims none; 65534 where it is not known.
     pub uid: u32,
-    /// Effective group id.
+    /// Group id, likewise.
     pub gid: u32,
+}
+
+impl Credentials {
+    /// Of this process: what it may say of itself without a privilege.
+    pub fn own() -> Credentials {
+        Ucred::own().into()
+    }
+}
+
+impl From<Ucred> for Credentials {
+    fn from(Ucred { pid, uid, gid }: Ucred) -> Credentials {
+        Credentials { pid, uid, gid }
+    }
+}
+
+impl From<Credentials> for Ucred {
+    fn from(Credentials { pid, uid, gid }: Credentials) -> Ucred {
+        Ucred { pid, uid, gid }
+    }
 }

@@ -23,7 +23,9 @@ use crate::upgrade::Offer;
 use crate::{Error, Op, Policy, Reader, Wait};
 use onecopy_ring::{Lie, Ring};
 use onecopy_sync::Mutex;
-use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use onecopy_sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
+};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
@@ -160,6 +162,10 @@ fn nanoseconds(limit: Option<Duration>) -> u64 {
     limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1))
 }
 
+/// SO_PASSCRED and SO_PASSPIDFD, as [`End::pass`] knows them.
+pub const PASS_CREDENTIALS: u32 = 1;
+pub const PASS_PIDFD: u32 = 2;
+
 /// One end of a connection.
 #[derive(Debug)]
 pub struct End {
@@ -196,6 +202,10 @@ pub struct End {
     pub reset: AtomicU32,
     /// 1 once this end was shut down for sending.
     pub send_shut: AtomicU32,
+    /// Which of SO_PASSCRED and SO_PASSPIDFD are on.
+    passes: AtomicU32,
+    /// How often who sends was asked for.
+    asked: AtomicU32,
     /// 1 once the peer was caught lying.
     broken: AtomicU32,
     /// Of a datagram socket that shares memory with its peer: what hangs up when that peer goes, which the kernel's
@@ -235,6 +245,8 @@ impl End {
             mirror: AtomicU32::new(0),
             reset: AtomicU32::new(0),
             send_shut: AtomicU32::new(0),
+            passes: AtomicU32::new(0),
+            asked: AtomicU32::new(0),
             broken: AtomicU32::new(0),
             life: OnceLock::new(),
             meet: OnceLock::new(),
@@ -269,7 +281,68 @@ impl End {
     /// The ring that this end receives from is there.
     pub fn set_rx_ring(&self, ring: Ring) {
         self.row.receives_into(ring.capacity());
+        self.ask_who(&ring);
         let _ = self.rx_ring.set(ring);
+    }
+
+    /// Whether receives tell who sent.
+    #[inline]
+    pub fn passes_who(&self) -> bool {
+        self.passes.load(Relaxed) != 0
+    }
+
+    /// Whether they do so by credentials.
+    pub fn passes_credentials(&self) -> bool {
+        self.passes.load(Relaxed) & PASS_CREDENTIALS != 0
+    }
+
+    /// Whether they do so by a pidfd, too.
+    pub fn passes_pidfd(&self) -> bool {
+        self.passes.load(Relaxed) & PASS_PIDFD != 0
+    }
+
+    /// Sets or clears one of these. Holds the receiving side, so that a ring that is just being made knows it.
+    ///
+    /// # Errors
+    ///
+    /// What setsockopt(2) says.
+    pub fn pass(&self, which: u32, on: bool) -> rustix::io::Result<()> {
+        let rx = self.rx.lock();
+        self.pass_over_kernel(which, on)?;
+        let others = self.passes.load(Relaxed) & !which;
+        self.passes.store(if on { others | which } else { others }, Relaxed);
+        self.asked.fetch_add(1, Relaxed);
+        if let Some(ring) = self.rx_ring.get() {
+            self.ask_who(ring);
+        }
+        if matches!(*rx, Rx::Ring(_)) { self.pass_no_bells() } else { Ok(()) }
+    }
+
+    fn pass_over_kernel(&self, which: u32, on: bool) -> rustix::io::Result<()> {
+        if which & PASS_CREDENTIALS != 0 {
+            rustix::net::sockopt::set_socket_passcred(&self.fd, on)?;
+        }
+        if which & PASS_PIDFD != 0 {
+            onecopy_sys::scm::set_pass_pidfd(&self.fd, on)?;
+        }
+        Ok(())
+    }
+
+    /// The peer sends bells and fillers only from here on: who rings does not matter, and the kernel would let a look at
+    /// them end where that changes.
+    ///
+    /// # Errors
+    ///
+    /// What setsockopt(2) says.
+    pub fn pass_no_bells(&self) -> rustix::io::Result<()> {
+        self.pass_over_kernel(self.passes.load(Relaxed), false)
+    }
+
+    /// Lets who sends into this ring know what is asked.
+    fn ask_who(&self, ring: &Ring) {
+        let asks = if self.passes_who() { self.asked.load(Relaxed).max(1) } else { 0 };
+        // Release: a sender that this thread tells of it finds it; its pair is whatever brings the news.
+        ring.header().info.0.asks_who.store(asks, Release);
     }
 
     /// The ring that this end sends into is there.

@@ -8,10 +8,12 @@ use onecopy_chain::Fragment;
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_pool::Page;
 use onecopy_pool::provider::LentPages;
-use onecopy_ring::record::With;
+use onecopy_ring::record::{Who, With};
 use onecopy_ring::{Lie, Mark, shared};
 use onecopy_sys::map::Span;
 use onecopy_sys::memfd::Refused;
+use onecopy_sys::scm::Ucred;
+use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Most pools of one peer on one stream.
@@ -24,6 +26,8 @@ pub struct Front {
     pub piece: Option<Piece>,
     /// Descriptors for who receives the next byte.
     pub fds: Option<Arrived>,
+    /// Who sends what comes next, as far as that was said.
+    pub who: Option<Sender>,
     /// Behind the beginning of the frame whose descriptors these are; 0 for none.
     met: u64,
     /// Pools of the peer, what its references point into: by the names that these use.
@@ -36,6 +40,32 @@ pub struct Arrived {
     pub fds: Fds,
     /// Position in the ring.
     pub until: u64,
+}
+
+/// Who sends.
+#[derive(Debug)]
+pub struct Sender {
+    who: Ucred,
+    pidfd: Option<OwnedFd>,
+}
+
+/// Who sent where nobody said it (net/core/scm.c: no pid, and INVALID_UID shown as the overflow id).
+const NOBODY: Ucred = Ucred { pid: 0, uid: 65534, gid: 65534 };
+
+impl Front {
+    /// Tells a receive who sent what it got.
+    pub fn tell(&self, to: &mut Fds, pidfd: bool) {
+        if to.who.is_none() {
+            to.who = Some(self.who.as_ref().map_or(NOBODY, |sender| sender.who));
+            let mine = self.who.as_ref().and_then(|sender| sender.pidfd.as_ref()).filter(|_| pidfd);
+            to.pidfd = mine.and_then(|pidfd| pidfd.try_clone().ok());
+        }
+    }
+
+    /// Who sends from here on.
+    fn hear(&mut self, said: &mut Fds) {
+        self.who = said.who.take().map(|who| Sender { who, pidfd: said.pidfd.take() });
+    }
 }
 
 /// Bytes that a peer has lent, or the part of them that is not received yet. Its page goes back when all that shares it is
@@ -147,12 +177,22 @@ impl RxRing {
                 self.consumer.take_mark();
                 Ok(Next::Again)
             }
+            Mark::Who { said } => {
+                self.front.who = None;
+                if said {
+                    self.expect_channel(end)?;
+                    let mut who = self.inlet.receive(0, true, end.passes_pidfd())?.map_err(lie)?;
+                    self.front.hear(&mut who);
+                }
+                self.consumer.take_mark();
+                Ok(Next::Again)
+            }
             Mark::Fds { count: 0, .. } | Mark::Fds { len: 0, .. } => {
                 Err(lie(Lie::Mark { position: self.consumer.position(), kind: 0 }))
             }
             Mark::Fds { count, len } => {
                 self.expect_channel(end)?;
-                let fds = self.inlet.receive(count as usize)?.map_err(lie)?;
+                let fds = self.inlet.receive(count as usize, false, false)?.map_err(lie)?;
                 self.consumer.take_mark();
                 let until = self.consumer.position().saturating_add(len);
                 self.front.fds = Some(Arrived { fds, until });
@@ -222,13 +262,22 @@ impl RxRing {
     #[cold]
     pub fn meet_frame(&mut self, end: &End, with: With) -> Result<()> {
         let at = self.consumer.position() + 1;
-        if self.front.met == at || !with.is_in_channel() {
+        if self.front.met == at {
             return Ok(());
         }
-        self.expect_channel(end)?;
-        let lie = |lie| end.lie(Op::Recv, lie);
-        let fds = self.inlet.receive(usize::from(with.fds()))?.map_err(lie)?;
-        self.front.fds = Some(Arrived { fds, until: u64::MAX });
+        if with.is_in_channel() {
+            self.expect_channel(end)?;
+            let lie = |lie| end.lie(Op::Recv, lie);
+            let (fds, said) = (usize::from(with.fds()), with.who() == Who::Said);
+            let mut came = self.inlet.receive(fds, said, end.passes_pidfd())?.map_err(lie)?;
+            if said {
+                self.front.hear(&mut came);
+            }
+            self.front.fds = (fds > 0).then_some(Arrived { fds: came, until: u64::MAX });
+        }
+        if with.who() == Who::Unsaid {
+            self.front.who = None;
+        }
         self.front.met = at;
         Ok(())
     }

@@ -27,6 +27,7 @@ pub mod tokio;
 mod tx;
 pub mod upgrade;
 mod view;
+mod who;
 
 pub use config::{Carrier, Config, Credentials, Path, Records, Transport, Wait};
 pub use dgram::Datagram;

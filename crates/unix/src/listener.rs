@@ -36,6 +36,11 @@ macro_rules! listener {
                 let address = name.into().address(Op::Bind)?;
                 let fd = $kind.socket()?;
                 rustix::net::bind(&fd, &address).map_err(bind)?;
+                if config.pass_credentials {
+                    // What is sent before accept is told of, too (accept(2) hands the option on).
+                    let option = |errno| Error::new(Op::Option, errno);
+                    rustix::net::sockopt::set_socket_passcred(&fd, true).map_err(option)?;
+                }
                 let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
                 rustix::net::listen(&fd, backlog).map_err(bind)?;
                 let row = Row::claim(std::process::id(), &fd, $type, true);

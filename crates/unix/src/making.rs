@@ -69,7 +69,11 @@ impl End {
             sockopt::set_socket_recv_buffer_size(&fd, bytes).map_err(option)?;
         }
         let config = Config { records: kind.records(config), ..*config };
-        Ok(Arc::new(End::new(fd, kind, &config, rx, tx)))
+        let end = Arc::new(End::new(fd, kind, &config, rx, tx));
+        if config.pass_credentials && kind != Kind::Datagram {
+            end.set_pass_credentials(true)?;
+        }
+        Ok(end)
     }
 
     /// Two connected ends, over shared memory from the first byte on; over the kernel where memfds are refused.
@@ -126,6 +130,10 @@ impl End {
     pub fn connect(kind: Kind, name: Name, config: &Config) -> Result<Arc<End>> {
         let address = name.address(Op::Connect)?;
         let fd = kind.socket()?;
+        if config.pass_credentials {
+            // Before the server can send.
+            sockopt::set_socket_passcred(&fd, true).map_err(|errno| Error::new(Op::Option, errno))?;
+        }
         let records = kind.records(config);
         let invitation = match config.transport {
             Transport::Kernel => None,

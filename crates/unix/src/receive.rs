@@ -5,6 +5,7 @@ use crate::end::End;
 use crate::front::Next;
 use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::{Error, Op, RecvFlags, Result};
+use onecopy_ring::Mark;
 use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
@@ -87,7 +88,11 @@ impl End {
                     last = true;
                     self.recv_plain(slices, got, flags, call)
                 }
-                Ok(Ready::Kernel(guard, limit)) => self.recv_kernel(guard, slices, got, limit, peek, call),
+                Ok(Ready::Kernel(guard, limit)) => {
+                    // The kernel ends it where somebody else has sent; with the ring's bytes none may merge.
+                    last |= self.passes_who();
+                    self.recv_kernel(guard, slices, got, limit, peek, call)
+                }
                 Ok(Ready::Ring(guard, n)) => {
                     match self.recv_ring(guard, slices, got, n, peek, call, &mut last) {
                         // A mark without bytes.
@@ -189,21 +194,40 @@ impl End {
 
     /// Of `available` bytes in the ring, what this receive may take next.
     #[inline]
-    fn part(&self, ring: &mut RxRing, available: usize, call: &mut Call<'_>, peek: bool) -> Result<Part> {
+    fn part(
+        &self,
+        ring: &mut RxRing,
+        available: usize,
+        call: &mut Call<'_>,
+        peek: bool,
+        got: usize,
+    ) -> Result<Part> {
         let n = ring.consumer.before_mark(available).map_err(|lie| self.lie(Op::Recv, lie))?;
         if n > 0 && ring.front.fds.is_none() && call.until == u64::MAX {
             return Ok(Part::Bytes(n));
         }
-        self.part_at_mark(ring, n, call, peek)
+        self.part_at_mark(ring, n, call, peek, got)
     }
 
     #[cold]
-    fn part_at_mark(&self, ring: &mut RxRing, n: usize, call: &mut Call<'_>, peek: bool) -> Result<Part> {
+    fn part_at_mark(
+        &self,
+        ring: &mut RxRing,
+        n: usize,
+        call: &mut Call<'_>,
+        peek: bool,
+        got: usize,
+    ) -> Result<Part> {
         let left = call.until.saturating_sub(ring.consumer.position());
         if left == 0 {
             return Ok(Part::Stop);
         }
         if n == 0 {
+            let who = |mark| matches!(mark, Mark::Who { .. });
+            if got > 0 && self.passes_who() && ring.consumer.mark().is_ok_and(who) {
+                // Bytes of two senders never merge (net/unix/af_unix.c: unix_skb_scm_eq).
+                return Ok(Part::Stop);
+            }
             return Ok(match ring.meet_mark(self)? {
                 Next::Reference => Part::Reference,
                 Next::Again => Part::Again,
@@ -230,7 +254,7 @@ impl End {
                 arrived.fds.copy_to(to)?;
             }
         } else if let (Some(arrived), Some(to)) = (front.take(), &mut call.fds) {
-            **to = arrived.fds;
+            (to.list, to.truncated) = (arrived.fds.list, arrived.fds.truncated);
         }
         Ok(until)
     }
@@ -249,7 +273,7 @@ impl End {
         let Rx::Ring(ring) = &mut *guard else { return Ok(Some(0)) };
         let total: usize = rest(slices, skip).map(|slice| slice.len()).sum();
         let mut more = false;
-        let got = match self.part(ring, available, call, peek)? {
+        let got = match self.part(ring, available, call, peek, skip)? {
             Part::Again => return Ok(None),
             Part::Stop => {
                 *last = true;
@@ -264,6 +288,11 @@ impl End {
             Part::Bytes(n) => self.copy_bytes(ring, slices, skip, n, peek, call)?,
         };
         self.counters.user_copied_out.add_exclusive(got);
+        if let Some(to) = &mut call.fds
+            && self.passes_who()
+        {
+            ring.front.tell(to, self.passes_pidfd());
+        }
         if peek {
             return Ok(Some(got));
         }

@@ -4,10 +4,10 @@ use crate::channel::{self, Fds, MAX_FDS};
 use crate::end::End;
 use crate::receive::Call;
 use crate::tx::{Cursor, Tx, TxRing};
-use crate::{Error, Op, Received, RecvFlags, Result, SendFlags};
+use crate::{Credentials, Error, Op, Received, RecvFlags, Result, SendFlags};
 use onecopy_ring::Mark;
 use onecopy_ring::record::{Who, With};
-use onecopy_sys::scm;
+use onecopy_sys::scm::{self, Ucred};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -22,18 +22,33 @@ pub struct Ancillary {
     pub fds: Vec<OwnedFd>,
     /// Some descriptors were lost, because this process could open no more (MSG_CTRUNC).
     pub truncated: bool,
+    /// Who sent (SCM_CREDENTIALS), where [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) or its like
+    /// asks for it: the process, user and group, verified by the kernel.
+    pub credentials: Option<Credentials>,
+    /// The sender's process (SCM_PIDFD), where [`Stream::set_pass_pidfd`](crate::Stream::set_pass_pidfd) or its like asks
+    /// for it and the kernel gives it.
+    pub pidfd: Option<OwnedFd>,
+}
+
+impl Ancillary {
+    fn of(fds: Fds, end: &End) -> Ancillary {
+        let who = fds.who.filter(|_| end.passes_credentials()).map(Credentials::from);
+        Ancillary { fds: fds.list, truncated: fds.truncated, credentials: who, pidfd: fds.pidfd }
+    }
 }
 
 /// What a send takes along besides bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attached<'a> {
     pub fds: &'a [BorrowedFd<'a>],
+    /// Who the sender claims to be.
+    pub who: Option<Ucred>,
 }
 
 impl<'a> Attached<'a> {
     /// Descriptors.
     pub fn fds(fds: &'a [BorrowedFd<'a>]) -> Attached<'a> {
-        Attached { fds }
+        Attached { fds, who: None }
     }
 
     /// Whether it can be sent.
@@ -52,9 +67,9 @@ impl<'a> Attached<'a> {
 
     /// What a frame with it says.
     #[inline]
-    pub fn with(&self) -> With {
+    pub fn with(&self, who: Who) -> With {
         // At most MAX_FDS, as was checked.
-        With::new(self.fds.len() as u8, Who::AsBefore)
+        With::new(self.fds.len() as u8, who)
     }
 }
 
@@ -69,16 +84,16 @@ impl End {
     /// # Errors
     ///
     /// As [`End::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS, EMFILE.
-    pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
+    pub fn send_with(&self, bytes: &[u8], attached: Attached<'_>, flags: SendFlags) -> Result<usize> {
         let slices = [IoSlice::new(bytes)];
-        if fds.is_empty() || bytes.is_empty() {
+        attached.check()?;
+        if (attached.fds.is_empty() && attached.who.is_none()) || bytes.is_empty() {
             // Without a byte to travel with, a stream drops them, as Linux does.
             return self.send(&slices, flags);
         }
-        Attached::fds(fds).check()?;
         let mut cursor = Cursor::new(&slices);
         let result = self.lock_tx(flags).and_then(|mut tx| {
-            let result = self.send_with_locked(&mut tx, &mut cursor, fds, flags);
+            let result = self.send_with_locked(&mut tx, &mut cursor, attached, flags);
             tx.unlock_fenced();
             self.welcome_back();
             self.ring_if_armed().and(result)
@@ -90,28 +105,41 @@ impl End {
         &self,
         tx: &mut Tx,
         cursor: &mut Cursor<'_, '_>,
-        fds: &[BorrowedFd<'_>],
+        attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         match tx {
             Tx::Kernel { sent } => {
-                let n = self.send_kernel_with(cursor, fds, flags)?;
+                let n = self.send_kernel_with(cursor, attached, flags)?;
                 *sent += n as u64;
             }
-            Tx::Ring(ring) => self.mark_fds(ring, cursor.left, fds, flags)?,
+            Tx::Ring(ring) => {
+                let saying = self.saying(ring, attached.who);
+                if saying.who != Who::AsBefore {
+                    self.say(ring, saying, flags)?;
+                }
+                if !attached.fds.is_empty() {
+                    self.mark_fds(ring, cursor.left, attached.fds, flags)?;
+                }
+                ring.said.holds = true;
+            }
         }
-        if cursor.left == 0 { Ok(()) } else { self.send_locked(tx, cursor, flags) }
+        let result = if cursor.left == 0 { Ok(()) } else { self.send_locked(tx, cursor, flags) };
+        if let Tx::Ring(ring) = tx {
+            ring.said.holds = false;
+        }
+        result
     }
 
     fn send_kernel_with(
         &self,
         cursor: &mut Cursor<'_, '_>,
-        fds: &[BorrowedFd<'_>],
+        attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let n = scm::send(&self.fd, &cursor.pieces(usize::MAX), fds, None, kernel)
+        let n = scm::send(&self.fd, &cursor.pieces(usize::MAX), attached.fds, attached.who, kernel)
             .map_err(|errno| Error::new(Op::Send, errno))?;
         cursor.advance(n);
         self.counters.sent.add_exclusive(n);
@@ -131,7 +159,7 @@ impl End {
         // Room for the mark and for a byte at least, so that the descriptors never come alone.
         let need = ring.producer.stride() + 1;
         self.room(ring, need, need, flags, &mut None)?;
-        channel::send(channel.as_fd(), fds).map_err(|errno| self.no_channel(errno))?;
+        channel::send(channel.as_fd(), fds, None).map_err(|errno| self.no_channel(errno))?;
         ring.producer.mark(0, Mark::Fds { count: fds.len() as u32, len: len as u64 });
         let stride = ring.producer.stride();
         ring.producer.publish_marks(stride);
@@ -160,6 +188,7 @@ impl End {
         let errno = if errno == Errno::CONNRESET { Errno::PIPE } else { errno };
         let error = Error::new(Op::Send, errno);
         match errno {
+            Errno::PERM => error.because("a sender may only claim what it is; more takes a privilege"),
             Errno::TOOMANYREFS => error.because(
                 "too many descriptors are on their way (RLIMIT_NOFILE); let the peer receive some first",
             ),
@@ -180,7 +209,7 @@ impl End {
         let mut fds = Fds::default();
         let mut call = Call::with(&mut fds);
         let received = self.recv_record_with(&mut [IoSliceMut::new(buffer)], flags, &mut call)?;
-        Ok((received, Ancillary { fds: fds.list, truncated: fds.truncated }))
+        Ok((received, Ancillary::of(fds, self)))
     }
 
     /// Receives bytes and the descriptors that came with the first of them.
@@ -191,12 +220,13 @@ impl End {
     pub fn recv_ancillary(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Ancillary)> {
         let mut fds = Fds::default();
         let n = self.recv_with(&mut [IoSliceMut::new(buffer)], flags, &mut Call::with(&mut fds))?;
-        Ok((n, Ancillary { fds: fds.list, truncated: fds.truncated }))
+        Ok((n, Ancillary::of(fds, self)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Attached;
     use crate::end::End;
     use crate::making::Kind;
     use crate::{Config, RecvFlags, SendFlags};
@@ -210,10 +240,10 @@ mod tests {
         let (a, b) = End::pair(Kind::Stream, &Config::default()).unwrap();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let fd = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(a.send_with(b"one", &[fd.as_fd()], flags).unwrap(), 3);
+        assert_eq!(a.send_with(b"one", Attached::fds(&[fd.as_fd()]), flags).unwrap(), 3);
         drop(b);
         for _ in 0..2 {
-            let error = a.send_with(b"two", &[fd.as_fd()], flags).unwrap_err();
+            let error = a.send_with(b"two", Attached::fds(&[fd.as_fd()]), flags).unwrap_err();
             assert_eq!(error.raw_os_error(), Errno::PIPE.raw_os_error());
         }
         let recv = || a.recv(&mut [IoSliceMut::new(&mut [0; 8])], RecvFlags::DONTWAIT);

@@ -530,6 +530,9 @@ impl End {
             // The count comes before the hello: that is under way.
             Some(_) => return Ok(None),
         };
+        if self.passes_who() {
+            self.pass_no_bells().map_err(|errno| Error::new(Op::Recv, errno))?;
+        }
         Ok(Some(0))
     }
 

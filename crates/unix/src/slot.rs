@@ -5,8 +5,9 @@ use crate::making::Kind;
 use crate::rights::Attached;
 use crate::seqpacket::too_long;
 use crate::tx::{Cursor, Tx};
+use crate::who::Saying;
 use crate::{Error, Op, Records, Result, SendFlags};
-use onecopy_ring::record::{self, Frame, With};
+use onecopy_ring::record::{self, Frame, Who, With};
 use onecopy_sync::MutexGuard;
 use onecopy_sys::map::{Span, slice, total};
 use rustix::fd::AsFd;
@@ -25,6 +26,8 @@ pub struct Slot<'a> {
     base: usize,
     len: usize,
     filled: usize,
+    /// What its record says of who sends.
+    saying: Saying,
 }
 
 #[derive(Debug)]
@@ -41,6 +44,7 @@ const MAX_HEAP: usize = 256 << 10;
 impl<'a> Slot<'a> {
     pub(crate) fn reserve(end: &'a End, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
+        let mut saying = Saying::default();
         let (place, len) = match &mut *guard {
             Tx::Kernel { .. } if end.kind.has_records() && len > MAX_HEAP => return Err(too_long()),
             Tx::Kernel { .. } => {
@@ -53,17 +57,20 @@ impl<'a> Slot<'a> {
                     Records::Atomic if len > largest => return Err(too_long()),
                     _ => len.min(largest),
                 };
-                end.room_for_frame(ring, record::framed(len), flags)?;
+                saying = end.saying(ring, None);
+                let frame = Frame { len, end: true, with: With::new(0, saying.who) };
+                end.room_for_frame(ring, frame.size(ring.producer.ring().capacity()), flags)?;
                 (Place::Ring(guard), len)
             }
             Tx::Ring(ring) => {
+                end.say_who(ring, flags)?;
                 let len = len.min(ring.producer.ring().capacity());
                 end.room(ring, len, len, flags, &mut None)?;
                 (Place::Ring(guard), len)
             }
         };
         let base = if end.kind.has_records() { record::HEADER } else { 0 };
-        Ok(Slot { end, place, flags, base, len, filled: 0 })
+        Ok(Slot { end, place, flags, base, len, filled: 0, saying })
     }
 
     /// Bytes of room in all: what was asked for, at most the capacity.
@@ -165,12 +172,20 @@ impl<'a> Slot<'a> {
                 };
                 // Nothing is published if the peer went away meanwhile, as far as is known.
                 let mut result = end.check_peer(ring);
+                let saying = self.saying;
+                if records && saying.who != Who::AsBefore {
+                    result = result.and_then(|()| end.put(ring, &[], saying));
+                }
                 let alive = result.is_ok();
                 if alive {
                     end.counters.sent.add_exclusive(filled);
                     if records {
                         let end = end.config.records == Records::Atomic || flags.contains(SendFlags::EOR);
-                        ring.producer.publish_frame(Frame { len: filled, end, with: With::default() });
+                        ring.producer.publish_frame(Frame {
+                            len: filled,
+                            end,
+                            with: With::new(0, saying.who),
+                        });
                     } else {
                         ring.producer.publish(filled);
                     }

@@ -1,9 +1,10 @@
 //! Streams: what applications hold.
 
-use crate::common::socket_methods;
+use crate::common::{credential_methods, socket_methods};
 use crate::end::End;
 use crate::making::Kind;
-use crate::{Ancillary, Config, Loan, Name, NotSent, RecvFlags, Result, SendFlags, Slot, View};
+use crate::rights::Attached;
+use crate::{Ancillary, Config, Credentials, Loan, Name, NotSent, RecvFlags, Result, SendFlags, Slot, View};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -192,7 +193,24 @@ impl Stream {
     /// As [`Stream::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way than
     /// RLIMIT_NOFILE allows, EMFILE.
     pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
-        self.end.send_with(bytes, fds, flags)
+        self.end.send_with(bytes, Attached::fds(fds), flags)
+    }
+
+    /// As `send_with`, by a sender that says who it is (SCM_CREDENTIALS): its process, and a user and a group that it is,
+    /// effectively or really; anything else takes a privilege. It holds for this send alone.
+    ///
+    /// # Errors
+    ///
+    /// As `send_with`; EPERM for what this process may not claim, ESRCH for a process that is not there.
+    pub fn send_as(
+        &self,
+        bytes: &[u8],
+        who: Credentials,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<usize> {
+        let attached = Attached { fds, who: Some(who.into()) };
+        self.end.send_with(bytes, attached, flags)
     }
 
     /// Receives bytes, and the descriptors that were sent with the first of them. Bytes that were sent before may come
@@ -249,6 +267,7 @@ impl Stream {
 }
 
 socket_methods!(Stream);
+credential_methods!(Stream);
 
 impl Read for &Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

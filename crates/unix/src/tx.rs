@@ -4,6 +4,7 @@ use crate::control;
 use crate::end::End;
 use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
+use crate::who::Said;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
 use onecopy_ring::{Lie, Producer};
@@ -40,6 +41,8 @@ pub struct TxRing {
     checked: u64,
     /// This end of the channel for descriptors, once it was needed.
     pub channel: Option<Arc<OwnedFd>>,
+    /// What the receiver was told of who sends.
+    pub said: Said,
 }
 
 /// How long a sender with room may believe that the peer lives: a killed one is noticed within twice this.
@@ -51,7 +54,13 @@ const KERNEL_PIECE: usize = 64 << 10;
 
 impl Tx {
     pub fn ring(producer: Producer) -> Tx {
-        Tx::Ring(TxRing { producer, spin: Adaptive::default(), checked: coarse_ms(), channel: None })
+        Tx::Ring(TxRing {
+            producer,
+            spin: Adaptive::default(),
+            checked: coarse_ms(),
+            channel: None,
+            said: Said::default(),
+        })
     }
 }
 
@@ -207,6 +216,7 @@ impl End {
             self.adopt(tx);
         }
         let Tx::Ring(ring) = tx else { return Ok(()) };
+        self.say_who(ring, flags)?;
         self.send_ring(ring, cursor, flags)
     }
 

@@ -23,6 +23,7 @@ use crate::{Error, Op, Records, Result, control};
 use onecopy_ring::{Consumer, Producer, Ring, round_capacity};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_sys::memfd::Refused;
+use onecopy_sys::scm::{self, Space};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketAddrUnix, sockopt};
@@ -162,6 +163,7 @@ pub fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usiz
 pub fn new_ring(capacity: usize, config: &Config) -> rustix::io::Result<(Ring, OwnedFd)> {
     let (ring, memfd) = Ring::create(capacity)?;
     ring.header().info.0.max_shared.store(config.max_shared as u64, Relaxed);
+    ring.header().info.0.asks_who.store(u32::from(config.pass_credentials), Relaxed);
     Ok((ring, memfd))
 }
 
@@ -196,26 +198,11 @@ pub fn welcome(
 ///
 /// What recvmsg(2) says.
 pub fn receive_hello(socket: BorrowedFd<'_>) -> rustix::io::Result<(Option<Hello>, Option<OwnedFd>, bool)> {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage};
     let mut wire = [0u8; HELLO_LEN];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut iov = [IoSliceMut::new(&mut wire)];
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::net::recvmsg(socket, &mut iov, &mut control, flags)?;
-    let cut = received.flags.contains(rustix::net::ReturnFlags::CTRUNC);
-    let n = received.bytes;
-    // Dropping what is drained closes every descriptor that was not asked for.
-    let mut fds = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    let memfd = fds.next().and_then(|mut fds| {
-        let first = fds.next();
-        fds.for_each(drop);
-        first
-    });
-    drop(fds);
+    let came = scm::recv(socket, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT)?;
+    let (n, cut) = (came.bytes, came.control_cut);
+    // Every descriptor that was not asked for is closed.
+    let memfd = came.fds.into_iter().next();
     Ok((Hello::decode(&wire[..n]), memfd, cut))
 }
 

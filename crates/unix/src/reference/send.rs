@@ -245,6 +245,7 @@ impl End {
         let (Tx::Ring(ring), Some(lender)) = (tx, self.lender.get()) else {
             return Err(Error::new(Op::Send, Errno::NOTCONN));
         };
+        self.say_who(ring, flags)?;
         let stride = ring.producer.stride();
         let most = most.min(self.room(ring, most * stride, stride, flags, &mut None)? / stride);
         let (mut at, mut bytes) = (0, 0);
@@ -294,7 +295,8 @@ impl End {
         let stride = ring.producer.stride();
         self.room(ring, stride, stride, flags, &mut None)?;
         let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
-        channel::send(rustix::fd::AsFd::as_fd(lender.channel()), &[fd]).map_err(|e| self.no_channel(e))?;
+        channel::send(rustix::fd::AsFd::as_fd(lender.channel()), &[fd], None)
+            .map_err(|e| self.no_channel(e))?;
         lender.announced(domain.bytes());
         ring.producer.mark(0, Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() });
         ring.producer.publish_marks(stride);

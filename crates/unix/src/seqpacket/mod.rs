@@ -10,11 +10,11 @@ mod send;
 pub use receive::{Carry, Received, Rest};
 pub use send::too_long;
 
-use crate::common::socket_methods;
+use crate::common::{credential_methods, socket_methods};
 use crate::end::End;
 use crate::making::Kind;
 use crate::rights::Attached;
-use crate::{Ancillary, Config, Name, ReceivedFlags, RecvFlags, Result, SendFlags, Slot, View};
+use crate::{Ancillary, Config, Credentials, Name, ReceivedFlags, RecvFlags, Result, SendFlags, Slot, View};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -107,6 +107,23 @@ impl SeqPacket {
     /// RLIMIT_NOFILE allows, EMFILE.
     pub fn send_with(&self, record: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
         self.end.send_record_with(&[IoSlice::new(record)], Attached::fds(fds), flags)
+    }
+
+    /// As `send_with`, by a sender that says who it is (SCM_CREDENTIALS): its process, and a user and a group that it is,
+    /// effectively or really; anything else takes a privilege. It holds for this send alone.
+    ///
+    /// # Errors
+    ///
+    /// As `send_with`; EPERM for what this process may not claim, ESRCH for a process that is not there.
+    pub fn send_as(
+        &self,
+        record: &[u8],
+        who: Credentials,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<usize> {
+        let attached = Attached { fds, who: Some(who.into()) };
+        self.end.send_record_with(&[IoSlice::new(record)], attached, flags)
     }
 
     /// Receives one record and the descriptors that were sent with it. A receive that does not ask for descriptors closes
@@ -204,3 +221,4 @@ impl SeqPacket {
 }
 
 socket_methods!(SeqPacket);
+credential_methods!(SeqPacket);

@@ -169,6 +169,7 @@ impl End {
         if !frame.with.is_nothing() {
             said = self.receive_with(ring, frame.with, call, peek)?;
         }
+        self.tell_who(ring, call);
         ring.consumer.prefetch_frames(size, available);
         let mut len = 0;
         for slice in slices {
@@ -202,6 +203,16 @@ impl End {
         let cut = ring.front.fds.as_ref().is_some_and(|came| call.fds.is_none() || came.fds.truncated);
         self.take_fds(ring, call, peek)?;
         Ok(if cut { ReceivedFlags::CTRUNC } else { ReceivedFlags::empty() })
+    }
+
+    /// Tells a receive that asks who sent what it gets.
+    #[inline]
+    fn tell_who(&self, ring: &RxRing, call: &mut Call<'_>) {
+        if let Some(to) = &mut call.fds
+            && self.passes_who()
+        {
+            ring.front.tell(to, self.passes_pidfd());
+        }
     }
 
     /// Unlocks after a receive, and takes the filler of a sender that waits for the room that was made.
@@ -347,17 +358,22 @@ impl End {
                     }
                     let frame = ring.consumer.frame(at, available).map_err(lie)?;
                     if !frame.with.is_nothing() {
-                        if got.len > 0 || at > 0 {
+                        if (got.len > 0 || at > 0) && (frame.with.fds() > 0 || self.passes_who()) {
                             // FreeBSD's rule (uipc_usrreq.c): what comes with bytes comes with the first ones.
                             *last = true;
                             break;
                         }
-                        got.flags |= self.receive_with(ring, frame.with, call, peek)?;
+                        if at == 0 {
+                            got.flags |= self.receive_with(ring, frame.with, call, peek)?;
+                        }
                     }
                     pass(ring, &mut at, &mut available, HEADER, peek);
                     Rest::of(frame, ring.consumer.ring().capacity())
                 }
             };
+            if got.len == 0 {
+                self.tell_who(ring, call);
+            }
             let n = rest.left.min(room);
             scatter(slices, got.len, n, |done, part| ring.consumer.copy_out(at + done, part));
             pass(ring, &mut at, &mut available, n, peek);
@@ -404,7 +420,8 @@ impl End {
             let mut fds = Fds::default();
             let n = fds.recv(self.fd(), &mut [IoSliceMut::new(&mut bytes)], flags).map_err(error)?.bytes;
             bytes.truncate(n);
-            let fds = Some(fds).filter(|fds| fds.truncated || !fds.list.is_empty());
+            let with = fds.truncated || !fds.list.is_empty() || fds.who.is_some() || fds.pidfd.is_some();
+            let fds = Some(fds).filter(|_| with);
             switching.count(1);
             match bytes.first() {
                 Some(end @ 0..=1) => {
@@ -421,7 +438,8 @@ impl End {
                 *last = true;
                 return Ok(());
             }
-            got.flags.set(ReceivedFlags::CTRUNC, fds.truncated || call.fds.is_none());
+            let lost = fds.truncated || call.fds.is_none() && !fds.list.is_empty();
+            got.flags.set(ReceivedFlags::CTRUNC, lost);
             if let Some(to) = &mut call.fds {
                 fds.copy_to(to)?;
             }

@@ -4,13 +4,12 @@ use crate::end::End;
 use crate::receive::{IOV_MAX, chunk};
 use crate::rights::Attached;
 use crate::tx::{Cursor, Tx, TxRing};
-use crate::{Error, Op, Records, Result, SendFlags, channel, control};
+use crate::{Error, Op, Records, Result, SendFlags, control};
 use onecopy_copy::Store;
 use onecopy_ring::record::{self, Frame, HEADER};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm;
 use rustix::event::PollFlags;
-use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::time::Instant;
@@ -107,22 +106,16 @@ impl End {
         if len > record::largest(capacity) {
             return Err(too_long());
         }
-        let frame = Frame { len, end: true, with: attached.with() };
+        let saying = self.saying(ring, attached.who);
+        let frame = Frame { len, end: true, with: attached.with(saying.who) };
         self.room_for_frame(ring, frame.size(capacity), flags)?;
         if !frame.with.is_nothing() {
-            self.put_in_channel(ring, attached)?;
+            self.put(ring, attached.fds, saying)?;
         }
         self.copy_in(ring, cursor, len, flags);
         self.counters.sent.add_exclusive(len);
         ring.producer.publish_frame(frame);
         Ok(())
-    }
-
-    /// What comes with the next frame, for which there is room.
-    #[cold]
-    fn put_in_channel(&self, ring: &mut TxRing, attached: Attached<'_>) -> Result<()> {
-        let channel = self.channel(ring)?;
-        channel::send(channel.as_fd(), attached.fds).map_err(|errno| self.no_channel(errno))
     }
 
     /// Waits for room for a frame of `need` bytes.
@@ -169,15 +162,16 @@ impl End {
         let chunk = chunk(capacity);
         let mut start = None;
         let mut unrung = 0;
+        let mut saying = self.saying(ring, attached.who);
         loop {
-            let with = attached.with();
+            let with = attached.with(saying.who);
             let size = |len: usize| Frame { len, end, with }.size(capacity);
             let (want, least) = (size(cursor.left.min(chunk)), size(cursor.left.min(1)));
             let room = self.room(ring, want, least, flags, &mut start)?;
             let len = cursor.left.min(chunk).min((room - HEADER) & !7);
             if !with.is_nothing() {
-                self.put_in_channel(ring, attached)?;
-                attached = Attached::default();
+                self.put(ring, attached.fds, saying)?;
+                (attached, saying) = Default::default();
             }
             self.copy_in(ring, cursor, len, flags);
             self.counters.sent.add_exclusive(len);
@@ -240,7 +234,7 @@ impl End {
     fn kernel_send(&self, pieces: &[IoSlice<'_>], attached: Attached<'_>, flags: SendFlags) -> Result<()> {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let n = scm::send(&self.fd, pieces, attached.fds, None, kernel).map_err(|errno| {
+        let n = scm::send(&self.fd, pieces, attached.fds, attached.who, kernel).map_err(|errno| {
             match errno {
                 Errno::TOOMANYREFS => self.no_channel(errno),
                 Errno::MSGSIZE => too_long(),

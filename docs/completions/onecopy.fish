@@ -51,9 +51,9 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l revalidate -d 
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l buffer -d 'Size of each backend connection\'s send buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l max-connections -d 'Most connections at once; who comes later gets 503' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l idle-timeout -d 'A connection without a request ends after this' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l head-timeout -d 'A request head must be complete within this' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l head-timeout -d 'A request must be complete within this, or 408' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l send-timeout -d 'A peer that takes no byte for this long is given up' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM or SIGINT, answers in flight may take this long to finish' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM or SIGINT, answers in flight may take this long to finish; a second signal ends all at once' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l hot-set -d 'Walk a working set of this size around every body, and count how much slower it got' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
@@ -76,12 +76,12 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l queue -d 'Most
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l buffer -d 'Size of each backend connection\'s receive buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-clients -d 'Most clients at once; who comes later waits in the listen queue' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l idle-timeout -d 'A client without a request is let go after this' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l head-timeout -d 'A request head must be complete within this, or 408; and so must a TLS handshake, or the connection ends' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l head-timeout -d 'A request head must be complete within this, or 408; and so must a body that is dropped and a TLS handshake, or the connection ends' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-timeout -d 'A client that takes no byte for this long is given up' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend-timeout -d 'A backend that is silent for this long is given up: 504, or the body is broken off' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-line -d 'Longest request line, or 414' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-head -d 'Longest request head, or 431' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT, answers in flight may take this long to finish' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-line -d 'Longest request line, or 414; at most 64K' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-head -d 'Longest request head, or 431; at most 64K. It may have 64 fields' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT, answers in flight may take this long to finish; a second signal ends all at once' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''

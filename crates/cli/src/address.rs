@@ -63,10 +63,15 @@ impl Address {
     }
 
     fn socket_addr(&self) -> io::Result<SocketAddr> {
+        let long = |why: &str| {
+            let advice = "a socket's name has at most 107 bytes (unix(7)); choose a shorter one";
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{why}: {advice}"))
+        };
         match self {
             Address::Path(path) => SocketAddr::from_pathname(path),
             Address::Abstract(name) => SocketAddr::from_abstract_name(name),
         }
+        .map_err(|_| long(&format!("{self} can't be a socket's name")))
     }
 
     /// Connects a plain kernel socket.

@@ -33,10 +33,26 @@ pub fn die_with_parent() -> anyhow::Result<()> {
 pub async fn asked_to_stop() -> anyhow::Result<&'static str> {
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
-    Ok(tokio::select! {
+    let why = tokio::select! {
         _ = term.recv() => "SIGTERM",
         _ = int.recv() => "SIGINT",
-    })
+    };
+    // Who asks twice does not want to wait for what is in flight. On a thread of its own: the one that serves may be
+    // waiting in its own way by then.
+    std::thread::Builder::new().name("signals".into()).spawn(|| {
+        let twice = block_on(async {
+            let mut term = signal(SignalKind::terminate())?;
+            let mut int = signal(SignalKind::interrupt())?;
+            Ok(tokio::select! {
+                _ = term.recv() => 143,
+                _ = int.recv() => 130,
+            })
+        });
+        if let Ok(code) = twice {
+            std::process::exit(code);
+        }
+    })?;
+    Ok(why)
 }
 
 /// Calls `report` at every SIGUSR1, for ever.
@@ -60,5 +76,8 @@ async fn at(kind: SignalKind, act: impl Fn()) -> anyhow::Result<()> {
 /// Runs `main` on this thread.
 pub fn block_on<T>(main: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    tokio::task::LocalSet::new().block_on(&runtime, main)
+    let result = tokio::task::LocalSet::new().block_on(&runtime, main);
+    // A thread of the runtime may still be waiting for a backend that takes no connection: nobody waits for that.
+    runtime.shutdown_background();
+    result
 }

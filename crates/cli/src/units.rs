@@ -1,5 +1,6 @@
 //! Sizes and durations as people write them on a command line.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Bytes from `512`, `64K`, `1M`, `16MiB`, `2G`: powers of 1024, case ignored.
@@ -29,6 +30,20 @@ pub fn span(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// How many of something, of which none would serve nobody.
+pub fn some(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("none would serve nobody: write 1 or more".to_owned()),
+        Ok(number) => Ok(number),
+        Err(_) => Err(format!("{text:?} is not a number")),
+    }
+}
+
+/// Where to listen: an address and a port.
+pub fn place(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("{text:?}: write IP:PORT, as in 127.0.0.1:8080 or [::1]:8080"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +55,14 @@ mod tests {
         assert_eq!(size("1mib"), Ok(1 << 20));
         assert!(size("1T").is_err() && size("K").is_err() && size("").is_err());
         assert!(size("99999999999G").is_err());
+    }
+
+    #[test]
+    fn counts_and_places() {
+        assert_eq!(some("3"), Ok(3));
+        assert!(some("0").is_err() && some("-1").is_err() && some("").is_err());
+        assert_eq!(place("[::1]:80").map(|place| place.port()), Ok(80));
+        assert!(place("localhost:80").is_err_and(|why| why.contains("write IP:PORT")));
     }
 
     #[test]

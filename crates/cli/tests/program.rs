@@ -216,6 +216,36 @@ fn an_address_in_use_is_told_in_one_line_with_advice() {
 }
 
 #[test]
+fn flags_that_make_no_sense_are_told_as_usage() {
+    let proxy = ["proxy", "--backend", "unix:@x", "--listen"];
+    let serve = ["serve", "--root", "/", "--listen", "unix:@onecopy-nobody"];
+    for (first, more, what) in [
+        (&proxy[..], &["localhost:80"][..], "write IP:PORT"),
+        (&proxy[..], &["127.0.0.1:0", "--threads", "0"], "none would serve nobody"),
+        (&proxy[..], &["127.0.0.1:0", "--max-clients", "0"], "none would serve nobody"),
+        (&proxy[..], &["127.0.0.1:0", "--backends", "0"], "none would serve nobody"),
+        (&proxy[..], &["127.0.0.1:0", "--forward", "splice"], "add --transport kernel"),
+        (&proxy[..], &["127.0.0.1:0", "--max-head", "1M"], "go up to 64K"),
+        (&serve[..], &["--max-connections", "0"], "none would serve nobody"),
+        (&serve[..], &["--file-send", "sendfile"], "add --transport kernel"),
+        (&serve[..], &["--policy", "nt", "--transport", "kernel"], "leave out --transport kernel"),
+    ] {
+        let out = onecopy(&[first, more].concat());
+        assert_eq!(out.status.code(), Some(2), "{more:?}: {out:?}");
+        assert!(text(&out.stderr).contains(what), "{more:?}: {}", text(&out.stderr));
+    }
+    // Too long only with what is added to it, too.
+    let folder = std::env::temp_dir();
+    let path = format!("unix:{}/{}", folder.display(), "x".repeat(104 - folder.as_os_str().len()));
+    for flag in [&["--direct"][..], &["--transport", "kernel", "--direct"]] {
+        let out = onecopy(&[&["serve", "--root", "/", "--listen", &path], flag].concat());
+        assert_eq!(out.status.code(), Some(1), "{out:?}");
+        assert!(text(&out.stderr).contains("at most 107 bytes"), "{}", text(&out.stderr));
+    }
+    assert!(!std::path::Path::new(&path[5..]).exists());
+}
+
+#[test]
 fn help_names_every_command_and_hides_the_packagers_one() {
     let help = onecopy(&["--help"]);
     let help = text(&help.stdout);

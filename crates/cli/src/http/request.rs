@@ -8,16 +8,25 @@ pub struct Limits {
     pub line: usize,
     /// Longest head, in bytes, request line included; beyond it 431.
     pub head: usize,
+    /// Most header fields; beyond it 431.
+    pub fields: usize,
+}
+
+impl Limits {
+    /// What the daemon takes: all that a proxy may have let through, and what it adds.
+    pub const BACKEND: Limits = Limits { line: 64 << 10, head: 96 << 10, fields: SLOTS };
+    /// The most that a proxy may be told to let through.
+    pub const MOST: Limits = Limits { line: 64 << 10, head: 64 << 10, fields: SLOTS - 8 };
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { line: 8 << 10, head: 16 << 10 }
+        Limits { line: 8 << 10, head: 16 << 10, fields: 64 }
     }
 }
 
-/// Most header fields in one head; beyond it 431.
-pub const MAX_FIELDS: usize = 64;
+/// Fields that there is room for while a head is read.
+const SLOTS: usize = 96;
 
 /// Methods that this program answers; all others are 405 (known ones) or 501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +91,7 @@ impl<'b> Request<'b> {
     /// Reads the head at the start of `buf`: `Ok(None)` when more bytes are needed, otherwise the request and
     /// the length of its head.
     pub fn parse(buf: &'b [u8], limits: Limits) -> Result<Option<(Request<'b>, usize)>, Refusal> {
-        let mut slots = [httparse::EMPTY_HEADER; MAX_FIELDS];
+        let mut slots = [httparse::EMPTY_HEADER; SLOTS];
         let mut raw = httparse::Request::new(&mut slots);
         let status = raw.parse(buf);
         // The line's length is judged first, so that a long line is 414 whatever else is wrong with it.
@@ -92,7 +101,11 @@ impl<'b> Request<'b> {
             return refuse(414, "the request line is too long: shorten path and query");
         }
         let length = match status {
-            Ok(httparse::Status::Complete(length)) if length <= limits.head => length,
+            Ok(httparse::Status::Complete(length))
+                if length <= limits.head && raw.headers.len() <= limits.fields =>
+            {
+                length
+            }
             Ok(httparse::Status::Partial) if buf.len() <= limits.head => return Ok(None),
             Ok(_) | Err(httparse::Error::TooManyHeaders) => {
                 return refuse(431, "the request head is too large: send fewer or shorter header fields");

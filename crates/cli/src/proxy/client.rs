@@ -150,19 +150,29 @@ async fn answer(
             send_page(proxy, peer, status, why, Client { keep: keep && goes_on, ..client }).await
         }
         None => match exchange(proxy, peer, ip, request, client, heads, &mut counters).await {
-            Ok(next) => Ok(next),
+            Ok(next) => {
+                if proxy.ill.replace(false) {
+                    eprintln!("onecopy proxy: the backend answers again");
+                }
+                Ok(next)
+            }
             Err(Trouble::Broken) => Err(()),
             Err(Trouble::Cut(why)) => {
                 eprintln!("onecopy proxy: the backend broke off the body of {}: {why}", request.target);
                 Err(())
             }
             Err(trouble) => {
-                let (status, why) = match &trouble {
-                    Trouble::Bad(why) => (502, why.as_str()),
-                    Trouble::Gone => (502, "the backend went away without an answer"),
-                    Trouble::Full => (503, "too many requests wait for the backend"),
-                    _ => (504, "the backend took too long"),
+                // What is wrong with the backend is for its operator, once, not for each client.
+                let (status, why, detail) = match trouble {
+                    Trouble::Bad(why) => (502, "the backend gave no answer that could be passed on", why),
+                    Trouble::Gone => (502, "the backend went away without an answer", String::new()),
+                    Trouble::Full => (503, "too many requests wait for the backend", String::new()),
+                    _ => (504, "the backend took too long", String::new()),
                 };
+                if !proxy.ill.replace(true) {
+                    let detail = if detail.is_empty() { why } else { &detail };
+                    eprintln!("onecopy proxy: {status} for {}, and so on: {detail}", request.target);
+                }
                 counters.refused = 1;
                 send_page(proxy, peer, status, why, client).await
             }
@@ -245,8 +255,9 @@ async fn refuse(proxy: &Proxy, peer: &mut Peer, refusal: Refusal) {
     }
 }
 
-/// Removes a head and its body from the input, reading what of it has not come yet.
+/// Removes a head and its body from the input, reading what of it has not come yet, within the time for a head.
 async fn skip_body(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>, mut skip: u64) -> io::Result<()> {
+    let deadline = Instant::now() + proxy.head_timeout;
     while skip > inbox.len() as u64 {
         skip -= inbox.len() as u64;
         inbox.clear();
@@ -254,8 +265,7 @@ async fn skip_body(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>, mut skip
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let late = io::Error::from(io::ErrorKind::TimedOut);
-                within(proxy.head_timeout, peer.readable()).await.ok_or(late)??;
+                tokio::time::timeout_at(deadline, peer.readable()).await??;
             }
             Err(error) => return Err(error),
         }

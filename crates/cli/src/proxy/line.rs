@@ -58,6 +58,9 @@ const STEP: usize = 256 << 10;
 /// Bytes of a onecopy stream that are looked at to find a head: the daemon's heads have about 300.
 const LOOK: usize = 1 << 10;
 
+/// A connection that was not used for so long has been waited on with a bell.
+const IDLE: Duration = Duration::from_millis(10);
+
 /// After this many bytes without a wait, other connections get their turn.
 const TURN: u64 = 4 << 20;
 
@@ -124,6 +127,23 @@ impl Line {
             Way::Copy(_) | Way::Splice(..) => false,
             Way::Onecopy(stream, _) => stream.get_ref().path().receive == Carrier::SharedMemory,
         }
+    }
+
+    /// Whether nothing has come since the last answer. What comes unasked (a body behind an answer to HEAD, a second answer)
+    /// would be taken for the answer to the next client's request; and a connection that has ended is of no use either.
+    pub fn is_quiet(&self, idle: Duration) -> bool {
+        let unasked = match &self.way {
+            Way::Copy(stream) | Way::Splice(stream, ..) => stream.try_read(&mut [0]),
+            // To look into an empty ring is to ask for a bell, which the next answer would have to ring: only a connection
+            // pays that which was idle anyway. Who speaks our protocol is our daemon; strangers are not upgraded, and
+            // are looked at each time.
+            Way::Onecopy(..) if self.upgraded() && idle < IDLE => return true,
+            Way::Onecopy(stream, _) => {
+                let look = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+                stream.get_ref().recv(&mut [0], look).map_err(io::Error::from)
+            }
+        };
+        matches!(unasked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Sends a request head and waits for the head of the answer, which is written for the client into `out`.

@@ -13,6 +13,7 @@ mod tls;
 
 use crate::address::Address;
 use crate::counters::{Counters, Totals};
+use crate::failure::Usage;
 use crate::http::request::Limits;
 use crate::serve::Transport;
 use crate::{process, units};
@@ -20,6 +21,7 @@ use anyhow::Context;
 use line::{Forward, Patience};
 use pool::{Backend, Pool};
 use rustls::ServerConfig;
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -32,7 +34,7 @@ use tokio::sync::{Notify, mpsc, watch};
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Where clients connect; port 0 takes a free one.
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", value_parser = units::place)]
     listen: SocketAddr,
     /// Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server's own first. Read again at SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -50,10 +52,10 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     forward: Forward,
     /// Threads, each with its own clients and backend connections; left out, one for each CPU.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = units::some)]
     threads: Option<usize>,
     /// Most connections to the backend; a slow client holds one as long as its body lasts.
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = units::some)]
     backends: usize,
     /// Most requests waiting for a backend connection; who comes later gets 503.
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -63,12 +65,13 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     buffer: Option<usize>,
     /// Most clients at once; who comes later waits in the listen queue.
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = units::some)]
     max_clients: usize,
     /// A client without a request is let go after this.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = units::span)]
     idle_timeout: Duration,
-    /// A request head must be complete within this, or 408; and so must a TLS handshake, or the connection ends.
+    /// A request head must be complete within this, or 408; and so must a body that is dropped and a TLS handshake, or the
+    /// connection ends.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     head_timeout: Duration,
     /// A client that takes no byte for this long is given up.
@@ -77,13 +80,13 @@ pub struct Args {
     /// A backend that is silent for this long is given up: 504, or the body is broken off.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::span)]
     backend_timeout: Duration,
-    /// Longest request line, or 414.
+    /// Longest request line, or 414; at most 64K.
     #[arg(long, value_name = "SIZE", default_value = "8K", value_parser = units::size)]
     max_line: usize,
-    /// Longest request head, or 431.
+    /// Longest request head, or 431; at most 64K. It may have 64 fields.
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = units::size)]
     max_head: usize,
-    /// On SIGTERM or SIGINT, answers in flight may take this long to finish.
+    /// On SIGTERM or SIGINT, answers in flight may take this long to finish; a second signal ends all at once.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
     /// Lend a client's socket to the daemon (`serve --direct`, same user) for each body; the connection ends after it,
@@ -112,6 +115,8 @@ struct Proxy {
     patience: Patience,
     idle_timeout: Duration,
     head_timeout: Duration,
+    /// The last exchange with the backend failed, and the operator was told.
+    ill: Cell<bool>,
     /// True once the proxy is asked to stop.
     stop: watch::Receiver<bool>,
 }
@@ -163,10 +168,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
-    anyhow::ensure!(args.threads != Some(0), "--threads 0 would serve nobody; leave it out for one a CPU");
+    if args.transport == Transport::Onecopy && args.forward != Forward::Copy {
+        let why = "--forward says how a body crosses between kernel sockets: add --transport kernel";
+        return Err(Usage(why.into()).into());
+    }
+    if args.max_line > Limits::MOST.line || args.max_head > Limits::MOST.head {
+        return Err(
+            Usage("--max-line and --max-head go up to 64K: `onecopy serve` takes no more".into()).into()
+        );
+    }
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     // Each has backend connections of its own.
-    let threads = threads.min(args.backends.max(1));
+    let threads = threads.min(args.backends);
     let identity = args.identity()?;
     let tls = identity.as_ref().map(tls::Identity::settings).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -286,7 +299,8 @@ impl Worker {
             totals,
             direct,
             tls,
-            limits: Limits { line: args.max_line, head: args.max_head },
+            limits: Limits { line: args.max_line, head: args.max_head, ..Limits::default() },
+            ill: Cell::new(false),
             patience: Patience { backend: args.backend_timeout, client: args.send_timeout },
             idle_timeout: args.idle_timeout,
             head_timeout: args.head_timeout,

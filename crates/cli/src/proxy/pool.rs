@@ -75,11 +75,10 @@ impl Pool {
             // What is kept is as old as the connection that failed.
             self.idle.borrow_mut().clear();
         }
-        let kept = self.idle.borrow_mut().pop();
-        if let Some((line, since)) = kept
-            && since.elapsed() < STALE
-        {
-            return Ok(Lease { line, used: true, pool: self, _room: room });
+        while let Some((line, since)) = self.kept() {
+            if since.elapsed() < STALE && line.is_quiet(since.elapsed()) {
+                return Ok(Lease { line, used: true, pool: self, _room: room });
+            }
         }
         let line = match within(self.backend.patience, self.connect()).await {
             Some(Ok(line)) => line,
@@ -87,6 +86,10 @@ impl Pool {
             None => return Err(Trouble::Late),
         };
         Ok(Lease { line, used: false, pool: self, _room: room })
+    }
+
+    fn kept(&self) -> Option<(Line, Instant)> {
+        self.idle.borrow_mut().pop()
     }
 
     async fn connect(&self) -> io::Result<Line> {

@@ -22,24 +22,21 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
     let mut inbox: Vec<u8> = Vec::with_capacity(4 << 10);
     let hot = daemon.hot_set.map(HotSet::new);
     let mut first = true;
-    let mut since = Instant::now(); // when the head that is being read began
+    let late = Refusal { status: 408, why: "the request took too long" };
+    let mut deadline = None; // of the request that is being read
     loop {
-        let limits = Limits::default();
-        let (request, head) = match Request::parse(&inbox, limits) {
+        let (request, head) = match Request::parse(&inbox, Limits::BACKEND) {
             Ok(Some(parsed)) => parsed,
             Ok(None) => {
-                if inbox.is_empty() {
-                    if !daemon.desk.idle(id) {
-                        return Ok(()); // shutting down
-                    }
-                    since = Instant::now();
-                } else if since.elapsed() > daemon.head_timeout {
-                    return finish(daemon, wire, Refusal { status: 408, why: "the request took too long" });
+                if inbox.is_empty() && !daemon.desk.idle(id) {
+                    return Ok(()); // shutting down
                 }
-                if fill(wire, &mut inbox)? == 0 {
-                    return Ok(());
+                match fill(daemon, wire, &mut inbox, &mut deadline) {
+                    Ok(0) => return Ok(()),
+                    Ok(_) => daemon.desk.busy(id),
+                    Err(error) if is_late(&error) && !inbox.is_empty() => return finish(daemon, wire, late),
+                    Err(error) => return Err(error),
                 }
-                daemon.desk.busy(id);
                 continue;
             }
             Err(refusal) => return finish(daemon, wire, refusal),
@@ -76,23 +73,45 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         while skip > inbox.len() {
             skip -= inbox.len();
             inbox.clear();
-            if fill(wire, &mut inbox)? == 0 {
+            if fill(daemon, wire, &mut inbox, &mut deadline)? == 0 {
                 return Ok(());
             }
         }
         inbox.drain(..skip);
+        if deadline.take().is_some() {
+            wire.set_read_timeout(daemon.idle_timeout)?;
+        }
         if !keep {
             return Ok(());
         }
     }
 }
 
-fn fill(wire: &Wire, inbox: &mut Vec<u8>) -> io::Result<usize> {
+/// Reads more of a request: its first bytes within the time that a connection may be idle, and all the rest within the
+/// time for a head, whether it drips or does not come at all.
+fn fill(
+    daemon: &Daemon,
+    wire: &Wire,
+    inbox: &mut Vec<u8>,
+    deadline: &mut Option<Instant>,
+) -> io::Result<usize> {
     let have = inbox.len();
+    if have > 0 || deadline.is_some() {
+        let now = Instant::now();
+        let left = deadline.get_or_insert(now + daemon.head_timeout).saturating_duration_since(now);
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        wire.set_read_timeout(left)?;
+    }
     inbox.resize(have + (4 << 10), 0);
     let got = wire.read(&mut inbox[have..]);
     inbox.truncate(have + got.as_ref().map_or(0, |n| *n));
     got
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 fn finish(daemon: &Daemon, wire: &Wire, refusal: Refusal) -> Done {

@@ -23,9 +23,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest request head in a loan.
-const HEAD: usize = 32 << 10;
-
 /// Whether the process at the other end belongs to this process's user.
 pub fn same_user(stream: impl rustix::fd::AsFd) -> bool {
     let peer = rustix::net::sockopt::socket_peercred(stream);
@@ -77,7 +74,7 @@ fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: 
 fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration) -> io::Result<()> {
     while daemon.desk.idle(id) {
         let Some((head, client)) = receive(control, || daemon.desk.busy(id))? else { return Ok(()) };
-        let parsed = Request::parse(&head, Limits { line: HEAD, head: HEAD });
+        let parsed = Request::parse(&head, Limits::BACKEND);
         // The proxy writes these heads itself: one that is not well-formed is not from our proxy.
         let (Ok(Some((request, _))), Some(client)) = (parsed, client) else {
             return Err(io::ErrorKind::InvalidData.into());
@@ -119,7 +116,7 @@ fn receive(control: &UnixStream, begun: impl Fn()) -> io::Result<Option<(Vec<u8>
         if head.ends_with(b"\r\n\r\n") {
             return Ok(Some((head, client)));
         }
-        if head.len() > HEAD {
+        if head.len() > Limits::BACKEND.head {
             return Err(io::ErrorKind::InvalidData.into());
         }
     }

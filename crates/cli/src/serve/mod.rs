@@ -11,6 +11,7 @@ mod wire;
 
 use crate::address::Address;
 use crate::counters::{Counters, Totals};
+use crate::failure::Usage;
 use crate::http::request::Refusal;
 use crate::{process, units};
 use anyhow::Context;
@@ -54,18 +55,18 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     buffer: Option<usize>,
     /// Most connections at once; who comes later gets 503.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = units::some)]
     max_connections: usize,
     /// A connection without a request ends after this.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = units::span)]
     idle_timeout: Duration,
-    /// A request head must be complete within this.
+    /// A request must be complete within this, or 408.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     head_timeout: Duration,
     /// A peer that takes no byte for this long is given up.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::span)]
     send_timeout: Duration,
-    /// On SIGTERM or SIGINT, answers in flight may take this long to finish.
+    /// On SIGTERM or SIGINT, answers in flight may take this long to finish; a second signal ends all at once.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
     /// Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer
@@ -88,6 +89,7 @@ struct Daemon {
     store: Store,
     totals: Totals,
     desk: Desk,
+    idle_timeout: Duration,
     head_timeout: Duration,
     hot_set: Option<usize>,
 }
@@ -143,10 +145,22 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
     }
+    let kernel = args.transport == Transport::Kernel;
+    if !kernel && args.file_send != FileSend::Copy {
+        return Err(
+            Usage("--file-send says how bytes enter a kernel socket: add --transport kernel".into()).into()
+        );
+    }
+    if kernel && args.policy != Stores::Auto {
+        return Err(
+            Usage("--policy chooses stores into shared memory: leave out --transport kernel".into()).into()
+        );
+    }
     let daemon = Arc::new(Daemon {
         store: Store::open(&args.root, args.cache, args.revalidate)?,
         totals: Totals::default(),
         desk: Desk::default(),
+        idle_timeout: args.idle_timeout,
         head_timeout: args.head_timeout,
         hot_set: args.hot_set,
     });
@@ -157,8 +171,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tokio::task::spawn_local(process::at_usr1(move || eprintln!("stats {}", reports.totals.json())));
         let stop = tokio::task::spawn_local(process::asked_to_stop());
         tokio::task::yield_now().await;
-        let limits =
-            (args.max_connections, args.transport.buffer(args.buffer), args.idle_timeout, args.send_timeout);
+        let limits = (args.max_connections, args.transport.buffer(args.buffer), args.send_timeout);
         if args.direct {
             direct::open(&daemon, &args.listen, args.max_connections, args.send_timeout)?;
         }
@@ -180,7 +193,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer, idle, send): (usize, usize, Duration, Duration)) {
+fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer, send): (usize, usize, Duration)) {
     loop {
         let wire = match door.accept(buffer) {
             Ok(wire) => Arc::new(wire),
@@ -192,7 +205,7 @@ fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer, idle, send): (usize,
                 continue;
             }
         };
-        let _ = wire.set_timeouts(idle, send);
+        let _ = wire.set_read_timeout(daemon.idle_timeout).and_then(|()| wire.set_write_timeout(send));
         daemon.totals.add(Counters { connections: 1, ..Default::default() });
         let Some(id) = daemon.desk.enter(&wire, most) else {
             let full = Refusal { status: 503, why: "the daemon has all the connections it can take" };

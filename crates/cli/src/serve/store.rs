@@ -29,6 +29,13 @@ pub struct Object {
     identity: (u64, u64, i64, i64, i64, i64, u64),
 }
 
+impl Object {
+    /// Bytes of memory that its content takes.
+    fn weight(&self) -> usize {
+        self.memory.as_ref().map_or(0, Vec::len)
+    }
+}
+
 /// What a path leads to.
 #[derive(Clone, Debug)]
 pub enum Found {
@@ -89,7 +96,14 @@ impl Store {
             folder if folder.ends_with('/') => format!("{folder}index.html"),
             file => file.to_owned(),
         };
-        let file = File::from(beneath(&self.root, &name).map_err(refusal)?);
+        let file = match beneath(&self.root, &name) {
+            Ok(file) => File::from(file),
+            Err(error) => {
+                // What was kept under that name would hold a removed file's room on the disk.
+                self.lock().forget(path);
+                return Err(refusal(error));
+            }
+        };
         let meta = file.metadata().map_err(|_| INTERNAL)?;
         if meta.is_dir() {
             return Ok(Found::Folder);
@@ -160,16 +174,21 @@ impl Cache {
         Some(kept.object.clone())
     }
 
+    fn forget(&mut self, path: &str) {
+        if let Some(old) = self.kept.pop(path) {
+            self.used -= old.object.weight();
+        }
+    }
+
     fn keep(&mut self, path: &str, object: Arc<Object>) {
-        let weight = |object: &Object| object.memory.as_ref().map_or(0, Vec::len);
-        self.used += weight(&object);
+        self.used += object.weight();
         let kept = Kept { object, checked: Instant::now() };
         if let Some((_, old)) = self.kept.push(path.to_owned(), kept) {
-            self.used -= weight(&old.object);
+            self.used -= old.object.weight();
         }
         while self.used > self.limit {
             let Some((_, old)) = self.kept.pop_lru() else { break };
-            self.used -= weight(&old.object);
+            self.used -= old.object.weight();
         }
     }
 }
@@ -289,6 +308,9 @@ mod tests {
         assert_eq!(after.memory.as_deref(), Some(&b"changed"[..]));
         assert_ne!(before.validators.etag, after.validators.etag);
         fs::remove_file(root.path().join("9")).unwrap();
+        let used = store.lock().used;
         assert_eq!(found(&store, "9").unwrap_err(), 404);
+        let lock = store.lock();
+        assert!(lock.used < used && !lock.kept.contains("9"), "a file that is gone is let go");
     }
 }

@@ -99,17 +99,19 @@ impl Wire {
         }
     }
 
-    /// Bounds how long one read, and one write, may wait.
-    pub fn set_timeouts(&self, read: Duration, write: Duration) -> io::Result<()> {
+    /// Bounds how long one read may wait.
+    pub fn set_read_timeout(&self, limit: Duration) -> io::Result<()> {
         match self {
-            Wire::Kernel(stream, _) => {
-                stream.set_read_timeout(Some(read))?;
-                stream.set_write_timeout(Some(write))
-            }
-            Wire::Onecopy(stream) => {
-                stream.set_read_timeout(Some(read))?;
-                Ok(stream.set_write_timeout(Some(write))?)
-            }
+            Wire::Kernel(stream, _) => stream.set_read_timeout(Some(limit)),
+            Wire::Onecopy(stream) => Ok(stream.set_read_timeout(Some(limit))?),
+        }
+    }
+
+    /// Bounds how long one write may wait.
+    pub fn set_write_timeout(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Wire::Kernel(stream, _) => stream.set_write_timeout(Some(limit)),
+            Wire::Onecopy(stream) => Ok(stream.set_write_timeout(Some(limit))?),
         }
     }
 

@@ -167,3 +167,86 @@ fn not_there() {
     drop(UnixListener::bind(dir.path().join("s")).unwrap());
     assert_eq!(client.get("/").status, 502);
 }
+
+/// A backend that follows its answers with bytes that nobody asked for: the next client must not get them.
+#[test]
+fn what_a_backend_sends_unasked_reaches_nobody() {
+    const EVIL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL";
+    for (flags, method) in [
+        ("", "GET"),
+        ("", "HEAD"),
+        ("--transport kernel", "HEAD"),
+        ("--transport kernel", "GET"),
+        ("--transport kernel --forward splice", "GET"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                std::thread::spawn(move || {
+                    let mut stream = stream;
+                    let mut head = [0; 4096];
+                    while let Ok(n @ 1..) = stream.read(&mut head) {
+                        let body = if head[..n].starts_with(b"GET /first") { EVIL } else { "" };
+                        let body = if head[..n].starts_with(b"HEAD") { "body" } else { body };
+                        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
+                        if !head[..n].starts_with(b"HEAD") {
+                            let _ = stream.write_all(b"hello");
+                        }
+                        // Not with the answer: what comes together is refused together.
+                        std::thread::sleep(Duration::from_millis(20));
+                        let _ = stream.write_all(body.as_bytes());
+                    }
+                });
+            }
+        });
+        let (proxy, addr) = start_proxy(dir.path(), &format!("{flags} --threads 1"));
+        let mut first = Client::connect(addr);
+        first.send(&format!("{method} /first HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert_eq!(first.response(method).status, 200, "{flags}");
+        std::thread::sleep(Duration::from_millis(200));
+        for _ in 0..2 {
+            let next = Client::connect(addr).get("/next");
+            assert_eq!((next.status, &*next.body), (200, &b"hello"[..]), "{flags} {method}");
+        }
+        assert!(!proxy.said("backend gave no answer"));
+    }
+}
+
+/// One that listens and takes nobody: clients are told in time, and stopping does not wait for it.
+#[test]
+fn one_that_takes_no_connection() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, connect, listen, socket};
+    for transport in ["", "--transport kernel"] {
+        let dir = tempfile::tempdir().unwrap();
+        let make = || socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        let name = SocketAddrUnix::new(dir.path().join("s")).unwrap();
+        let (listener, first) = (make(), make());
+        bind(&listener, &name).unwrap();
+        listen(&listener, 0).unwrap();
+        connect(&first, &name).unwrap(); // the only one that its queue has room for
+        let (mut proxy, addr) = start_proxy(dir.path(), &format!("{transport} --backend-timeout 300ms"));
+        assert_eq!(ask(addr).status, 504, "{transport}");
+        proxy.line("504 for /, and so on: the backend took too long");
+        proxy.signal(Signal::TERM);
+        assert_eq!(proxy.end(), Some(0), "{transport}");
+    }
+}
+
+/// What is wrong is for the operator, once; clients are told no more than they need.
+#[test]
+fn the_operator_hears_of_it_once() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("files")).unwrap();
+    let (proxy, addr) = start_proxy(dir.path(), "--threads 1");
+    for _ in 0..3 {
+        let answer = ask(addr);
+        assert_eq!(answer.status, 502);
+        assert!(!String::from_utf8_lossy(&answer.body).contains("os error"), "{answer:?}");
+    }
+    proxy.line("502 for /, and so on: the backend cannot be reached: ");
+    let _daemon = start_daemon(dir.path(), "");
+    assert_eq!(ask(addr).status, 404);
+    proxy.line("the backend answers again");
+    assert_eq!(proxy.count("502 for"), 1);
+}

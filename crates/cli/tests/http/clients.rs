@@ -155,3 +155,35 @@ fn ten_thousand_idle_clients() {
     until("all have left", || pair.proxy.descriptors() < 100);
     assert_eq!(pair.get("/a", "").status, 200);
 }
+
+/// A body that is dropped may not hold a connection for longer than a head may; neither may half a head, at the daemon.
+#[test]
+fn what_drips_is_given_up() {
+    let pair = Pair::start("--head-timeout 400ms", "--head-timeout 400ms");
+    pair.file("a", 5);
+    let mut client = pair.client();
+    client.send("GET /a HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n");
+    assert_eq!(client.response("GET").status, 200);
+    until("the proxy gives it up", || {
+        std::thread::sleep(Duration::from_millis(50));
+        std::io::Write::write_all(&mut client.tcp, b"x").is_err()
+    });
+    let daemon = || {
+        let stream = std::os::unix::net::UnixStream::connect(pair.dir.path().join("s")).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        Client::over(stream)
+    };
+    let mut half = daemon();
+    half.send("GET /a HTTP/1.1\r\nHo");
+    assert_eq!(half.response("GET").status, 408);
+    assert!(half.ended());
+    // One after the other, with pauses longer than that: a connection may be idle.
+    let mut slow = daemon();
+    for _ in 0..2 {
+        slow.send("GET /a HTTP/1.1\r\n");
+        std::thread::sleep(Duration::from_millis(100));
+        slow.send("Host: x\r\n\r\n");
+        assert_eq!(slow.response("GET").status, 200);
+        std::thread::sleep(Duration::from_millis(600));
+    }
+}

@@ -56,6 +56,11 @@ impl Running {
         self.lines.lock().unwrap().iter().any(|line| line.contains(what))
     }
 
+    /// How many lines have `what` in them.
+    pub fn count(&self, what: &str) -> usize {
+        self.lines.lock().unwrap().iter().filter(|line| line.contains(what)).count()
+    }
+
     pub fn pid(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(&self.child)
     }

@@ -49,6 +49,22 @@ fn statuses() {
     assert_eq!(ask("nonsense\r\n\r\n"), 400);
 }
 
+/// All that the proxy lets through, the daemon takes, with what the proxy adds.
+#[test]
+fn the_largest_head_gets_through() {
+    let pair = Pair::start("", "");
+    pair.file("a", 5);
+    let get = |fields: &str| pair.status(&format!("GET /a HTTP/1.1\r\nHost: x\r\n{fields}\r\n"));
+    assert_eq!((get(&"A: b\r\n".repeat(63)), get(&"A: b\r\n".repeat(64))), (200, 431));
+    let room = (16 << 10) - "GET /a HTTP/1.1\r\nHost: x\r\nA: \r\n\r\n".len();
+    let of = |length: usize| format!("A: {}\r\n", "b".repeat(length));
+    assert_eq!((get(&of(room)), get(&of(room + 1))), (200, 431));
+    let pair = Pair::start("", "--max-line 64K --max-head 64K");
+    let line =
+        |length: usize| pair.status(&format!("GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", "a".repeat(length)));
+    assert_eq!((line(60_000), line(66_000)), (404, 414));
+}
+
 #[test]
 fn nothing_outside_of_the_root() {
     let pair = Pair::start("", "");

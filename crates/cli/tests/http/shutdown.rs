@@ -61,6 +61,23 @@ fn but_not_for_ever() {
     pair.daemon.line("were cut");
 }
 
+/// Who asks twice does not wait for those in flight.
+#[test]
+fn a_second_signal_ends_at_once() {
+    for (of_daemon, signal, code) in [(false, Signal::INT, 130), (true, Signal::TERM, 143)] {
+        let (mut pair, _client) = in_flight("--grace 10m");
+        let program = if of_daemon { &mut pair.daemon } else { &mut pair.proxy };
+        program.signal(signal);
+        until("it ends", || {
+            program.signal(signal);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            program.child.try_wait().unwrap().is_some()
+        });
+        assert_eq!(program.end(), Some(code));
+        assert!(!of_daemon || !pair.dir.path().join("s").exists());
+    }
+}
+
 #[test]
 fn sockets_in_the_way() {
     let mut pair = Pair::start("", "");

@@ -82,6 +82,76 @@ pub const CASES: &[Case] = &[
         "woken",
         shared,
     ),
+    Case::same(
+        "epoll.exclusive",
+        "EPOLLEXCLUSIVE: of several epolls that are waited for, one at least is told",
+        Linux,
+        "woken",
+        exclusive,
+    ),
+    Case::same(
+        "epoll.exclusive_again",
+        "EPOLLEXCLUSIVE: each arrival after a drain wakes one at least",
+        Linux,
+        "100 times woken",
+        exclusive_again,
+    ),
+    Case::same(
+        "epoll.level_out",
+        "level: EPOLLOUT goes off when full, and comes with room",
+        Both,
+        "OUT, nothing, OUT",
+        level_out,
+    ),
+    Case::same(
+        "epoll.oneshot_out",
+        "EPOLLONESHOT: EPOLLOUT once until armed again",
+        Both,
+        "OUT, nothing, nothing, OUT",
+        oneshot_out,
+    ),
+    Case::same(
+        "epoll.in_and_out",
+        "one registration, edge, both directions: room is told although data was and stays unread",
+        Linux,
+        "OUT, nothing, IN, IN+OUT",
+        in_and_out,
+    ),
+    Case::same(
+        "epoll.two_out",
+        "several epolls on one end, edge: each is told of room",
+        Linux,
+        "OUT OUT, nothing nothing, OUT OUT",
+        two_out,
+    ),
+    Case::same(
+        "epoll.level_hup",
+        "level: EPOLLHUP and EPOLLRDHUP stay, without being asked for but RDHUP",
+        Both,
+        "IN+HUP, IN+HUP, IN+RDHUP+HUP",
+        level_hup,
+    ),
+    Case::same(
+        "epoll.err",
+        "EPOLLERR is told without being asked for, until SO_ERROR takes it",
+        Linux,
+        "HUP+ERR, HUP",
+        err,
+    ),
+    Case::same(
+        "epoll.nested",
+        "an epoll that is watched by another one tells of its ends",
+        Both,
+        "nothing, IN, nothing",
+        nested,
+    ),
+    Case::same(
+        "epoll.mod_out",
+        "edge: EPOLLOUT asked for later by EPOLL_CTL_MOD is told if there is room, and not if there is none",
+        Both,
+        "OUT, nothing",
+        mod_out,
+    ),
 ];
 
 const IN: EventFlags = EventFlags::IN;
@@ -221,4 +291,123 @@ fn shared(cx: &Ctx<'_>) -> Outcome {
         }
         Ok(if woken > 0 { "woken" } else { "both slept on" }.to_owned())
     })
+}
+
+fn exclusive(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let flags = IN | EventFlags::EXCLUSIVE;
+    let (one, two) = (Epoll::watching(&*b, flags)?, Epoll::watching(&*b, flags)?);
+    let woken = std::thread::scope(|s| {
+        let sleepers = [asleep(s, || one.wait(SOON / 4)), asleep(s, || two.wait(SOON / 4))];
+        tx(&*a, b"x")?;
+        let mut woken = 0;
+        for sleeper in sleepers {
+            woken += u32::from(sleeper.join().map_err(|_| Stop::broken("a poller panicked"))?? == "IN");
+        }
+        Ok::<_, Stop>(woken)
+    })?;
+    Ok(if woken > 0 { "woken" } else { "both slept on" }.to_owned())
+}
+
+fn exclusive_again(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let flags = IN | EventFlags::EXCLUSIVE;
+    let (one, two) = (Epoll::watching(&*b, flags)?, Epoll::watching(&*b, flags)?);
+    for i in 0..100 {
+        tx(&*a, b"x")?;
+        if one.wait(SOON)? != "IN" && two.wait(0)? != "IN" {
+            return Ok(format!("nobody was told of arrival {i}"));
+        }
+        rx(&*b, 9, NOW)?;
+        rx(&*b, 9, NOW)?;
+    }
+    Ok("100 times woken".to_owned())
+}
+
+/// Receives everything that is there.
+fn empty(end: &dyn crate::impls::End) {
+    while end.recv(&mut [0; 65536], NOW).is_ok_and(|n| n > 0) {}
+}
+
+fn level_out(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*a, OUT)?;
+    let first = ep.wait(SOON)?;
+    brim(&*a)?;
+    let second = ep.wait(20)?;
+    empty(&*b);
+    Ok(format!("{first}, {second}, {}", ep.wait(SOON)?))
+}
+
+fn oneshot_out(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*a, OUT | EventFlags::ONESHOT)?;
+    let (first, second) = (ep.wait(SOON)?, ep.wait(20)?);
+    brim(&*a)?;
+    ep.watch(&*a, OUT | EventFlags::ONESHOT)?;
+    let third = ep.wait(20)?;
+    empty(&*b);
+    Ok(format!("{first}, {second}, {third}, {}", ep.wait(SOON)?))
+}
+
+fn in_and_out(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*a, IN | OUT | EDGE)?;
+    let first = ep.wait(SOON)?;
+    brim(&*a)?;
+    let second = ep.wait(20)?;
+    tx(&*b, b"x")?;
+    let third = ep.wait(SOON)?;
+    empty(&*b);
+    Ok(format!("{first}, {second}, {third}, {}", ep.wait(SOON)?))
+}
+
+fn two_out(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let (one, two) = (Epoll::watching(&*a, OUT | EDGE)?, Epoll::watching(&*a, OUT | EDGE)?);
+    let mut all = vec![format!("{} {}", one.wait(SOON)?, two.wait(SOON)?)];
+    brim(&*a)?;
+    all.push(format!("{} {}", one.wait(20)?, two.wait(20)?));
+    empty(&*b);
+    all.push(format!("{} {}", one.wait(SOON)?, two.wait(SOON)?));
+    Ok(all.join(", "))
+}
+
+fn level_hup(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let (plain, asking) = (Epoll::watching(&*b, IN)?, Epoll::watching(&*b, IN | RDHUP)?);
+    drop(a);
+    Ok(format!("{}, {}, {}", plain.wait(SOON)?, plain.wait(0)?, asking.wait(0)?))
+}
+
+fn err(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let ep = Epoll::watching(&*a, EventFlags::empty())?;
+    tx(&*a, b"unread")?;
+    drop(b);
+    let first = ep.wait(SOON)?;
+    a.take_error()?;
+    Ok(format!("{first}, {}", ep.wait(20)?))
+}
+
+fn nested(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let inner = Epoll::watching(&*b, IN)?;
+    let readable = |ms| crate::tools::poll(&inner, rustix::event::PollFlags::IN, ms);
+    let first = readable(20)?;
+    tx(&*a, b"abc")?;
+    let second = readable(SOON)?;
+    rx(&*b, 9, NOW)?;
+    rx(&*b, 9, NOW)?;
+    Ok(format!("{first}, {second}, {}", readable(20)?))
+}
+
+fn mod_out(cx: &Ctx<'_>) -> Outcome {
+    let (a, _b) = cx.pair()?;
+    let ep = Epoll::watching(&*a, IN | EDGE)?;
+    ep.watch(&*a, IN | OUT | EDGE)?;
+    let first = ep.wait(SOON)?;
+    brim(&*a)?;
+    ep.watch(&*a, IN | OUT | EDGE)?;
+    Ok(format!("{first}, {}", ep.wait(20)?))
 }

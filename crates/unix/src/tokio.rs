@@ -1,7 +1,7 @@
 //! Sockets and listeners for tokio.
 
 use crate::{RecvFlags, SendFlags};
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -85,6 +85,35 @@ impl Stream {
     pub async fn send(&self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
         let flags = flags | SendFlags::DONTWAIT;
         self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send(bytes, flags)?)).await
+    }
+
+    /// Waits for room and sends what fits, with descriptors, which arrive with its first byte.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::send_with`].
+    pub async fn send_with(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send_with(bytes, fds, flags)?)).await
+    }
+
+    /// Waits for bytes and receives them, and what came with the first of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::recv_with`].
+    pub async fn recv_with(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<(usize, crate::Ancillary)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv_with(buffer, flags)?)).await
     }
 }
 
@@ -196,6 +225,35 @@ impl SeqPacket {
         self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_record(buffer, flags)?)).await
     }
 
+    /// Waits for room and sends one record with descriptors.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::send_with`].
+    pub async fn send_with(
+        &self,
+        record: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send_with(record, fds, flags)?)).await
+    }
+
+    /// Waits for a record and receives it, and what came with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::recv_with`].
+    pub async fn recv_with(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<(crate::Received, crate::Ancillary)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_with(buffer, flags)?)).await
+    }
+
     /// Waits for a record and borrows up to `max` bytes of it.
     ///
     /// # Errors
@@ -223,6 +281,70 @@ impl SeqPacket {
     }
 }
 
+/// A datagram socket in a tokio runtime.
+#[derive(Debug)]
+pub struct Datagram(AsyncFd<crate::Datagram>);
+
+impl Datagram {
+    /// Makes `socket` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(socket: crate::Datagram) -> io::Result<Datagram> {
+        socket.set_nonblocking(true)?;
+        Ok(Datagram(register(socket)?))
+    }
+
+    /// The socket itself, to bind and connect it, for its options and counters.
+    pub fn get_ref(&self) -> &crate::Datagram {
+        self.0.get_ref()
+    }
+
+    /// Waits for room and sends one datagram to the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send`].
+    pub async fn send(&self, datagram: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send(datagram, flags)?)).await
+    }
+
+    /// Sends one datagram to the socket of that name. EAGAIN where *its* queue is full, since no readiness of this socket
+    /// tells of room there: try again later.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send_to`].
+    pub fn try_send_to(
+        &self,
+        datagram: &[u8],
+        name: impl Into<crate::Name>,
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        Ok(self.0.get_ref().send_to(datagram, name, flags | SendFlags::DONTWAIT)?)
+    }
+
+    /// Waits for a datagram and receives it, with the name of who sent it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv_datagram`].
+    pub async fn recv_from(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<(crate::Received, crate::Name)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_datagram(buffer, flags)?)).await
+    }
+}
+
 /// A listener in a tokio runtime.
 #[derive(Debug)]
 pub struct Listener(AsyncFd<crate::Listener>);
@@ -240,6 +362,24 @@ impl Listener {
     pub fn new(listener: crate::Listener) -> io::Result<Listener> {
         listener.set_nonblocking(true)?;
         Ok(Listener(register(listener)?))
+    }
+
+    /// Binds and listens.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Listener::bind`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn bind(name: impl Into<crate::Name>) -> io::Result<Listener> {
+        Listener::new(crate::Listener::bind(name)?)
+    }
+
+    /// The listener itself.
+    pub fn get_ref(&self) -> &crate::Listener {
+        self.0.get_ref()
     }
 
     /// Takes the next connection.
@@ -270,6 +410,24 @@ impl SeqListener {
     pub fn new(listener: crate::SeqListener) -> io::Result<SeqListener> {
         listener.set_nonblocking(true)?;
         Ok(SeqListener(register(listener)?))
+    }
+
+    /// Binds and listens.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqListener::bind`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn bind(name: impl Into<crate::Name>) -> io::Result<SeqListener> {
+        SeqListener::new(crate::SeqListener::bind(name)?)
+    }
+
+    /// The listener itself.
+    pub fn get_ref(&self) -> &crate::SeqListener {
+        self.0.get_ref()
     }
 
     /// Takes the next connection.

@@ -1,4 +1,5 @@
-//! A stream between two workers, the kernel's or ours, so that the loops that are timed are the same.
+//! A stream, or a socket of records, between two workers, the kernel's or ours, so that the loops that are timed are the
+//! same.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,8 +8,12 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, bail};
-use onecopy::unix::{Carrier, Config, Listener, Name, Policy, Reader, RecvFlags, SendFlags, Stream, Wait};
-use rustix::net::sockopt;
+use onecopy::unix::{
+    Carrier, Config, Listener, Name, Path, Policy, Reader, RecvFlags, SendFlags, SeqListener, SeqPacket,
+    Stats, Stream, Wait,
+};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde_json::{Value, json};
 
 /// An abstract name that nothing else on this machine has.
@@ -32,6 +37,8 @@ pub struct Setup {
     pub wait: String,
     /// Whether the reader passes the bytes on without a CPU reading them.
     pub untouched: bool,
+    /// Whether each send is a record (SOCK_SEQPACKET).
+    pub records: bool,
 }
 
 impl Setup {
@@ -48,6 +55,7 @@ impl Setup {
             buffer: job["buffer"].as_u64().map(|n| n as usize),
             wait: text(job, "wait")?.to_owned(),
             untouched: job["untouched"].as_bool().unwrap_or_default(),
+            records: job["records"].as_bool().unwrap_or_default(),
         })
     }
 
@@ -55,7 +63,7 @@ impl Setup {
     pub fn job(&self) -> Value {
         json!({
             "engine": self.engine, "name": self.name, "buffer": self.buffer,
-            "wait": self.wait, "untouched": self.untouched
+            "wait": self.wait, "untouched": self.untouched, "records": self.records
         })
     }
 
@@ -65,10 +73,22 @@ impl Setup {
 
     /// Binds the name and says that the peer may come.
     pub fn listen(&self) -> Result<Server> {
-        let server = if self.is_kernel() {
-            Server::Kernel(UnixListener::bind_addr(&SocketAddr::from_abstract_name(&self.name)?)?)
-        } else {
-            Server::Ours(Listener::bind_with(Name::abstract_(&self.name), &self.config()?)?)
+        let server = match (self.is_kernel(), self.records) {
+            (true, false) => {
+                Server::Kernel(UnixListener::bind_addr(&SocketAddr::from_abstract_name(&self.name)?)?)
+            }
+            (true, true) => {
+                let fd = records_socket()?;
+                rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
+                rustix::net::listen(&fd, 128)?;
+                Server::Kernel(fd.into())
+            }
+            (false, false) => {
+                Server::Ours(Listener::bind_with(Name::abstract_(&self.name), &self.config()?)?)
+            }
+            (false, true) => {
+                Server::Records(SeqListener::bind_with(Name::abstract_(&self.name), &self.config()?)?)
+            }
         };
         crate::proc::say_ready()?;
         Ok(server)
@@ -81,8 +101,17 @@ impl Setup {
 
     /// Connects to the name.
     pub fn connect(&self) -> Result<Conn> {
-        if !self.is_kernel() {
-            return Ok(Conn::Ours(Stream::connect_with(Name::abstract_(&self.name), &self.config()?)?));
+        let name = || Name::abstract_(&self.name);
+        match (self.is_kernel(), self.records) {
+            (false, false) => return Ok(Conn::Ours(Stream::connect_with(name(), &self.config()?)?)),
+            (false, true) => return Ok(Conn::Records(SeqPacket::connect_with(name(), &self.config()?)?)),
+            (true, true) => {
+                let fd = records_socket()?;
+                rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)
+                    .context("connecting")?;
+                return self.sized(fd.into());
+            }
+            (true, false) => {}
         }
         let address = SocketAddr::from_abstract_name(&self.name)?;
         self.sized(UnixStream::connect_addr(&address).context("connecting")?)
@@ -123,12 +152,19 @@ impl Setup {
     }
 }
 
+/// The kernel's, of records. From then on read(2) and write(2) are all it takes, which std's stream has.
+fn records_socket() -> Result<OwnedFd> {
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
 /// A listener.
 pub enum Server {
     /// The kernel's.
     Kernel(UnixListener),
     /// Ours.
     Ours(Listener),
+    /// Ours, of records.
+    Records(SeqListener),
 }
 
 impl Server {
@@ -137,20 +173,23 @@ impl Server {
         match self {
             Server::Kernel(listener) => setup.sized(listener.accept()?.0),
             Server::Ours(listener) => Ok(Conn::Ours(listener.accept()?)),
+            Server::Records(listener) => Ok(Conn::Records(listener.accept()?)),
         }
     }
 }
 
-/// One end of a stream.
+/// One end of a connection.
 pub enum Conn {
-    /// The kernel's AF_UNIX.
+    /// The kernel's AF_UNIX, a stream or of records.
     Kernel(UnixStream),
     /// Ours, whichever way its bytes take.
     Ours(Stream),
+    /// Ours, of records.
+    Records(SeqPacket),
 }
 
 impl Conn {
-    /// Sends all of `bytes`, blocking.
+    /// Sends all of `bytes`, blocking: one record, where there are records.
     pub fn send_all(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Conn::Kernel(stream) => stream.write_all(bytes).context("sending"),
@@ -161,14 +200,19 @@ impl Conn {
                 }
                 Ok(())
             }
+            Conn::Records(socket) => match socket.send(bytes, SendFlags::empty())? {
+                n if n == bytes.len() => Ok(()),
+                n => bail!("{n} bytes of a record of {} were sent", bytes.len()),
+            },
         }
     }
 
-    /// Receives what is there, blocking; 0 is the end.
+    /// Receives what is there, or a record, blocking; 0 is the end.
     pub fn recv(&mut self, buffer: &mut [u8]) -> Result<usize> {
         match self {
             Conn::Kernel(stream) => stream.read(buffer).context("receiving"),
             Conn::Ours(stream) => Ok(stream.recv(buffer, RecvFlags::empty())?),
+            Conn::Records(socket) => Ok(socket.recv(buffer, RecvFlags::empty())?),
         }
     }
 
@@ -200,26 +244,43 @@ impl Conn {
         match self {
             Conn::Kernel(stream) => Ok(sockopt::socket_send_buffer_size(stream)?),
             Conn::Ours(stream) => Ok(stream.capacity().0),
+            Conn::Records(socket) => Ok(socket.capacity().0),
+        }
+    }
+
+    /// What ours has done so far.
+    pub fn stats(&self) -> Option<Stats> {
+        match self {
+            Conn::Kernel(_) => None,
+            Conn::Ours(stream) => Some(stream.stats()),
+            Conn::Records(socket) => Some(socket.stats()),
+        }
+    }
+
+    fn ways(&self) -> Option<Path> {
+        match self {
+            Conn::Kernel(_) => None,
+            Conn::Ours(stream) => Some(stream.path()),
+            Conn::Records(socket) => Some(socket.path()),
         }
     }
 
     /// Which way what is sent takes.
     pub fn path(&self) -> &'static str {
-        match self {
-            Conn::Ours(stream) if stream.path().send == Carrier::SharedMemory => "shared memory",
+        match self.ways() {
+            Some(path) if path.send == Carrier::SharedMemory => "shared memory",
             _ => "kernel",
         }
     }
 
     /// Whether both directions run over shared memory.
     pub fn upgraded(&self) -> bool {
-        matches!(self, Conn::Ours(stream) if stream.path().is_shared_memory())
+        self.ways().is_some_and(|path| path.is_shared_memory())
     }
 
     /// How this end has worked so far; null for the kernel's.
     pub fn work(&self) -> Value {
-        let Conn::Ours(stream) = self else { return Value::Null };
-        let stats = stream.stats();
+        let Some(stats) = self.stats() else { return Value::Null };
         let moved = (stats.sent + stats.received).max(1) as f64;
         json!({
             "nt": stats.user_copied_nt as f64 / moved * 100.0,
@@ -234,6 +295,7 @@ impl AsFd for Conn {
         match self {
             Conn::Kernel(stream) => stream.as_fd(),
             Conn::Ours(stream) => stream.as_fd(),
+            Conn::Records(socket) => socket.as_fd(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session
 /// The row.
 pub const ROW: Row = Row {
     name: "ping-pong",
-    about: "round trips of one message, copied out on both sides; spin, block, adaptive is how ours waits, kernel \
+    about: "round trips of one message, copied out on both sides (record: over seqpacket sockets, ours and the kernel's); spin, block, adaptive is how ours waits, kernel \
             blocks and kernel-spin polls with MSG_DONTWAIT, bare is one cache line bounced by two threads; idle: CPU of a process that waits for a byte",
     metrics: &[
         Metric { name: "rtt", unit: "us", larger: false },
@@ -55,6 +55,10 @@ fn cases(_: Scale) -> Vec<Case> {
         let adaptive = vec![Reach::ratio("auto", "rtt", 0.9, &["auto-spin", "auto-block"])];
         cases.push(case(size, "adaptive", &["kernel", "auto-spin", "auto-block", "auto"], adaptive));
     }
+    for (size, wait) in [(64, "spin"), (64, "block"), (64, "adaptive"), (4 << 10, "spin"), (4 << 10, "block")]
+    {
+        cases.push(record_case(size, wait));
+    }
     cases.push(Case {
         name: "64/idle".to_owned(),
         engines: vec!["kernel", "auto"],
@@ -64,6 +68,29 @@ fn cases(_: Scale) -> Vec<Case> {
         open: Box::new(|context, engine| Ok(Box::new(session(context, engine, 64, "adaptive", true)))),
     });
     cases
+}
+
+/// As a stream's of that size, with its demands.
+fn record_case(size: usize, wait: &'static str) -> Case {
+    let (engines, reach): (&[&'static str], Vec<Reach>) = match wait {
+        "spin" if size == 64 => (
+            &["kernel", "kernel-spin", "auto"],
+            vec![Reach::ratio("auto", "rtt", 15.0, &["kernel"]), Reach::at_most("auto", "rtt", 0.65)],
+        ),
+        "spin" => (&["kernel", "kernel-spin", "auto"], vec![]),
+        "block" => (&["kernel", "auto"], vec![Reach::ratio("auto", "rtt", 0.9, &["kernel"])]),
+        _ => (
+            &["kernel", "auto-spin", "auto-block", "auto"],
+            vec![Reach::ratio("auto", "rtt", 0.9, &["auto-spin", "auto-block"])],
+        ),
+    };
+    Case {
+        name: format!("record-{}/{wait}", size_name(size as u64)),
+        open: Box::new(move |context, engine| {
+            Ok(Box::new(PingPong { records: true, ..session(context, engine, size, wait, false) }))
+        }),
+        ..case(size, wait, engines, reach)
+    }
 }
 
 fn case(size: usize, wait: &'static str, engines: &[&'static str], reach: Vec<Reach>) -> Case {
@@ -84,7 +111,14 @@ fn case(size: usize, wait: &'static str, engines: &[&'static str], reach: Vec<Re
 
 fn session(context: &Context, engine: &str, size: usize, wait: &str, idle: bool) -> PingPong {
     let wait = engine.split_once('-').map_or(wait, |(_, wait)| wait);
-    PingPong { context: context.clone(), engine: engine.to_owned(), size, wait: wait.to_owned(), idle }
+    PingPong {
+        context: context.clone(),
+        engine: engine.to_owned(),
+        size,
+        wait: wait.to_owned(),
+        idle,
+        records: false,
+    }
 }
 
 struct PingPong {
@@ -93,11 +127,12 @@ struct PingPong {
     size: usize,
     wait: String,
     idle: bool,
+    records: bool,
 }
 
 impl PingPong {
     fn job(&self, trips: u64, seed: Option<u64>) -> Value {
-        let setup = Setup { wait: self.wait.clone(), ..Setup::new(&self.engine) };
+        let setup = Setup { wait: self.wait.clone(), records: self.records, ..Setup::new(&self.engine) };
         with(setup.job(), json!({"size": self.size, "trips": trips, "seed": seed}))
     }
 
@@ -231,8 +266,5 @@ fn round_trips(job: &Value) -> Result<(Conn, Value)> {
 }
 
 fn sleeps(conn: &Conn) -> Option<u64> {
-    match conn {
-        Conn::Ours(stream) => Some(stream.stats().sleeps),
-        Conn::Kernel(_) => None,
-    }
+    conn.stats().map(|stats| stats.sleeps)
 }

@@ -146,7 +146,7 @@ impl Side {
         let size = whole(job, "size")? as usize;
         let pool = match &conn {
             Conn::Ours(_) => Some(SharedPool::new(size, PAGES)?),
-            Conn::Kernel(_) => None,
+            _ => None,
         };
         let message = Aligned::new(size, 0x5a);
         let read = job["read"].as_bool().unwrap_or_default();
@@ -263,7 +263,7 @@ fn client(job: &Value) -> Result<Value> {
     let copied = copied(&side.conn).zip(before).map(|(after, before)| after - before);
     let path = match &side.conn {
         Conn::Ours(stream) => by_reference(stream)?,
-        Conn::Kernel(_) => "kernel",
+        _ => "kernel",
     };
     Ok(json!({"seconds": seconds, "path": path, "copied": copied, "sum": side.sum}))
 }
@@ -275,8 +275,5 @@ fn by_reference(stream: &Stream) -> Result<&'static str> {
 
 /// Bytes that this end has copied in user space without being asked to.
 fn copied(conn: &Conn) -> Option<u64> {
-    match conn {
-        Conn::Ours(stream) => Some(stream.stats().user_copied_in),
-        Conn::Kernel(_) => None,
-    }
+    conn.stats().map(|stats| stats.user_copied_in)
 }

@@ -13,7 +13,7 @@ use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Sc
 /// The row.
 pub const ROW: Row = Row {
     name: "unix-bulk",
-    about: "one process writes, another copies out; size = write = read = buffer asked for (effective sizes shown); \
+    about: "one process writes, another copies out (record: each write a record of seqpacket sockets, ours and the kernel's); size = write = read = buffer asked for (effective sizes shown); \
             the payload is touched by the copies only",
     metrics: &[Metric { name: "rate", unit: "GB/s", larger: true }, CPU_PER_GB],
     share: 1.0,
@@ -40,19 +40,24 @@ const DEFAULT_PIECE: usize = 64 * 1024;
 const WARM: u64 = 8 << 20;
 
 fn cases(_: Scale) -> Vec<Case> {
-    let numbered = SIZES.iter().map(|&(size, reach)| case(size.to_string(), size, Some(size), reach));
-    numbered.chain([case("default".to_owned(), DEFAULT_PIECE, None, Some(1.5))]).collect()
+    let mut cases = Vec::new();
+    for records in [false, true] {
+        let sizes = SIZES.iter().filter(|(_, reach)| !records || reach.is_some());
+        cases.extend(sizes.map(|&(size, reach)| case(size.to_string(), size, Some(size), reach, records)));
+        cases.push(case("default".to_owned(), DEFAULT_PIECE, None, Some(1.5), records));
+    }
+    cases
 }
 
-fn case(name: String, piece: usize, buffer: Option<usize>, reach: Option<f64>) -> Case {
+fn case(name: String, piece: usize, buffer: Option<usize>, reach: Option<f64>, records: bool) -> Case {
     Case {
-        name,
+        name: if records { format!("record-{name}") } else { name },
         engines: vec!["kernel", "cached", "auto"],
         baseline: "kernel",
         reach: reach.iter().map(|&times| Reach::ratio("auto", "rate", times, &["kernel"])).collect(),
         work: Work { warmup: 8 << 20, least: 8 << 20, most: 8 << 30, step: piece as u64 },
         open: Box::new(move |context, engine| {
-            Ok(Box::new(Bulk { context: context.clone(), engine: engine.to_owned(), piece, buffer }))
+            Ok(Box::new(Bulk { context: context.clone(), engine: engine.to_owned(), piece, buffer, records }))
         }),
     }
 }
@@ -62,11 +67,12 @@ struct Bulk {
     engine: String,
     piece: usize,
     buffer: Option<usize>,
+    records: bool,
 }
 
 impl Bulk {
     fn transfer(&self, warm: u64, bytes: u64, seed: Option<u64>) -> Result<(Value, Value)> {
-        let setup = Setup { buffer: self.buffer, ..Setup::new(&self.engine) };
+        let setup = Setup { buffer: self.buffer, records: self.records, ..Setup::new(&self.engine) };
         let job = with(setup.job(), json!({"piece": self.piece, "warm": warm, "bytes": bytes, "seed": seed}));
         let life = Duration::from_secs(20);
         let (server, client) = (("unix-bulk/reader", &job), ("unix-bulk/writer", &job));

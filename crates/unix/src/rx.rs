@@ -412,9 +412,8 @@ impl End {
         self.check(Op::Recv)?;
         let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
         let asleep = !dontwait && self.settings.wait() != Wait::Spin;
-        // Kept from round to round: who spun for what has come takes it without letting go of the lock.
-        let mut guard = self.rx.lock();
         loop {
+            let mut guard = self.rx.lock();
             self.decide(&mut guard, Op::Recv)?;
             let lie = |lie| self.lie(Op::Recv, lie);
             let idle = match &mut *guard {
@@ -444,7 +443,16 @@ impl End {
                         }
                         return Ok(Ready::Ring(guard, n));
                     }
-                    self.ring_idle(ring, waiting, !dontwait).map_err(lie)?
+                    let idle = self.ring_idle(ring, waiting, !dontwait).map_err(lie)?;
+                    if matches!(idle, Idle::Again) && !waiting.slept {
+                        // Who spun for what has come takes it without letting go of the lock.
+                        let n = ring.consumer.available(1).map_err(lie)?;
+                        if n > 0 {
+                            ring.puzzled = None;
+                            return Ok(Ready::Ring(guard, n));
+                        }
+                    }
+                    idle
                 }
             };
             let idle = match (idle, waiting.told.take()) {
@@ -469,7 +477,6 @@ impl End {
                 Idle::Nap => {
                     drop(guard);
                     self.nap(waiting)?;
-                    guard = self.rx.lock();
                     continue;
                 }
                 Idle::Ask => match self.ask() {
@@ -505,7 +512,6 @@ impl End {
             }
             drop(guard);
             waiting.told = Some(self.sleep(waiting)?);
-            guard = self.rx.lock();
         }
     }
 

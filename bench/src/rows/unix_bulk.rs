@@ -78,10 +78,11 @@ impl Bulk {
         let (server, client) = (("unix-bulk/reader", &job), ("unix-bulk/writer", &job));
         let (reader, writer) = self.context.launcher.pair(server, client, self.context.cpus, life)?;
         if let Some(asked) = self.buffer {
-            // Linux doubles what is asked for; a ring that were larger would win by its size.
+            // Linux doubles what is asked for; a ring that were larger would win by its size. (The headers of records,
+            // which the kernel has elsewhere, are not room for bytes.)
             let effective = whole(&writer, "effective")?;
             ensure!(
-                effective <= 2 * asked as u64,
+                effective <= 2 * asked as u64 + if self.records { 64 } else { 0 },
                 "a buffer of {effective} bytes is larger than the kernel's"
             );
         }

@@ -89,7 +89,7 @@ impl End {
             Transport::Kernel => None,
             Transport::Auto => {
                 let wish = config.send_buffer.map_or(0, |bytes| bytes.saturating_mul(2)) as u64;
-                let capacity = upgrade::capacity(config.receive_buffer, wish, config.max_ring);
+                let capacity = upgrade::capacity_for(kind, config.receive_buffer, wish, config.max_ring);
                 let ring = || upgrade::new_ring(capacity, config).map(|(ring, _)| ring);
                 ring().and_then(|one| Ok((one, ring()?))).ok()
             }
@@ -177,7 +177,7 @@ impl End {
         config: &Config,
     ) -> Result<Arc<End>> {
         let welcome =
-            invitation.and_then(|invitation| upgrade::welcome(fd.as_fd(), &invitation, config).ok());
+            invitation.and_then(|invitation| upgrade::welcome(fd.as_fd(), kind, &invitation, config).ok());
         if kind.records(config) == Records::Stream && welcome.is_none() {
             return Err(needs_memory(Op::Accept));
         }

@@ -17,6 +17,7 @@
 
 use crate::config::Config;
 use crate::end::End;
+use crate::making::Kind;
 use crate::rx::{Rx, Switching};
 use crate::tx::Tx;
 use crate::{Error, Op, Records, Result, control};
@@ -155,6 +156,16 @@ pub fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usiz
     round_capacity(if asked == 0 { DEFAULT_BUFFER } else { asked }, max_ring)
 }
 
+/// Room for the headers of some large records, so that two that fill half of what was asked for each lie in the ring
+/// together: the kernel takes them, too, and one could not be sent while the other is received.
+const FRAMING: usize = 8 * onecopy_ring::record::HEADER;
+
+/// As [`capacity`], of a ring for `kind`: what was asked for is room for bytes that are sent.
+pub fn capacity_for(kind: Kind, receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
+    let capacity = capacity(receive, peer_send, max_ring);
+    if kind == Kind::SeqPacket { round_capacity(capacity + FRAMING, max_ring) } else { capacity }
+}
+
 /// A ring to receive into, which says what its receiver maps besides.
 ///
 /// # Errors
@@ -177,10 +188,11 @@ pub fn invite(socket: BorrowedFd<'_>, records: Records, config: &Config) -> rust
 /// Server, at accept: answers an invitation with its ring. The stream's receiving side.
 pub fn welcome(
     socket: BorrowedFd<'_>,
+    kind: Kind,
     invitation: &Invitation,
     config: &Config,
 ) -> rustix::io::Result<(Switching, Ring)> {
-    let capacity = capacity(config.receive_buffer, invitation.send_buffer, config.max_ring);
+    let capacity = capacity_for(kind, config.receive_buffer, invitation.send_buffer, config.max_ring);
     let (ring, memfd) = new_ring(capacity, config)?;
     let hello = Hello {
         nonce: invitation.nonce,
@@ -234,7 +246,8 @@ impl End {
             *rx = Rx::Plain;
             return Ok(());
         };
-        let capacity = capacity(self.config.receive_buffer, hello.send_buffer, self.config.max_ring);
+        let config = &self.config;
+        let capacity = capacity_for(self.kind, config.receive_buffer, hello.send_buffer, config.max_ring);
         let Ok((mine, memfd)) = new_ring(capacity, &self.config) else {
             // No memory of our own to offer. The server waits for nothing, and the kernel carries on.
             self.counters.fallbacks.add(1);
@@ -380,5 +393,8 @@ mod tests {
         assert_eq!(capacity(Some(8000), 0, 1 << 30), 16_000);
         assert_eq!(capacity(Some(8000), 64_000, 1 << 30), 64_000);
         assert_eq!(capacity(Some(8000), u64::MAX, 1 << 20), 1 << 20);
+        assert_eq!(capacity_for(Kind::Stream, Some(8000), 0, 1 << 30), 16_000);
+        assert_eq!(capacity_for(Kind::SeqPacket, Some(8000), 0, 1 << 30), 16_064);
+        assert_eq!(capacity_for(Kind::SeqPacket, Some(8000), u64::MAX, 1 << 20), 1 << 20);
     }
 }

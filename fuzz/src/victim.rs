@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use onecopy::chain::Chain;
 use onecopy::unix::{Error, RecvFlags, SendFlags, SharedPool, View, Wait};
 use onecopy::{Policy, Reader};
 use onecopy_conformance::tools::Dice;
@@ -19,6 +20,8 @@ pub struct Victim<'a> {
     stream: &'a Socket,
     pool: Option<SharedPool>,
     views: Vec<View>,
+    /// Received, and given back late.
+    chains: Vec<Chain>,
     buf: Vec<u8>,
     caught: bool,
     /// Steps since the peer was caught.
@@ -32,7 +35,15 @@ impl<'a> Victim<'a> {
         let _ = stream.set_read_timeout(soon);
         let _ = stream.set_write_timeout(soon);
         let pool = SharedPool::new(4096, 4).ok();
-        Victim { stream, pool, views: Vec::new(), buf: vec![0; 70_000], caught: false, since: 0 }
+        Victim {
+            stream,
+            pool,
+            views: Vec::new(),
+            chains: Vec::new(),
+            buf: vec![0; 70_000],
+            caught: false,
+            since: 0,
+        }
     }
 
     /// Whether there is nothing left to be learnt: the peer was caught, and it was tried that this stays so.
@@ -52,6 +63,7 @@ impl<'a> Victim<'a> {
             0..5 => watch.during("recv", || self.recv(dice, n)),
             5..9 => watch.during("send", || self.send(dice, n)),
             9 => watch.during("reserve and commit", || self.reserve(dice, n)),
+            10 if dice.one_in(2) => watch.during("recv_chain", || self.chain(dice, n)),
             10 => watch.during("recv_borrowed", || self.borrow(dice, n)),
             11 => {
                 if let Some(view) = self.views.first_mut() {
@@ -72,6 +84,7 @@ impl<'a> Victim<'a> {
             }
             16 => watch.during("vectored calls", || self.vectored(dice)),
             17 => watch.during("descriptors", || self.descriptors(dice, n)),
+            18 if dice.one_in(2) => watch.during("a chain by reference", || self.lend_chain(dice)),
             18 => watch.during("a page by reference", || self.lend(dice)),
             _ => {
                 // Once in a few conversations.
@@ -174,6 +187,49 @@ impl<'a> Victim<'a> {
                 Ok(())
             }
         }
+    }
+
+    fn chain(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
+        let Socket::Bytes(stream) = self.stream else { return Ok(()) };
+        let mut flags = RecvFlags::empty();
+        flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
+        match stream.recv_chain_with(n, flags) {
+            Err(e) => self.within(Err(e), 0).map(drop),
+            Ok(chain) => {
+                self.within(Ok(chain.len()), n)?;
+                let hint = onecopy::copy::Hint::AUTO;
+                let buf = &mut self.buf[..chain.len()];
+                let copied = match (chain.peer(), chain.host()) {
+                    (Ok(peer), _) => peer.copy_to(0, buf, hint),
+                    (_, Ok(host)) => host.copy_to(0, buf, hint),
+                    (Err(e), _) => Err(e),
+                };
+                copied.map_err(|e| format!("a chain that cannot be copied: {e}"))?;
+                let at = dice.roll() as usize % (self.chains.len() + 1);
+                self.chains.insert(at, chain);
+                self.chains.truncate(4);
+                Ok(())
+            }
+        }
+    }
+
+    fn lend_chain(&mut self, dice: &mut Dice) -> Result<(), String> {
+        let (Some(pool), Socket::Bytes(stream)) = (&self.pool, self.stream) else { return Ok(()) };
+        let mut chain = Chain::new();
+        // Of what pages there are, and parts of them twice.
+        let _ = pool.writer().append(&mut chain, &self.buf[..dice.size(9000)]);
+        if let Ok(mut part) = chain.range(chain.len() / 3, chain.len() / 2) {
+            let _ = chain.concat(&mut part);
+        }
+        let len = chain.len();
+        let answer = match stream.send_chain_with(chain, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(n) => Ok(n),
+            Err(not) if not.loan.payload().len() > len => {
+                return Err("more came back than was sent".to_owned());
+            }
+            Err(not) => Err(not.error),
+        };
+        self.within(answer, len).map(drop)
     }
 
     fn descriptors(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {

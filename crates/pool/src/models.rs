@@ -3,7 +3,7 @@
 use crate::error::{AllocError, Lie};
 use crate::memory::{Area, HostMemory};
 use crate::pool::PagePool;
-use crate::provider::{About, Batch, MemoryProvider, Need, ProviderError};
+use crate::provider::{About, Batch, LentPages, MemoryProvider, Need, ProviderError};
 use crate::ring::{Push, Ring};
 use crate::{Page, PoolConfig};
 use loom::sync::Arc as LoomArc;
@@ -404,5 +404,34 @@ fn a_word_is_taken_back_once() {
         let here = pool.take_back(word).is_ok();
         assert!(here ^ there.join().unwrap());
         assert_eq!(pool.stats().trouble.refused, 1);
+    });
+}
+
+/// A slot that a peer lends in: its last reference goes on one thread while the other one adopts what comes next.
+#[test]
+fn a_slot_is_adopted_again_once_it_was_told_and_no_earlier() {
+    let fd = onecopy_sys::memfd::create("onecopy-model", 2 * 4096).unwrap();
+    let mapping = Arc::new(onecopy_sys::map::Mapping::new(&fd, 2 * 4096).unwrap());
+    loom::model(move || {
+        let told = LoomArc::new(AtomicU32::new(0));
+        let tell = told.clone();
+        // Release: as the peer is told.
+        let released = move |_| {
+            tell.fetch_add(1, Ordering::Release);
+        };
+        let mut lent = LentPages::new(mapping.clone(), 0, 2, 1, released).unwrap();
+        let page = lent.adopt(0, 1).unwrap();
+        let clone = page.clone();
+        let dropper = thread::spawn(move || drop(clone));
+        drop(page);
+        // Acquire: as the peer sees it, who lends the slot again.
+        if told.load(Ordering::Acquire) == 1 {
+            let again = lent.adopt(0, 0).unwrap();
+            assert_eq!((again.index(), lent.adopt(0, 1).is_err()), (0, true));
+            drop(again);
+        }
+        dropper.join().unwrap();
+        assert_eq!(lent.in_flight(), 0);
+        drop(lent.adopt(0, 1).unwrap());
     });
 }

@@ -164,13 +164,14 @@ impl Header {
     /// count for a person: the receiver could have changed what it is made from.
     pub fn unread_payload(&self, tail: u64, head: u64, capacity: usize) -> u64 {
         let stride = stride(capacity) as u64;
-        let mut bytes = head.saturating_sub(tail);
+        let mut bytes = head.saturating_sub(tail).min(capacity as u64);
+        let unread = tail..tail.saturating_add(bytes);
         // Acquire pairs with the Release store in `MarkWriter::lay`: the marks before it are whole.
         let laid = self.writer.0.marks.load(Ordering::Acquire);
         for count in laid.saturating_sub(MARKS as u64)..laid {
             let entry = &self.marks.0[place(count)];
             let words = [&entry.kind, &entry.a, &entry.b].map(|word| word.load(Ordering::Relaxed));
-            if (tail..head).contains(&entry.position.load(Ordering::Relaxed)) {
+            if unread.contains(&entry.position.load(Ordering::Relaxed)) {
                 let of_mark = Mark::decode(words).map_or(0, Mark::bytes);
                 bytes = bytes.saturating_sub(stride).saturating_add(of_mark);
             }
@@ -398,6 +399,9 @@ mod tests {
         assert_eq!(count(&reader, 100 + stride), Ok(50));
         assert_eq!(header.unread_payload(0, published as u64, CAPACITY), 3150);
         assert_eq!(header.unread_payload(100 + stride, published as u64, CAPACITY), 50);
+        // What the receiver made of it is no more than the ring holds.
+        assert!(header.unread_payload(0, u64::MAX, CAPACITY) < CAPACITY as u64 + 3000 + 7);
+        assert!(header.unread_payload(u64::MAX, 0, CAPACITY) <= CAPACITY as u64 + 3007);
         assert_eq!(
             reader.payload(&header, 66, (0, 0), published, CAPACITY),
             Err(Lie::Marks { read: 66, seen: 1 })

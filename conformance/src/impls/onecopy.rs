@@ -210,7 +210,7 @@ fn connect(kind: Kind, to: &Name, config: &Config) -> io::Result<Conn> {
 /// Sends a byte to and fro until both directions of both ends run over shared memory: an end learns of the
 /// other's memory when it receives.
 fn upgrade(a: &dyn End, b: &dyn End) -> io::Result<()> {
-    for _ in 0..8 {
+    for _ in 0..40 {
         if [a, b].iter().all(|e| e.path() == SHARED) {
             return Ok(());
         }

@@ -31,7 +31,7 @@ fn met(what: &str, config: &Config) -> (Datagram, Datagram) {
 /// Sends to and fro until both share memory, and checks that nothing is lost, doubled or out of order.
 fn upgraded(what: &str) -> (Datagram, Datagram) {
     let (a, b) = met(what, &Config::default());
-    for i in 0..20u8 {
+    for i in 0..60u8 {
         for (from, to) in [(&a, &b), (&b, &a)] {
             from.send(&[i], NOW).unwrap();
             let mut buffer = [0; 9];
@@ -272,7 +272,7 @@ fn a_name_that_may_be_the_peers_ends_the_sharing_and_loses_nothing() {
     a.connect(other.as_path()).unwrap();
     b.connect(one.as_path()).unwrap();
     let mut buffer = [0; 99];
-    for _ in 0..20 {
+    for _ in 0..60 {
         a.send(b"x", NOW).unwrap();
         b.recv(&mut buffer, LOOK).unwrap();
         b.send(b"x", NOW).unwrap();

@@ -35,7 +35,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 
 /// Calls between two looks, at most: while nothing is known of the peer, and while something is under way.
 const RARELY: u32 = 1024;
-const OFTEN: u32 = 64;
+const OFTEN: u32 = 16;
 /// Connections to a beacon that are looked at in one call.
 const ASKERS: usize = 4;
 
@@ -71,8 +71,8 @@ enum Phase {
     /// Nothing is known of the peer.
     #[default]
     Alone,
-    /// It is to come to the beacon.
-    Listening(OwnedFd),
+    /// It is to come to the beacon, which was looked at so many times.
+    Listening(OwnedFd, u32),
     /// Somebody came, who has said nothing yet.
     Visited(OwnedFd),
     /// This side has asked, with that nonce.
@@ -184,7 +184,7 @@ impl End {
         match self.go_on(meeting, &mut state) {
             Ok(true) => meeting.hurry(),
             Ok(false) => {
-                if !matches!(state.phase, Phase::Alone | Phase::Listening(_)) {
+                if !matches!(state.phase, Phase::Alone) {
                     meeting.pause.store(meeting.pause.load(Relaxed).min(OFTEN), Relaxed);
                 }
             }
@@ -208,31 +208,13 @@ impl End {
                     let beacon = seqpacket()?;
                     rustix::net::bind(&beacon, &beacon_name(me)?)?;
                     rustix::net::listen(&beacon, ASKERS as i32)?;
-                    state.phase = Phase::Listening(beacon);
+                    state.phase = Phase::Listening(beacon, 0);
                 }
                 Ok(true)
             }
-            Phase::Listening(beacon) => {
-                let Some((me, peer, uid)) = self.mutual()? else {
-                    state.phase = Phase::Listening(beacon);
-                    return Ok(false);
-                };
-                for _ in 0..ASKERS {
-                    match rustix::net::accept_with(&beacon, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                        Ok(line) if is_user(&line, uid) => {
-                            state.phase = Phase::Visited(line);
-                            return Ok(true);
-                        }
-                        Ok(_stranger) => {}
-                        Err(_) => break,
-                    }
-                }
-                // Both may have come to listen at once.
-                state.phase = match ask(peer, uid)? {
-                    Some(line) if me < peer => self.asked(line)?,
-                    _ => Phase::Listening(beacon),
-                };
-                Ok(!matches!(state.phase, Phase::Listening(_)))
+            Phase::Listening(beacon, looks) => {
+                state.phase = self.visited(beacon, looks.saturating_add(1))?;
+                Ok(!matches!(state.phase, Phase::Listening(..)))
             }
             Phase::Visited(line) => {
                 let Some((hello, _)) = hear(line.as_fd())? else {
@@ -284,6 +266,29 @@ impl End {
                 Ok(false)
             }
         }
+    }
+
+    /// Who listens looks whether the peer has come.
+    fn visited(&self, beacon: OwnedFd, looks: u32) -> io::Result<Phase> {
+        for _ in 0..ASKERS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(line) = rustix::net::accept_with(&beacon, flags) else { break };
+            // Strangers are closed.
+            if let Some((_, _, uid)) = self.mutual()?
+                && is_user(&line, uid)
+            {
+                return Ok(Phase::Visited(line));
+            }
+        }
+        // Both may have come to listen at once; then one goes and asks after all. To find out costs more than a look.
+        if looks.is_power_of_two()
+            && let Some((me, peer, uid)) = self.mutual()?
+            && me < peer
+            && let Some(line) = ask(peer, uid)?
+        {
+            return self.asked(line);
+        }
+        Ok(Phase::Listening(beacon, looks))
     }
 
     fn wish(&self) -> u64 {

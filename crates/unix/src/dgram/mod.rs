@@ -20,6 +20,8 @@
 
 mod connect;
 mod diag;
+#[cfg(test)]
+mod hostile;
 mod meet;
 mod receive;
 mod send;

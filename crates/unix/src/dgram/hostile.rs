@@ -1,0 +1,106 @@
+//! What a peer that lies does to a datagram socket: EPROTO on that socket, a counter, and nothing else.
+
+use crate::{Datagram, RecvFlags, SendFlags};
+use onecopy_ring::Header;
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+
+const NOW: SendFlags = SendFlags::DONTWAIT;
+const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+
+/// The page that the liar shares with its victim: of the ring that the victim receives from.
+fn into_victim(liar: &Datagram) -> &Header {
+    liar.end.tx_ring.get().expect("a pair shares memory").header()
+}
+
+/// Of the ring that the victim sends into.
+fn from_victim(liar: &Datagram) -> &Header {
+    liar.end.rx_ring.get().expect("a pair shares memory").header()
+}
+
+fn raw(liar: &Datagram, bytes: &[u8]) {
+    rustix::net::send(liar.end.fd(), bytes, rustix::net::SendFlags::DONTWAIT).unwrap();
+}
+
+/// Tells `lie`, then lets the victim do all there is to do; beside it an honest pair goes on.
+fn caught(what: &str, lie: impl Fn(&Datagram)) {
+    let (honest, other) = Datagram::pair().unwrap();
+    let (liar, victim) = Datagram::pair().unwrap();
+    // Whoever polls looks at what lies in the kernel's queue.
+    let _: BorrowedFd<'_> = victim.as_fd();
+    liar.send(b"before", NOW).unwrap();
+    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
+    lie(&liar);
+    let mut told = BTreeSet::new();
+    for _ in 0..200 {
+        for error in [
+            victim.send(&[7; 2000], NOW).err(),
+            victim.recv(&mut [0; 100], LOOK | RecvFlags::PEEK).err(),
+            victim.recv_from(&mut [0; 100], LOOK).err(),
+            victim.readable_bytes().err(),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            told.insert(error.raw_os_error());
+        }
+    }
+    assert!(told.contains(&Errno::PROTO.raw_os_error()), "{what}: {told:?}");
+    assert!(victim.stats().protocol_errors >= 1, "{what}");
+    honest.send(b"as ever", NOW).unwrap();
+    assert_eq!(other.recv(&mut [0; 9], LOOK).unwrap(), 7);
+    drop((liar, victim));
+}
+
+#[test]
+fn every_lie_in_shared_memory_is_caught() {
+    for head in [u64::MAX, 1 << 63, 1 << 40] {
+        caught("head", |liar| into_victim(liar).writer.0.head.store(head, Release));
+    }
+    caught("head back", |liar| into_victim(liar).writer.0.head.store(0, Release));
+    for tail in [u64::MAX, 1 << 40] {
+        caught("tail", |liar| {
+            from_victim(liar).reader.0.tail.store(tail, Release);
+            // Believed only once it is looked at: when the victim has filled the ring.
+        });
+    }
+    for len in [u64::MAX, 1 << 33, 1 << 31, 257, 0xffff_ffff] {
+        caught("frame", |liar| {
+            let ring = liar.end.tx_ring.get().unwrap();
+            let head = ring.header().writer.0.head.load(Relaxed);
+            ring.set_word(head as usize % ring.capacity(), len);
+            ring.header().writer.0.head.store(head + 64, Release);
+        });
+    }
+    caught("a frame of no end", |liar| {
+        let ring = liar.end.tx_ring.get().unwrap();
+        let head = ring.header().writer.0.head.load(Relaxed);
+        ring.set_word(head as usize % ring.capacity(), 8);
+        ring.header().writer.0.head.store(head + 16, Release);
+    });
+}
+
+#[test]
+fn what_is_no_bell_is_caught() {
+    for bytes in [&b"x"[..], b"", b"a datagram over the kernel", &[0; 60_000]] {
+        caught("a datagram beside the ring", |liar| raw(liar, bytes));
+    }
+    caught("bells for nothing", |liar| (0..70).for_each(|_| raw(liar, b"b")));
+    caught("a filler that is none", |liar| {
+        into_victim(liar).reader.0.filler.store(u32::MAX, Relaxed);
+        into_victim(liar).reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+    });
+}
+
+/// A peer that says that it is gone, and is not, only harms itself: the kernel has the last word.
+#[test]
+fn a_false_farewell_leaves_the_kernel_to_tell() {
+    let (liar, victim) = Datagram::pair().unwrap();
+    from_victim(&liar).info.0.shut.store(1, Relaxed);
+    assert_eq!(victim.send(b"over the kernel", NOW).unwrap(), 15);
+    assert!(!victim.path().is_shared_memory());
+    drop(liar);
+    assert_eq!(victim.send(b"x", NOW).unwrap_err().raw_os_error(), Errno::CONNREFUSED.raw_os_error());
+}

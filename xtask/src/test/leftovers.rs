@@ -67,19 +67,86 @@ fn names(folder: &Path) -> BTreeSet<String> {
     entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Processes other than this one whose environment has our TMPDIR.
+/// Processes other than this one whose environment has our TMPDIR, or whose command line names it: some, such as nginx,
+/// write over their environment.
 fn marked_processes(tmp: &Path) -> Vec<String> {
     let mark = format!("TMPDIR={}", tmp.display());
     names(Path::new("/proc"))
         .into_iter()
         .filter(|name| name.parse::<u32>().is_ok_and(|pid| pid != process::id()))
         .filter(|pid| {
-            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            environ.split(|byte| *byte == 0).any(|var| var == mark.as_bytes())
+            let read = |what: &str| fs::read(format!("/proc/{pid}/{what}")).unwrap_or_default();
+            let named = format!("{}/", tmp.display());
+            read("environ").split(|byte| *byte == 0).any(|var| var == mark.as_bytes())
+                || read("cmdline").windows(named.len()).any(|part| part == named.as_bytes())
         })
         .map(|pid| {
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
             format!("process {pid} ({})", name.trim_end())
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    fn watch(name: &str) -> Watch {
+        let tmp = env::temp_dir().join(format!("onecopy-watch-{name}-{}", process::id()));
+        fs::create_dir(&tmp).unwrap();
+        Watch { tmp, shm: names(Path::new(SHM)) }
+    }
+
+    fn failure(watch: Watch) -> String {
+        let tmp = watch.tmp.clone();
+        let Err(error) = watch.finish() else { panic!("nothing was found") };
+        assert!(!tmp.exists());
+        error.to_string()
+    }
+
+    #[test]
+    fn nothing_left_is_a_pass_and_a_file_is_not() {
+        let clean = watch("clean");
+        let tmp = clean.tmp.clone();
+        assert!(matches!(clean.finish(), Ok(Outcome::Passed)));
+        assert!(!tmp.exists());
+        let dirty = watch("file");
+        fs::create_dir(dirty.tmp.join("folder")).unwrap();
+        fs::write(dirty.tmp.join("folder/file"), "x").unwrap();
+        assert!(failure(dirty).ends_with("/folder"));
+    }
+
+    #[test]
+    fn shared_memory_is_seen() {
+        let name = format!("onecopy-watch-{}", process::id());
+        let watch = watch("shm");
+        fs::write(Path::new(SHM).join(&name), "x").unwrap();
+        let told = failure(watch);
+        fs::remove_file(Path::new(SHM).join(&name)).unwrap();
+        assert!(told.contains(&format!("{SHM}/{name}")), "{told}");
+    }
+
+    #[test]
+    fn a_process_is_seen_by_its_environment_or_its_words() {
+        let watch = watch("process");
+        let mut marked = Command::new("sleep").arg("60").env("TMPDIR", &watch.tmp).spawn().unwrap();
+        // A shell that waits for a line, and has the folder in its own words only.
+        let conf = format!("{}/nginx.conf", watch.tmp.display());
+        let mut named = Command::new("/bin/sh")
+            .args(["-c", "read line", &conf])
+            .env_clear()
+            .stdin(process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pids = [marked.id(), named.id()];
+        let told = failure(watch);
+        for child in [&mut marked, &mut named] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        for pid in pids {
+            assert!(told.contains(&format!("process {pid} ")), "{told}");
+        }
+    }
 }

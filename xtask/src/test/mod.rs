@@ -6,7 +6,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 
 use crate::shell;
 
@@ -70,6 +70,9 @@ const STEPS: &[Step] = &[
     Step { name: "deny", about: "licences, bans and sources of dependencies", run: deny::run },
 ];
 
+/// What stands behind every run, whichever steps were asked for.
+const LAST: (&str, &str) = ("leftovers", "nothing stays behind: files, shared memory, processes");
+
 /// A step's name, its end, and how long it took.
 struct Ended {
     name: &'static str,
@@ -83,9 +86,11 @@ pub fn run(args: &Args) -> Result<()> {
         for step in STEPS {
             println!("{:12} {}", step.name, step.about);
         }
+        println!("{:12} {} (after every run)", LAST.0, LAST.1);
         return Ok(());
     }
-    if let Some(unknown) = args.steps.iter().find(|name| !STEPS.iter().any(|step| step.name == **name)) {
+    let known = |name: &str| name == LAST.0 || STEPS.iter().any(|step| step.name == name);
+    if let Some(unknown) = args.steps.iter().find(|name| !known(name)) {
         bail!("there is no step {unknown:?}: `cargo xtask test --list` names them");
     }
     let (asked, left_out): (Vec<_>, Vec<_>) = STEPS
@@ -95,34 +100,38 @@ pub fn run(args: &Args) -> Result<()> {
     let started = Instant::now();
     let watch = leftovers::Watch::start()?;
     let mut ended: Vec<Ended> = asked.into_iter().map(run_step).collect();
-    ended
-        .push(timed("leftovers", "nothing stays behind: files, shared memory, processes", || watch.finish()));
+    ended.push(timed(LAST.0, LAST.1, || watch.finish()));
+    let left_out: Vec<_> = left_out.iter().map(|step| step.name).collect();
+    let (summary, result) = close(&ended, &left_out, started.elapsed());
+    print!("\n{summary}");
+    result
+}
 
-    println!("\n== summary");
-    for end in &ended {
-        let seconds = end.took.as_secs_f64();
+/// The summary: each step with its time, and why it was skipped or what failed; and how the whole run ends.
+fn close(ended: &[Ended], left_out: &[&str], took: Duration) -> (String, Result<()>) {
+    let mut lines = vec!["== summary".to_owned()];
+    lines.extend(ended.iter().map(|end| {
+        let (name, seconds) = (end.name, end.took.as_secs_f64());
         match &end.result {
-            Ok(Outcome::Passed) => println!("   passed   {:12} {seconds:7.1} s", end.name),
-            Ok(Outcome::Tests(count)) => {
-                println!("   passed   {:12} {seconds:7.1} s  {count} tests", end.name)
-            }
-            Ok(Outcome::Skipped(why)) => println!("   skipped  {:12} {seconds:7.1} s  {why}", end.name),
-            Err(error) => println!("   FAILED   {:12} {seconds:7.1} s  {error:#}", end.name),
+            Ok(Outcome::Passed) => format!("   passed   {name:12} {seconds:7.1} s"),
+            Ok(Outcome::Tests(count)) => format!("   passed   {name:12} {seconds:7.1} s  {count} tests"),
+            Ok(Outcome::Skipped(why)) => format!("   skipped  {name:12} {seconds:7.1} s  {why}"),
+            Err(error) => format!("   FAILED   {name:12} {seconds:7.1} s  {error:#}"),
         }
-    }
+    }));
     if !left_out.is_empty() {
-        let names: Vec<_> = left_out.iter().map(|step| step.name).collect();
-        println!("   not asked for: {}", names.join(", "));
+        lines.push(format!("   not asked for: {}", left_out.join(", ")));
     }
     let skipped = ended.iter().filter(|end| matches!(end.result, Ok(Outcome::Skipped(_)))).count();
     let failed = ended.iter().filter(|end| end.result.is_err()).count();
     let passed = ended.len() - skipped - failed;
-    println!("   in {:.0} s", started.elapsed().as_secs_f64());
-    println!("steps: {passed} passed, {failed} failed, {skipped} skipped");
-    if failed > 0 {
-        bail!("{failed} of {} steps failed", ended.len());
-    }
-    Ok(())
+    lines.push(format!("   in {:.0} s", took.as_secs_f64()));
+    lines.push(format!("steps: {passed} passed, {failed} failed, {skipped} skipped\n"));
+    let result = match failed {
+        0 => Ok(()),
+        _ => Err(anyhow!("{failed} of {} steps failed", ended.len())),
+    };
+    (lines.join("\n"), result)
 }
 
 /// Runs a command that runs Rust tests. One that runs none has failed: a filter or a `cfg` left them all out.
@@ -169,6 +178,51 @@ mod tests {
             12
         );
         assert_eq!(passed_in("test copy::tests::a ... ok"), 0);
+    }
+
+    fn step(name: &'static str, run: impl FnOnce() -> Result<Outcome>) -> Ended {
+        timed(name, "", run)
+    }
+
+    #[test]
+    fn one_failed_step_fails_the_run_and_each_is_told_with_its_time() {
+        let good = || {
+            vec![
+                step("fmt", || Ok(Outcome::Passed)),
+                step("unit", || Ok(Outcome::Tests(7))),
+                step("deny", || Ok(Outcome::Skipped("no cargo-deny".into()))),
+            ]
+        };
+        let took = Duration::from_secs(61);
+        let (text, result) = close(&good(), &["loom"], took);
+        assert!(result.is_ok());
+        assert!(text.ends_with("   in 61 s\nsteps: 2 passed, 0 failed, 1 skipped\n"), "{text}");
+        assert!(text.contains("not asked for: loom"), "{text}");
+        let line = |name: &str| text.lines().find(|line| line.contains(name)).unwrap_or_default();
+        assert!(line("unit").contains(" 0.0 s  7 tests") && line("deny").ends_with(" 0.0 s  no cargo-deny"));
+
+        let broken = step("soak", || shell::run(&mut shell::command("false", [])).map(|()| Outcome::Passed));
+        let mut ended = good();
+        ended.push(broken);
+        let (text, result) = close(&ended, &[], took);
+        assert!(result.is_err_and(|error| error.to_string() == "1 of 4 steps failed"));
+        assert!(
+            text.contains("   FAILED   soak ") && text.contains("false ended with exit status: 1"),
+            "{text}"
+        );
+    }
+
+    /// What the runner printed stays in what is seen, its closing line among it.
+    #[test]
+    fn a_runners_failure_is_the_steps() {
+        let fails = "echo 'test result: ok. 3 passed; 0 failed'; echo 'test result: FAILED. 1 passed; 2 failed'; exit 101";
+        let mut seen = Vec::new();
+        let result = shell::watched(&mut shell::command("sh", ["-c", fails]), |line| {
+            seen.push(line.to_owned());
+            true
+        });
+        assert!(result.is_err() && seen.len() == 2, "{seen:?}");
+        assert!(ran(&mut shell::command("sh", ["-c", fails])).is_err());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! What machine this is: printed with each run, because an absolute figure means nothing without it.
 
-use std::hint::black_box;
 use std::time::Instant;
 
 use crate::row::Context;
+use crate::walk::Walk;
 
 /// The machine, as name and value.
 #[derive(Clone, Debug)]
@@ -92,29 +92,10 @@ fn latency_steps(cpu: usize) -> String {
 
 /// The time of one load in a shuffled walk over `bytes`, one load a cache line.
 fn nanoseconds_per_load(bytes: usize) -> f64 {
-    const LINE: usize = 64 / size_of::<u32>();
-    let lines = bytes / 64;
-    // Sattolo's shuffle gives one cycle through all lines, so that no prefetcher and no short cycle helps.
-    let mut order: Vec<u32> = (0..lines as u32).collect();
-    let mut random = 0x9e37_79b9_7f4a_7c15u64;
-    for i in (1..lines).rev() {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        order.swap(i, (random >> 33) as usize % i);
-    }
-    let mut chain = vec![0u32; lines * LINE];
-    for (line, &next) in order.iter().enumerate() {
-        chain[line * LINE] = next * LINE as u32;
-    }
-    let walk = |loads: usize| {
-        let mut at = 0usize;
-        for _ in 0..loads {
-            at = chain[at] as usize;
-        }
-        black_box(at)
-    };
-    walk(lines.min(1 << 20));
+    let walk = Walk::new(bytes);
+    walk.load(walk.lines().min(1 << 20));
     let loads = 200_000;
     let start = Instant::now();
-    walk(loads);
+    walk.load(loads);
     start.elapsed().as_nanos() as f64 / loads as f64
 }

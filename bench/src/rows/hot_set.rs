@@ -11,6 +11,7 @@ use super::copy::{Buffers, COLD, Engine};
 use super::{bytes, size_name};
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+use crate::walk::Walk;
 
 /// The row.
 pub const ROW: Row = Row {
@@ -49,7 +50,7 @@ fn case(set: usize) -> Case {
         Vec::new()
     };
     let buffers = RefCell::new(Weak::new());
-    let victims = RefCell::new(Weak::<Victim>::new());
+    let victims = RefCell::new(Weak::<Walk>::new());
     Case {
         name: size_name(set as u64),
         engines: vec!["cached", "nt", "auto", "libc"],
@@ -61,7 +62,7 @@ fn case(set: usize) -> Case {
             let buffers = Buffers::shared(&buffers, COPY, COLD);
             // One set for all engines: which cache sets its pages fall into is chance, and decides a lot.
             let mut known = victims.borrow_mut();
-            let victim = known.upgrade().unwrap_or_else(|| Rc::new(Victim::new(set)));
+            let victim = known.upgrade().unwrap_or_else(|| Rc::new(Walk::new(set)));
             *known = Rc::downgrade(&victim);
             Ok(Box::new(HotSet { engine: Engine::named(engine, COLD)?, buffers, victim }))
         }),
@@ -71,7 +72,7 @@ fn case(set: usize) -> Case {
 struct HotSet {
     engine: Engine,
     buffers: Rc<Buffers>,
-    victim: Rc<Victim>,
+    victim: Rc<Walk>,
 }
 
 impl Session for HotSet {
@@ -89,16 +90,17 @@ impl Session for HotSet {
     fn run(&mut self, work: u64) -> Result<Sample> {
         let source = self.buffers.source(COPY);
         let (mut before, mut after, mut copies) = (Vec::new(), Vec::new(), Vec::new());
+        let walk = || self.victim.round() / self.victim.lines() as f64;
         let start = Instant::now();
         self.buffers.each(COPY, work, |dst| {
             // Twice: once brings the set back, once more settles which lines stay.
-            self.victim.walk();
-            self.victim.walk();
-            before.push(self.victim.walk());
+            walk();
+            walk();
+            before.push(walk());
             let copying = Instant::now();
             self.engine.copy(black_box(dst), black_box(source));
             copies.push(copying.elapsed().as_secs_f64());
-            after.push(self.victim.walk());
+            after.push(walk());
         });
         let seconds = start.elapsed().as_secs_f64();
         // Of many short timings the median: an interrupt in one of them is no property of the stores.
@@ -119,59 +121,4 @@ impl Session for HotSet {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-/// A working set, walked in one shuffled cycle, a load a line: neither prefetcher nor out-of-order execution helps.
-struct Victim {
-    chain: Vec<u32>,
-    lines: usize,
-}
-
-const WORDS: usize = 64 / size_of::<u32>();
-
-impl Victim {
-    fn new(bytes: usize) -> Victim {
-        let lines = bytes / 64;
-        // Sattolo's shuffle: a single cycle.
-        let mut order: Vec<u32> = (0..lines as u32).collect();
-        let mut random = 0x9e37_79b9_7f4a_7c15u64;
-        for i in (1..lines).rev() {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            order.swap(i, (random >> 33) as usize % i);
-        }
-        // The allocation may begin inside a line; each load is still in a line of its own.
-        let mut chain = vec![0u32; lines * WORDS];
-        for (line, &next) in order.iter().enumerate() {
-            chain[line * WORDS] = next * WORDS as u32;
-        }
-        Victim { chain, lines }
-    }
-
-    /// Goes round once; nanoseconds per load.
-    fn walk(&self) -> f64 {
-        let start = Instant::now();
-        let mut at = 0usize;
-        for _ in 0..self.lines {
-            at = self.chain[at] as usize;
-        }
-        black_box(at);
-        start.elapsed().as_secs_f64() * 1e9 / self.lines as f64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_walk_comes_by_every_line_once() {
-        let victim = Victim::new(64 << 10);
-        let mut seen = vec![false; victim.lines];
-        let mut at = 0usize;
-        for _ in 0..victim.lines {
-            assert!(!std::mem::replace(&mut seen[at / WORDS], true));
-            at = victim.chain[at] as usize;
-        }
-        assert_eq!(at, 0);
-    }
 }

@@ -492,6 +492,7 @@ impl End {
                     Peek::Byte if !asleep && matches!(&*guard, Rx::Ring(_)) => {
                         self.left(waiting)?;
                         waiting.slept = true;
+                        guard = guard.give_way();
                         continue;
                     }
                     Peek::Byte => continue,
@@ -502,6 +503,8 @@ impl End {
                             // Shut down, which only who sleeps in a receive would be told.
                             return Ok(Ready::End);
                         }
+                        // Others want to look, or to give back what they have borrowed: the sender may wait for that.
+                        guard = guard.give_way();
                         continue;
                     }
                     Peek::Nothing => {}

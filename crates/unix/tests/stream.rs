@@ -89,6 +89,26 @@ fn megabytes_pass_through_a_small_ring_unharmed() {
 }
 
 #[test]
+fn a_receiver_that_spins_lets_others_look_and_give_back() {
+    let (a, b) = Stream::pair_with(&Config { wait: Wait::Spin, ..small() }).unwrap();
+    // Exactly full: a send without room would park a filler, for which the receiver naps.
+    let full = vec![7; a.capacity().0];
+    assert_eq!(a.send(&full, SendFlags::empty()).unwrap(), full.len());
+    let mut view = b.recv_borrowed(full.len()).unwrap();
+    assert_eq!(view.len(), full.len(), "all of the room is borrowed");
+    let (a, b) = (&a, &b);
+    std::thread::scope(|scope| {
+        scope.spawn(move || assert_eq!(b.recv(&mut [0], RecvFlags::empty()).unwrap(), 1));
+        scope.spawn(move || assert_eq!(a.send(&[8], SendFlags::empty()).unwrap(), 1));
+        std::thread::sleep(Duration::from_millis(20));
+        // Each of these takes the lock that who spins holds; without them the three would wait for each other.
+        b.readable_bytes().unwrap();
+        view.advance(1);
+        drop(view);
+    });
+}
+
+#[test]
 fn the_stream_is_whole_across_the_upgrade() {
     for round in 0..20 {
         let listener = Listener::bind_with(name(&format!("upgrade{round}")), &small()).unwrap();

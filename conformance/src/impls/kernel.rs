@@ -137,15 +137,7 @@ impl End for Plain {
         Ok(net::recv(&self.0, buf, rx(flags))?.1)
     }
 
-    fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)> {
-        let none = &mut RecvAncillaryBuffer::default();
-        let got = net::recvmsg(&self.0, &mut [IoSliceMut::new(buf)], none, rx(flags))?;
-        // (rustix has no name for MSG_EOR among the flags that come back.)
-        let eor = got.flags.bits() & SendFlags::EOR.bits() != 0;
-        Ok((got.bytes, Returned { trunc: got.flags.contains(ReturnFlags::TRUNC), eor }))
-    }
-
-    fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], flags: Tx) -> io::Result<usize> {
+    fn send_msg(&self, data: &[IoSlice<'_>], fds: &[BorrowedFd<'_>], flags: Tx) -> io::Result<usize> {
         // (Whatever is too much is the kernel's to refuse.)
         let mut space =
             vec![std::mem::MaybeUninit::uninit(); SendAncillaryMessage::ScmRights(fds).size() + 64];
@@ -153,7 +145,7 @@ impl End for Plain {
         if !fds.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
-        Ok(net::sendmsg(&self.0, &[IoSlice::new(data)], &mut control, tx(flags))?)
+        Ok(net::sendmsg(&self.0, data, &mut control, tx(flags))?)
     }
 
     fn send_as(&self, data: &[u8], (pid, uid, gid): Who, flags: Tx) -> io::Result<usize> {
@@ -165,19 +157,20 @@ impl End for Plain {
         Ok(sockopt::set_socket_passcred(&self.0, on)?)
     }
 
-    fn recv_with(&self, buf: &mut [u8], flags: Rx) -> io::Result<Came> {
-        let got = scm::recv(&self.0, &mut [IoSliceMut::new(buf)], Space::All, rx(flags))?;
+    fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, flags: Rx) -> io::Result<Came> {
+        let space = if control { Space::All } else { Space::None };
+        let got = scm::recv(&self.0, bufs, space, rx(flags))?;
+        let returned = Returned { trunc: got.cut, eor: false };
         let who = got.credentials.map(|who| (who.pid, who.uid, who.gid));
-        Ok(Came { len: got.bytes, ctrunc: got.control_cut, fds: got.fds, who })
+        Ok(Came { len: got.bytes, returned, ctrunc: got.control_cut, fds: got.fds, who })
     }
 
-    fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(net::sendmsg(&self.0, data, &mut SendAncillaryBuffer::default(), SendFlags::empty())?)
-    }
-
-    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)> {
         let none = &mut RecvAncillaryBuffer::default();
-        Ok(net::recvmsg(&self.0, bufs, none, RecvFlags::empty())?.bytes)
+        let got = net::recvmsg(&self.0, &mut [IoSliceMut::new(buf)], none, rx(flags))?;
+        // (rustix has no name for MSG_EOR among the flags that come back.)
+        let eor = got.flags.bits() & SendFlags::EOR.bits() != 0;
+        Ok((got.bytes, Returned { trunc: got.flags.contains(ReturnFlags::TRUNC), eor }))
     }
 
     fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize> {

@@ -71,11 +71,13 @@ pub struct Returned {
 /// Process, user, group.
 pub type Who = (i32, u32, u32);
 
-/// What recvmsg() brings with room for control messages.
+/// What recvmsg() brings.
 #[derive(Debug, Default)]
 pub struct Came {
-    /// Bytes.
+    /// Bytes; with MSG_TRUNC the length of the record.
     pub len: usize,
+    /// Flags.
+    pub returned: Returned,
     /// MSG_CTRUNC
     pub ctrunc: bool,
     /// SCM_RIGHTS
@@ -96,11 +98,18 @@ pub trait End: Send + Sync {
     fn send(&self, data: &[u8], flags: Tx) -> io::Result<usize>;
     /// recv()
     fn recv(&self, buf: &mut [u8], flags: Rx) -> io::Result<usize>;
+    /// sendmsg(): several pieces, and SCM_RIGHTS
+    fn send_msg(&self, data: &[IoSlice<'_>], fds: &[BorrowedFd<'_>], flags: Tx) -> io::Result<usize>;
+    /// recvmsg() into several pieces, with room for control messages or without
+    fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, flags: Rx) -> io::Result<Came>;
     /// recvmsg(): how many bytes, and the flags that it returns (of MSG_TRUNC and MSG_EOR)
-    fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)>;
+    fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)> {
+        let got = self.recv_msg(&mut [IoSliceMut::new(buf)], false, flags)?;
+        Ok((got.len, got.returned))
+    }
     /// sendmsg() with SCM_RIGHTS
-    fn send_fds(&self, _data: &[u8], _fds: &[BorrowedFd<'_>], _flags: Tx) -> io::Result<usize> {
-        Err(not_offered("no control messages"))
+    fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], flags: Tx) -> io::Result<usize> {
+        self.send_msg(&[IoSlice::new(data)], fds, flags)
     }
     /// sendmsg() with SCM_CREDENTIALS
     fn send_as(&self, _data: &[u8], _who: Who, _flags: Tx) -> io::Result<usize> {
@@ -111,13 +120,17 @@ pub trait End: Send + Sync {
         Err(not_offered("no control messages"))
     }
     /// recvmsg() with room for control messages
-    fn recv_with(&self, _buf: &mut [u8], _flags: Rx) -> io::Result<Came> {
-        Err(not_offered("no control messages"))
+    fn recv_with(&self, buf: &mut [u8], flags: Rx) -> io::Result<Came> {
+        self.recv_msg(&mut [IoSliceMut::new(buf)], true, flags)
     }
     /// sendmsg() with several pieces
-    fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize>;
+    fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send_msg(data, &[], Tx::default())
+    }
     /// recvmsg() with several pieces
-    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        Ok(self.recv_msg(bufs, false, Rx::default())?.len)
+    }
     /// sendto(): the name is that of the target
     fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize>;
     /// recvfrom(): how many bytes, and the sender's name

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use onecopy::unix::{self, Carrier, Config, ReceivedFlags, Records, RecvFlags, SendFlags, Transport, Wait};
+use onecopy::unix::{
+    self, Ancillary, Carrier, Config, ReceivedFlags, Records, RecvFlags, SendFlags, Transport, Wait,
+};
 
 use super::kernel::{Kernel, meet};
 use super::{
@@ -267,11 +269,32 @@ fn recv_flags(f: Rx) -> io::Result<RecvFlags> {
 
 fn came(len: usize, with: unix::Ancillary) -> Came {
     let who = with.credentials.map(|who| (who.pid, who.uid, who.gid));
-    Came { len, ctrunc: with.truncated, fds: with.fds, who }
+    Came { len, returned: Returned::default(), ctrunc: with.truncated, fds: with.fds, who }
 }
 
 /// What all kinds of our sockets have in common.
 macro_rules! in_common {
+    (connected) => {
+        fn send_msg(&self, data: &[IoSlice<'_>], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
+            match (data, fds) {
+                (_, []) => Ok(self.0.send_vectored(data, send_flags(f)?)?),
+                ([data], fds) => Ok(self.0.send_with(data, fds, send_flags(f)?)?),
+                _ => Err(not_offered("no vectored send with descriptors")),
+            }
+        }
+
+        fn send_as(&self, data: &[u8], (pid, uid, gid): Who, f: Tx) -> io::Result<usize> {
+            Ok(self.0.send_as(data, unix::Credentials { pid, uid, gid }, &[], send_flags(f)?)?)
+        }
+
+        fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
+            Ok(self.0.set_pass_credentials(on)?)
+        }
+
+        fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
+            Err(not_offered("no sendto"))
+        }
+    };
     () => {
         fn send(&self, data: &[u8], f: Tx) -> io::Result<usize> {
             Ok(self.0.send(data, send_flags(f)?)?)
@@ -279,10 +302,6 @@ macro_rules! in_common {
 
         fn recv(&self, buf: &mut [u8], f: Rx) -> io::Result<usize> {
             Ok(self.0.recv(buf, recv_flags(f)?)?)
-        }
-
-        fn send_vectored(&self, data: &[IoSlice<'_>]) -> io::Result<usize> {
-            Ok(self.0.send_vectored(data, SendFlags::empty())?)
         }
 
         fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -346,33 +365,17 @@ pub struct Ours(pub unix::Stream);
 impl End for Ours {
     in_common!();
 
-    fn send_as(&self, data: &[u8], (pid, uid, gid): Who, f: Tx) -> io::Result<usize> {
-        Ok(self.0.send_as(data, unix::Credentials { pid, uid, gid }, &[], send_flags(f)?)?)
-    }
+    in_common!(connected);
 
-    fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
-        Ok(self.0.set_pass_credentials(on)?)
-    }
-
-    fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
-        Ok(self.0.send_with(data, fds, send_flags(f)?)?)
-    }
-
-    fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
-        Err(not_offered("no sendto"))
-    }
-
-    fn recv_flags(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Returned)> {
-        Ok((self.recv(buf, f)?, Returned::default()))
-    }
-
-    fn recv_with(&self, buf: &mut [u8], f: Rx) -> io::Result<Came> {
-        let (len, with) = self.0.recv_with(buf, recv_flags(f)?)?;
-        Ok(came(len, with))
-    }
-
-    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(self.0.recv_vectored(bufs, RecvFlags::empty())?)
+    fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
+        match (bufs, control) {
+            (bufs, false) => Ok(came(self.0.recv_vectored(bufs, recv_flags(f)?)?, Ancillary::default())),
+            ([buf], true) => {
+                let (len, with) = self.0.recv_with(buf, recv_flags(f)?)?;
+                Ok(came(len, with))
+            }
+            _ => Err(not_offered("no vectored receive with control messages")),
+        }
     }
 }
 
@@ -382,38 +385,19 @@ pub struct OurPackets(pub unix::SeqPacket);
 impl End for OurPackets {
     in_common!();
 
-    fn send_as(&self, data: &[u8], (pid, uid, gid): Who, f: Tx) -> io::Result<usize> {
-        Ok(self.0.send_as(data, unix::Credentials { pid, uid, gid }, &[], send_flags(f)?)?)
-    }
+    in_common!(connected);
 
-    fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
-        Ok(self.0.set_pass_credentials(on)?)
-    }
-
-    fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
-        Ok(self.0.send_with(data, fds, send_flags(f)?)?)
-    }
-
-    fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
-        Err(not_offered("no sendto"))
-    }
-
-    fn recv_flags(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Returned)> {
-        let got = self.0.recv_record(buf, recv_flags(f)?)?;
-        let flags = Returned {
+    fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
+        let (got, with) = match (bufs, control) {
+            (bufs, false) => (self.0.recv_vectored(bufs, recv_flags(f)?)?, Ancillary::default()),
+            ([buf], true) => self.0.recv_with(buf, recv_flags(f)?)?,
+            _ => return Err(not_offered("no vectored receive with control messages")),
+        };
+        let returned = Returned {
             trunc: got.flags.contains(ReceivedFlags::TRUNC),
             eor: got.flags.contains(ReceivedFlags::EOR),
         };
-        Ok((if f.trunc { got.full } else { got.len }, flags))
-    }
-
-    fn recv_with(&self, buf: &mut [u8], f: Rx) -> io::Result<Came> {
-        let (got, with) = self.0.recv_with(buf, recv_flags(f)?)?;
-        Ok(came(if f.trunc { got.full } else { got.len }, with))
-    }
-
-    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(self.0.recv_vectored(bufs, RecvFlags::empty())?.len)
+        Ok(Came { returned, ..came(if f.trunc { got.full } else { got.len }, with) })
     }
 }
 
@@ -432,14 +416,21 @@ impl End for OurDatagrams {
         Ok((n, from_ours(&name)))
     }
 
-    fn recv_flags(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Returned)> {
-        let (got, _) = self.0.recv_datagram(buf, recv_flags(f)?)?;
-        let flags = Returned { trunc: got.flags.contains(ReceivedFlags::TRUNC), eor: false };
-        Ok((if f.trunc { got.full } else { got.len }, flags))
+    fn send_msg(&self, data: &[IoSlice<'_>], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
+        match fds {
+            [] => Ok(self.0.send_vectored(data, send_flags(f)?)?),
+            _ => Err(not_offered("no descriptors with datagrams")),
+        }
     }
 
-    fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(self.0.recv_vectored(bufs, RecvFlags::empty())?.0.len)
+    fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
+        if control {
+            return Err(not_offered("no control messages with datagrams"));
+        }
+        let (got, _) = self.0.recv_vectored(bufs, recv_flags(f)?)?;
+        let returned = Returned { trunc: got.flags.contains(ReceivedFlags::TRUNC), eor: false };
+        let len = if f.trunc { got.full } else { got.len };
+        Ok(Came { returned, ..came(len, Ancillary::default()) })
     }
 }
 

@@ -94,6 +94,16 @@ impl Consumer {
         self.marks.payload(self.ring.header(), seen, places, published, capacity)
     }
 
+    /// Where bytes go on behind the next mark, if descriptors are what it brings: how far from the next byte, and how many
+    /// of `available` bytes came with them.
+    pub fn behind_fds(&self, available: usize) -> Option<(usize, usize)> {
+        let Some(Mark::Fds { len, .. }) = self.marks.next() else { return None };
+        let at = usize::try_from(self.marks.at().checked_sub(self.index.read())?).ok()?;
+        let behind = at + marks::stride(self.ring.capacity());
+        let there = available.checked_sub(behind)?;
+        Some((behind, usize::try_from(len).unwrap_or(usize::MAX).min(there)))
+    }
+
     /// The mark that comes next, where [`Consumer::before_mark`] gave 0 of something: not taken yet. None where all
     /// of its stride is not published yet, which is a lie.
     #[inline]
@@ -120,7 +130,13 @@ impl Consumer {
     /// Whether a mark, one that is known, comes next.
     #[inline]
     pub fn at_mark(&self) -> bool {
-        self.marks.at() == self.index.read()
+        self.mark_at(0)
+    }
+
+    /// Whether a mark, one that is known, comes after `ahead` bytes.
+    #[inline]
+    pub fn mark_at(&self, ahead: usize) -> bool {
+        self.marks.at() == self.index.read() + ahead as u64
     }
 
     /// Position of the next byte in the stream of the ring.
@@ -260,6 +276,22 @@ mod tests {
             assert!(out.iter().enumerate().all(|(i, b)| *b == expected.wrapping_add(i as u8)));
             expected = expected.wrapping_add(n as u8);
         }
+    }
+
+    #[test]
+    fn what_came_with_descriptors_lies_behind_their_mark() {
+        let (mut p, mut c) = pair(4096);
+        send(&mut p, &[1; 100]);
+        p.mark(0, Mark::Fds { count: 1, len: 7 });
+        p.publish_marks(p.stride());
+        send(&mut p, &[1; 7]);
+        let there = c.available(usize::MAX).unwrap();
+        assert_eq!(c.behind_fds(there), None, "the mark is not known yet");
+        assert_eq!(c.before_mark(there).unwrap(), 100);
+        assert!(c.mark_at(100) && !c.at_mark());
+        assert_eq!(c.behind_fds(there), Some((164, 7)));
+        assert_eq!(c.behind_fds(166), Some((164, 2)));
+        assert_eq!(c.behind_fds(163), None);
     }
 
     #[test]

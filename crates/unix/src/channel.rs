@@ -75,6 +75,8 @@ pub struct Taken {
     pub bytes: usize,
     /// The channel's byte was among them or is still to come: one more byte is to be taken than bells and fillers say.
     pub surplus: bool,
+    /// Nothing was left, and the kernel told the pending error (ECONNRESET), which it does once.
+    pub reset: bool,
 }
 
 /// A record that was taken from the control socket.
@@ -158,7 +160,10 @@ impl Inlet {
                     taken.surplus |= self.meet(came);
                 }
                 Err(Errno::INTR) => {}
-                _ => break,
+                other => {
+                    taken.reset = matches!(other, Err(Errno::CONNRESET));
+                    break;
+                }
             }
         }
         taken
@@ -206,7 +211,7 @@ impl Inlet {
     ///
     /// # Errors
     ///
-    /// EMFILE where this process has no descriptor left: it stays where it is.
+    /// EMFILE where this process has no descriptor left: it stays where it is. ECONNRESET, which the kernel tells once.
     #[cold]
     pub fn find(&mut self, control: BorrowedFd<'_>, kind: Kind) -> io::Result<bool> {
         if self.is_met() {
@@ -216,6 +221,7 @@ impl Inlet {
         match recv(control, &mut scratch, Space::Few, RecvFlags::PEEK) {
             Ok(came) if came.fds.is_empty() && came.control_cut => Err(Errno::MFILE),
             Ok(came) => Ok(self.meet(came)),
+            Err(Errno::CONNRESET) => Err(Errno::CONNRESET),
             Err(_) => Ok(false),
         }
     }

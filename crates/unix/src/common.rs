@@ -3,6 +3,7 @@
 use crate::end::{End, PASS_CREDENTIALS, PASS_PIDFD};
 use crate::making::Kind;
 use crate::rx::{Rx, Waiting};
+use crate::seqpacket::records_in;
 use crate::upgrade::Invitation;
 use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result, control};
 use onecopy_ring::{Consumer, Ring};
@@ -61,6 +62,9 @@ impl End {
         if how != Shutdown::Read {
             self.send_shut.store(1, Relaxed);
         }
+        if how != Shutdown::Write {
+            self.recv_shut.store(1, Relaxed);
+        }
         if how != Shutdown::Write
             && let Some(ring) = self.rx_ring.get()
         {
@@ -89,15 +93,17 @@ impl End {
             Rx::Switching(switching) => {
                 let queued = control::queued(&end.fd).map_err(option)?;
                 let left = switching.left().map_err(|lie| end.lie(Op::Option, lie))?;
+                // What the peer has put into the ring that nobody reads yet; what is wrong there is found out by who does.
+                let mut consumer = end.rx_ring.get().map(|ring| Consumer::new(ring.clone()));
                 if end.kind.has_records() {
+                    let in_ring = consumer.as_mut().and_then(|ring| records_in(ring, 0).ok()).unwrap_or(0);
                     // Once the peer has switched, its hello and bells lie there too: an upper bound.
                     let queued = if left == Some(0) { 0 } else { queued };
-                    return Ok(switching.carry.left() + queued);
+                    return Ok(switching.carry.left() + queued + in_ring);
                 }
                 let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
-                // What the peer has put into the ring that nobody reads yet; what is wrong there is found out by who does.
-                let in_ring = end.rx_ring.get().map_or(Ok(0), |ring| Consumer::new(ring.clone()).payload());
-                let in_ring = usize::try_from(in_ring.unwrap_or(0)).unwrap_or(usize::MAX);
+                let in_ring = consumer.as_mut().and_then(|ring| ring.payload().ok()).unwrap_or(0);
+                let in_ring = usize::try_from(in_ring).unwrap_or(usize::MAX);
                 Ok(queued.min(left).saturating_add(in_ring))
             }
             Rx::Plain | Rx::Undecided(_) => control::queued(&end.fd).map_err(option),

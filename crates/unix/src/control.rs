@@ -54,30 +54,6 @@ pub fn ring(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Takes up to `count` bells or bytes of a filler. Returns how many were there.
-pub fn take(fd: BorrowedFd<'_>, count: usize) -> usize {
-    if count == 1 {
-        // The common case, without zeroing a scratch buffer.
-        return rustix::net::recv(fd, &mut [0u8; 1], RecvFlags::DONTWAIT).map_or(0, |(_, n)| n);
-    }
-    let mut scratch = [0u8; 8192];
-    let mut taken = 0;
-    while taken < count {
-        let want = (count - taken).min(scratch.len());
-        match rustix::net::recv(fd, &mut scratch[..want], RecvFlags::DONTWAIT) {
-            Ok((_, n)) if n > 0 => taken += n,
-            Err(Errno::INTR) => {}
-            _ => break,
-        }
-    }
-    taken
-}
-
-/// Takes whatever lies in the queue of a stream.
-pub fn take_all(fd: BorrowedFd<'_>) {
-    while take(fd, 8192) == 8192 {}
-}
-
 /// Takes one record of a seqpacket control socket: a bell has one byte, a filler more. None where nothing is left.
 ///
 /// # Errors
@@ -277,6 +253,10 @@ mod tests {
 
     fn pair() -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn take(fd: BorrowedFd<'_>, count: usize) -> usize {
+        rustix::net::recv(fd, &mut vec![0; count][..], RecvFlags::DONTWAIT).map_or(0, |(_, n)| n)
     }
 
     fn writable(fd: &rustix::fd::OwnedFd) -> bool {

@@ -206,6 +206,8 @@ pub struct End {
     passes: AtomicU32,
     /// How often who sends was asked for.
     asked: AtomicU32,
+    /// 1 once this end was shut down for receiving, of which a ring that is made later must tell.
+    pub recv_shut: AtomicU32,
     /// 1 once the peer was caught lying.
     broken: AtomicU32,
     /// Of a datagram socket that shares memory with its peer: what hangs up when that peer goes, which the kernel's
@@ -247,6 +249,7 @@ impl End {
             send_shut: AtomicU32::new(0),
             passes: AtomicU32::new(0),
             asked: AtomicU32::new(0),
+            recv_shut: AtomicU32::new(0),
             broken: AtomicU32::new(0),
             life: OnceLock::new(),
             meet: OnceLock::new(),
@@ -282,6 +285,9 @@ impl End {
     pub fn set_rx_ring(&self, ring: Ring) {
         self.row.receives_into(ring.capacity());
         self.ask_who(&ring);
+        if self.recv_shut.load(Relaxed) != 0 {
+            ring.header().info.0.shut.store(1, Relaxed);
+        }
         let _ = self.rx_ring.set(ring);
     }
 
@@ -428,6 +434,17 @@ impl End {
         let says_so = |ring: &Ring| ring.header().info.0.shut.load(Relaxed) != 0;
         // (A datagram socket may receive through a ring and send without one.)
         self.tx_ring.get().map_or(self.kind == Kind::Datagram, says_so) && control::gone(self.life())
+    }
+
+    /// Takes whatever lies in the queue of a stream's control socket. An error that the kernel tells is kept.
+    pub fn take_all(&self) {
+        loop {
+            match rustix::net::recv(&self.fd, &mut [0u8; 8192], rustix::net::RecvFlags::DONTWAIT) {
+                Ok((_, 8192)) | Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return self.reset.store(1, Relaxed),
+                _ => return,
+            }
+        }
     }
 
     /// Whether sending is over: the peer is gone or does not read any more, or this end was shut down.

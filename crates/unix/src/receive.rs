@@ -3,11 +3,13 @@
 use crate::channel::Fds;
 use crate::end::End;
 use crate::front::Next;
-use crate::rx::{Ready, Rx, RxRing, Waiting};
+use crate::making::Kind;
+use crate::rx::{Ready, Rx, RxRing, Switching, Waiting};
 use crate::{Error, Op, RecvFlags, Result};
-use onecopy_ring::Mark;
+use onecopy_ring::{Consumer, Mark};
 use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::scm::{self, Space};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 
@@ -89,9 +91,7 @@ impl End {
                     self.recv_plain(slices, got, flags, call)
                 }
                 Ok(Ready::Kernel(guard, limit)) => {
-                    // The kernel ends it where somebody else has sent; with the ring's bytes none may merge.
-                    last |= self.passes_who();
-                    self.recv_kernel(guard, slices, got, limit, peek, call)
+                    self.recv_kernel(guard, slices, got, limit, peek, call, &mut last)
                 }
                 Ok(Ready::Ring(guard, n)) => {
                     match self.recv_ring(guard, slices, got, n, peek, call, &mut last) {
@@ -133,7 +133,7 @@ impl End {
         kernel.set(rustix::net::RecvFlags::DONTWAIT, flags.contains(RecvFlags::DONTWAIT));
         kernel.set(rustix::net::RecvFlags::PEEK, flags.contains(RecvFlags::PEEK));
         kernel.set(rustix::net::RecvFlags::WAITALL, flags.contains(RecvFlags::WAITALL));
-        let n = self.recvmsg(slices, skip, usize::MAX, kernel, call)?;
+        let n = self.recvmsg(slices, skip, usize::MAX, kernel, call, false)?;
         if n == 0 && slices.iter().any(|slice| !slice.is_empty()) && self.reset.swap(0, Relaxed) != 0 {
             // It was told while the peer was not known to be plain, and kept.
             return Err(Error::new(Op::Recv, Errno::CONNRESET));
@@ -144,6 +144,7 @@ impl End {
         Ok(n)
     }
 
+    #[allow(clippy::too_many_arguments, reason = "the parts of one call")]
     fn recv_kernel(
         &self,
         mut guard: MutexGuard<'_, Rx>,
@@ -152,18 +153,37 @@ impl End {
         limit: usize,
         peek: bool,
         call: &mut Call<'_>,
+        last: &mut bool,
     ) -> Result<usize> {
         let mut kernel = rustix::net::RecvFlags::DONTWAIT;
         kernel.set(rustix::net::RecvFlags::PEEK, peek);
-        let n = self.recvmsg(slices, skip, limit, kernel, call)?;
-        if let (false, Rx::Switching(switching)) = (peek, &mut *guard) {
+        let n = self.recvmsg(slices, skip, limit, kernel, call, true)?;
+        let Rx::Switching(switching) = &mut *guard else { return Ok(n) };
+        // What the kernel has not is in the ring, and belongs to this receive too, unless descriptors end it, or who sent it
+        // matters.
+        let goes_on = call.until == u64::MAX && !self.passes_who() && self.ends_here(switching, n);
+        *last |= call.until == 0 || self.passes_who();
+        if !peek {
+            *last &= !goes_on;
             switching.count(n);
             self.counters.received.add_exclusive(n);
+        } else if goes_on {
+            // What follows lies in the ring, which is not this side's yet: a peek looks there all the same.
+            let mut consumer = Consumer::new(switching.ring().clone());
+            let lie = |lie| self.lie(Op::Recv, lie);
+            let available = consumer.available(usize::MAX).map_err(lie)?;
+            let before_mark = consumer.before_mark(available).map_err(lie)?;
+            return Ok(n + copy_ahead(&consumer, slices, skip + n, 0, before_mark));
         }
-        // A peek at what the kernel has does not go on into the ring.
         Ok(n)
     }
 
+    /// Whether `n` bytes are all that comes over the kernel.
+    fn ends_here(&self, switching: &Switching, n: usize) -> bool {
+        self.kind == Kind::Stream && switching.left() == Ok(Some(n as u64))
+    }
+
+    /// `ends`: whether it matters that descriptors end a receive.
     fn recvmsg(
         &self,
         slices: &mut [IoSliceMut<'_>],
@@ -171,6 +191,7 @@ impl End {
         limit: usize,
         flags: rustix::net::RecvFlags,
         call: &mut Call<'_>,
+        ends: bool,
     ) -> Result<usize> {
         let mut left = limit;
         let mut part: Vec<IoSliceMut<'_>> = rest(slices, skip)
@@ -181,13 +202,25 @@ impl End {
                 IoSliceMut::new(&mut slice[..n])
             })
             .collect();
-        let received = match &mut call.fds {
-            None => {
-                rustix::net::recvmsg(&self.fd, &mut part, &mut Default::default(), flags).map(|got| got.bytes)
+        let error = |errno| Error::new(Op::Recv, errno);
+        let (n, ended) = match &mut call.fds {
+            None if !ends => {
+                let none = &mut Default::default();
+                (rustix::net::recvmsg(&self.fd, &mut part, none, flags).map_err(error)?.bytes, false)
             }
-            Some(fds) => fds.recv(self.fd(), &mut part, flags).map(|came| came.bytes),
+            None => {
+                let came = scm::recv(&self.fd, &mut part, Space::Few, flags).map_err(error)?;
+                (came.bytes, came.control_cut || !came.fds.is_empty())
+            }
+            Some(fds) => {
+                let n = fds.recv(self.fd(), &mut part, flags).map_err(error)?.bytes;
+                (n, fds.truncated || !fds.list.is_empty())
+            }
         };
-        let n = received.map_err(|errno| Error::new(Op::Recv, errno))?;
+        if ended {
+            // Whether the receive has room for them or not.
+            call.until = 0;
+        }
         self.counters.kernel_copied.add(n);
         Ok(n)
     }
@@ -294,7 +327,12 @@ impl End {
             ring.front.tell(to, self.passes_pidfd());
         }
         if peek {
-            return Ok(Some(got));
+            // Descriptors end a peek, but the bytes that came with them belong to it (af_unix.c: unix_stream_read_generic).
+            // Who has room for descriptors would want a copy of them too: they are not here yet, and his peek ends before.
+            let whole = call.fds.is_none() && call.until == u64::MAX && ring.front.piece.is_none();
+            return Ok(Some(
+                got + if whole { self.peek_behind_fds(ring, slices, skip + got, got)? } else { 0 },
+            ));
         }
         self.counters.received.add_exclusive(got);
         if got < total && call.until == u64::MAX {
@@ -368,6 +406,25 @@ impl End {
         Ok(got)
     }
 
+    /// The bytes that came with the descriptors `at` bytes ahead, if there they are. Takes nothing.
+    fn peek_behind_fds(
+        &self,
+        ring: &mut RxRing,
+        slices: &mut [IoSliceMut<'_>],
+        skip: usize,
+        at: usize,
+    ) -> Result<usize> {
+        let lie = |lie| self.lie(Op::Recv, lie);
+        if rest(slices, skip).next().is_none() || !ring.consumer.mark_at(at) {
+            return Ok(0);
+        }
+        let available = ring.consumer.available(usize::MAX).map_err(lie)?;
+        Ok(match ring.consumer.behind_fds(available) {
+            Some((behind, len)) => copy_ahead(&ring.consumer, slices, skip, behind, len),
+            None => 0,
+        })
+    }
+
     /// Copies from the page that comes next, whose sender gets it back once all of it was received.
     fn copy_reference(
         &self,
@@ -405,6 +462,23 @@ pub const IOV_MAX: usize = 1024;
 #[inline]
 pub fn chunk(capacity: usize) -> usize {
     (capacity / 8).clamp(4 << 10, 32 << 10).min(capacity / 2)
+}
+
+/// Copies of the `len` bytes that lie `at` bytes ahead as many as have room, and takes nothing.
+fn copy_ahead(
+    consumer: &Consumer,
+    slices: &mut [IoSliceMut<'_>],
+    skip: usize,
+    at: usize,
+    len: usize,
+) -> usize {
+    let mut done = 0;
+    for slice in rest(slices, skip) {
+        let n = slice.len().min(len - done);
+        consumer.copy_out(at + done, &mut slice[..n]);
+        done += n;
+    }
+    done
 }
 
 /// The slices behind the first `skip` bytes.

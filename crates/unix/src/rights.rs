@@ -96,7 +96,7 @@ impl End {
             let result = self.send_with_locked(&mut tx, &mut cursor, attached, flags);
             tx.unlock_fenced();
             self.welcome_back();
-            self.ring_if_armed().and(result)
+            self.ring_after(cursor.left < bytes.len(), result)
         });
         self.finish(result, bytes.len() - cursor.left, flags)
     }

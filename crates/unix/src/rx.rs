@@ -48,6 +48,11 @@ impl Switching {
         Switching { ring, received: 0, hello, carry: Carry::default() }
     }
 
+    /// Where the bytes after the switch come.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
     /// That many bytes of the stream came over the kernel.
     pub fn count(&mut self, bytes: usize) {
         self.received += bytes as u64;
@@ -124,6 +129,9 @@ impl RxRing {
     /// Takes bells or bytes of a filler from the control socket. Returns how many were there.
     fn take(&mut self, end: &End, count: usize) -> usize {
         let taken = self.inlet.take(end.fd(), count);
+        if taken.reset {
+            end.reset.store(1, Relaxed);
+        }
         if taken.surplus {
             // The channel's byte is one that neither bells nor fillers explain.
             self.owed += 1 - self.inlet.take(end.fd(), 1).bytes as isize;
@@ -299,7 +307,7 @@ impl RxRing {
         match end.kind {
             Kind::Stream => {
                 let _ = self.find_channel(end);
-                control::take_all(end.fd());
+                end.take_all();
             }
             Kind::SeqPacket | Kind::Datagram => while self.take_record(end).is_some() {},
         }
@@ -311,8 +319,13 @@ impl RxRing {
     ///
     /// EMFILE.
     pub fn find_channel(&mut self, end: &End) -> rustix::io::Result<bool> {
-        if !self.inlet.find(end.fd(), end.kind)? {
-            return Ok(false);
+        match self.inlet.find(end.fd(), end.kind) {
+            Ok(true) => {}
+            Err(Errno::CONNRESET) => {
+                end.reset.store(1, Relaxed);
+                return Ok(false);
+            }
+            other => return other,
         }
         // Its byte is one more than bells and fillers explain.
         self.owe(1);

@@ -54,7 +54,7 @@ impl<'a> Slot<'a> {
             Tx::Ring(ring) if end.kind.has_records() => {
                 let largest = record::largest(ring.producer.ring().capacity());
                 let len = match end.config.records {
-                    Records::Atomic if len > largest => return Err(too_long()),
+                    Records::Atomic if len > largest => return Err(end.too_long()),
                     _ => len.min(largest),
                 };
                 saying = end.saying(ring, None);
@@ -164,7 +164,11 @@ impl<'a> Slot<'a> {
                 };
                 guard.unlock_fenced();
                 end.welcome_back();
-                end.finish(end.ring_if_armed().and(result), filled - cursor.left, flags)
+                end.finish(
+                    end.ring_after(result.is_ok() || cursor.left < filled, result),
+                    filled - cursor.left,
+                    flags,
+                )
             }
             Place::Ring(mut guard) => {
                 let Tx::Ring(ring) = &mut *guard else {

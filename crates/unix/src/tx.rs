@@ -173,15 +173,25 @@ impl End {
     pub fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         let mut cursor = Cursor::new(slices);
         let total = cursor.left;
+        if total == 0 {
+            return self.finish(self.send_nothing(), 0, flags);
+        }
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_locked(&mut tx, &mut cursor, flags);
             tx.unlock_fenced();
             self.welcome_back();
             // The last piece was published without a look at the bell: unlocking is the fence that it wants.
-            self.ring_if_armed().and(result)
+            self.ring_after(cursor.left < total, result)
         });
         let sent = total - cursor.left;
         self.finish(result, sent, flags)
+    }
+
+    /// Nothing is queued, and no bell rung, but a dead peer is told.
+    #[cold]
+    fn send_nothing(&self) -> Result<()> {
+        self.check(Op::Send)?;
+        if control::cannot_send(self.fd()) { Err(Error::new(Op::Send, Errno::PIPE)) } else { Ok(()) }
     }
 
     /// What a send returns: a count if anything was sent, else the error; with SIGPIPE where send(2) raises it.
@@ -199,14 +209,6 @@ impl End {
     }
 
     pub fn send_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
-        if cursor.left == 0 {
-            // Nothing is queued, but a dead peer is told.
-            return if control::cannot_send(self.fd()) {
-                Err(Error::new(Op::Send, Errno::PIPE))
-            } else {
-                Ok(())
-            };
-        }
         while let Tx::Kernel { sent } = tx {
             let (n, whole) = self.send_kernel(cursor, flags)?;
             *sent += n as u64;
@@ -268,6 +270,13 @@ impl End {
             }
         }
         Ok(())
+    }
+
+    /// After a send that published something, or nothing: then a bell would be for nothing, and to a peer that is gone none at
+    /// all.
+    #[inline]
+    pub fn ring_after(&self, published: bool, result: Result<()>) -> Result<()> {
+        if published { self.ring_if_armed().and(result) } else { result }
     }
 
     /// Rings the bell if the receiver armed it: surely, after publishing and a full fence; as far as is seen, without.

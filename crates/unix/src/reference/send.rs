@@ -104,7 +104,7 @@ impl End {
         };
         tx.unlock_fenced();
         self.welcome_back();
-        match self.ring_if_armed().and(result) {
+        match self.ring_after(loan.len() < len, result) {
             Ok(()) => {
                 loan.was_copied();
                 Ok(len)

@@ -7,7 +7,7 @@
 mod receive;
 mod send;
 
-pub use receive::{Carry, Received, Rest};
+pub use receive::{Carry, Received, Rest, records_in};
 pub use send::too_long;
 
 use crate::common::{credential_methods, socket_methods};

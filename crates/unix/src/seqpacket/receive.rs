@@ -5,8 +5,8 @@ use crate::end::End;
 use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, View, control};
-use onecopy_ring::Lie;
 use onecopy_ring::record::{Frame, HEADER, With};
+use onecopy_ring::{Consumer, Lie};
 use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
@@ -82,14 +82,8 @@ impl Carry {
 impl RxRing {
     /// Bytes of records in the ring.
     pub fn readable(&mut self) -> std::result::Result<usize, Lie> {
-        let available = self.consumer.available(usize::MAX)?;
-        let (mut at, mut sum) = self.rest.map_or((0, 0), |rest| (rest.left + rest.padding, rest.left));
-        while at < available {
-            let frame = self.consumer.frame(at, available)?;
-            at += frame.size(self.consumer.ring().capacity());
-            sum += frame.len;
-        }
-        Ok(sum)
+        let (at, left) = self.rest.map_or((0, 0), |rest| (rest.left + rest.padding, rest.left));
+        Ok(left + records_in(&mut self.consumer, at)?)
     }
 
     /// The next frame, which must be a whole record. `available` bytes are known to be there.
@@ -102,6 +96,18 @@ impl RxRing {
             Err(Lie::Frame { word: frame.len as u64, available: available as u64 })
         }
     }
+}
+
+/// Bytes of the records in a ring from `at` bytes behind the next one on.
+pub fn records_in(consumer: &mut Consumer, mut at: usize) -> std::result::Result<usize, Lie> {
+    let available = consumer.available(usize::MAX)?;
+    let mut sum = 0;
+    while at < available {
+        let frame = consumer.frame(at, available)?;
+        at += frame.size(consumer.ring().capacity());
+        sum += frame.len;
+    }
+    Ok(sum)
 }
 
 impl End {

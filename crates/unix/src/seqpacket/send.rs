@@ -46,7 +46,11 @@ impl End {
             let result = self.send_record_locked(&mut tx, &mut cursor, attached, flags);
             tx.unlock_fenced();
             self.welcome_back();
-            if result.is_err() && self.config.records == Records::Atomic {
+            let nothing = match self.config.records {
+                Records::Atomic => result.is_err(),
+                Records::Stream => total == 0 && !flags.contains(SendFlags::EOR),
+            };
+            if nothing {
                 return result;
             }
             // It was published without a look at the bell: unlocking is the fence that it wants.
@@ -104,7 +108,7 @@ impl End {
         let capacity = ring.producer.ring().capacity();
         let len = cursor.left;
         if len > record::largest(capacity) {
-            return Err(too_long());
+            return Err(self.too_long());
         }
         let saying = self.saying(ring, attached.who);
         let frame = Frame { len, end: true, with: attached.with(saying.who) };
@@ -293,6 +297,15 @@ impl End {
             Some(ring) => record::largest(ring.capacity()),
             None => rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32),
         }
+    }
+}
+
+impl End {
+    /// What a send of a record says that is longer than the ring. A pending error comes before it (net/unix/af_unix.c:
+    /// unix_seqpacket_sendmsg).
+    #[cold]
+    pub fn too_long(&self) -> Error {
+        if self.take_reset() { Error::new(Op::Send, Errno::CONNRESET) } else { too_long() }
     }
 }
 

@@ -131,6 +131,18 @@ pub trait End: Send + Sync {
     fn recv_vectored(&self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         Ok(self.recv_msg(bufs, false, Rx::default())?.len)
     }
+    /// Sends in the implementation's own way to write where the peer will read; where it has none, as send()
+    fn send_in_place(&self, data: &[u8], flags: Tx) -> io::Result<usize> {
+        self.send(data, flags)
+    }
+    /// Receives in the implementation's own way to look at bytes where they lie (which may be fewer than are there);
+    /// where it has none, as recvmsg()
+    fn recv_in_place(&self, max: usize, flags: Rx) -> io::Result<(Vec<u8>, Returned)> {
+        let mut buf = vec![0; max];
+        let (n, returned) = self.recv_flags(&mut buf, flags)?;
+        buf.truncate(n);
+        Ok((buf, returned))
+    }
     /// sendto(): the name is that of the target
     fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize>;
     /// recvfrom(): how many bytes, and the sender's name

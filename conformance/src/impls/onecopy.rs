@@ -272,6 +272,16 @@ fn came(len: usize, with: unix::Ancillary) -> Came {
     Came { len, returned: Returned::default(), ctrunc: with.truncated, fds: with.fds, who }
 }
 
+fn seen(view: &unix::View) -> Vec<u8> {
+    let mut bytes = vec![0; view.len()];
+    view.copy_to(&mut bytes);
+    bytes
+}
+
+fn returned(flags: ReceivedFlags) -> Returned {
+    Returned { trunc: flags.contains(ReceivedFlags::TRUNC), eor: flags.contains(ReceivedFlags::EOR) }
+}
+
 /// What all kinds of our sockets have in common.
 macro_rules! in_common {
     (connected) => {
@@ -289,6 +299,12 @@ macro_rules! in_common {
 
         fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
             Ok(self.0.set_pass_credentials(on)?)
+        }
+
+        fn send_in_place(&self, data: &[u8], f: Tx) -> io::Result<usize> {
+            let mut slot = self.0.reserve_with(data.len(), send_flags(f)?)?;
+            slot.write(data);
+            Ok(slot.commit()?)
         }
 
         fn send_to(&self, _data: &[u8], _to: &Name) -> io::Result<usize> {
@@ -377,6 +393,11 @@ impl End for Ours {
             _ => Err(not_offered("no vectored receive with control messages")),
         }
     }
+
+    fn recv_in_place(&self, max: usize, f: Rx) -> io::Result<(Vec<u8>, Returned)> {
+        let view = self.0.recv_borrowed_with(max, recv_flags(f)?)?;
+        Ok((seen(&view), Returned::default()))
+    }
 }
 
 /// A seqpacket socket of ours.
@@ -393,11 +414,13 @@ impl End for OurPackets {
             ([buf], true) => self.0.recv_with(buf, recv_flags(f)?)?,
             _ => return Err(not_offered("no vectored receive with control messages")),
         };
-        let returned = Returned {
-            trunc: got.flags.contains(ReceivedFlags::TRUNC),
-            eor: got.flags.contains(ReceivedFlags::EOR),
-        };
-        Ok(Came { returned, ..came(if f.trunc { got.full } else { got.len }, with) })
+        let len = if f.trunc { got.full } else { got.len };
+        Ok(Came { returned: returned(got.flags), ..came(len, with) })
+    }
+
+    fn recv_in_place(&self, max: usize, f: Rx) -> io::Result<(Vec<u8>, Returned)> {
+        let (view, flags) = self.0.recv_borrowed_with(max, recv_flags(f)?)?;
+        Ok((seen(&view), returned(flags)))
     }
 }
 

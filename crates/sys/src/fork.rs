@@ -1,4 +1,4 @@
-//! Being told of forks.
+//! Being told of forks, and forking.
 
 use std::io;
 
@@ -18,6 +18,121 @@ pub fn before(handler: extern "C" fn()) -> io::Result<()> {
     }
 }
 
+/// Has `prepare` called before each fork(2) of this process from now on, and of its children, and after it `parent` or
+/// `child`, all in the thread that forks (pthread_atfork(3)). Two pairs nest: who comes later is called earlier before
+/// a fork, and later after it.
+///
+/// # Errors
+///
+/// ENOMEM.
+pub fn around(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> io::Result<()> {
+    // SAFETY: as in `before`.
+    match unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+/// A child of this process. Killed and reaped when dropped.
+#[derive(Debug)]
+pub struct Child(libc::pid_t);
+
+/// How a child ended: [`Child::wait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It returned that.
+    Returned(i32),
+    /// A signal ended it.
+    Killed(i32),
+}
+
+/// Forks: `work` runs in the child, whose exit status (the low eight bits) is what it returns, 101 if it panics. Nothing
+/// else of the child's stack is ever dropped. Of the threads of this process the child has only the one that forks
+/// (fork(2)): what another one has locked at that moment stays locked in the child, but for the allocator, and what
+/// handlers of [`around`] look after.
+///
+/// # Errors
+///
+/// What fork(2) says.
+pub fn child(work: impl FnOnce() -> i32) -> io::Result<Child> {
+    // SAFETY: the child goes on as a process of one thread. What it runs is safe code, for which a lock that is held for
+    // ever is a hang, not unsafety; it leaves by `_exit`, so no frame below is returned to twice.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                let work = std::panic::AssertUnwindSafe(work);
+                libc::_exit(std::panic::catch_unwind(work).unwrap_or(101));
+            }
+            pid if pid > 0 => Ok(Child(pid)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Child {
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.0
+    }
+
+    /// Sends a signal, such as `SIGKILL`.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a system call on a process that was not reaped, so that its id is nobody else's.
+        unsafe {
+            libc::kill(self.0, signal);
+        }
+    }
+
+    /// Waits until it ends.
+    pub fn wait(self) -> Ended {
+        let status = self.reap();
+        std::mem::forget(self);
+        if libc::WIFSIGNALED(status) {
+            Ended::Killed(libc::WTERMSIG(status))
+        } else {
+            Ended::Returned(libc::WEXITSTATUS(status))
+        }
+    }
+
+    fn reap(&self) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: the pointer is to a number that lives through the call.
+        while unsafe { libc::waitpid(self.0, &raw mut status, 0) } < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+        status
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.signal(libc::SIGKILL);
+        self.reap();
+    }
+}
+
+/// Has the children of this process live in a fresh pid namespace (unshare(2)), in a fresh user namespace, so that it
+/// takes no privilege.
+///
+/// # Errors
+///
+/// What unshare(2) says: EINVAL in a process of several threads, EPERM where a sandbox forbids it.
+pub fn unshare_pids() -> io::Result<()> {
+    // SAFETY: it changes which namespaces this process and its children are in, and nothing that memory safety hangs on.
+    match unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Ends this process as if somebody had killed it.
+pub fn kill_self() {
+    // SAFETY: a system call.
+    unsafe {
+        libc::kill(libc::getpid(), libc::SIGKILL);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,6 +142,21 @@ mod tests {
 
     extern "C" fn note() {
         let _ = CALLED.set(std::process::id());
+    }
+
+    #[test]
+    fn a_child_returns_panics_or_is_killed() {
+        assert_eq!(child(|| 7).unwrap().wait(), Ended::Returned(7));
+        let killed = child(|| {
+            kill_self();
+            0
+        });
+        assert_eq!(killed.unwrap().wait(), Ended::Killed(libc::SIGKILL));
+        let pid = child(|| {
+            std::thread::sleep(std::time::Duration::from_secs(60));
+            0
+        });
+        drop(pid.unwrap());
     }
 
     #[test]

@@ -7,8 +7,9 @@
 //! | [`spans`] | pread, writev and sendmsg on such views |
 //! | [`socket`] | how much lies unread in the kernel |
 //! | [`eventfd`] | a descriptor that is readable while something waits |
-//! | [`fork`] | being told of forks |
+//! | [`fork`] | being told of forks, and forking |
 //! | [`futex`] | wait and wake on a word that processes share |
+//! | [`life`] | who of the processes that share something still lives |
 //! | [`cuda`] | whether a CUDA driver is there and works, opened at run time |
 //! | [`load`] | how many tasks want a CPU right now |
 //! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
@@ -19,6 +20,7 @@ pub mod cuda;
 pub mod eventfd;
 pub mod fork;
 pub mod futex;
+pub mod life;
 pub mod load;
 pub mod map;
 pub mod memfd;

@@ -44,6 +44,19 @@ impl Mapping {
         Mapping::with(fd, len, false)
     }
 
+    /// Maps `len` bytes of fresh memory, all zeroes, that children of this process share with it (fork(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Mapping::new`].
+    pub fn inherited(len: usize) -> io::Result<Mapping> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing. No file behind it can shrink.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, protection, MapFlags::SHARED)? };
+        Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable: true })
+    }
+
     fn with(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Mapping> {
         let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.

@@ -1,15 +1,17 @@
-//! Atomics facade, lock, a word to sleep on, coarse clock and the rule for spinning.
+//! Atomics facade, lock, a lock and a state that outlive the death of a process, a word to sleep on, coarse clock and the rule for spinning.
 //!
 //! All atomics of the project come from [`atomic`]: `--cfg loom` swaps loom's in, so that the models of the
 //! ring, the bells and the lock run the very code that ships. clippy refuses std's own elsewhere.
 
 pub mod atomic;
 pub mod clock;
+mod holder;
 mod mutex;
 pub mod spin;
 #[cfg(not(loom))]
 pub mod table;
 mod word;
 
-pub use mutex::{Mutex, MutexGuard};
+pub use holder::{HolderLock, Snapshot, Taken};
+pub use mutex::{Mutex, MutexGuard, OwnedGuard};
 pub use word::Word;

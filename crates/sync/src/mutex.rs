@@ -4,6 +4,8 @@ use crate::atomic::{AtomicU32, Ordering};
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Nobody holds it.
@@ -181,6 +183,49 @@ impl<T> Drop for MutexGuard<'_, T> {
     }
 }
 
+/// A guard that keeps what its mutex lies in alive, so that it can be put aside: over a fork, say.
+#[derive(Debug)]
+pub struct OwnedGuard<O, T> {
+    /// Lies in `_owner`.
+    mutex: NonNull<Mutex<T>>,
+    _owner: Arc<O>,
+}
+
+// SAFETY: it is an `Arc<O>`, and exclusive access to a `T` in it; the lock may be unlocked by any thread.
+unsafe impl<O: Send + Sync, T: Send> Send for OwnedGuard<O, T> {}
+
+impl<O, T> OwnedGuard<O, T> {
+    /// Takes the lock of a part of `owner`, sleeping at most `limit`; None when that was not enough.
+    pub fn lock_for(owner: Arc<O>, part: for<'a> fn(&'a O) -> &'a Mutex<T>, limit: Duration) -> Option<Self> {
+        let mutex = part(&owner);
+        std::mem::forget(mutex.lock_for(limit)?);
+        Some(OwnedGuard { mutex: NonNull::from(mutex), _owner: owner })
+    }
+}
+
+impl<O, T> Deref for OwnedGuard<O, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the mutex is borrowed from what `_owner` keeps alive, which nobody can borrow mutably or move out of as
+        // long as this second owner is there; and the lock is held.
+        unsafe { &*self.mutex.as_ref().value.get() }
+    }
+}
+
+impl<O, T> DerefMut for OwnedGuard<O, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as in `deref`, and the guard is borrowed mutably.
+        unsafe { &mut *self.mutex.as_ref().value.get() }
+    }
+}
+
+impl<O, T> Drop for OwnedGuard<O, T> {
+    fn drop(&mut self) {
+        // SAFETY: as in `deref`; it is unlocked once.
+        unsafe { self.mutex.as_ref() }.unlock();
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -210,6 +255,20 @@ mod tests {
                 guard = guard.give_way();
             }
         });
+    }
+
+    #[test]
+    fn an_owned_guard_holds_the_lock_wherever_it_goes() {
+        let owner = Arc::new((1, Mutex::new(5)));
+        let guard = OwnedGuard::lock_for(owner.clone(), |owner| &owner.1, Duration::ZERO).unwrap();
+        assert!(owner.1.try_lock().is_none());
+        std::thread::spawn(move || {
+            let mut guard = guard;
+            *guard += 1;
+        })
+        .join()
+        .unwrap();
+        assert_eq!(*owner.1.try_lock().unwrap(), 6);
     }
 
     #[test]

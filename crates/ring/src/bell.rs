@@ -39,6 +39,12 @@ pub const PARKED: u32 = 2;
 pub const MAX_FILLER: u32 = 1 << 30;
 
 impl Header {
+    /// Whether the receiver waits for a bell, as far as is seen: a look that costs no locked instruction.
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        self.writer.0.armed.load(Ordering::Relaxed) == ARMED
+    }
+
     /// Sender, after publishing and a full fence: whether it must send a bell now. Without the fence it is an early
     /// look, which may miss a receiver that arms at this moment.
     #[inline]

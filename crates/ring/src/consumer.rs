@@ -7,11 +7,13 @@ use std::collections::VecDeque;
 
 /// Names one borrow of a [`Consumer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BorrowId(u64);
+pub struct BorrowId(u32);
 
 #[derive(Debug)]
 struct Borrow {
     id: BorrowId,
+    /// Whose it is: [`Consumer::me`] of that time.
+    holder: u32,
     start: u64,
     end: u64,
 }
@@ -25,8 +27,107 @@ pub struct Consumer {
     offset: usize,
     /// In stream order: the first one holds the tail back.
     borrows: VecDeque<Borrow>,
-    next_borrow: u64,
+    next_borrow: u32,
+    /// This process's number, where others share this end; else 0.
+    me: u32,
     marks: MarkReader,
+}
+
+/// What another process needs to go on, besides what is lent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// Bytes taken.
+    pub read: u64,
+    /// Marks taken.
+    pub marks: u64,
+    /// Where the stride of the last one ends.
+    pub after: u64,
+}
+
+/// A part of the ring that is lent, as other processes know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent {
+    /// Whose view it is.
+    pub holder: u32,
+    /// What that one calls it.
+    pub id: u32,
+    /// The first byte that was not given back.
+    pub start: u64,
+    /// The byte behind.
+    pub end: u64,
+}
+
+/// Sharing this end with other processes: what is taken is given back only by [`Consumer::flush`], so that it is taken
+/// for all of them, and known to them, before the sender may overwrite it.
+impl Consumer {
+    /// From here on others share this end, and this process has a number among them. Its borrows are told apart by it.
+    pub fn share(&mut self, me: u32) {
+        for borrow in self.borrows.iter_mut().filter(|borrow| borrow.holder == self.me) {
+            borrow.holder = me;
+        }
+        self.me = me;
+    }
+
+    /// What another process needs to go on.
+    pub fn reached(&self) -> Reached {
+        Reached { read: self.index.read(), marks: self.marks.taken(), after: self.marks.after() }
+    }
+
+    /// What is lent, in stream order.
+    pub fn lent(&self) -> impl Iterator<Item = Lent> {
+        self.borrows.iter().map(|borrow| Lent {
+            holder: borrow.holder,
+            id: borrow.id.0,
+            start: borrow.start,
+            end: borrow.end,
+        })
+    }
+
+    /// Goes on where another process has left off, as number `me`.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Holder`]; nothing was changed.
+    pub fn resume(&mut self, me: u32, reached: Reached, lent: impl Iterator<Item = Lent>) -> Result<(), Lie> {
+        let Reached { read, marks, after } = reached;
+        let borrows: VecDeque<Borrow> = lent
+            .map(|Lent { holder, id, start, end }| Borrow { id: BorrowId(id), holder, start, end })
+            .collect();
+        let mut at = borrows.front().map_or(read, |borrow| borrow.start);
+        let tail = at;
+        for borrow in &borrows {
+            if borrow.start < at || borrow.end < borrow.start || borrow.end > read {
+                return Err(Lie::Holder);
+            }
+            at = borrow.end;
+        }
+        if after > read {
+            return Err(Lie::Holder);
+        }
+        let capacity = self.ring.capacity();
+        self.index = ReadIndex::resume(capacity, tail, read, marks)?;
+        self.offset = (read % capacity as u64) as usize;
+        self.marks = MarkReader::resume(marks, after);
+        self.borrows = borrows;
+        self.me = me;
+        Ok(())
+    }
+
+    /// Gives back what was taken and no borrow holds.
+    pub fn flush(&mut self) {
+        let to = self.free_to();
+        self.index.give_back(self.ring.header(), to);
+    }
+
+    /// After [`Consumer::resume`], where a process died that may have taken and not given back.
+    pub fn recover(&mut self) {
+        self.index.repeat(self.ring.header());
+    }
+
+    /// Frees what the dead had borrowed.
+    pub fn release_all_of(&mut self, dead: impl Fn(u32) -> bool) {
+        self.borrows.retain(|borrow| !dead(borrow.holder));
+    }
 }
 
 impl Consumer {
@@ -39,6 +140,7 @@ impl Consumer {
             offset: 0,
             borrows: VecDeque::new(),
             next_borrow: 0,
+            me: 0,
             marks: MarkReader::default(),
         }
     }
@@ -190,17 +292,26 @@ impl Consumer {
 
     #[inline]
     fn give_back(&mut self) -> bool {
-        let to = self.borrows.front().map_or(self.index.read(), |borrow| borrow.start);
+        let to = self.free_to();
+        if self.me != 0 {
+            return to != self.index.tail();
+        }
         self.index.give_back(self.ring.header(), to)
+    }
+
+    /// Up to where nothing is lent or still to be taken.
+    #[inline]
+    fn free_to(&self) -> u64 {
+        self.borrows.front().map_or(self.index.read(), |borrow| borrow.start)
     }
 
     /// Lends the next `len` bytes: they stay where they are until released. Returns the name of the borrow
     /// and the offset of its first byte in the ring.
     pub fn borrow(&mut self, len: usize) -> (BorrowId, usize) {
         let id = BorrowId(self.next_borrow);
-        self.next_borrow += 1;
-        let start = self.index.read();
-        self.borrows.push_back(Borrow { id, start, end: start + len as u64 });
+        self.next_borrow = self.next_borrow.wrapping_add(1);
+        let (start, holder) = (self.index.read(), self.me);
+        self.borrows.push_back(Borrow { id, holder, start, end: start + len as u64 });
         let offset = self.offset;
         self.move_on(len);
         (id, offset)
@@ -213,7 +324,9 @@ impl Consumer {
     /// When it is not the newest, or bytes were taken behind it.
     pub fn extend(&mut self, id: BorrowId, len: usize) {
         let read = self.index.read();
-        let newest = self.borrows.back_mut().filter(|borrow| borrow.id == id && borrow.end == read);
+        let me = self.me;
+        let mine = |borrow: &&mut Borrow| borrow.id == id && borrow.holder == me && borrow.end == read;
+        let newest = self.borrows.back_mut().filter(mine);
         newest.expect("only the newest borrow grows").end += len as u64;
         self.move_on(len);
     }
@@ -221,7 +334,8 @@ impl Consumer {
     /// Gives the first `len` bytes of a borrow back (more than it has: all). Space is freed in stream order, so
     /// a borrow behind an older one frees nothing yet. Returns whether room was made.
     pub fn release(&mut self, id: BorrowId, len: usize) -> bool {
-        if let Some(borrow) = self.borrows.iter_mut().find(|borrow| borrow.id == id) {
+        let me = self.me;
+        if let Some(borrow) = self.borrows.iter_mut().find(|borrow| borrow.id == id && borrow.holder == me) {
             borrow.start = borrow.start.saturating_add(len as u64).min(borrow.end);
         }
         while self.borrows.front().is_some_and(|borrow| borrow.start == borrow.end) {
@@ -238,7 +352,8 @@ impl Consumer {
     /// Bytes of room that the sender has, an upper bound.
     #[inline]
     pub fn room(&self) -> usize {
-        self.index.room()
+        // (Where others share this end, what is taken is given back before anybody waits for it.)
+        self.index.room() + if self.me != 0 { (self.free_to() - self.index.tail()) as usize } else { 0 }
     }
 }
 
@@ -247,6 +362,7 @@ mod tests {
     use super::*;
     use crate::Producer;
     use onecopy_copy::Hint;
+    use onecopy_sync::atomic::Ordering;
 
     fn pair(capacity: usize) -> (Producer, Consumer) {
         let (ring, _fd) = Ring::create(capacity).unwrap();
@@ -292,6 +408,84 @@ mod tests {
         assert_eq!(c.behind_fds(there), Some((164, 7)));
         assert_eq!(c.behind_fds(166), Some((164, 2)));
         assert_eq!(c.behind_fds(163), None);
+    }
+
+    #[test]
+    fn who_shares_the_end_goes_on_where_the_other_left_off() {
+        let (mut p, mut c) = pair(4096);
+        let mut other = Consumer::new(c.ring().clone());
+        send(&mut p, &[1; 3000]);
+        c.available(1).unwrap();
+        let (view, _) = c.borrow(1000);
+        c.share(7);
+        c.take(500);
+        assert_eq!(c.room(), 4096 - 3000);
+        other.resume(8, c.reached(), c.lent()).unwrap();
+        assert_eq!(other.available(1), Ok(1500));
+        other.take(500);
+        other.flush();
+        assert_eq!(p.room(4096).unwrap(), 1096, "the other's view holds it back");
+        assert!(!other.release(view, 1000), "it is not this one's to give back");
+        c.resume(7, other.reached(), other.lent()).unwrap();
+        assert!(c.release(view, 1000));
+        assert_eq!(p.room(4096).unwrap(), 1096, "not given back before others know");
+        c.flush();
+        assert_eq!(p.room(4096).unwrap(), 3096);
+        other.resume(8, Reached { read: 2000, marks: 0, after: 0 }, c.lent()).unwrap();
+        let _ = other.available(1);
+        other.borrow(100);
+        other.release_all_of(|holder| holder == 8);
+        other.flush();
+        assert_eq!(p.room(4096).unwrap(), 3196);
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_is_a_lie() {
+        let (_p, mut c) = pair(4096);
+        let none = || std::iter::empty();
+        let reached = |read, after| Reached { read, marks: 0, after };
+        assert_eq!(c.resume(1, reached(u64::MAX, 0), none()), Err(Lie::Holder));
+        assert_eq!(c.resume(1, reached(10, 11), none()), Err(Lie::Holder));
+        for (start, end) in [(0, 9000), (8000, 7000), (5000, 9001), (4903, 9000), (u64::MAX, 9000)] {
+            let lent = Lent { holder: 1, id: 0, start, end };
+            assert_eq!(c.resume(1, reached(9000, 0), [lent].into_iter()), Err(Lie::Holder), "{start} {end}");
+        }
+        let lent = |start, end| Lent { holder: 1, id: 0, start, end };
+        let crossed = [lent(8000, 8500), lent(8499, 9000)];
+        assert_eq!(c.resume(1, reached(9000, 0), crossed.into_iter()), Err(Lie::Holder));
+        assert_eq!(c.resume(1, reached(9000, 0), [lent(8000, 8500), lent(8500, 9000)].into_iter()), Ok(()));
+        let (mut p, _c) = pair(4096);
+        for state in [[0, 1, 0], [4097, 0, 0], [u64::MAX, u64::MAX, 0]] {
+            assert_eq!(p.resume(state), Err(Lie::Holder), "{state:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_dead_sender_published_is_sent_and_nothing_else() {
+        let (mut p, mut c) = pair(4096);
+        let mut other = Producer::new(p.ring().clone());
+        send(&mut p, &[1; 100]);
+        other.resume(p.state()).unwrap();
+        // It publishes, writes more, lays a mark, and dies.
+        send(&mut p, &[2; 50]);
+        p.copy_in(0, &[3; 50], Hint::default());
+        p.mark(0, crate::Mark::Fds { count: 1, len: 1 });
+        other.recover().unwrap();
+        assert_eq!(other.head(), 150 + other.stride() as u64);
+        send(&mut other, &[4; 10]);
+        assert_eq!(c.available(1), Ok(160 + 64));
+        assert_eq!(c.before_mark(224), Ok(150));
+        c.take(150);
+        assert!(c.mark().is_ok());
+        c.take_mark();
+        let mut out = [0; 10];
+        c.copy_out(0, &mut out);
+        assert_eq!(out, [4; 10]);
+        // A peer that changes the head says nothing that can be.
+        other.header().writer.0.head.store(5000, Ordering::Relaxed);
+        assert_eq!(other.recover(), Err(Lie::Holder));
+        other.header().writer.0.head.store(10, Ordering::Relaxed);
+        assert_eq!(other.recover(), Err(Lie::Holder));
     }
 
     #[test]

@@ -7,6 +7,9 @@
 use crate::{Header, Lie};
 use onecopy_sync::atomic::Ordering;
 
+/// Positions beyond this are nobody's: at 100 GB/s they come after a year, and sums of them never wrap.
+const FARTHEST: u64 = 1 << 62;
+
 /// The sender's view.
 #[derive(Debug)]
 pub struct WriteIndex {
@@ -20,6 +23,25 @@ impl WriteIndex {
     /// Of an empty ring.
     pub fn new(capacity: usize) -> WriteIndex {
         WriteIndex { capacity: capacity as u64, head: 0, seen_tail: 0 }
+    }
+
+    /// Of a ring that another process has sent into: `head` bytes published, `tail` given back as far as it had seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Holder`].
+    pub fn resume(capacity: usize, head: u64, tail: u64) -> Result<WriteIndex, Lie> {
+        let capacity = capacity as u64;
+        // One subtraction covers both lies: a tail beyond the head wraps to something huge.
+        if head.wrapping_sub(tail) > capacity || head > FARTHEST {
+            return Err(Lie::Holder);
+        }
+        Ok(WriteIndex { capacity, head, seen_tail: tail })
+    }
+
+    /// Bytes given back, as far as was looked.
+    pub fn seen_tail(&self) -> u64 {
+        self.seen_tail
     }
 
     /// Bytes published.
@@ -81,6 +103,25 @@ impl ReadIndex {
     /// Of an empty ring.
     pub fn new(capacity: usize) -> ReadIndex {
         ReadIndex { capacity: capacity as u64, tail: 0, read: 0, seen_head: 0, seen_marks: 0 }
+    }
+
+    /// Of a ring that another process has received from: `read` bytes taken, `tail` of them given back, `marks` seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Holder`].
+    pub fn resume(capacity: usize, tail: u64, read: u64, marks: u64) -> Result<ReadIndex, Lie> {
+        let capacity = capacity as u64;
+        if read.wrapping_sub(tail) > capacity || read > FARTHEST {
+            return Err(Lie::Holder);
+        }
+        Ok(ReadIndex { capacity, tail, read, seen_head: read, seen_marks: marks })
+    }
+
+    /// Tells the sender once more what was given back: a holder that died may not have come to it.
+    pub fn repeat(&self, header: &Header) {
+        // Release as in `give_back`.
+        header.reader.0.tail.store(self.tail, Ordering::Release);
     }
 
     /// Bytes that can be taken; looks at the sender's line only when less than `want` is known.

@@ -15,6 +15,7 @@
 //! | [`memory`] | making, opening and mapping a ring |
 //! | [`shared`] | a pool of the peer, whose pages come by reference |
 //! | [`producer`], [`consumer`] | the two sides, with the bytes |
+//! | [`page`] | what the processes share that hold one end |
 //! | [`record`] | records, for sockets that have them |
 
 pub mod bell;
@@ -24,6 +25,7 @@ pub mod index;
 pub mod lend;
 pub mod marks;
 pub mod memory;
+pub mod page;
 pub mod producer;
 pub mod record;
 pub mod shared;
@@ -86,6 +88,8 @@ pub enum Lie {
     },
     /// The kernel carried other bytes than bells and fillers say.
     Bells,
+    /// Another process that holds this end left a state of it that cannot be.
+    Holder,
     /// The switch from the kernel to the ring is said to be at a byte that was already passed.
     Switch {
         /// Byte at which the peer says it switched.
@@ -111,6 +115,7 @@ impl fmt::Display for Lie {
                 write!(f, "impossible record header {word:#x} ({available} bytes published)")
             }
             Lie::Bells => f.write_str("bytes on the control socket that are neither bell nor filler"),
+            Lie::Holder => f.write_str("an impossible state, left by a process that shares this end"),
             Lie::Switch { at, received } => {
                 write!(f, "impossible switch at byte {at} ({received} already received)")
             }

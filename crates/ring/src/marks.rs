@@ -202,6 +202,32 @@ impl MarkWriter {
         header.writer.0.marks.store(self.count, Ordering::Release);
     }
 
+    /// Marks laid.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Goes on behind `count` marks that another process laid.
+    pub fn resume(count: u64) -> MarkWriter {
+        MarkWriter { count }
+    }
+
+    /// After the death of who laid marks, of which `self.count` are known: goes on behind all that were counted. Where the
+    /// last one lies.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Marks`].
+    pub fn recover(&mut self, header: &Header) -> Result<Option<u64>, Lie> {
+        let read = header.writer.0.marks.load(Ordering::Acquire);
+        if read.wrapping_sub(self.count) > MARKS as u64 {
+            return Err(Lie::Marks { read, seen: self.count });
+        }
+        let new = read != self.count;
+        self.count = read;
+        Ok(new.then(|| header.marks.0[place(read.wrapping_sub(1))].position.load(Ordering::Relaxed)))
+    }
+
     /// Where the next mark goes, for a prefetch.
     #[inline]
     pub fn next<'a>(&self, header: &'a Header) -> &'a Entry {
@@ -294,6 +320,16 @@ impl MarkReader {
             after = at + stride;
         }
         Ok(bytes)
+    }
+
+    /// Marks taken.
+    pub fn taken(&self) -> u64 {
+        self.read - u64::from(self.next.is_some())
+    }
+
+    /// Goes on behind `taken` marks, the stride of the last of which ends at `after`.
+    pub fn resume(taken: u64, after: u64) -> MarkReader {
+        MarkReader { read: taken, next: None, at: u64::MAX, after }
     }
 
     /// Position of the next mark that is known; `u64::MAX` where there is none.

@@ -4,6 +4,7 @@ use crate::index::WriteIndex;
 use crate::marks::{self, Mark, MarkWriter};
 use crate::{Header, Lie, Ring, memory};
 use onecopy_copy::{Hint, Store};
+use onecopy_sync::atomic::Ordering;
 use onecopy_sys::map::Spans;
 
 /// The sender's side of a ring: its position, and the way in.
@@ -21,6 +22,52 @@ impl Producer {
     pub fn new(ring: Ring) -> Producer {
         let index = WriteIndex::new(ring.capacity());
         Producer { ring, index, offset: 0, marks: MarkWriter::default() }
+    }
+
+    /// What another process needs to go on: bytes published, bytes given back as far as was looked, marks laid.
+    pub fn state(&self) -> [u64; 3] {
+        [self.index.head(), self.index.seen_tail(), self.marks.count()]
+    }
+
+    /// Goes on where another process has left off, who shares this end.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Holder`]; nothing was changed.
+    pub fn resume(&mut self, [head, tail, marks]: [u64; 3]) -> Result<(), Lie> {
+        let capacity = self.ring.capacity();
+        self.index = WriteIndex::resume(capacity, head, tail)?;
+        self.offset = (head % capacity as u64) as usize;
+        self.marks = MarkWriter::resume(marks);
+        Ok(())
+    }
+
+    /// After [`Producer::resume`], where that process died in the middle of a send: what it had published is sent, what
+    /// it had only written is not.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn recover(&mut self) -> Result<(), Lie> {
+        let [before, tail, _] = self.state();
+        // What it published lies in the ring's header, where the peer could have changed it: it is no more than the room
+        // that there was.
+        let head = self.header().writer.0.head.load(Ordering::Acquire);
+        let given_back = self.header().reader.0.tail.load(Ordering::Acquire);
+        if head < before || given_back < tail || given_back > head {
+            return Err(Lie::Holder);
+        }
+        let last = self.marks.recover(self.ring.header())?;
+        self.resume([head, given_back, self.marks.count()])?;
+        // A mark that was counted may have been seen, so its stride is published, too.
+        if last == Some(head) {
+            let stride = self.stride();
+            if self.room(stride)? < stride {
+                return Err(Lie::Holder);
+            }
+            self.publish_marks(stride);
+        }
+        Ok(())
     }
 
     /// The ring.

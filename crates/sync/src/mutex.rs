@@ -52,6 +52,18 @@ impl<T> Mutex<T> {
         }
     }
 
+    /// Takes the lock after who was just woken for it, if anybody was: see [`MutexGuard::give_way`].
+    pub fn lock_behind(&self) -> MutexGuard<'_, T> {
+        #[cfg(not(loom))]
+        {
+            let began = Instant::now();
+            while self.word.load(Ordering::Relaxed) == FREE && began.elapsed() < GIVE_WAY {
+                std::thread::yield_now();
+            }
+        }
+        self.lock()
+    }
+
     /// Takes the lock, sleeping at most `limit`; None when that was not enough.
     pub fn lock_for(&self, limit: Duration) -> Option<MutexGuard<'_, T>> {
         self.try_lock().or_else(|| self.lock_slow(Some((Instant::now(), limit))))
@@ -124,20 +136,23 @@ impl<'a, T> MutexGuard<'a, T> {
     /// just woken runs.
     #[must_use]
     pub fn give_way(self) -> MutexGuard<'a, T> {
-        let mutex = self.mutex;
         // A sleeper that is missed is seen the next time.
-        if mutex.word.load(Ordering::Relaxed) != CONTENDED {
+        if !self.is_wanted() {
             return self;
         }
+        let mutex = self.mutex;
         drop(self);
-        #[cfg(not(loom))]
-        {
-            let began = Instant::now();
-            while mutex.word.load(Ordering::Relaxed) == FREE && began.elapsed() < GIVE_WAY {
-                std::thread::yield_now();
-            }
-        }
-        mutex.lock()
+        mutex.lock_behind()
+    }
+
+    /// Whether somebody may be asleep for the lock.
+    pub fn is_wanted(&self) -> bool {
+        self.mutex.word.load(Ordering::Relaxed) == CONTENDED
+    }
+
+    /// What it is a guard of.
+    pub fn mutex(&self) -> &'a Mutex<T> {
+        self.mutex
     }
 
     /// Unlocks, with a full fence behind: what was stored under the lock comes before what is loaded after it. On

@@ -61,6 +61,9 @@ impl End {
         rustix::net::shutdown(&self.fd, kernel).map_err(|errno| Error::new(Op::Shutdown, errno))?;
         if how != Shutdown::Read {
             self.send_shut.store(1, Relaxed);
+            if let Some(sharing) = self.sharing.get() {
+                sharing.words().about.0.send_shut.store(1, Relaxed);
+            }
         }
         if how != Shutdown::Write {
             self.recv_shut.store(1, Relaxed);
@@ -217,8 +220,8 @@ impl End {
     /// Closes one end that an application held, of which views may be left.
     pub fn close(self: &Arc<Self>) {
         let end = self;
-        if end.maker != std::process::id() {
-            // A forked child: the queue, the ring and the connection are somebody else's too.
+        if !end.leave() {
+            // The queue, the ring and the connection are another process's too.
             return;
         }
         // A bell or a hello that nobody took would make the kernel tell the peer ECONNRESET although all was read.

@@ -13,10 +13,12 @@
 use crate::config::Config;
 use crate::control::{self, Peek};
 use crate::dgram::Meeting;
+use crate::holders::{Place, Sharing, broken};
 use crate::making::Kind;
 use crate::reference::{Copies, Lender};
 use crate::registry::Row;
 use crate::rx::Rx;
+use crate::side::Side;
 use crate::stats::Counters;
 use crate::tx::Tx;
 use crate::upgrade::Offer;
@@ -171,8 +173,8 @@ pub const PASS_PIDFD: u32 = 2;
 pub struct End {
     pub fd: OwnedFd,
     pub kind: Kind,
-    pub rx: Mutex<Rx>,
-    pub tx: Mutex<Tx>,
+    pub rx: Side<Rx>,
+    pub tx: Side<Tx>,
     pub offer: Mutex<Option<Offer>>,
     /// 1 while `offer` holds one.
     pub offered: AtomicU32,
@@ -195,7 +197,7 @@ pub struct End {
     pub kernel_sent: AtomicU64,
     /// 1 when a sender that does not wait was turned away because another one held the sending side: it waits
     /// for POLLOUT, which must then come.
-    turned_away: AtomicU32,
+    pub turned_away: AtomicU32,
     /// 1 once somebody may poll the control socket, whose readiness must then mirror the ring.
     pub mirror: AtomicU32,
     /// 1 from when the kernel told ECONNRESET, which it does once, until the caller was told.
@@ -208,8 +210,12 @@ pub struct End {
     asked: AtomicU32,
     /// 1 once this end was shut down for receiving, of which a ring that is made later must tell.
     pub recv_shut: AtomicU32,
-    /// 1 once the peer was caught lying.
-    broken: AtomicU32,
+    /// Whether and why it is lost: see [`broken`].
+    pub broken: AtomicU32,
+    /// What processes share of it, once it was in one that forked.
+    pub sharing: OnceLock<Arc<Sharing>>,
+    /// Where forks find it.
+    pub place: Place,
     /// Of a datagram socket that shares memory with its peer: what hangs up when that peer goes, which the kernel's
     /// datagram sockets do not tell.
     pub life: OnceLock<OwnedFd>,
@@ -229,8 +235,8 @@ impl End {
         End {
             fd,
             kind,
-            rx: Mutex::new(rx),
-            tx: Mutex::new(tx),
+            rx: Side::new(rx),
+            tx: Side::new(tx),
             offer: Mutex::new(None),
             offered: AtomicU32::new(0),
             undecided: AtomicU32::new(undecided),
@@ -250,7 +256,9 @@ impl End {
             passes: AtomicU32::new(0),
             asked: AtomicU32::new(0),
             recv_shut: AtomicU32::new(0),
-            broken: AtomicU32::new(0),
+            broken: AtomicU32::new(broken::NOT),
+            sharing: OnceLock::new(),
+            place: Place::default(),
             life: OnceLock::new(),
             meet: OnceLock::new(),
             parted: AtomicU32::new(0),
@@ -361,7 +369,7 @@ impl End {
     #[cold]
     pub fn lie(&self, op: Op, lie: Lie) -> Error {
         self.counters.protocol_errors.add(1);
-        self.broken.store(1, Relaxed);
+        self.broken.store(broken::LIED, Relaxed);
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
         self.end_life();
         Error::new(op, Errno::PROTO).because(match lie {
@@ -380,6 +388,10 @@ impl End {
             }
             Lie::Channel => "the peer announced descriptors that are not there; this connection is lost",
             Lie::Returned(_) => "the peer gave back a page that it does not have; this connection is lost",
+            Lie::Holder => {
+                "a process that shares this socket left a state that cannot be, or was killed while the connection \
+                 was being upgraded; this connection is lost"
+            }
             Lie::Switch { .. } => "the peer switched to shared memory in the past; this connection is lost",
         })
     }
@@ -388,7 +400,7 @@ impl End {
     #[cold]
     pub fn bad_hello(&self, op: Op, why: &'static str) -> Error {
         self.counters.protocol_errors.add(1);
-        self.broken.store(1, Relaxed);
+        self.broken.store(broken::LIED, Relaxed);
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
         self.end_life();
         Error::new(op, Errno::PROTO).because(why)
@@ -396,7 +408,7 @@ impl End {
 
     #[inline]
     pub fn check(&self, op: Op) -> Result<(), Error> {
-        if self.broken.load(Relaxed) != 0 { Err(Error::new(op, Errno::PROTO)) } else { Ok(()) }
+        if self.broken.load(Relaxed) != broken::NOT { self.why_broken(op) } else { Ok(()) }
     }
 
     /// Bytes in the ring that the peer has not given back. 0 where nothing goes through a ring.
@@ -414,6 +426,9 @@ impl End {
     /// looks at the lock once more.
     pub fn turn_away(&self) {
         self.turned_away.store(1, Relaxed);
+        if let Some(sharing) = self.sharing.get() {
+            sharing.words().about.0.turned_away.store(1, Relaxed);
+        }
         // Pairs with the fence of unlocking before `welcome_back`.
         fence(SeqCst);
     }

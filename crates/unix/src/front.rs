@@ -2,6 +2,7 @@
 
 use crate::channel::Fds;
 use crate::end::End;
+use crate::holders::generation;
 use crate::rx::RxRing;
 use crate::{Error, Op, Result};
 use onecopy_chain::Fragment;
@@ -32,6 +33,14 @@ pub struct Front {
     met: u64,
     /// Pools of the peer, what its references point into: by the names that these use.
     pools: Vec<LentPages>,
+}
+
+impl Front {
+    /// Whether another process could go on with it: not with descriptors that only this one has, nor with pages of pools,
+    /// whose references are counted in one process.
+    pub fn can_be_shared(&self) -> bool {
+        self.fds.is_none() && self.pools.is_empty()
+    }
 }
 
 /// Descriptors, and how far a receive with them may go.
@@ -238,7 +247,11 @@ impl RxRing {
             Err(_) => return Ok(Err(Lie::Pool)),
         };
         let ring = ring.clone();
+        let opened = generation();
         let give_back = move |slot| {
+            if opened != generation() {
+                return; // what a forked child inherits is its parent's to give back
+            }
             // As long as somebody may look at a page, the peer finds its end of the channel open.
             let _open = &channel;
             if ring.header().give_back_slot(slot) {

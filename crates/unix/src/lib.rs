@@ -1,6 +1,8 @@
 //! Unix sockets over shared memory.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod failpoint;
 mod channel;
 mod common;
 mod config;
@@ -10,8 +12,10 @@ mod end;
 mod error;
 mod flags;
 mod front;
+mod holders;
 mod listener;
 mod making;
+mod mending;
 mod name;
 mod receive;
 mod reference;
@@ -19,9 +23,12 @@ pub mod registry;
 mod rights;
 mod rx;
 mod seqpacket;
+mod side;
 mod slot;
 mod stats;
 mod stream;
+#[cfg(test)]
+mod tests;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod tx;

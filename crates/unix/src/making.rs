@@ -70,6 +70,7 @@ impl End {
         }
         let config = Config { records: kind.records(config), ..*config };
         let end = Arc::new(End::new(fd, kind, &config, rx, tx));
+        crate::holders::register(&end);
         if config.pass_credentials && kind != Kind::Datagram {
             end.set_pass_credentials(true)?;
         }

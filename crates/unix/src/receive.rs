@@ -5,9 +5,9 @@ use crate::end::End;
 use crate::front::Next;
 use crate::making::Kind;
 use crate::rx::{Ready, Rx, RxRing, Switching, Waiting};
+use crate::side::SideGuard;
 use crate::{Error, Op, RecvFlags, Result};
 use onecopy_ring::{Consumer, Mark};
-use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use rustix::io::Errno;
@@ -147,7 +147,7 @@ impl End {
     #[allow(clippy::too_many_arguments, reason = "the parts of one call")]
     fn recv_kernel(
         &self,
-        mut guard: MutexGuard<'_, Rx>,
+        mut guard: SideGuard<'_, Rx>,
         slices: &mut [IoSliceMut<'_>],
         skip: usize,
         limit: usize,
@@ -165,6 +165,7 @@ impl End {
         *last |= call.until == 0 || self.passes_who();
         if !peek {
             *last &= !goes_on;
+            point!("received over the kernel");
             switching.count(n);
             self.counters.received.add_exclusive(n);
         } else if goes_on {
@@ -295,7 +296,7 @@ impl End {
     #[allow(clippy::too_many_arguments, reason = "the parts of one call")]
     fn recv_ring(
         &self,
-        mut guard: MutexGuard<'_, Rx>,
+        mut guard: SideGuard<'_, Rx>,
         slices: &mut [IoSliceMut<'_>],
         skip: usize,
         available: usize,
@@ -385,10 +386,12 @@ impl End {
                     }
                     let (now, later) = slice.split_at_mut(n);
                     ring.consumer.copy_out(at, now);
+                    point!("copied out");
                     slice = later;
                     got += n;
                     if !peek {
                         ring.consumer.take(n);
+                        point!("taken");
                         available -= n;
                         if !slice.is_empty() {
                             // An early look, without the fence; the sure one follows after unlocking.

@@ -398,16 +398,10 @@ fn entry(row: &[u64; WORDS]) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::alone;
     use crate::{SendFlags, Stream};
     use rustix::fs::MemfdFlags;
     use std::path::PathBuf;
-
-    /// A fork changes what becomes of every row.
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-    fn alone() -> std::sync::MutexGuard<'static, ()> {
-        ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 
     /// The tables that this process shows.
     fn shown() -> Vec<Result<Listing, Refused>> {

@@ -111,7 +111,7 @@ impl End {
         match tx {
             Tx::Kernel { sent } => {
                 let n = self.send_kernel_with(cursor, attached, flags)?;
-                *sent += n as u64;
+                *sent = sent.saturating_add(n as u64);
             }
             Tx::Ring(ring) => {
                 let saying = self.saying(ring, attached.who);

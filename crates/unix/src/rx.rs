@@ -6,10 +6,10 @@ use crate::end::End;
 use crate::front::Front;
 use crate::making::Kind;
 use crate::seqpacket::{Carry, Rest};
+use crate::side::SideGuard;
 use crate::upgrade::Nonce;
 use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::{Consumer, Lie, Ring};
-use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::spin::{self, Adaptive};
@@ -48,6 +48,15 @@ impl Switching {
         Switching { ring, received: 0, hello, carry: Carry::default() }
     }
 
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Another process has received so much.
+    pub fn resume(&mut self, received: u64) {
+        self.received = received;
+    }
+
     /// Where the bytes after the switch come.
     pub fn ring(&self) -> &Ring {
         &self.ring
@@ -75,22 +84,26 @@ pub struct RxRing {
     pub consumer: Consumer,
     /// Bells that were on their way when they should have been taken: to be taken when they come. Negative where bells
     /// were taken in the place of the channel's byte, which is still to be met.
-    owed: isize,
+    pub owed: isize,
     spin: Adaptive,
     /// Since when bytes lie in the queue that only a filler under way explains.
-    puzzled: Option<Instant>,
+    pub puzzled: Option<Instant>,
     /// Where descriptors come from.
     pub inlet: Inlet,
     /// What marks have brought.
     pub front: Front,
     /// A filler was taken where a bell was expected that is still on its way (seqpacket sockets only).
-    stray: bool,
+    pub stray: bool,
+    /// Bytes in the queue that a process left which was killed while it received: taken instead of being called a lie.
+    pub forgiven: usize,
+    /// When it was last looked whether other processes live that have borrowed, in coarse milliseconds.
+    pub looked: u64,
     /// What is left of a frame of which a part was received (stream records only).
     pub rest: Option<Rest>,
 }
 
 /// More bells than this on their way at once: one for each sender that was killed between arming and ringing.
-const MAX_OWED: isize = 64;
+pub const MAX_OWED: isize = 64;
 /// How long a filler may be under way before it is a lie.
 const MAX_PARKING: Duration = Duration::from_millis(200);
 /// Sleep on the clock where readiness tells nothing.
@@ -101,9 +114,9 @@ const MAX_EMPTY_BELLS: u32 = 64;
 /// What a receive may take now.
 pub enum Ready<'a> {
     /// The ring has that many bytes, under the lock.
-    Ring(MutexGuard<'a, Rx>, usize),
+    Ring(SideGuard<'a, Rx>, usize),
     /// The kernel may have bytes: at most that many are of the stream.
-    Kernel(MutexGuard<'a, Rx>, usize),
+    Kernel(SideGuard<'a, Rx>, usize),
     /// The peer is plain: everything as the kernel says.
     Plain,
     /// The end of the stream.
@@ -120,6 +133,8 @@ impl Rx {
             inlet: Inlet::default(),
             front: Front::default(),
             stray: false,
+            forgiven: 0,
+            looked: 0,
             rest: None,
         })
     }
@@ -157,6 +172,7 @@ impl RxRing {
         self.owed += 1;
         if self.owed > 0 {
             let taken = self.take_bells(end, 1);
+            point!("bell taken");
             self.owed -= taken as isize;
         }
     }
@@ -176,6 +192,7 @@ impl RxRing {
         let header = self.consumer.header();
         if header.is_rung() {
             header.arm();
+            point!("armed");
             let data = self.consumer.available(1)? > 0;
             if data && self.consumer.header().disarm() {
                 return Ok(true);
@@ -233,10 +250,12 @@ impl RxRing {
         // The parking that was puzzled over has ended: the next one gets its own time.
         self.puzzled = None;
         let bytes = self.consumer.header().unpark()? as usize;
+        point!("filler claimed");
         if end.kind.has_records() {
             return self.take_filler_record(end, bytes);
         }
         let short = bytes - self.take(end, bytes);
+        point!("filler taken");
         if short > 0 && !end.hung_up() {
             // The bell of another sender is still on its way, and `settle` took a byte of the filler for it: the
             // bytes are all alike, so it is taken when it comes.
@@ -354,6 +373,18 @@ impl RxRing {
         Ok(())
     }
 
+    /// A byte is in the queue that nothing explains: takes it, if a process that was killed may have left it.
+    fn forgive(&mut self, end: &End) -> bool {
+        if self.forgiven == 0 {
+            return false;
+        }
+        self.forgiven -= 1;
+        match end.kind {
+            Kind::Stream => self.take(end, 1) == 1,
+            Kind::SeqPacket | Kind::Datagram => self.take_record(end).is_some(),
+        }
+    }
+
     /// A byte is in the queue although the ring is empty and the bell was taken: what explains it?
     fn explain(&mut self) -> std::result::Result<(), Lie> {
         let header = self.consumer.header();
@@ -427,6 +458,9 @@ impl End {
         let asleep = !dontwait && self.settings.wait() != Wait::Spin;
         loop {
             let mut guard = self.rx.lock();
+            if let Some(lie) = guard.lie() {
+                return Err(self.lie(Op::Recv, lie));
+            }
             self.decide(&mut guard, Op::Recv)?;
             let lie = |lie| self.lie(Op::Recv, lie);
             let idle = match &mut *guard {
@@ -608,6 +642,9 @@ impl End {
             return Ok(Idle::Again);
         }
         if ring.explain().is_err() {
+            if ring.forgive(self) {
+                return Ok(Idle::Again);
+            }
             match ring.find_channel(self) {
                 Ok(true) => return Ok(Idle::Again),
                 // It stays there until this process has room for a descriptor.

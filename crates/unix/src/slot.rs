@@ -1,14 +1,15 @@
 //! Room in the peer's buffer, to be written in place.
 
 use crate::end::End;
+use crate::holders::generation;
 use crate::making::Kind;
 use crate::rights::Attached;
 use crate::seqpacket::too_long;
+use crate::side::SideGuard;
 use crate::tx::{Cursor, Tx};
 use crate::who::Saying;
 use crate::{Error, Op, Records, Result, SendFlags};
 use onecopy_ring::record::{self, Frame, Who, With};
-use onecopy_sync::MutexGuard;
 use onecopy_sys::map::{Span, slice, total};
 use rustix::fd::AsFd;
 use std::io::{self, IoSlice};
@@ -28,12 +29,14 @@ pub struct Slot<'a> {
     filled: usize,
     /// What its record says of who sends.
     saying: Saying,
+    /// Of the process that reserved it: what a forked child inherits is none.
+    generation: u32,
 }
 
 #[derive(Debug)]
 enum Place<'a> {
-    Ring(MutexGuard<'a, Tx>),
-    Heap(MutexGuard<'a, Tx>, Vec<u8>),
+    Ring(SideGuard<'a, Tx>),
+    Heap(SideGuard<'a, Tx>, Vec<u8>),
     /// Committed.
     Gone,
 }
@@ -70,7 +73,7 @@ impl<'a> Slot<'a> {
             }
         };
         let base = if end.kind.has_records() { record::HEADER } else { 0 };
-        Ok(Slot { end, place, flags, base, len, filled: 0, saying })
+        Ok(Slot { end, place, flags, base, len, filled: 0, saying, generation: generation() })
     }
 
     /// Bytes of room in all: what was asked for, at most the capacity.
@@ -91,6 +94,9 @@ impl<'a> Slot<'a> {
     /// Copies as many of `bytes` as there is room left for, with the stores that the socket's policy asks for.
     /// Returns how many.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
+        if self.generation != generation() {
+            return 0;
+        }
         let n = bytes.len().min(self.len - self.filled);
         let counters = &self.end.counters;
         match &mut self.place {
@@ -119,6 +125,7 @@ impl<'a> Slot<'a> {
     /// What pread(2) says.
     pub fn read_from(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
         let n = match &mut self.place {
+            _ if self.generation != generation() => return Err(rustix::io::Errno::BUSY.into()),
             Place::Gone => 0,
             Place::Heap(_, heap) => {
                 let room = Span::of(&mut heap[self.filled..]);
@@ -148,6 +155,11 @@ impl<'a> Slot<'a> {
     pub fn commit(mut self) -> Result<usize> {
         let (end, flags, filled) = (self.end, self.flags, self.filled);
         let records = end.kind.has_records();
+        if self.generation != generation() {
+            return Err(Error::new(Op::Send, rustix::io::Errno::BUSY).because(
+                "this room was reserved before a fork, and is the parent's; reserve room in the child",
+            ));
+        }
         if filled == 0 && !records {
             return Ok(0);
         }
@@ -193,6 +205,7 @@ impl<'a> Slot<'a> {
                     } else {
                         ring.producer.publish(filled);
                     }
+                    point!("committed");
                 }
                 guard.unlock_fenced();
                 end.welcome_back();

@@ -4,11 +4,12 @@ use crate::control;
 use crate::end::End;
 use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
+use crate::rx::Rx;
+use crate::side::SideGuard;
 use crate::who::Said;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
-use onecopy_ring::{Lie, Producer};
-use onecopy_sync::MutexGuard;
+use onecopy_ring::{Lie, Producer, Ring};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
@@ -25,12 +26,15 @@ use std::time::{Duration, Instant};
 pub enum Tx {
     /// Over the kernel.
     Kernel {
-        /// Bytes of the stream, or records, sent so far.
+        /// Bytes of the stream, or records, sent so far; [`UNKNOWN`] after the death of a process that was sending.
         sent: u64,
     },
     /// Through the peer's ring.
     Ring(TxRing),
 }
+
+/// It is not known how much was sent: the direction stays with the kernel.
+pub const UNKNOWN: u64 = u64::MAX;
 
 /// Through the peer's ring.
 #[derive(Debug)]
@@ -134,7 +138,7 @@ impl End {
     }
 
     /// Takes the sending side, on the newest way there is.
-    pub fn lock_tx(&self, flags: SendFlags) -> Result<MutexGuard<'_, Tx>> {
+    pub fn lock_tx(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
         let error = |errno| Error::new(Op::Send, errno);
         self.check(Op::Send)?;
         // A client that only sends would never see the server's hello otherwise.
@@ -142,6 +146,10 @@ impl End {
             && let Some(mut rx) = self.rx.try_lock()
         {
             self.decide(&mut rx, Op::Send)?;
+            if !matches!(&*rx, Rx::Undecided(_)) {
+                // Maybe it was another process that has decided.
+                self.undecided.store(0, Relaxed);
+            }
         }
         let mut tx = match self.tx.try_lock() {
             Some(tx) => tx,
@@ -154,6 +162,9 @@ impl End {
                 None => self.tx.lock(),
             },
         };
+        if let Some(lie) = tx.lie() {
+            return Err(self.lie(Op::Send, lie));
+        }
         self.adopt(&mut tx);
         Ok(tx)
     }
@@ -211,7 +222,8 @@ impl End {
     pub fn send_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
         while let Tx::Kernel { sent } = tx {
             let (n, whole) = self.send_kernel(cursor, flags)?;
-            *sent += n as u64;
+            *sent = sent.saturating_add(n as u64);
+            point!("sent over the kernel");
             if cursor.left == 0 || !whole {
                 return Ok(());
             }
@@ -256,16 +268,18 @@ impl End {
                 }
                 at += piece.len();
             }
+            point!("copied in");
             self.counters.user_copied_in.add_exclusive(n);
             self.counters.sent.add_exclusive(n);
             ring.producer.publish(n);
+            point!("published");
             unrung += n;
             if cursor.left > 0 && unrung >= capacity / 2 {
                 // A receiver that is awake sees each piece at once; one that sleeps is worth waking for half a ring,
                 // not for each piece. This is an early look, without the fence: a receiver that arms at this very
                 // moment is seen half a ring later, or before waiting for room, or after unlocking. With it,
                 // the sender would wait for the head's line to come from the receiver's cache.
-                self.ring_if_armed()?;
+                self.ring_under_lock()?;
                 unrung = 0;
             }
         }
@@ -279,15 +293,22 @@ impl End {
         if published { self.ring_if_armed().and(result) } else { result }
     }
 
-    /// Rings the bell if the receiver armed it: surely, after publishing and a full fence; as far as is seen, without.
+    /// Rings the bell if the receiver armed it, after publishing and unlocking, which is the full fence that it takes.
     #[inline]
     pub fn ring_if_armed(&self) -> Result<()> {
         match self.tx_ring.get() {
-            Some(ring) if ring.header().must_ring() => {
-                self.ring_bell().map_err(|errno| self.send_failed(errno))
-            }
+            Some(ring) if ring.header().is_armed() => self.ring_armed(ring),
             _ => Ok(()),
         }
+    }
+
+    #[inline(never)]
+    fn ring_armed(&self, ring: &Ring) -> Result<()> {
+        // Where processes share the end, who unlocked has rung before (`side.rs`).
+        if self.sharing.get().is_none() && ring.header().must_ring() {
+            return self.ring_bell().map_err(|errno| self.send_failed(errno));
+        }
+        Ok(())
     }
 
     /// Waits for room: at least `least` bytes, and looks for `want`. Returns bytes of room.
@@ -312,7 +333,7 @@ impl End {
         }
         // What was published so far must wake the receiver before this side waits for it.
         fence(SeqCst);
-        self.ring_if_armed()?;
+        self.ring_under_lock()?;
         if self.dontwait(flags) {
             // From here on the socket is not writable until there is room.
             let wanted = least.max(ring.low_water());
@@ -398,14 +419,17 @@ impl End {
             }
             return Ok(());
         }
-        header.begin_parking(wanted);
+        self.doing_parking();
+        ring.producer.header().begin_parking(wanted);
+        point!("parking");
         let parked = match self.kind {
             Kind::Stream => control::park(self.fd()),
             Kind::SeqPacket => control::park_record(self.fd(), true),
             // Its kernel socket may yet send datagrams of its own, which a small buffer would refuse.
             Kind::Datagram => control::park_record(self.fd(), false),
         };
-        match parked {
+        point!("filled");
+        let parked = match parked {
             Ok(Some(filler)) => {
                 self.counters.fillers.add_exclusive(1);
                 ring.producer.header().parked(filler);
@@ -419,7 +443,10 @@ impl End {
                 ring.producer.header().cancel_parking();
                 Err(self.send_failed(errno))
             }
-        }
+        };
+        self.doing(0);
+        point!("parked");
+        parked
     }
 
     /// Whether the peer still reads, asked of the kernel now and then.

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::end::End;
 use crate::making::Kind;
 use crate::rx::{Rx, Switching};
-use crate::tx::Tx;
+use crate::tx::{Tx, UNKNOWN};
 use crate::{Error, Op, Records, Result, control};
 use onecopy_ring::{Consumer, Producer, Ring, round_capacity};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
@@ -242,7 +242,8 @@ impl End {
         }
         let taken = self.take_ring(op, nonce)?;
         self.undecided.store(0, Relaxed);
-        let Some((hello, ring)) = taken else {
+        let Some((hello, ring)) = taken.filter(|_| !self.is_shared()) else {
+            // (Of processes that share this end one alone would have the rings: the kernel carries on.)
             *rx = Rx::Plain;
             return Ok(());
         };
@@ -265,7 +266,7 @@ impl End {
     /// Server: the client's hello is next in the queue, and its ring bytes go through `mine` from here on.
     pub fn accept_answer(&self, op: Op, nonce: Nonce, mine: Ring) -> Result<Rx> {
         // Without the client's ring we go on sending over the kernel, which it never stops to expect.
-        if let Some((_, ring)) = self.take_ring(op, nonce)? {
+        if let Some((_, ring)) = self.take_ring(op, nonce)?.filter(|_| !self.is_shared()) {
             self.offer(Offer { ring, answer: None });
         }
         Ok(Rx::ring(Consumer::new(mine)))
@@ -308,6 +309,12 @@ impl End {
         }
     }
 
+    /// Before other processes share this end: what was not adopted by now never is.
+    pub fn decline_offer(&self) {
+        self.offered.store(0, Relaxed);
+        *self.offer.lock() = None;
+    }
+
     fn take_hello(&self, op: Op) -> Result<(Hello, Option<OwnedFd>)> {
         let (hello, memfd, cut) = receive_hello(self.fd()).map_err(|errno| Error::new(op, errno))?;
         match (hello, memfd) {
@@ -322,6 +329,9 @@ impl End {
             return;
         }
         let Tx::Kernel { sent } = *tx else { return };
+        if sent == UNKNOWN {
+            return;
+        }
         // Bells must have room behind what the peer has not yet received over the kernel.
         // (A hello and a bell always have it.)
         if sent > 0 {

@@ -2,6 +2,7 @@
 
 use crate::end::End;
 use crate::front::{Next, Piece};
+use crate::mending::MAX_LENT;
 use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::{Op, RecvFlags, Result};
 use onecopy_ring::Ring;
@@ -98,7 +99,17 @@ impl View {
                 let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
                 let n = rx.consumer.available(want).map_err(lie)?;
                 let n = rx.consumer.before_mark(n).map_err(lie)?.min(max);
+                if end.sharing.get().is_some() && rx.consumer.borrows() >= MAX_LENT {
+                    let mut bytes = vec![0; n];
+                    rx.consumer.copy_out(0, &mut bytes);
+                    rx.consumer.take(n);
+                    end.counters.user_copied_out.add_exclusive(n);
+                    end.counters.received.add_exclusive(n);
+                    end.mirror_empty(rx)?;
+                    return Ok(Some(View::heap(end, bytes)));
+                }
                 let (id, offset) = rx.consumer.borrow(n);
+                point!("borrowed");
                 let mut n = n;
                 while end.mirror_empty(rx)? && n < max {
                     // More came before the bell was armed: a short view would hide it from an edge.

@@ -2,12 +2,13 @@
 
 use crate::channel::Fds;
 use crate::end::End;
+use crate::mending::MAX_LENT;
 use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
+use crate::side::SideGuard;
 use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, View, control};
 use onecopy_ring::record::{Frame, HEADER, With};
 use onecopy_ring::{Consumer, Lie};
-use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use rustix::io::Errno;
@@ -55,6 +56,22 @@ pub struct Rest {
 impl Rest {
     fn of(frame: Frame, capacity: usize) -> Rest {
         Rest { left: frame.len, padding: frame.size(capacity) - HEADER - frame.len, end: frame.end }
+    }
+
+    /// For other processes; never all zeroes.
+    pub fn words(&self) -> [u64; 3] {
+        [self.left as u64, self.padding as u64, 2 | u64::from(self.end)]
+    }
+
+    /// Of words that another process wrote.
+    pub fn of_words([left, padding, end]: [u64; 3]) -> Rest {
+        let size = |word| usize::try_from(word).unwrap_or(usize::MAX);
+        Rest { left: size(left), padding: size(padding), end: end & 1 != 0 }
+    }
+
+    /// Bytes of the ring that it takes.
+    pub fn size(&self) -> usize {
+        self.left.saturating_add(self.padding)
     }
 }
 
@@ -161,7 +178,7 @@ impl End {
     #[inline]
     pub fn recv_frame(
         &self,
-        mut guard: MutexGuard<'_, Rx>,
+        mut guard: SideGuard<'_, Rx>,
         slices: &mut [IoSliceMut<'_>],
         available: usize,
         flags: RecvFlags,
@@ -189,7 +206,9 @@ impl End {
         if peek {
             return Ok(received);
         }
+        point!("copied out");
         ring.consumer.take(size);
+        point!("taken");
         self.counters.received.add_exclusive(len);
         self.mirror_empty(ring)?;
         self.give_back(guard)?;
@@ -223,7 +242,7 @@ impl End {
 
     /// Unlocks after a receive, and takes the filler of a sender that waits for the room that was made.
     #[inline]
-    fn give_back(&self, guard: MutexGuard<'_, Rx>) -> Result<()> {
+    fn give_back(&self, guard: SideGuard<'_, Rx>) -> Result<()> {
         let Rx::Ring(ring) = &*guard else { return Ok(()) };
         let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
         guard.unlock_fenced();
@@ -236,7 +255,7 @@ impl End {
     /// One of the kernel's records, which there is under the lock, or which a plain peer will send.
     fn recv_kernel_record(
         &self,
-        guard: Option<MutexGuard<'_, Rx>>,
+        guard: Option<SideGuard<'_, Rx>>,
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
         call: &mut Call<'_>,
@@ -337,7 +356,7 @@ impl End {
     #[allow(clippy::too_many_arguments, reason = "the parts of one call")]
     fn parts_from_ring(
         &self,
-        mut guard: MutexGuard<'_, Rx>,
+        mut guard: SideGuard<'_, Rx>,
         slices: &mut [IoSliceMut<'_>],
         got: &mut Received,
         mut available: usize,
@@ -410,7 +429,7 @@ impl End {
 
     fn part_from_kernel(
         &self,
-        mut guard: MutexGuard<'_, Rx>,
+        mut guard: SideGuard<'_, Rx>,
         slices: &mut [IoSliceMut<'_>],
         got: &mut Received,
         peek: bool,
@@ -498,7 +517,16 @@ impl End {
                 let len = rest.left.min(max);
                 // The view comes last: dropped on an error below, it would want the lock that is held here.
                 let memory = ring.consumer.ring().clone();
-                let lent = (len > 0).then(|| ring.consumer.borrow(len));
+                // As many borrows as other processes can know of; then a copy.
+                let full = self.sharing.get().is_some() && ring.consumer.borrows() >= MAX_LENT;
+                let mut heap = Vec::new();
+                if full {
+                    heap.resize(len, 0);
+                    ring.consumer.copy_out(0, &mut heap);
+                    ring.consumer.take(len);
+                    self.counters.user_copied_out.add_exclusive(len);
+                }
+                let lent = (len > 0 && !full).then(|| ring.consumer.borrow(len));
                 rest.left -= len;
                 if rest.left > 0 && self.config.records == Records::Stream {
                     ring.rest = Some(rest);
@@ -512,7 +540,7 @@ impl End {
                 self.give_back(guard)?;
                 let view = match lent {
                     Some((id, offset)) => View::lent(self, memory, id, offset, len),
-                    None => View::none(self),
+                    None => View::heap(self, heap),
                 };
                 Ok((view, said))
             }

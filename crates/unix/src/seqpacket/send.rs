@@ -74,7 +74,7 @@ impl End {
             (Records::Atomic, Tx::Ring(ring)) => self.send_frame(ring, cursor, attached, flags),
             (Records::Atomic, Tx::Kernel { sent }) => {
                 self.send_kernel_record(cursor, attached, flags)?;
-                *sent += 1;
+                *sent = sent.saturating_add(1);
                 Ok(())
             }
             (Records::Stream, tx) => {
@@ -86,7 +86,7 @@ impl End {
                         Tx::Kernel { sent } => {
                             self.send_kernel_part(cursor, attached, flags)?;
                             attached = Attached::default();
-                            *sent += 1;
+                            *sent = sent.saturating_add(1);
                         }
                     }
                     first = false;
@@ -118,7 +118,9 @@ impl End {
         }
         self.copy_in(ring, cursor, len, flags);
         self.counters.sent.add_exclusive(len);
+        point!("copied in");
         ring.producer.publish_frame(frame);
+        point!("published");
         Ok(())
     }
 
@@ -186,7 +188,7 @@ impl End {
             unrung += len;
             if unrung >= capacity / 2 {
                 // An early look, as for streams.
-                self.ring_if_armed()?;
+                self.ring_under_lock()?;
                 unrung = 0;
             }
         }

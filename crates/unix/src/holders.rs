@@ -1,0 +1,325 @@
+//! Processes that hold one end: forks, and what they share.
+//!
+//! While one process holds an end, all of its state is on its heap. Before a fork (pthread_atfork(3)) each end gets a page
+//! that parent and child share ([`onecopy_ring::page`]); from then on what its two directions are at lies there, and
+//! the heap's is a copy (`side.rs`). A lock in the page has the number of its holder, which is that of a byte that the
+//! holder keeps locked in a file all of them have ([`onecopy_sys::life`]): so the death of a holder shows, in any pid
+//! namespace, and who takes its lock mends what it left (`mending.rs`).
+//!
+//! What a fork finds unsettled stays so: neither process may take the peer's ring alone, so the direction goes on over
+//! the kernel while both hold the end. Settings (policy, waits, timeouts) are each process's own.
+
+use crate::Error;
+use crate::Op;
+use crate::end::End;
+use crate::making::Kind;
+use crate::rx::Rx;
+use crate::side::Inner;
+use crate::tx::Tx;
+use onecopy_ring::page::{EndPage, PAGE_LEN, Words};
+use onecopy_sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, spin_loop};
+use onecopy_sync::{Mutex, MutexGuard, OwnedGuard};
+use onecopy_sys::life::Lifeline;
+use onecopy_sys::map::Mapping;
+use rustix::io::Errno;
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// What one process has of an end that several hold.
+#[derive(Debug)]
+pub struct Sharing {
+    page: EndPage,
+    life: Arc<Lifeline>,
+    /// This process's number.
+    me: AtomicU32,
+    end: Weak<End>,
+}
+
+impl Sharing {
+    pub fn words(&self) -> &Words {
+        self.page.words()
+    }
+
+    pub fn me(&self) -> u32 {
+        self.me.load(Relaxed)
+    }
+
+    /// Whether that holder lives. This process never asks about itself but when somebody else has written its number.
+    pub fn lives(&self, holder: u32) -> bool {
+        holder != self.me() && self.life.is_held_by_another(holder)
+    }
+
+    /// The end. There for whoever holds a lock of it.
+    pub fn end(&self) -> Option<Arc<End>> {
+        self.end.upgrade()
+    }
+}
+
+/// All ends of this process, and who it is among those that it shares some with.
+struct Family {
+    ends: Mutex<Ends>,
+    /// Made before the first fork with an end.
+    life: OnceLock<Arc<Lifeline>>,
+    /// 0: no number yet.
+    me: AtomicU32,
+    /// What is held over a fork.
+    forking: Mutex<Option<Forking>>,
+    /// Forks between the first process and this one.
+    generation: AtomicU32,
+}
+
+#[derive(Default)]
+struct Ends {
+    list: Vec<Weak<End>>,
+    free: Vec<usize>,
+}
+
+static FAMILY: LazyLock<Arc<Family>> = LazyLock::new(|| {
+    // Without memory for the handlers a child's ends are what they always were: nobody's.
+    let _ = onecopy_sys::fork::around(prepare, parent, child);
+    Arc::new(Family {
+        ends: Mutex::default(),
+        life: OnceLock::new(),
+        me: AtomicU32::new(0),
+        forking: Mutex::new(None),
+        generation: AtomicU32::new(0),
+    })
+});
+
+/// What an end's place says that has none.
+const NOWHERE: usize = usize::MAX;
+
+/// Where an end stands in the list of all.
+#[derive(Debug)]
+pub struct Place(AtomicUsize);
+
+impl Default for Place {
+    fn default() -> Self {
+        Place(AtomicUsize::new(NOWHERE))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let place = self.0.load(Relaxed);
+        if place != NOWHERE {
+            let mut ends = FAMILY.ends();
+            ends.list[place] = Weak::new();
+            ends.free.push(place);
+        }
+    }
+}
+
+/// A new end: forks look after it from here on.
+pub fn register(end: &Arc<End>) {
+    let mut ends = FAMILY.ends();
+    let place = match ends.free.pop() {
+        Some(place) => {
+            ends.list[place] = Arc::downgrade(end);
+            place
+        }
+        None => {
+            ends.list.push(Arc::downgrade(end));
+            ends.list.len() - 1
+        }
+    };
+    end.place.0.store(place, Relaxed);
+}
+
+/// Changes with each fork, in the child: what was made in another generation belongs to the parent.
+pub fn generation() -> u32 {
+    FAMILY.generation.load(Relaxed)
+}
+
+/// What a fork holds.
+struct Forking {
+    ends: OwnedGuard<Family, Ends>,
+    held: Vec<Held>,
+}
+
+/// One end, locked over a fork against the threads of this process. What could not be locked in time the child must not touch.
+struct Held {
+    end: Arc<End>,
+    rx: Option<OwnedGuard<End, Inner<Rx>>>,
+    tx: Option<OwnedGuard<End, Inner<Tx>>>,
+}
+
+/// How long a fork waits for senders, all of them together: one may be asleep for want of room, or hold a slot.
+const SENDERS: Duration = Duration::from_millis(20);
+/// How long it waits for receivers, who never sleep with their lock.
+const RECEIVERS: Duration = Duration::from_secs(1);
+/// How long it waits for a list that is locked only for moments.
+const LIST: Duration = Duration::from_secs(60);
+/// Looks at the list's lock before sleeping for it.
+const SPINS: u32 = 100;
+
+impl Family {
+    /// The list. Both ends of a connection come and go at once, and its lock is held for less than a sleep takes.
+    fn ends(&self) -> MutexGuard<'_, Ends> {
+        for _ in 0..SPINS {
+            if let Some(ends) = self.ends.try_lock() {
+                return ends;
+            }
+            spin_loop();
+        }
+        self.ends.lock()
+    }
+
+    /// The file that tells who lives, and this process's number in it.
+    fn join(&self) -> rustix::io::Result<(Arc<Lifeline>, u32)> {
+        let life = match self.life.get() {
+            Some(life) => life.clone(),
+            None => {
+                let life = Arc::new(Lifeline::create()?);
+                self.life.get_or_init(|| life).clone()
+            }
+        };
+        if self.me.load(Relaxed) == 0 {
+            self.me.store(life.join()?, Relaxed);
+        }
+        Ok((life, self.me.load(Relaxed)))
+    }
+}
+
+extern "C" fn prepare() {
+    let family = &*FAMILY;
+    let Some(ends) = OwnedGuard::lock_for(family.clone(), |family| &family.ends, LIST) else { return };
+    // (A datagram socket has peers and a meeting besides: it stays one process's, as far as it shares memory.)
+    let live = ends.list.iter().filter_map(Weak::upgrade).filter(|end| end.kind != Kind::Datagram);
+    let live: Vec<Arc<End>> = live.collect();
+    let joined = if live.is_empty() { None } else { family.join().ok() };
+    let start = Instant::now();
+    let held = live.into_iter().map(|end| hold(end, joined.as_ref(), start)).collect();
+    *family.forking.lock() = Some(Forking { ends, held });
+}
+
+/// Locks an end, and has it shared if it is not yet.
+fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) -> Held {
+    let none = |end| Held { end, rx: None, tx: None };
+    if end.is_orphan() {
+        return none(end);
+    }
+    let left = |limit: Duration| limit.saturating_sub(start.elapsed());
+    let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx.mutex(), RECEIVERS);
+    let Some(mut rx) = rx.filter(|rx| rx.is_shared() || rx.value.can_be_shared(&end)) else {
+        return none(end);
+    };
+    let sharing = match (end.sharing.get(), joined) {
+        (Some(sharing), _) => sharing.clone(),
+        (None, Some((life, me))) => {
+            let Ok(memory) = Mapping::inherited(PAGE_LEN) else { return none(end) };
+            let sharing = Sharing {
+                page: EndPage::over(memory),
+                life: life.clone(),
+                me: AtomicU32::new(*me),
+                end: Arc::downgrade(&end),
+            };
+            sharing.words().about.0.holders.store(1, Relaxed);
+            end.sharing.get_or_init(|| Arc::new(sharing)).clone()
+        }
+        (None, None) => return none(end),
+    };
+    // The threads' locks suffice: what other processes do meanwhile, both of these two load when they come to it.
+    if !rx.is_shared() {
+        rx.value.begin_sharing(&end, sharing.me());
+        rx.share(sharing.clone());
+    }
+    let tx = OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS));
+    let tx = tx.map(|mut tx| {
+        if !tx.is_shared() {
+            // The peer's ring must be in both processes, or in none.
+            end.adopt(&mut tx.value);
+            end.decline_offer();
+            tx.share(sharing.clone());
+        }
+        tx
+    });
+    // The child's: before there is one.
+    sharing.words().about.0.holders.fetch_add(1, Relaxed);
+    Held { end, rx: Some(rx), tx }
+}
+
+extern "C" fn parent() {
+    let Some(forking) = FAMILY.forking.lock().take() else { return };
+    // First: the last drop of an end locks the list.
+    drop(forking.ends);
+    drop(forking.held);
+}
+
+extern "C" fn child() {
+    let family = &*FAMILY;
+    let Some(forking) = family.forking.lock().take() else { return };
+    drop(forking.ends);
+    family.generation.fetch_add(1, Relaxed);
+    family.me.store(0, Relaxed);
+    let joined = if forking.held.is_empty() { None } else { family.join().ok() };
+    for held in forking.held {
+        let Held { end, rx, tx } = held;
+        let me = match (&joined, end.sharing.get()) {
+            (Some((life, me)), Some(sharing)) if Arc::ptr_eq(life, &sharing.life) => Some(*me),
+            (_, Some(sharing)) => sharing.life.join().ok(),
+            _ => None,
+        };
+        let (Some(mut rx), Some(me), Some(sharing)) = (rx, me, end.sharing.get()) else {
+            end.orphan(true);
+            continue;
+        };
+        sharing.me.store(me, Relaxed);
+        rx.inherit();
+        match tx {
+            Some(mut tx) => tx.inherit(),
+            None => end.orphan(false),
+        }
+    }
+}
+
+/// What `End::broken` says.
+pub mod broken {
+    /// Nothing is wrong.
+    pub const NOT: u32 = 0;
+    /// The peer, or a holder, lied.
+    pub const LIED: u32 = 1;
+    /// This process has inherited an end that it cannot use: another thread of its parent was using it.
+    pub const ORPHAN: u32 = 2;
+    /// As `ORPHAN`, of its sending side only.
+    pub const CANNOT_SEND: u32 = 3;
+}
+
+impl End {
+    /// Whether another process may hold this end now.
+    pub fn is_shared(&self) -> bool {
+        self.sharing.get().is_some_and(|sharing| sharing.words().about.0.holders.load(Relaxed) > 1)
+    }
+
+    /// Whether this process inherited an end that it cannot use.
+    pub fn is_orphan(&self) -> bool {
+        self.broken.load(Relaxed) == broken::ORPHAN
+    }
+
+    fn orphan(&self, whole: bool) {
+        self.broken.store(if whole { broken::ORPHAN } else { broken::CANNOT_SEND }, Relaxed);
+    }
+
+    /// What calls say on an end that is lost.
+    #[cold]
+    pub fn why_broken(&self, op: Op) -> Result<(), Error> {
+        match self.broken.load(Relaxed) {
+            broken::CANNOT_SEND if op != Op::Send => Ok(()),
+            broken::ORPHAN | broken::CANNOT_SEND => Err(Error::new(op, Errno::BUSY).because(
+                "another thread was using this socket when this process was forked; use it in the parent, \
+                 or fork while nobody sends",
+            )),
+            _ => Err(Error::new(op, Errno::PROTO)),
+        }
+    }
+
+    /// This process closes the end. Whether no other one holds it, as far as is known: a holder that was killed still
+    /// counts.
+    pub fn leave(&self) -> bool {
+        match self.sharing.get() {
+            _ if self.is_orphan() => false,
+            Some(sharing) => sharing.words().about.0.holders.fetch_sub(1, Relaxed) <= 1,
+            None => self.maker == std::process::id(),
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! What processes that share an end save and load of its two directions, and what is mended where one of them was killed
+//! in the middle.
+//!
+//! A receiver takes bytes for all: what it took is saved before the sender may overwrite it, so of one that was killed
+//! before it had saved, the bytes are received again by another. What a sender had published is sent, what it had only
+//! written is not. A bell or a filler is a byte in the kernel and a word in the ring, and a death may come between: too
+//! few bytes cost nothing (a bell that never comes stays owed), so what cannot be known is taken to have been sent; of too
+//! many, as many are forgiven as lie in the queue when the death is found.
+
+use crate::control;
+use crate::end::End;
+use crate::holders::Sharing;
+use crate::making::Kind;
+use crate::rx::{MAX_OWED, Rx};
+use crate::seqpacket::Rest;
+use crate::side::Shared;
+use crate::tx::{Tx, UNKNOWN};
+use crate::{Records, Result};
+use onecopy_ring::consumer::{Lent, Reached};
+use onecopy_ring::page::{SidePage, WORDS, Words};
+use onecopy_ring::{Consumer, Lie};
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::fence;
+use onecopy_sync::clock::coarse_ms;
+
+/// The words of the receiving side. Behind them three for each borrow.
+mod rx {
+    pub const MODE: usize = 0;
+    pub const RECEIVED: usize = 1;
+    pub const READ: usize = 2;
+    pub const MARKS: usize = 3;
+    pub const AFTER: usize = 4;
+    pub const OWED: usize = 5;
+    pub const STRAY: usize = 6;
+    pub const FORGIVEN: usize = 7;
+    pub const MIRROR: usize = 9;
+    pub const REST: usize = 10;
+    pub const LENT: usize = 13;
+    pub const FIRST: usize = 14;
+}
+
+/// The words of the sending side.
+mod tx {
+    pub const MODE: usize = 0;
+    pub const SENT: usize = 1;
+    pub const STATE: usize = 2;
+}
+
+const PLAIN: u64 = 0;
+const UNDECIDED: u64 = 1;
+const SWITCHING: u64 = 2;
+const RING: u64 = 3;
+
+/// Borrows that processes know of each other.
+pub const MAX_LENT: usize = (WORDS - rx::FIRST) / 3;
+
+/// In [`SidePage::doing`]: a bell is being rung.
+const RINGING: u64 = 1;
+/// A filler is being parked; above, how much memory lay unread before.
+const PARKING: u64 = 2;
+
+/// How often it is looked whether those live who have borrowed, in milliseconds.
+const LOOK_MS: u64 = 20;
+
+fn size(word: u64) -> usize {
+    usize::try_from(word).unwrap_or(usize::MAX)
+}
+
+impl Rx {
+    /// Whether another process could go on with it: not with what only this one has on its heap.
+    pub fn can_be_shared(&self, end: &End) -> bool {
+        match self {
+            Rx::Plain | Rx::Undecided(_) => end.config.records == Records::Atomic,
+            Rx::Switching(_) => end.config.records == Records::Atomic,
+            Rx::Ring(ring) => ring.front.can_be_shared() && ring.consumer.lent().count() <= MAX_LENT,
+        }
+    }
+
+    pub fn begin_sharing(&mut self, end: &End, me: u32) {
+        if let Rx::Ring(ring) = self {
+            ring.consumer.share(me);
+        }
+        if let Some(ring) = end.rx_ring.get() {
+            // Pools that come from here on would be one process's only: the peer copies instead.
+            ring.header().info.0.max_shared.store(0, Relaxed);
+        }
+    }
+}
+
+impl Shared for Rx {
+    fn page(words: &Words) -> &SidePage {
+        &words.rx.0
+    }
+
+    fn save(&self, end: &End) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        words[rx::MIRROR] = u64::from(end.mirror.load(Relaxed));
+        match self {
+            Rx::Plain => words[rx::MODE] = PLAIN,
+            Rx::Undecided(_) => words[rx::MODE] = UNDECIDED,
+            Rx::Switching(switching) => {
+                words[rx::MODE] = SWITCHING;
+                words[rx::RECEIVED] = switching.received();
+            }
+            Rx::Ring(ring) => {
+                let Reached { read, marks, after } = ring.consumer.reached();
+                words[rx::MODE] = RING;
+                words[rx::READ] = read;
+                words[rx::MARKS] = marks;
+                words[rx::AFTER] = after;
+                words[rx::OWED] = ring.owed as i64 as u64;
+                words[rx::STRAY] = u64::from(ring.stray);
+                words[rx::FORGIVEN] = ring.forgiven as u64;
+                if let Some(rest) = &ring.rest {
+                    words[rx::REST..rx::REST + 3].copy_from_slice(&rest.words());
+                }
+                let mut count = 0;
+                for (lent, to) in ring.consumer.lent().zip(words[rx::FIRST..].chunks_exact_mut(3)) {
+                    let name = u64::from(lent.holder) << 32 | u64::from(lent.id);
+                    to.copy_from_slice(&[name, lent.start, lent.end]);
+                    count += 1;
+                }
+                words[rx::LENT] = count;
+            }
+        }
+        words
+    }
+
+    fn load(
+        &mut self,
+        end: &End,
+        sharing: &Sharing,
+        words: &[u64; WORDS],
+        died: bool,
+    ) -> std::result::Result<(), Lie> {
+        if words[rx::MIRROR] != 0 {
+            end.mirror.store(1, Relaxed);
+        }
+        match (words[rx::MODE], &mut *self) {
+            (PLAIN, Rx::Plain) | (UNDECIDED, Rx::Undecided(_)) => return Ok(()),
+            (PLAIN, Rx::Undecided(_)) => {
+                end.undecided.store(0, Relaxed);
+                *self = Rx::Plain;
+                return Ok(());
+            }
+            // How much it had received over the kernel is not known.
+            (SWITCHING, Rx::Switching(_)) if died => return Err(Lie::Holder),
+            (SWITCHING, Rx::Switching(switching)) => {
+                switching.resume(words[rx::RECEIVED]);
+                return Ok(());
+            }
+            (RING, Rx::Switching(switching)) => {
+                let ring = switching.ring().clone();
+                *self = Rx::ring(Consumer::new(ring));
+            }
+            (RING, Rx::Ring(_)) => {}
+            _ => return Err(Lie::Holder),
+        }
+        let Rx::Ring(ring) = self else { return Ok(()) };
+        let reached = Reached { read: words[rx::READ], marks: words[rx::MARKS], after: words[rx::AFTER] };
+        let lent = words[rx::FIRST..].chunks_exact(3).take(size(words[rx::LENT])).map(|lent| Lent {
+            holder: (lent[0] >> 32) as u32,
+            id: lent[0] as u32,
+            start: lent[1],
+            end: lent[2],
+        });
+        ring.consumer.resume(sharing.me(), reached, lent)?;
+        let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
+        ring.rest = None;
+        if rest {
+            let rest = Rest::of_words([words[rx::REST], words[rx::REST + 1], words[rx::REST + 2]]);
+            // Frames are published whole.
+            let there = ring.consumer.available(rest.size().max(1))?;
+            if rest.size() > there {
+                return Err(Lie::Holder);
+            }
+            ring.rest = Some(rest);
+        }
+        ring.owed = words[rx::OWED] as i64 as isize;
+        ring.stray = words[rx::STRAY] != 0;
+        ring.forgiven = size(words[rx::FORGIVEN]);
+        ring.puzzled = None;
+        if !(-MAX_OWED..=MAX_OWED).contains(&ring.owed) {
+            ring.owed = 0;
+            return Err(Lie::Holder);
+        }
+        if died {
+            ring.consumer.recover();
+            ring.consumer.release_all_of(|holder| holder != sharing.me() && !sharing.lives(holder));
+            ring.forgiven = ring.forgiven.saturating_add(control::queued(end.fd()).unwrap_or(0));
+        }
+        Ok(())
+    }
+
+    fn entered(&mut self, _end: &End, sharing: &Sharing) {
+        let Rx::Ring(ring) = self else { return };
+        let me = sharing.me();
+        if ring.consumer.lent().any(|lent| lent.holder != me) {
+            let now = coarse_ms();
+            if now.wrapping_sub(ring.looked) >= LOOK_MS {
+                ring.looked = now;
+                ring.consumer.release_all_of(|holder| holder != me && !sharing.lives(holder));
+            }
+        }
+    }
+
+    fn saved(&mut self, _end: &End, _sharing: &Sharing) {
+        if let Rx::Ring(ring) = self {
+            ring.consumer.flush();
+            point!("flushed");
+        }
+    }
+
+    fn left(_end: &End, _sharing: &Sharing) {}
+}
+
+impl Shared for Tx {
+    fn page(words: &Words) -> &SidePage {
+        &words.tx.0
+    }
+
+    fn save(&self, _end: &End) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        match self {
+            Tx::Kernel { sent } => (words[tx::MODE], words[tx::SENT]) = (PLAIN, *sent),
+            Tx::Ring(ring) => {
+                words[tx::MODE] = RING;
+                words[tx::STATE..tx::STATE + 3].copy_from_slice(&ring.producer.state());
+            }
+        }
+        words
+    }
+
+    fn load(
+        &mut self,
+        end: &End,
+        sharing: &Sharing,
+        words: &[u64; WORDS],
+        died: bool,
+    ) -> std::result::Result<(), Lie> {
+        match (words[tx::MODE], self) {
+            (PLAIN, Tx::Kernel { sent }) => {
+                *sent = if died { UNKNOWN } else { words[tx::SENT] };
+                Ok(())
+            }
+            (RING, Tx::Ring(ring)) => {
+                let state = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
+                ring.producer.resume(state)?;
+                // What the peer was told of who sends was said of another process.
+                ring.said = Default::default();
+                if died {
+                    ring.producer.recover()?;
+                    end.mend_queue(&sharing.words().tx.0);
+                }
+                Ok(())
+            }
+            _ => Err(Lie::Holder),
+        }
+    }
+
+    fn entered(&mut self, end: &End, sharing: &Sharing) {
+        if sharing.words().about.0.send_shut.load(Relaxed) != 0 {
+            end.send_shut.store(1, Relaxed);
+        }
+    }
+
+    fn saved(&mut self, end: &End, _sharing: &Sharing) {
+        // Under the lock, so that a bell that was announced and not sent is found. What was published comes before the look
+        // at who waits for it. A peer that is gone is told by the next call.
+        fence(SeqCst);
+        let _ = end.ring_under_lock();
+    }
+
+    fn left(end: &End, sharing: &Sharing) {
+        // Pairs with the fence in `End::turn_away`.
+        fence(SeqCst);
+        let turned_away = &sharing.words().about.0.turned_away;
+        if turned_away.load(Relaxed) != 0 && turned_away.swap(0, Relaxed) != 0 {
+            end.turned_away.store(1, Relaxed);
+        }
+    }
+}
+
+impl End {
+    /// Rings the bell if the receiver armed it, for who holds the sending side.
+    #[inline]
+    pub fn ring_under_lock(&self) -> Result<()> {
+        match self.tx_ring.get() {
+            Some(ring) if ring.header().is_armed() => self.ring_armed_under_lock(),
+            _ => Ok(()),
+        }
+    }
+
+    fn ring_armed_under_lock(&self) -> Result<()> {
+        self.doing(RINGING);
+        point!("ringing");
+        let rung = match self.tx_ring.get() {
+            Some(ring) if ring.header().must_ring() => {
+                point!("announced");
+                let rung = self.ring_bell();
+                point!("rung");
+                rung.map_err(|errno| self.send_failed(errno))
+            }
+            _ => Ok(()),
+        };
+        self.doing(0);
+        rung
+    }
+
+    /// For who holds the sending side, before it parks a filler.
+    pub fn doing_parking(&self) {
+        if self.sharing.get().is_some() {
+            let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(0) as u64;
+            self.doing(PARKING | unread << 8);
+        }
+    }
+
+    /// For who holds the sending side: tells who comes after what this process is about, should it die.
+    pub fn doing(&self, what: u64) {
+        if let Some(sharing) = self.sharing.get() {
+            // Relaxed: who reads it knows that this process is dead, which the kernel says after all that it did.
+            sharing.words().tx.0.doing.store(what, Relaxed);
+        }
+    }
+
+    /// After the death of who held the sending side: bells and fillers.
+    fn mend_queue(&self, page: &SidePage) {
+        let doing = page.doing.swap(0, Relaxed);
+        let Some(ring) = self.tx_ring.get() else { return };
+        let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(usize::MAX);
+        match doing & 0xff {
+            // The order matters: a receiver that takes a bell has armed before, so nothing queued and then "rung" is a bell
+            // that was announced and never sent.
+            RINGING if unread == 0 && ring.header().is_rung() => {
+                let _ = self.ring_bell();
+            }
+            PARKING if ring.header().is_parking() && !ring.header().is_parked() => {
+                // A filler is charged with more than its bytes, bells with less than a thousand each.
+                let sent = unread as u64 > doing >> 8 && unread > 4096;
+                if !sent {
+                    ring.header().cancel_parking();
+                    return;
+                }
+                let size = rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0) / 4 + 1;
+                ring.header().parked(if self.kind == Kind::Stream { size as u32 } else { 1 });
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! One direction of an end, under its lock: the threads' and, where processes share the end, theirs.
+//!
+//! Unshared, it is a mutex, and nothing else is looked at but one pointer that lies beside the value. Shared, the value
+//! is this process's copy of what lies in the end's page ([`onecopy_ring::page`]): who locks takes the page's lock too,
+//! and loads what another process has saved since; who unlocks saves first. Threads of one process exclude each other
+//! by the mutex, so that the page's lock has one contender in each process.
+
+use crate::end::End;
+use crate::holders::Sharing;
+use onecopy_ring::Lie;
+use onecopy_ring::page::{SidePage, WORDS, Words};
+use onecopy_sync::atomic::fence_after_rmw;
+use onecopy_sync::{Mutex, MutexGuard, Taken};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What processes share of a direction.
+pub trait Shared {
+    /// Where it lies.
+    fn page(words: &Words) -> &SidePage;
+
+    /// As words.
+    fn save(&self, end: &End) -> [u64; WORDS];
+
+    /// From words, which another process has saved, or this one in the middle of whose business somebody `died`.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`]: they cannot be, or what is left cannot be mended.
+    fn load(&mut self, end: &End, sharing: &Sharing, words: &[u64; WORDS], died: bool) -> Result<(), Lie>;
+
+    /// The lock was taken, and what was to be loaded was.
+    fn entered(&mut self, end: &End, sharing: &Sharing);
+
+    /// It was saved, and the lock is still held: what others may now be told.
+    fn saved(&mut self, end: &End, sharing: &Sharing);
+
+    /// The lock was given up.
+    fn left(end: &End, sharing: &Sharing);
+}
+
+/// One direction.
+#[derive(Debug)]
+pub struct Side<T>(Mutex<Inner<T>>);
+
+/// What the lock guards.
+#[derive(Debug)]
+pub struct Inner<T> {
+    /// None while no other process holds the end.
+    shared: Option<Box<Member>>,
+    pub value: T,
+}
+
+#[derive(Debug)]
+struct Member {
+    sharing: Arc<Sharing>,
+    /// The save that the value is as of.
+    seen: Option<u64>,
+    /// What was found in the page that cannot be.
+    lie: Option<Lie>,
+}
+
+/// How long to wait for the page's lock.
+#[derive(Clone, Copy)]
+enum Patience {
+    None,
+    For(Duration),
+    Endless,
+}
+
+impl<T: Shared> Inner<T> {
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// From here on other processes share it, who find in the page what it is at now.
+    pub fn share(&mut self, sharing: Arc<Sharing>) {
+        if let Some(end) = sharing.end() {
+            let state = &T::page(sharing.words()).state;
+            let seen = Some(state.save(&self.value.save(&end)));
+            self.shared = Some(Box::new(Member { sharing, seen, lie: None }));
+        }
+    }
+
+    /// In a forked child: others may have gone on since.
+    pub fn inherit(&mut self) {
+        if let Some(member) = &mut self.shared {
+            member.seen = None;
+        }
+    }
+
+    /// Takes the page's lock. Whether that succeeded.
+    #[cold]
+    fn enter(&mut self, patience: Patience) -> bool {
+        let Some(member) = &mut self.shared else { return true };
+        let sharing = member.sharing.clone();
+        let Some(end) = sharing.end() else { return true };
+        let page = T::page(sharing.words());
+        let lives = |holder| sharing.lives(holder);
+        let taken = match patience {
+            Patience::None => page.lock.try_lock(sharing.me(), lives),
+            Patience::For(limit) => page.lock.lock(sharing.me(), lives, Some(limit)),
+            Patience::Endless => page.lock.lock(sharing.me(), lives, None),
+        };
+        let Some(taken) = taken else { return false };
+        let died = taken == Taken::FromTheDead;
+        if died || member.seen != Some(page.state.last()) {
+            let (save, words) = page.state.load();
+            if let Err(lie) = self.value.load(&end, &sharing, &words, died) {
+                member.lie.get_or_insert(lie);
+            }
+            member.seen = Some(save);
+        }
+        self.value.entered(&end, &sharing);
+        true
+    }
+
+    /// Saves, and gives the page's lock up.
+    #[cold]
+    fn leave(&mut self) {
+        let Some(member) = &mut self.shared else { return };
+        let sharing = member.sharing.clone();
+        let Some(end) = sharing.end() else { return };
+        let page = T::page(sharing.words());
+        point!("saving");
+        member.seen = Some(page.state.save(&self.value.save(&end)));
+        point!("saved");
+        self.value.saved(&end, &sharing);
+        if !page.lock.unlock(sharing.me()) {
+            member.lie.get_or_insert(Lie::Holder);
+        }
+        T::left(&end, &sharing);
+    }
+}
+
+impl<T: Shared> Side<T> {
+    pub fn new(value: T) -> Side<T> {
+        Side(Mutex::new(Inner { shared: None, value }))
+    }
+
+    /// The mutex, for who holds it over a fork.
+    pub fn mutex(&self) -> &Mutex<Inner<T>> {
+        &self.0
+    }
+
+    #[inline]
+    pub fn try_lock(&self) -> Option<SideGuard<'_, T>> {
+        let mut inner = self.0.try_lock()?;
+        if inner.shared.is_some() && !inner.enter(Patience::None) {
+            return None;
+        }
+        Some(SideGuard(inner))
+    }
+
+    /// Waits as long as it takes.
+    #[inline]
+    pub fn lock(&self) -> SideGuard<'_, T> {
+        let mut inner = self.0.lock();
+        if inner.shared.is_some() {
+            inner.enter(Patience::Endless);
+        }
+        SideGuard(inner)
+    }
+
+    /// Waits at most `limit`.
+    pub fn lock_for(&self, limit: Duration) -> Option<SideGuard<'_, T>> {
+        let start = Instant::now();
+        let mut inner = self.0.lock_for(limit)?;
+        if inner.shared.is_some() && !inner.enter(Patience::For(limit.saturating_sub(start.elapsed()))) {
+            return None;
+        }
+        Some(SideGuard(inner))
+    }
+}
+
+/// The direction, until dropped.
+#[derive(Debug)]
+pub struct SideGuard<'a, T: Shared>(MutexGuard<'a, Inner<T>>);
+
+impl<'a, T: Shared> SideGuard<'a, T> {
+    /// Unlocks, with a full fence behind: what was stored under the lock comes before what is loaded after it.
+    #[inline]
+    pub fn unlock_fenced(self) {
+        drop(self);
+        fence_after_rmw();
+    }
+
+    /// Lets others in, threads and processes, if any may want the lock, and takes it again after one of them.
+    #[must_use]
+    pub fn give_way(self) -> Self {
+        if self.0.shared.is_none() && !self.0.is_wanted() {
+            return self;
+        }
+        let mutex = self.0.mutex();
+        drop(self);
+        let mut inner = mutex.lock_behind();
+        if inner.shared.is_some() {
+            inner.enter(Patience::Endless);
+        }
+        SideGuard(inner)
+    }
+
+    /// What another holder left that cannot be.
+    #[inline]
+    pub fn lie(&self) -> Option<Lie> {
+        self.0.shared.as_ref().and_then(|member| member.lie)
+    }
+}
+
+impl<T: Shared> Deref for SideGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T: Shared> DerefMut for SideGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.value
+    }
+}
+
+impl<T: Shared> Drop for SideGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.shared.is_some() {
+            self.0.leave();
+        }
+    }
+}

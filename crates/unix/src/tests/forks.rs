@@ -1,0 +1,275 @@
+//! One end in several processes.
+
+use super::{Wire, alone, pair, send, small};
+use crate::{Config, Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream};
+use onecopy_sys::fork::{Ended, child};
+use rustix::fd::AsFd;
+
+/// Reads messages of `len` equal bytes, `count` of them, and counts them by byte.
+fn count_whole(stream: &Stream, len: usize, count: usize) -> [usize; 256] {
+    let mut counts = [0; 256];
+    let mut message = vec![0; len];
+    for _ in 0..count {
+        let n = stream.recv(&mut message, RecvFlags::WAITALL).unwrap();
+        assert_eq!(n, len);
+        assert!(message.iter().all(|byte| *byte == message[0]), "senders interleaved");
+        counts[message[0] as usize] += 1;
+    }
+    counts
+}
+
+#[test]
+fn senders_in_three_processes_do_not_interleave() {
+    let _alone = alone();
+    const EACH: usize = 300;
+    for len in [64, 1000, 3000, 9000] {
+        let (a, b) = pair(&small());
+        let children: Vec<_> = (1..3u8)
+            .map(|id| {
+                let work = child(|| {
+                    (0..EACH).for_each(|_| send(&a, &vec![id; len]));
+                    0
+                });
+                work.unwrap()
+            })
+            .collect();
+        let counts = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| count_whole(&b, len, EACH * 3));
+            (0..EACH).for_each(|_| send(&a, &vec![3; len]));
+            reader.join().unwrap()
+        });
+        assert_eq!(counts[1..4], [EACH; 3], "{len}");
+        children.into_iter().for_each(|child| assert_eq!(child.wait(), Ended::Returned(0)));
+        assert_eq!(b.stats().protocol_errors, 0);
+    }
+}
+
+/// One that another *process* has locked is none that this one's child must leave alone.
+#[test]
+fn a_fork_while_another_process_sends_leaves_all_of_them_sending() {
+    let _alone = alone();
+    let (a, b) = pair(&small());
+    let sleeper = child(|| {
+        send(&a, &[1; 50_000]);
+        0
+    });
+    let sleeper = sleeper.unwrap();
+    while a.unread_bytes().unwrap() < 4096 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let second = child(|| {
+        send(&a, &[2; 5000]);
+        0
+    });
+    let second = second.unwrap();
+    assert!(count_whole(&b, 50_000, 1)[1] == 1 && count_whole(&b, 5000, 1)[2] == 1);
+    assert_eq!((sleeper.wait(), second.wait()), (Ended::Returned(0), Ended::Returned(0)));
+}
+
+#[test]
+fn receivers_in_three_processes_get_each_record_once() {
+    let _alone = alone();
+    const RECORDS: u64 = 3000;
+    let (a, b) = SeqPacket::pair_with(&small()).unwrap();
+    let wire = Wire::new();
+    let receive = |b: &SeqPacket| {
+        let mut record = [0; 8];
+        loop {
+            match b.recv(&mut record, RecvFlags::empty()) {
+                Ok(8) => wire.tell(u64::from_ne_bytes(record)),
+                other => return i32::from(!matches!(other, Ok(0))),
+            }
+        }
+    };
+    let children: Vec<_> = (0..2).map(|_| child(|| receive(&b)).unwrap()).collect();
+    let mut words = std::thread::scope(|scope| {
+        // Before the pipe is full.
+        let ear = scope.spawn(|| (0..RECORDS).map(|_| wire.hear()).collect::<Vec<_>>());
+        scope.spawn(|| assert_eq!(receive(&b), 0));
+        for i in 0..RECORDS {
+            a.send(&i.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+        }
+        let words = ear.join().unwrap();
+        a.shutdown(std::net::Shutdown::Write).unwrap();
+        words
+    });
+    words.sort_unstable();
+    assert!(words.into_iter().eq(0..RECORDS));
+    children.into_iter().for_each(|child| assert_eq!(child.wait(), Ended::Returned(0)));
+}
+
+#[test]
+fn parent_and_child_take_turns_at_both_sides() {
+    let _alone = alone();
+    let (a, b) = pair(&Config::default());
+    send(&a, b"before");
+    assert_eq!(b.recv(&mut [0; 3], RecvFlags::empty()).unwrap(), 3);
+    let (go, done) = (Wire::new(), Wire::new());
+    let echo = child(|| {
+        for _ in 0..100 {
+            go.hear();
+            let mut buffer = [0; 64];
+            let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
+            send(&b, &buffer[..n]);
+            done.tell(0);
+        }
+        0
+    });
+    let echo = echo.unwrap();
+    let mut buffer = [0; 64];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 3);
+    assert_eq!(&buffer[..3], b"ore");
+    for i in 0..100u8 {
+        send(&a, &[i; 10]);
+        go.tell(0);
+        assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 10);
+        assert_eq!(buffer[..10], [i; 10]);
+        done.hear();
+        // The same through the parent.
+        send(&a, &[i; 20]);
+        assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 20);
+        send(&b, &[i; 30]);
+        assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 30);
+        assert_eq!(buffer[..30], [i; 30]);
+    }
+    assert_eq!(echo.wait(), Ended::Returned(0));
+}
+
+#[test]
+fn one_of_two_that_closes_leaves_the_other_in_peace() {
+    let _alone = alone();
+    let (a, b) = pair(&Config::default());
+    send(&a, b"one");
+    let mut b = Some(b);
+    let leaver = child(|| {
+        b = None;
+        0
+    });
+    assert_eq!(leaver.unwrap().wait(), Ended::Returned(0));
+    let b = b.unwrap();
+    send(&a, b"two");
+    let mut buffer = [0; 64];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 6);
+    // The other way round: the parent closes, the child goes on.
+    let wire = Wire::new();
+    let stayer = child(|| {
+        wire.hear();
+        let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
+        send(&b, &buffer[..n]);
+        0
+    });
+    let stayer = stayer.unwrap();
+    drop(b);
+    send(&a, b"three");
+    wire.tell(0);
+    assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+    assert_eq!(stayer.wait(), Ended::Returned(0));
+    assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0, "the last one is gone");
+}
+
+#[test]
+fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
+    let _alone = alone();
+    let (a, b) = pair(&small());
+    send(&a, &[1; 1000]);
+    let view = b.recv_borrowed(400).unwrap();
+    let mut slot = a.reserve(100).unwrap();
+    slot.write(b"kept");
+    let (mut slot, mut view) = (Some(slot), Some(view));
+    let both = child(|| {
+        let mut slot = slot.take().unwrap();
+        assert_eq!(slot.write(b"x"), 0);
+        assert!(slot.commit().is_err());
+        // Another thread's, for all that it knows: sending is the parent's.
+        assert!(a.send(b"x", SendFlags::NOSIGNAL).unwrap_err().to_string().contains("fork"));
+        view = None;
+        let mut buffer = [0; 100];
+        assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 100);
+        0
+    });
+    assert_eq!(both.unwrap().wait(), Ended::Returned(0));
+    assert_eq!(a.unread_bytes().unwrap(), 1000, "the child's drop gave nothing back");
+    assert_eq!(slot.unwrap().commit().unwrap(), 4);
+    let mut buffer = [0; 1000];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 504);
+    assert_eq!(&buffer[500..504], b"kept");
+    drop(view);
+    assert_eq!(a.unread_bytes().unwrap(), 0);
+    // A sender that was busy at one fork is shared at the next.
+    let wire = Wire::new();
+    let sender = child(|| {
+        send(&a, b"mine");
+        wire.tell(0);
+        0
+    });
+    wire.hear();
+    send(&a, b"yours");
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 9);
+    assert_eq!(sender.unwrap().wait(), Ended::Returned(0));
+}
+
+#[test]
+fn readiness_that_one_process_watches_is_kept_by_the_other() {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let _alone = alone();
+    let (a, b) = pair(&Config::default());
+    let (ready, go) = (Wire::new(), Wire::new());
+    let reader = child(|| {
+        ready.tell(0);
+        for _ in 0..2 {
+            go.hear();
+            let mut buffer = [0; 64];
+            assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+            ready.tell(0);
+        }
+        0
+    });
+    let reader = reader.unwrap();
+    ready.hear();
+    let readable = |millis| {
+        let mut fds = [PollFd::from_borrowed_fd(b.as_fd(), PollFlags::IN)];
+        let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(millis) * 1_000_000 };
+        poll(&mut fds, Some(&limit)).unwrap() == 1
+    };
+    for _ in 0..2 {
+        assert!(!readable(1));
+        send(&a, b"hello");
+        assert!(readable(900));
+        go.tell(0);
+        ready.hear();
+        assert!(!readable(1), "the other process took it");
+    }
+    assert_eq!(reader.wait(), Ended::Returned(0));
+}
+
+#[test]
+fn an_end_forked_before_its_upgrade_goes_on_over_the_kernel() {
+    let _alone = alone();
+    let name = Name::abstract_(format!("onecopy-forks-{}", std::process::id()));
+    let listener = Listener::bind(&name).unwrap();
+    let client = Stream::connect(&name).unwrap();
+    let server = listener.accept().unwrap();
+    let wire = Wire::new();
+    let mut buffer = [0; 64];
+    let both = child(|| {
+        let mut buffer = [0; 64];
+        for i in 0..20u8 {
+            let n = server.recv(&mut buffer, RecvFlags::empty()).unwrap();
+            assert_eq!(buffer[..n], [i; 5]);
+            send(&server, &buffer[..n]);
+            wire.tell(0);
+        }
+        0
+    });
+    let both = both.unwrap();
+    for i in 0..20u8 {
+        send(&client, &[i; 5]);
+        assert_eq!(client.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+        assert_eq!(buffer[..5], [i; 5]);
+        wire.hear();
+        send(&server, &[i; 7]);
+        assert_eq!(client.recv(&mut buffer, RecvFlags::empty()).unwrap(), 7);
+    }
+    assert_eq!(both.wait(), Ended::Returned(0));
+}

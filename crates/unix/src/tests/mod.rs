@@ -1,0 +1,68 @@
+//! Tests that fork.
+
+mod deaths;
+mod forks;
+
+use crate::{Config, SendFlags, Stream};
+use rustix::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+/// A fork changes what becomes of every row of the registry, and locks every end of the process for a moment.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Rings of 4096 bytes.
+fn small() -> Config {
+    Config { send_buffer: Some(2048), receive_buffer: Some(2048), ..Config::default() }
+}
+
+/// A pair whose waits end: what is waited for in vain fails the test instead of hanging it.
+fn pair(config: &Config) -> (Stream, Stream) {
+    let (a, b) = Stream::pair_with(config).unwrap();
+    for end in [&a, &b] {
+        end.set_read_timeout(Some(PATIENCE)).unwrap();
+        end.set_write_timeout(Some(PATIENCE)).unwrap();
+    }
+    (a, b)
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What children tell: words through a pipe.
+struct Wire(OwnedFd, OwnedFd);
+
+impl Wire {
+    fn new() -> Wire {
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        Wire(read, write)
+    }
+
+    fn tell(&self, word: u64) {
+        rustix::io::write(&self.1, &word.to_ne_bytes()).unwrap();
+    }
+
+    fn hear(&self) -> u64 {
+        let mut word = [0; 8];
+        rustix::io::read(&self.0, &mut word).unwrap();
+        u64::from_ne_bytes(word)
+    }
+
+    /// All that was told; nobody tells any more.
+    fn hear_all(self) -> Vec<u64> {
+        let Wire(read, write) = self;
+        drop(write);
+        let mut words = Vec::new();
+        let mut word = [0; 8];
+        while rustix::io::read(&read, &mut word).unwrap() == 8 {
+            words.push(u64::from_ne_bytes(word));
+        }
+        words
+    }
+}
+
+fn send(stream: &Stream, bytes: &[u8]) {
+    assert_eq!(stream.send(bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len());
+}

@@ -3,6 +3,7 @@
 mod ancillary;
 mod dgram;
 mod epoll;
+mod fork;
 mod poll;
 mod records;
 mod seqpacket;
@@ -40,6 +41,7 @@ pub fn all() -> Vec<&'static Case> {
         poll::CASES,
         epoll::CASES,
         traffic::CASES,
+        fork::CASES,
         seqpacket::CASES,
         records,
         records::CASES,

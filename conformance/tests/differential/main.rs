@@ -219,7 +219,15 @@ fn what_was_found_once() {
     let peek = |max| Recv { max, flags: Rx { peek: true, ..NOW } };
     let send = |len| Send { len, eor: false };
     let (a, b) = (0, 1);
-    let programs: [&[(usize, Call)]; 8] = [
+    let programs: [&[(usize, Call)]; 9] = [
+        // A peek with room for descriptors, where the first bytes came over the kernel.
+        &[
+            (b, send(1)),
+            (a, send(1)),
+            (b, any(0)),
+            (b, SendFds { len: 1, count: 1 }),
+            (a, RecvFds { max: 1, flags: Rx { peek: true, ..NOW } }),
+        ],
         // A peek ended at descriptors, which the kernel's takes the bytes of.
         &[(a, send(1)), (a, SendFds { len: 2, count: 1 }), (b, peek(4)), (b, any(4))],
         // A peek ended where the bytes leave the kernel.

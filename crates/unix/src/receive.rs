@@ -157,7 +157,14 @@ impl End {
     ) -> Result<usize> {
         let mut kernel = rustix::net::RecvFlags::DONTWAIT;
         kernel.set(rustix::net::RecvFlags::PEEK, peek);
-        let n = self.recvmsg(slices, skip, limit, kernel, call, true)?;
+        // A peek goes on behind what it has room for until it meets descriptors (af_unix.c: unix_stream_read_generic). Once
+        // the peer has switched, these may be the channel or a hello's, which are not the caller's.
+        let switched = matches!(&*guard, Rx::Switching(switching) if switching.left() != Ok(None));
+        let n = if peek && switched && call.fds.is_some() {
+            self.recvmsg(slices, skip, limit, kernel, &mut Call::plain(), false)?
+        } else {
+            self.recvmsg(slices, skip, limit, kernel, call, true)?
+        };
         let Rx::Switching(switching) = &mut *guard else { return Ok(n) };
         // What the kernel has not is in the ring, and belongs to this receive too, unless descriptors end it, or who sent it
         // matters.

@@ -17,7 +17,8 @@ use crate::rx::Rx;
 use crate::side::Inner;
 use crate::tx::Tx;
 use onecopy_ring::page::{EndPage, PAGE_LEN, Words};
-use onecopy_sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, spin_loop};
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::{AtomicU32, AtomicUsize, fence, spin_loop};
 use onecopy_sync::{Mutex, MutexGuard, OwnedGuard};
 use onecopy_sys::life::Lifeline;
 use onecopy_sys::map::Mapping;
@@ -32,10 +33,18 @@ pub struct Sharing {
     life: Arc<Lifeline>,
     /// This process's number.
     me: AtomicU32,
+    /// 1: the sending side is shared, too, so that who unlocks it rings.
+    sends: AtomicU32,
     end: Weak<End>,
 }
 
 impl Sharing {
+    /// Whether the sending side is shared, too. At a fork a thread may have held it: then it stays this process's.
+    pub fn sends(&self) -> bool {
+        // Relaxed: set under the lock of the sending side, with a look at the bell behind it (`hold`).
+        self.sends.load(Relaxed) != 0
+    }
+
     pub fn words(&self) -> &Words {
         self.page.words()
     }
@@ -212,6 +221,7 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
                 page: EndPage::over(memory),
                 life: life.clone(),
                 me: AtomicU32::new(*me),
+                sends: AtomicU32::new(0),
                 end: Arc::downgrade(&end),
             };
             sharing.words().about.0.holders.store(1, Relaxed);
@@ -231,6 +241,10 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
             end.adopt(&mut tx.value);
             end.decline_offer();
             tx.share(sharing.clone());
+            sharing.sends.store(1, Relaxed);
+            // A thread that has published and unlocked, and now finds the side shared, leaves the bell to this one.
+            fence(SeqCst);
+            let _ = end.ring_under_lock();
         }
         tx
     });

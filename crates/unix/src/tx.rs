@@ -304,8 +304,8 @@ impl End {
 
     #[inline(never)]
     fn ring_armed(&self, ring: &Ring) -> Result<()> {
-        // Where processes share the end, who unlocked has rung before (`side.rs`).
-        if self.sharing.get().is_none() && ring.header().must_ring() {
+        // Where processes share this side, who unlocked has rung before (`side.rs`).
+        if !self.sharing.get().is_some_and(|sharing| sharing.sends()) && ring.header().must_ring() {
             return self.ring_bell().map_err(|errno| self.send_failed(errno));
         }
         Ok(())

@@ -209,6 +209,30 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
     assert_eq!(sender.unwrap().wait(), Ended::Returned(0));
 }
 
+/// What a fork finds in use stays the parent's, and its sends ring as if nobody had forked.
+#[test]
+fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
+    let _alone = alone();
+    let (a, b) = pair(&small());
+    b.set_wait(crate::Wait::Block);
+    let slot = a.reserve(100).unwrap();
+    let wire = Wire::new();
+    let holder = child(|| {
+        wire.hear();
+        0
+    });
+    let holder = holder.unwrap();
+    drop(slot);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| b.recv(&mut [0; 10], RecvFlags::empty()).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        send(&a, b"awake");
+        assert_eq!(reader.join().unwrap(), 5);
+    });
+    wire.tell(0);
+    assert_eq!(holder.wait(), Ended::Returned(0));
+}
+
 #[test]
 fn readiness_that_one_process_watches_is_kept_by_the_other() {
     use rustix::event::{PollFd, PollFlags, poll};

@@ -1,4 +1,4 @@
-//! Places where a test has a process killed.
+//! Places where a test has a process killed, or something else happen.
 
 /// Ends the process here, if this thread asked for it. Nothing outside of tests.
 macro_rules! point {
@@ -9,14 +9,22 @@ macro_rules! point {
 }
 
 #[cfg(test)]
-pub use armed::{arm, hit};
+pub use armed::{arm, at, hit};
 
 #[cfg(test)]
 mod armed {
-    use std::cell::Cell;
+    use std::cell::{Cell, RefCell};
 
     thread_local! {
         static POINT: Cell<(&'static str, u32)> = const { Cell::new(("", 0)) };
+        static THEN: RefCell<Option<Then>> = const { RefCell::new(None) };
+    }
+
+    type Then = (&'static str, Box<dyn FnOnce()>);
+
+    /// At this thread's next passage of a point `then` is called, as what another thread does meanwhile.
+    pub fn at(name: &'static str, then: impl FnOnce() + 'static) {
+        THEN.set(Some((name, Box::new(then))));
     }
 
     /// From here on the `nth` passage (from 1) of a point by this thread kills this process.
@@ -31,6 +39,10 @@ mod armed {
             if left == 1 {
                 onecopy_sys::fork::kill_self();
             }
+        }
+        let then = THEN.with_borrow_mut(|then| then.take_if(|then| then.0 == name));
+        if let Some((_, then)) = then {
+            then();
         }
     }
 }

@@ -144,6 +144,8 @@ pub fn generation() -> u32 {
 struct Forking {
     ends: OwnedGuard<Family, Ends>,
     held: Vec<Held>,
+    /// What was met on the way and is left alone.
+    _others: Vec<Arc<End>>,
 }
 
 /// One end, locked over a fork against the threads of this process. What could not be locked in time the child must not touch.
@@ -194,12 +196,14 @@ extern "C" fn prepare() {
     let family = &*FAMILY;
     let Some(ends) = OwnedGuard::lock_for(family.clone(), |family| &family.ends, LIST) else { return };
     // (A datagram socket has peers and a meeting besides: it stays one process's, as far as it shares memory.)
-    let live = ends.list.iter().filter_map(Weak::upgrade).filter(|end| end.kind != Kind::Datagram);
-    let live: Vec<Arc<End>> = live.collect();
+    // All are kept until the list is unlocked: the last drop of one, whose socket another thread drops now, locks it.
+    let all: Vec<Arc<End>> = ends.list.iter().filter_map(Weak::upgrade).collect();
+    point!("listed");
+    let (live, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|end| end.kind != Kind::Datagram);
     let joined = if live.is_empty() { None } else { family.join().ok() };
     let start = Instant::now();
     let held = live.into_iter().map(|end| hold(end, joined.as_ref(), start)).collect();
-    *family.forking.lock() = Some(Forking { ends, held });
+    *family.forking.lock() = Some(Forking { ends, held, _others: others });
 }
 
 /// Locks an end, and has it shared if it is not yet.
@@ -254,20 +258,20 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
 }
 
 extern "C" fn parent() {
-    let Some(forking) = FAMILY.forking.lock().take() else { return };
+    let Some(Forking { ends, held, _others }) = FAMILY.forking.lock().take() else { return };
     // First: the last drop of an end locks the list.
-    drop(forking.ends);
-    drop(forking.held);
+    drop(ends);
+    drop(held);
 }
 
 extern "C" fn child() {
     let family = &*FAMILY;
-    let Some(forking) = family.forking.lock().take() else { return };
-    drop(forking.ends);
+    let Some(Forking { ends, held: all, _others }) = family.forking.lock().take() else { return };
+    drop(ends);
     family.generation.fetch_add(1, Relaxed);
     family.me.store(0, Relaxed);
-    let joined = if forking.held.is_empty() { None } else { family.join().ok() };
-    for held in forking.held {
+    let joined = if all.is_empty() { None } else { family.join().ok() };
+    for held in all {
         let Held { end, rx, tx } = held;
         let me = match (&joined, end.sharing.get()) {
             (Some((life, me)), Some(sharing)) if Arc::ptr_eq(life, &sharing.life) => Some(*me),

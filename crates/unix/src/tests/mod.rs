@@ -50,6 +50,13 @@ impl Wire {
         u64::from_ne_bytes(word)
     }
 
+    /// Whether something is told in that many milliseconds.
+    fn speaks_within(&self, millis: i64) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let limit = Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 };
+        poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)).unwrap() == 1
+    }
+
     /// All that was told; nobody tells any more.
     fn hear_all(self) -> Vec<u64> {
         let Wire(read, write) = self;

@@ -86,6 +86,17 @@ mod tests {
     use crate::fork::{Ended, child};
 
     #[test]
+    fn who_cannot_be_asked_for_lives() {
+        use std::os::unix::fs::OpenOptionsExt;
+        // A file of which no lock can be had.
+        let file =
+            std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open("/dev/null").unwrap();
+        let life = Lifeline::on(file.into());
+        assert_eq!(life.lock(libc::F_GETLK, 5).unwrap_err(), Errno::BADF);
+        assert!(life.is_held_by_another(5));
+    }
+
+    #[test]
     fn a_holder_is_seen_until_it_ends_and_not_inherited() {
         let life = Lifeline::create().unwrap();
         let mine = life.join().unwrap();

@@ -238,7 +238,9 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
         rx.value.begin_sharing(&end, sharing.me());
         rx.share(sharing.clone());
     }
-    let tx = OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS));
+    // What this process must not touch it does not hand on.
+    let sends = end.broken.load(Relaxed) != broken::CANNOT_SEND;
+    let tx = sends.then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS))).flatten();
     let tx = tx.map(|mut tx| {
         if !tx.is_shared() {
             // The peer's ring must be in both processes, or in none.

@@ -221,6 +221,12 @@ impl<'a> Slot<'a> {
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
         if let Place::Ring(guard) | Place::Heap(guard, _) = std::mem::replace(&mut self.place, Place::Gone) {
+            if self.generation != generation() {
+                // The page's lock is held by the parent, who goes on; and the sending side is none of this process's
+                // (`holders.rs`), so that it may stay locked here.
+                std::mem::forget(guard);
+                return;
+            }
             guard.unlock_fenced();
             self.end.welcome_back();
         }

@@ -252,6 +252,47 @@ fn a_socket_that_another_thread_drops_while_a_fork_lists_it_stops_nobody() {
 }
 
 #[test]
+fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commits() {
+    let _alone = alone();
+    let (a, b) = pair(&small());
+    let (go, done) = (Wire::new(), Wire::new());
+    let other = child(|| {
+        go.hear();
+        let refused = a.send(b"x", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        done.tell(u64::from(refused.is_err()));
+        send(&a, b"other");
+        0
+    });
+    let other = other.unwrap();
+    send(&a, b"shared");
+    let mut slot = a.reserve(100).unwrap();
+    slot.write(b"kept");
+    let mut slot = Some(slot);
+    for drops in [true, false] {
+        let heir = child(|| {
+            let slot = slot.take().unwrap();
+            if drops {
+                drop(slot)
+            } else {
+                assert!(slot.commit().is_err())
+            }
+            assert!(a.send(b"x", SendFlags::NOSIGNAL).is_err());
+            // Nor does a child of this one get what this one must not touch.
+            let own = child(|| i32::from(a.send(b"x", SendFlags::NOSIGNAL).is_ok()));
+            i32::from(own.unwrap().wait() != Ended::Returned(0))
+        });
+        assert_eq!(heir.unwrap().wait(), Ended::Returned(0));
+    }
+    go.tell(0);
+    assert_eq!(done.hear(), 1, "the parent's lock was given up");
+    assert_eq!(slot.unwrap().commit().unwrap(), 4);
+    assert_eq!(other.wait(), Ended::Returned(0));
+    let mut buffer = [0; 15];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 15);
+    assert_eq!(&buffer, b"sharedkeptother");
+}
+
+#[test]
 fn readiness_that_one_process_watches_is_kept_by_the_other() {
     use rustix::event::{PollFd, PollFlags, poll};
     let _alone = alone();

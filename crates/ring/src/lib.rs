@@ -73,7 +73,8 @@ pub enum Lie {
     Reference,
     /// A pool that is none: no sealed memfd that only the peer can write, or not of the announced size.
     Pool,
-    /// The channel for descriptors, or the message that a mark says is in it, is not there.
+    /// The channel for descriptors and credentials, or the message that a mark says is in it, is not there; or marks
+    /// were taken and their messages left.
     Channel,
     /// A page came back that is not lent.
     Returned(u32),
@@ -108,7 +109,9 @@ impl fmt::Display for Lie {
             Lie::Mark { position, kind } => write!(f, "impossible mark of kind {kind} at {position}"),
             Lie::Reference => f.write_str("a reference to what is no page of the peer's pools"),
             Lie::Pool => f.write_str("a pool that is no memfd sealed for its owner alone"),
-            Lie::Channel => f.write_str("descriptors that are announced are not there"),
+            Lie::Channel => {
+                f.write_str("descriptors or credentials that are not there, not the peer's, or not taken")
+            }
             Lie::Returned(slot) => write!(f, "slot {slot} was given back, which is not lent"),
             Lie::Filler(len) => write!(f, "impossible filler of {len} bytes"),
             Lie::Frame { word, available } => {

@@ -386,7 +386,10 @@ impl End {
                 "the peer's pool is no memfd sealed for its owner, or larger than Config::max_shared; \
                  this connection is lost"
             }
-            Lie::Channel => "the peer announced descriptors that are not there; this connection is lost",
+            Lie::Channel => {
+                "the peer announced descriptors or credentials that are not there or another user's, or took none that it \
+                 was sent; this connection is lost"
+            }
             Lie::Returned(_) => "the peer gave back a page that it does not have; this connection is lost",
             Lie::Holder => {
                 "a process that shares this socket left a state that cannot be, or was killed while the connection \

@@ -5,8 +5,8 @@ use crate::end::End;
 use crate::receive::Call;
 use crate::tx::{Cursor, Tx, TxRing};
 use crate::{Credentials, Error, Op, Received, RecvFlags, Result, SendFlags};
-use onecopy_ring::Mark;
 use onecopy_ring::record::{Who, With};
+use onecopy_ring::{Lie, Mark};
 use onecopy_sys::scm::{self, Ucred};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ pub struct Ancillary {
     /// Some descriptors were lost, because this process could open no more (MSG_CTRUNC).
     pub truncated: bool,
     /// Who sent (SCM_CREDENTIALS), where [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) or its like
-    /// asks for it: the process, user and group, verified by the kernel.
+    /// asks for it: the process, user and group. What of them can be relied on is said there.
     pub credentials: Option<Credentials>,
     /// The sender's process (SCM_PIDFD), where [`Stream::set_pass_pidfd`](crate::Stream::set_pass_pidfd) or its like asks
     /// for it and the kernel gives it.
@@ -159,7 +159,7 @@ impl End {
         // Room for the mark and for a byte at least, so that the descriptors never come alone.
         let need = ring.producer.stride() + 1;
         self.room(ring, need, need, flags, &mut None)?;
-        channel::send(channel.as_fd(), fds, None).map_err(|errno| self.no_channel(errno))?;
+        self.send_over(channel.as_fd(), ring, fds, None, flags)?;
         ring.producer.mark(0, Mark::Fds { count: fds.len() as u32, len: len as u64 });
         let stride = ring.producer.stride();
         ring.producer.publish_marks(stride);
@@ -179,6 +179,34 @@ impl End {
                 Err(Errno::TOOMANYREFS) => return Err(self.no_channel(Errno::TOOMANYREFS)),
                 Err(errno) => return Err(self.send_failed(errno)),
             }
+        }
+    }
+
+    /// Puts a message into the channel. Where that is full, its receiver is behind: this waits, or parks, until he has given
+    /// back all of the ring. Who takes a mark or a frame takes its message first, so nothing can be left in the channel
+    /// then.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::room`] and [`channel::send`]; EPROTO where the peer takes marks and leaves what they announce.
+    pub fn send_over(
+        &self,
+        channel: BorrowedFd<'_>,
+        ring: &mut TxRing,
+        fds: &[BorrowedFd<'_>],
+        who: Option<Ucred>,
+        flags: SendFlags,
+    ) -> Result<()> {
+        match channel::send(channel, fds, who) {
+            Err(Errno::AGAIN) => {
+                let all = ring.producer.ring().capacity();
+                self.room(ring, all, all, flags, &mut None)?;
+                match channel::send(channel, fds, who) {
+                    Err(Errno::AGAIN) => Err(self.lie(Op::Send, Lie::Channel)),
+                    sent => sent.map_err(|errno| self.no_channel(errno)),
+                }
+            }
+            sent => sent.map_err(|errno| self.no_channel(errno)),
         }
     }
 

@@ -190,7 +190,7 @@ impl<'a> Slot<'a> {
                 let mut result = end.check_peer(ring);
                 let saying = self.saying;
                 if records && saying.who != Who::AsBefore {
-                    result = result.and_then(|()| end.put(ring, &[], saying));
+                    result = result.and_then(|()| end.put(ring, &[], saying, flags));
                 }
                 let alive = result.is_ok();
                 if alive {

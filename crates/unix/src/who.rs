@@ -5,7 +5,6 @@
 //! said, so that a send costs three calls that ask for the process's own ids, and no message. One that is not asked
 //! pays one look at a line that it has read anyway.
 
-use crate::channel;
 use crate::end::End;
 use crate::tx::TxRing;
 use crate::{Result, SendFlags};
@@ -50,13 +49,19 @@ impl End {
     ///
     /// # Errors
     ///
-    /// As [`End::channel`] and [`channel::send`].
+    /// As [`End::channel`] and [`End::send_over`].
     #[cold]
-    pub fn put(&self, ring: &mut TxRing, fds: &[BorrowedFd<'_>], saying: Saying) -> Result<()> {
+    pub fn put(
+        &self,
+        ring: &mut TxRing,
+        fds: &[BorrowedFd<'_>],
+        saying: Saying,
+        flags: SendFlags,
+    ) -> Result<()> {
         let who = saying.said.who.filter(|_| saying.who == Who::Said);
         if who.is_some() || !fds.is_empty() {
             let channel = self.channel(ring)?;
-            channel::send(channel.as_fd(), fds, who).map_err(|errno| self.no_channel(errno))?;
+            self.send_over(channel.as_fd(), ring, fds, who, flags)?;
         }
         if saying.who != Who::AsBefore {
             ring.said = saying.said;
@@ -88,7 +93,7 @@ impl End {
         // With room for a byte at least: it says nothing for itself alone.
         let need = ring.producer.stride() + 1;
         self.room(ring, need, need, flags, &mut None)?;
-        self.put(ring, &[], saying)?;
+        self.put(ring, &[], saying, flags)?;
         ring.producer.mark(0, Mark::Who { said: saying.who == Who::Said });
         let stride = ring.producer.stride();
         ring.producer.publish_marks(stride);

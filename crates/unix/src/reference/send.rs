@@ -4,7 +4,6 @@ use super::Lender;
 use super::domain::{Bound, Domain};
 use super::lender::Lot;
 use super::pool::Loan;
-use crate::channel;
 use crate::end::End;
 use crate::tx::{Cursor, Tx, TxRing};
 use crate::{Error, Op, Result, SendFlags, control};
@@ -295,8 +294,7 @@ impl End {
         let stride = ring.producer.stride();
         self.room(ring, stride, stride, flags, &mut None)?;
         let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
-        channel::send(rustix::fd::AsFd::as_fd(lender.channel()), &[fd], None)
-            .map_err(|e| self.no_channel(e))?;
+        self.send_over(rustix::fd::AsFd::as_fd(lender.channel()), ring, &[fd], None, flags)?;
         lender.announced(domain.bytes());
         ring.producer.mark(0, Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() });
         ring.producer.publish_marks(stride);

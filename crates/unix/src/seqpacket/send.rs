@@ -114,7 +114,7 @@ impl End {
         let frame = Frame { len, end: true, with: attached.with(saying.who) };
         self.room_for_frame(ring, frame.size(capacity), flags)?;
         if !frame.with.is_nothing() {
-            self.put(ring, attached.fds, saying)?;
+            self.put(ring, attached.fds, saying, flags)?;
         }
         self.copy_in(ring, cursor, len, flags);
         self.counters.sent.add_exclusive(len);
@@ -176,7 +176,7 @@ impl End {
             let room = self.room(ring, want, least, flags, &mut start)?;
             let len = cursor.left.min(chunk).min((room - HEADER) & !7);
             if !with.is_nothing() {
-                self.put(ring, attached.fds, saying)?;
+                self.put(ring, attached.fds, saying, flags)?;
                 (attached, saying) = Default::default();
             }
             self.copy_in(ring, cursor, len, flags);

@@ -1,5 +1,6 @@
 //! Tests that fork.
 
+mod claims;
 mod deaths;
 mod forks;
 

@@ -73,8 +73,8 @@ pub enum Lie {
     Reference,
     /// A pool that is none: no sealed memfd that only the peer can write, or not of the announced size.
     Pool,
-    /// The channel for descriptors and credentials, or the message that a mark says is in it, is not there; or marks
-    /// were taken and their messages left.
+    /// The channel for descriptors and credentials, or the message that a mark says is in it, is not there; the message is of
+    /// another user than the peer; or marks were taken and their messages left.
     Channel,
     /// A page came back that is not lent.
     Returned(u32),

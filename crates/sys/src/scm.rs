@@ -37,6 +37,15 @@ impl Ucred {
         Ucred { pid: raw.pid, uid: raw.uid, gid: raw.gid }
     }
 
+    /// Of this process as its peers are told (SO_PEERCRED: cred_to_ucred): with the effective ids, which it may claim too.
+    pub fn effective() -> Ucred {
+        Ucred {
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        }
+    }
+
     /// Of this process: what it may say of itself without a privilege, and what the kernel says of it (current_uid_gid).
     pub fn own() -> Ucred {
         Ucred {

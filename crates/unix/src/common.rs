@@ -434,10 +434,20 @@ macro_rules! credential_methods {
             /// of `recv_with`. Then no receive merges bytes of two senders. What was sent before this was asked comes from
             /// nobody, as in the kernel: process 0, user and group 65534.
             ///
-            /// The kernel verifies what a sender says of itself: anybody else than he is takes a privilege. Over the kernel it
-            /// does so for each send. Over shared memory a sender says who he is before his first byte and whenever that has
-            /// changed, so a process that gives its end to another one by unknown means lends it its name as well; use
-            /// [`Transport::Kernel`](crate::Transport::Kernel) where that matters.
+            /// Over the kernel it verifies each send: who says that he is somebody else needs a privilege. **Over shared memory
+            /// this tells the user, and not which of his processes it was**; to authenticate a process use `peer_cred` and
+            /// `peer_pidfd`, or [`Transport::Kernel`](crate::Transport::Kernel). For the kernel verifies who wrote a message
+            /// that says who sends, but the peer chooses the socket on which it comes, and may choose one on which another
+            /// process has answered it. So what is said is held against `peer_cred`: unless that was root, user and group must
+            /// be the same, or the peer has lied (EPROTO, and the connection is lost). What can be named is another process
+            /// of the same user and group, by a peer that was root when it connected anybody, and of users that are not mapped
+            /// in this user namespace any as any (all are 65534).
+            ///
+            /// That holds honest senders to what they were at connect, listen or pair, too: they say their effective ids
+            /// (over the kernel it is the real ones), and who was not root then and has changed them since, or claims others by
+            /// a capability, is refused so. Said is it before a sender's first byte and whenever it has changed: a process
+            /// that gives its end to another one by unknown means lends it its name as well. Where processes share the
+            /// receiving end, bytes behind what another one received come from nobody until their sender says it again.
             ///
             /// # Errors
             ///

@@ -105,7 +105,8 @@ impl Default for Config {
 pub struct Credentials {
     /// Process id in this process's pid namespace; 0 where it is in none that can be seen.
     pub pid: i32,
-    /// User id: the effective one of a peer, the real one of a sender that claims none; 65534 where it is not known.
+    /// User id: the effective one of a peer; of a sender that claims none the effective one over shared memory, the real
+    /// one over the kernel; 65534 where it is not known.
     pub uid: u32,
     /// Group id, likewise.
     pub gid: u32,

@@ -13,7 +13,7 @@ use onecopy_ring::record::{Who, With};
 use onecopy_ring::{Lie, Mark, shared};
 use onecopy_sys::map::Span;
 use onecopy_sys::memfd::Refused;
-use onecopy_sys::scm::Ucred;
+use onecopy_sys::scm::{self, Ucred};
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -71,10 +71,40 @@ impl Front {
         }
     }
 
-    /// Who sends from here on.
-    fn hear(&mut self, said: &mut Fds) {
-        self.who = said.who.take().map(|who| Sender { who, pidfd: said.pidfd.take() });
+    /// Another process has received: who sent what comes next is not known here.
+    pub fn forget_who(&mut self) {
+        self.who = None;
     }
+
+    /// Who sends from here on. The kernel vouches for who has put the message into the channel, but which socket the
+    /// channel is the peer has chosen: what others have written to it may lie in there. So nobody is believed that the peer
+    /// could not be.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Channel`].
+    fn hear(&mut self, end: &End, said: &mut Fds) -> std::result::Result<(), Lie> {
+        let (who, pidfd) = (said.who.take(), said.pidfd.take());
+        self.who = None;
+        match who {
+            None | Some(NOBODY) => Ok(()),
+            Some(who) if may_be(end, who) => {
+                self.who = Some(Sender { who, pidfd });
+                Ok(())
+            }
+            // Nobody asks.
+            Some(_) if !end.passes_who() => Ok(()),
+            Some(_) => Err(Lie::Channel),
+        }
+    }
+}
+
+/// Whether the peer could be that user: its ids are those that it had when it connected (SO_PEERCRED, which the kernel notes
+/// once and nobody can change), or it was root then, who may claim anybody. The effective ids are compared, as the kernel
+/// notes no others; senders of this crate say them. Users that are not mapped in this user namespace are one, 65534.
+fn may_be(end: &End, who: Ucred) -> bool {
+    scm::peer_credentials(end.life())
+        .is_ok_and(|peer| peer.uid == 0 || (peer.uid, peer.gid) == (who.uid, who.gid))
 }
 
 /// Bytes that a peer has lent, or the part of them that is not received yet. Its page goes back when all that shares it is
@@ -191,7 +221,7 @@ impl RxRing {
                 if said {
                     self.expect_channel(end)?;
                     let mut who = self.inlet.receive(0, true, end.passes_pidfd())?.map_err(lie)?;
-                    self.front.hear(&mut who);
+                    self.front.hear(end, &mut who).map_err(lie)?;
                 }
                 self.consumer.take_mark();
                 Ok(Next::Again)
@@ -284,7 +314,7 @@ impl RxRing {
             let (fds, said) = (usize::from(with.fds()), with.who() == Who::Said);
             let mut came = self.inlet.receive(fds, said, end.passes_pidfd())?.map_err(lie)?;
             if said {
-                self.front.hear(&mut came);
+                self.front.hear(end, &mut came).map_err(lie)?;
             }
             self.front.fds = (fds > 0).then_some(Arrived { fds: came, until: u64::MAX });
         }

@@ -165,6 +165,7 @@ impl Shared for Rx {
             end: lent[2],
         });
         ring.consumer.resume(sharing.me(), reached, lent)?;
+        ring.front.forget_who();
         let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
         ring.rest = None;
         if rest {

@@ -104,7 +104,7 @@ impl End {
 impl Saying {
     #[cold]
     fn find(ring: &TxRing, asked: u32, claim: Option<Ucred>) -> Saying {
-        let who = claim.or_else(|| (asked != 0).then(Ucred::own));
+        let who = claim.or_else(|| (asked != 0).then(Ucred::effective));
         let known = ring.said.who == who && (who.is_none() || asked == 0 || asked == ring.said.asked);
         let how = match who {
             _ if known => Who::AsBefore,

@@ -1,18 +1,28 @@
-//! What comes through the channel besides what is announced: too much.
+//! What comes through the channel besides what is announced: the identity of somebody else, and too much.
 
-use crate::end::End;
+use super::alone;
+use crate::end::{End, PASS_CREDENTIALS, PASS_PIDFD};
 use crate::making::Kind;
 use crate::rights::Attached;
 use crate::tx::Tx;
-use crate::{Config, Credentials, RecvFlags, Result, SendFlags};
+use crate::{Config, Credentials, RecvFlags, Result, SendFlags, control};
+use onecopy_copy::{Hint, Policy, Reader};
+use onecopy_ring::Mark;
+use onecopy_ring::record::{Frame, HEADER, Who, With};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_sys::fork::{Ended, child};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::sync::Arc;
 use std::time::Duration;
 
 const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
 const NOW: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+/// The attacker, who is no root.
+const HIM: u32 = 4711;
 
 fn small() -> Config {
     Config { send_buffer: Some(2048), receive_buffer: Some(2048), ..Config::default() }
@@ -22,11 +32,146 @@ fn errno<T: std::fmt::Debug>(result: Result<T>) -> i32 {
     result.unwrap_err().raw_os_error()
 }
 
+/// This thread is that user and group from here on.
+fn become_user(uid: u32, gid: u32) {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
+    rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+}
+
+/// In a thread of that user.
+fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|s| {
+        let thread = s.spawn(|| {
+            become_user(uid, uid);
+            work()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// Two ends, made by [`HIM`], the second of which asks who sends.
+fn his_pair(kind: Kind) -> (Arc<End>, Arc<End>) {
+    let (a, b) = as_user(HIM, || End::pair(kind, &small()).unwrap());
+    b.pass(PASS_CREDENTIALS, true).unwrap();
+    // Before Linux 6.5 there is none.
+    let _ = b.pass(PASS_PIDFD, true);
+    (a, b)
+}
+
 fn recv(b: &End) -> Result<(usize, Option<Credentials>)> {
     let (mut buffer, flags) = ([0; 9], RecvFlags::DONTWAIT);
     match b.kind {
         Kind::Stream => b.recv_ancillary(&mut buffer, flags).map(|(n, with)| (n, with.credentials)),
         _ => b.recv_record_ancillary(&mut buffer, flags).map(|(got, with)| (got.len, with.credentials)),
+    }
+}
+
+/// A socket on which a process of that user and group has answered, and the process.
+fn answered(uid: u32, gid: u32) -> (OwnedFd, i32) {
+    let (his, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap();
+    sockopt::set_socket_passcred(&his, true).unwrap();
+    let victim = child(|| {
+        become_user(uid, gid);
+        i32::from(rustix::net::send(&theirs, b"!", rustix::net::SendFlags::NOSIGNAL) != Ok(1))
+    })
+    .unwrap();
+    let pid = victim.pid();
+    assert_eq!(victim.wait(), Ended::Returned(0));
+    (his, pid)
+}
+
+/// Sends "abc" in the name of who has answered on that socket.
+fn send_as_whom_answered(a: &End, socket: &OwnedFd) {
+    control::send_fd(a.fd(), &[0], socket.as_fd()).unwrap();
+    let mut tx = a.tx.lock();
+    let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
+    let hint = Hint { policy: Policy::Cached, footprint: 3, reader: Reader::Unknown };
+    if a.kind == Kind::Stream {
+        ring.producer.mark(0, Mark::Who { said: true });
+        let stride = ring.producer.stride();
+        ring.producer.publish_marks(stride);
+        ring.producer.copy_in(0, b"abc", hint);
+        ring.producer.publish(3);
+    } else {
+        ring.producer.copy_in(HEADER, b"abc", hint);
+        ring.producer.publish_frame(Frame { len: 3, end: true, with: With::new(0, Who::Said) });
+    }
+}
+
+#[test]
+fn another_users_answer_is_not_taken_for_who_sends() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let _alone = alone();
+    for kind in KINDS {
+        for (uid, gid) in [(0, 0), (65534, 65534), (HIM, 0), (0, HIM), (HIM + 1, HIM)] {
+            let (socket, _) = answered(uid, gid);
+            let (a, b) = his_pair(kind);
+            send_as_whom_answered(&a, &socket);
+            assert_eq!(errno(recv(&b)), Errno::PROTO.raw_os_error(), "{kind:?} {uid} {gid}");
+            assert_eq!(b.counters.read().protocol_errors, 1);
+            assert_eq!(errno(recv(&b)), Errno::PROTO.raw_os_error(), "it is over");
+        }
+        // Who asks for nobody's name is not told one, and loses nothing.
+        let (socket, _) = answered(0, 0);
+        let (a, b) = his_pair(kind);
+        let _ = b.pass(PASS_PIDFD, false);
+        b.pass(PASS_CREDENTIALS, false).unwrap();
+        send_as_whom_answered(&a, &socket);
+        assert_eq!(recv(&b).unwrap(), (3, None));
+    }
+}
+
+/// What is left open, and documented: which of his processes it was is his to say.
+#[test]
+fn a_process_of_the_same_user_can_be_named() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let _alone = alone();
+    for kind in KINDS {
+        let (socket, _) = answered(HIM, HIM);
+        let (a, b) = his_pair(kind);
+        send_as_whom_answered(&a, &socket);
+        let (n, who) = recv(&b).unwrap();
+        assert_eq!((n, who.map(|who| (who.uid, who.gid))), (3, Some((HIM, HIM))), "{kind:?}");
+    }
+}
+
+#[test]
+fn who_sends_as_itself_is_believed_whether_it_is_so_really_or_effectively() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let _alone = alone();
+    let own = |uid| Some(Credentials { uid, gid: uid, ..Credentials::own() });
+    for kind in KINDS {
+        let send = |a: &End| match kind {
+            Kind::Stream => a.send_with(b"abc", Attached::default(), NOW),
+            _ => a.send_record(&[std::io::IoSlice::new(b"abc")], NOW),
+        };
+        let (a, b) = his_pair(kind);
+        as_user(HIM, || send(&a).unwrap());
+        assert_eq!(recv(&b).unwrap(), (3, own(HIM)));
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let (real, his) =
+                    ((Uid::from_raw(1), Gid::from_raw(1)), (Uid::from_raw(HIM), Gid::from_raw(HIM)));
+                rustix::thread::set_thread_res_gid(real.1, his.1, his.1).unwrap();
+                rustix::thread::set_thread_res_uid(real.0, his.0, his.0).unwrap();
+                send(&a).unwrap();
+            });
+        });
+        assert_eq!(recv(&b).unwrap(), (3, own(HIM)));
+        // Root may claim anybody, and so may who was root when it connected.
+        let (a, b) = End::pair(kind, &small()).unwrap();
+        b.pass(PASS_CREDENTIALS, true).unwrap();
+        as_user(HIM, || send(&a).unwrap());
+        assert_eq!(recv(&b).unwrap(), (3, own(HIM)));
     }
 }
 

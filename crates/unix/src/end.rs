@@ -8,7 +8,8 @@
 //! | `tx` | the sending side: whole sends and reservations, so that they never interleave | yes |
 //! | `offer` | the peer's ring, from when its hello is read until the sender switches to it | never |
 //!
-//! A receiver only ever *tries* `tx`: a sender asleep for want of room must not stop receiving.
+//! A receiver only ever *tries* `tx`: a sender asleep for want of room must not stop receiving. So `Datagram::connect`
+//! may take `tx` first, and then `rx`. A datagram socket's `Meeting::state` comes after both; who holds it only tries them.
 
 use crate::config::Config;
 use crate::control::{self, Peek};
@@ -225,6 +226,8 @@ pub struct End {
     pub parted: AtomicU32,
     /// Who made it: a forked child that drops its copy must leave the queue alone.
     pub maker: u32,
+    /// Forks of its maker before it was made: one since then may have copied it.
+    pub forks: u32,
 }
 
 impl End {
@@ -263,6 +266,7 @@ impl End {
             meet: OnceLock::new(),
             parted: AtomicU32::new(0),
             maker,
+            forks: crate::holders::forks(),
         }
     }
 

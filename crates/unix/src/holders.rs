@@ -75,6 +75,8 @@ struct Family {
     forking: Mutex<Option<Forking>>,
     /// Forks between the first process and this one.
     generation: AtomicU32,
+    /// Forks of this process.
+    forks: AtomicU32,
 }
 
 #[derive(Default)]
@@ -92,6 +94,7 @@ static FAMILY: LazyLock<Arc<Family>> = LazyLock::new(|| {
         me: AtomicU32::new(0),
         forking: Mutex::new(None),
         generation: AtomicU32::new(0),
+        forks: AtomicU32::new(0),
     })
 });
 
@@ -138,6 +141,11 @@ pub fn register(end: &Arc<End>) {
 /// Changes with each fork, in the child: what was made in another generation belongs to the parent.
 pub fn generation() -> u32 {
     FAMILY.generation.load(Relaxed)
+}
+
+/// Changes with each fork, in the parent too: what was there before one may be a child's as well.
+pub fn forks() -> u32 {
+    FAMILY.forks.load(Relaxed)
 }
 
 /// What a fork holds.
@@ -194,6 +202,7 @@ impl Family {
 
 extern "C" fn prepare() {
     let family = &*FAMILY;
+    family.forks.fetch_add(1, Relaxed);
     let Some(ends) = OwnedGuard::lock_for(family.clone(), |family| &family.ends, LIST) else { return };
     // (A datagram socket has peers and a meeting besides: it stays one process's, as far as it shares memory.)
     // All are kept until the list is unlocked: the last drop of one, whose socket another thread drops now, locks it.
@@ -339,6 +348,9 @@ impl End {
         match self.sharing.get() {
             _ if self.is_orphan() => false,
             Some(sharing) => sharing.words().about.0.holders.fetch_sub(1, Relaxed) <= 1,
+            // (A datagram end is never shared. Whether a child has a copy in use is not known, so after a fork the
+            // peer finds out when the last copy is closed: the lifeline hangs up, and the kernel refuses.)
+            None if self.kind == Kind::Datagram && self.forks != forks() => false,
             None => self.maker == std::process::id(),
         }
     }

@@ -160,42 +160,6 @@ fn a_plain_peer_never_sees_a_foreign_byte() {
     });
 }
 
-/// The beacon of `socket`, squatted: whoever does that gets a nonce, and nothing else.
-#[test]
-fn who_sits_on_a_beacon_gets_nothing() {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let address = |what: &str| SocketAddr::from_abstract_name(name(what)).unwrap();
-    let ours = Datagram::bind(abstract_("squat-ours")).unwrap();
-    let plain = UnixDatagram::bind_addr(&address("squat")).unwrap();
-    let inode = rustix::fs::fstat(&plain).unwrap().st_ino;
-    let squatter =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None)
-            .unwrap();
-    let beacon = SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-1-{inode:x}").as_bytes()).unwrap();
-    rustix::net::bind(&squatter, &beacon).unwrap();
-    rustix::net::listen(&squatter, 4).unwrap();
-    ours.connect(abstract_("squat")).unwrap();
-    plain.connect_addr(&address("squat-ours")).unwrap();
-    let mut line = None;
-    for i in 0..2000u32 {
-        ours.send(&i.to_le_bytes(), NOW).unwrap();
-        let mut buffer = [0; 99];
-        assert_eq!(plain.recv(&mut buffer).unwrap(), 4);
-        assert_eq!(buffer[..4], i.to_le_bytes());
-        if line.is_none() {
-            line = rustix::net::accept_with(&squatter, SocketFlags::NONBLOCK).ok();
-        }
-    }
-    // Nonsense ends it; nothing of it is believed, and the socket works.
-    let line = line.expect("ours has asked");
-    rustix::net::send(&line, b"nonsense", rustix::net::SendFlags::NOSIGNAL).unwrap();
-    for _ in 0..200 {
-        ours.send(b"x", NOW).unwrap();
-        assert_eq!(plain.recv(&mut [0; 9]).unwrap(), 1);
-    }
-    assert_eq!((ours.stats().fallbacks, ours.stats().protocol_errors), (1, 0));
-}
-
 /// A datagram that looks like the one that switches, from somebody who was there before.
 #[test]
 fn a_nonce_that_was_not_given_is_a_datagram_like_any_other() {

@@ -25,6 +25,8 @@ pub struct Known {
     pub peer: Option<u64>,
     /// Whose it is: of the user that made it. None before Linux 5.3.
     pub uid: Option<u32>,
+    /// What SO_COOKIE says of it: no other socket ever has the same.
+    pub cookie: u64,
 }
 
 /// Where to ask.
@@ -71,7 +73,8 @@ fn parse(answer: &[u8], inode: u32) -> io::Result<Known> {
     }
     let end = (word(answer, 0) as usize).clamp(MESSAGE, answer.len());
     let mut rest = &answer[MESSAGE..end];
-    let mut known = Known::default();
+    let cookie = u64::from(word(answer, HEADER + 12)) << 32 | u64::from(word(answer, HEADER + 8));
+    let mut known = Known { cookie, ..Known::default() };
     while rest.len() >= ATTRIBUTE {
         let len = usize::from(half(rest, 0));
         if !(ATTRIBUTE..=rest.len()).contains(&len) {
@@ -111,15 +114,18 @@ mod tests {
         };
         let name = |n| SocketAddr::from_abstract_name(format!("onecopy-look-{}-{n}", std::process::id()));
         let inode = |socket: &UnixDatagram| rustix::fs::fstat(socket).unwrap().st_ino;
+        let cookie = |socket: &UnixDatagram| rustix::net::sockopt::socket_cookie(socket).unwrap();
         let a = UnixDatagram::bind_addr(&name(1).unwrap()).unwrap();
         let b = UnixDatagram::bind_addr(&name(2).unwrap()).unwrap();
         a.connect_addr(&name(2).unwrap()).unwrap();
         let me = rustix::process::geteuid().as_raw();
         match diag.look(inode(&a)) {
-            Ok(known) => assert_eq!(known, Known { peer: Some(inode(&b)), uid: Some(me) }),
+            Ok(known) => {
+                assert_eq!(known, Known { peer: Some(inode(&b)), uid: Some(me), cookie: cookie(&a) })
+            }
             Err(errno) => return eprintln!("skipped: no unix_diag here ({errno})"),
         }
-        assert_eq!(diag.look(inode(&b)), Ok(Known { peer: None, uid: Some(me) }));
+        assert_eq!(diag.look(inode(&b)), Ok(Known { peer: None, uid: Some(me), cookie: cookie(&b) }));
         let gone = inode(&a);
         drop(a);
         assert_eq!(diag.look(gone), Err(Errno::NOENT));

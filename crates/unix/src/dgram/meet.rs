@@ -8,16 +8,21 @@
 //!    The other connects to it, and believes it only if whoever listens there is the user that the peer's socket
 //!    belongs to (SO_PEERCRED, UNIX_DIAG_UID). It sends a [`Hello`] with a nonce of its own.
 //! 2. Who listens checks the same of who has connected, and answers with a nonce of its own and the memfd of its ring.
-//! 3. Who asked sends the memfd of its ring there, then the other's nonce as a *datagram*, and from then on sends through
-//!    the other's ring.
-//! 4. Who answered finds that nonce in its queue, which no other socket could have put there: it was made after the
-//!    kernel's connection was, and to a connected socket the kernel lets only its peer send. So it receives from its ring
-//!    from there on, sends the asker's nonce as a datagram, and sends through the asker's ring, who finds it likewise.
+//! 3. Who asked sends the memfd of its ring there, then a *sign* as a datagram: the other's nonce, and the cookie
+//!    (SO_COOKIE) of its own end of that line.
+//! 4. Who answered finds that sign in its queue, which no other socket could have put there: the nonce was made after the
+//!    kernel's connection was, and to a connected socket the kernel lets only its peer send. And it is its peer
+//!    that is at the other end of the line, not somebody between the two: of that end the kernel says (UNIX_DIAG_PEER)
+//!    that it has that cookie. So it sends a sign likewise, and from there on through the asker's ring.
+//! 5. Who asked finds it, checks the same, receives from its ring from there on, sends a second sign, and from there on
+//!    through the other's ring, which that one receives from when it finds the second sign.
 //!
-//! So a stranger, even one of the same user, can neither inject a datagram nor divert one; one of the same user, who
-//! could trace both programs, can make them send 64 bytes to a plain peer. The connection to the beacon stays as the
-//! lifeline. Each direction switches where the nonce lies among the datagrams: their order stays. Nobody waits for anybody,
-//! and whatever fails leaves the kernel carrying on.
+//! So neither uses memory before its peer has said, over the kernel's own connection, that it is its peer's: a stranger,
+//! even one of the same user, can neither inject a datagram nor divert one. One of the same user can make a socket send 64
+//! bytes to a plain peer, and can keep two from sharing memory. Users that this user namespace does not know
+//! all look the same, and are nobody. The connection to the beacon stays as the lifeline. Each direction switches
+//! where its sender's (last) sign lies among the datagrams: their order stays. Nobody waits for anybody, and whatever fails
+//! leaves the kernel carrying on.
 
 use super::diag::Diag;
 use crate::control;
@@ -38,6 +43,13 @@ const RARELY: u32 = 1024;
 const OFTEN: u32 = 16;
 /// Connections to a beacon that are looked at in one call.
 const ASKERS: usize = 4;
+/// Looks at a visitor who says nothing before it is sent away. An honest one has sent its hello right after connecting.
+const SILENCE: u32 = 8;
+/// Of this way of meeting: part of a beacon's name.
+const VERSION: u32 = 2;
+/// What a sign says besides ([`Hello::send_buffer`]): who I am; and that what I send lies in the ring from here on.
+const PRESENT: u64 = 1;
+const SWITCHED: u64 = 2;
 
 /// What an end knows of its peer, from when it connects until both directions have switched, or will not.
 #[derive(Debug, Default)]
@@ -64,6 +76,8 @@ struct State {
     offer: Option<(Ring, Nonce)>,
     /// This side's ring, and the nonce behind which its datagrams are in there.
     incoming: Option<(Ring, Nonce)>,
+    /// The cookie of the peer's end of the line, once the peer has said it is its.
+    trusted: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -73,14 +87,26 @@ enum Phase {
     Alone,
     /// It is to come to the beacon, which was looked at so many times.
     Listening(OwnedFd, u32),
-    /// Somebody came, who has said nothing yet.
-    Visited(OwnedFd),
+    /// Somebody came to the beacon, who has said nothing yet in so many looks.
+    Visited(OwnedFd, OwnedFd, u32),
     /// This side has asked, with that nonce.
     Asked(OwnedFd, Nonce),
-    /// This side has answered, whose nonce is to be sent back.
-    Answered(OwnedFd, Nonce),
+    /// This side has answered.
+    Answered(Line),
+    /// This side knows the other's ring, and has, or has not yet, sent the sign that says who it is.
+    Shown(Line, Ring, bool),
     /// All is said.
     Met,
+}
+
+/// A connection to who may be the peer.
+#[derive(Debug)]
+struct Line {
+    fd: OwnedFd,
+    /// What to send to the peer, in a sign.
+    nonce: Nonce,
+    /// Of the other end, as the kernel says. (Kept: it does not say so any more when that end is closed.)
+    cookie: u64,
 }
 
 impl Meeting {
@@ -99,6 +125,7 @@ impl Meeting {
         let mut state = self.state.lock();
         state.phase = Phase::Alone;
         state.offer = None;
+        state.trusted = None;
         if open {
             // (Else, a nonce that was on its way is still to be known for what it is.)
             state.incoming = None;
@@ -130,8 +157,8 @@ impl Meeting {
 }
 
 /// The name of the beacon of the socket with that inode.
-fn beacon_name(inode: u64) -> io::Result<SocketAddrUnix> {
-    SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-{}-{inode:x}", upgrade::VERSION).as_bytes())
+pub fn beacon_name(inode: u64) -> io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-{VERSION}-{inode:x}").as_bytes())
 }
 
 fn seqpacket() -> io::Result<OwnedFd> {
@@ -216,19 +243,23 @@ impl End {
                 state.phase = self.visited(beacon, looks.saturating_add(1))?;
                 Ok(!matches!(state.phase, Phase::Listening(..)))
             }
-            Phase::Visited(line) => {
-                let Some((hello, _)) = hear(line.as_fd())? else {
-                    state.phase = Phase::Visited(line);
-                    return Ok(false);
+            Phase::Visited(beacon, line, looks) => {
+                let answered = match hear(line.as_fd()) {
+                    Ok(None) if looks < SILENCE => {
+                        state.phase = Phase::Visited(beacon, line, looks + 1);
+                        return Ok(false);
+                    }
+                    Ok(Some((hello, _))) => self.answer(line, &hello),
+                    // Nothing, or nonsense: whoever it was, the peer may yet come.
+                    Ok(None) | Err(_) => {
+                        state.phase = Phase::Listening(beacon, 0);
+                        return Ok(false);
+                    }
                 };
-                let (ring, memfd) = ring_for(&hello, &self.config)?;
-                let nonce = upgrade::nonce()?;
-                let capacity = ring.capacity() as u64;
-                let answer = Hello { nonce, capacity, send_buffer: self.wish() };
+                let (line, ring, nonce) = answered?;
                 state.incoming = Some((ring, nonce));
                 meeting.expecting.store(1, Relaxed);
-                control::send_fd(line.as_fd(), &answer.encode(), memfd.as_fd())?;
-                state.phase = Phase::Answered(line, hello.nonce);
+                state.phase = Phase::Answered(line);
                 Ok(true)
             }
             Phase::Asked(line, nonce) => {
@@ -237,28 +268,30 @@ impl End {
                     return Ok(false);
                 };
                 let theirs = open_ring(&hello, memfd, &self.config).ok_or(Errno::PROTO)?;
+                let cookie = other_end(&line)?;
                 let (mine, memfd) = ring_for(&hello, &self.config)?;
                 let capacity = mine.capacity() as u64;
                 let answer = Hello { nonce, capacity, send_buffer: self.wish() };
                 control::send_fd(line.as_fd(), &answer.encode(), memfd.as_fd())?;
-                let _ = self.life.set(line);
                 state.incoming = Some((mine, nonce));
                 meeting.expecting.store(1, Relaxed);
-                state.offer = Some((theirs, hello.nonce));
-                meeting.offered.store(1, Relaxed);
-                state.phase = Phase::Met;
-                self.adopt_now(meeting, state);
+                state.phase = Phase::Shown(Line { fd: line, nonce: hello.nonce, cookie }, theirs, false);
                 Ok(true)
             }
-            Phase::Answered(line, nonce) => {
-                let left = control::gone(line.as_fd());
-                state.phase = Phase::Answered(line, nonce);
-                // Who only sends would never find the nonce.
-                let found = match self.rx.try_lock() {
-                    Some(mut rx) if matches!(&*rx, Rx::Plain) => self.find_nonce(meeting, state, &mut rx),
-                    _ => false,
-                };
-                if left && !found { Err(Errno::CONNRESET) } else { Ok(found) }
+            Phase::Shown(line, ring, false) => {
+                let shown = self.show(meeting, &line)?;
+                state.phase = Phase::Shown(line, ring, shown);
+                Ok(shown)
+            }
+            Phase::Answered(line) => {
+                let left = control::gone(line.fd.as_fd());
+                state.phase = Phase::Answered(line);
+                self.find_it(meeting, state, left)
+            }
+            Phase::Shown(line, ring, true) => {
+                let left = control::gone(line.fd.as_fd());
+                state.phase = Phase::Shown(line, ring, true);
+                self.find_it(meeting, state, left)
             }
             Phase::Met => {
                 state.phase = Phase::Met;
@@ -277,7 +310,7 @@ impl End {
             if let Some((_, _, uid)) = self.mutual()?
                 && is_user(&line, uid)
             {
-                return Ok(Phase::Visited(line));
+                return Ok(Phase::Visited(beacon, line, 0));
             }
         }
         // Both may have come to listen at once; then one goes and asks after all. To find out costs more than a look.
@@ -301,6 +334,58 @@ impl End {
         Ok(Phase::Asked(line, nonce))
     }
 
+    /// Answers who asked. The line, the ring to receive from, and the nonce that was given.
+    fn answer(&self, line: OwnedFd, hello: &Hello) -> io::Result<(Line, Ring, Nonce)> {
+        let cookie = other_end(&line)?;
+        let (ring, memfd) = ring_for(hello, &self.config)?;
+        let nonce = upgrade::nonce()?;
+        let answer = Hello { nonce, capacity: ring.capacity() as u64, send_buffer: self.wish() };
+        control::send_fd(line.as_fd(), &answer.encode(), memfd.as_fd())?;
+        Ok((Line { fd: line, nonce: hello.nonce, cookie }, ring, nonce))
+    }
+
+    /// Tells the peer, in a datagram, which end of which line is this side's. Whether it could be sent now.
+    fn show(&self, meeting: &Meeting, line: &Line) -> io::Result<bool> {
+        if control::gone(line.fd.as_fd()) {
+            return Err(Errno::CONNRESET);
+        }
+        // Under the lock of the sending side there is no other peer meanwhile.
+        let Some(tx) = self.tx.try_lock() else { return Ok(false) };
+        let sent = self.send_sign(&line.fd, line.nonce, PRESENT);
+        tx.unlock_fenced();
+        self.welcome_back();
+        match sent {
+            Ok(()) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(errno) => {
+                meeting.untold.store(errno.raw_os_error() as u32, Relaxed);
+                Err(errno)
+            }
+        }
+    }
+
+    fn send_sign(&self, line: &OwnedFd, nonce: Nonce, what: u64) -> io::Result<()> {
+        let sign = Hello { nonce, capacity: sockopt::socket_cookie(line)?, send_buffer: what };
+        rustix::net::send(&self.fd, &sign.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// Looks for the peer's sign, which who only sends would never find. `left`: it will send none any more.
+    fn find_it(&self, meeting: &Meeting, state: &mut State, left: bool) -> io::Result<bool> {
+        let Some(mut rx) = self.rx.try_lock() else { return Ok(false) };
+        if !matches!(&*rx, Rx::Plain) {
+            return Ok(false);
+        }
+        if self.find_nonce(meeting, state, &mut rx) {
+            return Ok(true);
+        }
+        // It may lie behind what was not received yet.
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        match rustix::net::recv(&self.fd, &mut [0u8; 1][..], flags) {
+            Err(Errno::AGAIN) if left => Err(Errno::CONNRESET),
+            _ => Ok(false),
+        }
+    }
+
     /// This socket's inode, its peer's, and that one's user, if the kernel says that it is connected to this one.
     fn mutual(&self) -> io::Result<Option<(u64, u64, u32)>> {
         let diag = Diag::open()?;
@@ -310,6 +395,9 @@ impl End {
             return Err(Errno::LOOP); // there is nothing to be gained
         }
         let known = diag.look(peer)?;
+        if known.uid == Some(overflow_uid()) {
+            return Err(Errno::PERM); // who that is cannot be told
+        }
         Ok(known.uid.filter(|_| known.peer == Some(me)).map(|uid| (me, peer, uid)))
     }
 
@@ -319,46 +407,78 @@ impl End {
         Diag::open().ok()?.look(me).ok()?.peer
     }
 
-    /// Takes the nonce, if it is what comes next in the queue, and receives from the ring from there on. Whether it was.
+    /// Takes the peer's sign, if it is what comes next in the queue, and does what is to be done. Whether it was.
     fn find_nonce(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) -> bool {
         let Some((_, nonce)) = &state.incoming else { return false };
         let mut first = [0; HELLO_LEN];
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
-        let whole = rustix::net::recv(&self.fd, &mut first[..], flags) == Ok((HELLO_LEN, HELLO_LEN));
-        if !whole || Hello::decode(&first).is_none_or(|hello| hello.nonce != *nonce) {
-            return false;
+        match rustix::net::recv(&self.fd, &mut first[..], flags) {
+            Ok((HELLO_LEN, HELLO_LEN)) => {}
+            Err(Errno::CONNRESET) => {
+                // The kernel tells it once; it is for whoever receives.
+                self.reset.store(1, Relaxed);
+                return false;
+            }
+            _ => return false,
         }
+        let Some(sign) = Hello::decode(&first).filter(|sign| sign.nonce == *nonce) else { return false };
         let _ = rustix::net::recv(&self.fd, &mut first[..], RecvFlags::DONTWAIT);
-        meeting.expecting.store(0, Relaxed);
-        let Some((mine, _)) = state.incoming.take() else { return true };
+        let (cookie, what) = (sign.capacity, sign.send_buffer);
         match std::mem::replace(&mut state.phase, Phase::Met) {
-            Phase::Answered(line, nonce) => {
-                // It was sent before the nonce was. Without it only this direction switches.
-                let theirs = hear(line.as_fd()).ok().flatten();
-                let theirs = theirs.and_then(|(hello, memfd)| open_ring(&hello, memfd, &self.config));
-                let _ = self.life.set(line);
-                match theirs {
-                    Some(ring) => {
-                        state.offer = Some((ring, nonce));
-                        meeting.offered.store(1, Relaxed);
-                    }
-                    None => {
-                        self.counters.fallbacks.add(1);
-                        meeting.open.store(0, Relaxed);
-                    }
+            Phase::Answered(line) if what == PRESENT && cookie == line.cookie => {
+                // The ring was sent before the sign was.
+                let theirs = hear(line.fd.as_fd()).ok().flatten();
+                match theirs.and_then(|(hello, memfd)| open_ring(&hello, memfd, &self.config)) {
+                    Some(ring) => self.trust(meeting, state, line, ring),
+                    None => self.give_up(meeting, state),
                 }
             }
-            Phase::Met => {}
+            Phase::Shown(line, ring, true) if what == SWITCHED && cookie == line.cookie => {
+                self.trust(meeting, state, line, ring);
+                self.switch_rx(meeting, state, rx);
+            }
+            Phase::Met if what == SWITCHED && state.trusted == Some(cookie) => {
+                self.switch_rx(meeting, state, rx);
+            }
             // Of a peer that this side has left meanwhile.
-            _ => return true,
+            Phase::Alone => {
+                state.phase = Phase::Alone;
+                state.incoming = None;
+                meeting.expecting.store(0, Relaxed);
+                return true;
+            }
+            // The peer's, but not of who is at the other end of the line.
+            _ => self.give_up(meeting, state),
         }
+        self.adopt_now(meeting, state);
+        true
+    }
+
+    /// The peer has said that the other end of the line is its own, so the ring that came over it is, too.
+    fn trust(&self, meeting: &Meeting, state: &mut State, line: Line, ring: Ring) {
+        state.trusted = Some(line.cookie);
+        state.offer = Some((ring, line.nonce));
+        meeting.offered.store(1, Relaxed);
+        let _ = self.life.set(line.fd);
+    }
+
+    #[cold]
+    fn give_up(&self, meeting: &Meeting, state: &mut State) {
+        self.counters.fallbacks.add(1);
+        state.incoming = None;
+        meeting.expecting.store(0, Relaxed);
+        meeting.open.store(0, Relaxed);
+    }
+
+    /// What the peer sends comes through the ring from here on.
+    fn switch_rx(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) {
+        let Some((mine, _)) = state.incoming.take() else { return };
+        meeting.expecting.store(0, Relaxed);
         if control::hung_up(self.fd()) {
             mine.header().info.0.shut.store(1, Relaxed);
         }
         self.set_rx_ring(mine.clone());
         *rx = Rx::ring(Consumer::new(mine));
-        self.adopt_now(meeting, state);
-        true
     }
 
     /// As [`End::find_nonce`], for who holds the receiving side.
@@ -384,9 +504,9 @@ impl End {
 
     fn adopt_offer(&self, meeting: &Meeting, state: &mut State, tx: &mut Tx) -> io::Result<()> {
         let Some((ring, nonce)) = state.offer.take() else { return Ok(()) };
-        let said = Hello { nonce, capacity: 0, send_buffer: 0 }.encode();
-        match rustix::net::send(&self.fd, &said, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-            Ok(_) => {
+        let sent = self.life.get().map_or(Err(Errno::NOTCONN), |line| self.send_sign(line, nonce, SWITCHED));
+        match sent {
+            Ok(()) => {
                 self.set_tx_ring(ring.clone());
                 *tx = Tx::ring(Producer::new(ring));
                 meeting.offered.store(0, Relaxed);
@@ -429,6 +549,20 @@ fn ask(peer: u64, uid: u32) -> io::Result<Option<OwnedFd>> {
     let line = seqpacket()?;
     let there = rustix::net::connect(&line, &beacon_name(peer)?).is_ok();
     Ok(Some(line).filter(|line| there && is_user(line, uid)))
+}
+
+/// The cookie of the socket that `line` is connected to, which the kernel gives to no other one, ever.
+fn other_end(line: &OwnedFd) -> io::Result<u64> {
+    let diag = Diag::open()?;
+    let me = rustix::fs::fstat(line)?.st_ino;
+    let known = diag.look(diag.look(me)?.peer.ok_or(Errno::NOTCONN)?)?;
+    if known.peer == Some(me) { Ok(known.cookie) } else { Err(Errno::PROTO) }
+}
+
+/// The user that all those seem to be whom this user namespace does not know (user_namespaces(7)).
+fn overflow_uid() -> u32 {
+    let said = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+    said.and_then(|said| said.trim().parse().ok()).unwrap_or(65534)
 }
 
 /// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it.

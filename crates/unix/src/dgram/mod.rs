@@ -18,6 +18,8 @@
 //!   next thing in it is a datagram or a bell is that side's to know.
 //! - `connect` takes the sending side's lock before the receiving side's. A receiver only ever tries the former.
 
+#[cfg(test)]
+mod between;
 mod connect;
 mod diag;
 #[cfg(test)]

@@ -1,0 +1,164 @@
+//! Others of the same user who stand where two sockets meet, and speak well.
+
+use crate::control::send_fd;
+use crate::upgrade::{Hello, new_ring, receive_hello};
+use crate::{Config, Datagram, Name, RecvFlags, SendFlags};
+use onecopy_sync::atomic::Ordering::Relaxed;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+const NOW: SendFlags = SendFlags::DONTWAIT;
+const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+
+fn name(what: &str) -> String {
+    format!("onecopy-between-{what}-{}", std::process::id())
+}
+
+fn abstract_(what: &str) -> Name {
+    Name::abstract_(name(what))
+}
+
+fn beacon(of: impl AsFd) -> SocketAddrUnix {
+    super::meet::beacon_name(rustix::fs::fstat(of).unwrap().st_ino).unwrap()
+}
+
+fn seqpacket() -> OwnedFd {
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap()
+}
+
+fn squat(of: impl AsFd) -> OwnedFd {
+    let squatter = seqpacket();
+    rustix::net::bind(&squatter, &beacon(of)).unwrap();
+    rustix::net::listen(&squatter, 4).unwrap();
+    squatter
+}
+
+fn visitor(squatter: &OwnedFd) -> Option<OwnedFd> {
+    rustix::net::accept_with(squatter, SocketFlags::NONBLOCK).ok()
+}
+
+fn hello(line: &OwnedFd) -> Option<(Hello, Option<OwnedFd>)> {
+    let (hello, memfd, _) = receive_hello(line.as_fd()).ok()?;
+    Some((hello?, memfd))
+}
+
+/// Whoever squats the beacon of a plain peer, and answers as one of ours would, gets nothing of what is sent to that
+/// peer, who gets all of it, and one datagram of 64 bytes.
+#[test]
+fn who_sits_on_a_beacon_gets_nothing() {
+    let address = |what: &str| SocketAddr::from_abstract_name(name(what)).unwrap();
+    let ours = Datagram::bind(abstract_("squat-ours")).unwrap();
+    let plain = UnixDatagram::bind_addr(&address("squat")).unwrap();
+    let squatter = squat(&plain);
+    ours.connect(abstract_("squat")).unwrap();
+    plain.connect_addr(&address("squat-ours")).unwrap();
+    let (ring, memfd) = new_ring(1 << 16, &Config::default()).unwrap();
+    let (mut line, mut answered, mut foreign, mut given) = (None, false, 0, false);
+    for i in 0..2000u32 {
+        ours.send(&i.to_le_bytes(), NOW).unwrap();
+        let mut buffer = [0; 99];
+        loop {
+            let n = plain.recv(&mut buffer).unwrap();
+            if n == 4 {
+                break;
+            }
+            assert_eq!(n, 64);
+            foreign += 1;
+        }
+        assert_eq!(buffer[..4], i.to_le_bytes());
+        line = line.or_else(|| visitor(&squatter));
+        let Some(line) = &line else { continue };
+        if !answered && hello(line).is_some() {
+            let answer = Hello { nonce: [7; 16], capacity: ring.capacity() as u64, send_buffer: 0 };
+            send_fd(line.as_fd(), &answer.encode(), memfd.as_fd()).unwrap();
+            answered = true;
+        } else if answered {
+            given |= hello(line).is_some_and(|(_, memfd)| memfd.is_some());
+        }
+    }
+    assert!(answered && given, "the squatter was believed as far as it goes");
+    assert_eq!(foreign, 1);
+    assert!(!ours.path().is_shared_memory() && ours.end.tx_ring.get().is_none());
+    assert_eq!(ring.header().writer.0.head.load(Relaxed), 0);
+}
+
+/// Two of ours, and one between them who hands what each says to the other, with rings of its own.
+#[test]
+fn who_stands_between_two_gets_nothing() {
+    let a = Datagram::bind(abstract_("relay-a")).unwrap();
+    let b = Datagram::bind(abstract_("relay-b")).unwrap();
+    let mut squatter = Some(squat(b.end.fd()));
+    a.connect(abstract_("relay-b")).unwrap();
+    b.connect(abstract_("relay-a")).unwrap();
+    let (ring, memfd) = new_ring(1 << 16, &Config::default()).unwrap();
+    let (mut to_a, mut to_b, mut asked) = (None, None, None);
+    let (mut one, mut two) = (false, false);
+    let mut buffer = [0; 99];
+    for i in 0..2000u32 {
+        a.send(&i.to_le_bytes(), NOW).unwrap();
+        if let Some(squatter) = &squatter {
+            to_a = to_a.or_else(|| visitor(squatter));
+        }
+        if let (Some(line), None) = (&to_a, &asked) {
+            asked = hello(line).map(|(hello, _)| hello);
+            // So that b may listen there.
+            squatter = None;
+        }
+        if squatter.is_none() {
+            assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(buffer[..4], i.to_le_bytes());
+        } else {
+            let _ = rustix::net::recv(b.end.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
+        }
+        if let (Some(said), None) = (asked, &to_b) {
+            let line = seqpacket();
+            if rustix::net::connect(&line, &beacon(b.end.fd())).is_ok() {
+                rustix::net::send(&line, &said.encode(), rustix::net::SendFlags::NOSIGNAL).unwrap();
+                to_b = Some(line);
+            }
+        }
+        let (Some(to_a), Some(to_b)) = (&to_a, &to_b) else { continue };
+        for (from, to, done) in [(to_b, to_a, &mut one), (to_a, to_b, &mut two)] {
+            if let Some((said, Some(_))) = hello(from) {
+                let said = Hello { capacity: ring.capacity() as u64, ..said };
+                send_fd(to.as_fd(), &said.encode(), memfd.as_fd()).unwrap();
+                *done = true;
+            }
+        }
+    }
+    assert!(one && two, "both believed who stood between, as far as it goes");
+    for end in [&a.end, &b.end] {
+        assert!(end.tx_ring.get().is_none() && end.rx_ring.get().is_none());
+    }
+    assert_eq!(b.stats().fallbacks, 1, "the sign came from somebody else's line");
+    assert_eq!(ring.header().writer.0.head.load(Relaxed), 0);
+}
+
+/// Who comes and says nothing is sent away, and the peer, who comes later, is not.
+#[test]
+fn a_silent_visitor_does_not_keep_the_peer_away() {
+    let a = Datagram::bind(abstract_("silent-a")).unwrap();
+    let b = Datagram::bind_with(abstract_("silent-b"), &Config::default()).unwrap();
+    a.connect(abstract_("silent-b")).unwrap();
+    b.connect(abstract_("silent-a")).unwrap();
+    let mut silent = None;
+    let mut buffer = [0; 99];
+    for i in 0..4000u32 {
+        a.send(&i.to_le_bytes(), NOW).unwrap();
+        if silent.is_none() {
+            let line = seqpacket();
+            if rustix::net::connect(&line, &beacon(a.end.fd())).is_ok() {
+                silent = Some(line);
+            }
+            rustix::net::recv(b.end.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
+        } else {
+            assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 4);
+            let _ = b.send(&buffer[..4], NOW).unwrap();
+            assert_eq!(a.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(buffer[..4], i.to_le_bytes());
+        }
+    }
+    assert!(silent.is_some() && a.path().is_shared_memory() && b.path().is_shared_memory());
+}

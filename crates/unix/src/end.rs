@@ -224,6 +224,8 @@ pub struct End {
     pub meet: OnceLock<Box<Meeting>>,
     /// 1 once a datagram socket has left the peer that it shared memory with.
     pub parted: AtomicU32,
+    /// Threads that are connecting a datagram socket: who sleeps in a send lets them have the sending side.
+    pub connecting: AtomicU32,
     /// Who made it: a forked child that drops its copy must leave the queue alone.
     pub maker: u32,
     /// Forks of its maker before it was made: one since then may have copied it.
@@ -265,6 +267,7 @@ impl End {
             life: OnceLock::new(),
             meet: OnceLock::new(),
             parted: AtomicU32::new(0),
+            connecting: AtomicU32::new(0),
             maker,
             forks: crate::holders::forks(),
         }

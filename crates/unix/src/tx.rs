@@ -383,6 +383,10 @@ impl End {
             if room >= least {
                 return Ok(room);
             }
+            if self.connecting.load(Relaxed) != 0 {
+                // A datagram socket's only. Nothing of this datagram is in the ring yet.
+                return Err(error(Errno::ALREADY));
+            }
             let left = control::remaining(began, limit).map_err(error)?;
             if self.settings.wait() == Wait::Spin {
                 continue;

@@ -190,6 +190,37 @@ fn a_nonce_that_was_not_given_is_a_datagram_like_any_other() {
     }
 }
 
+/// A sender asleep for want of room, in the ring or in the kernel's queue, keeps nobody from connecting.
+#[test]
+fn a_sender_asleep_does_not_keep_others_from_disconnecting() {
+    for upgrade in [true, false] {
+        let (a, b) = if upgrade {
+            upgraded("asleep")
+        } else {
+            let b = Datagram::bind(abstract_("asleep-there")).unwrap();
+            let a = Datagram::unbound().unwrap();
+            a.connect(abstract_("asleep-there")).unwrap();
+            (a, b)
+        };
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                loop {
+                    if let Err(error) = a.send(&[7; 1000], SendFlags::empty()) {
+                        return error;
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!sender.is_finished());
+            let start = std::time::Instant::now();
+            a.disconnect().unwrap();
+            assert!(start.elapsed() < Duration::from_secs(3));
+            assert_eq!(sender.join().unwrap().raw_os_error(), Errno::NOTCONN.raw_os_error());
+        });
+        drop(b);
+    }
+}
+
 #[test]
 fn who_is_told_to_stay_with_the_kernel_does() {
     let (a, b) = met("kernel", &Config { transport: Transport::Kernel, ..Config::default() });

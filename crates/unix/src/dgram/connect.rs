@@ -15,6 +15,15 @@ impl End {
     /// What connect(2) says; then all is as it was.
     pub fn connect_datagram(&self, address: Option<&SocketAddrUnix>) -> Result<()> {
         self.check(Op::Connect)?;
+        // A sender that is asleep lets go of its side when it next looks, in half a second at most. (Relaxed: nothing is
+        // told by it but that.)
+        self.connecting.fetch_add(1, Relaxed);
+        let connected = self.connect_now(address);
+        self.connecting.fetch_sub(1, Relaxed);
+        connected
+    }
+
+    fn connect_now(&self, address: Option<&SocketAddrUnix>) -> Result<()> {
         let mut tx = self.tx.lock();
         let mut rx = self.rx.lock();
         if let Rx::Ring(ring) = &mut *rx

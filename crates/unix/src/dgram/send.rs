@@ -1,5 +1,6 @@
 //! Sending datagrams: into the peer's ring, or over the kernel, which then has the last word.
 
+use crate::control;
 use crate::end::End;
 use crate::receive::IOV_MAX;
 use crate::rights::Attached;
@@ -8,10 +9,17 @@ use crate::tx::{Cursor, Tx};
 use crate::{Error, Name, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// Longest sleep for room in the kernel's queue before it is looked whether somebody connects.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+/// How long a sender stays away for who connects, who needs less.
+const BEHIND: Duration = Duration::from_millis(1);
 
 impl End {
     /// Sends the slices as one datagram to the peer.
@@ -24,11 +32,19 @@ impl End {
         let mut cursor = Cursor::new(slices);
         let len = cursor.left;
         let result = if self.shares_memory() {
-            let mut tx = self.lock_tx(flags)?;
-            let result = self.send_datagram_locked(&mut tx, &mut cursor, flags);
-            tx.unlock_fenced();
-            self.welcome_back();
-            result
+            let mut began = None;
+            loop {
+                let mut tx = self.lock_tx(flags)?;
+                let result = self.send_datagram_locked(&mut tx, &mut cursor, flags);
+                tx.unlock_fenced();
+                self.welcome_back();
+                match result {
+                    Err(error) if error.raw_os_error() == Errno::ALREADY.raw_os_error() => {
+                        self.let_connect(&mut began)?;
+                    }
+                    result => break result,
+                }
+            }
         } else {
             self.check(Op::Send)?;
             self.kernel_datagram(&cursor, None, flags)
@@ -62,7 +78,31 @@ impl End {
                 Err(error) => return Err(error),
             }
         }
-        self.kernel_datagram(cursor, None, flags)
+        // Asleep in the kernel, this thread would keep the side from who connects.
+        match self.kernel_datagram(cursor, None, flags | SendFlags::DONTWAIT) {
+            Err(error) if error.raw_os_error() == Errno::AGAIN.raw_os_error() && !self.dontwait(flags) => {
+                Err(Error::new(Op::Send, Errno::ALREADY))
+            }
+            result => result,
+        }
+    }
+
+    /// Without the sending side: waits until it makes sense to try again, because there is room in the kernel's queue or
+    /// another thread has connected.
+    #[cold]
+    fn let_connect(&self, began: &mut Option<Instant>) -> Result<()> {
+        let error = |errno| Error::new(Op::Send, errno);
+        let began = *began.get_or_insert_with(Instant::now);
+        let left = control::remaining(began, self.settings.write_timeout()).map_err(error)?;
+        if self.connecting.load(Relaxed) != 0 {
+            std::thread::sleep(BEHIND);
+            return Ok(());
+        }
+        let nap = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
+        match control::wait(self.fd(), PollFlags::OUT, Some(nap)) {
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(error(errno)),
+        }
     }
 
     /// The sending side goes back to the kernel, for good.

@@ -226,6 +226,17 @@ impl Inlet {
         }
     }
 
+    /// Whether nothing lies in it, or it is not here.
+    pub fn is_empty(&self) -> bool {
+        match &self.fd {
+            Some(fd) => {
+                let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+                rustix::net::recv(fd, &mut [0u8; 1], flags).is_err()
+            }
+            None => !self.lost,
+        }
+    }
+
     /// What keeps the channel open, if it is here.
     pub fn keep(&self) -> Option<Arc<OwnedFd>> {
         self.fd.clone()

@@ -15,6 +15,7 @@ use onecopy_sys::map::Span;
 use onecopy_sys::memfd::Refused;
 use onecopy_sys::scm::{self, Ucred};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use std::sync::Arc;
 
 /// Most pools of one peer on one stream.
@@ -293,8 +294,24 @@ impl RxRing {
     }
 
     /// A mark or a frame says that something lies in the channel, so the channel must be there.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY where several processes share the end and it is another one that has the channel, or what lay in it: no lie of
+    /// the peer's, and what was met stays for that one. EMFILE.
     fn expect_channel(&mut self, end: &End) -> Result<()> {
-        self.meet_channel(end).map_err(|errno| Error::new(Op::Recv, errno))
+        let shared = end.sharing.get().is_some();
+        let busy = || {
+            Error::new(Op::Recv, Errno::BUSY).because(
+                "what comes next brings descriptors, or says who sends, and another process that shares this socket since \
+                 a fork has the channel that they come through; receive there, or get the first of them before forking",
+            )
+        };
+        if shared && self.elsewhere && !self.inlet.is_met() {
+            return Err(busy());
+        }
+        self.meet_channel(end).map_err(|errno| Error::new(Op::Recv, errno))?;
+        if shared && self.inlet.is_empty() { Err(busy()) } else { Ok(()) }
     }
 
     /// What comes with the frame at the front is received from the channel, once.

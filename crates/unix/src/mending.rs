@@ -33,6 +33,7 @@ mod rx {
     pub const OWED: usize = 5;
     pub const STRAY: usize = 6;
     pub const FORGIVEN: usize = 7;
+    pub const MET: usize = 8;
     pub const MIRROR: usize = 9;
     pub const REST: usize = 10;
     pub const LENT: usize = 13;
@@ -44,6 +45,7 @@ mod tx {
     pub const MODE: usize = 0;
     pub const SENT: usize = 1;
     pub const STATE: usize = 2;
+    pub const CHANNEL: usize = 5;
 }
 
 const PLAIN: u64 = 0;
@@ -111,6 +113,7 @@ impl Shared for Rx {
                 words[rx::OWED] = ring.owed as i64 as u64;
                 words[rx::STRAY] = u64::from(ring.stray);
                 words[rx::FORGIVEN] = ring.forgiven as u64;
+                words[rx::MET] = u64::from(ring.elsewhere || ring.inlet.is_met());
                 if let Some(rest) = &ring.rest {
                     words[rx::REST..rx::REST + 3].copy_from_slice(&rest.words());
                 }
@@ -180,6 +183,7 @@ impl Shared for Rx {
         ring.owed = words[rx::OWED] as i64 as isize;
         ring.stray = words[rx::STRAY] != 0;
         ring.forgiven = size(words[rx::FORGIVEN]);
+        ring.elsewhere = words[rx::MET] != 0;
         ring.puzzled = None;
         if !(-MAX_OWED..=MAX_OWED).contains(&ring.owed) {
             ring.owed = 0;
@@ -227,6 +231,7 @@ impl Shared for Tx {
             Tx::Ring(ring) => {
                 words[tx::MODE] = RING;
                 words[tx::STATE..tx::STATE + 3].copy_from_slice(&ring.producer.state());
+                words[tx::CHANNEL] = u64::from(ring.elsewhere || ring.channel.is_some());
             }
         }
         words
@@ -247,6 +252,7 @@ impl Shared for Tx {
             (RING, Tx::Ring(ring)) => {
                 let state = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
                 ring.producer.resume(state)?;
+                ring.elsewhere = words[tx::CHANNEL] != 0;
                 // What the peer was told of who sends was said of another process.
                 ring.said = Default::default();
                 if died {

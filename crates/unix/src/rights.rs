@@ -167,9 +167,20 @@ impl End {
     }
 
     /// The sender's end of the channel, made when it is first needed.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY where another process has made it; EPIPE, ETOOMANYREFS, EMFILE.
     pub fn channel(&self, ring: &mut TxRing) -> Result<Arc<OwnedFd>> {
         if let Some(channel) = &ring.channel {
             return Ok(channel.clone());
+        }
+        if ring.elsewhere {
+            // The receiver knows of one only.
+            return Err(Error::new(Op::Send, Errno::BUSY).because(
+                "another process that shares this socket since a fork has the channel for descriptors and credentials; \
+                 send them there, or send the first of them before forking",
+            ));
         }
         let began = Instant::now();
         loop {

@@ -90,6 +90,8 @@ pub struct RxRing {
     pub puzzled: Option<Instant>,
     /// Where descriptors come from.
     pub inlet: Inlet,
+    /// Some process that shares the end has met it. (This one then has, too, or never will.)
+    pub elsewhere: bool,
     /// What marks have brought.
     pub front: Front,
     /// A filler was taken where a bell was expected that is still on its way (seqpacket sockets only).
@@ -131,6 +133,7 @@ impl Rx {
             spin: Adaptive::default(),
             puzzled: None,
             inlet: Inlet::default(),
+            elsewhere: false,
             front: Front::default(),
             stray: false,
             forgiven: 0,

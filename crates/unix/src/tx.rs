@@ -45,6 +45,8 @@ pub struct TxRing {
     checked: u64,
     /// This end of the channel for descriptors, once it was needed.
     pub channel: Option<Arc<OwnedFd>>,
+    /// Some process that shares the end has it. (This one then has it, too, or can have none.)
+    pub elsewhere: bool,
     /// What the receiver was told of who sends.
     pub said: Said,
 }
@@ -63,6 +65,7 @@ impl Tx {
             spin: Adaptive::default(),
             checked: coarse_ms(),
             channel: None,
+            elsewhere: false,
             said: Said::default(),
         })
     }

@@ -3,7 +3,7 @@
 use super::{Wire, alone, pair, send, small};
 use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream};
 use onecopy_sys::fork::{Ended, child};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd};
 
 /// Reads messages of `len` equal bytes, `count` of them, and counts them by byte.
 fn count_whole(stream: &Stream, len: usize, count: usize) -> [usize; 256] {
@@ -290,6 +290,87 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
     let mut buffer = [0; 15];
     assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 15);
     assert_eq!(&buffer, b"sharedkeptother");
+}
+
+/// The channel for descriptors is of the process that met it, or made it, and of those forked from it later.
+#[test]
+fn descriptors_that_are_another_process_s_are_refused_and_wait_for_it() {
+    let _alone = alone();
+    let fd = std::fs::File::open("/dev/null").unwrap();
+    for records in [false, true] {
+        let (go, done) = (Wire::new(), Wire::new());
+        let (a, b) = if records {
+            let (a, b) = SeqPacket::pair_with(&small()).unwrap();
+            (Either::Records(a), Either::Records(b))
+        } else {
+            let (a, b) = pair(&small());
+            (Either::Stream(a), Either::Stream(b))
+        };
+        let without = child(|| {
+            for _ in 0..2 {
+                go.hear();
+                let refused = b.recv_with().unwrap_err();
+                assert_eq!(refused.raw_os_error(), rustix::io::Errno::BUSY.raw_os_error());
+                done.tell(0);
+            }
+            go.hear();
+            assert_eq!(b.recv_with().unwrap(), (3, 0));
+            // The other direction: the parent has made the channel.
+            let refused = a.send_with(b"not", &[fd.as_fd()]).unwrap_err();
+            assert_eq!(refused.raw_os_error(), rustix::io::Errno::BUSY.raw_os_error());
+            assert_eq!(a.send_with(b"yes", &[]).unwrap(), 3);
+            0
+        });
+        let without = without.unwrap();
+        a.send_with(b"one", &[fd.as_fd()]).unwrap();
+        assert_eq!(b.recv_with().unwrap(), (3, 1));
+        for _ in 0..2 {
+            a.send_with(b"two", &[fd.as_fd()]).unwrap();
+            go.tell(0);
+            done.hear();
+            assert_eq!(b.recv_with().unwrap(), (3, 1), "the mark stays");
+        }
+        a.send_with(b"end", &[]).unwrap();
+        go.tell(0);
+        assert_eq!(without.wait(), Ended::Returned(0));
+        assert_eq!(b.recv_with().unwrap(), (3, 0));
+        assert_eq!(b.lies(), 0);
+    }
+}
+
+enum Either {
+    Stream(Stream),
+    Records(SeqPacket),
+}
+
+impl Either {
+    fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> crate::Result<usize> {
+        let flags = SendFlags::NOSIGNAL;
+        match self {
+            Either::Stream(stream) => stream.send_with(bytes, fds, flags),
+            Either::Records(socket) => socket.send_with(bytes, fds, flags),
+        }
+    }
+
+    /// Bytes, and descriptors.
+    fn recv_with(&self) -> crate::Result<(usize, usize)> {
+        let (flags, mut buffer) = (RecvFlags::empty(), [0; 8]);
+        match self {
+            Either::Stream(stream) => {
+                stream.recv_with(&mut buffer, flags).map(|(n, came)| (n, came.fds.len()))
+            }
+            Either::Records(socket) => {
+                socket.recv_with(&mut buffer, flags).map(|(got, came)| (got.len, came.fds.len()))
+            }
+        }
+    }
+
+    fn lies(&self) -> u64 {
+        match self {
+            Either::Stream(stream) => stream.stats().protocol_errors,
+            Either::Records(socket) => socket.stats().protocol_errors,
+        }
+    }
 }
 
 #[test]

@@ -73,11 +73,12 @@ struct Family {
     me: AtomicU32,
     /// What is held over a fork.
     forking: Mutex<Option<Forking>>,
-    /// Forks between the first process and this one.
-    generation: AtomicU32,
     /// Forks of this process.
     forks: AtomicU32,
 }
+
+/// Forks between the first process and this one.
+static GENERATION: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(0));
 
 #[derive(Default)]
 struct Ends {
@@ -93,7 +94,6 @@ static FAMILY: LazyLock<Arc<Family>> = LazyLock::new(|| {
         life: OnceLock::new(),
         me: AtomicU32::new(0),
         forking: Mutex::new(None),
-        generation: AtomicU32::new(0),
         forks: AtomicU32::new(0),
     })
 });
@@ -139,8 +139,9 @@ pub fn register(end: &Arc<End>) {
 }
 
 /// Changes with each fork, in the child: what was made in another generation belongs to the parent.
+#[inline]
 pub fn generation() -> u32 {
-    FAMILY.generation.load(Relaxed)
+    GENERATION.load(Relaxed)
 }
 
 /// Changes with each fork, in the parent too: what was there before one may be a child's as well.
@@ -279,7 +280,7 @@ extern "C" fn child() {
     let family = &*FAMILY;
     let Some(Forking { ends, held: all, _others }) = family.forking.lock().take() else { return };
     drop(ends);
-    family.generation.fetch_add(1, Relaxed);
+    GENERATION.fetch_add(1, Relaxed);
     family.me.store(0, Relaxed);
     let joined = if all.is_empty() { None } else { family.join().ok() };
     for held in all {

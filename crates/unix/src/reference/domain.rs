@@ -4,6 +4,7 @@
 //! through many hands, finds out which: it is its provider that knows.
 
 use super::Lender;
+use crate::holders::generation;
 use onecopy_pool::provider::{About, Batch, Memfd, Need, ProviderError};
 use onecopy_pool::{Area, MemoryProvider, Page};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -24,6 +25,8 @@ pub struct Domain {
     keeper: Weak<Keeper>,
     /// 1 once its owner has written to a page.
     written: AtomicU32,
+    /// Of the process that made it.
+    generation: u32,
 }
 
 /// The stream that a pool is for.
@@ -52,7 +55,14 @@ impl Domain {
             bound: OnceLock::new(),
             keeper: Arc::downgrade(keeper),
             written: AtomicU32::new(0),
+            generation: generation(),
         })
+    }
+
+    /// Whether this process has made it.
+    #[inline]
+    pub fn is_own(&self) -> bool {
+        self.generation == generation()
     }
 
     /// Of a page; None where its pool is no shared one.

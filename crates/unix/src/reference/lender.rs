@@ -1,6 +1,7 @@
 //! What is lent to the peer of one stream, and how it comes home.
 
 use crate::end::End;
+use crate::holders::generation;
 use crate::{Op, control};
 use onecopy_chain::notify::{Fate, NotifRef};
 use onecopy_pool::Page;
@@ -22,6 +23,8 @@ pub struct Lender {
     channel: Arc<OwnedFd>,
     end: Weak<End>,
     table: Mutex<Table>,
+    /// Of the process that made it: what a forked child inherits lends nothing, and takes nothing home.
+    generation: u32,
 }
 
 #[derive(Debug)]
@@ -63,7 +66,13 @@ impl Lender {
             pools: 0,
             bytes: 0,
         };
-        Lender { ring, channel, end: Arc::downgrade(end), table: Mutex::new(table) }
+        Lender { ring, channel, end: Arc::downgrade(end), table: Mutex::new(table), generation: generation() }
+    }
+
+    /// Whether this process has made it.
+    #[inline]
+    pub fn is_own(&self) -> bool {
+        self.generation == generation()
     }
 
     pub fn channel(&self) -> &OwnedFd {

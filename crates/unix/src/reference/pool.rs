@@ -2,12 +2,14 @@
 
 use super::Lender;
 use super::domain::{Domain, Keeper};
+use crate::holders::generation;
 use crate::{Error, Op, Result};
 use onecopy_chain::notify::{Fate, Lane, NotifRef, Refused, Segment};
 use onecopy_chain::{Chain, Fragment, Writer};
+use onecopy_pool::provider::Heap;
 use onecopy_pool::{Page, PagePool, PoolConfig};
 use rustix::io::Errno;
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -27,7 +29,9 @@ const NAP: Duration = Duration::from_millis(1);
 /// It is bound to the stream on which its first page is sent: from then on that peer may look at all of it, at any time.
 /// So use a pool of its own for each peer, and write nothing into it that the peer must not see.
 ///
-/// It can be sent to another thread, not shared between threads; loans and chains can go anywhere.
+/// It can be sent to another thread, not shared between threads; loans and chains can go anywhere. It belongs to the process
+/// that made it: a forked child has not its memory (MADV_DONTFORK). There the pool lends nothing and what was lent is not sent
+/// (EBUSY), and whoever looks at the bytes of a loan or a chain that was inherited ends with SIGSEGV.
 #[derive(Debug)]
 pub struct SharedPool {
     pool: PagePool,
@@ -37,10 +41,18 @@ pub struct SharedPool {
     /// Loans since the last look at what came back, and as many as are worth one: pages for `WARM` bytes.
     since: Cell<u64>,
     warm: u64,
+    generation: u32,
+    /// What writers in a forked child take pages of.
+    childs: OnceCell<PagePool>,
 }
 
 fn error(errno: Errno) -> Error {
     Error::new(Op::Loan, errno)
+}
+
+#[cold]
+fn inherited() -> Error {
+    error(Errno::BUSY).because("this pool was made before a fork, and is the parent's; make one in the child")
 }
 
 impl SharedPool {
@@ -71,7 +83,14 @@ impl SharedPool {
             _ => wrong(),
         })?;
         let warm = (WARM / u64::from(pool.page_len())).max(1);
-        Ok(SharedPool { pool, keeper, domain, since: Cell::new(0), warm })
+        let (since, generation) = (Cell::new(0), generation());
+        Ok(SharedPool { pool, keeper, domain, since, warm, generation, childs: OnceCell::new() })
+    }
+
+    /// Fails in a forked child: the parent hands out the same pages.
+    #[inline]
+    fn check(&self) -> Result<()> {
+        if self.generation == generation() { Ok(()) } else { Err(inherited()) }
     }
 
     fn lender(&self) -> Option<&Arc<Lender>> {
@@ -90,17 +109,18 @@ impl SharedPool {
 
     /// Pages that are with the peer, as far as is known.
     pub fn lent(&self) -> usize {
-        self.lender().map_or(0, |lender| lender.lent())
+        self.lender().filter(|lender| lender.is_own()).map_or(0, |lender| lender.lent())
     }
 
     /// A page to write `len` bytes into and to send. What is in it is what was in it last.
     ///
     /// # Errors
     ///
-    /// EMSGSIZE where `len` is more than a page; EAGAIN while all pages are with the peer, on loan, or on their way back:
+    /// EBUSY in a child of the process that made the pool; EMSGSIZE where `len` is more than a page; EAGAIN while all pages are with the peer, on loan, or on their way back:
     /// [`SharedPool::loan_within`] waits.
     #[inline]
     pub fn loan(&self, len: usize) -> Result<Loan> {
+        self.check()?;
         if len > self.page_len() {
             return Err(error(Errno::MSGSIZE)
                 .because("a loan has at most one page; send several, or make larger pages"));
@@ -174,7 +194,17 @@ impl SharedPool {
     /// What fills chains with pages of this pool, by copying or reading ([`Writer::append`], [`Writer::read_from`]): to be
     /// sent by reference with [`crate::Stream::send_chain`]. Takes home first what the peer is done with. Where it finds no
     /// page ([`NoPage`](onecopy_chain::ChainError::NoPage)), [`SharedPool::reclaim_within`] waits for some.
+    ///
+    /// In a child of the process that made the pool it takes pages of the child's own, which are sent as copies.
     pub fn writer(&self) -> Writer<'_> {
+        if self.check().is_err() {
+            return Writer::new(self.childs.get_or_init(|| {
+                let config = PoolConfig::new()
+                    .order(self.pool.page_len().trailing_zeros() as u8 - 12)
+                    .limit(self.pool.limit());
+                PagePool::new(config, Arc::new(Heap::default())).expect("as large as one that there is")
+            }));
+        }
         // A lie that is found here is told by the next call on the socket.
         let _ = self.reclaim();
         Writer::new(&self.pool)
@@ -184,8 +214,9 @@ impl SharedPool {
     ///
     /// # Errors
     ///
-    /// EPROTO where the peer gave back what it was not lent.
+    /// EPROTO where the peer gave back what it was not lent; EBUSY in a child of the process that made the pool.
     pub fn reclaim(&self) -> Result<usize> {
+        self.check()?;
         let Some(lender) = self.lender() else { return Ok(0) };
         lender.collect(|page| self.pool.recycle(page)).map_err(|_| {
             error(Errno::PROTO)
@@ -218,7 +249,7 @@ impl SharedPool {
     /// If the peer is gone: takes all pages home that it had. Loans do so when they run out of pages. Returns how many
     /// pages came.
     pub fn reclaim_if_gone(&self) -> usize {
-        self.lender().map_or(0, |lender| lender.collect_if_gone())
+        self.lender().filter(|lender| lender.is_own()).map_or(0, |lender| lender.collect_if_gone())
     }
 }
 

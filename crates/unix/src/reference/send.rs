@@ -200,11 +200,20 @@ impl End {
     ///
     /// # Errors
     ///
-    /// EXDEV; what sending the pool to the peer says.
+    /// EXDEV; EBUSY for a page that a child has inherited; what sending the pool to the peer says.
     #[inline]
     fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, flags: SendFlags) -> Result<Way> {
-        let Tx::Ring(ring) = tx else { return Ok(Way::Copied) };
         let Some(domain) = Domain::of(page) else { return Ok(Way::Copied) };
+        if !domain.is_own() {
+            return Err(Error::new(Op::Send, Errno::BUSY).because(
+                "this page is of a pool that was made before a fork, and is the parent's, whose memory the child has not",
+            ));
+        }
+        let Tx::Ring(ring) = tx else { return Ok(Way::Copied) };
+        // What is lent only the lender's own process knows.
+        if self.lender.get().is_some_and(|lender| !lender.is_own()) {
+            return Ok(Way::Copied);
+        }
         match domain.bound() {
             Some(bound) if self.lender.get().is_some_and(|mine| bound.is_of(mine)) => {
                 Ok(Way::Lent(bound.name))
@@ -283,6 +292,10 @@ impl End {
     ) -> Result<Option<&'a Bound>> {
         let most = ring.producer.header().info.0.max_shared.load(onecopy_sync::atomic::Ordering::Relaxed);
         if domain.bytes() > most {
+            return Ok(None);
+        }
+        // Of several processes each would lend the same slots.
+        if self.sharing.get().is_some() && self.lender.get().is_none() {
             return Ok(None);
         }
         let channel = self.channel(ring)?;

@@ -1,7 +1,7 @@
 //! One end in several processes.
 
 use super::{Wire, alone, pair, send, small};
-use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream};
+use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, BorrowedFd};
 
@@ -371,6 +371,46 @@ impl Either {
             Either::Records(socket) => socket.stats().protocol_errors,
         }
     }
+}
+
+#[test]
+fn a_pool_lends_in_the_process_that_made_it_only() {
+    let _alone = alone();
+    let (a, b) = pair(&Config { max_shared: 1 << 20, ..Config::default() });
+    let pool = SharedPool::new(4096, 4).unwrap();
+    let lend = |byte: u8| {
+        let mut loan = pool.loan(100).unwrap();
+        loan.fill(byte);
+        a.send_loan(loan).unwrap()
+    };
+    let mut buffer = [0; 300];
+    assert_eq!(lend(1), 100);
+    let mut inherited = Some(pool.loan(100).unwrap());
+    let heir = child(|| {
+        let busy = rustix::io::Errno::BUSY.raw_os_error();
+        assert_eq!(pool.loan(100).unwrap_err().raw_os_error(), busy);
+        assert_eq!(pool.reclaim().unwrap_err().raw_os_error(), busy);
+        assert_eq!((pool.reclaim_if_gone(), pool.lent()), (0, 0));
+        let refused = a.send_loan(inherited.take().unwrap()).unwrap_err();
+        assert_eq!(refused.error.raw_os_error(), busy);
+        // Chains of a pool's writer, and loans of a pool of its own, go as copies: the parent lends over this end.
+        let mut chain = onecopy_chain::Chain::new();
+        pool.writer().append(&mut chain, &[2; 100]).unwrap();
+        assert_eq!(a.send_chain(chain).unwrap(), 100);
+        let own = SharedPool::new(4096, 4).unwrap();
+        let mut loan = own.loan(100).unwrap();
+        loan.fill(3);
+        assert_eq!(a.send_loan(loan).unwrap(), 100);
+        i32::from(a.stats().references_copied == 0)
+    });
+    assert_eq!(heir.unwrap().wait(), Ended::Returned(0));
+    assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 300);
+    assert!(buffer[..100] == [1; 100] && buffer[100..200] == [2; 100] && buffer[200..] == [3; 100]);
+    // The parent's page came back to the parent, which goes on lending.
+    assert_eq!(pool.reclaim().unwrap(), 1);
+    assert_eq!(lend(4), 100);
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 100);
+    assert_eq!((b.stats().protocol_errors, a.stats().references_copied), (0, 2));
 }
 
 #[test]

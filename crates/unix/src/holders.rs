@@ -166,6 +166,8 @@ struct Held {
 
 /// How long a fork waits for senders, all of them together: one may be asleep for want of room, or hold a slot.
 const SENDERS: Duration = Duration::from_millis(20);
+/// What each sender gets of that at least: most hold their side for much less.
+const SENDER: Duration = Duration::from_millis(2);
 /// How long it waits for receivers, who never sleep with their lock.
 const RECEIVERS: Duration = Duration::from_secs(1);
 /// How long it waits for a list that is locked only for moments.
@@ -250,7 +252,9 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
     }
     // What this process must not touch it does not hand on.
     let sends = end.broken.load(Relaxed) != broken::CANNOT_SEND;
-    let tx = sends.then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS))).flatten();
+    let tx = sends
+        .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS).max(SENDER)))
+        .flatten();
     let tx = tx.map(|mut tx| {
         if !tx.is_shared() {
             // The peer's ring must be in both processes, or in none.

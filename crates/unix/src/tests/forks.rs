@@ -413,6 +413,35 @@ fn a_pool_lends_in_the_process_that_made_it_only() {
     assert_eq!((b.stats().protocol_errors, a.stats().references_copied), (0, 2));
 }
 
+/// One that is asleep, or holds a slot, uses up all the time that a fork has for senders.
+#[test]
+fn a_sender_that_is_busy_for_a_moment_is_waited_for_whoever_else_is_busy() {
+    use std::time::Duration;
+    let _alone = alone();
+    let (held, _held) = pair(&small());
+    let (busy, _busy) = pair(&small());
+    let _slot = held.reserve(100).unwrap();
+    let stop = onecopy_sync::atomic::AtomicU32::new(0);
+    let sends = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while stop.load(onecopy_sync::atomic::Ordering::Relaxed) == 0 {
+                let slot = busy.reserve(100).unwrap();
+                std::thread::sleep(Duration::from_micros(400));
+                drop(slot);
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        let sends = (0..20).filter(|_| {
+            let heir = child(|| i32::from(busy.send(b"x", SendFlags::NOSIGNAL).is_ok()));
+            heir.unwrap().wait() == Ended::Returned(1)
+        });
+        let sends = sends.count();
+        stop.store(1, onecopy_sync::atomic::Ordering::Relaxed);
+        sends
+    });
+    assert!(sends >= 15, "{sends} of 20 children could send");
+}
+
 #[test]
 fn readiness_that_one_process_watches_is_kept_by_the_other() {
     use rustix::event::{PollFd, PollFlags, poll};

@@ -197,13 +197,22 @@ impl Consumer {
     }
 
     /// Where bytes go on behind the next mark, if descriptors are what it brings: how far from the next byte, and how many
-    /// of `available` bytes came with them.
-    pub fn behind_fds(&self, available: usize) -> Option<(usize, usize)> {
-        let Some(Mark::Fds { len, .. }) = self.marks.next() else { return None };
-        let at = usize::try_from(self.marks.at().checked_sub(self.index.read())?).ok()?;
-        let behind = at + marks::stride(self.ring.capacity());
-        let there = available.checked_sub(behind)?;
-        Some((behind, usize::try_from(len).unwrap_or(usize::MAX).min(there)))
+    /// of `available` bytes came with them: up to the mark behind, since a send that was cut short says more than it sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Mark`].
+    pub fn behind_fds(&self, available: usize) -> Result<Option<(usize, usize)>, Lie> {
+        let Some(Mark::Fds { len, .. }) = self.marks.next() else { return Ok(None) };
+        let (read, capacity) = (self.index.read(), self.ring.capacity());
+        let end = read + available as u64;
+        let behind = self.marks.at() + marks::stride(capacity) as u64;
+        if behind > end || self.marks.at() < read {
+            return Ok(None);
+        }
+        let (seen, tail) = (self.index.seen_marks(), self.index.tail());
+        let until = self.marks.second_at(self.ring.header(), seen, tail, capacity)?.min(end);
+        Ok(Some(((behind - read) as usize, len.min(until - behind) as usize)))
     }
 
     /// The mark that comes next, where [`Consumer::before_mark`] gave 0 of something: not taken yet. None where all

@@ -269,6 +269,19 @@ impl MarkReader {
         Ok(self.at)
     }
 
+    /// Position of the mark behind the known one, which stays the next; `u64::MAX` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`MarkReader::next_at`].
+    pub fn second_at(&self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<u64, Lie> {
+        self.possible(seen)?;
+        if self.next.is_none() || seen == self.read {
+            return Ok(u64::MAX);
+        }
+        look(header, self.read, self.at + stride(capacity) as u64, tail, capacity).map(|(at, _)| at)
+    }
+
     #[cold]
     fn fetch(&mut self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<(), Lie> {
         self.possible(seen)?;

@@ -429,7 +429,7 @@ impl End {
             return Ok(0);
         }
         let available = ring.consumer.available(usize::MAX).map_err(lie)?;
-        Ok(match ring.consumer.behind_fds(available) {
+        Ok(match ring.consumer.behind_fds(available).map_err(lie)? {
             Some((behind, len)) => copy_ahead(&ring.consumer, slices, skip, behind, len),
             None => 0,
         })

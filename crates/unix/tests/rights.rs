@@ -292,3 +292,28 @@ fn readiness_is_exact_while_descriptors_travel() {
         assert!(!readable(b.as_fd()), "{round}: all was taken ({})", b.as_fd().as_raw_fd());
     }
 }
+
+#[test]
+fn a_peek_behind_a_send_that_was_cut_short_ends_at_the_next_mark() {
+    let _alone = alone();
+    let (a, b) = Stream::pair_with(&small()).unwrap();
+    let null = null();
+    let capacity = a.capacity().0;
+    let fill = vec![b'f'; capacity / 2];
+    assert_eq!(a.send(&fill, flags().0).unwrap(), fill.len());
+    let short = a.send_with(&vec![b's'; capacity], &[null.as_fd()], SendFlags::DONTWAIT).unwrap();
+    assert!(short < capacity, "it was cut short");
+    // Room for another mark, among the bytes that the first one spoke of.
+    let mut buffer = vec![0; 2 * capacity];
+    let taken = b.recv(&mut buffer[..fill.len() - 10], flags().1).unwrap();
+    assert_eq!(a.send_with(b"next", &[null.as_fd()], flags().0).unwrap(), 4);
+    let peeked = b.recv(&mut buffer, RecvFlags::PEEK).unwrap();
+    let mut got = Vec::new();
+    let mut rest = [0; 1 << 12];
+    while got.len() < fill.len() - taken + short + 4 {
+        let n = b.recv(&mut rest, flags().1).unwrap();
+        got.extend_from_slice(&rest[..n]);
+    }
+    assert!(peeked > 10, "it went behind the first descriptors: {peeked}");
+    assert!(buffer[..peeked] == got[..peeked], "what was peeked at comes");
+}

@@ -56,6 +56,7 @@ fn caught(what: &str, lie: impl Fn(&Datagram)) {
 
 #[test]
 fn every_lie_in_shared_memory_is_caught() {
+    let _alone = crate::tests::alone();
     for head in [u64::MAX, 1 << 63, 1 << 40] {
         caught("head", |liar| into_victim(liar).writer.0.head.store(head, Release));
     }
@@ -84,6 +85,7 @@ fn every_lie_in_shared_memory_is_caught() {
 
 #[test]
 fn what_is_no_bell_is_caught() {
+    let _alone = crate::tests::alone();
     for bytes in [&b"x"[..], b"", b"a datagram over the kernel", &[0; 60_000]] {
         caught("a datagram beside the ring", |liar| raw(liar, bytes));
     }
@@ -97,6 +99,7 @@ fn what_is_no_bell_is_caught() {
 /// A peer that says that it is gone, and is not, only harms itself: the kernel has the last word.
 #[test]
 fn a_false_farewell_leaves_the_kernel_to_tell() {
+    let _alone = crate::tests::alone();
     let (liar, victim) = Datagram::pair().unwrap();
     from_victim(&liar).info.0.shut.store(1, Relaxed);
     assert_eq!(victim.send(b"over the kernel", NOW).unwrap(), 15);

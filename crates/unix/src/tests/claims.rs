@@ -202,6 +202,7 @@ fn narrow(a: &End) {
 
 #[test]
 fn a_full_channel_is_waited_for_as_room_is() {
+    let _alone = alone();
     for kind in KINDS {
         let (a, b) = End::pair(kind, &small()).unwrap();
         a.settings.set_write_timeout(Some(Duration::from_secs(10)));
@@ -230,6 +231,7 @@ fn a_full_channel_is_waited_for_as_room_is() {
 
 #[test]
 fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
+    let _alone = alone();
     for kind in KINDS {
         for flags in [NOW, SendFlags::NOSIGNAL] {
             let (a, _b) = End::pair(kind, &small()).unwrap();

@@ -18,7 +18,7 @@ pub fn write(path: &Path, title: &str, facts: &Facts, results: &[(&Row, &RowResu
     std::fs::write(path, html).with_context(|| format!("writing the report to {}", path.display()))
 }
 
-/// Fails where [`write`] would, so that nobody waits for figures that can't be kept. Leaves what is there as it is.
+/// Fails where [`write()`] would, so that nobody waits for figures that can't be kept. Leaves what is there as it is.
 pub fn prepare(path: &Path) -> Result<()> {
     let fresh = !path.exists();
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);

@@ -10,7 +10,7 @@ mod program;
 mod world;
 
 use std::fmt::Write;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::{fs, io};
 
 use onecopy::unix::{Config, SeqPacket, Stream};
@@ -172,10 +172,14 @@ fn held() -> usize {
     fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count())
 }
 
-fn compare(kind: Kind) {
-    // What is open is counted, so one at a time.
+/// One test at a time: [`compare`] counts what the process has open, which anything played beside it adds to.
+fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(|e| e.into_inner());
+    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn compare(kind: Kind) {
+    let _alone = alone();
     let programs = std::env::var("DIFFERENTIAL_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
     // What the first ones make stays.
     let _ = play(Way::As(Onecopy::Connected), kind, &Program { before: 0, steps: Vec::new() });
@@ -214,6 +218,7 @@ fn records_are_answered_for_as_by_the_kernel() {
 /// Programs in which this test once found something, for the same to be found again.
 #[test]
 fn what_was_found_once() {
+    let _alone = alone();
     use Call::*;
     let any = |max| Recv { max, flags: Rx::default() };
     let peek = |max| Recv { max, flags: Rx { peek: true, ..NOW } };

@@ -1,0 +1,283 @@
+//! Bells and fillers in the queue of the control socket, and what else lies there: what is taken, what is owed, and
+//! what explains a byte that is left.
+
+use super::{MAX_OWED, MAX_PARKING, RxRing};
+use crate::control;
+use crate::end::End;
+use crate::making::Kind;
+use onecopy_ring::Lie;
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::fence;
+use rustix::io::Errno;
+use std::time::Instant;
+
+impl RxRing {
+    /// Takes bells or bytes of a filler from the control socket. Returns how many were there.
+    pub(super) fn take(&mut self, end: &End, count: usize) -> usize {
+        let taken = self.inlet.take(end.fd(), count);
+        if taken.reset {
+            end.reset.store(1, Relaxed);
+        }
+        if taken.surplus {
+            // The channel's byte is one that neither bells nor fillers explain.
+            self.owed += 1 - self.inlet.take(end.fd(), 1).bytes as isize;
+        }
+        taken.bytes
+    }
+
+    /// That many bytes are in the queue, or on their way, which must be taken.
+    pub fn owe(&mut self, count: usize) {
+        self.owed += count as isize;
+    }
+
+    /// Takes of what should have been taken before what is there now.
+    pub fn take_owed(&mut self, end: &End) {
+        if self.owed > 0 {
+            let taken = self.take_bells(end, self.owed as usize);
+            self.owed -= taken as isize;
+        }
+    }
+
+    /// Takes the bell that was pending, or owes it.
+    pub(super) fn take_bell(&mut self, end: &End) {
+        self.owed += 1;
+        if self.owed > 0 {
+            let taken = self.take_bells(end, 1);
+            point!("bell taken");
+            self.owed -= taken as isize;
+        }
+    }
+
+    /// The ring seems empty: takes the bell and arms, so that the control socket is not readable until there is
+    /// data. Returns whether there is data after all.
+    pub fn settle(&mut self, end: &End) -> std::result::Result<bool, Lie> {
+        if end.kind == Kind::SeqPacket && end.peer_left() {
+            // Readable for good. Taking a bell would take the pending error with it, which poll(2) must show.
+            return Ok(self.consumer.available(1)? > 0);
+        }
+        if end.kind == Kind::Datagram && end.peer_left() && control::is_failed(end.fd()) {
+            // So would it here, until a call has told the error.
+            return Ok(self.consumer.available(1)? > 0);
+        }
+        self.take_owed(end);
+        let header = self.consumer.header();
+        if header.is_rung() {
+            header.arm();
+            point!("armed");
+            let data = self.consumer.available(1)? > 0;
+            if data && self.consumer.header().disarm() {
+                return Ok(true);
+            }
+            self.take_bell(end);
+            if self.owed > MAX_OWED {
+                return Err(Lie::Bells);
+            }
+        }
+        Ok(self.consumer.available(1)? > 0)
+    }
+
+    /// As `settle`, while `data` bytes are there that will all be taken now. Who slept does this before he looks at
+    /// them: the kernel wakes the *sender* when a byte of its is taken (net/unix/af_unix.c: unix_write_space), so that
+    /// the sender's CPU has left its idle state by the time the answer comes. Returns the bytes there.
+    pub(super) fn settle_ahead(&mut self, end: &End, data: usize) -> std::result::Result<usize, Lie> {
+        let header = self.consumer.header();
+        if self.owed > 0 || !header.is_rung() {
+            return Ok(data);
+        }
+        header.arm();
+        let now = self.consumer.available(data + 1)?;
+        if now == data || !self.consumer.header().disarm() {
+            self.take_bell(end);
+        }
+        Ok(now)
+    }
+
+    /// Takes the filler of a sender that waits for room, if it has now what it waits for.
+    #[inline]
+    pub fn unpark(&mut self, end: &End) -> std::result::Result<(), Lie> {
+        fence(SeqCst);
+        self.unpark_if_seen(end)
+    }
+
+    /// As `unpark`, without the fence: a sender that parks at this very moment may be missed.
+    #[inline]
+    pub fn unpark_if_seen(&mut self, end: &End) -> std::result::Result<(), Lie> {
+        let (room, capacity) = (self.consumer.room(), self.consumer.ring().capacity());
+        let header = self.consumer.header();
+        if header.must_unpark(room, capacity) || (self.stray && header.is_parked()) {
+            self.take_filler(end)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes a filler however little room there is.
+    pub fn unpark_now(&mut self, end: &End) -> std::result::Result<(), Lie> {
+        if self.consumer.header().is_parked() { self.take_filler(end) } else { Ok(()) }
+    }
+
+    #[cold]
+    pub(super) fn take_filler(&mut self, end: &End) -> std::result::Result<(), Lie> {
+        // The parking that was puzzled over has ended: the next one gets its own time.
+        self.puzzled = None;
+        let bytes = self.consumer.header().unpark()? as usize;
+        point!("filler claimed");
+        if end.kind.has_records() {
+            return self.take_filler_record(end, bytes);
+        }
+        let short = bytes - self.take(end, bytes);
+        point!("filler taken");
+        if short > 0 && !end.hung_up() {
+            // The bell of another sender is still on its way, and `settle` took a byte of the filler for it: the
+            // bytes are all alike, so it is taken when it comes.
+            self.owe(short);
+            if self.owed > MAX_OWED {
+                return Err(Lie::Bells);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up to `count` bells. Returns how many were there.
+    pub(super) fn take_bells(&mut self, end: &End, count: usize) -> usize {
+        if end.kind == Kind::Stream {
+            return self.take(end, count);
+        }
+        for taken in 0..count {
+            match self.take_record(end) {
+                Some(1) => {}
+                None => return taken,
+                // The filler of one sender, while the bell of another is still on its way: that one stays owed, and the
+                // filler's sender is woken to park again.
+                Some(_) => {
+                    self.stray = true;
+                    return taken;
+                }
+            }
+        }
+        count
+    }
+
+    /// Takes a filler that is one record, and as many bells as came with it, so that a bell stays where one was
+    /// pending.
+    pub(super) fn take_filler_record(&mut self, end: &End, records: usize) -> std::result::Result<(), Lie> {
+        let Some(own) = records.checked_sub(1) else { return Ok(()) };
+        let mut bells: usize = 0;
+        while !std::mem::take(&mut self.stray) {
+            match self.take_record(end) {
+                Some(1) if bells <= MAX_OWED as usize => bells += 1,
+                Some(n) if n > 1 => break,
+                None if end.hung_up() => return Ok(()),
+                _ => return Err(Lie::Bells),
+            }
+        }
+        if bells < own {
+            bells += self.take_bells(end, own - bells);
+        }
+        // Late bells may lie before the filler, or its own be taken for late ones.
+        // (The record of a channel that was not met may be among them, which then brings a bell to be taken.)
+        let least = self.owed.min(0);
+        self.owed += own as isize - bells as isize;
+        if (least..=MAX_OWED).contains(&self.owed) { Ok(()) } else { Err(Lie::Bells) }
+    }
+
+    /// Takes one record from a seqpacket control socket. An error that the kernel tells before it is kept.
+    pub(super) fn take_record(&mut self, end: &End) -> Option<usize> {
+        let taken = self.inlet.take_record(end.fd()).or_else(|_| {
+            end.reset.store(1, Relaxed);
+            self.inlet.take_record(end.fd())
+        });
+        let record = taken.ok().flatten()?;
+        self.owed += isize::from(record.surplus);
+        Some(record.len)
+    }
+
+    /// Nothing more will come: takes what lies in the queue, a dead sender's bells and fillers, and maybe a channel.
+    pub fn drain(&mut self, end: &End) {
+        match end.kind {
+            Kind::Stream => {
+                let _ = self.find_channel(end);
+                end.take_all();
+            }
+            Kind::SeqPacket | Kind::Datagram => while self.take_record(end).is_some() {},
+        }
+    }
+
+    /// Looks for the channel in the queue of the control socket. Returns whether it was met now.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE.
+    pub fn find_channel(&mut self, end: &End) -> rustix::io::Result<bool> {
+        match self.inlet.find(end.fd(), end.kind) {
+            Ok(true) => {}
+            Err(Errno::CONNRESET) => {
+                end.reset.store(1, Relaxed);
+                return Ok(false);
+            }
+            other => return other,
+        }
+        // Its byte is one more than bells and fillers explain.
+        self.owe(1);
+        self.take_owed(end);
+        Ok(true)
+    }
+
+    /// As `find_channel`, where the ring says that it is there: of records, those before it are taken.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, with which it stays; bells that were taken before it are made up for when it is met.
+    pub fn meet_channel(&mut self, end: &End) -> rustix::io::Result<()> {
+        while !self.inlet.is_met() && !self.find_channel(end)? && end.kind.has_records() {
+            match self.take_record(end) {
+                None => break,
+                Some(1) => self.owed -= 1,
+                // A filler, and a bell that came with it and stays. Its sender is woken.
+                Some(_) if self.consumer.header().is_parked() => {
+                    let records = self.consumer.header().unpark().unwrap_or(1) as isize;
+                    self.owed += records - 1;
+                }
+                Some(_) => self.stray = true,
+            }
+        }
+        Ok(())
+    }
+
+    /// A byte is in the queue that nothing explains: takes it, if a process that was killed may have left it.
+    pub(super) fn forgive(&mut self, end: &End) -> bool {
+        if self.forgiven == 0 {
+            return false;
+        }
+        self.forgiven -= 1;
+        match end.kind {
+            Kind::Stream => self.take(end, 1) == 1,
+            Kind::SeqPacket | Kind::Datagram => self.take_record(end).is_some(),
+        }
+    }
+
+    /// A byte is in the queue although the ring is empty and the bell was taken: what explains it?
+    pub(super) fn explain(&mut self) -> std::result::Result<(), Lie> {
+        let header = self.consumer.header();
+        if header.is_rung() || self.owed > 0 {
+            self.puzzled = None;
+            return Ok(());
+        }
+        if header.is_parking() {
+            // A filler that waits for more room than there is, or one under way: only the latter must end soon.
+            return match self.puzzled {
+                _ if header.is_parked() => {
+                    self.puzzled = None;
+                    Ok(())
+                }
+                None => {
+                    self.puzzled = Some(Instant::now());
+                    Ok(())
+                }
+                Some(since) if since.elapsed() < MAX_PARKING => Ok(()),
+                Some(_) => Err(Lie::Bells),
+            };
+        }
+        Err(Lie::Bells)
+    }
+}

@@ -1,15 +1,17 @@
-//! Datagrams: names and peers, boundaries, full receivers, peers that are gone.
+//! Datagrams: boundaries, full receivers, peers that are gone.
 
-use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::time::Duration;
 
 use crate::case::Source::{Both, FreeBsd, Linux};
 use crate::case::{Case, Ctx, Expect, Outcome, Stop};
-use crate::cases::setup::raw;
-use crate::impls::kernel::Kernel;
-use crate::impls::{End, Kind, Name, Rx, Socket, Sockets, Tx};
-use crate::tools::{NOW, PEEK, TX_NOW, WAITALL, asleep, errno, ok, poll_now, rx, said, tx};
+use crate::cases::dgram_names::{bound, dg, named_pair};
+use crate::cases::messages::{
+    many, msg_trunc, no_interleave, peek, poll_data, recv_zero, sleeper, too_long, vectored, waitall, whole,
+    zero_length,
+};
+use crate::impls::{End, Kind, Rx, Tx};
+use crate::tools::{NOW, TX_NOW, asleep, errno, ok, poll_now, rx, said, tx};
 
 /// A case of streams, tried with datagrams: whatever the kernel answers is right.
 pub fn again(case: &Case) -> Case {
@@ -28,7 +30,7 @@ pub const NOT_AGAIN: &[&str] = &[
     "poll.data",
 ];
 
-const fn same(
+pub const fn same(
     name: &'static str,
     rule: &'static str,
     source: crate::case::Source,
@@ -39,94 +41,6 @@ const fn same(
 }
 
 pub const CASES: &[Case] = &[
-    same("dgram.bind_twice", "bind twice EINVAL", Both, "ok, EINVAL", bind_twice),
-    same("dgram.bind_used_path", "bind used path EADDRINUSE", Both, "EADDRINUSE", bind_used),
-    same(
-        "dgram.path_stays",
-        "a path stays when its socket is closed, and nobody is there any more",
-        Linux,
-        "EADDRINUSE, ECONNREFUSED",
-        path_stays,
-    ),
-    same("dgram.autobind", "autobind NUL + 5 hex", Linux, "NUL + 5 hex", autobind),
-    same(
-        "dgram.abstract",
-        "abstract name freed on close, duplicate EADDRINUSE",
-        Linux,
-        "EADDRINUSE, after close ok",
-        abstract_name,
-    ),
-    same("dgram.connect_missing", "connect missing ENOENT", Both, "ENOENT, ECONNREFUSED", connect_missing),
-    same("dgram.connect_wrong_type", "wrong type EPROTOTYPE", Both, "EPROTOTYPE, EPROTOTYPE", wrong_type),
-    same("dgram.getpeername_unconnected", "getpeername unconnected ENOTCONN", Both, "ENOTCONN", no_peer_name),
-    same("dgram.send_unconnected", "no peer ENOTCONN", Linux, "ENOTCONN", send_unconnected),
-    same("dgram.recv_unconnected", "recv unconnected waits", Linux, "EAGAIN", recv_unconnected),
-    same(
-        "dgram.sendto",
-        "sendto and recvfrom, with the sender's name, and back",
-        Both,
-        "2, \"hi\" from /a, 2, \"ho\" from /b",
-        send_to,
-    ),
-    same("dgram.sendto_unnamed", "a sender without a name has none", Both, "\"hi\" from unnamed", unnamed),
-    same(
-        "dgram.sendto_missing",
-        "sendto nobody: ENOENT for a path, ECONNREFUSED for an abstract name or a path left behind",
-        Linux,
-        "ENOENT, ECONNREFUSED, ECONNREFUSED, ECONNREFUSED",
-        send_to_missing,
-    ),
-    same(
-        "dgram.sendto_connected",
-        "sendto another one than the peer",
-        Linux,
-        "1 to the other, 1 to the peer by name, 1 to the peer: \"o\", \"p\", \"q\"",
-        send_to_connected,
-    ),
-    same(
-        "dgram.names_of_a_pair",
-        "connected to each other by name: recvfrom tells it, getpeername too",
-        Both,
-        "\"x\" from /a, peer /a; \"y\" from /b, peer /b",
-        names_of_a_pair,
-    ),
-    same("dgram.reconnect", "connect again, to another peer", Both, "ok, ok, EAGAIN, \"x\"", reconnect),
-    same(
-        "dgram.reconnect_loses",
-        "connect to another peer loses what was queued, and the old one gets ECONNRESET once",
-        Linux,
-        "EAGAIN, ECONNRESET, EAGAIN, EPERM",
-        reconnect_loses,
-    ),
-    same(
-        "dgram.reconnect_clean",
-        "connect to another peer with nothing queued: no ECONNRESET",
-        Linux,
-        "\"lost\", no error, EAGAIN, EPERM",
-        reconnect_clean,
-    ),
-    same(
-        "dgram.reconnect_same",
-        "connect again to the same peer changes nothing",
-        Linux,
-        "ok, \"one\", \"two\"",
-        reconnect_same,
-    ),
-    same(
-        "dgram.disconnect",
-        "connect to none: no peer, and others may send again",
-        Linux,
-        "ENOTCONN, ENOTCONN, \"new\"",
-        disconnect,
-    ),
-    same("dgram.self", "self-connect", Both, "\"me\", \"me\" from /s", self_connect),
-    same(
-        "dgram.target_connected",
-        "target connected elsewhere EPERM",
-        Linux,
-        "EPERM, EPERM",
-        target_connected,
-    ),
     same("dgram.boundaries", "boundaries kept", Both, "\"abc\", \"def\", EAGAIN", boundaries),
     same(
         "dgram.truncation",
@@ -251,14 +165,14 @@ pub const CASES: &[Case] = &[
         "dgram.no_interleave",
         "datagrams of concurrent senders stay whole and in order",
         Both,
-        "4000 datagrams, whole and in order",
+        "4000 messages, whole and in order",
         no_interleave,
     ),
     same(
         "dgram.many",
         "datagrams of all sizes, from empty to 20000 bytes, come as they went",
         Both,
-        "2000 datagrams, intact",
+        "2000 messages, intact",
         many,
     ),
     same(
@@ -269,206 +183,6 @@ pub const CASES: &[Case] = &[
         no_starving,
     ),
 ];
-
-fn dg(cx: &Ctx<'_>) -> Result<Box<dyn Socket>, Stop> {
-    raw(cx, Kind::Dgram)
-}
-
-fn bound(cx: &Ctx<'_>, name: &str) -> Result<Box<dyn Socket>, Stop> {
-    let socket = dg(cx)?;
-    socket.bind(&cx.path(name))?;
-    Ok(socket)
-}
-
-/// A name as the last part of its path.
-fn short(name: &Name) -> String {
-    match name {
-        Name::Unnamed => "unnamed".to_owned(),
-        Name::Path(p) => format!("/{}", p.file_name().map(|n| n.to_string_lossy()).unwrap_or_default()),
-        Name::Abstract(n) => format!("@{}", String::from_utf8_lossy(n)),
-    }
-}
-
-/// Receives, and tells from whom.
-fn rx_from(end: &dyn End) -> Outcome {
-    let mut buf = [0; 99];
-    let got = end.recv_from(&mut buf, NOW);
-    said(got.map(|(n, name)| format!("\"{}\" from {}", String::from_utf8_lossy(&buf[..n]), short(&name))))
-}
-
-/// Receives, and tells whether the datagram was cut.
-fn whole(end: &dyn End, max: usize, flags: Rx) -> Outcome {
-    let mut buf = vec![0; max];
-    let got = end.recv_flags(&mut buf, flags);
-    said(got.map(|(n, said)| format!("{n} {}", if said.trunc { "cut" } else { "whole" })))
-}
-
-fn bind_twice(cx: &Ctx<'_>) -> Outcome {
-    let s = dg(cx)?;
-    Ok(format!("{}, {}", ok(s.bind(&cx.path("a")))?, ok(s.bind(&cx.path("b")))?))
-}
-
-fn bind_used(cx: &Ctx<'_>) -> Outcome {
-    let _first = bound(cx, "a")?;
-    ok(dg(cx)?.bind(&cx.path("a")))
-}
-
-fn path_stays(cx: &Ctx<'_>) -> Outcome {
-    drop(bound(cx, "a")?);
-    let again = ok(dg(cx)?.bind(&cx.path("a")))?;
-    Ok(format!("{again}, {}", ok(dg(cx)?.connect(&cx.path("a")))?))
-}
-
-fn autobind(cx: &Ctx<'_>) -> Outcome {
-    let s = dg(cx)?;
-    s.bind(&Name::Unnamed)?;
-    Ok(match s.local_name()? {
-        Name::Abstract(n) if n.len() == 5 && n.iter().all(u8::is_ascii_hexdigit) => "NUL + 5 hex".to_owned(),
-        other => format!("{other:?}"),
-    })
-}
-
-fn abstract_name(cx: &Ctx<'_>) -> Outcome {
-    let name = cx.abstract_name("n");
-    let first = dg(cx)?;
-    first.bind(&name)?;
-    let second = dg(cx)?;
-    let twice = ok(second.bind(&name))?;
-    drop(first);
-    Ok(format!("{twice}, after close {}", ok(second.bind(&name))?))
-}
-
-fn connect_missing(cx: &Ctx<'_>) -> Outcome {
-    let s = dg(cx)?;
-    Ok(format!("{}, {}", ok(s.connect(&cx.path("x")))?, ok(s.connect(&cx.abstract_name("x")))?))
-}
-
-fn wrong_type(cx: &Ctx<'_>) -> Outcome {
-    let stream = Kernel::open(Kind::Stream)?;
-    stream.bind(&cx.path("s"))?;
-    let s = dg(cx)?;
-    Ok(format!("{}, {}", ok(s.connect(&cx.path("s")))?, said(s.send_to(b"x", &cx.path("s")))?))
-}
-
-fn no_peer_name(cx: &Ctx<'_>) -> Outcome {
-    said(dg(cx)?.peer_name().map(|n| format!("{n:?}")))
-}
-
-fn send_unconnected(cx: &Ctx<'_>) -> Outcome {
-    tx(&*dg(cx)? as &dyn End, b"x")
-}
-
-fn recv_unconnected(cx: &Ctx<'_>) -> Outcome {
-    rx(&*dg(cx)? as &dyn End, 9, NOW)
-}
-
-fn send_to(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = (bound(cx, "a")?, bound(cx, "b")?);
-    let there = format!("{}, {}", said(a.send_to(b"hi", &cx.path("b")))?, rx_from(&*b as &dyn End)?);
-    Ok(format!("{there}, {}, {}", said(b.send_to(b"ho", &cx.path("a")))?, rx_from(&*a as &dyn End)?))
-}
-
-fn unnamed(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = (dg(cx)?, bound(cx, "b")?);
-    a.send_to(b"hi", &cx.path("b"))?;
-    rx_from(&*b as &dyn End)
-}
-
-fn send_to_missing(cx: &Ctx<'_>) -> Outcome {
-    drop(bound(cx, "gone")?);
-    let s = dg(cx)?;
-    let to = |name| said(s.send_to(b"x", &name));
-    let abstract_ = to(cx.abstract_name("x"))?;
-    let (gone, again) = (to(cx.path("gone"))?, to(cx.path("gone"))?);
-    Ok(format!("{}, {abstract_}, {gone}, {again}", to(cx.path("x"))?))
-}
-
-/// Two sockets with names that are connected to each other, in whatever way the implementation does it.
-fn named_pair(cx: &Ctx<'_>) -> Result<Sockets, Stop> {
-    cx.imp
-        .datagrams(&cx.path("a"), &cx.path("b"))
-        .map_err(|e| Stop::broken(format!("cannot connect two datagram sockets to each other: {e}")))
-}
-
-fn send_to_connected(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = named_pair(cx)?;
-    let other = bound(cx, "o")?;
-    let o = said(a.send_to(b"o", &cx.path("o")))?;
-    let p = said(a.send_to(b"p", &cx.path("b")))?;
-    let q = tx(&*a as &dyn End, b"q")?;
-    let (first, second) = (rx(&*b as &dyn End, 9, NOW)?, rx(&*b as &dyn End, 9, NOW)?);
-    let seen = format!("{}, {first}, {second}", rx(&*other as &dyn End, 9, NOW)?);
-    Ok(format!("{o} to the other, {p} to the peer by name, {q} to the peer: {seen}"))
-}
-
-fn names_of_a_pair(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = named_pair(cx)?;
-    tx(&*a as &dyn End, b"x")?;
-    tx(&*b as &dyn End, b"y")?;
-    let at_b = format!("{}, peer {}", rx_from(&*b as &dyn End)?, short(&b.peer_name()?));
-    Ok(format!("{at_b}; {}, peer {}", rx_from(&*a as &dyn End)?, short(&a.peer_name()?)))
-}
-
-fn reconnect(cx: &Ctx<'_>) -> Outcome {
-    let (a, b, c) = (dg(cx)?, bound(cx, "b")?, bound(cx, "c")?);
-    let (first, second) = (ok(a.connect(&cx.path("b")))?, ok(a.connect(&cx.path("c")))?);
-    tx(&*a as &dyn End, b"x")?;
-    Ok(format!("{first}, {second}, {}, {}", rx(&*b as &dyn End, 9, NOW)?, rx(&*c as &dyn End, 9, NOW)?))
-}
-
-fn reconnect_loses(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = named_pair(cx)?;
-    let _c = bound(cx, "c")?;
-    tx(&*b as &dyn End, b"lost")?;
-    a.connect(&cx.path("c"))?;
-    let mine = rx(&*a as &dyn End, 9, NOW)?;
-    let theirs = format!("{}, {}", rx(&*b as &dyn End, 9, NOW)?, rx(&*b as &dyn End, 9, NOW)?);
-    Ok(format!("{mine}, {theirs}, {}", tx(&*b as &dyn End, b"x")?))
-}
-
-fn reconnect_clean(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = named_pair(cx)?;
-    let _c = bound(cx, "c")?;
-    tx(&*b as &dyn End, b"lost")?;
-    let got = rx(&*a as &dyn End, 9, NOW)?;
-    a.connect(&cx.path("c"))?;
-    let error =
-        b.take_error()?.map_or("no error".to_owned(), |e| errno(&std::io::Error::from_raw_os_error(e)));
-    Ok(format!("{got}, {error}, {}, {}", rx(&*b as &dyn End, 9, NOW)?, tx(&*b as &dyn End, b"x")?))
-}
-
-fn reconnect_same(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = named_pair(cx)?;
-    tx(&*b as &dyn End, b"one")?;
-    let again = ok(a.connect(&cx.path("b")))?;
-    tx(&*b as &dyn End, b"two")?;
-    Ok(format!("{again}, {}, {}", rx(&*a as &dyn End, 9, NOW)?, rx(&*a as &dyn End, 9, NOW)?))
-}
-
-fn disconnect(cx: &Ctx<'_>) -> Outcome {
-    let (a, _b) = named_pair(cx)?;
-    let other = dg(cx)?;
-    a.disconnect()?;
-    let sent = tx(&*a as &dyn End, b"x")?;
-    let name = said(a.peer_name().map(|n| format!("{n:?}")))?;
-    other.send_to(b"new", &cx.path("a"))?;
-    Ok(format!("{sent}, {name}, {}", rx(&*a as &dyn End, 9, NOW)?))
-}
-
-fn self_connect(cx: &Ctx<'_>) -> Outcome {
-    let s = bound(cx, "s")?;
-    s.connect(&cx.path("s"))?;
-    tx(&*s as &dyn End, b"me")?;
-    let first = rx(&*s as &dyn End, 9, NOW)?;
-    tx(&*s as &dyn End, b"me")?;
-    Ok(format!("{first}, {}", rx_from(&*s as &dyn End)?))
-}
-
-fn target_connected(cx: &Ctx<'_>) -> Outcome {
-    let (_a, _b) = named_pair(cx)?;
-    let other = dg(cx)?;
-    Ok(format!("{}, {}", said(other.send_to(b"x", &cx.path("b")))?, ok(other.connect(&cx.path("b")))?))
-}
 
 fn boundaries(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
@@ -483,64 +197,6 @@ fn truncation(cx: &Ctx<'_>) -> Outcome {
     Ok(format!("{}, {}", whole(&*b, 3, Rx::default())?, rx(&*b, 9, NOW)?))
 }
 
-fn msg_trunc(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    tx(&*a, b"abcdef")?;
-    let flags = Rx { trunc: true, ..Rx::default() };
-    let peeked = whole(&*b, 3, Rx { peek: true, ..flags })?;
-    Ok(format!("{peeked}, {}", whole(&*b, 3, flags)?))
-}
-
-fn peek(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    tx(&*a, b"abc")?;
-    tx(&*a, b"def")?;
-    let peeked = format!("{}, {}", rx(&*b, 20, PEEK)?, rx(&*b, 20, PEEK)?);
-    Ok(format!("{peeked}, {}, {}", rx(&*b, 20, Rx::default())?, rx(&*b, 20, Rx::default())?))
-}
-
-fn waitall(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    tx(&*a, b"abc")?;
-    tx(&*a, b"def")?;
-    Ok(format!("{}, {}", rx(&*b, 9, WAITALL)?, rx(&*b, 9, WAITALL)?))
-}
-
-fn zero_length(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    let sent = tx(&*a, b"")?;
-    let events = poll_now(&*b)?;
-    let empty = whole(&*b, 9, Rx::default())?;
-    tx(&*a, b"x")?;
-    let next = rx(&*b, 9, Rx::default())?;
-    Ok(format!("{sent}, {events}, {empty}, {next}, {}, {}", rx(&*b, 9, NOW)?, poll_now(&*b)?))
-}
-
-fn recv_zero(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    tx(&*a, b"abc")?;
-    Ok(format!("{}, {}", whole(&*b, 0, Rx::default())?, rx(&*b, 9, NOW)?))
-}
-
-fn too_long(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    let sent = tx(&*a, &vec![1; 16 << 20])?;
-    let none = rx(&*b, 9, NOW)?;
-    tx(&*a, b"x")?;
-    Ok(format!("{sent}, {none}, {}", rx(&*b, 9, Rx::default())?))
-}
-
-fn vectored(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    let pieces = [IoSlice::new(b"abc"), IoSlice::new(&[]), IoSlice::new(b"d"), IoSlice::new(b"ef")];
-    let sent = said(a.send_vectored(&pieces))?;
-    let (mut x, mut y) = ([0; 2], [0; 9]);
-    let got =
-        b.recv_vectored(&mut [IoSliceMut::new(&mut x), IoSliceMut::new(&mut []), IoSliceMut::new(&mut y)])?;
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    Ok(format!("{sent}, {got}, \"{}\", \"{}\"", text(&x), text(&y[..got.saturating_sub(2)])))
-}
-
 fn fionread(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
     let none = said(b.readable_bytes())?;
@@ -551,17 +207,6 @@ fn fionread(cx: &Ctx<'_>) -> Outcome {
     let second = said(b.readable_bytes())?;
     rx(&*b, 9, Rx::default())?;
     Ok(format!("{none}, {first}, {second}, {}", said(b.readable_bytes())?))
-}
-
-fn poll_data(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    tx(&*a, b"abc")?;
-    tx(&*a, b"def")?;
-    let first = poll_now(&*b)?;
-    rx(&*b, 2, Rx::default())?;
-    let second = poll_now(&*b)?;
-    rx(&*b, 9, Rx::default())?;
-    Ok(format!("{first}, {second}, {}", poll_now(&*b)?))
 }
 
 fn full(cx: &Ctx<'_>) -> Outcome {
@@ -733,71 +378,6 @@ fn so_error(cx: &Ctx<'_>) -> Outcome {
         Ok(error.map_or("no error".to_owned(), |e| errno(&std::io::Error::from_raw_os_error(e))))
     };
     Ok(format!("{events}, {}, {}, {}", error()?, error()?, poll_now(&*b as &dyn End)?))
-}
-
-fn sleeper(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    std::thread::scope(|s| {
-        let reader = asleep(s, || rx(&*b, 9, Rx::default()));
-        tx(&*a, b"abc")?;
-        reader.join().map_err(|_| Stop::broken("the reader panicked"))?
-    })
-}
-
-fn no_interleave(cx: &Ctx<'_>) -> Outcome {
-    const EACH: u32 = 1000;
-    let (a, b) = cx.pair()?;
-    std::thread::scope(|s| {
-        for t in 0..4u8 {
-            let a = &a;
-            s.spawn(move || {
-                for i in 0..EACH {
-                    let mut datagram = vec![t; 5 + i as usize % 500];
-                    datagram[1..5].copy_from_slice(&i.to_le_bytes());
-                    if a.send(&datagram, Tx { nosignal: true, ..Tx::default() }).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        let mut next = [0u32; 4];
-        let mut buf = [0; 600];
-        for _ in 0..4 * EACH {
-            let n = b.recv(&mut buf, Rx::default())?;
-            let t = usize::from(buf[0]);
-            let number = u32::from_le_bytes([buf[1], buf[2], buf[3], buf[4]]);
-            let right = t < 4 && n == 5 + number as usize % 500 && buf[5..n].iter().all(|b| *b == buf[0]);
-            if !right || number != next[t] {
-                let _ = b.shutdown(Shutdown::Both);
-                return Err(Stop::broken(format!("datagram {number} of {t} with {n} bytes")));
-            }
-            next[t] += 1;
-        }
-        Ok(format!("{} datagrams, whole and in order", 4 * EACH))
-    })
-}
-
-fn many(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    let bytes = crate::tools::Pattern(77).bytes(0, 40_000);
-    let size = |i: usize| if i.is_multiple_of(7) { 0 } else { i * 7919 % 20_001 };
-    let (bytes, a, count) = (&bytes, &a, 2000);
-    std::thread::scope(|s| {
-        let sender = s.spawn(move || {
-            (0..count).try_for_each(|i| {
-                a.send(&bytes[i..i + size(i)], Tx { nosignal: true, ..Tx::default() }).map(drop)
-            })
-        });
-        let mut buf = vec![0; 20_001];
-        for i in 0..count {
-            let n = b.recv(&mut buf, Rx::default())?;
-            if buf[..n] != bytes[i..i + size(i)] {
-                return Err(Stop::broken(format!("datagram {i} has {n} bytes, or others than were sent")));
-            }
-        }
-        sender.join().map_err(|_| Stop::broken("the sender panicked"))??;
-        Ok(format!("{count} datagrams, intact"))
-    })
 }
 
 fn no_starving(cx: &Ctx<'_>) -> Outcome {

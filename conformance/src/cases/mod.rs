@@ -2,8 +2,10 @@
 
 mod ancillary;
 mod dgram;
+mod dgram_names;
 mod epoll;
 mod fork;
+mod messages;
 mod poll;
 mod records;
 mod seqpacket;
@@ -45,6 +47,7 @@ pub fn all() -> Vec<&'static Case> {
         seqpacket::CASES,
         records,
         records::CASES,
+        dgram_names::CASES,
         dgram::CASES,
         datagrams,
     ]

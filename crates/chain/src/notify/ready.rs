@@ -169,6 +169,7 @@ impl Consumer {
         Ok(bell)
     }
 
+    #[cfg(any(test, not(loom)))]
     fn begin(&mut self, ready: &Ready, bell: &EventFd, left: bool) {
         self.exposed = true;
         self.armed = ready.arm(BELL);
@@ -178,7 +179,7 @@ impl Consumer {
         }
     }
 
-    #[cfg(loom)]
+    #[cfg(all(test, loom))]
     pub(super) fn expose<'a>(&mut self, ready: &'a Ready, left: bool) -> &'a EventFd {
         let bell = ready.bell.get_or_init(EventFd::default);
         if !self.exposed {

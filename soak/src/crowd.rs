@@ -1,6 +1,8 @@
 //! A thread that serves its share of the connections, edge-triggered: an edge that is missed is a stall that is seen.
+//! Whether a stall is one is for both ends to tell ([`crate::mail`]).
 
 use std::collections::{BTreeMap, HashSet};
+use std::os::fd::AsFd;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -9,15 +11,24 @@ use onecopy_conformance::tools::Dice;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 
+use crate::mail::{Line, Post, State};
 use crate::party::{Party, Tally};
+use crate::worker::THREADS;
 
-/// Nothing happens on a connection that is not over for so long: an edge was lost.
-const STALL: Duration = Duration::from_secs(15);
+/// Nothing happens on a connection that is not over for so long: the peer is asked. No answer is judged by time.
+const STALL: Duration = Duration::from_secs(5);
+/// Questions of one thread that are not answered yet.
+const ASKED: usize = 2;
+/// Times that the peer's process may say that it knows nothing of a connection, a stall apart.
+const STRANGE: u32 = 24;
 /// Steps of one connection before others have their turn.
 const TURN: usize = 16;
+/// How long a worker waits for the survivor to hear what did not hold.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Events fetched at a time.
+const EVENTS: usize = 256;
 
 /// What the threads of a process share.
-#[derive(Default)]
 pub struct Common {
     /// All is to end.
     pub stop: OnceLock<()>,
@@ -25,6 +36,12 @@ pub struct Common {
     pub wrong: Mutex<Option<String>>,
     /// Generations of workers that were killed, or told to end.
     pub gone: Mutex<HashSet<u32>>,
+    /// Of these, those that have ended: their sockets are closed.
+    pub dead: Mutex<HashSet<u32>>,
+    /// What threads and processes ask each other.
+    pub post: Post,
+    /// What happens to the first connection that waits is told to nobody: a stall that must be found.
+    pub deaf: bool,
     /// What has been verified so far.
     pub tally: Mutex<Tally>,
     /// Live connections.
@@ -37,10 +54,32 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Common {
+    /// Of a process that has done nothing yet.
+    pub fn new(deaf: bool) -> Common {
+        Common {
+            stop: OnceLock::new(),
+            wrong: Mutex::default(),
+            gone: Mutex::default(),
+            dead: Mutex::default(),
+            post: Post::new(THREADS),
+            deaf,
+            tally: Mutex::default(),
+            live: Mutex::default(),
+        }
+    }
+
     /// Notes what did not hold, and ends all.
     pub fn fail(&self, what: String) {
         eprintln!("onecopy-soak, process {}: {what}", std::process::id());
-        lock(&self.wrong).get_or_insert(what);
+        lock(&self.wrong).get_or_insert_with(|| what.clone());
+        if crate::is_worker() {
+            // The survivor hears of it before connections end that should not, which would be told in its place.
+            self.post.send(&Line::Wrong(what));
+            let until = Instant::now() + PATIENCE;
+            while self.stop.get().is_none() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
         let _ = self.stop.set(());
     }
 
@@ -55,31 +94,50 @@ pub struct Crowd {
     common: Arc<Common>,
     inbox: Receiver<Party>,
     /// Makes another connection in place of one that is over.
-    refill: Option<Box<dyn FnMut() -> Result<Party, String> + Send>>,
-    parties: BTreeMap<u64, (Party, Instant)>,
-    /// Keys of those that have something to do.
+    refill: Option<Refill>,
+    /// By the connection's id.
+    parties: BTreeMap<u64, Served>,
+    /// Those that have something to do.
     active: Vec<u64>,
-    next: u64,
+    /// Which thread this is.
+    home: usize,
+    /// The connection whose events are lost.
+    deaf: Option<u64>,
     dice: Dice,
 }
 
+/// Makes another connection.
+pub type Refill = Box<dyn FnMut() -> Result<Party, String> + Send>;
+
+/// A connection and what its thread knows of it.
+struct Served {
+    party: Party,
+    /// When something last happened to it.
+    since: Instant,
+    /// The peer was asked, or is dead, and nothing has happened since.
+    asked: bool,
+    /// How often the peer's process knew nothing of it.
+    strange: u32,
+}
+
+impl Served {
+    fn stirs(&mut self) {
+        self.since = Instant::now();
+        self.asked = false;
+    }
+}
+
 impl Crowd {
-    /// Of parties that come through `inbox`.
+    /// Of parties that come through `inbox`, for thread `home`.
     pub fn new(
         common: Arc<Common>,
+        home: usize,
         inbox: Receiver<Party>,
-        refill: Option<Box<dyn FnMut() -> Result<Party, String> + Send>>,
+        refill: Option<Refill>,
         seed: u64,
     ) -> Crowd {
-        Crowd {
-            common,
-            inbox,
-            refill,
-            parties: BTreeMap::new(),
-            active: Vec::new(),
-            next: 0,
-            dice: Dice(seed),
-        }
+        let (parties, active) = (BTreeMap::new(), Vec::new());
+        Crowd { common, inbox, refill, parties, active, home, deaf: None, dice: Dice(seed) }
     }
 
     /// Serves until told to stop, or until something does not hold.
@@ -92,32 +150,17 @@ impl Crowd {
 
     fn serve(&mut self) -> Result<(), String> {
         let ep = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| format!("epoll_create: {e}"))?;
-        let mut events = Vec::with_capacity(256);
         let mut buf = vec![0; 64 << 10];
         let mut looked = Instant::now();
         while self.common.stop.get().is_none() {
             while let Ok(party) = self.inbox.try_recv() {
                 self.take_in(&ep, party)?;
             }
-            let wait = Timespec { tv_sec: 0, tv_nsec: if self.active.is_empty() { 20_000_000 } else { 0 } };
-            events.clear();
-            match epoll::wait(&ep, spare_capacity(&mut events), Some(&wait)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(format!("epoll_wait: {e}")),
-            }
-            let now = Instant::now();
-            for event in &events {
-                let key = event.data.u64();
-                let Some((party, since)) = self.parties.get_mut(&key) else { continue };
-                let was = party.is_active();
-                let ended = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
-                let flags = event.flags;
-                party.readable |= flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | ended);
-                party.writable |= flags.intersects(epoll::EventFlags::OUT | ended);
-                *since = now;
-                if !was && party.is_active() {
-                    self.active.push(key);
-                }
+            // Before the events are fetched: what is answered, and judged, is what stands after them.
+            let mail = self.common.post.fetch(self.home);
+            self.fetch_events(&ep)?;
+            for line in mail {
+                self.read(line)?;
             }
             let mut tally = Tally::default();
             for _ in 0..64.min(self.active.len()) {
@@ -127,50 +170,132 @@ impl Crowd {
                     break;
                 }
             }
-            lock(&self.common.tally).add(&tally);
             if looked.elapsed() > Duration::from_secs(1) {
                 looked = Instant::now();
-                let stalled = self
-                    .parties
-                    .values()
-                    .find(|(party, since)| !party.is_active() && since.elapsed() > STALL);
-                if let Some((party, _)) = stalled {
-                    let death = if self.is_gone(party) { ", though the peer is dead" } else { "" };
-                    return Err(format!("nothing happens for {STALL:?}{death}: {}", party.tell()));
+                self.look_for_stalls(&mut tally)?;
+            }
+            lock(&self.common.tally).add(&tally);
+        }
+        Ok(())
+    }
+
+    /// All events that there are.
+    fn fetch_events(&mut self, ep: &impl AsFd) -> Result<(), String> {
+        let mut wait = Timespec { tv_sec: 0, tv_nsec: if self.active.is_empty() { 20_000_000 } else { 0 } };
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            events.clear();
+            match epoll::wait(ep, spare_capacity(&mut events), Some(&wait)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(format!("epoll_wait: {e}")),
+            }
+            for event in &events {
+                let id = event.data.u64();
+                let Some(served) = self.parties.get_mut(&id).filter(|_| self.deaf != Some(id)) else {
+                    continue;
+                };
+                let was = served.party.is_active();
+                let ended = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+                let flags = event.flags;
+                let party = &mut served.party;
+                party.readable |= flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP | ended);
+                party.writable |= flags.intersects(epoll::EventFlags::OUT | ended);
+                served.stirs();
+                if !was && served.party.is_active() {
+                    self.active.push(id);
                 }
+            }
+            if events.len() < EVENTS {
+                return Ok(());
+            }
+            wait = Timespec { tv_sec: 0, tv_nsec: 0 };
+        }
+    }
+
+    /// Asks of those to which nothing has happened for long; ends at one whose peer is dead.
+    fn look_for_stalls(&mut self, tally: &mut Tally) -> Result<(), String> {
+        let mut asked = self.parties.values().filter(|served| served.asked).count();
+        for (id, served) in &mut self.parties {
+            if served.party.is_active() || served.since.elapsed() < STALL {
+                continue;
+            }
+            let dead = lock(&self.common.dead).contains(&served.party.plan.generation());
+            match (dead, served.asked) {
+                // Events have been fetched since it was known that the peer is dead.
+                (true, true) => {
+                    return Err(format!("the peer's death was not told to {}", served.party.report()));
+                }
+                (true, false) => served.asked = true,
+                (false, true) => {}
+                (false, false) if asked < ASKED => {
+                    (served.asked, asked) = (true, asked + 1);
+                    tally.asked += 1;
+                    self.common.post.send(&Line::Ask(*id));
+                }
+                (false, false) => {}
             }
         }
         Ok(())
     }
 
-    fn is_gone(&self, party: &Party) -> bool {
-        lock(&self.common.gone).contains(&party.plan.generation())
+    /// A question, or an answer. All events that there were when it came have been fetched.
+    fn read(&mut self, line: Line) -> Result<(), String> {
+        match line {
+            Line::Wrong(what) => return Err(what),
+            Line::Ask(id) => {
+                let answer = match self.parties.get(&id) {
+                    Some(Served { party, .. }) if party.is_active() => {
+                        Line::Is(id, State::Busy, String::new())
+                    }
+                    Some(Served { party, .. }) => Line::Is(id, State::Waits, party.tell()),
+                    None => self.common.post.without_home(id),
+                };
+                self.common.post.send(&answer);
+            }
+            Line::Is(id, state, tale) => {
+                let Some(served) = self.parties.get_mut(&id) else { return Ok(()) };
+                // Something has happened since it was asked.
+                if !served.asked || served.party.is_active() {
+                    return Ok(());
+                }
+                served.strange += u32::from(state == State::Unknown);
+                if matches!(state, State::Waits | State::Over) || served.strange > STRANGE {
+                    let word = match state {
+                        State::Waits => "both ends wait, and nothing is under way: a wake-up was lost",
+                        State::Over => "the peer has closed, and that was not told: a wake-up was lost",
+                        _ => "the peer's process never came to this connection",
+                    };
+                    return Err(format!("{word}\n this end: {}\n the peer: {tale}", served.party.report()));
+                }
+                served.stirs();
+            }
+        }
+        Ok(())
     }
 
-    fn take_in(&mut self, ep: &impl std::os::fd::AsFd, party: Party) -> Result<(), String> {
+    fn take_in(&mut self, ep: &impl AsFd, party: Party) -> Result<(), String> {
         let flags =
             epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        epoll::add(ep, &party.socket, epoll::EventData::new_u64(self.next), flags)
+        let id = party.plan.id;
+        epoll::add(ep, &party.socket, epoll::EventData::new_u64(id), flags)
             .map_err(|e| format!("epoll_ctl: {e}"))?;
-        self.parties.insert(self.next, (party, Instant::now()));
-        self.active.push(self.next);
-        self.next += 1;
+        let served = Served { party, since: Instant::now(), asked: false, strange: 0 };
+        if self.parties.insert(id, served).is_some() {
+            return Err(format!("two connections with the id {id:#x}"));
+        }
+        self.active.push(id);
+        self.common.post.moves_in(id, self.home);
         *lock(&self.common.live) += 1;
         Ok(())
     }
 
-    fn turn(
-        &mut self,
-        at: usize,
-        ep: &impl std::os::fd::AsFd,
-        buf: &mut [u8],
-        tally: &mut Tally,
-    ) -> Result<(), String> {
-        let key = self.active[at];
-        let Some((party, since)) = self.parties.get_mut(&key) else {
+    fn turn(&mut self, at: usize, ep: &impl AsFd, buf: &mut [u8], tally: &mut Tally) -> Result<(), String> {
+        let id = self.active[at];
+        let Some(served) = self.parties.get_mut(&id) else {
             self.active.swap_remove(at);
             return Ok(());
         };
+        let party = &mut served.party;
         let generation = party.plan.generation();
         let gone = || lock(&self.common.gone).contains(&generation);
         for _ in 0..TURN {
@@ -179,22 +304,29 @@ impl Crowd {
             }
             party.step(&mut self.dice, buf, tally, gone)?;
         }
-        *since = Instant::now();
         if party.is_over() {
             match gone() {
                 true => tally.cut += 1,
                 false => tally.ended += 1,
             }
             tally.shared += u64::from(party.socket.is_shared() && !gone());
-            self.parties.remove(&key);
+            self.parties.remove(&id);
             self.active.swap_remove(at);
+            self.common.post.is_over(id);
             *lock(&self.common.live) -= 1;
             if let Some(refill) = &mut self.refill {
                 let party = refill()?;
                 self.take_in(ep, party)?;
             }
-        } else if !party.is_active() {
+            return Ok(());
+        }
+        let active = party.is_active();
+        served.stirs();
+        if !active {
             self.active.swap_remove(at);
+            if self.common.deaf {
+                self.deaf.get_or_insert(id);
+            }
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! The survivor: it listens, kills, starts anew, and looks at what is left.
 
 use std::fs;
-use std::io::{BufRead, BufReader, IsTerminal, Read};
+use std::io::{BufRead, BufReader, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -41,6 +41,9 @@ pub struct Args {
     /// Tell the outcome as one JSON object
     #[arg(long)]
     json: bool,
+    /// Lose one connection's wake-ups, which must be found
+    #[arg(long, hide = true)]
+    deaf: bool,
 }
 
 /// The outcome.
@@ -76,13 +79,38 @@ const QUIET: Duration = Duration::from_secs(30);
 struct Worker {
     child: Child,
     generation: u32,
+    common: Arc<Common>,
+    /// Reads what it says, and gives its last line.
+    reader: Option<JoinHandle<String>>,
+}
+
+impl Worker {
+    /// Its last line, once it has ended.
+    fn last_words(&mut self) -> String {
+        lock(&self.common.post.ways).remove(&self.generation);
+        lock(&self.common.dead).insert(self.generation);
+        self.reader.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.last_words();
     }
+}
+
+/// Passes on what a worker says of its connections, until it ends. The line that is none of these is its tally.
+fn listen(common: &Common, out: ChildStdout) -> String {
+    let mut last = String::new();
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        match line.parse() {
+            Ok(line) => common.post.deliver(line),
+            Err(_) => last = line,
+        }
+    }
+    last
 }
 
 /// A folder that is gone when dropped.
@@ -152,7 +180,7 @@ fn serve(common: &Arc<Common>, run: u64, streams: &str, records: &Path) -> anyho
     for n in 0..THREADS {
         let (sender, inbox) = mpsc::channel();
         inboxes.push(sender);
-        let crowd = Crowd::new(common.clone(), inbox, None, run ^ n as u64);
+        let crowd = Crowd::new(common.clone(), n, inbox, None, run ^ n as u64);
         servers.threads.push(thread::spawn(move || crowd.run()));
     }
     let config = Config { receive_buffer: Some(8 << 10), send_buffer: Some(8 << 10), ..Config::default() };
@@ -221,7 +249,7 @@ impl Run<'_> {
         let workers = self.args.workers as usize;
         let share = self.args.connections / workers
             + usize::from(self.workers.len() < self.args.connections % workers);
-        let child = Command::new(std::env::current_exe()?)
+        let mut child = Command::new(std::env::current_exe()?)
             .arg("worker")
             .arg(&self.streams)
             .arg(&self.records)
@@ -230,7 +258,13 @@ impl Run<'_> {
             .stdout(Stdio::piped())
             .spawn()
             .context("a worker could not be started")?;
-        self.workers.push(Worker { child, generation: self.generation });
+        if let Some(way) = child.stdin.take() {
+            lock(&self.common.post.ways).insert(self.generation, way);
+        }
+        let common = self.common.clone();
+        let reader = child.stdout.take().map(|out| thread::spawn(move || listen(&common, out)));
+        let common = self.common.clone();
+        self.workers.push(Worker { child, generation: self.generation, common, reader });
         Ok(())
     }
 
@@ -242,8 +276,7 @@ impl Run<'_> {
             bail!("a worker ended by itself: {status}");
         }
         lock(&self.common.gone).insert(worker.generation);
-        worker.child.kill()?;
-        worker.child.wait()?;
+        drop(worker);
         self.kills += 1;
         Ok(())
     }
@@ -252,7 +285,7 @@ impl Run<'_> {
     fn quiet(&mut self) -> anyhow::Result<()> {
         for worker in &mut self.workers {
             lock(&self.common.gone).insert(worker.generation);
-            drop(worker.child.stdin.take());
+            lock(&self.common.post.ways).remove(&worker.generation);
         }
         for mut worker in std::mem::take(&mut self.workers) {
             let until = Instant::now() + QUIET;
@@ -262,11 +295,7 @@ impl Run<'_> {
             }
             let status = worker.child.wait()?;
             ensure!(status.success(), "worker {} ended with {status}", worker.generation);
-            let mut text = String::new();
-            if let Some(out) = worker.child.stdout.take() {
-                BufReader::new(out).take(1 << 16).read_line(&mut text)?;
-            }
-            self.told.add(&serde_json::from_str(&text).context("what a worker said")?);
+            self.told.add(&serde_json::from_str(&worker.last_words()).context("what a worker said")?);
         }
         let until = Instant::now() + QUIET;
         while *lock(&self.common.live) > 0 && self.common.wrong().is_none() {
@@ -296,7 +325,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let folder = Folder(std::env::temp_dir().join(format!("onecopy-soak-{}", std::process::id())));
     fs::create_dir(&folder.0).with_context(|| folder.0.display().to_string())?;
     let shm_before = ours_in(Path::new("/dev/shm"));
-    let common = Arc::new(Common::default());
+    let common = Arc::new(Common::new(args.deaf));
     let streams = format!("onecopy-soak-{}", std::process::id());
     let records = folder.0.join("records");
     drop(onecopy::unix::Stream::pair());
@@ -493,6 +522,7 @@ fn tell(s: &Summary) {
             t.descriptors,
             t.pages,
         );
+        println!("{:10} {} times nothing happened for long, and both ends were asked", "", t.asked);
     }
     println!(
         "held before {:?}; after {:?}; at most {} descriptors and {:.1} MB of shared memory; {} counts",

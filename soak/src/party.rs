@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use onecopy::unix::{Error, ReceivedFlags, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream, View};
 use onecopy_conformance::tools::Dice;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::plan::{Ending, Plan, Side};
@@ -88,6 +89,8 @@ pub struct Tally {
     pub descriptors: u64,
     /// Pages sent by reference.
     pub pages: u64,
+    /// Times that nothing happened on a connection for long, and the peer was asked why.
+    pub asked: u64,
 }
 
 impl Tally {
@@ -100,6 +103,7 @@ impl Tally {
         self.records += other.records;
         self.descriptors += other.descriptors;
         self.pages += other.pages;
+        self.asked += other.asked;
     }
 }
 
@@ -139,9 +143,47 @@ impl Party {
         self.closed || (!self.sending && !self.receiving)
     }
 
-    /// What it is in the middle of.
+    /// What it is in the middle of, and what there is to be read of its socket without changing it: what poll and the
+    /// kernel's queue say, both rings' positions, bells, fillers and what is owed; and how long the thread that serves
+    /// it has run, and waited for a CPU.
     pub fn tell(&self) -> String {
         let (total, theirs) = (self.plan.total(self.side), self.plan.total(self.side.other()));
+        let asks = PollFlags::IN | PollFlags::OUT | PollFlags::RDHUP;
+        let mut polled = [PollFd::new(&self.socket, asks)];
+        let _ = rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        let flags = polled[0].revents();
+        let queued = rustix::io::ioctl_fionread(&self.socket);
+        let ran = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+        let (state, stats) = match &self.socket {
+            Socket::Stream(s) => (format!("{s:?}"), s.stats()),
+            Socket::Records(s) => (format!("{s:?}"), s.stats()),
+        };
+        // Both sides come first; what follows them says it again.
+        let state = state.split(", offer:").next().unwrap_or_default();
+        format!(
+            "{}; poll says {flags:?}, {queued:?} bytes lie in the kernel's queue; the thread ran and waited {} ns; {state}; {stats:?}",
+            self.tell_short(total, theirs),
+            ran.trim(),
+        )
+    }
+
+    /// As `tell`, and whether it could go on after all, which changes it.
+    pub fn report(&self) -> String {
+        let before = self.tell();
+        let (receive, send) = match &self.socket {
+            Socket::Stream(s) => (
+                s.recv(&mut [0; 64], RecvFlags::DONTWAIT | RecvFlags::PEEK),
+                s.reserve_with(1, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|slot| slot.len()),
+            ),
+            Socket::Records(s) => (
+                s.recv(&mut [0; 64], RecvFlags::DONTWAIT | RecvFlags::PEEK),
+                s.reserve_with(1, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|slot| slot.len()),
+            ),
+        };
+        format!("{before}; a look for bytes now gives {receive:?}, one for room {send:?}")
+    }
+
+    fn tell_short(&self, total: u64, theirs: u64) -> String {
         format!(
             "connection {:#x}, {:?} ({:?}, the peer {:?}): sent {} of {total}, received {} of {theirs}, shared memory: {}, \
              sending {} writable {}, receiving {} readable {}, reset {}, views {}, the last receive: {}, descriptors {}, lent to: {}",

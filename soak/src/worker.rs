@@ -1,6 +1,5 @@
 //! A process that connects, and may be killed at any moment.
 
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -111,7 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     drop(onecopy::unix::Stream::pair());
     drop(Listener::bind(Name::abstract_(format!("{}-{}", args.streams, args.generation)))?);
     let before = Held::now();
-    let common = Arc::new(Common::default());
+    let common = Arc::new(Common::new(false));
     let mut crowds = Vec::new();
     for n in 0..THREADS {
         let (sender, inbox) = mpsc::channel();
@@ -132,13 +131,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     Err(what) => return crowd_common.fail(what),
                 }
             }
-            Crowd::new(crowd_common, inbox, Some(Box::new(refill)), seed).run();
+            Crowd::new(crowd_common, n, inbox, Some(Box::new(refill)), seed).run();
         }));
     }
     let told = common.clone();
     let _ends_with_the_process = thread::spawn(move || {
-        // Whatever is said, or the survivor's end: it is over.
-        let _ = std::io::stdin().read(&mut [0]);
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            match line.parse() {
+                Ok(line) => told.post.deliver(line),
+                Err(what) => told.fail(what),
+            }
+        }
+        // The survivor has ended, or says that it is over.
         let _ = told.stop.set(());
     });
     for crowd in crowds {

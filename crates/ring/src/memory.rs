@@ -8,6 +8,7 @@ use onecopy_sys::map::{Mapping, Spans};
 use onecopy_sys::memfd::{self, Refused};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use std::fmt;
 use std::sync::Arc;
 
 /// Smallest data room in bytes.
@@ -25,10 +26,23 @@ pub fn round_capacity(bytes: usize, max: usize) -> usize {
 }
 
 /// A mapped ring, without positions: what both sides and every borrowed view hold on to.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Ring {
     mapping: Arc<Mapping>,
     capacity: usize,
+}
+
+/// As the shared page says at this moment, for who looks for the cause of a stall: positions, bells, fillers.
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = self.header();
+        f.debug_struct("Ring")
+            .field("capacity", &self.capacity)
+            .field("writer", &header.writer.0)
+            .field("reader", &header.reader.0)
+            .field("info", &header.info.0)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Ring {

@@ -110,7 +110,7 @@ pub fn bound(cx: &Ctx<'_>, name: &str) -> Result<Box<dyn Socket>, Stop> {
 }
 
 /// A name as the last part of its path.
-fn short(name: &Name) -> String {
+pub fn short(name: &Name) -> String {
     match name {
         Name::Unnamed => "unnamed".to_owned(),
         Name::Path(p) => format!("/{}", p.file_name().map(|n| n.to_string_lossy()).unwrap_or_default()),

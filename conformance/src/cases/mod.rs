@@ -3,6 +3,7 @@
 mod ancillary;
 mod dgram;
 mod dgram_names;
+mod dgram_rights;
 mod epoll;
 mod fork;
 mod messages;
@@ -30,7 +31,7 @@ pub fn all() -> Vec<&'static Case> {
     });
     static DATAGRAMS: OnceLock<Vec<Case>> = OnceLock::new();
     let datagrams = DATAGRAMS.get_or_init(|| {
-        let same = [shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
+        let same = [ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
         same.filter(|case| !dgram::NOT_AGAIN.contains(&case.name)).map(dgram::again).collect()
     });
     [
@@ -49,6 +50,7 @@ pub fn all() -> Vec<&'static Case> {
         records::CASES,
         dgram_names::CASES,
         dgram::CASES,
+        dgram_rights::CASES,
         datagrams,
     ]
     .into_iter()

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use onecopy_sys::scm::{self, Space, Ucred};
+use onecopy_sys::scm::{self, Message, Space, Ucred};
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -109,6 +109,13 @@ fn name(addr: Option<SocketAddrAny>) -> io::Result<Name> {
     })
 }
 
+fn came(got: Message) -> (Came, Option<SocketAddrAny>) {
+    let returned = Returned { trunc: got.cut, eor: false };
+    let who = got.credentials.map(|who| (who.pid, who.uid, who.gid));
+    let name = got.name.map(|name| *name);
+    (Came { len: got.bytes, returned, ctrunc: got.control_cut, fds: got.fds, who }, name)
+}
+
 fn tx(f: Tx) -> SendFlags {
     let mut flags = SendFlags::empty();
     flags.set(SendFlags::DONTWAIT, f.dontwait);
@@ -159,10 +166,18 @@ impl End for Plain {
 
     fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, flags: Rx) -> io::Result<Came> {
         let space = if control { Space::All } else { Space::None };
-        let got = scm::recv(&self.0, bufs, space, rx(flags))?;
-        let returned = Returned { trunc: got.cut, eor: false };
-        let who = got.credentials.map(|who| (who.pid, who.uid, who.gid));
-        Ok(Came { len: got.bytes, returned, ctrunc: got.control_cut, fds: got.fds, who })
+        Ok(came(scm::recv(&self.0, bufs, space, rx(flags))?).0)
+    }
+
+    fn send_fds_to(&self, data: &[u8], fds: &[BorrowedFd<'_>], to: &Name) -> io::Result<usize> {
+        let (data, to) = ([IoSlice::new(data)], address(to)?);
+        Ok(scm::send_to(&self.0, Some(&to), &data, fds, None, SendFlags::NOSIGNAL)?)
+    }
+
+    fn recv_with_from(&self, buf: &mut [u8], flags: Rx) -> io::Result<(Came, Name)> {
+        let got = scm::recv(&self.0, &mut [IoSliceMut::new(buf)], Space::All, rx(flags))?;
+        let (came, from) = came(got);
+        Ok((came, name(from)?))
     }
 
     fn recv_flags(&self, buf: &mut [u8], flags: Rx) -> io::Result<(usize, Returned)> {

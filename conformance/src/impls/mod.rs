@@ -145,6 +145,14 @@ pub trait End: Send + Sync {
     }
     /// sendto(): the name is that of the target
     fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize>;
+    /// sendmsg() with a target's name and SCM_RIGHTS
+    fn send_fds_to(&self, _data: &[u8], _fds: &[BorrowedFd<'_>], _to: &Name) -> io::Result<usize> {
+        Err(not_offered("no sendto"))
+    }
+    /// recvmsg() with room for control messages, and the sender's name
+    fn recv_with_from(&self, _buf: &mut [u8], _flags: Rx) -> io::Result<(Came, Name)> {
+        Err(not_offered("no recvfrom"))
+    }
     /// recvfrom(): how many bytes, and the sender's name
     fn recv_from(&self, _buf: &mut [u8], _flags: Rx) -> io::Result<(usize, Name)> {
         Err(not_offered("no recvfrom"))

@@ -284,7 +284,7 @@ fn returned(flags: ReceivedFlags) -> Returned {
 
 /// What all kinds of our sockets have in common.
 macro_rules! in_common {
-    (connected) => {
+    (control) => {
         fn send_msg(&self, data: &[IoSlice<'_>], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
             match (data, fds) {
                 (_, []) => Ok(self.0.send_vectored(data, send_flags(f)?)?),
@@ -300,6 +300,9 @@ macro_rules! in_common {
         fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
             Ok(self.0.set_pass_credentials(on)?)
         }
+    };
+    (connected) => {
+        in_common!(control);
 
         fn send_in_place(&self, data: &[u8], f: Tx) -> io::Result<usize> {
             let mut slot = self.0.reserve_with(data.len(), send_flags(f)?)?;
@@ -430,6 +433,8 @@ pub struct OurDatagrams(pub unix::Datagram);
 impl End for OurDatagrams {
     in_common!();
 
+    in_common!(control);
+
     fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize> {
         Ok(self.0.send_to(data, to_ours(to)?, SendFlags::empty())?)
     }
@@ -439,21 +444,26 @@ impl End for OurDatagrams {
         Ok((n, from_ours(&name)))
     }
 
-    fn send_msg(&self, data: &[IoSlice<'_>], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
-        match fds {
-            [] => Ok(self.0.send_vectored(data, send_flags(f)?)?),
-            _ => Err(not_offered("no descriptors with datagrams")),
-        }
+    fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
+        let (got, with) = match (bufs, control) {
+            (bufs, false) => (self.0.recv_vectored(bufs, recv_flags(f)?)?.0, Ancillary::default()),
+            ([buf], true) => return Ok(self.recv_with_from(buf, f)?.0),
+            _ => return Err(not_offered("no vectored receive with control messages")),
+        };
+        let ctrunc = got.flags.contains(ReceivedFlags::CTRUNC);
+        let len = if f.trunc { got.full } else { got.len };
+        Ok(Came { returned: returned(got.flags), ctrunc, ..came(len, with) })
     }
 
-    fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
-        if control {
-            return Err(not_offered("no control messages with datagrams"));
-        }
-        let (got, _) = self.0.recv_vectored(bufs, recv_flags(f)?)?;
-        let returned = Returned { trunc: got.flags.contains(ReceivedFlags::TRUNC), eor: false };
+    fn send_fds_to(&self, data: &[u8], fds: &[BorrowedFd<'_>], to: &Name) -> io::Result<usize> {
+        Ok(self.0.send_with_to(data, to_ours(to)?, fds, SendFlags::empty())?)
+    }
+
+    fn recv_with_from(&self, buf: &mut [u8], f: Rx) -> io::Result<(Came, Name)> {
+        let (got, with, from) = self.0.recv_with(buf, recv_flags(f)?)?;
+        let ctrunc = got.flags.contains(ReceivedFlags::CTRUNC);
         let len = if f.trunc { got.full } else { got.len };
-        Ok(Came { returned, ..came(len, Ancillary::default()) })
+        Ok((Came { returned: returned(got.flags), ctrunc, ..came(len, with) }, from_ours(&from)))
     }
 }
 

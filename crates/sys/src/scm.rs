@@ -5,6 +5,8 @@
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::{self, Errno};
+use rustix::net::addr::{SocketAddrArg, SocketAddrStorage};
+use rustix::net::{SocketAddrAny, SocketAddrUnix};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
 
@@ -71,8 +73,8 @@ pub struct Message {
     pub cut: bool,
     /// Control messages, or descriptors of one, were lost (MSG_CTRUNC).
     pub control_cut: bool,
-    /// The sender has a name.
-    pub named: bool,
+    /// The sender's name, if it has one. (Boxed: most messages have none, and all of them are moved about.)
+    pub name: Option<Box<SocketAddrAny>>,
 }
 
 /// What is given to room for control messages, in bytes.
@@ -128,9 +130,10 @@ fn recv_into(
 ) -> io::Result<Message> {
     // SAFETY: all zeroes is a valid msghdr.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    let mut name = MaybeUninit::<libc::sockaddr_un>::uninit();
+    // (Longer than a unix address, so that a path without its NUL is whole.)
+    let mut name = MaybeUninit::<SocketAddrStorage>::uninit();
     header.msg_name = name.as_mut_ptr().cast();
-    header.msg_namelen = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    header.msg_namelen = size_of::<SocketAddrStorage>() as libc::socklen_t;
     header.msg_iov = slices.as_mut_ptr().cast();
     header.msg_iovlen = slices.len() as _;
     header.msg_control = room.cast();
@@ -142,7 +145,12 @@ fn recv_into(
     let mut message = Message { bytes: usize::try_from(got).map_err(|_| last())?, ..Message::default() };
     message.cut = header.msg_flags & libc::MSG_TRUNC != 0;
     message.control_cut = header.msg_flags & libc::MSG_CTRUNC != 0;
-    message.named = header.msg_namelen > 0;
+    // (No name has a length of 0; a family is the least that else there is.)
+    if header.msg_namelen as usize >= size_of::<libc::sa_family_t>() {
+        let len = header.msg_namelen.min(size_of::<SocketAddrStorage>() as libc::socklen_t);
+        // SAFETY: the kernel has written an address of that length there.
+        message.name = Some(Box::new(unsafe { SocketAddrAny::read(name.as_ptr(), len) }));
+    }
     // SAFETY: the kernel has written whole messages into the first `msg_controllen` bytes of the room (cmsg(3)).
     let mut next = unsafe { libc::CMSG_FIRSTHDR(&raw const header) };
     while !next.is_null() {
@@ -196,6 +204,22 @@ pub fn send(
     who: Option<Ucred>,
     flags: rustix::net::SendFlags,
 ) -> io::Result<usize> {
+    send_to(socket, None, slices, fds, who, flags)
+}
+
+/// As [`send`], to the socket of that name (sendmsg(2) with a `msg_name`).
+///
+/// # Errors
+///
+/// As [`send`].
+pub fn send_to(
+    socket: impl AsFd,
+    name: Option<&SocketAddrUnix>,
+    slices: &[IoSlice<'_>],
+    fds: &[rustix::fd::BorrowedFd<'_>],
+    who: Option<Ucred>,
+    flags: rustix::net::SendFlags,
+) -> io::Result<usize> {
     if fds.len() > MAX_FDS {
         return Err(Errno::INVAL);
     }
@@ -204,6 +228,11 @@ pub fn send(
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = slices.as_ptr().cast_mut().cast();
     header.msg_iovlen = slices.len() as _;
+    let name = name.map(SocketAddrArg::as_any);
+    if let Some(name) = &name {
+        header.msg_name = name.as_ptr().cast_mut().cast();
+        header.msg_namelen = name.addr_len();
+    }
     let mut len = 0;
     let mut put = |kind, bytes: usize, fill: &dyn Fn(*mut u8)| {
         // SAFETY: asks for no memory.
@@ -238,8 +267,8 @@ pub fn send(
     }
     header.msg_control = room.0.as_mut_ptr().cast();
     header.msg_controllen = len as _;
-    // SAFETY: IoSlice has the layout of iovec (its documentation) and is only read; the messages were written up to `len`,
-    // but for bytes of padding that nobody reads; all of them outlast the call.
+    // SAFETY: IoSlice has the layout of iovec (its documentation) and is only read, as the name is; the messages were written
+    // up to `len`, but for bytes of padding that nobody reads; all of them outlast the call.
     let sent =
         unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags.bits() as libc::c_int) };
     usize::try_from(sent).map_err(|_| last())
@@ -349,7 +378,7 @@ mod tests {
             assert_eq!(send(&a, &iov, &fds, Some(Ucred::own()), SendFlags::empty()), Ok(3));
             let mut buffer = [0; 2];
             let got = recv(&b, &mut [IoSliceMut::new(&mut buffer)], Space::All, RecvFlags::empty()).unwrap();
-            assert_eq!((got.bytes, got.cut, got.control_cut, got.named), (2, true, false, false));
+            assert_eq!((got.bytes, got.cut, got.control_cut, got.name.is_some()), (2, true, false, false));
             assert_eq!((got.fds.len(), got.credentials), (count, Some(Ucred::own())));
             assert_eq!(got.pidfd.is_some(), pidfds);
             let cloexec = rustix::io::FdFlags::CLOEXEC;

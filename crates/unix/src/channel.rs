@@ -14,6 +14,9 @@
 //! than the sum says, too. MSG_PEEK sees the first record only, so where it is wanted the bells before it are taken, and
 //! it stays, as the bell that must be left ([`crate::rx::RxRing::find_channel`]).
 //!
+//! Two datagram sockets that share memory have a line besides, on which nothing else lies: it is the channel of both
+//! directions, from the beginning ([`Inlet::over`]).
+//!
 //! The channel is also how the sender of references knows that their receiver is gone: its other end is open for as
 //! long as anybody may look at a page.
 
@@ -56,6 +59,27 @@ pub fn send(channel: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], who: Option<Ucred>)
 
 fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFlags) -> io::Result<Message> {
     scm::recv(fd, &mut [IoSliceMut::new(buffer)], space, flags | RecvFlags::DONTWAIT)
+}
+
+/// As [`recv`], from the channel. What its other end left unread there (of the other direction, where one line is both
+/// channels) is an error that the kernel tells once, before what is queued: no matter of this direction's.
+fn recv_next(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFlags) -> io::Result<Message> {
+    match recv(fd, buffer, space, flags) {
+        Err(Errno::CONNRESET) => recv(fd, buffer, space, flags),
+        other => other,
+    }
+}
+
+/// Nobody takes what lies there any more: descriptors are closed.
+pub fn empty(channel: BorrowedFd<'_>) {
+    loop {
+        match rustix::net::recv(channel, &mut [0u8; 1], RecvFlags::DONTWAIT) {
+            // (A message of no bytes is a liar's, and looks like the end; those behind it go with the socket.)
+            Ok((_, 0)) => return,
+            Ok(_) | Err(Errno::CONNRESET | Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 /// The receiver's end.
@@ -141,6 +165,11 @@ impl Fds {
 }
 
 impl Inlet {
+    /// What comes over a line that is known from the beginning.
+    pub fn over(line: Arc<OwnedFd>) -> Inlet {
+        Inlet { fd: Some(line), ..Inlet::default() }
+    }
+
     /// Takes up to `count` bells or bytes of a filler, and the channel if it is met.
     pub fn take(&mut self, control: BorrowedFd<'_>, count: usize) -> Taken {
         if count == 1 {
@@ -229,10 +258,7 @@ impl Inlet {
     /// Whether nothing lies in it, or it is not here.
     pub fn is_empty(&self) -> bool {
         match &self.fd {
-            Some(fd) => {
-                let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-                rustix::net::recv(fd, &mut [0u8; 1], flags).is_err()
-            }
+            Some(fd) => recv_next(fd.as_fd(), &mut [0], Space::None, RecvFlags::PEEK).is_err(),
             None => !self.lost,
         }
     }
@@ -275,7 +301,7 @@ impl Inlet {
                 self.pidfds = pidfd;
             }
         }
-        let Ok(came) = recv(fd.as_fd(), &mut [0], Space::All, RecvFlags::empty()) else {
+        let Ok(came) = recv_next(fd.as_fd(), &mut [0], Space::All, RecvFlags::empty()) else {
             return Ok(Err(Lie::Channel));
         };
         let cut = came.control_cut;
@@ -293,7 +319,7 @@ impl Inlet {
     /// EMFILE where this process has no descriptor left.
     pub fn look(&self) -> Result<std::result::Result<OwnedFd, Lie>> {
         let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
-        let Ok(came) = recv(fd, &mut [0], Space::Few, RecvFlags::PEEK) else {
+        let Ok(came) = recv_next(fd, &mut [0], Space::Few, RecvFlags::PEEK) else {
             return Ok(Err(Lie::Channel));
         };
         match came.fds.into_iter().next() {
@@ -306,7 +332,7 @@ impl Inlet {
     /// Drops the next message.
     pub fn skip(&self) {
         if let Some(fd) = &self.fd {
-            let _ = rustix::net::recv(fd, &mut [0u8; 1], RecvFlags::DONTWAIT);
+            let _ = recv_next(fd.as_fd(), &mut [0], Space::None, RecvFlags::empty());
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result, cont
 use onecopy_ring::{Consumer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::scm;
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
 use std::net::Shutdown;
@@ -144,22 +144,27 @@ impl End {
         )
     }
 
-    pub fn peer_cred(&self) -> Result<Credentials> {
+    /// What knows who the peer is.
+    fn knows_peer(&self) -> Result<BorrowedFd<'_>> {
         if self.kind == Kind::Datagram && self.life.get().is_none() {
             // The kernel notes nothing of who connects datagram sockets.
             return Err(
                 option(Errno::NOTCONN).because("only a datagram socket that shares memory knows its peer")
             );
         }
-        Ok(scm::peer_credentials(self.life()).map_err(option)?.into())
+        Ok(self.life())
+    }
+
+    pub fn peer_cred(&self) -> Result<Credentials> {
+        Ok(scm::peer_credentials(self.knows_peer()?).map_err(option)?.into())
     }
 
     pub fn peer_groups(&self) -> Result<Vec<u32>> {
-        scm::peer_groups(&self.fd).map_err(option)
+        scm::peer_groups(self.knows_peer()?).map_err(option)
     }
 
     pub fn peer_pidfd(&self) -> Result<OwnedFd> {
-        scm::peer_pidfd(&self.fd).map_err(option)
+        scm::peer_pidfd(self.knows_peer()?).map_err(option)
     }
 
     pub fn set_pass_credentials(&self, on: bool) -> Result<()> {
@@ -333,11 +338,12 @@ macro_rules! socket_methods {
             }
 
             /// Who was at the other end at connect, listen or pair (SO_PEERCRED). Who *sends* may be another process:
-            /// `set_pass_credentials` of streams and seqpacket sockets tells.
+            /// `set_pass_credentials` tells.
             ///
             /// # Errors
             ///
-            /// What getsockopt(2) says.
+            /// What getsockopt(2) says; ENOTCONN for a datagram socket that does not share memory, whose peer the kernel
+            /// does not note.
             pub fn peer_cred(&self) -> crate::Result<crate::Credentials> {
                 self.end.peer_cred()
             }
@@ -415,7 +421,7 @@ macro_rules! credential_methods {
             ///
             /// # Errors
             ///
-            /// What getsockopt(2) says.
+            /// As `peer_cred`.
             pub fn peer_groups(&self) -> crate::Result<Vec<u32>> {
                 self.end.peer_groups()
             }
@@ -425,7 +431,7 @@ macro_rules! credential_methods {
             ///
             /// # Errors
             ///
-            /// What getsockopt(2) says: ENOPROTOOPT on an older kernel; ESRCH or EINVAL where the process is gone.
+            /// As `peer_cred`; ENOPROTOOPT on an older kernel; ESRCH or EINVAL where the process is gone.
             pub fn peer_pidfd(&self) -> crate::Result<rustix::fd::OwnedFd> {
                 self.end.peer_pidfd()
             }

@@ -218,14 +218,16 @@ pub struct End {
     /// Where forks find it.
     pub place: Place,
     /// Of a datagram socket that shares memory with its peer: what hangs up when that peer goes, which the kernel's
-    /// datagram sockets do not tell.
-    pub life: OnceLock<OwnedFd>,
+    /// datagram sockets do not tell; and the channel of both directions (`channel.rs`).
+    pub life: OnceLock<Arc<OwnedFd>>,
     /// Of a datagram socket that is or was connected: how it comes to share memory with its peer.
     pub meet: OnceLock<Box<Meeting>>,
     /// 1 once a datagram socket has left the peer that it shared memory with.
     pub parted: AtomicU32,
     /// Threads that are connecting a datagram socket: who sleeps in a send lets them have the sending side.
     pub connecting: AtomicU32,
+    /// 1 once a datagram socket that asks who sends was seen to have a name.
+    pub named: AtomicU32,
     /// Who made it: a forked child that drops its copy must leave the queue alone.
     pub maker: u32,
     /// Forks of its maker before it was made: one since then may have copied it.
@@ -268,6 +270,7 @@ impl End {
             meet: OnceLock::new(),
             parted: AtomicU32::new(0),
             connecting: AtomicU32::new(0),
+            named: AtomicU32::new(0),
             maker,
             forks: crate::holders::forks(),
         }
@@ -280,7 +283,7 @@ impl End {
     /// What hangs up when the peer goes.
     #[inline]
     pub fn life(&self) -> BorrowedFd<'_> {
-        self.life.get().unwrap_or(&self.fd).as_fd()
+        self.life.get().map_or(self.fd.as_fd(), |life| life.as_fd())
     }
 
     /// Whether the peer sends nothing any more: what lies in the queue of the control socket is all that will ever
@@ -289,10 +292,12 @@ impl End {
         control::hung_up(self.life())
     }
 
-    /// For the peer of a datagram socket, it is as if this end were closed.
+    /// For the peer of a datagram socket, it is as if this end were closed; and what came with datagrams that nobody will
+    /// receive is.
     pub fn end_life(&self) {
         if let Some(life) = self.life.get() {
             let _ = rustix::net::shutdown(life, rustix::net::Shutdown::Both);
+            crate::channel::empty(life.as_fd());
         }
     }
 
@@ -336,7 +341,9 @@ impl End {
         if let Some(ring) = self.rx_ring.get() {
             self.ask_who(ring);
         }
-        if matches!(*rx, Rx::Ring(_)) { self.pass_no_bells() } else { Ok(()) }
+        // (A look at a datagram socket's bells is one of a message each; and it has the kernel's datagrams to pass again once it
+        // has left its peer.)
+        if matches!(*rx, Rx::Ring(_)) && self.kind != Kind::Datagram { self.pass_no_bells() } else { Ok(()) }
     }
 
     fn pass_over_kernel(&self, which: u32, on: bool) -> rustix::io::Result<()> {

@@ -1,5 +1,6 @@
 //! How ends come about: by pair, by connect, by accept.
 
+use crate::channel::Inlet;
 use crate::end::End;
 use crate::rx::Rx;
 use crate::tx::Tx;
@@ -71,7 +72,7 @@ impl End {
         let config = Config { records: kind.records(config), ..*config };
         let end = Arc::new(End::new(fd, kind, &config, rx, tx));
         crate::holders::register(&end);
-        if config.pass_credentials && kind != Kind::Datagram {
+        if config.pass_credentials {
             end.set_pass_credentials(true)?;
         }
         Ok(end)
@@ -106,21 +107,24 @@ impl End {
             pair.1.counters.fallbacks.add(fallback);
             return Ok(pair);
         };
-        let over = |fd, mine: &Ring, theirs: &Ring| -> Result<Arc<End>> {
-            let rx = Rx::ring(Consumer::new(mine.clone()));
-            let end = End::make(fd, kind, config, rx, Tx::ring(Producer::new(theirs.clone())))?;
+        let (mut lines, flags) = (None, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+        if kind == Kind::Datagram {
+            let line = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .map_err(|errno| Error::new(Op::Socket, errno))?;
+            lines = Some((Arc::new(line.0), Arc::new(line.1)));
+        }
+        let (line_a, line_b) = lines.unzip();
+        let over = |fd, mine: &Ring, theirs: &Ring, line: Option<Arc<OwnedFd>>| -> Result<Arc<End>> {
+            let inlet = line.clone().map_or_else(Inlet::default, Inlet::over);
+            let rx = Rx::ring_with(Consumer::new(mine.clone()), inlet);
+            let tx = Tx::ring_with(Producer::new(theirs.clone()), line.clone());
+            let end = End::make(fd, kind, config, rx, tx)?;
+            line.map(|line| end.life.set(line));
             end.set_rx_ring(mine.clone());
             end.set_tx_ring(theirs.clone());
             Ok(end)
         };
-        let (a, b) = (over(a, &to_a, &to_b)?, over(b, &to_b, &to_a)?);
-        if kind == Kind::Datagram {
-            let (my_life, their_life) =
-                rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                    .map_err(|errno| Error::new(Op::Socket, errno))?;
-            let _ = (a.life.set(my_life), b.life.set(their_life));
-        }
-        Ok((a, b))
+        Ok((over(a, &to_a, &to_b, line_a)?, over(b, &to_b, &to_a, line_b)?))
     }
 
     /// Connects to a listener, of this crate or any other.

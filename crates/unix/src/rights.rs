@@ -4,7 +4,7 @@ use crate::channel::{self, Fds, MAX_FDS};
 use crate::end::End;
 use crate::receive::Call;
 use crate::tx::{Cursor, Tx, TxRing};
-use crate::{Credentials, Error, Op, Received, RecvFlags, Result, SendFlags};
+use crate::{Credentials, Error, Name, Op, Received, RecvFlags, Result, SendFlags};
 use onecopy_ring::record::{Who, With};
 use onecopy_ring::{Lie, Mark};
 use onecopy_sys::scm::{self, Ucred};
@@ -249,6 +249,22 @@ impl End {
         let mut call = Call::with(&mut fds);
         let received = self.recv_record_with(&mut [IoSliceMut::new(buffer)], flags, &mut call)?;
         Ok((received, Ancillary::of(fds, self)))
+    }
+
+    /// Receives a datagram, the descriptors that came with it, and its sender's name.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::recv_datagram`].
+    pub fn recv_datagram_ancillary(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<(Received, Ancillary, Name)> {
+        let (mut fds, mut from) = (Fds::default(), Name::unnamed());
+        let slices = &mut [IoSliceMut::new(buffer)];
+        let received = self.recv_datagram(slices, flags, Some(&mut from), &mut Call::with(&mut fds))?;
+        Ok((received, Ancillary::of(fds, self), from))
     }
 
     /// Receives bytes and the descriptors that came with the first of them.

@@ -128,12 +128,17 @@ pub enum Ready<'a> {
 
 impl Rx {
     pub fn ring(consumer: Consumer) -> Rx {
+        Rx::ring_with(consumer, Inlet::default())
+    }
+
+    /// What comes besides bytes does so through `inlet`.
+    pub fn ring_with(consumer: Consumer, inlet: Inlet) -> Rx {
         Rx::Ring(RxRing {
             consumer,
             owed: 0,
             spin: Adaptive::default(),
             puzzled: None,
-            inlet: Inlet::default(),
+            inlet,
             elsewhere: false,
             front: Front::default(),
             stray: false,

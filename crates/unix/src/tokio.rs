@@ -467,6 +467,35 @@ impl Datagram {
         }
     }
 
+    /// Waits for room and sends one datagram with descriptors to the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send_with`].
+    pub async fn send_with(
+        &self,
+        datagram: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send_with(datagram, fds, flags)?)).await
+    }
+
+    /// Waits for a datagram and receives it, what was sent with it, and its sender's name.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv_with`].
+    pub async fn recv_with(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<(crate::Received, crate::Ancillary, crate::Name)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_with(buffer, flags)?)).await
+    }
+
     /// Waits for a datagram and receives it.
     ///
     /// # Errors

@@ -60,11 +60,16 @@ const KERNEL_PIECE: usize = 64 << 10;
 
 impl Tx {
     pub fn ring(producer: Producer) -> Tx {
+        Tx::ring_with(producer, None)
+    }
+
+    /// What goes besides bytes does so through `channel`, if that is there already.
+    pub fn ring_with(producer: Producer, channel: Option<Arc<OwnedFd>>) -> Tx {
         Tx::Ring(TxRing {
             producer,
             spin: Adaptive::default(),
             checked: coarse_ms(),
-            channel: None,
+            channel,
             elsewhere: false,
             said: Said::default(),
         })

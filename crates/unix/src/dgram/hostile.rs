@@ -83,6 +83,63 @@ fn every_lie_in_shared_memory_is_caught() {
     });
 }
 
+/// Publishes a frame of no bytes that says that so many descriptors, and who sends, lie in the line.
+fn announce(liar: &Datagram, fds: u64, said: u64) {
+    let ring = liar.end.tx_ring.get().unwrap();
+    let head = ring.header().writer.0.head.load(Relaxed);
+    ring.set_word(head as usize % ring.capacity(), 1 << 32 | fds << 40 | said << 48);
+    let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
+    ring.header().writer.0.head.store(head + size, Release);
+}
+
+fn into_line(liar: &Datagram, bytes: &[u8], count: usize) {
+    let fds = vec![liar.end.fd(); count];
+    let flags = rustix::net::SendFlags::DONTWAIT;
+    onecopy_sys::scm::send(liar.end.life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags).unwrap();
+}
+
+#[test]
+fn what_the_line_does_not_hold_is_caught() {
+    let _alone = crate::tests::alone();
+    caught("descriptors that are not there", |liar| announce(liar, 1, 0));
+    caught("more than are there", |liar| {
+        into_line(liar, b"0", 1);
+        announce(liar, 2, 0);
+    });
+    caught("fewer than are there", |liar| {
+        into_line(liar, b"0", 3);
+        announce(liar, 2, 0);
+    });
+    caught("a message of no bytes", |liar| {
+        into_line(liar, b"", 0);
+        announce(liar, 1, 0);
+    });
+    caught("a sender who is not there", |liar| announce(liar, 0, 1));
+    caught("a line that was shut down", |liar| {
+        announce(liar, 1, 0);
+        rustix::net::shutdown(liar.end.life(), rustix::net::Shutdown::Both).unwrap();
+    });
+    caught("too many of them", |liar| announce(liar, 254, 0));
+}
+
+/// Whatever a peer puts into the line that it announces nothing of stays there, and goes with the socket.
+#[test]
+fn what_is_not_announced_harms_nobody() {
+    let _alone = crate::tests::alone();
+    let (liar, victim) = Datagram::pair().unwrap();
+    let (r, w) = rustix::pipe::pipe().unwrap();
+    let fds = [w.as_fd(); 9];
+    let flags = rustix::net::SendFlags::DONTWAIT;
+    for bytes in [&b""[..], b"", b"long and longer", b"x"] {
+        onecopy_sys::scm::send(liar.end.life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags).unwrap();
+    }
+    drop(w);
+    liar.send(b"as ever", NOW).unwrap();
+    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 7);
+    drop((liar, victim));
+    assert_eq!(rustix::io::read(&r, &mut [0; 1][..]).unwrap(), 0, "all are closed");
+}
+
 #[test]
 fn what_is_no_bell_is_caught() {
     let _alone = crate::tests::alone();

@@ -20,11 +20,13 @@
 //! So neither uses memory before its peer has said, over the kernel's own connection, that it is its peer's: a stranger,
 //! even one of the same user, can neither inject a datagram nor divert one. One of the same user can make a socket send 64
 //! bytes to a plain peer, and can keep two from sharing memory. Users that this user namespace does not know
-//! all look the same, and are nobody. The connection to the beacon stays as the lifeline. Each direction switches
+//! all look the same, and are nobody. The connection to the beacon stays as the lifeline, and as the channel for what
+//! travels with datagrams (`channel.rs`). Each direction switches
 //! where its sender's (last) sign lies among the datagrams: their order stays. Nobody waits for anybody, and whatever fails
 //! leaves the kernel carrying on.
 
 use super::diag::Diag;
+use crate::channel::Inlet;
 use crate::control;
 use crate::end::End;
 use crate::rx::Rx;
@@ -37,6 +39,7 @@ use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::sync::Arc;
 
 /// Calls between two looks, at most: while nothing is known of the peer, and while something is under way.
 const RARELY: u32 = 1024;
@@ -459,7 +462,7 @@ impl End {
         state.trusted = Some(line.cookie);
         state.offer = Some((ring, line.nonce));
         meeting.offered.store(1, Relaxed);
-        let _ = self.life.set(line.fd);
+        let _ = self.life.set(Arc::new(line.fd));
     }
 
     #[cold]
@@ -478,7 +481,9 @@ impl End {
             mine.header().info.0.shut.store(1, Relaxed);
         }
         self.set_rx_ring(mine.clone());
-        *rx = Rx::ring(Consumer::new(mine));
+        // (It is there since the peer was trusted.)
+        let inlet = self.life.get().cloned().map_or_else(Inlet::default, Inlet::over);
+        *rx = Rx::ring_with(Consumer::new(mine), inlet);
     }
 
     /// As [`End::find_nonce`], for who holds the receiving side.
@@ -508,7 +513,7 @@ impl End {
         match sent {
             Ok(()) => {
                 self.set_tx_ring(ring.clone());
-                *tx = Tx::ring(Producer::new(ring));
+                *tx = Tx::ring_with(Producer::new(ring), self.life.get().cloned());
                 meeting.offered.store(0, Relaxed);
                 meeting.open.store(0, Relaxed);
                 Ok(())

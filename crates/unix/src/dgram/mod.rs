@@ -6,9 +6,9 @@
 //! is connected, what lies there is the peer's.
 //!
 //! The kernel does not tell a datagram socket that its peer is gone, except by refusing what is sent. So there is a
-//! lifeline, a pair of stream sockets of which each holds one: it hangs up when the peer does. From then on datagrams go
+//! lifeline, a pair of seqpacket sockets of which each holds one: it hangs up when the peer does. From then on datagrams go
 //! to the kernel again, which says what there is to say: ECONNREFUSED of a peer that is gone, EPERM of one that is connected
-//! to somebody else.
+//! to somebody else. It is also the channel for descriptors and credentials, of both directions.
 //!
 //! What a datagram socket has of its own:
 //!
@@ -30,12 +30,15 @@ mod send;
 
 pub use meet::Meeting;
 
-use crate::common::socket_methods;
+use crate::common::{credential_methods, socket_methods};
 use crate::end::End;
 use crate::making::Kind;
+use crate::receive::Call;
+use crate::rights::Attached;
 use crate::rx::Rx;
 use crate::tx::Tx;
-use crate::{Config, Error, Name, Op, Received, RecvFlags, Result, SendFlags};
+use crate::{Ancillary, Config, Credentials, Error, Name, Op, Received, RecvFlags, Result, SendFlags};
+use rustix::fd::BorrowedFd;
 use rustix::net::SocketAddrUnix;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -165,7 +168,7 @@ impl Datagram {
     /// (once, when the peer is gone: from then on there is none), ECONNRESET (once, when the peer left without receiving
     /// all), EPERM (the peer is connected to another socket), EPIPE (it was shut down, and never with a signal), EINTR, EPROTO.
     pub fn send(&self, datagram: &[u8], flags: SendFlags) -> Result<usize> {
-        self.end.send_datagram(&[IoSlice::new(datagram)], flags)
+        self.end.send_datagram(&[IoSlice::new(datagram)], Attached::default(), flags)
     }
 
     /// Sends the slices one after the other, as one datagram.
@@ -174,7 +177,7 @@ impl Datagram {
     ///
     /// As [`Datagram::send`].
     pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
-        self.end.send_datagram(slices, flags)
+        self.end.send_datagram(slices, Attached::default(), flags)
     }
 
     /// Sends one datagram to the socket of that name, connected or not.
@@ -183,7 +186,7 @@ impl Datagram {
     ///
     /// As [`Datagram::send`]; ENOENT, ECONNREFUSED (each time), EACCES, EPROTOTYPE as [`Datagram::connect`].
     pub fn send_to(&self, datagram: &[u8], name: impl Into<Name>, flags: SendFlags) -> Result<usize> {
-        self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), flags)
+        self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), Attached::default(), flags)
     }
 
     /// Sends the slices one after the other, as one datagram, to the socket of that name.
@@ -197,7 +200,67 @@ impl Datagram {
         name: impl Into<Name>,
         flags: SendFlags,
     ) -> Result<usize> {
-        self.end.send_datagram_to(slices, &name.into(), flags)
+        self.end.send_datagram_to(slices, &name.into(), Attached::default(), flags)
+    }
+
+    /// Sends one datagram to the peer with descriptors (SCM_RIGHTS, unix(7)): it gets copies of them with exactly this
+    /// datagram, which may have no bytes. All is sent or nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way than
+    /// RLIMIT_NOFILE allows.
+    pub fn send_with(&self, datagram: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
+        self.end.send_datagram(&[IoSlice::new(datagram)], Attached::fds(fds), flags)
+    }
+
+    /// As [`Datagram::send_with`], to the socket of that name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send_with`] and [`Datagram::send_to`].
+    pub fn send_with_to(
+        &self,
+        datagram: &[u8],
+        name: impl Into<Name>,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), Attached::fds(fds), flags)
+    }
+
+    /// As [`Datagram::send_with`], by a sender that says who it is (SCM_CREDENTIALS): its process, and a user and a group
+    /// that it is, effectively or really; anything else takes a privilege. It holds for this datagram alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send_with`]; EPERM for what this process may not claim, ESRCH for a process that is not there.
+    pub fn send_as(
+        &self,
+        datagram: &[u8],
+        who: Credentials,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<usize> {
+        let attached = Attached { fds, who: Some(who.into()) };
+        self.end.send_datagram(&[IoSlice::new(datagram)], attached, flags)
+    }
+
+    /// As [`Datagram::send_as`], to the socket of that name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send_as`] and [`Datagram::send_to`].
+    pub fn send_as_to(
+        &self,
+        datagram: &[u8],
+        name: impl Into<Name>,
+        who: Credentials,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<usize> {
+        let attached = Attached { fds, who: Some(who.into()) };
+        self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), attached, flags)
     }
 
     /// Receives one datagram, waiting for it; what does not fit into the buffer is dropped. Returns bytes received, or with
@@ -208,7 +271,8 @@ impl Datagram {
     /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer left without receiving all that was sent
     /// to it), EINTR, EPROTO.
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-        let received = self.end.recv_datagram(&mut [IoSliceMut::new(buffer)], flags, None)?;
+        let slices = &mut [IoSliceMut::new(buffer)];
+        let received = self.end.recv_datagram(slices, flags, None, &mut Call::plain())?;
         Ok(if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len })
     }
 
@@ -239,8 +303,19 @@ impl Datagram {
     /// As [`Datagram::recv`].
     pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<(Received, Name)> {
         let mut from = Name::unnamed();
-        let received = self.end.recv_datagram(slices, flags, Some(&mut from))?;
+        let received = self.end.recv_datagram(slices, flags, Some(&mut from), &mut Call::plain())?;
         Ok((received, from))
+    }
+
+    /// Receives one datagram, what was sent with it, and its sender's name. A receive that does not ask for descriptors
+    /// closes those of its datagram.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`]. Descriptors that this process has no room for are lost, and
+    /// [`Ancillary::truncated`] says so.
+    pub fn recv_with(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary, Name)> {
+        self.end.recv_datagram_ancillary(buffer, flags)
     }
 
     /// Bytes of the longest datagram that can be sent to the peer now: what its ring takes, or SO_SNDBUF less 32 where
@@ -251,3 +326,4 @@ impl Datagram {
 }
 
 socket_methods!(Datagram);
+credential_methods!(Datagram);

@@ -4,9 +4,10 @@ use crate::control::{self, Peek};
 use crate::end::End;
 use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
-use crate::{Error, Name, Op, Received, RecvFlags, Result};
+use crate::{Error, Name, Op, Received, ReceivedFlags, RecvFlags, Result};
 use onecopy_ring::Lie;
 use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::scm::{self, Space};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 use std::io::IoSliceMut;
@@ -22,7 +23,7 @@ impl RxRing {
 }
 
 impl End {
-    /// Receives one datagram into `slices`, and who sent it.
+    /// Receives one datagram into `slices`, its sender's name, and as `call` says what came with it.
     ///
     /// # Errors
     ///
@@ -32,6 +33,7 @@ impl End {
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
         from: Option<&mut Name>,
+        call: &mut Call<'_>,
     ) -> Result<Received> {
         self.meet_now_and_then();
         let mut waiting = Waiting::new(0);
@@ -39,7 +41,7 @@ impl End {
             self.error_first()?;
             match self.ready(flags, &mut waiting)? {
                 Ready::Ring(guard, available) => {
-                    let received = self.recv_frame(guard, slices, available, flags, &mut Call::plain())?;
+                    let received = self.recv_frame(guard, slices, available, flags, call)?;
                     if let Some(from) = from {
                         // It is the kernel's connection, so its name is the kernel's to tell.
                         *from = self.peer_name().unwrap_or_else(|_| Name::unnamed());
@@ -49,7 +51,7 @@ impl End {
                 Ready::End => return Ok(Received::end()),
                 Ready::Kernel(..) | Ready::Plain => {}
             }
-            if let Some((received, name)) = self.recv_queued(slices, flags, &mut waiting)? {
+            if let Some((received, name)) = self.recv_queued(slices, flags, &mut waiting, call)? {
                 if let Some(from) = from {
                     *from = name;
                 }
@@ -64,6 +66,7 @@ impl End {
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
         waiting: &mut Waiting,
+        call: &mut Call<'_>,
     ) -> Result<Option<(Received, Name)>> {
         let error = |errno| Error::new(Op::Recv, errno);
         let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
@@ -88,7 +91,10 @@ impl End {
             let room = slices.iter().map(|slice| slice.len()).sum();
             let mut pieces: Vec<IoSliceMut<'_>> =
                 slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
-            let came = rustix::net::recvmsg(&self.fd, &mut pieces, &mut Default::default(), kernel);
+            let came = match &mut call.fds {
+                None => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
+                Some(fds) => fds.recv(self.fd(), &mut pieces, kernel),
+            };
             drop(guard);
             match came {
                 Ok(message) => {
@@ -97,9 +103,11 @@ impl End {
                     if !peek {
                         self.counters.received.add(len);
                     }
-                    let address = message.address.and_then(|address| SocketAddrUnix::try_from(address).ok());
+                    let address = message.name.and_then(|name| SocketAddrUnix::try_from(*name).ok());
                     let name = address.map_or_else(Name::unnamed, |address| Name::of(&address));
-                    return Ok(Some((Received::atomic(len, message.bytes), name)));
+                    let mut received = Received::atomic(len, message.bytes);
+                    received.flags.set(ReceivedFlags::CTRUNC, message.control_cut);
+                    return Ok(Some((received, name)));
                 }
                 Err(Errno::AGAIN) if ended => return Ok(Some((Received::end(), Name::unnamed()))),
                 Err(Errno::AGAIN) if !dontwait => {}

@@ -9,6 +9,7 @@ use crate::tx::{Cursor, Tx};
 use crate::{Error, Name, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
+use onecopy_sys::scm;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
@@ -22,12 +23,18 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 const BEHIND: Duration = Duration::from_millis(1);
 
 impl End {
-    /// Sends the slices as one datagram to the peer.
+    /// Sends the slices as one datagram to the peer, and something besides.
     ///
     /// # Errors
     ///
-    /// As [`crate::Datagram::send`].
-    pub fn send_datagram(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+    /// As [`crate::Datagram::send_as`].
+    pub fn send_datagram(
+        &self,
+        slices: &[IoSlice<'_>],
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        attached.check()?;
         self.meet_now_and_then();
         let mut cursor = Cursor::new(slices);
         let len = cursor.left;
@@ -35,7 +42,7 @@ impl End {
             let mut began = None;
             loop {
                 let mut tx = self.lock_tx(flags)?;
-                let result = self.send_datagram_locked(&mut tx, &mut cursor, flags);
+                let result = self.send_datagram_locked(&mut tx, &mut cursor, attached, flags);
                 tx.unlock_fenced();
                 self.welcome_back();
                 match result {
@@ -47,7 +54,7 @@ impl End {
             }
         } else {
             self.check(Op::Send)?;
-            self.kernel_datagram(&cursor, None, flags)
+            self.kernel_datagram(&cursor, None, attached, flags)
         };
         if matches!(&result, Err(error) if error.raw_os_error() == Errno::CONNREFUSED.raw_os_error()) {
             // The kernel has thrown away what the peer had sent, and so does this side
@@ -62,12 +69,21 @@ impl End {
         self.meeting().is_some() || (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0)
     }
 
-    fn send_datagram_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+    fn send_datagram_locked(
+        &self,
+        tx: &mut Tx,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<()> {
         if matches!(tx, Tx::Kernel { .. }) {
             self.adopt_ring(tx)?;
         }
         if let Tx::Ring(ring) = tx {
-            match self.send_frame(ring, cursor, Attached::default(), flags) {
+            if self.passes_who() {
+                self.be_named();
+            }
+            match self.send_frame(ring, cursor, attached, flags) {
                 Ok(()) => {
                     // Pairs with the receiver's fence between arming and its last look.
                     fence(SeqCst);
@@ -79,11 +95,21 @@ impl End {
             }
         }
         // Asleep in the kernel, this thread would keep the side from who connects.
-        match self.kernel_datagram(cursor, None, flags | SendFlags::DONTWAIT) {
+        match self.kernel_datagram(cursor, None, attached, flags | SendFlags::DONTWAIT) {
             Err(error) if error.raw_os_error() == Errno::AGAIN.raw_os_error() && !self.dontwait(flags) => {
                 Err(Error::new(Op::Send, Errno::ALREADY))
             }
             result => result,
+        }
+    }
+
+    /// Who asks who sends gets a name with its first send, so that others can ask who it is (net/unix/af_unix.c:
+    /// unix_dgram_sendmsg).
+    #[cold]
+    fn be_named(&self) {
+        if self.named.swap(1, Relaxed) == 0 {
+            // (It is no error to have one. Without one the datagram goes all the same.)
+            let _ = rustix::net::bind(&self.fd, &SocketAddrUnix::new_unnamed());
         }
     }
 
@@ -125,21 +151,28 @@ impl End {
         }
     }
 
-    /// Sends the slices as one datagram to the socket of that name.
+    /// Sends the slices as one datagram to the socket of that name, and something besides.
     ///
     /// # Errors
     ///
-    /// As [`crate::Datagram::send_to`].
-    pub fn send_datagram_to(&self, slices: &[IoSlice<'_>], name: &Name, flags: SendFlags) -> Result<usize> {
+    /// As [`crate::Datagram::send_as_to`].
+    pub fn send_datagram_to(
+        &self,
+        slices: &[IoSlice<'_>],
+        name: &Name,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        attached.check()?;
         let cursor = Cursor::new(slices);
         let address = name.address(Op::Send)?;
         if !self.shares_memory() {
             self.check(Op::Send)?;
-            return self.kernel_datagram(&cursor, Some(&address), flags).map(|()| cursor.left);
+            return self.kernel_datagram(&cursor, Some(&address), attached, flags).map(|()| cursor.left);
         }
         // What the peer finds in the kernel's queue it takes for a bell, so nothing else may come there from here.
         match self.is_peer(name) {
-            Some(true) => return self.send_datagram(slices, flags),
+            Some(true) => return self.send_datagram(slices, attached, flags),
             Some(false) => {}
             None => {
                 let mut tx = self.lock_tx(flags)?;
@@ -150,7 +183,7 @@ impl End {
                 self.forget_peer();
             }
         }
-        self.kernel_datagram(&cursor, Some(&address), flags).map(|()| cursor.left)
+        self.kernel_datagram(&cursor, Some(&address), attached, flags).map(|()| cursor.left)
     }
 
     /// Whether the peer is the socket of that name; None where that cannot be told.
@@ -171,6 +204,7 @@ impl End {
         &self,
         cursor: &Cursor<'_, '_>,
         to: Option<&SocketAddrUnix>,
+        attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         let len = cursor.left;
@@ -180,13 +214,10 @@ impl End {
         }
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let control = &mut rustix::net::SendAncillaryBuffer::default();
-        let sent = match to {
-            None => rustix::net::sendmsg(&self.fd, &pieces, control, kernel),
-            Some(address) => rustix::net::sendmsg_addr(&self.fd, address, &pieces, control, kernel),
-        };
+        let sent = scm::send_to(&self.fd, to, &pieces, attached.fds, attached.who, kernel);
         let n = sent.map_err(|errno| match errno {
             Errno::MSGSIZE => too_long(),
+            Errno::TOOMANYREFS => self.no_channel(errno),
             errno => Error::new(Op::Send, errno),
         })?;
         self.counters.sent.add(n);

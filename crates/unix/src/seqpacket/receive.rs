@@ -291,7 +291,7 @@ impl End {
         // has none of these.
         let with = message.control_cut || call.fds.as_ref().is_some_and(|fds| !fds.list.is_empty());
         if full == 0
-            && !message.named
+            && message.name.is_none()
             && !with
             && control::hung_up(self.fd())
             && control::queued(&self.fd) == Ok(0)

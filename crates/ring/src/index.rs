@@ -8,7 +8,7 @@ use crate::{Header, Lie};
 use onecopy_sync::atomic::Ordering;
 
 /// Positions beyond this are nobody's: at 100 GB/s they come after a year, and sums of them never wrap.
-const FARTHEST: u64 = 1 << 62;
+pub const FARTHEST: u64 = 1 << 62;
 
 /// The sender's view.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ impl WriteIndex {
     /// [`Lie::Holder`].
     pub fn resume(capacity: usize, head: u64, tail: u64) -> Result<WriteIndex, Lie> {
         let capacity = capacity as u64;
-        // One subtraction covers both lies: a tail beyond the head wraps to something huge.
-        if head.wrapping_sub(tail) > capacity || head > FARTHEST {
+        // (Not by one subtraction: of a tail far beyond, less than a lap behind where numbers wrap, it makes a small one.)
+        if tail > head || head - tail > capacity || head > FARTHEST {
             return Err(Lie::Holder);
         }
         Ok(WriteIndex { capacity, head, seen_tail: tail })
@@ -112,7 +112,7 @@ impl ReadIndex {
     /// [`Lie::Holder`].
     pub fn resume(capacity: usize, tail: u64, read: u64, marks: u64) -> Result<ReadIndex, Lie> {
         let capacity = capacity as u64;
-        if read.wrapping_sub(tail) > capacity || read > FARTHEST {
+        if tail > read || read - tail > capacity || read > FARTHEST {
             return Err(Lie::Holder);
         }
         Ok(ReadIndex { capacity, tail, read, seen_head: read, seen_marks: marks })
@@ -221,6 +221,16 @@ mod tests {
             r.give_back(&header, r.read());
         }
         assert_eq!(w.head(), r.tail());
+    }
+
+    #[test]
+    fn who_goes_on_believes_no_impossible_position() {
+        for (read, tail) in [(5, 6), (5, u64::MAX - 3), (129, 0), (FARTHEST + 1, FARTHEST), (0, u64::MAX)] {
+            assert!(matches!(WriteIndex::resume(128, read, tail), Err(Lie::Holder)), "{read} {tail}");
+            assert!(matches!(ReadIndex::resume(128, tail, read, 0), Err(Lie::Holder)), "{read} {tail}");
+        }
+        assert!(WriteIndex::resume(128, FARTHEST, FARTHEST - 128).is_ok());
+        assert!(ReadIndex::resume(128, FARTHEST - 128, FARTHEST, 0).is_ok());
     }
 
     #[test]

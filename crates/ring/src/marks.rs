@@ -13,6 +13,7 @@
 //! marks           FDS             POOL    REFERENCE       count
 //! ```
 
+use crate::index::FARTHEST;
 use crate::{Header, Lie};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
 
@@ -208,8 +209,12 @@ impl MarkWriter {
     }
 
     /// Goes on behind `count` marks that another process laid.
-    pub fn resume(count: u64) -> MarkWriter {
-        MarkWriter { count }
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Holder`]: nobody has ever laid so many.
+    pub fn resume(count: u64) -> Result<MarkWriter, Lie> {
+        if count > FARTHEST { Err(Lie::Holder) } else { Ok(MarkWriter { count }) }
     }
 
     /// After the death of who laid marks, of which `self.count` are known: goes on behind all that were counted. Where the

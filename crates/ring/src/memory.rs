@@ -6,10 +6,10 @@ use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
 use onecopy_sys::map::{Mapping, Spans};
 use onecopy_sys::memfd::{self, Refused};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Smallest data room in bytes.
 pub const MIN_CAPACITY: usize = 4096;
@@ -28,7 +28,7 @@ pub fn round_capacity(bytes: usize, max: usize) -> usize {
 /// A mapped ring, without positions: what both sides and every borrowed view hold on to.
 #[derive(Clone)]
 pub struct Ring {
-    mapping: Arc<Mapping>,
+    memory: Arc<Memory>,
     capacity: usize,
 }
 
@@ -45,6 +45,18 @@ impl fmt::Debug for Ring {
     }
 }
 
+struct Memory {
+    mapping: Mapping,
+    /// What it maps, where somebody wants to pass it on.
+    memfd: OnceLock<OwnedFd>,
+}
+
+impl Memory {
+    fn of(mapping: Mapping) -> Arc<Memory> {
+        Arc::new(Memory { mapping, memfd: OnceLock::new() })
+    }
+}
+
 impl Ring {
     /// Makes a ring of `capacity` bytes ([`round_capacity`]) to receive into, armed and empty. Returns it
     /// with the descriptor to pass on.
@@ -55,7 +67,7 @@ impl Ring {
     pub fn create(capacity: usize) -> rustix::io::Result<(Ring, OwnedFd)> {
         let len = HEADER_LEN + capacity;
         let fd = memfd::create("onecopy-ring", len)?;
-        let ring = Ring { mapping: Arc::new(Mapping::new(&fd, len)?), capacity };
+        let ring = Ring { memory: Memory::of(Mapping::new(&fd, len)?), capacity };
         let header = ring.header();
         header.info.0.magic.store(MAGIC, Ordering::Relaxed);
         header.info.0.capacity.store(capacity as u64, Ordering::Relaxed);
@@ -76,7 +88,7 @@ impl Ring {
             // Opened for reading only, say, or sealed against writing.
             errno => Refused::NotAMemfd(errno),
         })?;
-        Ok(Ring { mapping: Arc::new(mapping), capacity })
+        Ok(Ring { memory: Memory::of(mapping), capacity })
     }
 
     /// The checks of [`Ring::open`], without mapping anything.
@@ -89,6 +101,18 @@ impl Ring {
             return Err(Refused::Size { expected: MIN_CAPACITY as u64, found: capacity as u64 });
         }
         memfd::verify(&fd, HEADER_LEN + capacity)
+    }
+
+    /// Keeps the memfd that it maps, for [`Ring::memfd`]: no privilege of an ordinary process makes a descriptor of a
+    /// mapping.
+    pub fn keep(&self, memfd: OwnedFd) {
+        // (Of two the first one stays: both are of this ring.)
+        let _ = self.memory.memfd.set(memfd);
+    }
+
+    /// The memfd that it maps, where it was kept.
+    pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
+        self.memory.memfd.get().map(AsFd::as_fd)
     }
 
     /// Bytes of data room.
@@ -104,7 +128,7 @@ impl Ring {
         //   long as `self`;
         // - `Header` is repr(C), all atomics of integers: every bit pattern is valid, and writes of the other
         //   process are races between atomics only.
-        unsafe { &*self.mapping.base().as_ptr().cast::<Header>() }
+        unsafe { &*self.memory.mapping.base().as_ptr().cast::<Header>() }
     }
 
     /// Views of `len` bytes from `offset` (less than the capacity) on, the second one from the wrap.
@@ -116,7 +140,10 @@ impl Ring {
     pub fn spans(&self, offset: usize, len: usize) -> Spans<'_> {
         assert!(offset < self.capacity && len <= self.capacity, "outside of the ring");
         let first = len.min(self.capacity - offset);
-        [self.mapping.span(HEADER_LEN + offset, first), self.mapping.span(HEADER_LEN, len - first)]
+        [
+            self.memory.mapping.span(HEADER_LEN + offset, first),
+            self.memory.mapping.span(HEADER_LEN, len - first),
+        ]
     }
 
     /// The word of data at `offset`, which is a multiple of eight. What it means is the peer's say: check it.
@@ -149,7 +176,7 @@ impl Ring {
         //   eight bytes from a multiple of eight below it lie inside; it is page-aligned and lives as long as `self`;
         // - every bit pattern is a valid AtomicU64, and all writes of such words are atomic; a peer that writes
         //   otherwise makes them garbage, which is its right.
-        unsafe { &*self.mapping.base().as_ptr().add(HEADER_LEN + offset).cast::<AtomicU64>() }
+        unsafe { &*self.memory.mapping.base().as_ptr().add(HEADER_LEN + offset).cast::<AtomicU64>() }
     }
 
     /// Asks for the cache line at `offset`, without waiting for it.

@@ -1,4 +1,5 @@
-//! What the processes share that hold one end: its locks, and what each direction is at.
+//! What the processes share that hold one end: its locks, and what each direction is at. It is also what an end is passed
+//! on in, from a process that lets go of it to one that takes it up.
 //!
 //! The peer never maps it; but a holder may be hostile, or may have given the end to somebody who is. So no address lies
 //! in it, and what is read is checked by who uses it, as everything that a peer wrote.
@@ -37,12 +38,29 @@ pub struct AboutPage {
     pub send_shut: AtomicU32,
 }
 
+/// Words of what is said of an end that is passed on.
+pub const PASS_WORDS: usize = 32;
+
+/// What is said of an end that is passed on to a process that is no child, besides what its directions are at.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct PassPage {
+    /// What the page is, and that all is written: the version of its layout.
+    pub magic: AtomicU64,
+    /// 0: it waits to be taken up; 1: somebody has done so.
+    pub taken: AtomicU32,
+    /// The rest.
+    pub words: [AtomicU64; PASS_WORDS],
+}
+
 /// The page.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Words {
     /// Both directions' business.
     pub about: Line<AboutPage>,
+    /// An end that is on its way from one process to another.
+    pub pass: Line<PassPage>,
     /// Receiving.
     pub rx: Line<SidePage>,
     /// Sending.

@@ -36,9 +36,10 @@ impl Producer {
     /// [`Lie::Holder`]; nothing was changed.
     pub fn resume(&mut self, [head, tail, marks]: [u64; 3]) -> Result<(), Lie> {
         let capacity = self.ring.capacity();
-        self.index = WriteIndex::resume(capacity, head, tail)?;
+        let index = WriteIndex::resume(capacity, head, tail)?;
+        self.marks = MarkWriter::resume(marks)?;
+        self.index = index;
         self.offset = (head % capacity as u64) as usize;
-        self.marks = MarkWriter::resume(marks);
         Ok(())
     }
 

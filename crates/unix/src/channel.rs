@@ -263,6 +263,16 @@ impl Inlet {
         }
     }
 
+    /// Of an end that another process has passed on.
+    pub fn passed_on(fd: Option<OwnedFd>, lost: bool) -> Inlet {
+        Inlet { lost: lost && fd.is_none(), fd: fd.map(Arc::new), pidfds: false }
+    }
+
+    /// Whether it came when this process had no descriptor left.
+    pub fn is_lost(&self) -> bool {
+        self.lost
+    }
+
     /// What keeps the channel open, if it is here.
     pub fn keep(&self) -> Option<Arc<OwnedFd>> {
         self.fd.clone()

@@ -78,6 +78,9 @@ pub struct Config {
     /// Whether receives tell who sent (SO_PASSCRED), from the first byte on; later
     /// [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) and its like say.
     pub pass_credentials: bool,
+    /// Whether the socket may be passed on to a process that is no child of this one
+    /// ([`Stream::into_fds`](crate::Stream::into_fds)): it keeps descriptors of its memory, two more for each connection.
+    pub passable: bool,
     /// Connections that may wait for accept (listeners only).
     pub backlog: u32,
 }
@@ -95,6 +98,7 @@ impl Default for Config {
             transport: Transport::Auto,
             records: Records::Atomic,
             pass_credentials: false,
+            passable: false,
             backlog: 4096,
         }
     }

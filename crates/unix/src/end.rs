@@ -346,6 +346,17 @@ impl End {
         if matches!(*rx, Rx::Ring(_)) && self.kind != Kind::Datagram { self.pass_no_bells() } else { Ok(()) }
     }
 
+    /// What is asked of who sends, and how often it was.
+    pub fn asks(&self) -> (u32, u32) {
+        (self.passes.load(Relaxed), self.asked.load(Relaxed))
+    }
+
+    /// As [`End::asks`], of an end that another process has passed on.
+    pub fn set_asks(&self, passes: u32, asked: u32) {
+        self.passes.store(passes & (PASS_CREDENTIALS | PASS_PIDFD), Relaxed);
+        self.asked.store(asked, Relaxed);
+    }
+
     fn pass_over_kernel(&self, which: u32, on: bool) -> rustix::io::Result<()> {
         if which & PASS_CREDENTIALS != 0 {
             rustix::net::sockopt::set_socket_passcred(&self.fd, on)?;

@@ -28,6 +28,8 @@ pub enum Op {
     Shutdown,
     /// Reading or setting an option.
     Option,
+    /// Passing a socket on to another process, or taking it up there.
+    Pass,
 }
 
 impl Op {
@@ -43,6 +45,7 @@ impl Op {
             Op::Loan => "loan",
             Op::Shutdown => "shutdown",
             Op::Option => "option",
+            Op::Pass => "pass",
         }
     }
 }

@@ -44,6 +44,29 @@ impl Front {
     }
 }
 
+impl Front {
+    /// Whether a process that is no child could go on with it, at that position.
+    ///
+    /// # Errors
+    ///
+    /// Why not.
+    pub fn can_be_passed(&self, position: u64) -> std::result::Result<(), &'static str> {
+        if self.fds.is_some() {
+            return Err("descriptors came that were not received; receive them first");
+        }
+        if self.met == position + 1 {
+            return Err("a record was peeked at that says who sends; receive it first");
+        }
+        if self.pools.is_empty() {
+            return Ok(());
+        }
+        Err(
+            "pages of the peer's were received here by reference, which this process maps; with Config::max_shared 0 \
+             they come as copies",
+        )
+    }
+}
+
 /// Descriptors, and how far a receive with them may go.
 #[derive(Debug)]
 pub struct Arrived {
@@ -307,7 +330,7 @@ impl RxRing {
                  a fork has the channel that they come through; receive there, or get the first of them before forking",
             )
         };
-        if shared && self.elsewhere && !self.inlet.is_met() {
+        if self.elsewhere && !self.inlet.is_met() {
             return Err(busy());
         }
         self.meet_channel(end).map_err(|errno| Error::new(Op::Recv, errno))?;

@@ -317,6 +317,8 @@ pub mod broken {
     pub const ORPHAN: u32 = 2;
     /// As `ORPHAN`, of its sending side only.
     pub const CANNOT_SEND: u32 = 3;
+    /// This process has passed it on, and is letting go of it.
+    pub const PASSED: u32 = 4;
 }
 
 impl End {
@@ -325,9 +327,9 @@ impl End {
         self.sharing.get().is_some_and(|sharing| sharing.words().about.0.holders.load(Relaxed) > 1)
     }
 
-    /// Whether this process inherited an end that it cannot use.
+    /// Whether this process must not touch what the end is at: it inherited one that it cannot use, or has passed it on.
     pub fn is_orphan(&self) -> bool {
-        self.broken.load(Relaxed) == broken::ORPHAN
+        matches!(self.broken.load(Relaxed), broken::ORPHAN | broken::PASSED)
     }
 
     fn orphan(&self, whole: bool) {

@@ -18,6 +18,7 @@ use crate::tx::{Tx, UNKNOWN};
 use crate::{Records, Result};
 use onecopy_ring::consumer::{Lent, Reached};
 use onecopy_ring::page::{SidePage, WORDS, Words};
+use onecopy_ring::record::HEADER;
 use onecopy_ring::{Consumer, Lie};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
@@ -48,10 +49,37 @@ mod tx {
     pub const CHANNEL: usize = 5;
 }
 
+/// What a direction saves.
+pub type Saved = [u64; WORDS];
+
+/// What a direction says that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Plain,
+    Undecided,
+    Switching,
+    Ring,
+}
+
+impl Mode {
+    fn of(word: u64) -> std::result::Result<Mode, Lie> {
+        Ok(match word {
+            PLAIN => Mode::Plain,
+            UNDECIDED => Mode::Undecided,
+            SWITCHING => Mode::Switching,
+            RING => Mode::Ring,
+            _ => return Err(Lie::Holder),
+        })
+    }
+}
+
 const PLAIN: u64 = 0;
 const UNDECIDED: u64 = 1;
 const SWITCHING: u64 = 2;
 const RING: u64 = 3;
+
+/// Records begin at multiples of this ([`onecopy_ring::record`]).
+const FRAMES: u64 = HEADER as u64;
 
 /// Borrows that processes know of each other.
 pub const MAX_LENT: usize = (WORDS - rx::FIRST) / 3;
@@ -76,6 +104,68 @@ impl Rx {
             Rx::Switching(_) => end.config.records == Records::Atomic,
             Rx::Ring(ring) => ring.front.can_be_shared() && ring.consumer.lent().count() <= MAX_LENT,
         }
+    }
+
+    /// What another process says that it was.
+    pub fn mode(words: &Saved) -> std::result::Result<Mode, Lie> {
+        Mode::of(words[rx::MODE])
+    }
+
+    /// Goes on where another process has left off, as number `me`.
+    pub fn resume(&mut self, end: &End, me: u32, words: &Saved) -> std::result::Result<(), Lie> {
+        if words[rx::MIRROR] != 0 {
+            end.mirror.store(1, Relaxed);
+        }
+        match (words[rx::MODE], &mut *self) {
+            (PLAIN, Rx::Plain) | (UNDECIDED, Rx::Undecided(_)) => return Ok(()),
+            (PLAIN, Rx::Undecided(_)) => {
+                end.undecided.store(0, Relaxed);
+                *self = Rx::Plain;
+                return Ok(());
+            }
+            (SWITCHING, Rx::Switching(switching)) => return switching.resume(words[rx::RECEIVED]),
+            (RING, Rx::Switching(switching)) => {
+                let ring = switching.ring().clone();
+                *self = Rx::ring(Consumer::new(ring));
+            }
+            (RING, Rx::Ring(_)) => {}
+            _ => return Err(Lie::Holder),
+        }
+        let Rx::Ring(ring) = self else { return Ok(()) };
+        let reached = Reached { read: words[rx::READ], marks: words[rx::MARKS], after: words[rx::AFTER] };
+        let lent = words[rx::FIRST..].chunks_exact(3).take(size(words[rx::LENT])).map(|lent| Lent {
+            holder: (lent[0] >> 32) as u32,
+            id: lent[0] as u32,
+            start: lent[1],
+            end: lent[2],
+        });
+        ring.consumer.resume(me, reached, lent)?;
+        ring.front.forget_who();
+        let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
+        ring.rest = None;
+        if rest {
+            let rest = Rest::of_words([words[rx::REST], words[rx::REST + 1], words[rx::REST + 2]]);
+            // Frames are published whole.
+            let there = ring.consumer.available(rest.size().max(1))?;
+            if rest.size() > there {
+                return Err(Lie::Holder);
+            }
+            ring.rest = Some(rest);
+        }
+        let at = reached.read.wrapping_add(ring.rest.map_or(0, |rest| rest.size()) as u64);
+        if end.kind.has_records() && !at.is_multiple_of(FRAMES) {
+            return Err(Lie::Holder);
+        }
+        ring.owed = words[rx::OWED] as i64 as isize;
+        ring.stray = words[rx::STRAY] != 0;
+        ring.forgiven = size(words[rx::FORGIVEN]);
+        ring.elsewhere = words[rx::MET] != 0;
+        ring.puzzled = None;
+        if !(-MAX_OWED..=MAX_OWED).contains(&ring.owed) {
+            ring.owed = 0;
+            return Err(Lie::Holder);
+        }
+        Ok(())
     }
 
     pub fn begin_sharing(&mut self, end: &End, me: u32) {
@@ -136,59 +226,12 @@ impl Shared for Rx {
         words: &[u64; WORDS],
         died: bool,
     ) -> std::result::Result<(), Lie> {
-        if words[rx::MIRROR] != 0 {
-            end.mirror.store(1, Relaxed);
-        }
-        match (words[rx::MODE], &mut *self) {
-            (PLAIN, Rx::Plain) | (UNDECIDED, Rx::Undecided(_)) => return Ok(()),
-            (PLAIN, Rx::Undecided(_)) => {
-                end.undecided.store(0, Relaxed);
-                *self = Rx::Plain;
-                return Ok(());
-            }
-            // How much it had received over the kernel is not known.
-            (SWITCHING, Rx::Switching(_)) if died => return Err(Lie::Holder),
-            (SWITCHING, Rx::Switching(switching)) => {
-                switching.resume(words[rx::RECEIVED]);
-                return Ok(());
-            }
-            (RING, Rx::Switching(switching)) => {
-                let ring = switching.ring().clone();
-                *self = Rx::ring(Consumer::new(ring));
-            }
-            (RING, Rx::Ring(_)) => {}
-            _ => return Err(Lie::Holder),
-        }
-        let Rx::Ring(ring) = self else { return Ok(()) };
-        let reached = Reached { read: words[rx::READ], marks: words[rx::MARKS], after: words[rx::AFTER] };
-        let lent = words[rx::FIRST..].chunks_exact(3).take(size(words[rx::LENT])).map(|lent| Lent {
-            holder: (lent[0] >> 32) as u32,
-            id: lent[0] as u32,
-            start: lent[1],
-            end: lent[2],
-        });
-        ring.consumer.resume(sharing.me(), reached, lent)?;
-        ring.front.forget_who();
-        let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
-        ring.rest = None;
-        if rest {
-            let rest = Rest::of_words([words[rx::REST], words[rx::REST + 1], words[rx::REST + 2]]);
-            // Frames are published whole.
-            let there = ring.consumer.available(rest.size().max(1))?;
-            if rest.size() > there {
-                return Err(Lie::Holder);
-            }
-            ring.rest = Some(rest);
-        }
-        ring.owed = words[rx::OWED] as i64 as isize;
-        ring.stray = words[rx::STRAY] != 0;
-        ring.forgiven = size(words[rx::FORGIVEN]);
-        ring.elsewhere = words[rx::MET] != 0;
-        ring.puzzled = None;
-        if !(-MAX_OWED..=MAX_OWED).contains(&ring.owed) {
-            ring.owed = 0;
+        // How much it had received over the kernel is not known.
+        if died && words[rx::MODE] == SWITCHING {
             return Err(Lie::Holder);
         }
+        self.resume(end, sharing.me(), words)?;
+        let Rx::Ring(ring) = self else { return Ok(()) };
         if died {
             ring.consumer.recover();
             ring.consumer.release_all_of(|holder| holder != sharing.me() && !sharing.lives(holder));
@@ -219,6 +262,32 @@ impl Shared for Rx {
     fn left(_end: &End, _sharing: &Sharing) {}
 }
 
+impl Tx {
+    /// What another process says that it was.
+    pub fn mode(words: &Saved) -> std::result::Result<Mode, Lie> {
+        Mode::of(words[tx::MODE])
+    }
+
+    /// Goes on where another process has left off.
+    pub fn resume(&mut self, kind: Kind, words: &Saved) -> std::result::Result<(), Lie> {
+        match (words[tx::MODE], self) {
+            (RING, Tx::Ring(_)) if kind.has_records() && !words[tx::STATE].is_multiple_of(FRAMES) => {
+                return Err(Lie::Holder);
+            }
+            (PLAIN, Tx::Kernel { sent }) => *sent = words[tx::SENT],
+            (RING, Tx::Ring(ring)) => {
+                let state = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
+                ring.producer.resume(state)?;
+                ring.elsewhere = words[tx::CHANNEL] != 0;
+                // What the peer was told of who sends was said of another process.
+                ring.said = Default::default();
+            }
+            _ => return Err(Lie::Holder),
+        }
+        Ok(())
+    }
+}
+
 impl Shared for Tx {
     fn page(words: &Words) -> &SidePage {
         &words.tx.0
@@ -244,25 +313,16 @@ impl Shared for Tx {
         words: &[u64; WORDS],
         died: bool,
     ) -> std::result::Result<(), Lie> {
-        match (words[tx::MODE], self) {
-            (PLAIN, Tx::Kernel { sent }) => {
-                *sent = if died { UNKNOWN } else { words[tx::SENT] };
-                Ok(())
+        self.resume(end.kind, words)?;
+        match self {
+            Tx::Kernel { sent } if died => *sent = UNKNOWN,
+            Tx::Ring(ring) if died => {
+                ring.producer.recover()?;
+                end.mend_queue(&sharing.words().tx.0);
             }
-            (RING, Tx::Ring(ring)) => {
-                let state = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
-                ring.producer.resume(state)?;
-                ring.elsewhere = words[tx::CHANNEL] != 0;
-                // What the peer was told of who sends was said of another process.
-                ring.said = Default::default();
-                if died {
-                    ring.producer.recover()?;
-                    end.mend_queue(&sharing.words().tx.0);
-                }
-                Ok(())
-            }
-            _ => Err(Lie::Holder),
+            _ => {}
         }
+        Ok(())
     }
 
     fn entered(&mut self, end: &End, sharing: &Sharing) {

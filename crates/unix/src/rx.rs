@@ -11,6 +11,7 @@ use crate::seqpacket::{Carry, Rest};
 use crate::side::SideGuard;
 use crate::upgrade::Nonce;
 use crate::{Error, Op, RecvFlags, Result, Wait};
+use onecopy_ring::index::FARTHEST;
 use onecopy_ring::{Consumer, Lie, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_sync::spin::{self, Adaptive};
@@ -54,8 +55,21 @@ impl Switching {
     }
 
     /// Another process has received so much.
-    pub fn resume(&mut self, received: u64) {
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Holder`]: more than anybody ever has.
+    pub fn resume(&mut self, received: u64) -> std::result::Result<(), Lie> {
+        if received > FARTHEST {
+            return Err(Lie::Holder);
+        }
         self.received = received;
+        Ok(())
+    }
+
+    /// Of a server whose client's hello is still to come.
+    pub fn hello(&self) -> Option<Nonce> {
+        self.hello
     }
 
     /// Where the bytes after the switch come.

@@ -3,6 +3,7 @@
 use crate::common::{credential_methods, socket_methods};
 use crate::end::End;
 use crate::making::Kind;
+use crate::passing::passing_methods;
 use crate::rights::Attached;
 use crate::{Ancillary, Config, Credentials, Loan, Name, NotSent, RecvFlags, Result, SendFlags, Slot, View};
 use onecopy_chain::Chain;
@@ -267,6 +268,7 @@ impl Stream {
 }
 
 socket_methods!(Stream);
+passing_methods!(Stream);
 credential_methods!(Stream);
 
 impl Read for &Stream {

@@ -173,6 +173,9 @@ pub fn capacity_for(kind: Kind, receive: Option<usize>, peer_send: u64, max_ring
 /// What memfd_create(2), ftruncate(2) and mmap(2) say.
 pub fn new_ring(capacity: usize, config: &Config) -> rustix::io::Result<(Ring, OwnedFd)> {
     let (ring, memfd) = Ring::create(capacity)?;
+    if config.passable {
+        ring.keep(rustix::io::fcntl_dupfd_cloexec(&memfd, 3)?);
+    }
     ring.header().info.0.max_shared.store(config.max_shared as u64, Relaxed);
     ring.header().info.0.asks_who.store(u32::from(config.pass_credentials), Relaxed);
     Ok((ring, memfd))
@@ -287,7 +290,12 @@ impl End {
             Some(memfd) => Ring::open(memfd, capacity).map(Some),
         };
         match opened {
-            Ok(Some(ring)) => Ok(Some((hello, ring))),
+            Ok(Some(ring)) => {
+                if let Some(memfd) = memfd.filter(|_| self.config.passable) {
+                    ring.keep(memfd);
+                }
+                Ok(Some((hello, ring)))
+            }
             Ok(None) | Err(Refused::NoMapping(_)) => {
                 self.counters.fallbacks.add(1);
                 Ok(None)

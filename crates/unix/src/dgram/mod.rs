@@ -51,6 +51,10 @@ use std::sync::Arc;
 ///
 /// Datagrams of one sender come in order. Between senders there is none, except that who was sent first over the kernel
 /// comes first.
+///
+/// It is not passed on to another process as a [`Stream`](crate::Stream::into_fds) is: that it shares memory with its peer is
+/// bound to a line between the two processes that have met. Where another process is to receive datagrams, it binds a socket
+/// of its own; or fork.
 #[derive(Debug)]
 pub struct Datagram {
     end: Arc<End>,

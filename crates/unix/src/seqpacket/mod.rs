@@ -13,6 +13,7 @@ pub use send::too_long;
 use crate::common::{credential_methods, socket_methods};
 use crate::end::End;
 use crate::making::Kind;
+use crate::passing::passing_methods;
 use crate::rights::Attached;
 use crate::{Ancillary, Config, Credentials, Name, ReceivedFlags, RecvFlags, Result, SendFlags, Slot, View};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -221,4 +222,5 @@ impl SeqPacket {
 }
 
 socket_methods!(SeqPacket);
+passing_methods!(SeqPacket);
 credential_methods!(SeqPacket);

@@ -3,6 +3,7 @@
 mod claims;
 mod deaths;
 mod forks;
+mod passing;
 
 use crate::{Config, SendFlags, Stream};
 use rustix::fd::OwnedFd;
@@ -73,4 +74,37 @@ impl Wire {
 
 fn send(stream: &Stream, bytes: &[u8]) {
     assert_eq!(stream.send(bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len());
+}
+
+/// Numbers that are the same for the same seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+/// What somebody writes who means ill, where that stood.
+fn wild(random: &mut Random, was: u64) -> u64 {
+    const BORDERS: [u64; 12] = [0, 1, 2, 3, 63, 64, 4096, 1 << 31, 1 << 32, 1 << 62, 1 << 63, u64::MAX];
+    match random.below(6) {
+        0 => random.next(),
+        1 => BORDERS[random.below(12)],
+        2 => BORDERS[random.below(12)].wrapping_sub(1),
+        3 => was ^ 1 << random.below(64),
+        4 => was.wrapping_sub(1 + random.next() % 5000),
+        _ => was.wrapping_add(1 + random.next() % 5000),
+    }
 }

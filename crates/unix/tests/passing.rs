@@ -1,0 +1,555 @@
+//! Sockets that are passed on to a process that is no child by fork: this program again, as [`the_heir`].
+
+use onecopy_unix::{
+    Config, Listener, Name, Records, RecvFlags, Result, SendFlags, SeqListener, SeqPacket, Stream, Transport,
+};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, FdFlags};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const HEIR: &str = "ONECOPY_TEST_HEIR";
+const INHERITED: &str = "ONECOPY_TEST_HEIR_FDS";
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const NOW: RecvFlags = RecvFlags::DONTWAIT;
+
+fn passable() -> Config {
+    Config { send_buffer: Some(8192), receive_buffer: Some(8192), passable: true, ..Config::default() }
+}
+
+/// A socket of either kind.
+enum Socket {
+    Stream(Stream),
+    Records(SeqPacket),
+}
+
+impl Socket {
+    fn pair(kind: &str, config: &Config) -> (Socket, Socket) {
+        let (a, b) = match kind {
+            "stream" => {
+                let (a, b) = Stream::pair_with(config).unwrap();
+                (Socket::Stream(a), Socket::Stream(b))
+            }
+            _ => {
+                let (a, b) = SeqPacket::pair_with(&Config { records: records(kind), ..*config }).unwrap();
+                (Socket::Records(a), Socket::Records(b))
+            }
+        };
+        (a.patient(), b.patient())
+    }
+
+    fn patient(self) -> Socket {
+        match &self {
+            Socket::Stream(socket) => {
+                socket.set_read_timeout(PATIENCE).unwrap();
+                socket.set_write_timeout(PATIENCE).unwrap();
+            }
+            Socket::Records(socket) => {
+                socket.set_read_timeout(PATIENCE).unwrap();
+                socket.set_write_timeout(PATIENCE).unwrap();
+            }
+        }
+        self
+    }
+
+    fn from_fds(kind: &str, fds: Vec<OwnedFd>) -> Result<Socket> {
+        let config = Config { passable: true, ..Config::default() };
+        Ok(match kind {
+            "stream" => Socket::Stream(Stream::from_fds_with(fds, &config)?),
+            _ => Socket::Records(SeqPacket::from_fds_with(fds, &config)?),
+        })
+    }
+
+    fn into_fds(self) -> Vec<OwnedFd> {
+        match self {
+            Socket::Stream(socket) => socket.into_fds().unwrap(),
+            Socket::Records(socket) => socket.into_fds().unwrap(),
+        }
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::EOR;
+        let n = match self {
+            Socket::Stream(socket) => socket.send(bytes, SendFlags::NOSIGNAL),
+            Socket::Records(socket) => socket.send(bytes, flags),
+        };
+        assert_eq!(n.unwrap(), bytes.len());
+    }
+
+    /// Bytes, what came of descriptors.
+    fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Vec<OwnedFd>)> {
+        match self {
+            Socket::Stream(socket) => socket.recv_with(buffer, flags).map(|(n, with)| (n, with.fds)),
+            Socket::Records(socket) => socket.recv_with(buffer, flags).map(|(got, with)| (got.len, with.fds)),
+        }
+    }
+
+    fn send_fd(&self, bytes: &[u8], fd: BorrowedFd<'_>) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::EOR;
+        let n = match self {
+            Socket::Stream(socket) => socket.send_with(bytes, &[fd], SendFlags::NOSIGNAL),
+            Socket::Records(socket) => socket.send_with(bytes, &[fd], flags),
+        };
+        assert_eq!(n.unwrap(), bytes.len());
+    }
+
+    fn lies(&self) -> u64 {
+        match self {
+            Socket::Stream(socket) => socket.stats().protocol_errors,
+            Socket::Records(socket) => socket.stats().protocol_errors,
+        }
+    }
+
+    fn is_shared_memory(&self) -> bool {
+        match self {
+            Socket::Stream(socket) => socket.path().is_shared_memory(),
+            Socket::Records(socket) => socket.path().is_shared_memory(),
+        }
+    }
+}
+
+fn records(kind: &str) -> Records {
+    if kind == "parts" { Records::Stream } else { Records::Atomic }
+}
+
+const KINDS: [&str; 3] = ["stream", "records", "parts"];
+
+/// The other process, and a stream to it.
+struct Heir {
+    child: Child,
+    to: Stream,
+}
+
+impl Heir {
+    fn start(what: &str) -> Heir {
+        let name = format!("onecopy-heir-{}-{what}", std::process::id());
+        let listener = Listener::bind(Name::abstract_(&name)).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_heir", "--nocapture"])
+            .env(HEIR, format!("{what} {name}"))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let to = listener.accept().unwrap();
+        to.set_read_timeout(PATIENCE).unwrap();
+        Heir { child, to }
+    }
+
+    fn give(&self, fds: Vec<OwnedFd>) {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        self.to.send_with(b"!", &fds, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    fn take(&self) -> Vec<OwnedFd> {
+        take(&self.to)
+    }
+
+    fn ends_well(mut self) {
+        drop(self.to);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn take(from: &Stream) -> Vec<OwnedFd> {
+    let (n, with) = from.recv_with(&mut [0; 1], RecvFlags::empty()).unwrap();
+    assert_eq!((n, with.truncated), (1, false));
+    with.fds
+}
+
+/// Sends back whatever comes, as it comes, until `bytes` were.
+fn echo(socket: &Socket, mut bytes: usize) {
+    let mut buffer = [0; 4000];
+    while bytes > 0 {
+        // (Of atomic records none is cut: the count ends with one.)
+        let max = buffer.len().min(bytes);
+        let (n, _) = socket.recv(&mut buffer[..max], RecvFlags::empty()).unwrap();
+        assert!(n > 0);
+        socket.send(&buffer[..n]);
+        bytes -= n;
+    }
+}
+
+/// The other process: is given a socket, echoes what comes, and gives it back.
+#[test]
+fn the_heir() {
+    let Ok(what) = std::env::var(HEIR) else { return };
+    let mut words = what.split(' ');
+    let (kind, name) = (words.next().unwrap(), words.next().unwrap());
+    if kind == "liars" {
+        drop(Stream::connect(Name::abstract_(name)).unwrap());
+        return lies_are_refused_and_leak_nothing();
+    }
+    let (kind, exec) = kind.strip_suffix("-exec").map_or((kind, false), |kind| (kind, true));
+    if let Ok(fds) = std::env::var(INHERITED) {
+        // As `OwnedFd::from_raw_fd` is, without unsafe code: copies.
+        let me = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+        let own = |fd: &str| pidfd_getfd(&me, fd.parse().unwrap(), PidfdGetfdFlags::empty()).unwrap();
+        let mut lists = fds.split(' ').map(|list| list.split(',').map(own).collect::<Vec<_>>());
+        let to = Stream::from_fds_with(lists.next().unwrap(), &passable()).unwrap();
+        let fds = lists.next().unwrap();
+        return inherit(kind, &to, fds);
+    }
+    let config = Config { passable: true, ..Config::default() };
+    let to = Stream::connect_with(Name::abstract_(name), &config).unwrap();
+    to.set_read_timeout(PATIENCE).unwrap();
+    let fds = take(&to);
+    if !exec {
+        return inherit(kind, &to, fds);
+    }
+    // Once through this process, then across exec, with the stream that it came over.
+    let socket = Socket::from_fds(kind, fds).unwrap();
+    echo(&socket, 1000);
+    to.send(b"?", SendFlags::NOSIGNAL).unwrap();
+    let (to, fds) = (to.into_fds().unwrap(), socket.into_fds());
+    let list = |fds: &[OwnedFd]| {
+        let number = |fd: &OwnedFd| {
+            rustix::io::fcntl_setfd(fd, FdFlags::empty()).unwrap();
+            fd.as_raw_fd().to_string()
+        };
+        fds.iter().map(number).collect::<Vec<_>>().join(",")
+    };
+    let numbers = format!("{} {}", list(&to), list(&fds));
+    let error = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "the_heir", "--nocapture"])
+        .env(HEIR, format!("{kind} {name}"))
+        .env(INHERITED, numbers)
+        .exec();
+    panic!("{error}");
+}
+
+fn inherit(kind: &str, to: &Stream, fds: Vec<OwnedFd>) {
+    let socket = Socket::from_fds(kind, fds).unwrap().patient();
+    echo(&socket, 4000);
+    let fds = socket.into_fds();
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    to.send_with(b"!", &fds, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// Bytes from `from` on, that tell where they are.
+fn counting(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(|i| (i / 251 * 7 + i % 251) as u8).collect()
+}
+
+/// Receives `len` bytes, which count on from `from`.
+fn expect(socket: &Socket, mut from: usize, len: usize) {
+    let end = from + len;
+    let mut buffer = [0; 4000];
+    while from < end {
+        let max = buffer.len().min(end - from);
+        let (n, _) = socket.recv(&mut buffer[..max], RecvFlags::empty()).unwrap();
+        assert!(n > 0 && buffer[..n] == counting(from, n), "at {from}");
+        from += n;
+    }
+}
+
+/// Both directions have data in their rings, and a message was read in part where that is a thing, when one end goes to
+/// another process, and comes back.
+fn there_and_back(kind: &str, exec: bool) {
+    let (a, b) = Socket::pair(kind, &passable());
+    assert!(a.is_shared_memory());
+    a.send(&counting(0, 700));
+    a.send(&counting(700, 300));
+    b.send(&counting(0, 500));
+    if kind != "records" {
+        expect(&b, 0, 300);
+    }
+    let skipped = if kind == "records" { 0 } else { 300 };
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let heir = Heir::start(&if exec { format!("{kind}-exec") } else { kind.to_owned() });
+    heir.give(b.into_fds());
+    // While it is on its way.
+    a.send(&counting(1000, 1000));
+    expect(&a, 0, 500);
+    let total = if exec { 5000 } else { 4000 };
+    if exec {
+        expect(&a, skipped, 1000);
+        assert_eq!(heir.to.recv(&mut [0; 1], RecvFlags::empty()).unwrap(), 1);
+    }
+    let (mut sent, mut got) = (2000, skipped + if exec { 1000 } else { 0 });
+    while got < total + skipped {
+        let more = (total + skipped - sent).min(777);
+        if more > 0 {
+            a.send(&counting(sent, more));
+            sent += more;
+        }
+        let some = (sent - got).min(if more > 0 { 500 } else { usize::MAX });
+        if kind == "stream" {
+            expect(&a, got, some);
+            got += some;
+        } else {
+            let mut record = [0; 4000];
+            let (n, _) = a.recv(&mut record, RecvFlags::empty()).unwrap();
+            assert_eq!(record[..n], counting(got, n));
+            got += n;
+        }
+    }
+    let b = Socket::from_fds(kind, heir.take()).unwrap().patient();
+    heir.ends_well();
+    a.send(&counting(0, 100));
+    expect(&b, 0, 100);
+    b.send_fd(&counting(0, 10), file.as_fd());
+    let (n, fds) = a.recv(&mut [0; 10], RecvFlags::empty()).unwrap();
+    assert_eq!((n, fds.len()), (10, 1));
+    assert_eq!((a.lies(), b.lies()), (0, 0));
+    assert!(b.is_shared_memory());
+    drop(b);
+    assert_eq!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap().0, 0, "no copy of it is left");
+}
+
+#[test]
+fn a_socket_goes_over_a_socket_to_another_program_and_back() {
+    KINDS.iter().for_each(|kind| there_and_back(kind, false));
+}
+
+#[test]
+fn a_socket_stays_across_exec() {
+    KINDS.iter().for_each(|kind| there_and_back(kind, true));
+}
+
+/// Here: the process does not matter.
+fn again(socket: Stream) -> Stream {
+    Stream::from_fds_with(socket.into_fds().unwrap(), &passable()).unwrap()
+}
+
+#[test]
+fn a_connection_moves_to_shared_memory_wherever_its_ends_are() {
+    let name = Name::abstract_(format!("onecopy-passing-{}", std::process::id()));
+    let listener = Listener::bind_with(&name, &passable()).unwrap();
+    // What is passed on at which moment of the upgrade.
+    for plan in 0..64u32 {
+        let client = Stream::connect_with(&name, &passable()).unwrap();
+        let pass = |bit: u32, socket: Stream| if plan & 1 << bit != 0 { again(socket) } else { socket };
+        let client = pass(0, client);
+        let server = pass(1, listener.accept().unwrap());
+        let (mut client, mut server) = (pass(2, client), server);
+        let mut buffer = [0; 64];
+        for round in 0..4u8 {
+            assert_eq!(client.send(&[round; 9], SendFlags::NOSIGNAL).unwrap(), 9);
+            if round == 1 {
+                (client, server) = (pass(3, client), pass(4, server));
+            }
+            assert_eq!(server.recv(&mut buffer, RecvFlags::empty()).unwrap(), 9);
+            assert_eq!(buffer[..9], [round; 9], "plan {plan:b}");
+            assert_eq!(server.send(&[round; 7], SendFlags::NOSIGNAL).unwrap(), 7);
+            if round == 1 {
+                (client, server) = (pass(5, client), server);
+            }
+            assert_eq!(client.recv(&mut buffer, RecvFlags::empty()).unwrap(), 7);
+            assert_eq!(buffer[..7], [round; 7], "plan {plan:b}");
+        }
+        assert!(client.path().is_shared_memory() && server.path().is_shared_memory(), "plan {plan:b}");
+        drop(client);
+        assert_eq!(server.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0, "plan {plan:b}");
+    }
+    let listener = SeqListener::bind(Name::abstract_(format!("onecopy-passing-seq-{}", std::process::id())));
+    let listener = listener.unwrap();
+    let client = SeqPacket::connect_with(listener.local_name().unwrap(), &passable()).unwrap();
+    let client = SeqPacket::from_fds(client.into_fds().unwrap()).unwrap();
+    let server = listener.accept().unwrap();
+    for len in [5, 0, 7] {
+        assert_eq!(client.send(&[1; 9][..len], SendFlags::NOSIGNAL).unwrap(), len);
+        assert_eq!(server.recv_record(&mut [0; 9], RecvFlags::empty()).unwrap().len, len);
+        assert_eq!(server.send(&[1; 9][..len], SendFlags::NOSIGNAL).unwrap(), len);
+        assert_eq!(client.recv_record(&mut [0; 9], RecvFlags::empty()).unwrap().len, len);
+    }
+}
+
+#[test]
+fn what_waits_is_woken_where_it_is() {
+    let (a, b) = Stream::pair_with(&passable()).unwrap();
+    b.set_read_timeout(PATIENCE).unwrap();
+    // A sender that waits for room, and a receiver that sleeps.
+    let bytes = counting(0, 100_000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_eq!(a.send(&bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len()));
+        let mut b = Some(b);
+        let mut got = Vec::new();
+        let mut buffer = [0; 3000];
+        while got.len() < bytes.len() {
+            let socket = again(b.take().unwrap());
+            let n = socket.recv(&mut buffer, RecvFlags::empty()).unwrap();
+            got.extend_from_slice(&buffer[..n]);
+            b = Some(socket);
+        }
+        assert_eq!(got, bytes);
+    });
+}
+
+#[test]
+fn what_cannot_be_passed_says_why_and_stays() {
+    let errno = |error: onecopy_unix::Error| error.raw_os_error();
+    let (a, b) = Stream::pair().unwrap();
+    let refused = a.into_fds().unwrap_err();
+    assert_eq!(errno(refused.error), Errno::OPNOTSUPP.raw_os_error());
+    assert!(refused.to_string().contains("Config::passable"), "{refused}");
+    assert_eq!(refused.socket.send(b"still", SendFlags::NOSIGNAL).unwrap(), 5);
+    assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 5);
+    // Over the kernel it takes no memory.
+    let config = Config { transport: Transport::Kernel, ..Config::default() };
+    let (a, b) = Stream::pair_with(&config).unwrap();
+    assert_eq!(a.send(b"before", SendFlags::NOSIGNAL).unwrap(), 6);
+    let fds = a.into_fds().unwrap();
+    assert_eq!(fds.len(), 2);
+    let a = Stream::from_fds(fds).unwrap();
+    assert_eq!(a.send(b"after", SendFlags::NOSIGNAL).unwrap(), 5);
+    assert_eq!(b.recv(&mut [0; 20], NOW).unwrap(), 11);
+
+    let (a, b) = Stream::pair_with(&passable()).unwrap();
+    assert_eq!(a.send(&[7; 100], SendFlags::NOSIGNAL).unwrap(), 100);
+    let view = b.recv_borrowed(50).unwrap();
+    let refused = b.into_fds().unwrap_err();
+    assert_eq!(errno(refused.error), Errno::BUSY.raw_os_error());
+    drop(view);
+    let b = Stream::from_fds_with(refused.socket.into_fds().unwrap(), &passable()).unwrap();
+    assert_eq!(b.recv(&mut [0; 100], NOW).unwrap(), 50);
+    // Descriptors that a peek has looked at.
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert_eq!(a.send_with(b"x", &[file.as_fd()], SendFlags::NOSIGNAL).unwrap(), 1);
+    assert_eq!(b.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap().1.fds.len(), 1);
+    let refused = b.into_fds().unwrap_err();
+    assert_eq!(errno(refused.error), Errno::BUSY.raw_os_error());
+    assert_eq!(refused.socket.recv_with(&mut [0; 1], NOW).unwrap().1.fds.len(), 1);
+    assert!(refused.socket.into_fds().is_ok());
+    // A peer that is gone is told where the socket is.
+    let (a, b) = Stream::pair_with(&passable()).unwrap();
+    assert_eq!(a.send(b"last", SendFlags::NOSIGNAL).unwrap(), 4);
+    drop(a);
+    let b = again(b);
+    assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 4);
+    assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 0);
+    assert_eq!(errno(b.send(b"x", SendFlags::NOSIGNAL).unwrap_err()), Errno::PIPE.raw_os_error());
+    assert_eq!(again(b).recv(&mut [0; 9], NOW).unwrap(), 0);
+}
+
+#[test]
+fn references_stay_in_the_processes_that_have_their_pools() {
+    let (a, b) = Stream::pair_with(&passable()).unwrap();
+    let pool = onecopy_unix::SharedPool::new(4096, 4).unwrap();
+    let mut loan = pool.loan(100).unwrap();
+    loan.fill(1);
+    a.send_loan(loan).unwrap();
+    assert_eq!(b.recv(&mut [0; 100], NOW).unwrap(), 100);
+    for socket in [a, b] {
+        let refused = socket.into_fds().unwrap_err();
+        assert_eq!(refused.error.raw_os_error(), Errno::BUSY.raw_os_error());
+        assert!(refused.to_string().contains("by reference"), "{refused}");
+    }
+}
+
+#[test]
+fn options_go_along() {
+    let (a, b) = Stream::pair_with(&passable()).unwrap();
+    a.set_nonblocking(true).unwrap();
+    a.shutdown(std::net::Shutdown::Write).unwrap();
+    let a = again(a);
+    assert!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap_err().would_block());
+    let error = a.send(b"x", SendFlags::NOSIGNAL).unwrap_err();
+    assert_eq!(error.raw_os_error(), Errno::PIPE.raw_os_error());
+    a.set_nonblocking(false).unwrap();
+    a.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let a = again(a);
+    assert!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap_err().would_block());
+    // Who sends.
+    b.set_read_timeout(PATIENCE).unwrap();
+    a.set_pass_credentials(true).unwrap();
+    assert_eq!(b.send(b"x", SendFlags::NOSIGNAL).unwrap(), 1);
+    assert_eq!(
+        a.recv_with(&mut [0; 1], NOW).unwrap().1.credentials.unwrap().pid,
+        getpid().as_raw_nonzero().get()
+    );
+    let a = again(a);
+    assert_eq!(b.send(b"x", SendFlags::NOSIGNAL).unwrap(), 1);
+    assert_eq!(
+        a.recv_with(&mut [0; 1], NOW).unwrap().1.credentials.unwrap().pid,
+        getpid().as_raw_nonzero().get()
+    );
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// In a process of its own, whose descriptors nobody else opens and closes.
+#[test]
+fn descriptors_that_are_no_socket_are_refused_and_leak_nothing() {
+    let heir = Heir::start("liars");
+    heir.ends_well();
+}
+
+fn lies_are_refused_and_leak_nothing() {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    let copies = |fds: &[OwnedFd]| fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>();
+    let memfd = |size: u64, seals: SealFlags| {
+        let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, size).unwrap();
+        fcntl_add_seals(&fd, seals).unwrap();
+        fd
+    };
+    let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let (a, b) = Stream::pair_with(&passable()).unwrap();
+    let (other, _other) = Stream::pair_with(&passable()).unwrap();
+    assert_eq!(a.send(b"kept", SendFlags::NOSIGNAL).unwrap(), 4);
+    let others = other.into_fds().unwrap();
+    let fds = b.into_fds().unwrap();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+    let before = open_descriptors();
+    let refused = |what: &str, fds: Vec<OwnedFd>| {
+        let error = Stream::from_fds(fds).unwrap_err();
+        assert_eq!(error.raw_os_error(), Errno::INVAL.raw_os_error(), "{what}: {error}");
+        assert!(error.to_string().len() > 30, "{what}: {error}");
+        assert_eq!(open_descriptors(), before, "{what}");
+    };
+    for count in 0..fds.len() {
+        refused("too few", copies(&fds[..count]));
+    }
+    let mut more = copies(&fds);
+    more.push(file.try_clone().unwrap().into());
+    refused("too many", more);
+    for at in 0..fds.len() {
+        let with = |fd: OwnedFd| {
+            let mut fds = copies(&fds);
+            fds[at] = fd;
+            fds
+        };
+        refused("a file", with(file.try_clone().unwrap().into()));
+        refused("another socket's", with(others[at].try_clone().unwrap()));
+        refused("unsealed", with(memfd(4096, SealFlags::empty())));
+        refused("empty", with(memfd(4096, sealed)));
+        refused("small", with(memfd(100, sealed)));
+        refused("huge", with(memfd(20480, sealed)));
+        refused(
+            "unconnected",
+            with(
+                rustix::net::socket(rustix::net::AddressFamily::UNIX, rustix::net::SocketType::STREAM, None)
+                    .unwrap(),
+            ),
+        );
+        refused("a pipe", with(pipe.try_clone().unwrap()));
+        for with in 0..at {
+            let mut fds = copies(&fds);
+            fds.swap(at, with);
+            refused("swapped", fds);
+        }
+    }
+    let error = SeqPacket::from_fds(copies(&fds)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Errno::INVAL.raw_os_error());
+    let small = Config { max_ring: 4096, ..Config::default() };
+    let error = Stream::from_fds_with(copies(&fds), &small).unwrap_err();
+    assert_eq!(error.raw_os_error(), Errno::MSGSIZE.raw_os_error());
+    assert_eq!(open_descriptors(), before);
+    // None of that has taken it up. What does is the only one.
+    let again = copies(&fds);
+    let b = Stream::from_fds(fds).unwrap();
+    let kept = open_descriptors();
+    let error = Stream::from_fds(copies(&again)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Errno::ALREADY.raw_os_error(), "{error}");
+    assert_eq!(open_descriptors(), kept);
+    assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 4);
+    drop(b);
+    let error = Stream::from_fds(again).unwrap_err();
+    assert_eq!(error.raw_os_error(), Errno::ALREADY.raw_os_error(), "stale");
+    assert_eq!(a.recv(&mut [0; 9], NOW).unwrap(), 0);
+}

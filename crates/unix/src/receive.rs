@@ -389,6 +389,7 @@ impl End {
                     let n = want.min(available.saturating_sub(at));
                     if n == 0 {
                         // What comes at this very moment goes here too, not into the slice behind.
+                        point!("nothing behind");
                         break 'there;
                     }
                     let (now, later) = slice.split_at_mut(n);

@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// the kernel where it is not; [`SeqPacket::path`] tells.
 #[derive(Debug)]
 pub struct SeqPacket {
-    end: Arc<End>,
+    pub(crate) end: Arc<End>,
 }
 
 impl SeqPacket {

@@ -1,8 +1,9 @@
-//! Tests that fork.
+//! Tests that fork, or look inside.
 
 mod claims;
 mod deaths;
 mod forks;
+mod moments;
 mod passing;
 
 use crate::{Config, SendFlags, Stream};

@@ -1,0 +1,51 @@
+//! What once went wrong when something happened at one certain moment, which is made to happen here.
+
+use super::{PATIENCE, alone, send, small};
+use crate::failpoint;
+use crate::{RecvFlags, SendFlags, SeqPacket, Stream};
+use onecopy_sync::atomic::Ordering::Release;
+use rustix::io::Errno;
+use std::io::IoSliceMut;
+use std::os::fd::AsFd;
+use std::sync::mpsc;
+
+/// Bytes that are published when the first slice could not be filled follow those before them, in the first slice. (They
+/// went into the second one, behind a gap.)
+#[test]
+fn what_comes_during_a_vectored_receive_follows_what_was_there() {
+    let _alone = alone();
+    let (sender, receiver) = Stream::pair_with(&small()).unwrap();
+    send(&sender, b"abcd");
+    failpoint::at("nothing behind", move || send(&sender, b"efgh"));
+    let (mut one, mut two) = ([0; 10], [0; 10]);
+    let mut got = Vec::new();
+    while got.len() < 8 {
+        let mut slices = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
+        let n = receiver.recv_vectored(&mut slices, RecvFlags::DONTWAIT).unwrap();
+        got.extend_from_slice(&[one, two].concat()[..n]);
+    }
+    assert_eq!(String::from_utf8_lossy(&got), "abcdefgh");
+}
+
+/// A lie that is met after the record was borrowed, and before the call is over, is told. (The view was dropped with the
+/// error, and wanted the lock that its own call still held.)
+#[test]
+fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
+    let _alone = alone();
+    let (liar, victim) = SeqPacket::pair_with(&small()).unwrap();
+    // Whoever may poll has its ring looked at when it seems empty.
+    let _ = victim.as_fd();
+    for _ in 0..2 {
+        liar.send(b"a record", SendFlags::DONTWAIT).unwrap();
+    }
+    // Both are seen now, so the next look at how much there is comes behind the second.
+    assert_eq!(victim.recv(&mut [0; 20], RecvFlags::DONTWAIT).unwrap(), 8);
+    liar.end.tx_ring.get().unwrap().header().writer.0.head.store(u64::MAX, Release);
+    let (done, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        let errno = victim.recv_borrowed_with(20, RecvFlags::DONTWAIT).map(drop).unwrap_err().raw_os_error();
+        let _ = done.send((errno, victim.stats().protocol_errors));
+    });
+    let (errno, caught) = said.recv_timeout(PATIENCE).expect("it hangs");
+    assert_eq!((errno, caught), (Errno::PROTO.raw_os_error(), 1));
+}

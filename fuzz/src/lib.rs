@@ -1,4 +1,4 @@
-//! A socket of ours, of either kind, against a peer that does anything at all, from a seed.
+//! A socket of ours, of every kind, against a peer that does anything at all, from a seed.
 //!
 //! [`play`] is one conversation: a victim that uses its stream in every way there is, and a peer
 //! ([`Liar`]) that completes the upgrade, honestly or not, and then writes
@@ -6,40 +6,49 @@
 //! thread, so that a seed repeats them step by step; in the other half both act at once.
 //!
 //! What must hold, whatever happens: no panic, no fault, every call returns in time and within its bounds, a lie
-//! that was found out stays found out, and nothing is left behind. `cargo test -p onecopy-fuzz` plays for a
-//! moment; `FUZZ_STEPS=100000000` for longer, `FUZZ_SEED` to repeat one.
+//! that was found out stays found out, nothing is left behind, and no byte comes from or goes to another connection:
+//! [`Neighbours`] of every kind go on in the same process meanwhile, and carry a [`Secret`] that is looked for in all that the
+//! victim receives and in all that the peer can see; the memory on both sides of the victim's rings and of its buffer is
+//! full of it, too. `cargo test -p onecopy-fuzz` plays for a moment, `cargo xtask fuzz --steps 10000000` for long;
+//! `FUZZ_SEED` repeats one.
 //!
 //! [`trade`] does the like to chains of pages that several threads hold at once.
 
 mod chains;
+mod meet;
+mod neighbours;
 mod peer;
 mod socket;
 mod victim;
 mod watch;
 
 pub use chains::{Trades, trade};
+pub use neighbours::{Fence, Guarded, Neighbours, Secret};
 pub use peer::Peer;
 pub use socket::Socket;
 pub use victim::Victim;
 pub use watch::{Watch, attempt};
 
-use std::io;
+use std::sync::OnceLock;
 
-use onecopy::unix::{self, Config, Listener, Records, SeqListener, SeqPacket, Stream};
-use onecopy_conformance::impls::{Kind, Name};
-use onecopy_conformance::liar::{INVITATION, Liar, hex};
 use onecopy_conformance::tools::Dice;
 
-/// Steps of one conversation.
+/// Steps of each side in one conversation, at most.
 pub const STEPS: u64 = 300;
+/// Steps of the victim from one look at a neighbour to the next.
+const LOOK: u64 = 4;
 
 /// What many conversations came to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Conversations.
     pub played: u64,
+    /// Steps that were made, of both sides: what a peer does to its memory or the control socket, or a call of the victim.
+    pub steps: u64,
     /// Those that reached shared memory in both directions.
     pub upgraded: u64,
+    /// Of these: streams, atomic records, records as streams, datagrams.
+    pub kinds: [u64; 4],
     /// Lies that were caught.
     pub caught: u64,
     /// Fallbacks to the kernel.
@@ -53,82 +62,69 @@ pub struct Tally {
 /// # Errors
 ///
 /// What did not hold, or what could not be set up.
-pub fn play(seed: u64, watch: &Watch, tally: &mut Tally) -> Result<(), String> {
+pub fn play(seed: u64, watch: &Watch, neighbours: &mut Neighbours, tally: &mut Tally) -> Result<(), String> {
     let mut dice = Dice(seed);
-    let (mut peer, stream) = meet(&mut dice).map_err(|e| format!("cannot set up: {e}"))?;
-    peer.upgrade(&mut dice, &stream);
+    let secret = neighbours.secret();
+    let fence = || Fence::new(secret).map_err(|e| format!("cannot set up a fence: {e}"));
+    let before = fence()?;
+    let (mut peer, socket, kind) = meet::meet(&mut dice).map_err(|e| format!("cannot set up: {e}"))?;
+    peer.upgrade(&mut dice, &socket);
+    let behind = fence()?;
     tally.played += 1;
-    let mut victim = Victim::new(&stream);
+    let mut victim = Victim::new(&socket, secret);
     let at_once = dice.one_in(2);
     let (mut mine, mut theirs) = (Dice(dice.roll()), Dice(dice.roll()));
-    let result = if at_once {
+    let mut steps: u64 = 0;
+    let mut go_on = |victim: &mut Victim<'_>| {
+        steps += 1;
+        victim.step(&mut mine, watch)?;
+        if steps.is_multiple_of(LOOK) { watch.during("a neighbour", || neighbours.check()) } else { Ok(()) }
+    };
+    let (result, made) = if at_once {
+        let over = OnceLock::new();
         std::thread::scope(|s| {
-            let peer = &mut peer;
-            let liar = s.spawn(move || (0..STEPS).for_each(|_| peer.step(&mut theirs)));
+            let (peer, over) = (&mut peer, &over);
+            let liar = s.spawn(move || {
+                let still = |_: &u64| over.get().is_none();
+                (0..STEPS).take_while(still).map(|_| peer.step(&mut theirs, secret)).count() as u64
+            });
             let result = (0..STEPS).try_for_each(|_| match victim.over() {
                 true => Ok(()),
-                false => victim.step(&mut mine, watch),
+                false => go_on(&mut victim),
             });
-            liar.join().map_err(|_| "the peer panicked".to_owned())?;
-            result
+            let _ = over.set(());
+            (result, liar.join().map_err(|_| "the peer panicked".to_owned()))
         })
     } else {
-        (0..STEPS).try_for_each(|_| {
+        let mut made = 0;
+        let result = (0..2 * STEPS).try_for_each(|_| {
             if victim.over() {
                 Ok(())
             } else if dice.one_in(2) {
-                peer.step(&mut theirs);
+                made += 1;
+                peer.step(&mut theirs, secret);
                 Ok(())
             } else {
-                victim.step(&mut mine, watch)
+                go_on(&mut victim)
             }
-        })
+        });
+        (result, Ok(made))
     };
+    let result = result.and(victim.finish());
+    // (A datagram socket goes back to the kernel, once its peer is caught or gone.)
+    let victim_shared = victim.was_shared();
     drop(victim);
-    tally.upgraded += u64::from(stream.path().is_shared_memory());
-    let stats = stream.stats();
+    tally.steps += steps + made?;
+    tally.upgraded += u64::from(victim_shared);
+    tally.kinds[kind] += u64::from(victim_shared);
+    let stats = socket.stats();
     tally.caught += stats.protocol_errors;
     tally.fallbacks += stats.fallbacks;
     tally.bytes += stats.sent + stats.received;
+    result?;
+    peer.finish(secret)?;
     // Closing is a step too.
-    watch.during("closing", || drop(stream));
-    result
-}
-
-fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket)> {
-    let name = format!("onecopy-fuzz-{}-{:x}", std::process::id(), dice.roll());
-    let sizes = [None, Some(4 << 10), Some(50_001), Some(1 << 20)];
-    let config = Config {
-        receive_buffer: sizes[(dice.roll() % 4) as usize],
-        send_buffer: sizes[(dice.roll() % 4) as usize],
-        max_ring: if dice.one_in(10) { 64 << 10 } else { 1 << 24 },
-        records: if dice.one_in(2) { Records::Stream } else { Records::Atomic },
-        ..Config::default()
-    };
-    let kind = if dice.one_in(2) { Kind::SeqPacket } else { Kind::Stream };
-    let (at, ours) = (Name::Abstract(name.clone().into_bytes()), unix::Name::abstract_(&name));
-    if dice.one_in(2) {
-        let call = || match (kind, config.records) {
-            (Kind::SeqPacket, Records::Stream) => {
-                let nonce = *b"a nonce of mine.";
-                Liar::call_as(kind, &at, &format!("{INVITATION}{}-0-s", hex(&nonce)), nonce)
-            }
-            _ => Liar::call(kind, &at),
-        };
-        if kind == Kind::Stream {
-            let listener = Listener::bind_with(ours, &config)?;
-            let liar = call()?;
-            return Ok((Peer::new(liar), Socket::Bytes(listener.accept()?)));
-        }
-        let listener = SeqListener::bind_with(ours, &config)?;
-        let liar = call()?;
-        Ok((Peer::new(liar), Socket::Records(listener.accept()?)))
-    } else {
-        let server = Liar::listen(kind, &at)?;
-        let socket = match kind {
-            Kind::Stream => Socket::Bytes(Stream::connect_with(ours, &config)?),
-            _ => Socket::Records(SeqPacket::connect_with(ours, &config)?),
-        };
-        Ok((Peer::new(Liar::accept(&server)?), socket))
-    }
+    watch.during("closing", || drop(socket));
+    before.check()?;
+    behind.check()
 }

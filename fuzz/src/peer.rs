@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use onecopy::unix::RecvFlags;
@@ -10,20 +11,47 @@ use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Memory};
 use onecopy_conformance::tools::Dice;
 use rustix::net::{RecvFlags as Raw, Shutdown};
 
-use crate::Socket;
+use crate::{Secret, Socket, meet};
 
 /// A liar that acts by the dice. Its own failures mean nothing: it tries what it likes.
-pub struct Peer(Liar);
+pub struct Peer {
+    liar: Liar,
+    /// Of a datagram socket: what hangs up when this peer goes.
+    life: Option<OwnedFd>,
+    /// Bytes that it has seen and may not have.
+    leak: Option<String>,
+}
 
 impl Peer {
     /// Of a connected liar.
     pub fn new(liar: Liar) -> Peer {
-        Peer(liar)
+        Peer { liar, life: None, leak: None }
+    }
+
+    /// In the end: all of the memory that it can look at.
+    ///
+    /// # Errors
+    ///
+    /// Where another connection's bytes came to it.
+    pub fn finish(self, secret: Secret) -> Result<(), String> {
+        if let Some(leak) = self.leak {
+            return Err(leak);
+        }
+        for (whose, memory) in
+            [("the peer's ring", &self.liar.mine), ("the victim's ring", &self.liar.theirs)]
+        {
+            let Some(memory) = memory else { continue };
+            let mut all = vec![0; (HEADER_LEN + memory.capacity) as usize];
+            if memory.file.read_exact_at(&mut all, 0).is_ok() {
+                secret.is_not_in(whose, &all)?;
+            }
+        }
+        Ok(())
     }
 
     /// Upgrades: honestly mostly, else with something wrong.
     pub fn upgrade(&mut self, dice: &mut Dice, victim: &Socket) {
-        let liar = &mut self.0;
+        let liar = &mut self.liar;
         // What is to come has been sent already, or never will be.
         liar.patience = Duration::from_millis(3);
         let nudge = || {
@@ -32,6 +60,10 @@ impl Peer {
         let rooms = [4096, 8192, 65_536, 100_032, 1 << 20];
         let capacity = rooms[(dice.roll() % 5) as usize];
         if dice.one_in(40) {
+            return;
+        }
+        if matches!(victim, Socket::Grams(_)) {
+            self.life = meet::share(liar, dice, victim, capacity).ok();
             return;
         }
         // A few bytes first, so that the switch is at some byte (a server that does so is plain).
@@ -75,13 +107,15 @@ impl Peer {
     }
 
     /// Does one thing.
-    pub fn step(&mut self, dice: &mut Dice) {
-        let liar = &mut self.0;
+    pub fn step(&mut self, dice: &mut Dice, secret: Secret) {
+        let liar = &mut self.liar;
         match dice.roll() % 20 {
             0..5 => {
                 let bytes = vec![b'p'; dice.size(20_000)];
                 let _ = if !liar.records || dice.one_in(20) {
                     liar.publish(&bytes)
+                } else if dice.one_in(15) {
+                    with_frame(liar, dice, &bytes)
                 } else if dice.one_in(20) {
                     liar.publish_framed(value(dice, bytes.len() as u64, 1 << 32), &bytes)
                 } else {
@@ -89,7 +123,11 @@ impl Peer {
                 };
             }
             5..9 => {
-                let _ = liar.take();
+                if let Ok(bytes) = liar.take()
+                    && let Err(leak) = secret.is_not_in("sent to the peer", &bytes)
+                {
+                    self.leak = Some(leak);
+                }
             }
             9 => {
                 let _ = liar.bell(dice.size(40));
@@ -97,7 +135,11 @@ impl Peer {
             10..12 => {
                 // Reads bells and fillers, as an honest receiver does.
                 let mut buf = vec![0; dice.size(20_000)];
-                let _ = rustix::net::recv(&liar.fd, &mut buf[..], Raw::DONTWAIT);
+                if let Ok((n, _)) = rustix::net::recv(&liar.fd, &mut buf[..], Raw::DONTWAIT)
+                    && let Err(leak) = secret.is_not_in("sent over the control socket", &buf[..n])
+                {
+                    self.leak = Some(leak);
+                }
             }
             12..14 if dice.one_in(4) => {
                 let ring = if dice.one_in(2) { liar.theirs() } else { liar.mine() };
@@ -138,9 +180,31 @@ impl Peer {
                     liar.fd = OwnedFd::from(null);
                 }
             }
+            13 if dice.one_in(60) => self.life = None,
             _ => std::thread::yield_now(),
         }
     }
+}
+
+/// A frame that says that something comes with it, which is in the channel mostly.
+fn with_frame(liar: &mut Liar, dice: &mut Dice, bytes: &[u8]) -> std::io::Result<usize> {
+    if liar.channel.is_none() && !dice.one_in(12) {
+        liar.open_channel()?;
+    }
+    let count = dice.roll() % 3;
+    let said = if dice.one_in(3) { 1 << (dice.roll() % 3) } else { 0 };
+    let put = if dice.one_in(12) { dice.roll() % 5 } else { count };
+    if count > 0 || said == 1 {
+        let null = File::open("/dev/null")?;
+        let _ = liar.put(&vec![null.as_fd(); put as usize]);
+    }
+    let word = bytes.len() as u64 | 1 << 32 | (count | said << 8) << 40;
+    // At least a mark's room, mostly.
+    let least = if dice.one_in(12) { 0 } else { liar.theirs()?.capacity / lender::MARKS };
+    let mut frame = word.to_le_bytes().to_vec();
+    frame.extend(bytes);
+    frame.resize(frame.len().max(least as usize).next_multiple_of(8), 0);
+    liar.publish(&frame)
 }
 
 /// Says something besides bytes: mostly what an honest peer would, so that the conversation goes on and deeper.
@@ -154,7 +218,13 @@ fn marks(liar: &mut Liar, dice: &mut Dice) {
     let (slot, pool, page) = (number(512) as u32, number(1) as u32, number(4) as u32);
     let (offset, len, count) =
         (number(2000) as u32, (number(2000) as u32).wrapping_add(1), (number(3) as u32).wrapping_add(1));
-    let _ = match dice.roll() % 8 {
+    let _ = match dice.roll() % 9 {
+        8 => {
+            // Who sends: the kernel says it, where the channel is one of ours.
+            let said = count > 1;
+            let put = if said { liar.put(&[]) } else { Ok(()) };
+            put.and_then(|()| liar.mark(lender::who(said)))
+        }
         0 if liar.channel.is_none() || wrong => liar.open_channel(),
         0 | 1 => match lender::honest_memory(4 * PAGE) {
             Ok(memory) => liar.share(&memory, lender::pool(pool, PAGE, if wrong { 5 } else { 4 })),

@@ -1,70 +1,73 @@
-//! A victim's socket of either kind, so that the same steps are done with both.
+//! A victim's socket of any kind, so that the same steps are done with all.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use onecopy::unix::{Error, Path, RecvFlags, SendFlags, SeqPacket, Slot, Stats, Stream, View, Wait};
+use onecopy::unix::{
+    Datagram, Error, Path, RecvFlags, SendFlags, SeqPacket, Slot, Stats, Stream, View, Wait,
+};
 use onecopy::{Policy, Reader};
 
-/// A stream or a seqpacket socket.
+/// A stream, seqpacket or datagram socket.
 pub enum Socket {
     /// Bytes.
     Bytes(Stream),
     /// Records, of either way to keep them.
     Records(SeqPacket),
+    /// Datagrams.
+    Grams(Datagram),
 }
 
 type Result<T> = std::result::Result<T, Error>;
 
-macro_rules! either {
+macro_rules! any {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) -> $returns:ty;)*) => {
         impl Socket {
             $($(#[$doc])* pub fn $name(&self, $($arg: $type),*) -> $returns {
                 match self {
                     Socket::Bytes(socket) => socket.$name($($arg),*),
                     Socket::Records(socket) => socket.$name($($arg),*),
+                    Socket::Grams(socket) => socket.$name($($arg),*),
                 }
             })*
         }
     };
 }
 
-either! {
-    /// As of both.
+any! {
+    /// As of all.
     send(bytes: &[u8], flags: SendFlags) -> Result<usize>;
-    /// As of both.
+    /// As of all.
     send_vectored(slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize>;
-    /// As of both.
+    /// As of all.
     recv(buffer: &mut [u8], flags: RecvFlags) -> Result<usize>;
-    /// As of both.
-    reserve_with(len: usize, flags: SendFlags) -> Result<Slot<'_>>;
-    /// As of both.
+    /// As of all.
     set_read_timeout(limit: Option<Duration>) -> Result<()>;
-    /// As of both.
+    /// As of all.
     set_write_timeout(limit: Option<Duration>) -> Result<()>;
-    /// As of both.
+    /// As of all.
     set_nonblocking(on: bool) -> Result<()>;
-    /// As of both.
+    /// As of all.
     set_policy(policy: Policy) -> ();
-    /// As of both.
+    /// As of all.
     set_reader(reader: Reader) -> ();
-    /// As of both.
+    /// As of all.
     set_wait(wait: Wait) -> ();
-    /// As of both.
+    /// As of all.
     shutdown(how: Shutdown) -> Result<()>;
-    /// As of both.
+    /// As of all.
     readable_bytes() -> Result<usize>;
-    /// As of both.
+    /// As of all.
     unread_bytes() -> Result<usize>;
-    /// As of both.
+    /// As of all.
     capacity() -> (usize, usize);
-    /// As of both.
+    /// As of all.
     stats() -> Stats;
-    /// As of both.
+    /// As of all.
     path() -> Path;
-    /// As of both.
+    /// As of all.
     take_error() -> Result<Option<Error>>;
 }
 
@@ -73,24 +76,48 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// As of both.
+    /// As of all.
     pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
         match self {
             Socket::Bytes(socket) => socket.recv_vectored(slices, flags),
             Socket::Records(socket) => Ok(socket.recv_vectored(slices, flags)?.len),
+            Socket::Grams(socket) => Ok(socket.recv_vectored(slices, flags)?.0.len),
         }
     }
 
-    /// Borrows.
+    /// Borrows; none of datagrams.
     ///
     /// # Errors
     ///
-    /// As of both.
-    pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Result<View> {
+    /// As of both others.
+    pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Option<Result<View>> {
         match self {
-            Socket::Bytes(socket) => socket.recv_borrowed_with(max, flags),
-            Socket::Records(socket) => Ok(socket.recv_borrowed_with(max, flags)?.0),
+            Socket::Bytes(socket) => Some(socket.recv_borrowed_with(max, flags)),
+            Socket::Records(socket) => Some(socket.recv_borrowed_with(max, flags).map(|(view, _)| view)),
+            Socket::Grams(_) => None,
         }
+    }
+
+    /// Reserves; none of datagrams.
+    ///
+    /// # Errors
+    ///
+    /// As of both others.
+    pub fn reserve_with(&self, len: usize, flags: SendFlags) -> Option<Result<Slot<'_>>> {
+        match self {
+            Socket::Bytes(socket) => Some(socket.reserve_with(len, flags)),
+            Socket::Records(socket) => Some(socket.reserve_with(len, flags)),
+            Socket::Grams(_) => None,
+        }
+    }
+
+    /// Whether who sends is to be told; not of datagrams.
+    pub fn set_pass_credentials(&self, on: bool) {
+        let _ = match self {
+            Socket::Bytes(socket) => socket.set_pass_credentials(on),
+            Socket::Records(socket) => socket.set_pass_credentials(on),
+            Socket::Grams(_) => Ok(()),
+        };
     }
 }
 
@@ -99,6 +126,7 @@ impl AsFd for Socket {
         match self {
             Socket::Bytes(socket) => socket.as_fd(),
             Socket::Records(socket) => socket.as_fd(),
+            Socket::Grams(socket) => socket.as_fd(),
         }
     }
 }

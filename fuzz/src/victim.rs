@@ -13,7 +13,7 @@ use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::{Socket, Watch};
+use crate::{Guarded, Secret, Socket, Watch};
 
 /// A socket, and what it has lent.
 pub struct Victim<'a> {
@@ -22,15 +22,17 @@ pub struct Victim<'a> {
     views: Vec<View>,
     /// Received, and given back late.
     chains: Vec<Chain>,
-    buf: Vec<u8>,
+    buf: Guarded,
+    secret: Secret,
     caught: bool,
+    shared: bool,
     /// Steps since the peer was caught.
     since: u32,
 }
 
 impl<'a> Victim<'a> {
     /// Of a socket.
-    pub fn new(stream: &'a Socket) -> Victim<'a> {
+    pub fn new(stream: &'a Socket, secret: Secret) -> Victim<'a> {
         let soon = Some(Duration::from_millis(1));
         let _ = stream.set_read_timeout(soon);
         let _ = stream.set_write_timeout(soon);
@@ -40,8 +42,10 @@ impl<'a> Victim<'a> {
             pool,
             views: Vec::new(),
             chains: Vec::new(),
-            buf: vec![0; 70_000],
+            buf: Guarded::new(70_000, secret),
+            secret,
             caught: false,
+            shared: false,
             since: 0,
         }
     }
@@ -51,12 +55,18 @@ impl<'a> Victim<'a> {
         self.since > 20
     }
 
+    /// Whether both directions ran over shared memory at some time.
+    pub fn was_shared(&self) -> bool {
+        self.shared
+    }
+
     /// Does one thing.
     ///
     /// # Errors
     ///
     /// What did not hold.
     pub fn step(&mut self, dice: &mut Dice, watch: &Watch) -> Result<(), String> {
+        self.shared |= self.stream.path().is_shared_memory();
         self.since += u32::from(self.caught);
         let n = dice.size(self.buf.len());
         match dice.roll() % 20 {
@@ -67,7 +77,8 @@ impl<'a> Victim<'a> {
             10 => watch.during("recv_borrowed", || self.borrow(dice, n)),
             11 => {
                 if let Some(view) = self.views.first_mut() {
-                    watch.during("a view", || look(view, &mut self.buf, dice))?;
+                    let n = watch.during("a view", || look(view, &mut self.buf, dice))?;
+                    self.clean(n)?;
                 }
                 Ok(())
             }
@@ -107,12 +118,17 @@ impl<'a> Victim<'a> {
             Errno::PROTO,
             Errno::MSGSIZE,
             Errno::PROTONOSUPPORT,
+            // The kernel's, of what goes over it: it has no memory for that at the moment (seen once in 10^7 steps).
+            Errno::NOBUFS,
         ];
+        // Of a datagram's peer that is gone, and then there is none; or that is connected elsewhere.
+        let of_grams = [Errno::CONNREFUSED, Errno::NOTCONN, Errno::PERM];
+        let more = if matches!(self.stream, Socket::Grams(_)) { &of_grams[..] } else { &[] };
         match answer {
             Ok(n) if n > max => Err(format!("{n} bytes of {max}")),
             Ok(n) if n > 0 && self.caught => Err(format!("{n} bytes after EPROTO")),
             Ok(n) => Ok(n),
-            Err(e) if !known.iter().any(|k| k.raw_os_error() == e.raw_os_error()) => {
+            Err(e) if !known.iter().chain(more).any(|k| k.raw_os_error() == e.raw_os_error()) => {
                 Err(format!("error {e}"))
             }
             Err(e) => {
@@ -135,7 +151,27 @@ impl<'a> Victim<'a> {
         // A wait costs a millisecond: few of them, so that there is time for much else.
         flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
         let answer = self.stream.recv(&mut self.buf[..n], flags);
-        self.within(answer, n).map(drop)
+        let got = self.within(answer, n)?;
+        self.clean(got)
+    }
+
+    /// What was received is nobody else's, and nothing was written beside it.
+    fn clean(&self, got: usize) -> Result<(), String> {
+        self.secret.is_not_in("received", &self.buf[..got])?;
+        self.buf.check()
+    }
+
+    /// In the end: all that it has still borrowed, and the canaries.
+    ///
+    /// # Errors
+    ///
+    /// What is another connection's.
+    pub fn finish(&mut self) -> Result<(), String> {
+        for view in &self.views {
+            let n = view.copy_to(&mut self.buf);
+            self.secret.is_not_in("a view in the end", &self.buf[..n])?;
+        }
+        self.buf.check()
     }
 
     fn send(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
@@ -152,8 +188,9 @@ impl<'a> Victim<'a> {
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::DONTWAIT, !dice.one_in(8));
         let mut slot = match self.stream.reserve_with(n, flags) {
-            Ok(slot) => slot,
-            Err(e) => return self.within(Err(e), 0).map(drop),
+            None => return Ok(()),
+            Some(Ok(slot)) => slot,
+            Some(Err(e)) => return self.within(Err(e), 0).map(drop),
         };
         let len = slot.len();
         if len > n {
@@ -177,8 +214,9 @@ impl<'a> Victim<'a> {
         let mut flags = RecvFlags::empty();
         flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
         match self.stream.recv_borrowed_with(n, flags) {
-            Err(e) => self.within(Err(e), 0).map(drop),
-            Ok(view) => {
+            None => Ok(()),
+            Some(Err(e)) => self.within(Err(e), 0).map(drop),
+            Some(Ok(view)) => {
                 self.within(Ok(view.len()), n)?;
                 self.views.push(view);
                 if self.views.len() > 5 {
@@ -205,6 +243,7 @@ impl<'a> Victim<'a> {
                     (Err(e), _) => Err(e),
                 };
                 copied.map_err(|e| format!("a chain that cannot be copied: {e}"))?;
+                self.clean(chain.len())?;
                 let at = dice.roll() as usize % (self.chains.len() + 1);
                 self.chains.insert(at, chain);
                 self.chains.truncate(4);
@@ -233,20 +272,38 @@ impl<'a> Victim<'a> {
     }
 
     fn descriptors(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
-        let Socket::Bytes(stream) = self.stream else { return Ok(()) };
         if dice.one_in(2) {
             let null = File::open("/dev/null").map_err(|e| e.to_string())?;
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            let answer = stream.send_with(&self.buf[..n], &[null.as_fd(); 2], flags);
+            let answer = match self.stream {
+                Socket::Bytes(stream) => stream.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
+                Socket::Records(socket) => socket.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
+                Socket::Grams(_) => return Ok(()),
+            };
             return self.within(answer, n).map(drop);
         }
         let mut flags = RecvFlags::DONTWAIT;
         flags.set(RecvFlags::PEEK, dice.one_in(4));
-        match stream.recv_with(&mut self.buf[..n], flags) {
+        let answer = match self.stream {
+            Socket::Bytes(stream) => stream.recv_with(&mut self.buf[..n], flags),
+            Socket::Records(socket) => {
+                socket.recv_with(&mut self.buf[..n], flags).map(|(received, with)| (received.len, with))
+            }
+            Socket::Grams(_) => return Ok(()),
+        };
+        match answer {
             Ok((got, with)) if with.fds.len() > 253 => {
                 Err(format!("{got} bytes, {} descriptors", with.fds.len()))
             }
-            Ok((got, _)) => self.within(Ok(got), n).map(drop),
+            Ok((got, with)) => {
+                // This process, the only one there is; or nobody, where it was not said.
+                let me = std::process::id() as i32;
+                if with.credentials.is_some_and(|who| ![0, me].contains(&who.pid)) {
+                    return Err(format!("credentials of somebody else: {:?}", with.credentials));
+                }
+                let got = self.within(Ok(got), n)?;
+                self.clean(got)
+            }
             Err(e) => self.within(Err(e), n).map(drop),
         }
     }
@@ -299,6 +356,9 @@ impl<'a> Victim<'a> {
         self.stream.set_reader([Reader::SameCore, Reader::OtherCore, Reader::NoCpu][pick / 3 % 3]);
         self.stream.set_wait([Wait::Adaptive, Wait::Block, Wait::Spin][pick / 9 % 3]);
         let _ = self.stream.set_nonblocking(dice.one_in(4));
+        if dice.one_in(8) {
+            self.stream.set_pass_credentials(dice.one_in(2));
+        }
     }
 
     fn vectored(&mut self, dice: &mut Dice) -> Result<(), String> {
@@ -314,12 +374,15 @@ impl<'a> Victim<'a> {
             let (a, b) = self.buf[..n].split_at_mut(cut);
             let mut slices = [IoSliceMut::new(a), IoSliceMut::new(&mut []), IoSliceMut::new(b)];
             let answer = self.stream.recv_vectored(&mut slices, RecvFlags::empty());
-            self.within(answer, n).map(drop)
+            // (What lies between what was filled is what was there before, and that was looked at.)
+            self.within(answer, n)?;
+            self.clean(n)
         }
     }
 }
 
-fn look(view: &mut View, buf: &mut [u8], dice: &mut Dice) -> Result<(), String> {
+/// Uses a view. How many bytes of it lie in the buffer now.
+fn look(view: &mut View, buf: &mut [u8], dice: &mut Dice) -> Result<usize, String> {
     let before = view.len();
     match dice.roll() % 3 {
         0 => {
@@ -327,6 +390,7 @@ fn look(view: &mut View, buf: &mut [u8], dice: &mut Dice) -> Result<(), String> 
             if n > before || n > buf.len() {
                 return Err(format!("copied {n} bytes of a view of {before}"));
             }
+            return Ok(n);
         }
         1 => {
             let null = File::options().write(true).open("/dev/null").map_err(|e| e.to_string())?;
@@ -340,5 +404,5 @@ fn look(view: &mut View, buf: &mut [u8], dice: &mut Dice) -> Result<(), String> 
             }
         }
     }
-    Ok(())
+    Ok(0)
 }

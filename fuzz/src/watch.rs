@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// Longest a step may take: they are all non-blocking or have timeouts of a few milliseconds, the rest is for a
 /// machine with other work.
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// What is being done, and since when.
 #[derive(Default)]

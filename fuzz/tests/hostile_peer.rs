@@ -1,7 +1,9 @@
 //! Plays for a moment. `FUZZ_STEPS` says for how long (steps, 300 to a conversation), `FUZZ_SEED` from where;
 //! `FUZZ_STEPS=1` with the seed of a failure repeats it.
 
-use onecopy_fuzz::{STEPS, Tally, Watch, attempt, play};
+use std::time::{Duration, Instant};
+
+use onecopy_fuzz::{Neighbours, Secret, Tally, Watch, attempt, play};
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
@@ -17,24 +19,35 @@ fn held() -> (usize, usize) {
 
 #[test]
 fn a_peer_that_does_anything_harms_nobody() {
-    let steps = env("FUZZ_STEPS").unwrap_or(150_000);
+    let steps = env("FUZZ_STEPS").unwrap_or(60_000);
     let now = std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64);
     let first = env("FUZZ_SEED").unwrap_or(now >> 8 & 0xffff_ffff);
     // What a process has once, from its first socket on.
     drop(onecopy::unix::Stream::pair());
     let before = held();
+    let mut neighbours = Neighbours::new(Secret::new(first)).unwrap();
     let watch = Watch::new();
     let mut tally = Tally::default();
-    for seed in first..first + steps.div_ceil(STEPS) {
+    let mut told = Instant::now();
+    let mut seed = first;
+    while tally.steps < steps {
         watch.seed(seed);
-        if let Err(what) = attempt(|| play(seed, &watch, &mut tally)) {
-            panic!("{what}\nrepeat it: FUZZ_SEED={seed} FUZZ_STEPS=1");
+        if let Err(what) = attempt(|| play(seed, &watch, &mut neighbours, &mut tally)) {
+            panic!("{what}\nafter {tally:?}; repeat it: FUZZ_SEED={seed} FUZZ_STEPS=1");
+        }
+        seed += 1;
+        if told.elapsed() > Duration::from_secs(10) {
+            told = Instant::now();
+            println!("{} of {steps} steps in {} conversations", tally.steps, tally.played);
         }
     }
-    println!("from seed {first}: {tally:?}");
+    neighbours.finish().unwrap();
+    println!("from seed {first}: {tally:?}, {} looks at neighbours", neighbours.checks());
+    drop(neighbours);
     assert_eq!(before, held(), "descriptors and mappings before and after");
     if tally.played > 100 {
         assert!(tally.upgraded * 3 > tally.played, "most conversations must get to shared memory: {tally:?}");
+        assert!(tally.kinds.iter().all(|n| *n > 0), "all kinds must get there: {tally:?}");
         assert!(tally.caught > 0, "no lie was caught: {tally:?}");
     }
 }

@@ -123,6 +123,12 @@ impl Post {
         lock(&self.homes).remove(&id);
     }
 
+    /// A worker that nobody will ask of any more.
+    pub fn forget(&self, generation: u32) {
+        lock(&self.ways).remove(&generation);
+        lock(&self.over).retain(|id| (id >> 32) as u32 != generation);
+    }
+
     /// What came for thread `home`.
     pub fn fetch(&self, home: usize) -> Vec<Line> {
         std::mem::take(&mut *lock(&self.boxes[home]))

@@ -87,7 +87,7 @@ struct Worker {
 impl Worker {
     /// Its last line, once it has ended.
     fn last_words(&mut self) -> String {
-        lock(&self.common.post.ways).remove(&self.generation);
+        self.common.post.forget(self.generation);
         lock(&self.common.dead).insert(self.generation);
         self.reader.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
     }

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod conformance;
+mod fuzz;
 mod man;
 mod shell;
 mod soak;
@@ -29,6 +30,8 @@ enum Chore {
     Test(test::Args),
     /// Run the conformance suites and write their table to docs/conformance.md.
     Conformance,
+    /// A hostile peer for a long time, from a seed.
+    Fuzz(fuzz::Args),
     /// Many connections for a long time, with random kills: then nothing may be left.
     Soak(soak::Args),
     /// Write the manual pages and shell completions below docs/ from the program's flags.
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().chore {
         Chore::Test(args) => test::run(&args),
         Chore::Conformance => conformance::run(),
+        Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Soak(args) => soak::run(&args),
         Chore::Man(args) => man::run(&args),
     };

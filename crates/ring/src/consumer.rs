@@ -68,6 +68,22 @@ impl Consumer {
         self.me = me;
     }
 
+    /// From here on nobody else does: what they had borrowed is free. Returns whether room was made.
+    pub fn unshare(&mut self) -> bool {
+        let me = self.me;
+        self.borrows.retain(|borrow| borrow.holder == me);
+        for borrow in &mut self.borrows {
+            borrow.holder = 0;
+        }
+        self.me = 0;
+        self.give_back()
+    }
+
+    /// Whether others share this end.
+    pub fn is_shared(&self) -> bool {
+        self.me != 0
+    }
+
     /// What another process needs to go on.
     pub fn reached(&self) -> Reached {
         Reached { read: self.index.read(), marks: self.marks.taken(), after: self.marks.after() }
@@ -124,9 +140,11 @@ impl Consumer {
         self.index.repeat(self.ring.header());
     }
 
-    /// Frees what the dead had borrowed.
-    pub fn release_all_of(&mut self, dead: impl Fn(u32) -> bool) {
+    /// Frees what the dead had borrowed. Returns whether that was anything.
+    pub fn release_all_of(&mut self, dead: impl Fn(u32) -> bool) -> bool {
+        let before = self.borrows.len();
         self.borrows.retain(|borrow| !dead(borrow.holder));
+        self.borrows.len() < before
     }
 }
 

@@ -5,7 +5,8 @@
 //! in it, and what is read is checked by who uses it, as everything that a peer wrote.
 
 use crate::header::Line;
-use onecopy_sync::atomic::{AtomicU32, AtomicU64};
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::{AtomicU32, AtomicU64, fence};
 use onecopy_sync::{HolderLock, Snapshot};
 use onecopy_sys::map::Mapping;
 
@@ -30,12 +31,90 @@ pub struct SidePage {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct AboutPage {
-    /// Processes that hold the end, and were not killed.
-    pub holders: AtomicU32,
     /// 1 when a sender that does not wait was turned away because another one held the sending side.
     pub turned_away: AtomicU32,
+    /// 1 when a receiver that does not wait was turned away because another one kept the receiving side.
+    pub receiver_turned_away: AtomicU32,
     /// 1 once one of them has shut the end down for sending.
     pub send_shut: AtomicU32,
+}
+
+/// Holders of one end that know of each other.
+pub const HOLDERS: usize = 31;
+/// In an entry of [`HolderPage`]: a child that is being forked by the holder of that number.
+const COMING: u32 = 1 << 31;
+
+/// Who holds the end. Whether they live is for the caller to find out ([`onecopy_sys::life`]).
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct HolderPage {
+    numbers: [AtomicU32; HOLDERS],
+    /// 1 once there was one that found no place: from then on nobody knows that he is alone.
+    crowded: AtomicU32,
+}
+
+impl HolderPage {
+    fn place(&self, word: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
+        let place = self.numbers.iter().position(|entry| {
+            let was = entry.load(Relaxed);
+            let free = was == 0 || was & COMING == 0 && !lives(was);
+            free && entry.compare_exchange(was, word, Relaxed, Relaxed).is_ok()
+        });
+        if place.is_none() {
+            self.crowded.store(1, Relaxed);
+        }
+        place
+    }
+
+    /// Enters holder `me`, if it is not there yet.
+    pub fn enter(&self, me: u32, lives: impl Fn(u32) -> bool) {
+        if self.numbers.iter().all(|entry| entry.load(Relaxed) != me) {
+            self.place(me, |other| other == me || lives(other));
+        }
+    }
+
+    /// Keeps a place for a child that `me` is about to fork; None where all are taken.
+    pub fn expect(&self, me: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
+        self.place(me | COMING, |other| other == me || lives(other))
+    }
+
+    /// The child has come, as `child`, to where `parent` kept a place for it.
+    pub fn arrive(&self, place: usize, parent: u32, child: u32) {
+        // Where it fails the parent has given it up, or somebody lies: then it looks for another one.
+        if self.numbers[place].compare_exchange(parent | COMING, child, Relaxed, Relaxed).is_err() {
+            self.place(child, |_| true);
+        }
+    }
+
+    /// No child has come, or will come.
+    pub fn give_up(&self, place: usize, me: u32) {
+        let _ = self.numbers[place].compare_exchange(me | COMING, 0, Relaxed, Relaxed);
+    }
+
+    /// Holder `me` lets go of the end.
+    pub fn leave(&self, me: u32) {
+        for entry in &self.numbers {
+            let _ = entry.compare_exchange(me, 0, Relaxed, Relaxed);
+        }
+        // Of two that leave at once one at least sees that the other one has: store, fence, load on both sides.
+        fence(SeqCst);
+    }
+
+    /// Whether somebody else than `me` holds it, or may be about to.
+    pub fn has_others(&self, me: u32, lives: impl Fn(u32) -> bool) -> bool {
+        let there = |entry: &AtomicU32| {
+            let holder = entry.load(Relaxed);
+            if holder == 0 || holder == me {
+                return false;
+            }
+            if holder & COMING != 0 || lives(holder) {
+                return true;
+            }
+            let _ = entry.compare_exchange(holder, 0, Relaxed, Relaxed);
+            false
+        };
+        self.crowded.load(Relaxed) != 0 || self.numbers.iter().any(there)
+    }
 }
 
 /// Words of what is said of an end that is passed on.
@@ -59,6 +138,8 @@ pub struct PassPage {
 pub struct Words {
     /// Both directions' business.
     pub about: Line<AboutPage>,
+    /// Who they are.
+    pub holders: Line<HolderPage>,
     /// An end that is on its way from one process to another.
     pub pass: Line<PassPage>,
     /// Receiving.
@@ -99,6 +180,38 @@ impl EndPage {
 mod tests {
     use super::*;
     use onecopy_sys::fork::{Ended, child};
+
+    #[test]
+    fn the_dead_and_the_unborn_are_counted_as_what_they_are() {
+        let page = HolderPage::default();
+        let all = |_| true;
+        page.enter(1, all);
+        page.enter(1, all);
+        assert!(!page.has_others(1, all));
+        let place = page.expect(1, all).unwrap();
+        assert!(page.has_others(1, all) && page.has_others(1, |_| false));
+        page.give_up(place, 1);
+        assert!(!page.has_others(1, all), "fork failed");
+        let place = page.expect(1, all).unwrap();
+        page.arrive(place, 1, 2);
+        page.give_up(place, 1);
+        assert!(page.has_others(1, all) && page.has_others(2, all));
+        page.leave(1);
+        assert!(!page.has_others(2, all));
+        page.enter(3, all);
+        assert!(!page.has_others(2, |_| false), "dead");
+        assert!(!page.has_others(2, all), "and forgotten");
+        // Late, where the parent had stopped waiting.
+        let place = page.expect(2, all).unwrap();
+        page.give_up(place, 2);
+        page.arrive(place, 2, 4);
+        assert!(page.has_others(2, all));
+        for holder in 10..10 + HOLDERS as u32 {
+            page.enter(holder, all);
+        }
+        assert_eq!(page.expect(2, all), None);
+        assert!(page.has_others(2, |_| false), "more than are listed");
+    }
 
     #[test]
     fn a_child_sees_what_its_parent_writes_and_the_other_way_round() {

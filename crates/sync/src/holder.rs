@@ -57,12 +57,13 @@ impl HolderLock {
         }
         let start = Instant::now();
         loop {
+            // Whatever the word says, and however often somebody changes it who must not.
+            let left = match limit {
+                Some(limit) => crate::clock::remaining(start, limit)?.min(PATIENCE),
+                None => PATIENCE,
+            };
             let word = self.0.load(Ordering::Relaxed);
             if word & HOLDER != 0 {
-                let left = match limit {
-                    Some(limit) => crate::clock::remaining(start, limit)?.min(PATIENCE),
-                    None => PATIENCE,
-                };
                 // Who sleeps has said so before: the holder's swap sees it, or the futex sees that the word has changed.
                 let said = word & ASLEEP != 0
                     || self
@@ -90,6 +91,12 @@ impl HolderLock {
             onecopy_sys::futex::wake(self.0.as_raw(), 1);
         }
         word & HOLDER == me
+    }
+
+    /// What a holder writes that means ill: for tests of those who share the lock with it.
+    #[doc(hidden)]
+    pub fn spoil(&self, word: u32) {
+        self.0.store(word, Ordering::Relaxed);
     }
 
     #[cfg(not(loom))]
@@ -134,6 +141,12 @@ impl<const N: usize> Snapshot<N> {
         let saves = self.saves.load(Ordering::Acquire);
         let copy = &self.copies[(saves & 1) as usize];
         (saves, std::array::from_fn(|i| copy[i].load(Ordering::Relaxed)))
+    }
+
+    /// As [`HolderLock::spoil`], of the count.
+    #[doc(hidden)]
+    pub fn spoil(&self, saves: u64) {
+        self.saves.store(saves, Ordering::Relaxed);
     }
 
     /// Saves the first words, all or nothing. Returns which save it is.

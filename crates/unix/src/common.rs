@@ -1,13 +1,14 @@
 //! What all kinds of sockets have in common: options, names, shutting down, closing.
 
-use crate::end::{End, PASS_CREDENTIALS, PASS_PIDFD};
+use crate::end::{BRIEFLY, End, PASS_CREDENTIALS, PASS_PIDFD, stuck};
 use crate::making::Kind;
 use crate::rx::{Rx, Waiting};
 use crate::seqpacket::records_in;
 use crate::upgrade::Invitation;
 use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result, control};
 use onecopy_ring::{Consumer, Ring};
-use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -67,6 +68,8 @@ impl End {
         }
         if how != Shutdown::Write {
             self.recv_shut.store(1, Relaxed);
+            // Pairs with the fence in `set_rx_ring`.
+            fence(SeqCst);
         }
         if how != Shutdown::Write
             && let Some(ring) = self.rx_ring.get()
@@ -74,7 +77,9 @@ impl End {
             // Release pairs with nothing that matters: a sender that sees it asks the kernel.
             ring.header().info.0.shut.store(1, Release);
             // A sender asleep for room sees no shutdown in poll(2), but that its filler is gone.
-            if let Rx::Ring(rx) = &mut *self.rx.lock() {
+            if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
+                && let Rx::Ring(rx) = &mut *rx
+            {
                 rx.unpark_now(self).map_err(|lie| self.lie(Op::Shutdown, lie))?;
             }
         }
@@ -83,7 +88,7 @@ impl End {
 
     pub fn readable_bytes(&self) -> Result<usize> {
         let end = self;
-        let mut guard = end.rx.lock();
+        let mut guard = end.rx.lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
         end.decide(&mut guard, Op::Option)?;
         match &mut *guard {
             Rx::Ring(rx) if end.kind == Kind::Datagram => {
@@ -193,12 +198,12 @@ impl End {
             Err(errno) => errno,
         };
         if self.kind == Kind::Datagram
-            && let Rx::Ring(rx) = &mut *self.rx.lock()
+            && let Rx::Ring(rx) = &mut *self.lock_rx(Op::Option)?
         {
             // While it was pending, bells could not be taken.
             self.mirror_empty(rx)?;
         }
-        if errno == Errno::CONNRESET && !self.was_reset(&self.rx.lock()) {
+        if errno == Errno::CONNRESET && !self.was_reset(&*self.lock_rx(Op::Option)?) {
             return Ok(None);
         }
         Ok(Some(Error::new(Op::Recv, errno)))
@@ -208,15 +213,21 @@ impl End {
         let carrier = |shared| if shared { Carrier::SharedMemory } else { Carrier::Kernel };
         Path {
             send: carrier(self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0),
-            receive: carrier(matches!(&*self.rx.lock(), Rx::Ring(_))),
+            receive: carrier(match self.rx.lock_within(|| BRIEFLY) {
+                Some(rx) => matches!(&*rx, Rx::Ring(_)),
+                // Whoever keeps it: once there is a ring, it is where bytes come from, or soon.
+                None => self.rx_ring.get().is_some(),
+            }),
         }
     }
 
     /// From here on the control socket's readiness mirrors the ring's.
     pub fn reflect(&self) -> Result<()> {
         if self.mirror.swap(1, Relaxed) == 0
-            && let Rx::Ring(rx) = &mut *self.rx.lock()
+            && let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
+            && let Rx::Ring(rx) = &mut *rx
         {
+            // (Where another process keeps it, it finds the word when it lets go, at its next look.)
             self.mirror_empty(rx)?;
         }
         Ok(())
@@ -230,7 +241,7 @@ impl End {
             return;
         }
         // A bell or a hello that nobody took would make the kernel tell the peer ECONNRESET although all was read.
-        let mut rx = end.rx.lock();
+        let Some(mut rx) = end.rx.lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
             Rx::Plain => {}
             Rx::Ring(ring) => {

@@ -19,11 +19,12 @@ use crate::making::Kind;
 use crate::reference::{Copies, Lender};
 use crate::registry::Row;
 use crate::rx::Rx;
-use crate::side::Side;
+use crate::side::{Side, SideGuard};
 use crate::stats::Counters;
 use crate::tx::Tx;
 use crate::upgrade::Offer;
 use crate::{Error, Op, Policy, Reader, Wait};
+use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::{Lie, Ring};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{
@@ -165,6 +166,19 @@ fn nanoseconds(limit: Option<Duration>) -> u64 {
     limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1))
 }
 
+/// How long a call that may wait waits for a process that keeps the receiving side.
+pub const STUCK: Duration = Duration::from_secs(10);
+/// How long one that may not, and one that has something to tidy up, do.
+pub const BRIEFLY: Duration = Duration::from_millis(100);
+
+#[cold]
+pub fn stuck(op: Op) -> Error {
+    Error::new(op, Errno::BUSY).because(
+        "another process that shares this socket since a fork is in the middle of a receive and does not go on; is it \
+         stopped? Continue or end it, and call again",
+    )
+}
+
 /// SO_PASSCRED and SO_PASSPIDFD, as [`End::pass`] knows them.
 pub const PASS_CREDENTIALS: u32 = 1;
 pub const PASS_PIDFD: u32 = 2;
@@ -280,6 +294,16 @@ impl End {
         self.fd.as_fd()
     }
 
+    /// Takes the receiving side. Nobody keeps it for long but a process that shares it and is stopped, or means ill.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY.
+    #[inline]
+    pub fn lock_rx(&self, op: Op) -> Result<SideGuard<'_, Rx>, Error> {
+        self.rx.lock_within(|| STUCK).ok_or_else(|| stuck(op))
+    }
+
     /// What hangs up when the peer goes.
     #[inline]
     pub fn life(&self) -> BorrowedFd<'_> {
@@ -305,10 +329,12 @@ impl End {
     pub fn set_rx_ring(&self, ring: Ring) {
         self.row.receives_into(ring.capacity());
         self.ask_who(&ring);
+        let _ = self.rx_ring.set(ring.clone());
+        // Pairs with the fence in `shutdown`: either it finds the ring, or this finds the shutdown.
+        fence(SeqCst);
         if self.recv_shut.load(Relaxed) != 0 {
             ring.header().info.0.shut.store(1, Relaxed);
         }
-        let _ = self.rx_ring.set(ring);
     }
 
     /// Whether receives tell who sent.
@@ -333,7 +359,7 @@ impl End {
     ///
     /// What setsockopt(2) says.
     pub fn pass(&self, which: u32, on: bool) -> rustix::io::Result<()> {
-        let rx = self.rx.lock();
+        let rx = self.rx.lock_within(|| STUCK).ok_or(Errno::BUSY)?;
         self.pass_over_kernel(which, on)?;
         let others = self.passes.load(Relaxed) & !which;
         self.passes.store(if on { others | which } else { others }, Relaxed);
@@ -461,13 +487,35 @@ impl End {
         fence(SeqCst);
     }
 
+    /// A receiver that does not wait found the receiving side kept by another process. That one sees it after unlocking.
+    #[cold]
+    pub fn turn_receiver_away(&self) {
+        if let Some(sharing) = self.sharing.get() {
+            sharing.words().about.0.receiver_turned_away.store(1, Relaxed);
+        }
+    }
+
+    /// A view is given back whose release another process keeps this one from: done by who takes the receiving side next.
+    #[cold]
+    pub fn release_later(&self, id: BorrowId, len: usize) {
+        if let Some(sharing) = self.sharing.get() {
+            sharing.late.lock().push((id, len));
+        }
+    }
+
+    /// Makes an edge for who waits with epoll(7) for both directions. Setting SO_SNDBUF wakes who waits for POLLOUT
+    /// (net/core/sock.c: sk_write_space), and what it is then told is all there is.
+    pub fn make_edge(&self) {
+        let size = rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
+        let _ = rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, size / 2);
+    }
+
     /// After unlocking the sending side: makes an edge for who was turned away. Setting SO_SNDBUF wakes who waits
     /// for POLLOUT (net/core/sock.c: sk_write_space).
     #[inline]
     pub fn welcome_back(&self) {
         if self.turned_away.load(Relaxed) != 0 && self.turned_away.swap(0, Relaxed) != 0 {
-            let size = rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
-            let _ = rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, size / 2);
+            self.make_edge();
         }
     }
 

@@ -9,20 +9,22 @@
 //! What a fork finds unsettled stays so: neither process may take the peer's ring alone, so the direction goes on over
 //! the kernel while both hold the end. Settings (policy, waits, timeouts) are each process's own.
 
-use crate::Error;
-use crate::Op;
 use crate::end::End;
 use crate::making::Kind;
 use crate::rx::Rx;
 use crate::side::Inner;
 use crate::tx::Tx;
+use crate::{Error, Op, control};
+use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::page::{EndPage, PAGE_LEN, Words};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::{AtomicU32, AtomicUsize, fence, spin_loop};
 use onecopy_sync::{Mutex, MutexGuard, OwnedGuard};
 use onecopy_sys::life::Lifeline;
 use onecopy_sys::map::Mapping;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -35,6 +37,8 @@ pub struct Sharing {
     me: AtomicU32,
     /// 1: the sending side is shared, too, so that who unlocks it rings.
     sends: AtomicU32,
+    /// Views that were given back while another process kept the receiving side: their names, and how many bytes.
+    pub late: Mutex<Vec<(BorrowId, usize)>>,
     end: Weak<End>,
 }
 
@@ -56,6 +60,17 @@ impl Sharing {
     /// Whether that holder lives. This process never asks about itself but when somebody else has written its number.
     pub fn lives(&self, holder: u32) -> bool {
         holder != self.me() && self.life.is_held_by_another(holder)
+    }
+
+    /// Whether another process holds the end, or a child that is being forked will.
+    pub fn has_others(&self) -> bool {
+        self.words().holders.0.has_others(self.me(), |holder| self.lives(holder))
+    }
+
+    /// The sending side is this process's alone.
+    pub fn sends_alone(&self) {
+        // Relaxed: as in `sends`.
+        self.sends.store(0, Relaxed);
     }
 
     /// The end. There for whoever holds a lock of it.
@@ -155,6 +170,8 @@ struct Forking {
     held: Vec<Held>,
     /// What was met on the way and is left alone.
     _others: Vec<Arc<End>>,
+    /// What the parent looks at, and the child closes once it has joined, or by dying before.
+    news: Option<(OwnedFd, OwnedFd)>,
 }
 
 /// One end, locked over a fork against the threads of this process. What could not be locked in time the child must not touch.
@@ -162,14 +179,20 @@ struct Held {
     end: Arc<End>,
     rx: Option<OwnedGuard<End, Inner<Rx>>>,
     tx: Option<OwnedGuard<End, Inner<Tx>>>,
+    /// Where the child is entered among those who hold it, and by whom that was kept.
+    place: Option<(usize, u32)>,
 }
 
 /// How long a fork waits for senders, all of them together: one may be asleep for want of room, or hold a slot.
 const SENDERS: Duration = Duration::from_millis(20);
 /// What each sender gets of that at least: most hold their side for much less.
 const SENDER: Duration = Duration::from_millis(2);
-/// How long it waits for receivers, who never sleep with their lock.
+/// How long it waits for receivers, who never sleep with their lock, all of them together.
 const RECEIVERS: Duration = Duration::from_secs(1);
+/// What each receiver gets of that at least.
+const RECEIVER: Duration = Duration::from_millis(20);
+/// How long the parent waits to hear of its child.
+const CHILD: Duration = Duration::from_secs(1);
 /// How long it waits for a list that is locked only for moments.
 const LIST: Duration = Duration::from_secs(60);
 /// Looks at the list's lock before sleeping for it.
@@ -215,17 +238,21 @@ extern "C" fn prepare() {
     let joined = if live.is_empty() { None } else { family.join().ok() };
     let start = Instant::now();
     let held = live.into_iter().map(|end| hold(end, joined.as_ref(), start)).collect();
-    *family.forking.lock() = Some(Forking { ends, held, _others: others });
+    let held: Vec<Held> = held;
+    let news = held.iter().any(|held| held.place.is_some()).then(|| {
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()
+    });
+    *family.forking.lock() = Some(Forking { ends, held, _others: others, news: news.flatten() });
 }
 
 /// Locks an end, and has it shared if it is not yet.
 fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) -> Held {
-    let none = |end| Held { end, rx: None, tx: None };
+    let none = |end| Held { end, rx: None, tx: None, place: None };
     if end.is_orphan() {
         return none(end);
     }
     let left = |limit: Duration| limit.saturating_sub(start.elapsed());
-    let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx.mutex(), RECEIVERS);
+    let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx.mutex(), left(RECEIVERS).max(RECEIVER));
     let Some(mut rx) = rx.filter(|rx| rx.is_shared() || rx.value.can_be_shared(&end)) else {
         return none(end);
     };
@@ -238,9 +265,9 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
                 life: life.clone(),
                 me: AtomicU32::new(*me),
                 sends: AtomicU32::new(0),
+                late: Mutex::default(),
                 end: Arc::downgrade(&end),
             };
-            sharing.words().about.0.holders.store(1, Relaxed);
             end.sharing.get_or_init(|| Arc::new(sharing)).clone()
         }
         (None, None) => return none(end),
@@ -269,26 +296,57 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
         tx
     });
     // The child's: before there is one.
-    sharing.words().about.0.holders.fetch_add(1, Relaxed);
-    Held { end, rx: Some(rx), tx }
+    let (holders, lives) = (&sharing.words().holders.0, |holder| sharing.lives(holder));
+    holders.enter(sharing.me(), lives);
+    let place = holders.expect(sharing.me(), lives);
+    Held { end, rx: Some(rx), tx, place: place.map(|place| (place, sharing.me())) }
 }
 
 extern "C" fn parent() {
-    let Some(Forking { ends, held, _others }) = FAMILY.forking.lock().take() else { return };
+    let Some(Forking { ends, held, _others, news }) = FAMILY.forking.lock().take() else { return };
+    // Before the next fork, whose child would keep it open.
+    let news = news.map(|(mine, childs)| {
+        drop(childs);
+        mine
+    });
     // First: the last drop of an end locks the list.
     drop(ends);
-    drop(held);
+    // The locks are given up before this waits for a child that may want them.
+    let places: Vec<_> = held.into_iter().filter_map(|Held { end, place, .. }| Some((end, place?))).collect();
+    if places.is_empty() {
+        return;
+    }
+    // It hangs up when the child has joined, at once where there is none, since fork has failed. A child that is stopped before it
+    // comes to that keeps its places.
+    let hung_up = news.is_some_and(|news| {
+        use rustix::event::PollFlags;
+        let start = Instant::now();
+        loop {
+            match control::wait(news.as_fd(), PollFlags::empty(), Some(CHILD.saturating_sub(start.elapsed())))
+            {
+                Err(Errno::INTR) => {}
+                other => return other.is_ok(),
+            }
+        }
+    });
+    if hung_up {
+        for (end, (place, me)) in places {
+            if let Some(sharing) = end.sharing.get() {
+                sharing.words().holders.0.give_up(place, me);
+            }
+        }
+    }
 }
 
 extern "C" fn child() {
     let family = &*FAMILY;
-    let Some(Forking { ends, held: all, _others }) = family.forking.lock().take() else { return };
+    let Some(Forking { ends, held: all, _others, news }) = family.forking.lock().take() else { return };
     drop(ends);
     GENERATION.fetch_add(1, Relaxed);
     family.me.store(0, Relaxed);
     let joined = if all.is_empty() { None } else { family.join().ok() };
     for held in all {
-        let Held { end, rx, tx } = held;
+        let Held { end, rx, tx, place } = held;
         let me = match (&joined, end.sharing.get()) {
             (Some((life, me)), Some(sharing)) if Arc::ptr_eq(life, &sharing.life) => Some(*me),
             (_, Some(sharing)) => sharing.life.join().ok(),
@@ -299,12 +357,17 @@ extern "C" fn child() {
             continue;
         };
         sharing.me.store(me, Relaxed);
+        if let Some((place, parent)) = place {
+            sharing.words().holders.0.arrive(place, parent, me);
+        }
         rx.inherit();
         match tx {
             Some(mut tx) => tx.inherit(),
             None => end.orphan(false),
         }
     }
+    // Now the parent knows.
+    drop(news);
 }
 
 /// What `End::broken` says.
@@ -324,7 +387,7 @@ pub mod broken {
 impl End {
     /// Whether another process may hold this end now.
     pub fn is_shared(&self) -> bool {
-        self.sharing.get().is_some_and(|sharing| sharing.words().about.0.holders.load(Relaxed) > 1)
+        self.sharing.get().is_some_and(|sharing| sharing.has_others())
     }
 
     /// Whether this process must not touch what the end is at: it inherited one that it cannot use, or has passed it on.
@@ -349,12 +412,14 @@ impl End {
         }
     }
 
-    /// This process closes the end. Whether no other one holds it, as far as is known: a holder that was killed still
-    /// counts.
+    /// This process closes the end. Whether no other one holds it.
     pub fn leave(&self) -> bool {
         match self.sharing.get() {
             _ if self.is_orphan() => false,
-            Some(sharing) => sharing.words().about.0.holders.fetch_sub(1, Relaxed) <= 1,
+            Some(sharing) => {
+                sharing.words().holders.0.leave(sharing.me());
+                !sharing.has_others()
+            }
             // (A datagram end is never shared. Whether a child has a copy in use is not known, so after a fork the
             // peer finds out when the last copy is closed: the lifeline hangs up, and the kernel refuses.)
             None if self.kind == Kind::Datagram && self.forks != forks() => false,

@@ -15,7 +15,7 @@ use crate::rx::{MAX_OWED, Rx};
 use crate::seqpacket::Rest;
 use crate::side::Shared;
 use crate::tx::{Tx, UNKNOWN};
-use crate::{Records, Result};
+use crate::{Op, Records, Result};
 use onecopy_ring::consumer::{Lent, Reached};
 use onecopy_ring::page::{SidePage, WORDS, Words};
 use onecopy_ring::record::HEADER;
@@ -234,10 +234,31 @@ impl Shared for Rx {
         let Rx::Ring(ring) = self else { return Ok(()) };
         if died {
             ring.consumer.recover();
-            ring.consumer.release_all_of(|holder| holder != sharing.me() && !sharing.lives(holder));
+            ring.freed |=
+                ring.consumer.release_all_of(|holder| holder != sharing.me() && !sharing.lives(holder));
             ring.forgiven = ring.forgiven.saturating_add(control::queued(end.fd()).unwrap_or(0));
         }
         Ok(())
+    }
+
+    fn give_up(&mut self) {
+        *self = Rx::Plain;
+    }
+
+    fn alone(&mut self, end: &End, sharing: &Sharing) {
+        if let Rx::Ring(ring) = self {
+            ring.freed |= ring.consumer.unshare();
+            if std::mem::take(&mut ring.freed)
+                && let Err(lie) = ring.unpark(end)
+            {
+                // Told by the next call on the socket.
+                let _ = end.lie(Op::Recv, lie);
+            }
+        }
+        if let Some(ring) = end.rx_ring.get() {
+            ring.header().info.0.max_shared.store(end.config.max_shared as u64, Relaxed);
+        }
+        Rx::left(end, sharing);
     }
 
     fn entered(&mut self, _end: &End, sharing: &Sharing) {
@@ -247,19 +268,34 @@ impl Shared for Rx {
             let now = coarse_ms();
             if now.wrapping_sub(ring.looked) >= LOOK_MS {
                 ring.looked = now;
-                ring.consumer.release_all_of(|holder| holder != me && !sharing.lives(holder));
+                ring.freed |= ring.consumer.release_all_of(|holder| holder != me && !sharing.lives(holder));
+            }
+        }
+        for (id, len) in sharing.late.lock().drain(..) {
+            ring.freed |= ring.consumer.release(id, len);
+        }
+    }
+
+    fn saved(&mut self, end: &End, _sharing: &Sharing) {
+        if let Rx::Ring(ring) = self {
+            ring.consumer.flush();
+            point!("flushed");
+            if std::mem::take(&mut ring.freed)
+                && let Err(lie) = ring.unpark(end)
+            {
+                // Told by the next call on the socket.
+                let _ = end.lie(Op::Recv, lie);
             }
         }
     }
 
-    fn saved(&mut self, _end: &End, _sharing: &Sharing) {
-        if let Rx::Ring(ring) = self {
-            ring.consumer.flush();
-            point!("flushed");
+    fn left(end: &End, sharing: &Sharing) {
+        // Relaxed: who was turned away has waited for long, so that a look that misses it by a moment is this process's last.
+        let turned_away = &sharing.words().about.0.receiver_turned_away;
+        if turned_away.load(Relaxed) != 0 && turned_away.swap(0, Relaxed) != 0 {
+            end.make_edge();
         }
     }
-
-    fn left(_end: &End, _sharing: &Sharing) {}
 }
 
 impl Tx {
@@ -323,6 +359,15 @@ impl Shared for Tx {
             _ => {}
         }
         Ok(())
+    }
+
+    fn give_up(&mut self) {
+        *self = Tx::Kernel { sent: UNKNOWN };
+    }
+
+    fn alone(&mut self, end: &End, sharing: &Sharing) {
+        sharing.sends_alone();
+        Tx::left(end, sharing);
     }
 
     fn entered(&mut self, end: &End, sharing: &Sharing) {

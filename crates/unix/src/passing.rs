@@ -353,7 +353,7 @@ impl End {
         if let Some(ring) = tx_ring {
             self.set_tx_ring(ring);
         }
-        let mut rx = self.rx.lock();
+        let mut rx = self.lock_rx(Op::Pass)?;
         rx.resume(self, 0, &rx_words).map_err(lied)?;
         if let Rx::Ring(ring) = &mut *rx {
             if ring.consumer.borrows() > 0 {
@@ -363,7 +363,7 @@ impl End {
             ring.inlet = Inlet::passed_on(inlet, words[word::LOST] != 0);
         }
         drop(rx);
-        let mut tx = self.tx.lock();
+        let mut tx = self.tx.lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
         tx.resume(self.kind, &tx_words).map_err(lied)?;
         if let Tx::Ring(ring) = &mut *tx {
             ring.elsewhere &= outlet.is_none();

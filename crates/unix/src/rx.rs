@@ -4,7 +4,7 @@ mod bells;
 
 use crate::channel::Inlet;
 use crate::control::{self, Peek};
-use crate::end::End;
+use crate::end::{BRIEFLY, End, STUCK, stuck};
 use crate::front::Front;
 use crate::making::Kind;
 use crate::seqpacket::{Carry, Rest};
@@ -113,6 +113,8 @@ pub struct RxRing {
     pub stray: bool,
     /// Bytes in the queue that a process left which was killed while it received: taken instead of being called a lie.
     pub forgiven: usize,
+    /// Room was made that the sender will see when the lock is given up.
+    pub freed: bool,
     /// When it was last looked whether other processes live that have borrowed, in coarse milliseconds.
     pub looked: u64,
     /// What is left of a frame of which a part was received (stream records only).
@@ -125,6 +127,8 @@ pub const MAX_OWED: isize = 64;
 const MAX_PARKING: Duration = Duration::from_millis(200);
 /// Sleep on the clock where readiness tells nothing.
 const NAP: Duration = Duration::from_millis(1);
+/// Between two looks of one who spins at the control socket, in nanoseconds.
+const LONGEST_SPIN: u32 = 1_000_000;
 /// How often one call believes a bell for which there was no data.
 const MAX_EMPTY_BELLS: u32 = 64;
 
@@ -157,6 +161,7 @@ impl Rx {
             front: Front::default(),
             stray: false,
             forgiven: 0,
+            freed: false,
             looked: 0,
             rest: None,
         })
@@ -209,7 +214,10 @@ impl End {
         let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
         let asleep = !dontwait && self.settings.wait() != Wait::Spin;
         loop {
-            let mut guard = self.rx.lock();
+            let mut guard = match self.rx.lock_within(|| self.patience(dontwait, waiting)) {
+                Some(guard) => guard,
+                None => return Err(self.kept(dontwait)),
+            };
             if let Some(lie) = guard.lie() {
                 return Err(self.lie(Op::Recv, lie));
             }
@@ -291,7 +299,7 @@ impl End {
                     Peek::Byte if !asleep && matches!(&*guard, Rx::Ring(_)) => {
                         self.left(waiting)?;
                         waiting.slept = true;
-                        guard = guard.give_way();
+                        self.let_in(guard);
                         continue;
                     }
                     Peek::Byte => continue,
@@ -303,7 +311,7 @@ impl End {
                             return Ok(Ready::End);
                         }
                         // Others want to look, or to give back what they have borrowed: the sender may wait for that.
-                        guard = guard.give_way();
+                        self.let_in(guard);
                         continue;
                     }
                     Peek::Nothing => {}
@@ -312,7 +320,13 @@ impl End {
                     _ => continue,
                 },
             }
-            drop(guard);
+            if guard.is_shared() && !waiting.slept && self.settings.wait() == Wait::Adaptive {
+                if self.spin_unlocked(guard) {
+                    continue;
+                }
+            } else {
+                drop(guard);
+            }
             waiting.told = Some(self.sleep(waiting)?);
         }
     }
@@ -456,7 +470,7 @@ impl End {
     fn spin(&self, ring: &mut RxRing, waiting: &mut Waiting) -> std::result::Result<bool, Lie> {
         let budget = match self.settings.wait() {
             Wait::Block => return Ok(false),
-            Wait::Spin => 1_000_000,
+            Wait::Spin => LONGEST_SPIN,
             // After a sleep there is nothing to be gained.
             Wait::Adaptive if waiting.slept => return Ok(false),
             Wait::Adaptive => ring.spin.budget(),
@@ -467,6 +481,10 @@ impl End {
         }
         let mut lie = None;
         let consumer = &mut ring.consumer;
+        if consumer.is_shared() {
+            // Not with a lock that other processes want: `spin_unlocked`.
+            return Ok(false);
+        }
         let spun = spin::until(budget, || match consumer.available(1) {
             Ok(0) => {
                 consumer.prefetch();
@@ -496,6 +514,43 @@ impl End {
         }
     }
 
+    /// For who spins: lets others have the lock for a moment.
+    fn let_in(&self, guard: SideGuard<'_, Rx>) {
+        if guard.is_shared() {
+            self.spin_unlocked(guard);
+        } else {
+            drop(guard.give_way());
+        }
+    }
+
+    /// Spins without the lock, which other processes want too, one of which may be stopped at any moment. Returns whether
+    /// something came.
+    #[cold]
+    fn spin_unlocked(&self, mut guard: SideGuard<'_, Rx>) -> bool {
+        let Rx::Ring(ring) = &mut *guard else { return false };
+        let budget = if self.settings.wait() == Wait::Spin { LONGEST_SPIN } else { ring.spin.budget() };
+        let (seen, header) = (ring.consumer.position(), ring.consumer.ring().clone());
+        drop(guard);
+        // Relaxed: whether it is true, and what it brings, is found out with the lock.
+        let came = || header.header().writer.0.head.load(Relaxed) != seen;
+        budget > 0 && spin::until(budget, came).is_ok()
+    }
+
+    /// How long to wait for the lock.
+    fn patience(&self, dontwait: bool, waiting: &mut Waiting) -> Duration {
+        if dontwait { BRIEFLY } else { self.left(waiting).map_or(BRIEFLY, |left| left.unwrap_or(STUCK)) }
+    }
+
+    /// What a receive says that did not get the lock.
+    #[cold]
+    fn kept(&self, dontwait: bool) -> Error {
+        if !dontwait && self.settings.read_timeout().is_none() {
+            return stuck(Op::Recv);
+        }
+        self.turn_receiver_away();
+        Error::new(Op::Recv, Errno::AGAIN)
+    }
+
     /// What is left of the read timeout, if there is one.
     fn left(&self, waiting: &mut Waiting) -> Result<Option<Duration>> {
         let began = *waiting.began.get_or_insert_with(Instant::now);
@@ -508,7 +563,9 @@ impl End {
         let nap = self.left(waiting)?.map_or(NAP, |left| left.min(NAP));
         match control::wait(self.life(), PollFlags::RDHUP, Some(nap)) {
             Ok(_) => {
-                if let Rx::Ring(ring) = &mut *self.rx.lock() {
+                if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
+                    && let Rx::Ring(ring) = &mut *rx
+                {
                     ring.drain(self);
                 }
                 Ok(())
@@ -565,7 +622,7 @@ impl End {
     /// Takes the filler of a sender that waits for room, if it has what it waits for.
     #[cold]
     pub fn unpark(&self) -> Result<()> {
-        match &mut *self.rx.lock() {
+        match &mut *self.lock_rx(Op::Recv)? {
             Rx::Ring(ring) => ring.unpark(self).map_err(|lie| self.lie(Op::Recv, lie)),
             _ => Ok(()),
         }

@@ -10,6 +10,7 @@ use crate::holders::Sharing;
 use onecopy_ring::Lie;
 use onecopy_ring::page::{SidePage, WORDS, Words};
 use onecopy_sync::atomic::fence_after_rmw;
+use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::{Mutex, MutexGuard, Taken};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -29,6 +30,12 @@ pub trait Shared {
     ///
     /// [`Lie`]: they cannot be, or what is left cannot be mended.
     fn load(&mut self, end: &End, sharing: &Sharing, words: &[u64; WORDS], died: bool) -> Result<(), Lie>;
+
+    /// What was to be loaded cannot be, and part of it may have been: from here on it is something that can be looked at.
+    fn give_up(&mut self);
+
+    /// No other process holds the end any more: it is this one's alone from here on.
+    fn alone(&mut self, end: &End, sharing: &Sharing);
 
     /// The lock was taken, and what was to be loaded was.
     fn entered(&mut self, end: &End, sharing: &Sharing);
@@ -59,15 +66,22 @@ struct Member {
     seen: Option<u64>,
     /// What was found in the page that cannot be.
     lie: Option<Lie>,
+    /// When it was last looked whether others hold the end, in coarse milliseconds.
+    looked: u64,
 }
+
+/// How often that is looked at. It costs a system call for each that does.
+const LOOK_MS: u64 = 20;
 
 /// How long to wait for the page's lock.
 #[derive(Clone, Copy)]
 enum Patience {
     None,
     For(Duration),
-    Endless,
 }
+
+/// Longest wait for the page's lock with the threads' lock in hand.
+const SLICE: Duration = Duration::from_millis(50);
 
 impl<T: Shared> Inner<T> {
     pub fn is_shared(&self) -> bool {
@@ -79,7 +93,7 @@ impl<T: Shared> Inner<T> {
         if let Some(end) = sharing.end() {
             let state = &T::page(sharing.words()).state;
             let seen = Some(state.save(&self.value.save(&end)));
-            self.shared = Some(Box::new(Member { sharing, seen, lie: None }));
+            self.shared = Some(Box::new(Member { sharing, seen, lie: None, looked: coarse_ms() }));
         }
     }
 
@@ -101,7 +115,6 @@ impl<T: Shared> Inner<T> {
         let taken = match patience {
             Patience::None => page.lock.try_lock(sharing.me(), lives),
             Patience::For(limit) => page.lock.lock(sharing.me(), lives, Some(limit)),
-            Patience::Endless => page.lock.lock(sharing.me(), lives, None),
         };
         let Some(taken) = taken else { return false };
         let died = taken == Taken::FromTheDead;
@@ -109,10 +122,21 @@ impl<T: Shared> Inner<T> {
             let (save, words) = page.state.load();
             if let Err(lie) = self.value.load(&end, &sharing, &words, died) {
                 member.lie.get_or_insert(lie);
+                self.value.give_up();
             }
             member.seen = Some(save);
         }
         self.value.entered(&end, &sharing);
+        let now = coarse_ms();
+        if now.wrapping_sub(member.looked) >= LOOK_MS {
+            member.looked = now;
+            // A fork of this process needs the threads' lock before it makes another holder.
+            if member.lie.is_none() && !sharing.has_others() {
+                self.value.alone(&end, &sharing);
+                page.lock.unlock(sharing.me());
+                self.shared = None;
+            }
+        }
         true
     }
 
@@ -153,17 +177,44 @@ impl<T: Shared> Side<T> {
         Some(SideGuard(inner))
     }
 
-    /// Waits as long as it takes.
+    /// Waits as long as it takes: of ends that no other process can have.
     #[inline]
     pub fn lock(&self) -> SideGuard<'_, T> {
         let mut inner = self.0.lock();
-        if inner.shared.is_some() {
-            inner.enter(Patience::Endless);
-        }
+        while inner.shared.is_some() && !inner.enter(Patience::For(SLICE)) {}
         SideGuard(inner)
     }
 
-    /// Waits at most `limit`.
+    /// Waits as long as a thread of this process has it, and as long as `limit` says for another process: that one may be
+    /// stopped, or mean ill. None only where processes share it.
+    #[inline]
+    pub fn lock_within(&self, limit: impl FnOnce() -> Duration) -> Option<SideGuard<'_, T>> {
+        let inner = self.0.lock();
+        if inner.shared.is_some() { self.enter_within(inner, limit()) } else { Some(SideGuard(inner)) }
+    }
+
+    /// Waits for the page's lock, and lets the other threads of this process, which may have less time, in between.
+    #[cold]
+    fn enter_within<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner<T>>,
+        limit: Duration,
+    ) -> Option<SideGuard<'a, T>> {
+        let start = Instant::now();
+        loop {
+            let left = limit.saturating_sub(start.elapsed());
+            if inner.enter(Patience::For(left.min(SLICE))) {
+                return Some(SideGuard(inner));
+            }
+            if left <= SLICE {
+                return None;
+            }
+            drop(inner);
+            inner = self.0.lock_behind();
+        }
+    }
+
+    /// Waits at most `limit`, for threads as for processes.
     pub fn lock_for(&self, limit: Duration) -> Option<SideGuard<'_, T>> {
         let start = Instant::now();
         let mut inner = self.0.lock_for(limit)?;
@@ -186,19 +237,28 @@ impl<'a, T: Shared> SideGuard<'a, T> {
         fence_after_rmw();
     }
 
-    /// Lets others in, threads and processes, if any may want the lock, and takes it again after one of them.
+    /// Lets other threads in, if any may want the lock, and takes it again after one of them. (Where processes share it, who
+    /// would do so lets go of it instead.)
     #[must_use]
     pub fn give_way(self) -> Self {
-        if self.0.shared.is_none() && !self.0.is_wanted() {
+        if self.is_shared() || !self.0.is_wanted() {
             return self;
         }
         let mutex = self.0.mutex();
         drop(self);
         let mut inner = mutex.lock_behind();
-        if inner.shared.is_some() {
-            inner.enter(Patience::Endless);
+        // (A fork may have come between.)
+        while inner.shared.is_some() && !inner.enter(Patience::For(SLICE)) {
+            drop(inner);
+            inner = mutex.lock_behind();
         }
         SideGuard(inner)
+    }
+
+    /// Whether processes share it.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.0.shared.is_some()
     }
 
     /// What another holder left that cannot be.

@@ -60,6 +60,12 @@ impl Stream {
         Ok(Stream { end: End::connect(Kind::Stream, name.into(), config)? })
     }
 
+    /// What it is inside.
+    #[cfg(test)]
+    pub(crate) fn end(&self) -> &Arc<End> {
+        &self.end
+    }
+
     /// The next connection of a listener.
     pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<Stream> {
         Ok(Stream { end: End::accept(listener, Kind::Stream, config)? })

@@ -167,7 +167,7 @@ impl End {
             }
             None => match self.settings.write_timeout() {
                 Some(limit) => self.tx.lock_for(limit).ok_or(error(Errno::AGAIN))?,
-                None => self.tx.lock(),
+                None => self.lock_tx_patiently()?,
             },
         };
         if let Some(lie) = tx.lie() {
@@ -175,6 +175,20 @@ impl End {
         }
         self.adopt(&mut tx);
         Ok(tx)
+    }
+
+    /// As long as it takes: another process may be asleep for want of room.
+    fn lock_tx_patiently(&self) -> Result<SideGuard<'_, Tx>> {
+        loop {
+            if let Some(tx) = self.tx.lock_within(|| LONGEST_SLEEP) {
+                return Ok(tx);
+            }
+            // It may be stopped, or mean ill. What ends a send ends this, too.
+            if self.cannot_send() {
+                self.check(Op::Send)?;
+                return Err(self.gone(Op::Send));
+            }
+        }
     }
 
     /// How copies into the ring are made.

@@ -1,6 +1,6 @@
 //! Received bytes, where they lie.
 
-use crate::end::End;
+use crate::end::{BRIEFLY, End};
 use crate::front::{Next, Piece};
 use crate::mending::MAX_LENT;
 use crate::rx::{Ready, Rx, RxRing, Waiting};
@@ -234,7 +234,7 @@ impl View {
 
     fn count_copied(&self, n: usize) {
         let end = self.end();
-        let _one_writer_at_a_time = end.rx.lock();
+        let _one_writer_at_a_time = end.rx.lock_within(|| BRIEFLY);
         end.counters.user_copied_out.add_exclusive(n);
     }
 
@@ -310,10 +310,12 @@ impl View {
                 if *offset >= ring.capacity() {
                     *offset -= ring.capacity();
                 }
-                let mut guard = end.rx.lock();
+                let Some(mut guard) = end.rx.lock_within(|| BRIEFLY) else {
+                    return end.release_later(*id, count);
+                };
                 if let Rx::Ring(rx) = &mut *guard
                     && rx.consumer.release(*id, count)
-                    && let Err(lie) = rx.unpark(end)
+                    && let Err(lie) = rx.freed(end)
                 {
                     // Told by the next call on the socket.
                     let _ = end.lie(Op::Recv, lie);

@@ -3,6 +3,7 @@
 use crate::channel::Fds;
 use crate::end::End;
 use crate::front::{Next, Piece};
+use crate::holders::generation;
 use crate::receive::Call;
 use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::{Error, Op, RecvFlags, Result};
@@ -12,7 +13,7 @@ use onecopy_pool::{Page, PagePool, PoolConfig};
 use onecopy_sync::Mutex;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Pages for what comes as copies: of 16 KiB, and so many of them at most.
 const ORDER: u8 = 2;
@@ -21,13 +22,28 @@ const PAGES: u32 = 1024;
 const MAX_COPY: usize = 256 << 10;
 
 /// Pages for what comes as copies, made when the first one does.
-#[derive(Debug, Default)]
-pub struct Copies(Mutex<Option<PagePool>>);
+#[derive(Debug)]
+pub struct Copies {
+    pool: Mutex<Option<PagePool>>,
+    /// Of the process that made it: at a fork another thread of that may hold the lock, which then never opens in the child.
+    generation: u32,
+    /// A child's own.
+    own: OnceLock<Box<Copies>>,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Copies { pool: Mutex::default(), generation: generation(), own: OnceLock::new() }
+    }
+}
 
 impl Copies {
     /// A page of ours alone.
     fn page(&self) -> Result<Page> {
-        let mut pool = self.0.lock();
+        if self.generation != generation() {
+            return self.own.get_or_init(Box::default).page();
+        }
+        let mut pool = self.pool.lock();
         if pool.is_none() {
             let config = PoolConfig::new().order(ORDER).limit(PAGES).ring(PAGES);
             let made = PagePool::new(config, Heap::new());
@@ -37,6 +53,15 @@ impl Copies {
         page.ok_or(Error::new(Op::Recv, Errno::NOBUFS).because(
             "received chains hold all the pages that there are for copies; drop some of them, or receive into a buffer",
         ))
+    }
+}
+
+#[cfg(test)]
+impl Copies {
+    /// As a thread that is just making the pool.
+    pub fn keep_locked(&self, meanwhile: impl FnOnce()) {
+        let _pool = self.pool.lock();
+        meanwhile();
     }
 }
 

@@ -111,6 +111,16 @@ impl RxRing {
         }
     }
 
+    /// Room was made otherwise than by a receive, which looks itself whether somebody waits for it.
+    pub fn freed(&mut self, end: &End) -> std::result::Result<(), Lie> {
+        if self.consumer.is_shared() {
+            // The room is the sender's only when this process has saved what it knows.
+            self.freed = true;
+            return Ok(());
+        }
+        self.unpark(end)
+    }
+
     /// Takes a filler however little room there is.
     pub fn unpark_now(&mut self, end: &End) -> std::result::Result<(), Lie> {
         if self.consumer.header().is_parked() { self.take_filler(end) } else { Ok(()) }

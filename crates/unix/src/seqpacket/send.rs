@@ -269,7 +269,7 @@ impl End {
         let error = |errno| Error::new(Op::Send, errno);
         let start = Instant::now();
         loop {
-            self.decide(&mut self.rx.lock(), Op::Send)?;
+            self.decide(&mut *self.lock_rx(Op::Send)?, Op::Send)?;
             if self.undecided.load(Relaxed) == 0 {
                 return Ok(());
             }

@@ -3,8 +3,10 @@
 mod claims;
 mod deaths;
 mod forks;
+mod holding;
 mod moments;
 mod passing;
+mod spoilers;
 
 use crate::{Config, SendFlags, Stream};
 use rustix::fd::OwnedFd;

@@ -1,0 +1,255 @@
+//! Holders that mean ill: who shares an end since a fork writes anything at all over its page and its rings, while the
+//! others go on. That costs this connection at most, and nobody time without end.
+
+use super::{Random, Wire, alone, pair, send, small, wild};
+use crate::end::End;
+use crate::{Config, Records, RecvFlags, Result, SendFlags, SeqPacket, Stream};
+use onecopy_ring::Ring;
+use onecopy_ring::page::SidePage;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::fork::child;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::time::{Duration, Instant};
+
+const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+const RECV: RecvFlags = RecvFlags::DONTWAIT;
+/// No call that does not wait takes longer, on however busy a machine.
+const BOUND: Duration = Duration::from_secs(5);
+
+/// Rounds of each test: more of them with SPOILERS_ROUNDS=20000, say.
+fn seeds(from: u64) -> std::ops::Range<u64> {
+    let rounds = std::env::var("SPOILERS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
+    from..from + rounds.unwrap_or(200)
+}
+
+/// Writes something over one word of one direction. `friend` is a holder that lives and never lets go.
+fn spoil_side(page: &SidePage, random: &mut Random, friend: u32) {
+    match random.below(16) {
+        0 => {
+            page.lock.spoil([friend, friend | 1 << 31, random.next() as u32, 1, u32::MAX, 0][random.below(6)])
+        }
+        1 => page.state.spoil(wild(random, page.state.last())),
+        2 => page.doing.store([1, 2, 2 | wild(random, 0) << 8, random.next()][random.below(4)], Relaxed),
+        _ => {
+            let (_, mut words) = page.state.load();
+            for _ in 0..1 + random.below(2) {
+                // Mostly those that mean something.
+                let at = [random.below(18), random.below(words.len())][random.below(2)];
+                words[at] = wild(random, words[at]);
+            }
+            page.state.save(&words);
+        }
+    }
+}
+
+fn spoil_ring(ring: &Ring, random: &mut Random) {
+    let header = ring.header();
+    let (writer, reader, info) = (&header.writer.0, &header.reader.0, &header.info.0);
+    match random.below(10) {
+        0 => writer.head.store(wild(random, writer.head.load(Relaxed)), Relaxed),
+        1 => reader.tail.store(wild(random, reader.tail.load(Relaxed)), Relaxed),
+        2 => writer.marks.store(wild(random, writer.marks.load(Relaxed)), Relaxed),
+        3 => writer.armed.store(wild(random, 0) as u32, Relaxed),
+        4 => reader.parked.store(random.below(4) as u32, Relaxed),
+        5 => reader.filler.store(wild(random, 0) as u32, Relaxed),
+        6 => reader.wanted.store(wild(random, 0), Relaxed),
+        7 => info.shut.store(random.below(2) as u32, Relaxed),
+        8 => info.asks_who.store(random.next() as u32, Relaxed),
+        _ => ring.set_word(random.below(ring.capacity() / 8) * 8, wild(random, 0)),
+    }
+}
+
+/// Writes something over one word of what holders of `end` share.
+fn spoil(end: &End, random: &mut Random, friend: u32) {
+    let Some(sharing) = end.sharing.get() else { return };
+    let words = sharing.words();
+    match random.below(12) {
+        0..4 => spoil_side(&words.rx.0, random, friend),
+        4..8 => spoil_side(&words.tx.0, random, friend),
+        8 => words.about.0.turned_away.store(random.next() as u32, Relaxed),
+        9 => match random.below(3) {
+            0 => words.holders.0.leave(friend),
+            1 => words.holders.0.leave(sharing.me()),
+            _ => words.holders.0.enter(random.next() as u32, |other| other & 4 != 0),
+        },
+        10 => {
+            if let Some(ring) = end.rx_ring.get() {
+                spoil_ring(ring, random);
+            }
+        }
+        _ => {
+            if let Some(ring) = end.tx_ring.get() {
+                spoil_ring(ring, random);
+            }
+        }
+    }
+}
+
+fn is_told<T>(seed: u64, began: Instant, done: Result<T>) {
+    assert!(began.elapsed() < BOUND, "seed {seed}: a call that does not wait took {:?}", began.elapsed());
+    let known = [Errno::PROTO, Errno::AGAIN, Errno::PIPE, Errno::CONNRESET, Errno::BUSY, Errno::MSGSIZE];
+    if let Err(error) = done {
+        assert!(known.map(Errno::raw_os_error).contains(&error.raw_os_error()), "seed {seed}: {error}");
+    }
+}
+
+/// One call on either end of a connection.
+trait Calls {
+    fn call(&self, peer: &Self, random: &mut Random) -> Result<usize>;
+    fn end(&self) -> &End;
+}
+
+impl Calls for Stream {
+    fn call(&self, peer: &Stream, random: &mut Random) -> Result<usize> {
+        let (mut buffer, n) = ([1; 3000], random.below(3000));
+        match random.below(10) {
+            0 => self.send(&buffer[..n], SEND),
+            1 => self.recv(&mut buffer[..n], RECV),
+            2 => self.recv(&mut buffer[..n], RECV | RecvFlags::PEEK),
+            3 => self.recv_borrowed_with(n, RECV).map(|view| view.copy_to(&mut [0; 100])),
+            4 => self.readable_bytes(),
+            5 => self.send_with(&buffer[..9], &[peer.as_fd()], SEND),
+            6 => self.recv_with(&mut buffer[..n], RECV).map(|(n, _)| n),
+            7 => self.reserve_with(n, SEND).and_then(|mut slot| {
+                slot.write(&buffer[..n]);
+                slot.commit()
+            }),
+            8 => peer.send(&buffer[..n], SEND),
+            _ => peer.recv(&mut buffer[..n], RECV),
+        }
+    }
+
+    fn end(&self) -> &End {
+        Stream::end(self)
+    }
+}
+
+impl Calls for SeqPacket {
+    fn call(&self, peer: &SeqPacket, random: &mut Random) -> Result<usize> {
+        let (mut buffer, n) = ([1; 3000], random.below(1900));
+        let flags = if random.below(2) == 0 { SEND } else { SEND | SendFlags::EOR };
+        match random.below(9) {
+            0 => self.send(&buffer[..n], flags),
+            1 => self.recv(&mut buffer[..n], RECV),
+            2 => self.recv(&mut buffer[..n], RECV | RecvFlags::PEEK),
+            3 => self.recv_borrowed_with(n, RECV).map(|(view, _)| view.copy_to(&mut [0; 100])),
+            4 => self.readable_bytes(),
+            5 => self.send_with(&buffer[..9], &[peer.as_fd()], flags),
+            6 => self.recv_with(&mut buffer[..n], RECV).map(|(got, _)| got.len),
+            7 => peer.send(&buffer[..n], flags),
+            _ => peer.recv(&mut buffer[..n], RECV),
+        }
+    }
+
+    fn end(&self) -> &End {
+        &self.end
+    }
+}
+
+/// Rounds of calls, between which words are spoiled. Returns how many connections were lost.
+fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S, S)) -> usize {
+    let mut lost = 0;
+    for seed in seeds {
+        let random = &mut Random::new(seed);
+        let (a, b) = make(random);
+        let bystander = pair(&small());
+        let wire = Wire::new();
+        let keeper = child(|| {
+            let Some(sharing) = a.end().sharing.get() else { return 1 };
+            wire.tell(u64::from(sharing.me()));
+            loop {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        });
+        let keeper = keeper.unwrap();
+        let friend = wire.hear() as u32;
+        for _ in 0..12 {
+            let began = Instant::now();
+            is_told(seed, began, a.call(&b, random));
+            if random.below(3) == 0 {
+                spoil(a.end(), random, friend);
+            }
+        }
+        lost += usize::from(a.end().counters.read().protocol_errors > 0);
+        let began = Instant::now();
+        drop((a, b));
+        assert!(began.elapsed() < BOUND, "seed {seed}");
+        // Others' connections, which the same processes share.
+        send(&bystander.0, &[seed as u8; 100]);
+        assert_eq!(bystander.1.recv(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
+        assert_eq!(bystander.1.stats().protocol_errors, 0);
+        drop(keeper);
+    }
+    lost
+}
+
+#[test]
+fn who_spoils_a_shared_stream_loses_it_and_nothing_else() {
+    let _alone = alone();
+    let lost = rounds(seeds(0), |_| Stream::pair_with(&small()).unwrap());
+    assert!(lost * 10 > seeds(0).count(), "{lost}");
+}
+
+#[test]
+fn who_spoils_shared_records_loses_them_and_nothing_else() {
+    let _alone = alone();
+    let lost = rounds(seeds(1 << 32), |random| {
+        let records = [Records::Atomic, Records::Stream][random.below(2)];
+        SeqPacket::pair_with(&Config { records, ..small() }).unwrap()
+    });
+    assert!(lost * 10 > seeds(0).count(), "{lost}");
+}
+
+/// As above, by a process that does nothing else, at any moment.
+#[test]
+fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
+    let _alone = alone();
+    for seed in 0..12 {
+        let (a, b) = pair(&small());
+        let bystander = pair(&small());
+        for end in [&a, &b] {
+            end.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            end.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+        }
+        let spoiler = child(|| {
+            let random = &mut Random::new(seed);
+            let friend = a.end().sharing.get().map_or(1, |sharing| sharing.me());
+            loop {
+                spoil(a.end(), random, friend);
+                if seed % 2 == 0 {
+                    std::thread::sleep(Duration::from_micros(random.next() % 300));
+                }
+            }
+        });
+        let spoiler = spoiler.unwrap();
+        let until = Instant::now() + Duration::from_millis(150);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (a, b) = (&a, &b);
+                scope.spawn(move || {
+                    let random = &mut Random::new(seed * 2 + thread);
+                    while Instant::now() < until {
+                        let began = Instant::now();
+                        is_told(seed, began, a.call(b, random));
+                        let mut buffer = [2; 3000];
+                        let n = random.below(3000);
+                        let began = Instant::now();
+                        let waits = match random.below(3) {
+                            0 => a.send(&buffer[..n], SendFlags::NOSIGNAL),
+                            1 => a.recv(&mut buffer[..n], RecvFlags::empty()),
+                            _ => Ok(0),
+                        };
+                        is_told(seed, began, waits);
+                    }
+                });
+            }
+        });
+        drop(spoiler);
+        let began = Instant::now();
+        drop((a, b));
+        assert!(began.elapsed() < BOUND, "seed {seed}");
+        send(&bystander.0, &[1; 100]);
+        assert_eq!(bystander.1.recv(&mut [0; 200], RECV).unwrap(), 100);
+    }
+}

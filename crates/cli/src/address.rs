@@ -24,10 +24,14 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Address, String> {
         match text.strip_prefix("unix:") {
             Some("" | "@") | None => Err(format!("{text:?}: write unix:/path/to/socket or unix:@name")),
-            Some(rest) => Ok(match rest.strip_prefix('@') {
-                Some(name) => Address::Abstract(name.to_owned()),
-                None => Address::Path(PathBuf::from(rest)),
-            }),
+            Some(rest) => {
+                let address = match rest.strip_prefix('@') {
+                    Some(name) => Address::Abstract(name.to_owned()),
+                    None => Address::Path(PathBuf::from(rest)),
+                };
+                address.socket_addr().map_err(|error| error.to_string())?;
+                Ok(address)
+            }
         }
     }
 }
@@ -135,6 +139,11 @@ mod tests {
         }
         for text in ["", "/run/x.sock", "unix:", "unix:@", "tcp:1"] {
             assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+        for (start, fits) in [("unix:/", 106), ("unix:@", 107)] {
+            assert!((start.to_owned() + &"x".repeat(fits)).parse::<Address>().is_ok());
+            let long = (start.to_owned() + &"x".repeat(fits + 1)).parse::<Address>();
+            assert!(long.is_err_and(|why| why.contains("at most 107 bytes")));
         }
     }
 }

@@ -20,9 +20,15 @@ impl fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 impl Usage {
-    /// What to print, and how to end.
-    pub fn exit(&self) -> ! {
-        crate::Cli::command().error(clap::error::ErrorKind::ValueValidation, &self.0).exit()
+    /// What to print, and how to end: as `command`, whose usage is shown.
+    pub fn exit(&self, command: &str) -> ! {
+        let mut program = crate::Cli::command();
+        program.build(); // what it is called in a usage
+        let kind = clap::error::ErrorKind::ValueValidation;
+        match program.find_subcommand_mut(command) {
+            Some(command) => command.error(kind, &self.0).exit(),
+            None => program.error(kind, &self.0).exit(),
+        }
     }
 }
 
@@ -34,6 +40,19 @@ pub fn line(error: &Error) -> String {
     let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
     let advice = advice(error).map_or(String::new(), |advice| format!("; {advice}"));
     format!("{red}onecopy:{red:#} {text}{advice}")
+}
+
+/// What keeps the proxy from its backend, and what to do about it.
+pub fn unreachable(error: &io::Error) -> String {
+    let advice = match error.kind() {
+        ErrorKind::NotFound => {
+            "; there is no such socket: start `onecopy serve`, or name its address in --backend"
+        }
+        ErrorKind::ConnectionRefused => "; nobody listens there, or it is no socket: start `onecopy serve`",
+        ErrorKind::PermissionDenied => "; let this user write to the socket, and pass the folders above it",
+        _ => "",
+    };
+    format!("the backend cannot be reached: {error}{advice}")
 }
 
 /// What to do about a bare error of the operating system. Errors of our own rooms say so themselves.
@@ -50,6 +69,7 @@ fn advice(error: &Error) -> Option<&'static str> {
         ErrorKind::PermissionDenied => "run as the owner, or choose a path or port that this user may use",
         ErrorKind::ConnectionRefused => "nobody listens there: start the other side first",
         ErrorKind::NotFound => "check the path",
+        ErrorKind::NotADirectory => "name a folder",
         _ => match rustix::io::Errno::from_io_error(io)? {
             rustix::io::Errno::MFILE => "raise the limit on open files (ulimit -n)",
             rustix::io::Errno::NOTSOCK => "that is not a socket: choose another path",

@@ -80,6 +80,7 @@ fn main() -> ExitCode {
     terminal::end_quietly_without_reader();
     let color = terminal::color_asked(std::env::args_os());
     let cli = Cli::command().color(color).get_matches();
+    let command = cli.subcommand_name().unwrap_or_default().to_owned();
     let cli = Cli::from_arg_matches(&cli).unwrap_or_else(|error| error.exit());
     terminal::set_color(cli.color);
     let result = match cli.command {
@@ -98,7 +99,7 @@ fn main() -> ExitCode {
         Err(error) if error.is::<terminal::ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(usage) = error.downcast_ref::<failure::Usage>() {
-                usage.exit();
+                usage.exit(&command);
             }
             anstream::eprintln!("{}", failure::line(&error));
             ExitCode::FAILURE

@@ -3,6 +3,7 @@
 use super::line::{Forward, Line, Trouble};
 use super::timeout::within;
 use crate::address::Address;
+use crate::failure;
 use crate::serve::{Transport, send_buffer};
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -82,7 +83,7 @@ impl Pool {
         }
         let line = match within(self.backend.patience, self.connect()).await {
             Some(Ok(line)) => line,
-            Some(Err(error)) => return Err(Trouble::Bad(format!("the backend cannot be reached: {error}"))),
+            Some(Err(error)) => return Err(Trouble::Bad(failure::unreachable(&error))),
             None => return Err(Trouble::Late),
         };
         Ok(Lease { line, used: false, pool: self, _room: room })

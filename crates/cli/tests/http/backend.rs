@@ -161,9 +161,10 @@ fn a_full_house() {
 #[test]
 fn not_there() {
     let dir = tempfile::tempdir().unwrap();
-    let (_proxy, addr) = start_proxy(dir.path(), "");
+    let (proxy, addr) = start_proxy(dir.path(), "");
     let mut client = Client::connect(addr);
     assert_eq!(client.get("/").status, 502);
+    proxy.line("there is no such socket: start `onecopy serve`");
     drop(UnixListener::bind(dir.path().join("s")).unwrap());
     assert_eq!(client.get("/").status, 502);
 }

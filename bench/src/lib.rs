@@ -28,6 +28,7 @@ pub mod rows;
 pub mod runner;
 pub mod show;
 pub mod stats;
+pub mod temp;
 pub mod walk;
 
 use std::fmt;

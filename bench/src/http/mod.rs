@@ -3,5 +3,4 @@
 pub mod load;
 pub mod servers;
 pub mod session;
-pub mod temp;
 pub mod tls;

@@ -1,5 +1,6 @@
 //! One engine serving one size of object, made ready for its rounds.
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -8,9 +9,9 @@ use serde_json::Value;
 
 use super::load::{Client, drive};
 use super::servers::{Servers, Setup, Source};
-use super::temp::TempDir;
 use super::tls::{self, Certificate};
 use crate::row::{Context, Metric, Sample, Session};
+use crate::temp::TempDir;
 
 /// Bodies through the proxy, in 10^9 bytes a second.
 pub const RATE: Metric = Metric { name: "rate", unit: "GB/s", larger: true };
@@ -85,6 +86,18 @@ impl Tree {
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|(_, length, _)| length).sum()
+    }
+}
+
+/// A tree that is made when the first engine of a case asks for it, and shared by all of them.
+pub fn shared(make: impl Fn() -> Result<Tree>) -> impl Fn() -> Result<Rc<Tree>> {
+    let made = OnceCell::new();
+    move || match made.get() {
+        Some(tree) => Ok(Rc::clone(tree)),
+        None => {
+            let tree = Rc::new(make()?);
+            Ok(Rc::clone(made.get_or_init(|| tree)))
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `reference`: pages handed from process to process where they lie, against copying and against iceoryx2.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -11,6 +11,7 @@ use super::conn::{Aligned, Conn, Setup, number, text, whole, with};
 use super::{bytes, size_name};
 use crate::proc::{self, Launcher};
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+use crate::temp::TempDir;
 
 /// The row.
 pub const ROW: Row = Row {
@@ -87,11 +88,8 @@ impl Reference {
     fn trips(&self, trips: u64, seed: Option<u64>) -> Result<Value> {
         let engine = self.engine.split('-').next().unwrap_or_default();
         let setup = Setup { wait: "spin".to_owned(), ..Setup::new(engine) };
-        let name = setup.name.clone();
-        let job = with(
-            setup.job(),
-            json!({"size": self.size, "trips": trips, "seed": seed, "read": self.read, "root": root(&name)}),
-        );
+        let job =
+            with(setup.job(), json!({"size": self.size, "trips": trips, "seed": seed, "read": self.read}));
         let life = Duration::from_secs(20);
         let cpus = self.context.cpus;
         let Some(rival) = &self.rival else {
@@ -99,16 +97,11 @@ impl Reference {
             return Ok(self.context.launcher.pair(server, client, cpus, life)?.1);
         };
         let launcher = Launcher { program: rival.clone(), args: Vec::new() };
-        let figures = launcher.pair(("server", &job), ("client", &job), cpus, life);
-        // What it keeps about its services.
-        let _ = std::fs::remove_dir_all(root(&name));
-        Ok(figures?.1)
+        // Where it keeps what it knows about services.
+        let root = TempDir::new("iceoryx2")?;
+        let job = with(job, json!({"root": root.path()}));
+        Ok(launcher.pair(("server", &job), ("client", &job), cpus, life)?.1)
     }
-}
-
-/// Where iceoryx2 keeps what it knows about services: a folder of its own for each run.
-fn root(name: &str) -> String {
-    Path::new(&std::env::temp_dir()).join(name).display().to_string()
 }
 
 impl Session for Reference {

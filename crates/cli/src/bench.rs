@@ -72,8 +72,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         record: args.record.clone(),
         launcher: Launcher::current_exe(&["bench", "--worker"])?,
     };
-    onecopy_bench::run(&options).map(drop).map_err(|error| match error.downcast::<Unknown>() {
-        Ok(unknown) => Usage(unknown.to_string()).into(),
-        Err(error) => error,
+    crate::process::measure("onecopy bench", move || {
+        onecopy_bench::run(&options).map(drop).map_err(|error| match error.downcast::<Unknown>() {
+            Ok(unknown) => Usage(unknown.to_string()).into(),
+            Err(error) => error,
+        })
     })
 }

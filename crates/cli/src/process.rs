@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fmt;
 use std::future::Future;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -29,27 +30,72 @@ pub fn die_with_parent() -> anyhow::Result<()> {
         .context("cannot ask to be told of the parent's end")
 }
 
+/// A signal that asks a program to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Ctrl-C.
+    Interrupt,
+    /// kill, a service manager.
+    Terminate,
+}
+
+impl Stop {
+    /// Waits for one.
+    async fn next() -> anyhow::Result<Stop> {
+        let mut term = signal(SignalKind::terminate())?;
+        let mut int = signal(SignalKind::interrupt())?;
+        Ok(tokio::select! {
+            _ = term.recv() => Stop::Terminate,
+            _ = int.recv() => Stop::Interrupt,
+        })
+    }
+
+    /// The exit status that a shell gives to a program which that signal ended.
+    fn code(self) -> i32 {
+        match self {
+            Stop::Interrupt => 130,
+            Stop::Terminate => 143,
+        }
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Stop::Interrupt => "SIGINT",
+            Stop::Terminate => "SIGTERM",
+        })
+    }
+}
+
+/// Does `work` on a thread of its own, and waits for it or for a signal to stop: then the servers that it has started end
+/// with this process, to whose life they are tied, and its files go. `name` is the program's, as told.
+pub fn measure(name: &str, work: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> anyhow::Result<()> {
+    let (done, finished) = tokio::sync::oneshot::channel();
+    let stopped = block_on(async {
+        let stop = tokio::task::spawn_local(Stop::next());
+        tokio::task::yield_now().await; // the handlers are in place before there is anything to be left behind
+        std::thread::Builder::new().name("measure".into()).spawn(move || done.send(work()))?;
+        tokio::select! {
+            result = finished => result.context("the measuring thread died")?.map(|()| None),
+            signal = stop => signal?.map(Some),
+        }
+    })?;
+    let Some(signal) = stopped else { return Ok(()) };
+    onecopy_bench::temp::end(|| {
+        eprintln!("{name}: {signal}; servers stopped, files removed");
+        std::process::exit(signal.code())
+    })
+}
+
 /// Why a program was asked to stop.
-pub async fn asked_to_stop() -> anyhow::Result<&'static str> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    let why = tokio::select! {
-        _ = term.recv() => "SIGTERM",
-        _ = int.recv() => "SIGINT",
-    };
+pub async fn asked_to_stop() -> anyhow::Result<Stop> {
+    let why = Stop::next().await?;
     // Who asks twice does not want to wait for what is in flight. On a thread of its own: the one that serves may be
     // waiting in its own way by then.
     std::thread::Builder::new().name("signals".into()).spawn(|| {
-        let twice = block_on(async {
-            let mut term = signal(SignalKind::terminate())?;
-            let mut int = signal(SignalKind::interrupt())?;
-            Ok(tokio::select! {
-                _ = term.recv() => 143,
-                _ = int.recv() => 130,
-            })
-        });
-        if let Ok(code) = twice {
-            std::process::exit(code);
+        if let Ok(twice) = block_on(Stop::next()) {
+            std::process::exit(twice.code());
         }
     })?;
     Ok(why)

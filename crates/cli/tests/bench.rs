@@ -1,8 +1,10 @@
 //! `onecopy bench` as a person meets it: what is asked for in vain, and what a killed run leaves behind.
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 fn onecopy(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_onecopy")).args(args).stdin(Stdio::null()).output().unwrap()
@@ -20,6 +22,7 @@ fn what_is_not_there_is_named_with_what_is() {
         assert_eq!(out.status.code(), Some(2), "{out:?}");
         let told = String::from_utf8(out.stderr).unwrap();
         assert!(told.contains(what) && told.contains("--help") && out.stdout.is_empty(), "{told}");
+        assert!(told.contains("Usage: onecopy bench"), "the usage is that of the command: {told}");
     }
     for args in [
         ["bench", "pool", "--report", "/proc/no/report.html"],
@@ -58,46 +61,66 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// A long run of the row `http`, once its servers are there: nginx with its workers, or daemon and proxy. With all of its
+/// processes.
+fn long_run(temp: &Path, engine: &str, server: &str) -> (Child, Vec<u32>) {
+    let args = ["bench", "http", "--case", "mem/1M/plain", "--rounds", "1000", "--json", "--engine", engine];
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_onecopy"))
+        .args(args)
+        .env("TMPDIR", temp)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut all = Vec::new();
+    until("servers run", || {
+        all = family(bench.id());
+        let named = |pid: &&u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == server)
+        };
+        assert!(bench.try_wait().unwrap().is_none(), "the bench ended");
+        all[1..].iter().filter(named).count() >= 2
+    });
+    (bench, all)
+}
+
+fn nginx_is_there() -> bool {
+    let there = ["/usr/sbin/nginx", "/usr/bin/nginx"].iter().any(|path| Path::new(path).exists());
+    if !there {
+        eprintln!("skipped: nginx is not installed");
+    }
+    there
+}
+
 #[test]
 fn a_killed_bench_takes_its_servers_with_it() {
-    for (engine, servers) in [("nginx", "nginx"), ("auto", "onecopy")] {
-        if engine == "nginx"
-            && !["/usr/sbin/nginx", "/usr/bin/nginx"].iter().any(|path| Path::new(path).exists())
-        {
-            eprintln!("skipped: nginx is not installed");
+    for (engine, server) in [("nginx", "nginx"), ("auto", "onecopy")] {
+        if engine == "nginx" && !nginx_is_there() {
             continue;
         }
         let temp = tempfile::tempdir().unwrap();
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_onecopy"))
-            .args([
-                "bench",
-                "http",
-                "--case",
-                "mem/1M/plain",
-                "--rounds",
-                "1000",
-                "--json",
-                "--engine",
-                engine,
-            ])
-            .env("TMPDIR", temp.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut all = Vec::new();
-        // nginx with its workers, or daemon and proxy.
-        until("servers run", || {
-            all = family(bench.id());
-            let named = |pid: &&u32| {
-                std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == servers)
-            };
-            assert!(bench.try_wait().unwrap().is_none(), "the bench ended");
-            all[1..].iter().filter(named).count() >= 2
-        });
+        let (mut bench, all) = long_run(temp.path(), engine, server);
         bench.kill().unwrap();
         bench.wait().unwrap();
         until("the servers end", || !all.iter().any(|pid| runs(*pid)));
+    }
+}
+
+/// Ctrl-C, and what a service manager sends: the files go, too.
+#[test]
+fn a_bench_that_is_told_to_stop_leaves_nothing() {
+    for (engine, server, signal, code) in
+        [("nginx", "nginx", Signal::INT, 130), ("auto", "onecopy", Signal::TERM, 143)]
+    {
+        if engine == "nginx" && !nginx_is_there() {
+            continue;
+        }
+        let temp = tempfile::tempdir().unwrap();
+        let (mut bench, all) = long_run(temp.path(), engine, server);
+        kill_process(Pid::from_child(&bench), signal).unwrap();
+        assert_eq!(bench.wait().unwrap().code(), Some(code));
+        until("the servers end", || !all.iter().any(|pid| runs(*pid)));
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0, "files stay behind");
     }
 }

@@ -7,12 +7,11 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use onecopy_bench::proc::{Launcher, two_cpus};
 use onecopy_bench::row::{Context, Row, Scale};
 use onecopy_bench::runner::{CaseResult, Choice, RowResult, Watch};
-use onecopy_bench::{facts, http, record, report, runner};
+use onecopy_bench::{facts, record, report, runner};
 
 use crate::terminal;
 
@@ -40,26 +39,8 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     row::choose(args.root.clone())?;
     report::prepare(&args.report)?;
-    // The measuring has a thread of its own, and this one waits for it or for a signal: stopped in the middle, the
-    // demo takes its servers and its files with it.
-    let (done, finished) = tokio::sync::oneshot::channel();
-    let job = args.clone();
-    std::thread::Builder::new().name("measure".into()).spawn(move || {
-        let _ = done.send(measure(&job));
-    })?;
-    let stopped = crate::process::block_on(async {
-        tokio::select! {
-            result = finished => result.context("the measuring thread died")?.map(|()| None),
-            signal = crate::process::asked_to_stop() => signal.map(Some),
-        }
-    })?;
-    if let Some(signal) = stopped {
-        // The servers are tied to this process's life and end with it.
-        http::temp::remove_leftovers();
-        eprintln!("onecopy demo: {signal}; servers stopped, files removed");
-        std::process::exit(130);
-    }
-    Ok(())
+    let args = args.clone();
+    crate::process::measure("onecopy demo", move || measure(&args))
 }
 
 fn measure(args: &Args) -> anyhow::Result<()> {

@@ -1,10 +1,11 @@
 //! Folders for the files and sockets of a run, which go with it however it ends.
 
+use std::convert::Infallible;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -26,11 +27,18 @@ pub struct TempDir {
 /// The folders that are there at this moment, for who has to end without dropping them.
 static MADE: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// Removes every [`TempDir`] of this process, from whatever thread: for a signal that ends it.
-pub fn remove_leftovers() {
-    for path in MADE.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        let _ = fs::remove_dir_all(path);
+/// Removes every [`TempDir`] of this process, from whatever thread, and calls `exit`: for a signal that ends it. No new one
+/// is made meanwhile.
+pub fn end(exit: impl FnOnce() -> Infallible) -> ! {
+    let made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let deadline = Instant::now() + Duration::from_secs(2);
+    for path in made.iter() {
+        // Another thread, or a server, may be writing a file there at this moment.
+        while fs::remove_dir_all(path).is_err() && path.exists() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
+    match exit() {}
 }
 
 impl TempDir {
@@ -41,8 +49,11 @@ impl TempDir {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let unique = format!("{}-{:x}", std::process::id(), now.tv_sec * 1_000_000_000 + now.tv_nsec);
         let path = std::env::temp_dir().join(format!("{PREFIX}{name}-{unique}"));
-        fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
-        MADE.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
+        {
+            let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+            fs::create_dir(&path).with_context(|| format!("making {}", path.display()))?;
+            made.push(path.clone());
+        }
         let lock = folder(&path).with_context(|| format!("opening {}", path.display()))?;
         flock(&lock, FlockOperation::LockExclusive)?;
         Ok(TempDir { path, _lock: lock })

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::row::Context;
-use crate::walk::Walk;
+use onecopy::copy::calibrate::Walk;
 
 /// The machine, as name and value.
 #[derive(Clone, Debug)]

@@ -29,7 +29,6 @@ pub mod runner;
 pub mod show;
 pub mod stats;
 pub mod temp;
-pub mod walk;
 
 use std::fmt;
 use std::path::PathBuf;

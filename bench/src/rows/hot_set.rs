@@ -11,7 +11,7 @@ use super::copy::{Buffers, COLD, Engine};
 use super::{bytes, size_name};
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
-use crate::walk::Walk;
+use onecopy::copy::calibrate::Walk;
 
 /// The row.
 pub const ROW: Row = Row {

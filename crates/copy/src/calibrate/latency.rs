@@ -1,10 +1,8 @@
 //! The latency steps: nanoseconds per dependent load over growing working sets.
 
+use super::walk::Walk;
 use super::{Options, time_calls};
 use crate::profile::Step;
-use std::hint::black_box;
-
-const LINE: usize = 64;
 
 /// The working sets, in bytes.
 pub(super) const SIZES: &[usize] = &{
@@ -54,32 +52,12 @@ fn levels(all: &[Step]) -> Vec<Step> {
     levels.into_iter().map(|(level, _)| level).collect()
 }
 
-/// The time of one load in one shuffled cycle through all lines of `bytes`, so that neither prefetcher nor
-/// out-of-order execution can help.
+/// The time of one load in a walk through `bytes`.
 fn load(bytes: usize, options: &Options) -> f64 {
-    let lines = bytes / LINE;
-    let mut order: Vec<u32> = (0..lines as u32).collect();
-    let mut random = 0x2545_f491_4f6c_dd1du64;
-    for i in (1..lines).rev() {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Sattolo: never i itself, hence one cycle.
-        order.swap(i, (random >> 33) as usize % i);
-    }
-    const WORDS: usize = LINE / size_of::<u32>();
-    let mut chain = vec![0u32; lines * WORDS];
-    for (line, &next) in order.iter().enumerate() {
-        chain[line * WORDS] = next * WORDS as u32;
-    }
-    let mut at = 0usize;
-    let mut walk = |loads: usize| {
-        for _ in 0..loads {
-            at = chain[at] as usize;
-        }
-        black_box(at);
-    };
-    walk(lines.min(1 << 19));
+    let walk = Walk::new(bytes);
+    walk.load(walk.lines().min(1 << 19));
     (0..options.rounds)
-        .map(|_| time_calls(options.stretch, || walk(256)) / 256.0 * 1e9)
+        .map(|_| time_calls(options.stretch, || walk.load(256)) / 256.0 * 1e9)
         .fold(f64::INFINITY, f64::min)
 }
 

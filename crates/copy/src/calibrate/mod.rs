@@ -8,9 +8,11 @@
 mod crossover;
 mod kernels;
 mod latency;
+mod walk;
 
 pub use crossover::Point;
 pub use kernels::{KernelPoint, Place};
+pub use walk::Walk;
 
 use crate::profile::{Profile, VERSION, machine};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use serde_json::{Value, json};
 
 /// An abstract name that nothing else on this machine has.
-pub fn fresh_name() -> String {
+fn fresh_name() -> String {
     static NEXT: Mutex<u32> = Mutex::new(0);
     let mut next = NEXT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     *next += 1;

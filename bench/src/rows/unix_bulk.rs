@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::bytes;
 use super::conn::{Aligned, Conn, Setup, number, text, whole, with, work_settings};
+use super::{bytes, feed};
 use crate::proc;
 use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 
@@ -142,32 +142,6 @@ fn reader(job: &Value) -> Result<Value> {
     Ok(json!({"end": end, "cpu": cpu, "work": conn.work()}))
 }
 
-/// Sends `warm` bytes, waits for the sign, sends `bytes`: the buffer is empty when the clock starts.
 fn writer(job: &Value) -> Result<Value> {
-    let (warm, bytes) = (whole(job, "warm")?, whole(job, "bytes")?);
-    let mut conn = Setup::from_job(job)?.connect()?;
-    let mut buffer = Aligned::new(whole(job, "piece")? as usize, 0x5a);
-    let mut feed = |conn: &mut Conn, total: u64, seed: Option<u64>| -> Result<()> {
-        let mut at = 0;
-        while at < total {
-            let n = (total - at).min(buffer.len() as u64) as usize;
-            if let Some(seed) = seed {
-                bytes::fill(&mut buffer[..n], seed, at);
-            }
-            conn.send_all(&buffer[..n])?;
-            at += n as u64;
-        }
-        Ok(())
-    };
-    feed(&mut conn, warm, None)?;
-    conn.wait_sign()?;
-    let (start, cpu) = (proc::now(), proc::cpu_seconds());
-    feed(&mut conn, bytes, job["seed"].as_u64())?;
-    let cpu = proc::cpu_seconds() - cpu;
-    let effective = conn.effective()?;
-    conn.wait_sign()?;
-    Ok(json!({
-        "start": start, "cpu": cpu, "effective": effective,
-        "path": conn.path(), "work": conn.work()
-    }))
+    feed::writer(job, whole(job, "piece")? as usize)
 }

@@ -13,8 +13,8 @@ use onecopy::unix::Stream;
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
 use serde_json::{Value, json};
 
-use super::bytes;
-use super::conn::{Aligned, Conn, Setup, number, text, whole, with, work_settings};
+use super::conn::{Conn, Setup, number, text, whole, with, work_settings};
+use super::{bytes, feed};
 use crate::proc;
 use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 
@@ -248,30 +248,5 @@ fn reader(job: &Value) -> Result<Value> {
 }
 
 fn writer(job: &Value) -> Result<Value> {
-    let (warm, bytes) = (whole(job, "warm")?, whole(job, "bytes")?);
-    let mut conn = Setup::from_job(job)?.connect()?;
-    let mut object = Aligned::new(OBJECT, 0x5a);
-    let mut feed = |conn: &mut Conn, total: u64, seed: Option<u64>| -> Result<()> {
-        let mut at = 0;
-        while at < total {
-            let n = (total - at).min(OBJECT as u64) as usize;
-            if let Some(seed) = seed {
-                bytes::fill(&mut object[..n], seed, at);
-            }
-            conn.send_all(&object[..n])?;
-            at += n as u64;
-        }
-        Ok(())
-    };
-    feed(&mut conn, warm, None)?;
-    conn.wait_sign()?;
-    let (start, cpu) = (proc::now(), proc::cpu_seconds());
-    feed(&mut conn, bytes, job["seed"].as_u64())?;
-    let cpu = proc::cpu_seconds() - cpu;
-    let effective = conn.effective()?;
-    conn.wait_sign()?;
-    Ok(json!({
-        "start": start, "cpu": cpu, "effective": effective,
-        "path": conn.path(), "work": conn.work()
-    }))
+    feed::writer(job, OBJECT)
 }

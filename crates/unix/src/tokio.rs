@@ -50,6 +50,17 @@ impl Stream {
         self.0.get_ref()
     }
 
+    /// Waits for bytes and receives them: at least one, or 0 at the end of the stream. (A WAITALL takes what is there: nothing
+    /// here waits in the call.)
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::recv`].
+    pub async fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv(buffer, flags)?)).await
+    }
+
     /// Waits for bytes and borrows up to `max` of them; empty at the end of the stream.
     ///
     /// # Errors

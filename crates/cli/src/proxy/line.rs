@@ -5,14 +5,14 @@ use super::rewrite::{self, Client, Reply};
 use super::timeout::within;
 use crate::counters::Counters;
 use onecopy::RecvFlags;
-use onecopy::unix::{Carrier, Stream, View};
+use onecopy::unix::tokio::Stream;
+use onecopy::unix::{Carrier, View};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::io;
 use std::time::Duration;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpStream, UnixStream};
 
 /// With `--transport kernel`: how a body crosses.
@@ -80,7 +80,7 @@ enum Way {
     Copy(UnixStream),
     Splice(UnixStream, OwnedFd, OwnedFd),
     /// The bytes of a head that was only looked at, and has to be taken before the body.
-    Onecopy(AsyncFd<Stream>, usize),
+    Onecopy(Stream, usize),
 }
 
 impl Line {
@@ -99,17 +99,9 @@ impl Line {
     }
 
     /// Over a onecopy stream.
-    // AsyncFd::register, which tokio recommends instead, is unsafe for the sake of types whose descriptor could
-    // change while registered; a Stream's is fixed from construction to drop.
-    #[expect(deprecated)]
-    pub fn onecopy(stream: Stream) -> io::Result<Line> {
-        stream.set_nonblocking(true)?;
-        Ok(Line {
-            way: Way::Onecopy(AsyncFd::new(stream)?, 0),
-            inbox: Vec::new(),
-            scratch: Vec::new(),
-            body: Vec::new(),
-        })
+    pub fn onecopy(stream: onecopy::unix::Stream) -> io::Result<Line> {
+        let way = Way::Onecopy(Stream::new(stream)?, 0);
+        Ok(Line { way, inbox: Vec::new(), scratch: Vec::new(), body: Vec::new() })
     }
 
     /// Who will read the body, told to the daemon so that it can choose its stores.
@@ -193,10 +185,8 @@ impl Line {
         let stream = match &self.way {
             Way::Copy(stream) | Way::Splice(stream, ..) => stream,
             Way::Onecopy(stream, _) => {
-                let flags = onecopy::SendFlags::DONTWAIT | onecopy::SendFlags::NOSIGNAL;
                 while !bytes.is_empty() {
-                    let send = |stream: &Stream| Ok(stream.send(bytes, flags)?);
-                    let n = stream.async_io(Interest::WRITABLE, send).await?;
+                    let n = stream.send(bytes, onecopy::SendFlags::NOSIGNAL).await?;
                     bytes = &bytes[n..];
                 }
                 return Ok(());
@@ -225,11 +215,8 @@ impl Line {
             Way::Onecopy(stream, looked) => {
                 let have = self.inbox.len();
                 self.inbox.resize(have + LOOK, 0);
-                let flags =
-                    if have == 0 { RecvFlags::DONTWAIT | RecvFlags::PEEK } else { RecvFlags::DONTWAIT };
-                let inbox = &mut self.inbox[have..];
-                let result =
-                    stream.async_io(Interest::READABLE, |stream| Ok(stream.recv(inbox, flags)?)).await;
+                let flags = if have == 0 { RecvFlags::PEEK } else { RecvFlags::empty() };
+                let result = stream.recv(&mut self.inbox[have..], flags).await;
                 let got = result.as_ref().map_or(0, |n| *n);
                 self.inbox.truncate(have + got);
                 *looked = if have == 0 { got } else { 0 };
@@ -257,8 +244,7 @@ impl Line {
             while *looked > 0 {
                 let mut gone = [0; LOOK];
                 let room = &mut gone[..(*looked).min(LOOK)];
-                let take = |stream: &Stream| Ok(stream.recv(room, RecvFlags::DONTWAIT)?);
-                *looked -= stream.async_io(Interest::READABLE, take).await?.max(1);
+                *looked -= stream.recv(room, RecvFlags::empty()).await?.max(1);
             }
         }
         Ok(())
@@ -401,7 +387,7 @@ async fn splice(
 /// Passes a body on from where it lies: borrowed views of shared memory, sent by the kernel from there, or copied out
 /// and encrypted. `skip` bytes of head lie before it.
 async fn borrow(
-    stream: &AsyncFd<Stream>,
+    stream: &Stream,
     mut skip: usize,
     head: &[u8],
     mut left: u64,
@@ -415,9 +401,7 @@ async fn borrow(
     let mut turn = 0;
     while left + skip as u64 > 0 {
         let most = (left + skip as u64).min(STEP as u64) as usize;
-        let take = |stream: &Stream| Ok(stream.recv_borrowed_with(most, RecvFlags::DONTWAIT)?);
-        let view = within(patience.backend, stream.async_io(Interest::READABLE, take)).await;
-        let mut view = match view {
+        let mut view = match within(patience.backend, stream.recv_borrowed(most)).await {
             Some(Ok(view)) if view.is_empty() => return Err(ended()),
             Some(Ok(view)) => view,
             Some(Err(error)) => return Err(Trouble::Cut(error.to_string())),

@@ -251,12 +251,16 @@ fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-fn start_nginx(name: &str, setup: &Setup<'_>, server: &str) -> Result<Server> {
-    let work = setup.work;
-    let path = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx", "/usr/local/bin/nginx"]
+/// Where nginx is, if it is installed. (It lies in no user's PATH on some distributions.)
+pub fn nginx() -> Option<&'static str> {
+    ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx", "/usr/local/bin/nginx"]
         .into_iter()
         .find(|path| Path::new(path).exists())
-        .context("nginx is not installed (apt-get install nginx)")?;
+}
+
+fn start_nginx(name: &str, setup: &Setup<'_>, server: &str) -> Result<Server> {
+    let work = setup.work;
+    let path = nginx().context("nginx is not installed (apt-get install nginx)")?;
     let (dir, conf) = (work.display(), work.join(format!("{name}.conf")));
     // A worker for each CPU with a queue of its own, sendfile and keep-alive on, logs off: the way it is fastest here.
     // Workers are somebody else than root unless told.

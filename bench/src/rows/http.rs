@@ -1,10 +1,7 @@
 //! `http`: clients -> proxy -> storage daemon, the application that all of this is for.
 
-use std::path::Path;
-use std::rc::Rc;
-
-use crate::http::servers::Source;
-use crate::http::session::{Http, Job, KERNEL, P50, P99, RATE, Tree, USER};
+use crate::http::servers::{Source, nginx};
+use crate::http::session::{Http, Job, KERNEL, P50, P99, RATE, Tree, USER, shared};
 use crate::row::{CPU_PER_GB, Case, Plot, Reach, Row, Scale, Work};
 use crate::rows::size_name;
 
@@ -44,9 +41,10 @@ fn case(source: Source, size: u64, footprint: u64, tls: bool) -> Case {
         Source::File => ("file", &["nginx", "kernel", "kernel-splice", "kernel-sendfile", "auto", "direct"]),
         Source::Memory => ("mem", &["nginx", "kernel", "kernel-splice", "cached", "nt", "auto", "direct"]),
     };
-    let nginx = ["/usr/sbin/nginx", "/usr/bin/nginx", "/usr/local/sbin/nginx", "/usr/local/bin/nginx"];
     let kernel = if tls { "kernel" } else { "kernel-splice" };
-    let baseline = if nginx.iter().any(|path| Path::new(path).exists()) { "nginx" } else { kernel };
+    let baseline = if nginx().is_some() { "nginx" } else { kernel };
+    // Gone with the case.
+    let tree = shared(move || Tree::make(size, footprint.div_ceil(size)));
     let work = Work { warmup: (4 * size).max(footprint), least: 4 * size, most: 4 << 30, step: size };
     Case {
         name: format!("{from}/{}/{}", size_name(size), if tls { "tls" } else { "plain" }),
@@ -59,18 +57,9 @@ fn case(source: Source, size: u64, footprint: u64, tls: bool) -> Case {
             Reach::ratio("auto", CPU_PER_GB.name, 1.0, &[kernel]),
         ],
         work,
-        open: Box::new({
-            let tree = std::cell::OnceCell::new();
-            move |context, engine| {
-                // Made when the case begins, gone with the case.
-                let made: Rc<Tree> = match tree.get() {
-                    Some(made) => Rc::clone(made),
-                    None => Rc::new(Tree::make(size, footprint.div_ceil(size))?),
-                };
-                let tree = Rc::clone(tree.get_or_init(|| made));
-                let job = Job { tree, source, hot_set: None, tls };
-                Ok(Box::new(Http::open(context, engine, &job)?))
-            }
+        open: Box::new(move |context, engine| {
+            let job = Job { tree: tree()?, source, hot_set: None, tls };
+            Ok(Box::new(Http::open(context, engine, &job)?))
         }),
     }
 }

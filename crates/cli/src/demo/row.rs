@@ -1,12 +1,10 @@
 //! What the demo measures, as a row of the bench: the same rounds that take turns, the same verification.
 
-use std::cell::OnceCell;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::OnceLock;
 
 use onecopy_bench::http::servers::Source;
-use onecopy_bench::http::session::{HOT, Http, Job, KERNEL, P50, P99, RATE, Tree, USER};
+use onecopy_bench::http::session::{HOT, Http, Job, KERNEL, P50, P99, RATE, Tree, USER, shared};
 use onecopy_bench::row::{CPU_PER_GB, Case, Plot, Reach, Row, Scale, Work};
 
 /// The row.
@@ -66,7 +64,7 @@ fn cases(scale: Scale) -> Vec<Case> {
 }
 
 fn case(scale: Scale, name: &str, source: Source, hot_set: Option<usize>, engines: &[&'static str]) -> Case {
-    let made: OnceCell<Rc<Tree>> = OnceCell::new();
+    let tree = shared(tree);
     let reach = match hot_set {
         Some(_) => vec![],
         None => vec![
@@ -86,12 +84,8 @@ fn case(scale: Scale, name: &str, source: Source, hot_set: Option<usize>, engine
             step: SIZE,
         },
         open: Box::new(move |context, engine| {
-            let tree = match made.get() {
-                Some(tree) => Rc::clone(tree),
-                None => Rc::new(tree()?),
-            };
-            let tree = Rc::clone(made.get_or_init(|| tree));
-            Ok(Box::new(Http::open(context, engine, &Job { tree, source, hot_set, tls: false })?))
+            let job = Job { tree: tree()?, source, hot_set, tls: false };
+            Ok(Box::new(Http::open(context, engine, &job)?))
         }),
     }
 }

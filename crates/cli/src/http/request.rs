@@ -28,6 +28,9 @@ impl Default for Limits {
 /// Fields that there is room for while a head is read.
 const SLOTS: usize = 96;
 
+/// Bodies of GET and HEAD have no meaning; up to this they are read and dropped, beyond it refused.
+const MAX_IGNORED_BODY: u64 = 64 << 10;
+
 /// Methods that this program answers; all others are 405 (known ones) or 501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -86,6 +89,15 @@ impl<'b> Request<'b> {
     /// All values of the fields called `name` as one comma-separated list (RFC 9110 section 5.3).
     pub fn list(&self, name: &str) -> Option<String> {
         list(&self.fields, name)
+    }
+
+    /// Why a well-formed request is refused all the same: it has more of a body than is worth dropping, or waits to be
+    /// told to send one.
+    pub fn unwanted(&self) -> Option<Refusal> {
+        if self.body > MAX_IGNORED_BODY {
+            return Some(Refusal { status: 413, why: "GET and HEAD need no body" });
+        }
+        self.expects.then_some(Refusal { status: 417, why: "no expectations are met here" })
     }
 
     /// Reads the head at the start of `buf`: `Ok(None)` when more bytes are needed, otherwise the request and

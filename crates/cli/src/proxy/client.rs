@@ -15,9 +15,6 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-/// Bodies of GET and HEAD have no meaning; up to this they are read and dropped, beyond it refused.
-const MAX_IGNORED_BODY: u64 = 64 << 10;
-
 /// How long, and for how many bytes, a refused client's further input is read away.
 const LINGER: (Duration, usize) = (Duration::from_millis(500), 1 << 20);
 
@@ -133,19 +130,21 @@ async fn answer(
     request: &Request<'_>,
     heads: &mut Heads,
 ) -> Result<Next, ()> {
-    let refusal = match relative(request.target) {
-        _ if request.body > MAX_IGNORED_BODY => Some((413, "GET and HEAD need no body", false)),
-        _ if request.expects => Some((417, "no expectations are met here", false)),
-        Err(refusal) => Some((refusal.status, refusal.why, true)),
+    // And whether the connection goes on after it.
+    let refusal = match (request.unwanted(), relative(request.target)) {
+        (Some(refusal), _) => Some((refusal, false)),
+        (None, Err(refusal)) => Some((refusal, true)),
         // The daemon's own pages are for who can open its socket.
-        Ok(path) if path.starts_with(".onecopy/") => Some((404, "there is no such file", true)),
-        Ok(_) => None,
+        (None, Ok(path)) if path.starts_with(".onecopy/") => {
+            Some((Refusal { status: 404, why: "there is no such file" }, true))
+        }
+        (None, Ok(_)) => None,
     };
     let keep = request.keep && !*proxy.stop.borrow();
     let client = Client { head: request.method == Method::Head, keep, minor: request.minor };
     let mut counters = Counters { requests: 1, ..Default::default() };
     let result = match refusal {
-        Some((status, why, goes_on)) => {
+        Some((Refusal { status, why }, goes_on)) => {
             counters.refused = 1;
             send_page(proxy, peer, status, why, Client { keep: keep && goes_on, ..client }).await
         }

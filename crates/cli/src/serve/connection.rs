@@ -11,9 +11,6 @@ use crate::http::response::Head;
 use std::io;
 use std::time::Instant;
 
-/// Bodies of GET and HEAD have no meaning; up to this they are read and dropped, beyond it refused.
-pub const MAX_IGNORED_BODY: u64 = 64 << 10;
-
 /// What `serve` returns when a client is done.
 type Done = io::Result<()>;
 
@@ -41,11 +38,8 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
             }
             Err(refusal) => return finish(daemon, wire, refusal),
         };
-        if request.body > MAX_IGNORED_BODY {
-            return finish(daemon, wire, Refusal { status: 413, why: "GET and HEAD need no body" });
-        }
-        if request.expects {
-            return finish(daemon, wire, Refusal { status: 417, why: "no expectations are met here" });
+        if let Some(refusal) = request.unwanted() {
+            return finish(daemon, wire, refusal);
         }
         let keep = request.keep && !daemon.desk.closing();
         let answer = reply(daemon, &request, keep);

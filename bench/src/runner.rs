@@ -182,17 +182,27 @@ pub fn bound(cases: &[Case], scale: Scale, rounds: usize) -> Duration {
         + (setup + (scale.round() * 2 + Duration::from_millis(50)) * rounds as u32) * engines as u32
 }
 
+/// Up to which part of the row's time each case may start rounds: what one takes too long is not taken from those after it.
+fn shares(cases: &[Case]) -> Vec<f64> {
+    let engines: usize = cases.iter().map(|case| case.engines.len()).sum();
+    let so_far = cases.iter().scan(0, |sum, case| {
+        *sum += case.engines.len();
+        Some(*sum)
+    });
+    so_far.map(|sum| sum as f64 / engines.max(1) as f64).collect()
+}
+
 /// Runs `row`. An engine that can't run is in the result with its reason; so is one that verified wrong.
 pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dyn Watch) -> RowResult {
     let cases = choice.cases_of(row, context.scale);
     let bound = bound(&cases, context.scale, choice.rounds);
-    let deadline = Instant::now() + bound;
+    let start = Instant::now();
     watch.row(row, cases.len(), choice.rounds, bound);
     let total = cases.iter().map(|case| case.engines.len() * choice.rounds).sum();
     let mut result = RowResult { row: row.name, cases: Vec::new(), notes: Vec::new() };
     let (mut done, mut disturbed) = (0, 0);
-    for case in &cases {
-        if Instant::now() > deadline {
+    for (case, share) in cases.iter().zip(shares(&cases)) {
+        if start.elapsed() > bound {
             result.notes.push(format!("the row's time was over before the case {}", case.name));
             continue;
         }
@@ -203,8 +213,8 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
             warm_up(case, context, &mut engines)
         };
         for round in 0..choice.rounds {
-            if Instant::now() > deadline {
-                result.notes.push(format!("the row's time was over: {} has {round} rounds", case.name));
+            if start.elapsed() > bound.mul_f64(share) {
+                result.notes.push(format!("the time of the case was over: {} has {round} rounds", case.name));
                 break;
             }
             for turn in &mut engines {
@@ -443,6 +453,12 @@ mod tests {
         assert_eq!(*log.borrow(), expected);
         assert_eq!(result.verdicts[0].reached, Some((2.0, true)));
         assert_eq!(figure(&result.engines, "ours", "rate").unwrap().ratio, Some(2.0));
+    }
+
+    #[test]
+    fn each_case_has_its_share_of_the_time() {
+        let cases = [&["kernel"][..], &["kernel", "ours", "wrong"]].map(|engines| fake(engines, None).0);
+        assert_eq!(shares(&cases), [0.25, 1.0]);
     }
 
     #[test]

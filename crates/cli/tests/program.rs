@@ -28,7 +28,18 @@ fn doctor_tells_the_machine_as_json() {
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(report["machine"]["cpu"]["allowed"], cpus);
     assert_eq!(report["machine"]["architecture"], std::env::consts::ARCH);
-    for probe in ["memfd_seals", "memfd_noexec", "upgrade", "io_uring", "tap", "xdp", "cuda"] {
+    let probes = [
+        "memfd_seals",
+        "memfd_noexec",
+        "upgrade",
+        "datagrams",
+        "references",
+        "io_uring",
+        "tap",
+        "xdp",
+        "cuda",
+    ];
+    for probe in probes {
         let probe = &report["probes"][probe];
         assert!(probe["works"].is_boolean() && !probe["detail"].as_str().unwrap().is_empty(), "{probe}");
     }
@@ -86,6 +97,12 @@ fn doctor_notices_that_shared_memory_is_refused() {
         let features = report["features"].as_array().unwrap();
         let streams = features.iter().find(|feature| feature["name"] == "unix streams").unwrap();
         assert_eq!(streams["best"], false, "{streams}");
+        for feature in features {
+            if feature["name"] == "datagrams" || feature["name"] == "pages by reference" {
+                assert_eq!(feature["best"], false, "{feature}");
+                assert_eq!(feature["remedy"], "what helps unix streams helps these");
+            }
+        }
     }
 }
 

@@ -41,6 +41,9 @@ impl Feature {
 pub fn all(machine: &Machine, copy: &Copy, probes: &Probes) -> Vec<Feature> {
     vec![
         streams(machine, probes),
+        datagrams(probes),
+        references(probes),
+        pools(machine),
         stores(copy),
         choice(copy),
         waiting(machine),
@@ -124,6 +127,60 @@ fn streams(machine: &Machine, probes: &Probes) -> Feature {
     Feature::best(NAME, format!("shared memory in sealed memfds that can never be executable{policy}"))
 }
 
+fn datagrams(probes: &Probes) -> Feature {
+    const NAME: &str = "datagrams";
+    if probes.datagrams.works {
+        return Feature::best(NAME, "shared memory between two that are connected to each other");
+    }
+    let remedy = if probes.upgrade.works {
+        "allow socket(AF_NETLINK, NETLINK_SOCK_DIAG), in a kernel of 5.3 or newer with CONFIG_UNIX_DIAG"
+    } else {
+        "what helps unix streams helps these"
+    };
+    Feature::lesser(
+        NAME,
+        "the kernel's own datagram sockets, counted as such",
+        format!("two could not meet ({})", probes.datagrams.detail),
+        remedy,
+    )
+}
+
+fn references(probes: &Probes) -> Feature {
+    const NAME: &str = "pages by reference";
+    if probes.references.works {
+        return Feature::best(NAME, "a peer reads them where they lie, and can never write them");
+    }
+    let remedy = if probes.upgrade.works {
+        "a kernel of 5.1 or newer (F_SEAL_FUTURE_WRITE)"
+    } else {
+        "what helps unix streams helps these"
+    };
+    Feature::lesser(NAME, "copies of them, counted", probes.references.detail.clone(), remedy)
+}
+
+fn pools(machine: &Machine) -> Feature {
+    const NAME: &str = "page pools";
+    let (total, free) = machine.memory.huge_pages;
+    match machine.memory.huge_page {
+        Some(page) if free > 0 => Feature::best(
+            NAME,
+            format!("huge pages of {} where asked for, {free} of {total} free", super::print::size(page)),
+        ),
+        Some(_) => Feature::lesser(
+            NAME,
+            "ordinary pages, and transparent huge ones where the kernel gives them",
+            "no huge pages are set aside, or all are taken",
+            "sysctl -w vm.nr_hugepages=64, if a pool is to lie in them",
+        ),
+        None => Feature::lesser(
+            NAME,
+            "ordinary pages",
+            "this kernel has no huge pages",
+            "a kernel with CONFIG_HUGETLBFS",
+        ),
+    }
+}
+
 fn waiting(machine: &Machine) -> Feature {
     const NAME: &str = "waiting";
     if machine.cpu.allowed > 1 {
@@ -137,8 +194,8 @@ fn waiting(machine: &Machine) -> Feature {
     )
 }
 
-/// Descriptors that an idle upgraded connection costs at each end, at most.
-const DESCRIPTORS_PER_CONNECTION: u64 = 2;
+/// Descriptors that an idle connection costs at each end. (One more once descriptors or credentials went along.)
+const DESCRIPTORS_PER_CONNECTION: u64 = 1;
 
 /// Idle connections that a busy proxy should be able to hold.
 const MANY: u64 = 10_000;
@@ -200,7 +257,10 @@ mod tests {
         machine.limits.open_files = Some(1024);
         machine.limits.send_buffer = Some(212_992);
         machine.user.net_admin = false;
-        probes.memfd_seals = Probe { works: false, detail: "memfd_create: EPERM".into() };
+        machine.memory.huge_pages = (0, 0);
+        for probe in [&mut probes.memfd_seals, &mut probes.datagrams, &mut probes.references] {
+            *probe = Probe { works: false, detail: "memfd_create: EPERM".into() };
+        }
         copy.forced = Some("generic".into());
         copy.profile = None;
         for feature in all(&machine, &copy, &probes) {

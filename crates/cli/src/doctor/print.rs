@@ -36,6 +36,8 @@ pub fn human(report: &Report) -> String {
         ("sealed memfd", &probes.memfd_seals),
         ("noexec memfd", &probes.memfd_noexec),
         ("shared memory", &probes.upgrade),
+        ("datagrams", &probes.datagrams),
+        ("references", &probes.references),
         ("io_uring", &probes.io_uring),
         ("TAP", &probes.tap),
         ("AF_XDP", &probes.xdp),

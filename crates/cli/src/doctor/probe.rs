@@ -1,10 +1,10 @@
 //! What can only be known by trying. Every probe leaves nothing behind.
 
 use std::fs::{self, OpenOptions};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode};
-use onecopy::unix::{Listener, Name, Path, RecvFlags, SendFlags, Stream};
+use onecopy::unix::{Datagram, Listener, Name, Path, RecvFlags, SendFlags, SharedPool, Stream};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -15,6 +15,9 @@ use super::machine::{Machine, sysctl};
 
 /// Round trips within which an upgrade has to be done; it takes two.
 const ROUNDS: usize = 8;
+
+/// How long any of them may take.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The end of a try.
 #[derive(Clone, Debug, Serialize)]
@@ -43,6 +46,10 @@ pub struct Probes {
     pub memfd_noexec: Probe,
     /// A connection of our own, upgraded to shared memory in both directions.
     pub upgrade: Probe,
+    /// Two datagram sockets that are connected to each other, as two programs would connect them.
+    pub datagrams: Probe,
+    /// A page of a pool, handed over where it lies.
+    pub references: Probe,
     pub io_uring: Probe,
     pub tap: Probe,
     pub xdp: Probe,
@@ -56,6 +63,8 @@ impl Probes {
             memfd_seals: memfd_seals(MemfdFlags::empty()),
             memfd_noexec: memfd_seals(MemfdFlags::NOEXEC_SEAL),
             upgrade: upgrade(),
+            datagrams: datagrams(),
+            references: references(),
             io_uring: io_uring(),
             tap: tap(machine),
             xdp: xdp(machine),
@@ -98,7 +107,7 @@ fn upgrade() -> Probe {
         let server = listener.accept()?;
         for end in [&client, &server] {
             // Seccomp filters can refuse in surprising ways: a doctor must not hang on any.
-            end.set_read_timeout(Some(Duration::from_secs(1)))?;
+            end.set_read_timeout(Some(PATIENCE))?;
         }
         let mut byte = [0];
         for _ in 0..ROUNDS {
@@ -112,8 +121,52 @@ fn upgrade() -> Probe {
         }
         Ok(client.path())
     };
+    told(tried(), "a connection was upgraded in both directions")
+}
+
+/// Datagrams go both ways until both ends say that they use shared memory.
+fn datagrams() -> Probe {
+    let tried = || -> onecopy::unix::Result<Path> {
+        let name = Name::abstract_(format!("onecopy-doctor-{}-dgram", std::process::id()));
+        let (a, b) = (Datagram::bind(&name)?, Datagram::unbound()?);
+        a.connect(b.autobind()?)?;
+        b.connect(name)?;
+        for end in [&a, &b] {
+            end.set_read_timeout(Some(PATIENCE))?;
+        }
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE && !(a.path().is_shared_memory() && b.path().is_shared_memory()) {
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                from.send(b"?", SendFlags::NOSIGNAL)?;
+                to.recv(&mut [0], RecvFlags::empty())?;
+            }
+        }
+        Ok(if a.path().is_shared_memory() { b.path() } else { a.path() })
+    };
+    told(tried(), "two that are connected to each other share memory")
+}
+
+/// A page of a shared pool goes to the other end, which borrows it where it lies.
+fn references() -> Probe {
+    let tried = || -> onecopy::unix::Result<(u64, Path)> {
+        let (from, to) = Stream::pair()?;
+        to.set_read_timeout(Some(PATIENCE))?;
+        let pool = SharedPool::new(4096, 1)?;
+        from.send_loan(pool.loan_within(64, PATIENCE)?).map_err(|not| not.error)?;
+        let view = to.recv_borrowed(64)?;
+        drop(view);
+        Ok((from.stats().references_copied, from.path()))
+    };
     match tried() {
-        Ok(path) if path.is_shared_memory() => Probe::works("a connection was upgraded in both directions"),
+        Ok((0, path)) if path.is_shared_memory() => Probe::works("a page was lent, and not copied"),
+        Ok(_) => Probe::fails("the page was copied"),
+        Err(error) => Probe::fails(error.to_string()),
+    }
+}
+
+fn told(path: onecopy::unix::Result<Path>, works: &str) -> Probe {
+    match path {
+        Ok(path) if path.is_shared_memory() => Probe::works(works),
         Ok(path) => {
             Probe::fails(format!("sending went over {:?}, receiving over {:?}", path.send, path.receive))
         }

@@ -249,7 +249,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__serve)
-            opts="-h --root --listen --transport --file-send --policy --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --die-with-parent --cpu --hot-set --color --help"
+            opts="-h --root --listen --transport --file-send --policy --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --die-with-parent --cpu --hot-set --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -273,6 +273,10 @@ _onecopy() {
                     ;;
                 --policy)
                     COMPREPLY=($(compgen -W "auto cached nt" -- "${cur}"))
+                    return 0
+                    ;;
+                --lend)
+                    COMPREPLY=($(compgen -W "auto memory never" -- "${cur}"))
                     return 0
                     ;;
                 --cache)

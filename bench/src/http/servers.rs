@@ -119,8 +119,8 @@ fn flags(engine: &str) -> Option<(&'static str, &'static str)> {
         }
         "direct" => ("--direct", "--direct --trust-backend"),
         "auto" => ("--policy auto", ""),
-        "cached" => ("--policy cached", ""),
-        "nt" => ("--policy nt", ""),
+        "cached" => ("--policy cached --lend never", ""),
+        "nt" => ("--policy nt --lend never", ""),
         _ => return None,
     })
 }

@@ -11,7 +11,8 @@ pub const ROW: Row = Row {
     about: "4 kept connections get objects through a proxy from a storage daemon; the clients copy the bodies out. \
             nginx: nginx in front of nginx (files) or of our daemon's memory; kernel: read and write; kernel-splice: \
             the daemon writes, the proxy splices; kernel-sendfile: the daemon sends file pages by reference, too; \
-            direct: the daemon sends into the client's socket, lent by a proxy that trusts it. Cases named tls: the \
+            cached, nt: copied into shared memory; auto: as it comes, where what lies in memory is lent to the proxy by its \
+            descriptor; direct: the daemon sends into the client's socket, lent by a proxy that trusts it. Cases named tls: the \
             proxy encrypts (AES-128-GCM, TLS 1.3), the clients decrypt",
     metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL],
     share: 1.0,

@@ -32,6 +32,8 @@ pub struct Counters {
     pub broken: u64,
     /// Bodies sent by the daemon straight into a lent client socket.
     pub direct: u64,
+    /// Bodies that the daemon lent to the proxy instead of sending them.
+    pub lent: u64,
     /// Bodies that came from the memory cache.
     pub cache_hits: u64,
     /// Bytes of bodies that a CPU soon reads, as the proxy knew: to copy them into a client's socket, or to encrypt them.
@@ -75,6 +77,7 @@ impl AddAssign for Counters {
             upgraded,
             broken,
             direct,
+            lent,
             cache_hits,
             reader_cpu,
             reader_none,
@@ -95,6 +98,7 @@ impl AddAssign for Counters {
         self.upgraded += upgraded;
         self.broken += broken;
         self.direct += direct;
+        self.lent += lent;
         self.cache_hits += cache_hits;
         self.reader_cpu += reader_cpu;
         self.reader_none += reader_none;

@@ -19,11 +19,13 @@
 pub mod cuda;
 pub mod eventfd;
 pub mod fork;
+pub mod frozen;
 pub mod futex;
 pub mod life;
 pub mod load;
 pub mod map;
 pub mod memfd;
+pub mod page_cache;
 pub mod scm;
 pub mod signal;
 pub mod socket;

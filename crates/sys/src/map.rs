@@ -6,7 +6,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// A shared mapping of a sealed memfd. Unmapped when dropped.
+/// A mapping of a sealed memfd. Unmapped when dropped.
 ///
 /// Invariant: `base..base + len` is mapped readable, and writable unless it was asked not to be, for as long as the
 /// value lives, and the file behind it can neither shrink nor be of a kind that faults (see
@@ -31,7 +31,7 @@ impl Mapping {
     ///
     /// What mmap(2) says: ENOMEM at vm.max_map_count or out of address space.
     pub fn new(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
-        Mapping::with(fd, len, true)
+        Mapping::with(fd, len, true, MapFlags::SHARED)
     }
 
     /// Maps the first `len` bytes of `fd` for reading: all that F_SEAL_FUTURE_WRITE leaves to others than the owner.
@@ -41,7 +41,13 @@ impl Mapping {
     ///
     /// As [`Mapping::new`].
     pub fn read_only(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
-        Mapping::with(fd, len, false)
+        Mapping::with(fd, len, false, MapFlags::SHARED)
+    }
+
+    /// Maps the first `len` bytes of a memfd that is sealed against writing, all pages at once. Private, since Linux
+    /// before 6.7 refuses to share even a mapping that only reads.
+    pub(crate) fn frozen(fd: impl AsFd, len: usize) -> io::Result<Mapping> {
+        Mapping::with(fd, len, false, MapFlags::PRIVATE | MapFlags::POPULATE)
     }
 
     /// Maps `len` bytes of fresh memory, all zeroes, that children of this process share with it (fork(2)).
@@ -57,12 +63,11 @@ impl Mapping {
         Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable: true })
     }
 
-    fn with(fd: impl AsFd, len: usize, writable: bool) -> io::Result<Mapping> {
+    fn with(fd: impl AsFd, len: usize, writable: bool, flags: MapFlags) -> io::Result<Mapping> {
         let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
         // SAFETY: a fresh mapping at an address that the kernel chooses replaces nothing.
-        let base = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | write, MapFlags::SHARED, fd, 0)?
-        };
+        let base =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | write, flags, fd, 0)? };
         Ok(Mapping { base: NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?, len, writable })
     }
 

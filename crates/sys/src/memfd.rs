@@ -40,7 +40,7 @@ pub fn create_owned(name: &str, size: usize) -> io::Result<(OwnedFd, Mapping)> {
     Ok((fd, mapping))
 }
 
-fn unsealed(name: &str, size: usize) -> io::Result<OwnedFd> {
+pub(crate) fn unsealed(name: &str, size: usize) -> io::Result<OwnedFd> {
     // ftruncate beyond this limit raises SIGXFSZ, which ends the process before it could fall back.
     if rustix::process::getrlimit(rustix::process::Resource::Fsize)
         .current

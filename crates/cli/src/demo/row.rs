@@ -12,8 +12,8 @@ pub const ROW: Row = Row {
     name: "demo",
     about: "Four clients that keep their connections get files of 1 MiB through `onecopy proxy` from `onecopy serve`, all \
             of them real processes. kernel: read and write; kernel-splice: the daemon writes, the proxy splices; \
-            kernel-sendfile: a file's pages go by reference all along; cached, nt, auto: over shared memory, with \
-            ordinary stores, non-temporal ones, and those that the engine chooses; direct: \
+            kernel-sendfile: a file's pages go by reference all along; cached, nt: copied into shared memory, with \
+            ordinary stores or non-temporal ones; auto: as it comes, where a body's memory is lent to the proxy; direct: \
             the daemon sends into the client's socket, lent by a proxy that trusts it. hot-set: how much slower the \
             daemon walks over its own 512 KiB right after a body than before it.",
     metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL, HOT],

@@ -15,7 +15,7 @@ fn words(engine: &str) -> &str {
         "kernel-sendfile" => "kernel, sendfile and splice",
         "cached" => "onecopy, cached stores",
         "nt" => "onecopy, non-temporal",
-        "auto" => "onecopy, auto",
+        "auto" => "onecopy, auto (lends)",
         "direct" => "onecopy, direct to client",
         other => other,
     }

@@ -2,8 +2,9 @@
 
 use super::Proxy;
 use super::line::Trouble;
+use super::loan;
 use super::peer::{Peer, Refused, Session};
-use super::rewrite::{self, Client};
+use super::rewrite::{self, Client, Reply};
 use super::timeout::within;
 use crate::counters::Counters;
 use crate::http::path::relative;
@@ -197,7 +198,7 @@ async fn exchange(
     let lending = proxy.direct.as_ref().filter(|_| !client.head && client.minor == 1);
     if let (Some(direct), Some(tcp)) = (lending, peer.plain()) {
         let keep = client.keep && direct.trusted;
-        rewrite::request(&mut heads.to_backend, request, ip, "other-core");
+        rewrite::request(&mut heads.to_backend, request, ip, "other-core", false);
         if !keep {
             let end = heads.to_backend.len() - 2;
             heads.to_backend.truncate(end);
@@ -211,8 +212,12 @@ async fn exchange(
     let mut fresh = false;
     let (mut lease, reply) = loop {
         let mut lease = proxy.pool.lease(fresh).await?;
-        rewrite::request(&mut heads.to_backend, request, ip, lease.line.reader());
+        let takes = lease.line.takes_loans(peer) && !client.head;
+        rewrite::request(&mut heads.to_backend, request, ip, lease.line.reader(), takes);
         match lease.line.ask(&heads.to_backend, client, &mut heads.to_client, proxy.patience).await {
+            Ok(Reply { lent: Some(_), .. }) if !takes => {
+                return Err(Trouble::Bad("the backend lent a body that nobody had asked it to lend".into()));
+            }
             Ok(reply) => break (lease, reply),
             Err(Trouble::Gone) if lease.used && !fresh => fresh = true,
             Err(trouble) => return Err(trouble),
@@ -221,8 +226,21 @@ async fn exchange(
     counters.refused = u64::from(reply.status >= 400);
     // The upgrade travels with the first request and its answer: a connection is judged by these.
     counters.upgraded = u64::from(!lease.used && lease.line.upgraded());
-    let passed = lease.line.pass(&heads.to_client, reply.body, peer, proxy.patience, counters).await;
-    counters.told(Some(lease.line.reader()), counters.body_bytes);
+    let (reader, passed) = match (reply.lent, peer.plain()) {
+        (Some(at), Some(tcp)) => {
+            let lent = lease.line.loan(at, reply.body)?;
+            counters.lent = 1;
+            (
+                "no-cpu",
+                loan::pass(&lent, at, &heads.to_client, reply.body, tcp, proxy.patience, counters).await,
+            )
+        }
+        _ => {
+            let passed = lease.line.pass(&heads.to_client, reply.body, peer, proxy.patience, counters).await;
+            (lease.line.reader(), passed)
+        }
+    };
+    counters.told(Some(reader), counters.body_bytes);
     passed?;
     if reply.keep {
         lease.keep();

@@ -1,5 +1,6 @@
 //! One connection to the backend, and the ways in which a body crosses from it to a client's TCP socket.
 
+use super::loan;
 use super::peer::{Peer, RECORD, wait_writable};
 use super::rewrite::{self, Client, Reply};
 use super::timeout::within;
@@ -73,6 +74,10 @@ pub struct Line {
     scratch: Vec<u8>,
     /// Kept at its full size: clearing it for each answer would cost as much as a copy.
     body: Vec<u8>,
+    /// The backend runs as this process's user.
+    same_user: bool,
+    /// A descriptor that came with the head.
+    lent: Option<OwnedFd>,
 }
 
 #[derive(Debug)]
@@ -95,13 +100,31 @@ impl Line {
                 Way::Splice(stream, read, write)
             }
         };
-        Ok(Line { way, inbox: Vec::new(), scratch: Vec::new(), body: Vec::new() })
+        Ok(Line::over(way))
     }
 
     /// Over a onecopy stream.
     pub fn onecopy(stream: onecopy::unix::Stream) -> io::Result<Line> {
-        let way = Way::Onecopy(Stream::new(stream)?, 0);
-        Ok(Line { way, inbox: Vec::new(), scratch: Vec::new(), body: Vec::new() })
+        let own = rustix::process::geteuid().as_raw();
+        let same_user = stream.peer_cred().is_ok_and(|peer| peer.uid == own);
+        Ok(Line { same_user, ..Line::over(Way::Onecopy(Stream::new(stream)?, 0)) })
+    }
+
+    fn over(way: Way) -> Line {
+        Line { way, inbox: Vec::new(), scratch: Vec::new(), body: Vec::new(), same_user: false, lent: None }
+    }
+
+    /// Whether a body may be lent: descriptors come over this line from a program of the same user, and the client's bytes go
+    /// out as they are.
+    pub fn takes_loans(&self, client: &Peer) -> bool {
+        self.same_user && client.plain().is_some()
+    }
+
+    /// The memory or file that came with the last head, if `length` bytes lie in it from `at`.
+    pub fn loan(&mut self, at: u64, length: u64) -> Result<OwnedFd, Trouble> {
+        let none = || Trouble::Bad("the backend lent a body and sent no descriptor".into());
+        let lent = self.lent.take().ok_or_else(none)?;
+        loan::check(&lent, at, length).map(|()| lent)
     }
 
     /// Who will read the body, told to the daemon so that it can choose its stores.
@@ -149,6 +172,7 @@ impl Line {
         let exchange = async {
             self.send(head).await.map_err(|_| Trouble::Gone)?;
             self.inbox.clear();
+            self.lent = None;
             loop {
                 match rewrite::reply(&self.inbox, client, out) {
                     Ok(Some(reply)) => {
@@ -157,7 +181,7 @@ impl Line {
                             Way::Onecopy(_, looked) if *looked > 0 => {
                                 *looked = reply.head;
                                 self.inbox.clear();
-                                if reply.status < 200 {
+                                if reply.status < 200 || reply.lent.is_some() {
                                     self.take_head().await.map_err(|_| Trouble::Gone)?;
                                 }
                             }
@@ -244,7 +268,9 @@ impl Line {
             while *looked > 0 {
                 let mut gone = [0; LOOK];
                 let room = &mut gone[..(*looked).min(LOOK)];
-                *looked -= stream.recv(room, RecvFlags::empty()).await?.max(1);
+                let (took, with) = stream.recv_with(room, RecvFlags::empty()).await?;
+                *looked -= took.max(1);
+                self.lent = with.fds.into_iter().next().or(self.lent.take());
             }
         }
         Ok(())
@@ -470,7 +496,7 @@ fn ended() -> Trouble {
     Trouble::Cut("it ended the connection".to_owned())
 }
 
-async fn take_turns(turn: &mut u64, moved: usize) {
+pub async fn take_turns(turn: &mut u64, moved: usize) {
     *turn += moved as u64;
     if *turn >= TURN {
         *turn = 0;

@@ -5,6 +5,7 @@
 mod client;
 mod direct;
 mod line;
+mod loan;
 mod peer;
 mod pool;
 mod rewrite;

@@ -86,24 +86,11 @@ impl Peer {
     }
 
     /// Sends all of `bytes`; `more` follows at once.
-    pub async fn send_all(
-        &mut self,
-        mut bytes: &[u8],
-        more: bool,
-        patience: Patience,
-    ) -> Result<(), Trouble> {
-        let tcp = match self {
-            Peer::Plain(tcp) => tcp,
-            Peer::Tls(session) => return session.send_all(bytes, more, patience.client).await,
-        };
-        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-        while !bytes.is_empty() {
-            match tcp.try_io(Interest::WRITABLE, || Ok(rustix::net::send(&*tcp, bytes, flags)?)) {
-                Ok(n) => bytes = &bytes[n..],
-                Err(error) => wait_writable(tcp, error, patience.client).await?,
-            }
+    pub async fn send_all(&mut self, bytes: &[u8], more: bool, patience: Patience) -> Result<(), Trouble> {
+        match self {
+            Peer::Plain(tcp) => send_all(tcp, bytes, more, patience).await,
+            Peer::Tls(session) => session.send_all(bytes, more, patience.client).await,
         }
-        Ok(())
     }
 
     /// Says goodbye where the protocol has a word for it (close_notify, RFC 8446 section 6.1), without waiting. A body
@@ -251,6 +238,23 @@ impl Write for Nonblocking<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Sends all of `bytes` as they are; `more` follows at once.
+pub async fn send_all(
+    tcp: &TcpStream,
+    mut bytes: &[u8],
+    more: bool,
+    patience: Patience,
+) -> Result<(), Trouble> {
+    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+    while !bytes.is_empty() {
+        match tcp.try_io(Interest::WRITABLE, || Ok(rustix::net::send(tcp, bytes, flags)?)) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) => wait_writable(tcp, error, patience.client).await?,
+        }
+    }
+    Ok(())
 }
 
 /// After an error of a write: waits if waiting helps.

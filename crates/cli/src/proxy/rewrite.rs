@@ -31,8 +31,8 @@ fn stays(name: &str, nominated: &str) -> bool {
         || nominated.split(',').any(|n| n.trim().eq_ignore_ascii_case(name))
 }
 
-/// Writes the request head for the backend. `reader` tells the daemon who will read the body.
-pub fn request(out: &mut Vec<u8>, request: &Request<'_>, client: IpAddr, reader: &str) {
+/// Writes the request head for the backend. `reader` tells the daemon who will read the body, `lent` that it may be lent.
+pub fn request(out: &mut Vec<u8>, request: &Request<'_>, client: IpAddr, reader: &str, lent: bool) {
     let method = match request.method {
         Method::Get => "GET",
         Method::Head => "HEAD",
@@ -54,8 +54,9 @@ pub fn request(out: &mut Vec<u8>, request: &Request<'_>, client: IpAddr, reader:
     let before = request.list("x-forwarded-for").map(|list| list + ", ").unwrap_or_default();
     let _ = write!(
         out,
-        "\r\nX-Forwarded-For: {before}{client}\r\nVia: 1.{} onecopy\r\nOnecopy-Reader: {reader}\r\n\r\n",
-        request.minor
+        "\r\nX-Forwarded-For: {before}{client}\r\nVia: 1.{} onecopy\r\nOnecopy-Reader: {reader}{}\r\n\r\n",
+        request.minor,
+        if lent { "\r\nOnecopy-Takes: lent" } else { "" }
     );
 }
 
@@ -70,6 +71,8 @@ pub struct Reply {
     pub keep: bool,
     /// Length of the head as the backend sent it.
     pub head: usize,
+    /// The body does not follow: it lies here in memory whose descriptor came with the head.
+    pub lent: Option<u64>,
 }
 
 /// How the connection to the client goes on, in words of its own version.
@@ -99,7 +102,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
     if (100..200).contains(&status) {
         return match status {
             101 => Err("the backend switched protocols unasked"),
-            _ => Ok(Some(Reply { status, body: 0, keep: true, head })),
+            _ => Ok(Some(Reply { status, body: 0, keep: true, head, lent: None })),
         };
     }
     if !(200..600).contains(&status) {
@@ -107,7 +110,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
     }
     let phrase = parsed.reason.filter(|r| !r.is_empty()).unwrap_or_else(|| reason(status));
     let _ = write!(out, "HTTP/1.1 {status} {phrase}\r\n");
-    let mut length: Option<u64> = None;
+    let (mut length, mut lent) = (None, None);
     let mut nominated = String::new();
     let mut keep = parsed.version == Some(1);
     for field in parsed.headers.iter().filter(|f| f.name.eq_ignore_ascii_case("connection")) {
@@ -122,12 +125,16 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
             return Err("the backend sent a Transfer-Encoding; only Content-Length bodies are passed on");
         }
         if field.name.eq_ignore_ascii_case("content-length") {
-            let text = std::str::from_utf8(field.value).unwrap_or_default().trim();
-            let number = text.parse::<u64>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
-            if number.is_none() || length.is_some_and(|l| Some(l) != number) {
+            let said = number(field.value);
+            if said.is_none() || length.is_some_and(|l| Some(l) != said) {
                 return Err("the backend's Content-Length makes no sense");
             }
-            length = number;
+            length = said;
+        } else if field.name.eq_ignore_ascii_case("onecopy-lent") {
+            lent = number(field.value);
+            if lent.is_none() {
+                return Err("the backend's Onecopy-Lent makes no sense");
+            }
         } else if !stays(field.name, &nominated) {
             out.extend_from_slice(field.name.as_bytes());
             out.extend_from_slice(b": ");
@@ -150,7 +157,13 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
         (true, _) => {}
     }
     out.extend_from_slice(b"\r\n");
-    Ok(Some(Reply { status, body, keep, head }))
+    Ok(Some(Reply { status, body, keep, head, lent }))
+}
+
+/// A field's value that is a number and nothing else.
+fn number(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).unwrap_or_default().trim();
+    text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Longest head that is taken from a backend.
@@ -167,7 +180,7 @@ mod tests {
     fn forwarded(text: &str) -> String {
         let (parsed, _) = Request::parse(text.as_bytes(), Limits::default()).unwrap().unwrap();
         let mut out = Vec::new();
-        request(&mut out, &parsed, [127, 0, 0, 1].into(), "other-core");
+        request(&mut out, &parsed, [127, 0, 0, 1].into(), "other-core", false);
         String::from_utf8(out).unwrap()
     }
 
@@ -203,7 +216,7 @@ mod tests {
     fn answers() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: X\r\nX: 1\r\nY: 2\r\nOnecopy-Z: 3\r\n\r\nabc";
         let (reply, out) = read(text, CLIENT).unwrap().unwrap();
-        assert_eq!(reply, Reply { status: 200, body: 3, keep: true, head: text.len() - 3 });
+        assert_eq!(reply, Reply { status: 200, body: 3, keep: true, head: text.len() - 3, lent: None });
         assert_eq!(out, "HTTP/1.1 200 OK\r\nY: 2\r\nContent-Length: 3\r\n\r\n");
         let (reply, out) = read(text, Client { head: true, keep: false, minor: 1 }).unwrap().unwrap();
         assert_eq!(reply.body, 0);
@@ -211,6 +224,10 @@ mod tests {
         let (_, out) = read(text, Client { minor: 0, ..CLIENT }).unwrap().unwrap();
         assert!(out.ends_with("Connection: keep-alive\r\n\r\n"));
         assert_eq!(read("HTTP/1.1 200 OK\r\nContent-", CLIENT).unwrap(), None);
+        let lent = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nonecopy-lent: 4096\r\n\r\n";
+        let (reply, out) = read(lent, CLIENT).unwrap().unwrap();
+        assert_eq!((reply.body, reply.lent), (9, Some(4096)));
+        assert!(!out.contains("lent"), "it is between the proxy and its backend");
         assert_eq!(read("HTTP/1.1 304 Not Modified\r\n\r\n", CLIENT).unwrap().unwrap().0.body, 0);
         assert!(!read("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", CLIENT).unwrap().unwrap().0.keep);
         assert_eq!(read("HTTP/1.1 100 Continue\r\n\r\n", CLIENT).unwrap().unwrap().0.status, 100);
@@ -222,6 +239,8 @@ mod tests {
             "HTTP/1.1 999 OK\r\nContent-Length: 1\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
             "HTTP/1.1 101 Up\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: +1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: \r\n\r\n",
         ] {
             assert!(read(bad, CLIENT).is_err(), "{bad}");
         }

@@ -3,6 +3,7 @@
 use super::Daemon;
 use super::answer::{Answer, answer};
 use super::hotset::HotSet;
+use super::lend::Lend;
 use super::wire::Wire;
 use crate::counters::Counters;
 use crate::http::path::relative;
@@ -19,6 +20,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
     let mut inbox: Vec<u8> = Vec::with_capacity(4 << 10);
     let hot = daemon.hot_set.map(HotSet::new);
     let mut first = true;
+    let lend = if wire.peer_is_same_user() { daemon.lend } else { Lend::Never };
     let late = Refusal { status: 408, why: "the request took too long" };
     let mut deadline = None; // of the request that is being read
     loop {
@@ -48,7 +50,9 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         let mut counters =
             Counters { requests: 1, refused: u64::from(answer.status >= 400), ..Default::default() };
         let before = hot.as_ref().filter(|_| answer.object_bytes() > 0).map(HotSet::before);
-        let result = wire.send(&answer, &mut counters);
+        let lent = lend.offer(wire, &request, &answer, &mut counters);
+        let reader = if lent.is_some() { Some("no-cpu") } else { reader };
+        let result = lent.unwrap_or_else(|| wire.send(&answer, &mut counters));
         if let (Some(hot), Some(before)) = (&hot, before) {
             hot.after(before, &mut counters);
         }

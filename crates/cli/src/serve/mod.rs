@@ -6,6 +6,7 @@ mod connection;
 mod desk;
 mod direct;
 mod hotset;
+mod lend;
 mod store;
 mod wire;
 
@@ -17,6 +18,7 @@ use crate::{process, units};
 use anyhow::Context;
 use desk::Desk;
 pub use direct::same_user;
+use lend::Lend;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -44,6 +46,9 @@ pub struct Args {
     /// With --transport onecopy: which stores put a file kept in memory before the proxy.
     #[arg(long, value_enum, default_value_t)]
     policy: Stores,
+    /// With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on by reference.
+    #[arg(long, value_enum, default_value_t)]
+    lend: Lend,
     /// Keep up to this many bytes of files in memory, the least recently asked for leaving first.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     cache: usize,
@@ -92,6 +97,7 @@ struct Daemon {
     idle_timeout: Duration,
     head_timeout: Duration,
     hot_set: Option<usize>,
+    lend: Lend,
 }
 
 /// Where connections come from.
@@ -156,6 +162,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Usage("--policy chooses stores into shared memory: leave out --transport kernel".into()).into()
         );
     }
+    if kernel && args.lend != Lend::default() {
+        return Err(Usage("--lend speaks of shared memory: leave out --transport kernel".into()).into());
+    }
     let daemon = Arc::new(Daemon {
         store: Store::open(&args.root, args.cache, args.revalidate)?,
         totals: Totals::default(),
@@ -163,6 +172,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         idle_timeout: args.idle_timeout,
         head_timeout: args.head_timeout,
         hot_set: args.hot_set,
+        lend: if kernel { Lend::Never } else { args.lend },
     });
     let door = Door::open(args)?;
     let result = process::block_on(async {

@@ -4,11 +4,12 @@ use crate::http::conditional::{Validators, whole_seconds};
 use crate::http::request::Refusal;
 use anyhow::Context;
 use lru::LruCache;
+use onecopy_sys::frozen::Frozen;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -25,14 +26,14 @@ pub struct Object {
     /// Media type by the name's ending.
     pub media: String,
     /// The whole content, when it is kept in memory.
-    pub memory: Option<Vec<u8>>,
+    pub memory: Option<Frozen>,
     identity: (u64, u64, i64, i64, i64, i64, u64),
 }
 
 impl Object {
     /// Bytes of memory that its content takes.
     fn weight(&self) -> usize {
-        self.memory.as_ref().map_or(0, Vec::len)
+        self.memory.as_ref().map_or(0, |memory| memory.len())
     }
 }
 
@@ -140,10 +141,7 @@ impl Store {
         };
         // One object never takes more than half of the memory: it would push out everything else.
         if object.length > 0 && object.length <= (self.limit / 2) as u64 {
-            let mut memory = vec![0; object.length as usize];
-            if object.file.read_exact_at(&mut memory, 0).is_ok() {
-                object.memory = Some(memory);
-            }
+            object.memory = Frozen::read(&object.file, object.length as usize).ok();
         }
         let object = Arc::new(object);
         self.lock().keep(path, object.clone());

@@ -2,6 +2,7 @@
 //! where a body's bytes are handed over.
 
 use super::answer::{Answer, Piece};
+use super::direct::same_user;
 use super::store::Object;
 use crate::counters::Counters;
 use onecopy::unix::{Carrier, Stream};
@@ -135,6 +136,16 @@ impl Wire {
         }
     }
 
+    /// Whether the process at the other end belongs to this process's user.
+    pub fn peer_is_same_user(&self) -> bool {
+        match self {
+            Wire::Kernel(stream, _) => same_user(stream),
+            Wire::Onecopy(stream) => {
+                stream.peer_cred().is_ok_and(|peer| peer.uid == rustix::process::geteuid().as_raw())
+            }
+        }
+    }
+
     /// Whether it runs over shared memory at this moment.
     pub fn upgraded(&self) -> bool {
         match self {
@@ -227,7 +238,7 @@ fn account(
     }
 }
 
-fn send_all(stream: &Stream, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+pub fn send_all(stream: &Stream, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
     IoSlice::advance_slices(&mut slices, 0); // drops empty slices at the front
     while !slices.is_empty() {
         match stream.send_vectored(slices, SendFlags::NOSIGNAL) {

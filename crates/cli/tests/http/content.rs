@@ -166,7 +166,7 @@ fn a_file_that_shrinks_is_never_padded() {
 
 #[test]
 fn copies_are_counted() {
-    let pair = Pair::start("", "");
+    let pair = Pair::start("--lend never", "");
     pair.file("f", 1 << 20);
     pair.get("/f", "");
     assert_eq!(pair.daemon_counter("body_bytes"), 1 << 20);

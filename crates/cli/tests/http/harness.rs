@@ -108,10 +108,12 @@ pub struct Pair {
 }
 
 /// The ways that the bytes can take: flags of the daemon, flags of the proxy.
-pub const WAYS: [(&str, &str); 6] = [
+pub const WAYS: [(&str, &str); 8] = [
     ("", ""),
     ("--cache 64M", ""),
-    ("--cache 64M --policy nt", "--threads 2"),
+    ("--lend never", ""),
+    ("--cache 64M --lend never --policy nt", "--threads 2"),
+    ("--cache 64M --lend memory", "--threads 2"),
     ("--transport kernel", "--transport kernel"),
     ("--transport kernel --file-send sendfile", "--transport kernel --forward splice"),
     ("", "--transport kernel --forward splice"),

@@ -5,6 +5,7 @@ mod clients;
 mod content;
 mod harness;
 mod hygiene;
+mod lent;
 mod shutdown;
 mod ss;
 mod tls;

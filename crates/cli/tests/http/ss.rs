@@ -25,7 +25,7 @@ fn sockets(pids: &[u32]) -> Vec<Value> {
 
 #[test]
 fn what_was_sent_is_what_is_shown() {
-    let mut pair = Pair::start("--cache 64M", "");
+    let mut pair = Pair::start("--cache 64M --lend never", "");
     let content = pair.file("a", 1_000_000);
     let mut client = pair.client();
     for _ in 0..3 {

@@ -124,15 +124,15 @@ fn both_versions_and_only_http_1() {
     assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
 }
 
-/// The daemon hears that a CPU reads what is encrypted, and nobody what is spliced; both sides count their copies.
+/// The daemon hears that a CPU reads what is encrypted, and nobody what is spliced or lent; both sides count their copies.
 #[test]
 fn the_sender_is_told_who_reads() {
     const FIRST: u64 = 10;
     const ALL: u64 = 1_000_000;
-    let counted = |proxy: &str, secure: bool| {
+    let counted = |daemon: &str, proxy: &str, secure: bool| {
         let made = Made::new();
         let flags = if secure { made.flags() } else { String::new() };
-        let pair = Pair::start("--cache 64M", &format!("{proxy} {flags}"));
+        let pair = Pair::start(&format!("--cache 64M {daemon}"), &format!("{proxy} {flags}"));
         pair.file("first", FIRST as usize);
         pair.file("a", ALL as usize);
         // The first answer may be under way before the upgrade is done.
@@ -156,9 +156,10 @@ fn the_sender_is_told_who_reads() {
         ((daemon.0 / 1000, daemon.1 / 1000), of("user_copied") / 1000, of("kernel_copied") / 1000)
     };
     // Out of the ring, and into the record that is encrypted in place.
-    assert_eq!(counted("", true), ((ALL / 1000, 0), 2 * ALL / 1000, ALL / 1000));
-    assert_eq!(counted("", false), ((ALL / 1000, 0), 0, ALL / 1000));
-    let (told, user, _) = counted("--transport kernel --forward splice", false);
+    assert_eq!(counted("", "", true), ((ALL / 1000, 0), 2 * ALL / 1000, ALL / 1000));
+    assert_eq!(counted("--lend never", "", false), ((ALL / 1000, 0), 0, ALL / 1000));
+    assert_eq!(counted("", "", false), ((0, ALL / 1000), 0, 0));
+    let (told, user, _) = counted("", "--transport kernel --forward splice", false);
     assert_eq!((told, user), ((0, ALL / 1000), 0));
 }
 

@@ -1,0 +1,85 @@
+//! Bodies that are lent: instead of its bytes, the proxy gets a descriptor of what they lie in, and has the kernel send the
+//! pages from there. Nobody copies the body in user space, and the kernel only where the client takes it.
+//!
+//! The proxy says with `Onecopy-Takes: lent` that it can; the daemon answers with `Onecopy-Lent: OFFSET` in a head that has
+//! one descriptor beside it (SCM_RIGHTS) and no body behind it. Both fields are between these two alone, and both are of one
+//! user: who has a descriptor keeps its file's memory, or its room on the disk, even where the cache has let it go.
+//!
+//! Memory is sealed ([`Frozen`](onecopy_sys::frozen::Frozen)): the proxy need not trust that it stays. A file is lent only
+//! where all of the part lies in the page cache, since the proxy serves many with one thread, which must not wait for a disk.
+//! One that is cut short on its way ends the client's connection, as always; and since its pages go by reference, what is
+//! written to it meanwhile may be seen by the client, as with any sendfile(2).
+
+use super::answer::{Answer, Piece};
+use super::wire::{Wire, send_all};
+use crate::counters::Counters;
+use crate::http::request::Request;
+use onecopy::SendFlags;
+use onecopy_sys::page_cache;
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+
+/// Bytes from which on a loan costs less than copies: passing a descriptor takes each side a few microseconds.
+const LEAST: u64 = 16 << 10;
+
+/// What may be lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Lend {
+    /// What is kept in memory (--cache), and files that lie in the kernel's page cache.
+    #[default]
+    Auto,
+    /// What is kept in memory.
+    Memory,
+    /// Nothing: each body is copied, with the stores of --policy.
+    Never,
+}
+
+impl Lend {
+    /// Sends an answer whose body is lent. None: it is not one that can be, and nothing was sent.
+    pub fn offer(
+        self,
+        wire: &Wire,
+        request: &Request<'_>,
+        answer: &Answer,
+        counters: &mut Counters,
+    ) -> Option<io::Result<()>> {
+        if self == Lend::Never || request.text("onecopy-takes") != Some("lent") {
+            return None;
+        }
+        let object = answer.object.as_ref()?;
+        let (Wire::Onecopy(stream), [Piece::Text(head), Piece::Object(part)]) = (wire, &answer.pieces[..])
+        else {
+            return None;
+        };
+        let fd = match &object.memory {
+            _ if part.len() < LEAST => return None,
+            Some(memory) => memory.as_fd(),
+            None if self == Lend::Memory => return None,
+            // A kernel that cannot say is not relied on.
+            None => match page_cache::holds(&object.file, part.start, part.len()) {
+                Ok(true) => object.file.as_fd(),
+                _ => return None,
+            },
+        };
+        let fields = head.strip_suffix("\r\n")?;
+        let head = format!("{fields}Onecopy-Lent: {}\r\n\r\n", part.start);
+        let send = || {
+            // The descriptor goes with the first byte; the rest of the head, should there be no room, without it.
+            let sent = loop {
+                match stream.send_with(head.as_bytes(), &[fd], SendFlags::NOSIGNAL) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    other => break other?,
+                }
+            };
+            send_all(stream, &mut [IoSlice::new(&head.as_bytes()[sent..])])
+        };
+        let result = send();
+        if result.is_ok() {
+            counters.body_bytes += part.len();
+            counters.referenced += part.len();
+            counters.cache_hits += u64::from(object.memory.is_some());
+            counters.lent += 1;
+        }
+        Some(result)
+    }
+}

@@ -1,0 +1,166 @@
+//! Bodies that the daemon lends to the proxy.
+
+use crate::harness::*;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::fs::File;
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+#[test]
+fn whole_bodies_and_single_parts_are_lent() {
+    let pair = Pair::start("--cache 64M", "");
+    let content = pair.file("f", 300_000);
+    let mut client = pair.client();
+    assert!(client.get("/f").body == content);
+    assert_eq!(pair.daemon_counter("lent"), 1);
+    assert!(pair.get("/f", "Range: bytes=100000-299998\r\n").body == content[100_000..299_999]);
+    assert_eq!((pair.daemon_counter("lent"), pair.daemon_counter("referenced")), (2, 499_999));
+    // Neither a few bytes nor what is put together of parts, nor what nobody will send.
+    assert!(pair.get("/f", "Range: bytes=-10\r\n").body == content[299_990..]);
+    assert_eq!(pair.get("/f", "Range: bytes=0-99999,200000-\r\n").status, 206);
+    client.send("HEAD /f HTTP/1.1\r\nHost: x\r\n\r\n");
+    let head = client.response("HEAD");
+    assert_eq!((head.status, head.field("Content-Length")), (200, Some("300000")));
+    assert!(client.get("/f").body == content, "the connection goes on");
+    assert_eq!(pair.daemon_counter("lent"), 3);
+    assert_eq!(pair.daemon_counter("body_bytes"), pair.daemon_counter("referenced") + 10 + 200_000);
+}
+
+/// A file is, as long as the kernel has it in memory; what is cut short on its way is never passed off as whole.
+#[test]
+fn files_are_lent() {
+    let pair = Pair::start("", "");
+    let content = pair.file("f", 20 << 20);
+    assert!(pair.get("/f", "Range: bytes=4097-\r\n").body == content[4097..]);
+    let lent = pair.daemon_counter("lent");
+    if lent == 0 {
+        return eprintln!("skipped: this kernel does not say what the page cache holds");
+    }
+    assert_eq!(pair.daemon_counter("referenced"), (20 << 20) - 4097);
+    let mut slow = pair.client();
+    slow.send("GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
+    until("the loan", || pair.daemon_counter("lent") == lent + 1);
+    File::options().write(true).open(pair.path("f")).unwrap().set_len(1000).unwrap();
+    assert!(slow.response("GET").short);
+    pair.proxy.line("shorter");
+}
+
+#[test]
+fn others_are_not() {
+    for daemon in ["--cache 64M --lend never", "--lend never", "--lend memory"] {
+        let pair = Pair::start(daemon, "");
+        let content = pair.file("f", 300_000);
+        assert!(pair.get("/f", "").body == content);
+        assert_eq!((pair.daemon_counter("lent"), pair.daemon_counter("referenced")), (0, 0), "{daemon}");
+    }
+}
+
+/// A client cannot make the daemon's descriptors come, nor see that they do.
+#[test]
+fn clients_have_no_part_in_it() {
+    let pair = Pair::start("--lend never", "");
+    pair.file("f", 300_000);
+    let answer = pair.raw(b"GET /f HTTP/1.1\r\nHost: x\r\nConnection: close\r\nOnecopy-Takes: lent\r\n\r\n");
+    assert!(!answer.to_ascii_lowercase().contains("\r\nonecopy-"));
+    let pair = Pair::start("--cache 64M", "");
+    pair.file("f", 300_000);
+    let answer = pair.raw(b"GET /f HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert!(!answer.to_ascii_lowercase().contains("\r\nonecopy-"));
+    assert_eq!(pair.daemon_counter("lent"), 1);
+}
+
+/// A body that is on its way stays what it was, although its file changes and the cache lets it go.
+#[test]
+fn what_is_lent_stays() {
+    let pair = Pair::start("--cache 40M", "");
+    let content = pair.file("large", 20 << 20);
+    let mut slow = pair.client();
+    slow.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    until("the loan", || pair.daemon_counter("lent") == 1);
+    for i in 0..3 {
+        let other = pair.file(&format!("other{i}"), 18 << 20);
+        assert!(pair.get(&format!("/other{i}"), "").body == other);
+    }
+    let changed = pair.file("large", 1000);
+    assert!(pair.get("/large", "").body == changed);
+    std::fs::remove_file(pair.path("large")).unwrap();
+    assert!(slow.response("GET").body == content);
+}
+
+/// A backend over the kernel that answers with `head` and, beside it, descriptors.
+fn fake(head: &'static str, with: Vec<File>) -> (tempfile::TempDir, Running, std::net::SocketAddr) {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+    let with = Arc::new(with);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let with = with.clone();
+            std::thread::spawn(move || {
+                while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {
+                    let fds: Vec<_> = with.iter().map(AsFd::as_fd).collect();
+                    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+                    let mut control = SendAncillaryBuffer::new(&mut space);
+                    if !fds.is_empty() {
+                        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+                    }
+                    let bytes = [IoSlice::new(head.as_bytes())];
+                    let _ = sendmsg(&stream, &bytes, &mut control, SendFlags::NOSIGNAL);
+                }
+            });
+        }
+    });
+    let (proxy, addr) = start_proxy(dir.path(), "--backend-timeout 300ms");
+    (dir, proxy, addr)
+}
+
+fn memory(len: usize) -> File {
+    let fd = memfd_create("t", MemfdFlags::CLOEXEC).unwrap();
+    let file = File::from(fd);
+    file.write_all_at(&noise(len, 7), 0).unwrap();
+    file
+}
+
+#[test]
+fn loans_without_sense_are_refused() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 50000\r\nOnecopy-Lent: 14464\r\n\r\n";
+    // That one is right, and the second descriptor nobody asked for.
+    let (_dir, proxy, addr) = fake(HEAD, vec![memory(64_464), memory(9)]);
+    let mut client = Client::connect(addr);
+    let mut first = None;
+    for _ in 0..9 {
+        let response = client.get("/");
+        assert_eq!(response.status, 200);
+        assert!(response.body == noise(64_464, 7)[14_464..]);
+        first.get_or_insert_with(|| proxy.descriptors());
+    }
+    until("both are closed again each time", || Some(proxy.descriptors()) <= first);
+
+    let null = File::open("/dev/zero").unwrap();
+    let short = tempfile::tempfile().unwrap();
+    short.set_len(64_463).unwrap();
+    for (what, head, with) in [
+        ("no descriptor", HEAD, vec![]),
+        ("a byte too few", HEAD, vec![memory(64_463)]),
+        ("a device", HEAD, vec![null]),
+        ("a folder", HEAD, vec![File::open("/").unwrap()]),
+        ("a file that is too short", HEAD, vec![short]),
+        (
+            "beyond all numbers",
+            "HTTP/1.1 200 OK\r\nContent-Length: 50000\r\nOnecopy-Lent: 18446744073709551615\r\n\r\n",
+            vec![memory(64_464)],
+        ),
+    ] {
+        let (_dir, proxy, addr) = fake(head, with);
+        let mut client = Client::connect(addr);
+        assert_eq!(client.get("/").status, 502, "{what}");
+        proxy.line("lent"); // the operator is told
+        // Nobody asks for the loan of a body that he does not want.
+        client.send("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.response("HEAD").status, 502, "{what}: lent unasked");
+    }
+}

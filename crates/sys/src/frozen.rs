@@ -1,0 +1,111 @@
+//! Memory that nobody can change any more, this process included: what of it is lent needs no trust and no watching.
+
+use crate::map::Mapping;
+use crate::memfd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::SealFlags;
+use rustix::io::{self, Errno};
+use std::ops::Deref;
+
+/// What makes it so (fcntl(2)): neither bytes nor size change, nor does this.
+const SEALS: SealFlags = memfd::REQUIRED_SEALS.union(SealFlags::WRITE);
+
+/// Bytes that are read in one step while it is made.
+const STEP: usize = 256 << 10;
+
+/// A part of a file as it was once, in a memfd sealed against every change. Whoever gets its descriptor can read it, map it, or
+/// have the kernel send its pages from where they lie; they stay until the last such use ends, whatever becomes of this
+/// value.
+#[derive(Debug)]
+pub struct Frozen {
+    fd: OwnedFd,
+    mapping: Mapping,
+}
+
+impl Frozen {
+    /// Reads the first `len` bytes of `file`.
+    ///
+    /// # Errors
+    ///
+    /// What pread(2) says, and EIO where the file ends before that; ENOMEM, EMFILE, EPERM and EFBIG of the memfd
+    /// ([`memfd::create`]); EINVAL for no bytes.
+    pub fn read(file: impl AsFd, len: usize) -> io::Result<Frozen> {
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        let fd = memfd::unsealed("onecopy-object", len)?;
+        let mut buffer = vec![0; len.min(STEP)];
+        let mut at = 0;
+        while at < len {
+            let room = (len - at).min(STEP);
+            let got = match rustix::io::pread(&file, &mut buffer[..room], at as u64) {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            if got == 0 {
+                return Err(Errno::IO);
+            }
+            let mut written = 0;
+            while written < got {
+                written += match rustix::io::pwrite(&fd, &buffer[written..got], (at + written) as u64) {
+                    Err(Errno::INTR) => continue,
+                    other => other?,
+                };
+            }
+            at += got;
+        }
+        rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+        let mapping = Mapping::frozen(&fd, len)?;
+        Ok(Frozen { fd, mapping })
+    }
+}
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the mapping is readable as long as `self` lives, and F_SEAL_WRITE and F_SEAL_SHRINK, set before it was
+        // made and never taken off again, keep everybody from changing its bytes or cutting them off.
+        unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr(), self.mapping.len()) }
+    }
+}
+
+impl AsFd for Frozen {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    fn file(len: usize) -> (File, Vec<u8>) {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+        let fd = memfd::unsealed("onecopy-test", len).unwrap();
+        assert_eq!(rustix::io::pwrite(&fd, &bytes, 0), Ok(len));
+        (File::from(fd), bytes)
+    }
+
+    #[test]
+    fn it_holds_what_the_file_held_and_nobody_changes_it() {
+        let (source, bytes) = file(STEP + 12_345);
+        let frozen = Frozen::read(&source, bytes.len()).unwrap();
+        assert_eq!(rustix::io::pwrite(&source, &[0; 99], 0), Ok(99));
+        assert!(*frozen == *bytes);
+        memfd::verify(&frozen, bytes.len()).unwrap();
+        assert_eq!(rustix::io::pwrite(&frozen, b"x", 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(&frozen, 1), Err(Errno::PERM));
+        assert_eq!(Mapping::new(&frozen, 1).unwrap_err(), Errno::PERM);
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        assert_eq!(rustix::fs::fallocate(&frozen, punch, 0, 4096), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn a_file_that_is_shorter_is_an_error() {
+        let (source, bytes) = file(5000);
+        assert_eq!(Frozen::read(&source, bytes.len() + 1).unwrap_err(), Errno::IO);
+        assert_eq!(Frozen::read(&source, 0).unwrap_err(), Errno::INVAL);
+    }
+}

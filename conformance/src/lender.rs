@@ -17,6 +17,9 @@ pub const MARKS: u64 = 64;
 /// Where the queue of marks begins, and bytes of one.
 const QUEUE: u64 = 512;
 const ENTRY: u64 = 32;
+/// Where the last mark lies once more, and whose number it has.
+const LATEST: u64 = 32;
+const LATEST_IS: u64 = 20;
 
 /// Kinds of marks.
 pub const FDS: u32 = 1;
@@ -84,8 +87,15 @@ impl Liar {
         let count = ring.get(Field::Marks)?;
         // Even places first, then the odd ones.
         let at = QUEUE + (count % (MARKS / 2) * 2 + count % MARKS / (MARKS / 2)) * ENTRY;
-        for (i, word) in [position, words[0], words[1], words[2]].into_iter().enumerate() {
-            ring.file.write_all_at(&word.to_le_bytes(), at + i as u64 * 8)?;
+        // Beside the head every other one only, so that what is read there and in the queue are both lied about.
+        let latest = count.is_multiple_of(2).then_some(LATEST);
+        for at in [at].into_iter().chain(latest) {
+            for (i, word) in [position, words[0], words[1], words[2]].into_iter().enumerate() {
+                ring.file.write_all_at(&word.to_le_bytes(), at + i as u64 * 8)?;
+            }
+        }
+        if latest.is_some() {
+            ring.file.write_all_at(&(count as u32).wrapping_add(1).to_le_bytes(), LATEST_IS)?;
         }
         ring.set(Field::Marks, count.wrapping_add(1))?;
         ring.set(Field::Head, head)?;

@@ -2,7 +2,7 @@
 
 use crate::index::ReadIndex;
 use crate::marks::{self, Mark, MarkReader};
-use crate::{Header, Lie, Ring, memory};
+use crate::{Header, Lie, Ring};
 use std::collections::VecDeque;
 
 /// Names one borrow of a [`Consumer`].
@@ -274,14 +274,12 @@ impl Consumer {
         self.index.read()
     }
 
-    /// Asks for the line where the next byte lies, or the next mark where a mark was the last thing to be received,
-    /// without waiting for it: its way here overlaps with that of the head's line, which says that it is worth
-    /// reading.
+    /// Asks for the line where the next byte lies, without waiting for it: its way here overlaps with that of the head's
+    /// line, which says that it is worth reading. (Where a mark was the last thing to be received, the next thing is one
+    /// that comes with that line.)
     #[inline]
     pub fn prefetch(&self) {
-        if self.marks.after() == self.index.read() {
-            memory::prefetch(std::ptr::from_ref(self.marks.upcoming(self.ring.header())).cast());
-        } else {
+        if self.marks.after() != self.index.read() {
             self.ring.prefetch(self.offset);
         }
     }

@@ -1,7 +1,7 @@
 //! The page that both sides write.
 
 use crate::lend::LendLine;
-use crate::marks::MarkQueue;
+use crate::marks::{Entry, MarkQueue};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64};
 
 /// Bytes of the header: one page, so that the data begins page-aligned.
@@ -43,9 +43,16 @@ pub struct WriterLine {
     pub switch_at: AtomicU64,
     /// [`crate::bell::ARMED`] or [`crate::bell::RUNG`]; written by both.
     pub armed: AtomicU32,
+    /// Whose words lie in `latest`: the lower half of that mark's count, stored before them, as `marks` is after them.
+    pub latest_is: AtomicU32,
     /// Marks laid since the ring began.
     pub marks: AtomicU64,
+    /// The last mark that was laid, once more: a receiver that waits for one gets it with `head`, in one line.
+    pub latest: Entry,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::size_of::<WriterLine>() == 64);
 
 /// What the receiver tells, and what a receive must know.
 #[derive(Debug, Default)]

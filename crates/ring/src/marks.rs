@@ -6,7 +6,10 @@
 //! has, without an index of its own: `MARKS` strides are the whole ring, so the mark that is laid into the place of
 //! an older one needs room that begins where that one's stride was given back.
 //!
-//! The count of marks lies beside `head`: a receiver that looks for data sees for free that there are none.
+//! The count of marks lies beside `head`: a receiver that looks for data sees for free that there are none. There, too, lies
+//! the last mark itself: who waits for one gets it with the line that says that it has come, and asks for no other. It is
+//! a copy that the next mark overwrites, so it is read as a sequence lock is (linux: seqlock.h): its number is stored before
+//! its words and the count behind them, and whoever finds another number looks into the queue.
 //!
 //! ```text
 //! ring   ..bytes..[stride].bytes..[stride][stride]        head
@@ -15,7 +18,7 @@
 
 use crate::index::FARTHEST;
 use crate::{Header, Lie};
-use onecopy_sync::atomic::{AtomicU64, Ordering};
+use onecopy_sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Marks that may be under way at once. (In loom's models fewer, for the sake of time.)
 pub const MARKS: usize = if cfg!(loom) { 2 } else { 64 };
@@ -39,6 +42,23 @@ pub struct MarkQueue(pub [Entry; MARKS]);
 impl Default for MarkQueue {
     fn default() -> Self {
         MarkQueue(std::array::from_fn(|_| Entry::default()))
+    }
+}
+
+impl Entry {
+    // Relaxed, all: what publishes them, and in which order, is said where they are used.
+    #[inline]
+    fn store(&self, position: u64, [kind, a, b]: [u64; 3]) {
+        self.position.store(position, Ordering::Relaxed);
+        self.kind.store(kind, Ordering::Relaxed);
+        self.a.store(a, Ordering::Relaxed);
+        self.b.store(b, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn load(&self) -> (u64, [u64; 3]) {
+        let position = self.position.load(Ordering::Relaxed);
+        (position, [&self.kind, &self.a, &self.b].map(|word| word.load(Ordering::Relaxed)))
     }
 }
 
@@ -147,10 +167,39 @@ pub fn stride(capacity: usize) -> usize {
 /// Mark number `count`, and its position, of marks from `after` on in a ring of which bytes from `tail` on were not given
 /// back.
 fn look(header: &Header, count: u64, after: u64, tail: u64, capacity: usize) -> Result<(u64, Mark), Lie> {
-    let entry = &header.marks.0[place(count)];
-    // Relaxed: the count was loaded with Acquire, which pairs with the Release store in `MarkWriter::lay`.
-    let position = entry.position.load(Ordering::Relaxed);
-    let words = [&entry.kind, &entry.a, &entry.b].map(|word| word.load(Ordering::Relaxed));
+    // The count was loaded with Acquire, which pairs with the Release store in `MarkWriter::lay`.
+    check(header.marks.0[place(count)].load(), after, tail, capacity)
+}
+
+/// As `look`, of the last mark that is known to have been laid: where it still is the last one, from beside `head`.
+#[inline]
+fn look_latest(
+    header: &Header,
+    count: u64,
+    after: u64,
+    tail: u64,
+    capacity: usize,
+) -> Result<(u64, Mark), Lie> {
+    let line = &header.writer.0;
+    let latest = line.latest.load();
+    // Pairs with the Release fence in `MarkWriter::lay`: had one of these words been the next mark's, so would the number be.
+    // That they are not older than this mark's is the count's doing, as in `look`.
+    fence(Ordering::Acquire);
+    if line.latest_is.load(Ordering::Relaxed) == (count + 1) as u32 {
+        check(latest, after, tail, capacity)
+    } else {
+        look(header, count, after, tail, capacity)
+    }
+}
+
+/// What can be, of what was read.
+#[inline]
+fn check(
+    (position, words): (u64, [u64; 3]),
+    after: u64,
+    tail: u64,
+    capacity: usize,
+) -> Result<(u64, Mark), Lie> {
     let mark = Mark::decode(words).ok_or(Lie::Mark { position, kind: words[0] as u32 })?;
     // All of the stride is in what may be published, and behind the mark before.
     let ahead = position.wrapping_sub(tail);
@@ -170,9 +219,8 @@ impl Header {
         // Acquire pairs with the Release store in `MarkWriter::lay`: the marks before it are whole.
         let laid = self.writer.0.marks.load(Ordering::Acquire);
         for count in laid.saturating_sub(MARKS as u64)..laid {
-            let entry = &self.marks.0[place(count)];
-            let words = [&entry.kind, &entry.a, &entry.b].map(|word| word.load(Ordering::Relaxed));
-            if unread.contains(&entry.position.load(Ordering::Relaxed)) {
+            let (position, words) = self.marks.0[place(count)].load();
+            if unread.contains(&position) {
                 let of_mark = Mark::decode(words).map_or(0, Mark::bytes);
                 bytes = bytes.saturating_sub(stride).saturating_add(of_mark);
             }
@@ -191,16 +239,17 @@ impl MarkWriter {
     /// Writes a mark at `position`, where there is room for its stride. It is seen once `head` is past it.
     #[inline]
     pub fn lay(&mut self, header: &Header, position: u64, mark: Mark) {
-        let entry = &header.marks.0[place(self.count)];
-        let [kind, a, b] = mark.encode();
-        // Relaxed: published by the count. That the receiver has read what was here before follows from the room.
-        entry.position.store(position, Ordering::Relaxed);
-        entry.kind.store(kind, Ordering::Relaxed);
-        entry.a.store(a, Ordering::Relaxed);
-        entry.b.store(b, Ordering::Relaxed);
+        let words = mark.encode();
+        // Published by the count. That the receiver has read what was here before follows from the room.
+        header.marks.0[place(self.count)].store(position, words);
         self.count += 1;
+        let line = &header.writer.0;
+        line.latest_is.store(self.count as u32, Ordering::Relaxed);
+        // Pairs with the Acquire fence in `look_latest`: the number before the words.
+        fence(Ordering::Release);
+        line.latest.store(position, words);
         // Release pairs with the Acquire load in `ReadIndex::available`.
-        header.writer.0.marks.store(self.count, Ordering::Release);
+        line.marks.store(self.count, Ordering::Release);
     }
 
     /// Marks laid.
@@ -287,9 +336,9 @@ impl MarkReader {
         look(header, self.read, self.at + stride(capacity) as u64, tail, capacity).map(|(at, _)| at)
     }
 
-    #[cold]
     fn fetch(&mut self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<(), Lie> {
         self.possible(seen)?;
+        let look = if seen == self.read + 1 { look_latest } else { look };
         let (position, mark) = look(header, self.read, self.after, tail, capacity)?;
         self.read += 1;
         self.next = Some(mark);
@@ -375,12 +424,6 @@ impl MarkReader {
         self.at = u64::MAX;
         self.next = None;
     }
-
-    /// Where the mark after the known ones lies, for a prefetch.
-    #[inline]
-    pub fn upcoming<'a>(&self, header: &'a Header) -> &'a Entry {
-        &header.marks.0[place(self.read)]
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -409,6 +452,36 @@ mod tests {
             assert_eq!(reader.next(), Some(mark));
             reader.take(CAPACITY);
             assert_eq!(reader.next_at(&header, seen, round * 64, CAPACITY), Ok(u64::MAX));
+        }
+    }
+
+    #[test]
+    fn the_latest_mark_is_believed_only_while_it_is_the_last() {
+        let header = Header::default();
+        let (mut writer, mut reader) = (MarkWriter::default(), MarkReader::default());
+        let mark = |count| Mark::Fds { count, len: 1 };
+        writer.lay(&header, 0, mark(1));
+        // Of a count that was read before the second mark was laid.
+        writer.lay(&header, 64, mark(2));
+        assert_eq!(reader.next_at(&header, 1, 0, CAPACITY), Ok(0));
+        assert_eq!(reader.next(), Some(mark(1)));
+        reader.take(CAPACITY);
+        // The queue is not looked at for the last one; and one that is being overwritten is not it.
+        header.marks.0[place(1)].kind.store(9, Relaxed);
+        let mut other = MarkReader::resume(1, 64);
+        assert_eq!(other.next_at(&header, 2, 0, CAPACITY), Ok(64));
+        assert_eq!(other.next(), Some(mark(2)));
+        header.writer.0.latest_is.store(3, Relaxed);
+        let lie = Err(Lie::Mark { position: 64, kind: 9 });
+        assert_eq!(MarkReader::resume(1, 64).next_at(&header, 2, 0, CAPACITY), lie);
+        // What it says is checked as the queue's words are.
+        let latest = &header.writer.0.latest;
+        for (number, position, kind) in [(2, 63, 1), (2, u64::MAX, 1), (2, 1 << 40, 1), (2, 64, 77)] {
+            header.writer.0.latest_is.store(number, Relaxed);
+            latest.position.store(position, Relaxed);
+            latest.kind.store(kind, Relaxed);
+            let lie = Err(Lie::Mark { position, kind: kind as u32 });
+            assert_eq!(MarkReader::resume(1, 64).next_at(&header, 2, 0, CAPACITY), lie, "{position}");
         }
     }
 
@@ -541,7 +614,10 @@ mod models {
     #[test]
     fn a_mark_is_not_overwritten_before_it_was_read() {
         const CAPACITY: usize = 4;
-        loom::model(|| {
+        // Of three preemptions at most: that is one more than it takes to read a mark between two halves of the next.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
             let header = Arc::new(Header::default());
             let h = header.clone();
             let receiver = loom::thread::spawn(move || {

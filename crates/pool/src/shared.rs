@@ -219,7 +219,7 @@ impl Shared {
     /// # Safety
     ///
     /// The caller owns what `share` counts, and uses the pool no more.
-    unsafe fn leave(shared: NonNull<Shared>, share: u64) {
+    pub unsafe fn leave(shared: NonNull<Shared>, share: u64) {
         // SAFETY: the caller's share keeps the pool alive up to the subtraction, and whoever takes the last one is
         // alone with it.
         unsafe {

@@ -1,4 +1,4 @@
-//! Atomics facade, lock, a lock and a state that outlive the death of a process, a word to sleep on, coarse clock and the rule for spinning.
+//! Atomics facade, lock, places that pass values without one, a lock and a state that outlive the death of a process, a word to sleep on, coarse clock and the rule for spinning.
 //!
 //! All atomics of the project come from [`atomic`]: `--cfg loom` swaps loom's in, so that the models of the
 //! ring, the bells and the lock run the very code that ships. clippy refuses std's own elsewhere.
@@ -7,6 +7,7 @@ pub mod atomic;
 pub mod clock;
 mod holder;
 mod mutex;
+mod shelf;
 pub mod spin;
 #[cfg(not(loom))]
 pub mod table;
@@ -14,4 +15,5 @@ mod word;
 
 pub use holder::{HolderLock, Snapshot, Taken};
 pub use mutex::{Mutex, MutexGuard, OwnedGuard};
+pub use shelf::{Filler, Taker, shelf};
 pub use word::Word;

@@ -4,6 +4,7 @@ use crate::control;
 use crate::end::End;
 use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
+use crate::reference::Slots;
 use crate::rx::Rx;
 use crate::side::SideGuard;
 use crate::who::Said;
@@ -49,6 +50,8 @@ pub struct TxRing {
     pub elsewhere: bool,
     /// What the receiver was told of who sends.
     pub said: Said,
+    /// Where pages are put that are lent, once some were.
+    pub slots: Option<Slots>,
 }
 
 /// How long a sender with room may believe that the peer lives: a killed one is noticed within twice this.
@@ -72,6 +75,7 @@ impl Tx {
             channel,
             elsewhere: false,
             said: Said::default(),
+            slots: None,
         })
     }
 }

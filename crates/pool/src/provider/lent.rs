@@ -25,7 +25,12 @@ use std::sync::Arc;
 pub struct LentPages {
     shared: NonNull<Shared>,
     pages: u32,
+    /// Pages that the pool counts as given to somebody, and that are to be adopted yet: counted many at once.
+    stock: u32,
 }
+
+/// How many pages are counted at once.
+const STOCK: u32 = 64;
 
 // SAFETY: a pool that is closed: its cache is touched by nobody, all the rest is atomic or immutable.
 unsafe impl Send for LentPages {}
@@ -49,7 +54,7 @@ impl LentPages {
         let config = PoolConfig::new().order(order).limit(slots).ring(1);
         let provider = Lent { memory: Mutex::new(Some(Area::lent(mapping, pages))), released };
         let shared = Shared::open(&config, Arc::new(provider))?;
-        let lent = LentPages { shared, pages };
+        let lent = LentPages { shared, pages, stock: 0 };
         // From here on whoever drops the last reference finds the ring closed and calls the hook.
         lent.shared().ring.close(|_| ());
         Ok(lent)
@@ -85,7 +90,11 @@ impl LentPages {
         // the provider. Whoever gets a reference later gets it from the one that is made here.
         desc.place.store(page, Ordering::Relaxed);
         desc.refs.store(REF, Ordering::Relaxed);
-        shared.count(1);
+        if self.stock == 0 {
+            self.shared().count(STOCK);
+            self.stock = STOCK;
+        }
+        self.stock -= 1;
         // SAFETY: the reference that was just made is the value's.
         Ok(unsafe { Page::from_tagged(tagged) })
     }
@@ -102,14 +111,19 @@ impl LentPages {
 
     /// In how many slots lie pages that are adopted and not released.
     pub fn in_flight(&self) -> u32 {
-        self.shared().in_flight()
+        self.shared().in_flight() - self.stock
     }
 }
 
 impl Drop for LentPages {
     fn drop(&mut self) {
-        // SAFETY: the value owned a handle.
-        unsafe { Shared::drop_handle(self.shared) }
+        // SAFETY: the value owned a handle, which keeps the pool until behind the stock.
+        unsafe {
+            if self.stock > 0 {
+                Shared::leave(self.shared, u64::from(self.stock));
+            }
+            Shared::drop_handle(self.shared);
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use onecopy_chain::notify::{Fate, NotifRef};
 use onecopy_pool::Page;
 use onecopy_ring::lend::SLOTS;
 use onecopy_ring::{Lie, Ring};
-use onecopy_sync::Mutex;
+use onecopy_sync::atomic::{AtomicU64, Ordering};
+use onecopy_sync::{Filler, Mutex, Taker, shelf};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -22,19 +23,39 @@ pub struct Lender {
     /// Hung up once nobody can look at a page any more.
     channel: Arc<OwnedFd>,
     end: Weak<End>,
+    /// What was lent, in the hands of who takes it home.
     table: Mutex<Table>,
+    /// Slots that are free, a bit each, but for those that [`Slots`] has.
+    free: [AtomicU64; SLOTS / 64],
     /// Of the process that made it: what a forked child inherits lends nothing, and takes nothing home.
     generation: u32,
 }
 
 #[derive(Debug)]
 struct Table {
-    /// By slot. Invariant: a slot is either free or has a page.
-    lent: Vec<Option<Lot>>,
-    free: Vec<u32>,
+    /// By slot.
+    lent: Taker<Lot>,
     /// Pools that the peer was told of, and their bytes.
     pools: u32,
     bytes: u64,
+}
+
+/// The slots, in the hands of who sends: filling one takes no lock but that of the sending side.
+#[derive(Debug)]
+pub struct Slots {
+    lent: Filler<Lot>,
+    /// Free ones of one word of [`Lender::free`], and the first of that word. The lowest first, and all of a word before the
+    /// next: as few lines as possible are in use.
+    free: u64,
+    first: usize,
+}
+
+impl Slots {
+    /// Whether a free one is known.
+    #[inline]
+    pub fn has_free(&self) -> bool {
+        self.free != 0
+    }
 }
 
 /// What lies in a slot.
@@ -58,15 +79,14 @@ impl Told {
 }
 
 impl Lender {
-    pub fn new(end: &Arc<End>, ring: Ring, channel: Arc<OwnedFd>) -> Lender {
-        let table = Table {
-            lent: (0..SLOTS).map(|_| None).collect(),
-            // The lowest first: as few lines as possible are in use.
-            free: (0..SLOTS as u32).rev().collect(),
-            pools: 0,
-            bytes: 0,
-        };
-        Lender { ring, channel, end: Arc::downgrade(end), table: Mutex::new(table), generation: generation() }
+    /// With all slots free, and what fills them.
+    pub fn new(end: &Arc<End>, ring: Ring, channel: Arc<OwnedFd>) -> (Lender, Slots) {
+        let (filler, taker) = shelf(SLOTS);
+        let table = Mutex::new(Table { lent: taker, pools: 0, bytes: 0 });
+        let free = std::array::from_fn(|_| AtomicU64::new(u64::MAX));
+        let lender =
+            Lender { ring, channel, end: Arc::downgrade(end), table, free, generation: generation() };
+        (lender, Slots { lent: filler, free: 0, first: 0 })
     }
 
     /// Whether this process has made it.
@@ -96,27 +116,41 @@ impl Lender {
         table.bytes += bytes;
     }
 
-    /// Whether a slot is free. It stays so, for who holds the sending side.
-    #[cold]
-    pub fn has_slot(&self) -> bool {
-        !self.table.lock().free.is_empty()
-    }
-
     /// Lends as many as `most` pages, those that `next` gives for their slots. How many: fewer where slots are in use, or
     /// `next` has no more.
     #[inline]
-    pub fn lend(&self, most: usize, mut next: impl FnMut(u32) -> Option<Lot>) -> usize {
-        let mut table = self.table.lock();
+    pub fn lend(&self, slots: &mut Slots, most: usize, mut next: impl FnMut(u32) -> Option<Lot>) -> usize {
         for lent in 0..most {
-            let Some(slot) = table.free.pop() else { return lent };
-            let lot = next(slot);
-            if lot.is_none() {
-                table.free.push(slot);
+            if slots.free == 0 && !self.find_free(slots) {
                 return lent;
             }
-            table.lent[slot as usize] = lot;
+            let slot = slots.first + slots.free.trailing_zeros() as usize;
+            let Some(lot) = next(slot as u32) else { return lent };
+            slots.free &= slots.free - 1;
+            slots.lent.put(slot, lot);
         }
         most
+    }
+
+    /// Whether a slot is free. It stays so, for who holds the sending side.
+    pub fn find_free(&self, slots: &mut Slots) -> bool {
+        for (i, word) in self.free.iter().enumerate() {
+            if slots.free == 0 && word.load(Ordering::Relaxed) != 0 {
+                // Acquire pairs with the Release in `freed`.
+                (slots.free, slots.first) = (word.swap(0, Ordering::Acquire), i * 64);
+            }
+        }
+        slots.free != 0
+    }
+
+    /// Slots that are empty, each with its bit.
+    fn freed(&self, slots: &[u64; SLOTS / 64]) {
+        for (word, slots) in self.free.iter().zip(slots) {
+            if *slots != 0 {
+                // Release pairs with the Acquire in `find_free`: they are empty.
+                word.fetch_or(*slots, Ordering::Release);
+            }
+        }
     }
 
     /// Whether the peer looks into the pages that it gets.
@@ -126,7 +160,7 @@ impl Lender {
 
     /// Pages that are lent, as far as is known.
     pub fn lent(&self) -> usize {
-        self.table.lock().lent.iter().flatten().count()
+        self.table.lock().lent.full()
     }
 
     /// Takes home what the peer has given back. How many pages that were.
@@ -135,19 +169,19 @@ impl Lender {
     ///
     /// [`Lie::Returned`]: the connection is over.
     pub fn collect(&self, mut home: impl FnMut(Page)) -> Result<usize, Lie> {
-        let mut told = Told(Vec::new());
+        let (mut told, mut freed) = (Told(Vec::new()), [0; SLOTS / 64]);
         let mut table = self.table.lock();
-        let Table { lent, free, .. } = &mut *table;
-        let collected = self.ring.header().collect(|slot| match lent[slot as usize].take() {
+        let collected = self.ring.header().collect(|slot| match table.lent.take(slot as usize) {
             None => false,
             Some(lot) => {
-                free.push(slot);
+                freed[slot as usize / 64] |= 1 << (slot % 64);
                 home(lot.page);
                 told.add(lot.notif, Fate::Sent);
                 true
             }
         });
         drop(table);
+        self.freed(&freed);
         drop(told);
         if let (Err(lie), Some(end)) = (collected, self.end.upgrade()) {
             // Told by the next call on the socket.
@@ -162,20 +196,20 @@ impl Lender {
         if control::wait(self.channel.as_fd(), PollFlags::empty(), Some(Duration::ZERO)).is_err() {
             return 0;
         }
-        let mut told = Told(Vec::new());
+        let (mut told, mut freed) = (Told(Vec::new()), [0; SLOTS / 64]);
         let mut table = self.table.lock();
-        let Table { lent, free, .. } = &mut *table;
         let mut count = 0;
-        for (slot, lot) in lent.iter_mut().enumerate() {
-            if let Some(lot) = lot.take() {
+        for slot in 0..SLOTS {
+            if let Some(lot) = table.lent.take(slot) {
                 drop(lot.page);
                 // Whether it was looked at is not known any more.
                 told.add(lot.notif, Fate::Dropped);
-                free.push(slot as u32);
+                freed[slot / 64] |= 1 << (slot % 64);
                 count += 1;
             }
         }
         drop(table);
+        self.freed(&freed);
         count
     }
 

@@ -29,7 +29,7 @@ mod pool;
 mod receive;
 mod send;
 
-pub use lender::Lender;
+pub use lender::{Lender, Slots};
 pub use pool::{Loan, SharedPool};
 pub use receive::{Copies, take_piece};
 pub use send::NotSent;

@@ -152,14 +152,22 @@ impl SharedPool {
     /// # Errors
     ///
     /// As [`SharedPool::loan`]; EAGAIN after `limit`.
+    #[inline]
     pub fn loan_within(&self, len: usize, limit: Duration) -> Result<Loan> {
+        match self.loan(len) {
+            Err(error) if error.would_block() => self.wait_for_loan(len, limit, error),
+            other => other,
+        }
+    }
+
+    /// The clock is read by who has to wait only: that takes as long as half of a loan.
+    #[cold]
+    fn wait_for_loan(&self, len: usize, limit: Duration, mut error: Error) -> Result<Loan> {
         let began = Instant::now();
         loop {
+            self.sleep(onecopy_sync::clock::remaining(began, limit).ok_or(error)?);
             match self.loan(len) {
-                Err(error) if error.would_block() => {
-                    let left = onecopy_sync::clock::remaining(began, limit).ok_or(error)?;
-                    self.sleep(left);
-                }
+                Err(again) if again.would_block() => error = again,
                 other => return other,
             }
         }

@@ -1,9 +1,9 @@
 //! Sending by reference: a loan, or a chain.
 
-use super::Lender;
 use super::domain::{Bound, Domain};
 use super::lender::Lot;
 use super::pool::Loan;
+use super::{Lender, Slots};
 use crate::end::End;
 use crate::tx::{Cursor, Tx, TxRing};
 use crate::{Error, Op, Result, SendFlags, control};
@@ -256,27 +256,25 @@ impl End {
         self.say_who(ring, flags)?;
         let stride = ring.producer.stride();
         let most = most.min(self.room(ring, most * stride, stride, flags, &mut None)? / stride);
-        let (mut at, mut bytes) = (0, 0);
-        let mut lend = |ring: &mut TxRing| {
-            lender.lend(most, |slot| {
-                let part = next()?;
-                let (page, offset, len) = (part.page.index(), part.offset, part.len);
-                ring.producer.mark(at, Mark::Reference { slot, pool: name, page, offset, len });
-                at += stride;
-                bytes += len as usize;
-                Some(Lot { page: part.page, notif: part.notif })
-            })
+        let TxRing { producer, slots: Some(slots), .. } = ring else {
+            return Err(Error::new(Op::Send, Errno::NOTCONN));
         };
-        let mut lent = lend(ring);
-        if lent == 0 {
+        if !slots.has_free() && !lender.find_free(slots) {
             // Nobody else takes the slot: the sending side is held.
-            self.wait_for_slot(lender, flags)?;
-            lent = lend(ring);
+            self.wait_for_slot(lender, slots, flags)?;
         }
+        let (mut at, mut bytes) = (0, 0);
+        let lent = lender.lend(slots, most, |slot| {
+            let Part { page, offset, len, notif } = next()?;
+            producer.mark(at, Mark::Reference { slot, pool: name, page: page.index(), offset, len });
+            at += stride;
+            bytes += len as usize;
+            Some(Lot { page, notif })
+        });
         if lent == 0 {
             return Err(Error::new(Op::Send, Errno::AGAIN));
         }
-        ring.producer.publish_marks(lent * stride);
+        producer.publish_marks(lent * stride);
         self.counters.sent.add_exclusive(bytes);
         self.counters.referenced.add_exclusive(bytes);
         Ok(lent)
@@ -299,10 +297,11 @@ impl End {
             return Ok(None);
         }
         let channel = self.channel(ring)?;
-        let lender = self
-            .lender
-            .get_or_init(|| Arc::new(Lender::new(self, ring.producer.ring().clone(), channel)))
-            .clone();
+        let lender = self.lender.get_or_init(|| {
+            let (lender, slots) = Lender::new(self, ring.producer.ring().clone(), channel);
+            ring.slots = Some(slots);
+            Arc::new(lender)
+        });
         let Some(name) = lender.name_for(domain.bytes()) else { return Ok(None) };
         let stride = ring.producer.stride();
         self.room(ring, stride, stride, flags, &mut None)?;
@@ -312,7 +311,7 @@ impl End {
         ring.producer.mark(0, Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() });
         ring.producer.publish_marks(stride);
         // Two pages of one pool may be sent over two streams at once.
-        match domain.bind(&lender, name) {
+        match domain.bind(lender, name) {
             Some(bound) => Ok(Some(bound)),
             None => Err(Error::new(Op::Send, Errno::XDEV).because(
                 "this pool was just shared with the peer of another stream; make one for each peer",
@@ -322,12 +321,12 @@ impl End {
 
     /// All slots are lent: waits until the peer gives one back.
     #[cold]
-    fn wait_for_slot(&self, lender: &Lender, flags: SendFlags) -> Result<()> {
+    fn wait_for_slot(&self, lender: &Lender, slots: &mut Slots, flags: SendFlags) -> Result<()> {
         let error = |errno| Error::new(Op::Send, errno);
         let began = Instant::now();
         loop {
             lender.collect(drop).map_err(|_| error(Errno::PROTO))?;
-            if lender.has_slot() {
+            if lender.find_free(slots) {
                 return Ok(());
             }
             self.check(Op::Send)?;

@@ -9,12 +9,22 @@
 //! least the room that a mark takes in a stream, so that no more than [`MARKS`](crate::marks::MARKS) of them, and as
 //! many messages in the channel, are under way at once.
 //!
+//! The bytes of a record may lie elsewhere, in pages of a pool of the sender's: then its frame has [`With::parts`], and holds a
+//! list instead of bytes ([`Parts`]): what of the record is bytes after all, in front, and then references as marks have
+//! them ([`Mark::Reference`]). Which pools there are a frame tells that is no record ([`With::POOL`]).
+//!
+//! ```text
+//! | header | u32 bytes | u32 references | bytes ... (to a multiple of 8) | 3 words for each reference |
+//! ```
+//!
 //! Frames begin at multiples of eight bytes, and so does the wrap: a header never wraps, and is written and read as
 //! one word. Frames are published whole, so what a receiver sees of the ring always ends with one. A frame that
 //! does not is a lie, and so is a flag that nobody has defined. Nothing here is lock-free that was not before: a
 //! header is data like any other, published by the head that moves over it.
 
-use crate::{Consumer, Lie, Producer};
+use crate::{Consumer, Lie, Mark, Producer};
+use onecopy_copy::Hint;
+use std::io::IoSlice;
 
 /// Bytes of a frame's header.
 pub const HEADER: usize = 8;
@@ -30,6 +40,14 @@ const WITH: u32 = 40;
 const WITH_MASK: u64 = 0xffff << WITH;
 const SAID: u16 = 1 << 8;
 const UNSAID: u16 = 2 << 8;
+const PARTS: u16 = 4 << 8;
+const POOL: u16 = 8 << 8;
+
+/// Most references in one frame.
+pub const MAX_PARTS: usize = 256;
+/// Bytes of a frame before what of the record is bytes, and bytes of a reference.
+const LIST: usize = 8;
+const REFERENCE: usize = 24;
 
 /// What comes with a frame, as one message in the channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +66,26 @@ pub enum Who {
 }
 
 impl With {
+    /// The descriptor of a pool, in a frame that is no record but says which pool that is.
+    pub const POOL: With = With(POOL | 1);
+
+    /// And the frame holds a list of parts.
+    pub fn parts(self) -> With {
+        With(self.0 | PARTS)
+    }
+
+    /// Whether the frame holds a list of parts.
+    #[inline]
+    pub fn has_parts(self) -> bool {
+        self.0 & PARTS != 0
+    }
+
+    /// Whether the frame is no record, but tells of a pool.
+    #[inline]
+    pub fn is_pool(self) -> bool {
+        self.0 & POOL != 0
+    }
+
     /// That many descriptors, and who sends.
     pub fn new(fds: u8, who: Who) -> With {
         let who = match who {
@@ -136,7 +174,7 @@ impl Frame {
         // (SCM_MAX_FD, as the channel has it.)
         let who = self.with.0 & !0xff;
         word & !(END | 0xffff_ffff | WITH_MASK) == 0
-            && [0, SAID, UNSAID].contains(&who)
+            && ([0, SAID, UNSAID].contains(&(who & !PARTS)) || self.with == With::POOL)
             && self.with.fds() <= 253
     }
 
@@ -148,7 +186,80 @@ impl Frame {
     }
 }
 
+/// The frame that tells of a pool.
+pub const POOL_FRAME: Frame = Frame { len: REFERENCE, end: true, with: With::POOL };
+
+/// What a frame with a list consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Bytes of the record that lie in the frame, from [`Parts::BYTES_AT`] behind its beginning on.
+    pub bytes: usize,
+    /// References that follow them.
+    pub references: usize,
+}
+
+impl Parts {
+    /// Where the bytes begin.
+    pub const BYTES_AT: usize = HEADER + LIST;
+
+    /// Bytes behind the frame's header.
+    pub const fn len(self) -> usize {
+        LIST + self.bytes.next_multiple_of(8) + self.references * REFERENCE
+    }
+
+    /// Whether it is nothing, which no list is.
+    pub const fn is_empty(self) -> bool {
+        self.references == 0
+    }
+
+    /// Of a list's first word, in a frame of `len` bytes.
+    fn of(word: u64, len: usize) -> Option<Parts> {
+        let parts = Parts { bytes: word as u32 as usize, references: (word >> 32) as usize };
+        (!parts.is_empty() && parts.references <= MAX_PARTS && parts.len() == len).then_some(parts)
+    }
+}
+
 impl Producer {
+    /// Writes a list's first word, and `bytes` behind it, where the next frame's bytes are.
+    ///
+    /// # Panics
+    ///
+    /// When there was not room for it.
+    pub fn list(&mut self, bytes: &[IoSlice<'_>], references: usize, hint: Hint) {
+        let mut at = 0;
+        for piece in bytes {
+            self.copy_in(Parts::BYTES_AT + at, piece, hint);
+            at += piece.len();
+        }
+        self.ring().set_word(self.offset_at(HEADER), at as u64 | (references as u64) << 32);
+    }
+
+    /// Writes the reference number `i` of a list.
+    ///
+    /// # Panics
+    ///
+    /// When there was not room for it.
+    pub fn list_reference(&mut self, parts: Parts, i: usize, reference: Mark) {
+        let at = Parts::BYTES_AT + parts.bytes.next_multiple_of(8) + i * REFERENCE;
+        self.words_at(at, reference);
+    }
+
+    /// Writes a mark's words as the bytes of the next frame, and publishes it: a pool's.
+    ///
+    /// # Panics
+    ///
+    /// When there was not room for it.
+    pub fn publish_pool(&mut self, pool: Mark) {
+        self.words_at(HEADER, pool);
+        self.publish_frame(POOL_FRAME);
+    }
+
+    fn words_at(&mut self, at: usize, mark: Mark) {
+        for (i, word) in mark.encode().into_iter().enumerate() {
+            self.ring().set_word(self.offset_at(at + i * 8), word);
+        }
+    }
+
     /// Publishes a frame whose bytes were copied to [`HEADER`] bytes past the next byte.
     ///
     /// # Panics
@@ -165,6 +276,46 @@ impl Producer {
 }
 
 impl Consumer {
+    /// The list in the frame at `at` bytes past the next byte.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Frame`].
+    pub fn parts(&self, at: usize, frame: Frame) -> Result<Parts, Lie> {
+        let word = if frame.len < LIST { 0 } else { self.ring().word(self.wrap(at + HEADER)) };
+        Parts::of(word, frame.len).ok_or(Lie::Frame { word, available: frame.len as u64 })
+    }
+
+    /// The reference number `i` of that list.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Reference`].
+    pub fn part(&self, at: usize, parts: Parts, i: usize) -> Result<Mark, Lie> {
+        let at = at + Parts::BYTES_AT + parts.bytes.next_multiple_of(8) + i * REFERENCE;
+        match self.mark_words(at) {
+            Some(mark @ Mark::Reference { .. }) => Ok(mark),
+            _ => Err(Lie::Reference),
+        }
+    }
+
+    /// The pool that the frame at the front tells of.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Pool`].
+    pub fn pool(&self, frame: Frame) -> Result<Mark, Lie> {
+        match self.mark_words(HEADER) {
+            Some(mark @ Mark::Pool { .. }) if frame.len == REFERENCE && frame.end => Ok(mark),
+            _ => Err(Lie::Pool),
+        }
+    }
+
+    /// The mark whose words lie `at` bytes past the next byte. Each is read once.
+    fn mark_words(&self, at: usize) -> Option<Mark> {
+        Mark::decode([0, 8, 16].map(|word| self.ring().word(self.wrap(at + word))))
+    }
+
     /// The frame at `at` bytes past the next byte, which is a frame's beginning, where `available` bytes can be
     /// taken in all.
     ///
@@ -235,7 +386,7 @@ mod tests {
         let with = |bits: u64| END | 8 | bits << 40;
         for word in [1u64 << 33, u64::MAX, 1 << 63, 57, 100, u64::from(u32::MAX), END | 57]
             .into_iter()
-            .chain([254, 255, 3 << 8, 4 << 8, 1 << 15].map(with))
+            .chain([254, 255, 3 << 8, 7 << 8, 8 << 8, 2 | 8 << 8, 1 | 12 << 8, 1 << 15].map(with))
         {
             assert!(matches!(Frame::of(word, 64, 4096), Err(Lie::Frame { .. })), "{word:#x}");
         }
@@ -246,9 +397,81 @@ mod tests {
             Frame::of(with(253 | 1 << 8), 64, 4096).map(|f| (f.with.fds(), f.with.who())),
             Ok((253, Who::Said))
         );
+        assert_eq!(Frame::of(with(1 | 8 << 8), 64, 4096).map(|f| f.with), Ok(With::POOL));
+        assert!(
+            Frame::of(with(253 | 5 << 8), 64, 4096).is_ok_and(|f| f.with.has_parts() && f.with.fds() == 253)
+        );
         let (_p, c) = pair(4096);
         for available in 0..HEADER {
             assert!(matches!(c.frame(0, available), Err(Lie::Frame { .. })), "{available}");
         }
+    }
+
+    #[test]
+    fn lists_come_out_as_they_went_in_at_every_offset() {
+        let (mut p, mut c) = pair(4096);
+        for round in 0..2000usize {
+            let bytes: Vec<u8> = (0..round % 60).map(|i| (i + round) as u8).collect();
+            let parts = Parts { bytes: bytes.len(), references: 1 + round % 5 };
+            let reference = |i: usize| Mark::Reference {
+                slot: (round % 512) as u32,
+                pool: i as u32,
+                page: round as u32,
+                offset: 7,
+                len: u32::MAX,
+            };
+            let with = With::new((round % 3) as u8, Who::AsBefore).parts();
+            let frame = Frame { len: parts.len(), end: true, with };
+            assert!(p.room(frame.size(4096)).unwrap() >= frame.size(4096));
+            p.list(&[IoSlice::new(&bytes)], parts.references, Hint::default());
+            (0..parts.references).for_each(|i| p.list_reference(parts, i, reference(i)));
+            p.publish_frame(frame);
+            let n = c.available(1).unwrap();
+            let got = c.frame(0, n).unwrap();
+            assert_eq!((got, c.parts(0, got)), (frame, Ok(parts)));
+            let mut out = vec![0; bytes.len()];
+            c.copy_out(Parts::BYTES_AT, &mut out);
+            assert_eq!(out, bytes);
+            for i in 0..parts.references {
+                assert_eq!(c.part(0, parts, i), Ok(reference(i)));
+            }
+            c.take(got.size(4096));
+        }
+        let pool = Mark::Pool { pool: 3, page_len: 8192, pages: 5 };
+        assert!(p.room(1000).unwrap() >= 1000);
+        p.publish_pool(pool);
+        let n = c.available(1).unwrap();
+        let got = c.frame(0, n).unwrap();
+        assert!(got == POOL_FRAME && c.pool(got) == Ok(pool));
+    }
+
+    #[test]
+    fn every_impossible_list_is_a_lie() {
+        let list = |bytes: u64, references: u64| bytes | references << 32;
+        assert_eq!(Parts::of(list(0, 1), 32), Some(Parts { bytes: 0, references: 1 }));
+        assert_eq!(Parts::of(list(9, 2), 8 + 16 + 48), Some(Parts { bytes: 9, references: 2 }));
+        for (word, len) in [
+            (list(0, 0), 8),
+            (list(8, 0), 16),
+            (list(0, 1), 31),
+            (list(0, 1), 40),
+            (list(1, 1), 32),
+            (list(0, 257), 8 + 257 * 24),
+            (u64::MAX, 32),
+            (list(u64::from(u32::MAX), 1), 32),
+            (list(0, 1), 0),
+        ] {
+            assert_eq!(Parts::of(word, len), None, "{word:#x} {len}");
+        }
+        // No reference, and no pool, where one should be.
+        let (mut p, mut c) = pair(4096);
+        let parts = Parts { bytes: 0, references: 1 };
+        assert_eq!(p.room(1000).map(|room| room >= 1000), Ok(true));
+        p.list(&[], 1, Hint::default());
+        p.list_reference(parts, 0, Mark::Pool { pool: 0, page_len: 4096, pages: 1 });
+        p.publish_frame(Frame { len: parts.len(), end: true, with: With::default().parts() });
+        let n = c.available(1).unwrap();
+        let frame = c.frame(0, n).unwrap();
+        assert_eq!((c.part(0, parts, 0), c.pool(frame)), (Err(Lie::Reference), Err(Lie::Pool)));
     }
 }

@@ -4,6 +4,7 @@ use crate::channel::Fds;
 use crate::end::End;
 use crate::holders::generation;
 use crate::rx::RxRing;
+use crate::seqpacket::Listed;
 use crate::{Error, Op, Result};
 use onecopy_chain::Fragment;
 use onecopy_copy::{Hint, Policy, Reader};
@@ -26,6 +27,8 @@ pub const MAX_POOLS: usize = 16;
 pub struct Front {
     /// The reference at the next mark, as far as it was not received. Its mark is taken with its last byte.
     pub piece: Option<Piece>,
+    /// The list of the record at the front, once it was looked at (seqpacket sockets only).
+    pub listed: Option<Listed>,
     /// Descriptors for who receives the next byte.
     pub fds: Option<Arrived>,
     /// Who sends what comes next, as far as that was said.
@@ -93,6 +96,23 @@ impl Front {
             let mine = self.who.as_ref().and_then(|sender| sender.pidfd.as_ref()).filter(|_| pidfd);
             to.pidfd = mine.and_then(|pidfd| pidfd.try_clone().ok());
         }
+    }
+
+    /// The part of a page that a reference names.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Reference`].
+    #[inline]
+    pub fn adopt(&mut self, reference: Mark) -> std::result::Result<Piece, Lie> {
+        let Mark::Reference { slot, pool, page, offset, len } = reference else { return Err(Lie::Reference) };
+        let known = self.pools.get_mut(pool as usize).ok_or(Lie::Reference)?;
+        let (at, len) = (offset as usize, len as usize);
+        if len == 0 || at > known.page_len() || len > known.page_len() - at {
+            return Err(Lie::Reference);
+        }
+        let page = known.adopt(slot, page).map_err(|_| Lie::Reference)?;
+        Ok(Piece { page, at, len, received: 0 })
     }
 
     /// Another process has received: who sent what comes next is not known here.
@@ -222,21 +242,12 @@ impl RxRing {
             return Ok(Next::Reference);
         }
         match self.consumer.mark().map_err(lie)? {
-            Mark::Reference { slot, pool, page, offset, len } => {
-                let known = self.front.pools.get_mut(pool as usize).ok_or(Lie::Reference).map_err(lie)?;
-                let (at, len) = (offset as usize, len as usize);
-                if len == 0 || at > known.page_len() || len > known.page_len() - at {
-                    return Err(lie(Lie::Reference));
-                }
-                let page = known.adopt(slot, page).map_err(|_| lie(Lie::Reference))?;
-                self.front.piece = Some(Piece { page, at, len, received: 0 });
+            reference @ Mark::Reference { .. } => {
+                self.front.piece = Some(self.front.adopt(reference).map_err(lie)?);
                 Ok(Next::Reference)
             }
-            Mark::Pool { pool, page_len, pages } => {
-                self.expect_channel(end)?;
-                let opened = self.open_pool(end, pool, page_len, pages)?;
-                self.front.pools.push(opened.map_err(lie)?);
-                self.inlet.skip();
+            pool @ Mark::Pool { .. } => {
+                self.meet_pool(end, pool)?;
                 self.consumer.take_mark();
                 Ok(Next::Again)
             }
@@ -262,6 +273,21 @@ impl RxRing {
                 Ok(Next::Again)
             }
         }
+    }
+
+    /// Maps a pool that the peer tells of.
+    ///
+    /// # Errors
+    ///
+    /// EPROTO; EMFILE, ENOMEM where this process lacks what it takes, and nothing was done.
+    pub fn meet_pool(&mut self, end: &End, pool: Mark) -> Result<()> {
+        let lie = |lie| end.lie(Op::Recv, lie);
+        let Mark::Pool { pool, page_len, pages } = pool else { return Err(lie(Lie::Pool)) };
+        self.expect_channel(end)?;
+        let opened = self.open_pool(end, pool, page_len, pages)?;
+        self.front.pools.push(opened.map_err(lie)?);
+        self.inlet.skip();
+        Ok(())
     }
 
     /// The descriptor of a pool is in the channel, where it stays until all went well.

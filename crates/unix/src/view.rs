@@ -142,7 +142,13 @@ impl View {
         let piece = crate::reference::take_piece(rx, max)?;
         end.counters.received.add_exclusive(piece.len());
         end.counters.referenced.add_exclusive(piece.len());
-        Some(View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } })
+        Some(View::of_piece(end, piece))
+    }
+
+    /// Of bytes that the peer has lent.
+    #[inline]
+    pub(crate) fn of_piece(end: &Arc<End>, piece: Piece) -> View {
+        View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } }
     }
 
     /// Of `len` bytes of `ring` that were lent as `id`.

@@ -56,6 +56,23 @@ impl Slots {
     pub fn has_free(&self) -> bool {
         self.free != 0
     }
+
+    /// Takes a free one, if one is known.
+    #[inline]
+    pub fn take(&mut self) -> Option<u32> {
+        if self.free == 0 {
+            return None;
+        }
+        let slot = self.first as u32 + self.free.trailing_zeros();
+        self.free &= self.free - 1;
+        Some(slot)
+    }
+
+    /// Fills one that was taken.
+    #[inline]
+    pub fn put(&mut self, slot: u32, lot: Lot) {
+        self.lent.put(slot as usize, lot);
+    }
 }
 
 /// What lies in a slot.
@@ -141,6 +158,16 @@ impl Lender {
             }
         }
         slots.free != 0
+    }
+
+    /// Frees slots that were taken and not filled.
+    #[cold]
+    pub fn free_again(&self, slots: &[u32]) {
+        let mut freed = [0; SLOTS / 64];
+        for slot in slots {
+            freed[*slot as usize / 64] |= 1 << (slot % 64);
+        }
+        self.freed(&freed);
     }
 
     /// Slots that are empty, each with its bit.

@@ -21,6 +21,7 @@
 //! | `lender.rs` | what is lent to the peer, and how it comes home |
 //! | `send.rs` | sending: a loan, or a chain |
 //! | `receive.rs` | receiving chains |
+//! | `../seqpacket/lists.rs` | both, of records |
 //! | `../front.rs` | receiving: what a reference means |
 
 mod domain;
@@ -29,7 +30,7 @@ mod pool;
 mod receive;
 mod send;
 
-pub use lender::{Lender, Slots};
+pub use lender::{Lender, Lot, Slots};
 pub use pool::{Loan, SharedPool};
 pub use receive::{Copies, take_piece};
-pub use send::NotSent;
+pub use send::{NotSent, Way, cut, sendable};

@@ -5,6 +5,7 @@ use super::lender::Lot;
 use super::pool::Loan;
 use super::{Lender, Slots};
 use crate::end::End;
+use crate::making::Kind as SocketKind;
 use crate::tx::{Cursor, Tx, TxRing};
 use crate::{Error, Op, Result, SendFlags, control};
 use onecopy_chain::notify::{Fate, NotifRef, Segment};
@@ -13,6 +14,7 @@ use onecopy_copy::Hint;
 use onecopy_pool::{MemoryProvider, Page};
 use onecopy_ring::Mark;
 use onecopy_ring::marks::MARKS;
+use onecopy_ring::record::POOL_FRAME;
 use rustix::io::Errno;
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -54,15 +56,17 @@ impl<T> From<NotSent<T>> for io::Error {
 }
 
 /// What is lent at one mark: a part of a page.
-struct Part {
-    page: Page,
-    offset: u32,
-    len: u32,
-    notif: Option<NotifRef>,
+#[derive(Debug)]
+pub struct Part {
+    pub page: Page,
+    pub offset: u32,
+    pub len: u32,
+    pub notif: Option<NotifRef>,
 }
 
 /// How the bytes of a page leave.
-enum Way {
+#[derive(Clone, Copy, Debug)]
+pub enum Way {
     /// By reference: that is what references call its pool.
     Lent(u32),
     Copied,
@@ -147,7 +151,7 @@ impl End {
     }
 
     #[cold]
-    fn not_sent<T>(
+    pub fn not_sent<T>(
         &self,
         error: Error,
         len: usize,
@@ -202,7 +206,7 @@ impl End {
     ///
     /// EXDEV; EBUSY for a page that a child has inherited; what sending the pool to the peer says.
     #[inline]
-    fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, flags: SendFlags) -> Result<Way> {
+    pub fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, flags: SendFlags) -> Result<Way> {
         let Some(domain) = Domain::of(page) else { return Ok(Way::Copied) };
         if !domain.is_own() {
             return Err(Error::new(Op::Send, Errno::BUSY).because(
@@ -304,12 +308,21 @@ impl End {
         });
         let Some(name) = lender.name_for(domain.bytes()) else { return Ok(None) };
         let stride = ring.producer.stride();
-        self.room(ring, stride, stride, flags, &mut None)?;
+        if self.kind == SocketKind::Stream {
+            self.room(ring, stride, stride, flags, &mut None)?;
+        } else {
+            self.room_for_frame(ring, POOL_FRAME.size(ring.producer.ring().capacity()), flags)?;
+        }
         let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
         self.send_over(rustix::fd::AsFd::as_fd(lender.channel()), ring, &[fd], None, flags)?;
         lender.announced(domain.bytes());
-        ring.producer.mark(0, Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() });
-        ring.producer.publish_marks(stride);
+        let pool = Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() };
+        if self.kind == SocketKind::Stream {
+            ring.producer.mark(0, pool);
+            ring.producer.publish_marks(stride);
+        } else {
+            ring.producer.publish_pool(pool);
+        }
         // Two pages of one pool may be sent over two streams at once.
         match domain.bind(lender, name) {
             Some(bound) => Ok(Some(bound)),
@@ -317,6 +330,31 @@ impl End {
                 "this pool was just shared with the peer of another stream; make one for each peer",
             )),
         }
+    }
+
+    /// Takes `n` slots, waiting for them, which their caller fills or frees again.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::room`]; then none was taken.
+    pub fn take_slots(
+        &self,
+        ring: &mut TxRing,
+        lender: &Lender,
+        n: usize,
+        flags: SendFlags,
+    ) -> Result<Vec<u32>> {
+        let Some(slots) = &mut ring.slots else { return Err(Error::new(Op::Send, Errno::NOTCONN)) };
+        let mut taken = Vec::with_capacity(n);
+        while taken.len() < n {
+            if slots.has_free() || lender.find_free(slots) {
+                taken.extend(slots.take());
+            } else if let Err(error) = self.wait_for_slot(lender, slots, flags) {
+                lender.free_again(&taken);
+                return Err(error);
+            }
+        }
+        Ok(taken)
     }
 
     /// All slots are lent: waits until the peer gives one back.
@@ -330,7 +368,7 @@ impl End {
                 return Ok(());
             }
             self.check(Op::Send)?;
-            if control::cannot_send(self.fd()) {
+            if self.cannot_send() {
                 return Err(error(Errno::PIPE));
             }
             if flags.contains(SendFlags::DONTWAIT) || self.settings.nonblocking() {
@@ -345,7 +383,11 @@ impl End {
 }
 
 /// Whether a chain's bytes can be sent at all.
-fn sendable(chain: &Chain) -> Result<()> {
+///
+/// # Errors
+///
+/// EFAULT, EINVAL, EOPNOTSUPP.
+pub fn sendable(chain: &Chain) -> Result<()> {
     let error = |errno| Error::new(Op::Send, errno);
     if chain.kind() == Some(Kind::Device) {
         return Err(error(Errno::FAULT)
@@ -365,7 +407,7 @@ fn sendable(chain: &Chain) -> Result<()> {
 }
 
 /// Takes the first fragment out, or its first `max` bytes, with what waits for its page. None where there is none.
-fn cut(segment: &mut Segment<Chain>, max: usize) -> Option<Part> {
+pub fn cut(segment: &mut Segment<Chain>, max: usize) -> Option<Part> {
     let whole = segment.payload().len();
     let n = segment.payload().fragments().next()?.len().min(max);
     // Where the chain's bytes are all those of sends and none else, each part holds back only the sends that it is of.
@@ -385,7 +427,7 @@ fn cut(segment: &mut Segment<Chain>, max: usize) -> Option<Part> {
 
 impl Part {
     /// Its bytes are gone, and no page with them.
-    fn free(self, fate: Fate) {
+    pub fn free(self, fate: Fate) {
         drop(self.page);
         if let Some(mut notif) = self.notif {
             notif.set_fate(fate);

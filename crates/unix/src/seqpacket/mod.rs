@@ -4,9 +4,12 @@
 //! control socket is a seqpacket socket too, so bells and fillers are records on it, and each direction switches at
 //! an exact record.
 
+mod borrow;
+mod lists;
 mod receive;
 mod send;
 
+pub use lists::Listed;
 pub use receive::{Carry, Received, Rest, records_in};
 pub use send::too_long;
 
@@ -14,8 +17,11 @@ use crate::common::{credential_methods, socket_methods};
 use crate::end::End;
 use crate::making::Kind;
 use crate::passing::passing_methods;
+use crate::reference::{Loan, NotSent};
 use crate::rights::Attached;
 use crate::{Ancillary, Config, Credentials, Name, ReceivedFlags, RecvFlags, Result, SendFlags, Slot, View};
+use onecopy_chain::Chain;
+use onecopy_chain::notify::Segment;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -212,6 +218,91 @@ impl SeqPacket {
     /// As [`SeqPacket::recv`].
     pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
         self.end.borrow_record(max, flags)
+    }
+
+    /// Sends a page of a [`crate::SharedPool`] by reference, as one record: no copy, at a cost that does not depend on its
+    /// size, which [`SeqPacket::max_record`] does not bound. The peer receives it as any other record, in place with
+    /// [`SeqPacket::recv_borrowed`], and the pool gets the page back once it is done. Where the peer is a plain one, or maps
+    /// no pools, it is a copy, which [`SeqPacket::stats`] counts and `max_record` bounds. Returns its length.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send_chain`], with the loan as a chain, of which nothing was sent.
+    pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.send_loan_with(loan, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`SeqPacket::send_loan`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send_loan`].
+    pub fn send_loan_with(
+        &self,
+        loan: Loan,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.end.send_record_chain(&[], loan.into(), flags)
+    }
+
+    /// Sends one record: the bytes of `head`, which are copied, and behind them those of a chain, each part of a page of a
+    /// [`crate::SharedPool`] by reference. What stands in the chain before a fragment of another pool is copied with that,
+    /// as all of it is where the peer is a plain one or maps no pools; [`SeqPacket::stats`] counts it. All is sent, or
+    /// nothing. The chain may carry notifications (a [`Segment`]), as with [`crate::Stream::send_chain`].
+    ///
+    /// A receive that asks for bytes copies them out of the pages, and finds no difference; [`SeqPacket::recv_chain`] has
+    /// the pages where they lie. Returns the record's length.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`], with the chain, of which nothing was sent; EMSGSIZE also for more than 256 parts of pages;
+    /// EAGAIN also while the peer holds so many pages that there are no places for these; EXDEV where a pool belongs to
+    /// another socket; EFAULT for a device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for
+    /// descriptors in the chain, and for stream records.
+    pub fn send_chain(
+        &self,
+        head: &[u8],
+        chain: impl Into<Segment<Chain>>,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.send_chain_with(head, chain, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`SeqPacket::send_chain`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send_chain`].
+    pub fn send_chain_with(
+        &self,
+        head: &[u8],
+        chain: impl Into<Segment<Chain>>,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.end.send_record_chain(head, chain.into(), flags)
+    }
+
+    /// Receives one record, waiting for it: what was sent of it as bytes into `head`, and what was sent by reference, which
+    /// comes behind them, as a chain of the peer's pages where they lie. Each page goes back when the last fragment in it is
+    /// dropped, in any order and on any thread. Bytes that have no room in `head` are dropped
+    /// ([`ReceivedFlags::TRUNC`]); [`Received::len`] counts those in `head`, [`Received::full`] all of the record.
+    ///
+    /// A record without references, and any stream record, is received as [`SeqPacket::recv_record`] does, with an empty
+    /// chain.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`]; EOVERFLOW for pages of 4 GiB and more, which a buffer can take.
+    pub fn recv_chain(&self, head: &mut [u8]) -> Result<(Received, Chain)> {
+        self.recv_chain_with(head, RecvFlags::empty())
+    }
+
+    /// As [`SeqPacket::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv_chain`].
+    pub fn recv_chain_with(&self, head: &mut [u8], flags: RecvFlags) -> Result<(Received, Chain)> {
+        self.end.recv_record_chain(head, flags)
     }
 
     /// Bytes of the longest record that can be sent now: what the peer's ring takes, or SO_SNDBUF less 32 where the

@@ -1,19 +1,18 @@
 //! Receiving records: from the ring or the kernel, whichever has the next one.
 
+use super::lists::Found;
 use crate::channel::Fds;
 use crate::end::End;
-use crate::mending::MAX_LENT;
 use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::side::SideGuard;
-use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, View, control};
+use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, control};
 use onecopy_ring::record::{Frame, HEADER, With};
 use onecopy_ring::{Consumer, Lie};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
-use std::sync::Arc;
 
 /// What a receive of a record came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,14 +46,14 @@ impl Received {
 /// What is left of a frame of which a part was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest {
-    left: usize,
+    pub left: usize,
     /// Bytes behind it, up to the next frame.
-    padding: usize,
-    end: bool,
+    pub padding: usize,
+    pub end: bool,
 }
 
 impl Rest {
-    fn of(frame: Frame, capacity: usize) -> Rest {
+    pub fn of(frame: Frame, capacity: usize) -> Rest {
         Rest { left: frame.len, padding: frame.size(capacity) - HEADER - frame.len, end: frame.end }
     }
 
@@ -105,7 +104,7 @@ impl RxRing {
 
     /// The next frame, which must be a whole record. `available` bytes are known to be there.
     #[inline]
-    fn atomic_frame(&self, available: usize) -> std::result::Result<Frame, Lie> {
+    pub fn atomic_frame(&self, available: usize) -> std::result::Result<Frame, Lie> {
         let frame = self.consumer.frame(0, available)?;
         if frame.end {
             Ok(frame)
@@ -121,8 +120,25 @@ pub fn records_in(consumer: &mut Consumer, mut at: usize) -> std::result::Result
     let mut sum = 0;
     while at < available {
         let frame = consumer.frame(at, available)?;
+        let here = at;
         at += frame.size(consumer.ring().capacity());
-        sum += frame.len;
+        sum += bytes_of(consumer, here, frame)?;
+    }
+    Ok(sum)
+}
+
+/// Bytes of the record in a frame at `at` bytes behind the next one.
+fn bytes_of(consumer: &Consumer, at: usize, frame: Frame) -> std::result::Result<usize, Lie> {
+    if frame.with.is_pool() {
+        return Ok(0);
+    }
+    if !frame.with.has_parts() {
+        return Ok(frame.len);
+    }
+    let parts = consumer.parts(at, frame)?;
+    let mut sum = parts.bytes;
+    for i in 0..parts.references {
+        sum += consumer.part(at, parts, i)?.bytes() as usize;
     }
     Ok(sum)
 }
@@ -190,7 +206,19 @@ impl End {
         let peek = flags.contains(RecvFlags::PEEK);
         let mut said = ReceivedFlags::empty();
         if !frame.with.is_nothing() {
-            said = self.receive_with(ring, frame.with, call, peek)?;
+            said = match self.find(ring, frame, call, peek)? {
+                Found::Bytes(said) => said,
+                Found::List(said) => {
+                    self.tell_who(ring, call);
+                    let mut received = self.recv_list(guard, slices, frame, peek)?;
+                    received.flags |= said;
+                    return Ok(received);
+                }
+                Found::Again => {
+                    drop(guard);
+                    return self.recv_record_with(slices, flags, call);
+                }
+            };
         }
         self.tell_who(ring, call);
         ring.consumer.prefetch_frames(size, available);
@@ -217,7 +245,7 @@ impl End {
 
     /// Gives what came with the frame at the front to the receive, copies of it to a peek.
     #[cold]
-    fn receive_with(
+    pub fn receive_with(
         &self,
         ring: &mut RxRing,
         with: With,
@@ -242,7 +270,7 @@ impl End {
 
     /// Unlocks after a receive, and takes the filler of a sender that waits for the room that was made.
     #[inline]
-    fn give_back(&self, guard: SideGuard<'_, Rx>) -> Result<()> {
+    pub fn give_back(&self, guard: SideGuard<'_, Rx>) -> Result<()> {
         let Rx::Ring(ring) = &*guard else { return Ok(()) };
         let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
         guard.unlock_fenced();
@@ -388,8 +416,10 @@ impl End {
                             *last = true;
                             break;
                         }
-                        if at == 0 {
-                            got.flags |= self.receive_with(ring, frame.with, call, peek)?;
+                        if at == 0
+                            && let Found::Bytes(said) = self.find(ring, frame, call, peek)?
+                        {
+                            got.flags |= said;
                         }
                     }
                     pass(ring, &mut at, &mut available, HEADER, peek);
@@ -489,78 +519,10 @@ impl End {
         }
         Ok(())
     }
-
-    /// Lends the next record, or what is there of it.
-    pub fn borrow_record(self: &Arc<Self>, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
-        let flags = flags & RecvFlags::DONTWAIT;
-        let mut waiting = Waiting::new(0);
-        self.error_first()?;
-        let lie = |lie| self.lie(Op::Recv, lie);
-        match self.ready(flags, &mut waiting)? {
-            Ready::Ring(mut guard, available) => {
-                let Rx::Ring(ring) = &mut *guard else { return Ok((View::none(self), ReceivedFlags::END)) };
-                let mut said = ReceivedFlags::empty();
-                let mut rest = match ring.rest.take() {
-                    Some(rest) => rest,
-                    None => {
-                        let frame = match self.config.records {
-                            Records::Atomic => ring.atomic_frame(available).map_err(lie)?,
-                            Records::Stream => ring.consumer.frame(0, available).map_err(lie)?,
-                        };
-                        if !frame.with.is_nothing() {
-                            said = self.receive_with(ring, frame.with, &mut Call::plain(), false)?;
-                        }
-                        ring.consumer.take(HEADER);
-                        Rest::of(frame, ring.consumer.ring().capacity())
-                    }
-                };
-                let len = rest.left.min(max);
-                // The view comes last: dropped on an error below, it would want the lock that is held here.
-                let memory = ring.consumer.ring().clone();
-                // As many borrows as other processes can know of; then a copy.
-                let full = self.sharing.get().is_some() && ring.consumer.borrows() >= MAX_LENT;
-                let mut heap = Vec::new();
-                if full {
-                    heap.resize(len, 0);
-                    ring.consumer.copy_out(0, &mut heap);
-                    ring.consumer.take(len);
-                    self.counters.user_copied_out.add_exclusive(len);
-                }
-                let lent = (len > 0 && !full).then(|| ring.consumer.borrow(len));
-                rest.left -= len;
-                if rest.left > 0 && self.config.records == Records::Stream {
-                    ring.rest = Some(rest);
-                } else {
-                    said.set(ReceivedFlags::TRUNC, rest.left > 0);
-                    said.set(ReceivedFlags::EOR, self.config.records == Records::Stream && rest.end);
-                    ring.consumer.take(rest.left + rest.padding);
-                }
-                self.counters.received.add_exclusive(len);
-                self.mirror_empty(ring)?;
-                self.give_back(guard)?;
-                let view = match lent {
-                    Some((id, offset)) => View::lent(self, memory, id, offset, len),
-                    None => View::heap(self, heap),
-                };
-                Ok((view, said))
-            }
-            Ready::End => Ok((View::none(self), ReceivedFlags::END)),
-            other => {
-                drop(other);
-                let mut bytes = vec![0; max.min(MAX_HEAP)];
-                let received = self.recv_record(&mut [IoSliceMut::new(&mut bytes)], flags)?;
-                bytes.truncate(received.len);
-                Ok((View::heap(self, bytes), received.flags))
-            }
-        }
-    }
 }
 
 /// With which a receive of a part is over.
 const OVER: ReceivedFlags = ReceivedFlags::EOR.union(ReceivedFlags::END);
-
-/// Largest view over the kernel in bytes.
-const MAX_HEAP: usize = 256 << 10;
 
 /// Goes on by `n` bytes: takes them, or only looks behind them.
 fn pass(ring: &mut RxRing, at: &mut usize, available: &mut usize, n: usize, peek: bool) {
@@ -574,7 +536,12 @@ fn pass(ring: &mut RxRing, at: &mut usize, available: &mut usize, n: usize, peek
 
 /// Calls `fill` for each part of the slices behind the first `skip` bytes, `n` bytes in all, with how many were done
 /// before.
-fn scatter(slices: &mut [IoSliceMut<'_>], mut skip: usize, n: usize, mut fill: impl FnMut(usize, &mut [u8])) {
+pub fn scatter(
+    slices: &mut [IoSliceMut<'_>],
+    mut skip: usize,
+    n: usize,
+    mut fill: impl FnMut(usize, &mut [u8]),
+) {
     let mut done = 0;
     for slice in slices {
         let cut = skip.min(slice.len());

@@ -4,6 +4,7 @@ mod claims;
 mod deaths;
 mod forks;
 mod holding;
+mod lists;
 mod moments;
 mod passing;
 mod spoilers;

@@ -1,0 +1,370 @@
+//! Records by reference: a frame that lists pages instead of holding bytes ([`onecopy_ring::record::Parts`]).
+//!
+//! One chain is one record, and a record's first bytes may be bytes after all: those that the sender gives beside the chain,
+//! and those of fragments that no pool of this socket's has. All of it goes or nothing, so places for all pages are taken
+//! before the first one is lent. A receive that asks for bytes copies them out of the pages; which of a record's bytes
+//! lay where makes no difference to it, to MSG_TRUNC and to MSG_PEEK.
+
+use super::receive::scatter;
+use super::{Received, too_long};
+use crate::end::End;
+use crate::front::Piece;
+use crate::making::Kind;
+use crate::receive::Call;
+use crate::reference::{Lot, NotSent, Way, cut, sendable};
+use crate::rights::Attached;
+use crate::rx::{Ready, Rx, RxRing, Waiting};
+use crate::side::SideGuard;
+use crate::tx::{Cursor, Tx, TxRing};
+use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, SendFlags, View};
+use onecopy_chain::notify::{Fate, Segment};
+use onecopy_chain::{Chain, Fragment};
+use onecopy_copy::Hint;
+use onecopy_ring::record::{self, Frame, MAX_PARTS, Parts, Who};
+use onecopy_ring::{Lie, Mark};
+use rustix::io::Errno;
+use std::borrow::Cow;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// What the list in the frame at the front came to: its pages are ours until they are dropped.
+#[derive(Debug)]
+pub struct Listed {
+    /// Where the frame is.
+    at: u64,
+    /// Bytes of the record in the frame.
+    bytes: usize,
+    /// Those behind them.
+    pieces: Vec<Piece>,
+}
+
+impl Listed {
+    /// Bytes of the record.
+    fn len(&self) -> usize {
+        self.bytes + self.referenced()
+    }
+
+    fn referenced(&self) -> usize {
+        // At most MAX_PARTS times what 32 bits count.
+        self.pieces.iter().map(Piece::len).sum()
+    }
+
+    /// Bytes of the pages that a chain of it would count.
+    fn true_size(&self) -> usize {
+        self.pieces.iter().map(Piece::page_len).sum()
+    }
+}
+
+impl RxRing {
+    /// Learns what the list in the frame at the front means, once: a peer that changes it afterwards changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`]. What was adopted before goes back.
+    fn meet_list(&mut self, frame: Frame) -> std::result::Result<(), Lie> {
+        let at = self.consumer.position();
+        if self.front.listed.as_ref().is_some_and(|listed| listed.at == at) {
+            return Ok(());
+        }
+        let parts = self.consumer.parts(0, frame)?;
+        let mut pieces = Vec::with_capacity(parts.references);
+        for i in 0..parts.references {
+            let reference = self.consumer.part(0, parts, i)?;
+            pieces.push(self.front.adopt(reference)?);
+        }
+        self.front.listed = Some(Listed { at, bytes: parts.bytes, pieces });
+        Ok(())
+    }
+
+    /// Copies the first bytes of a list's record to the slices: as many as there is room for. How many.
+    fn copy_list(&self, listed: &Listed, slices: &mut [IoSliceMut<'_>]) -> usize {
+        let room: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut done = listed.bytes.min(room);
+        scatter(slices, 0, done, |at, part| self.consumer.copy_out(Parts::BYTES_AT + at, part));
+        for piece in &listed.pieces {
+            let n = piece.len().min(room - done);
+            scatter(slices, done, n, |at, part| piece.copy_out_from(at, part));
+            done += n;
+        }
+        done
+    }
+
+    /// The frame at the front tells of a pool: maps it, and goes on behind.
+    fn meet_pool_frame(&mut self, end: &End, frame: Frame) -> Result<()> {
+        let lie = |lie| end.lie(Op::Recv, lie);
+        let pool = self.consumer.pool(frame).map_err(lie)?;
+        self.meet_pool(end, pool)?;
+        self.consumer.take(frame.size(self.consumer.ring().capacity()));
+        Ok(())
+    }
+}
+
+/// What a receive finds in a frame that something comes with.
+pub enum Found {
+    /// Bytes, and that was said of what came with them.
+    Bytes(ReceivedFlags),
+    /// As above, of a list.
+    List(ReceivedFlags),
+    /// No record: look again.
+    Again,
+}
+
+impl End {
+    /// Looks at what comes with the frame at the front.
+    #[cold]
+    pub fn find(&self, ring: &mut RxRing, frame: Frame, call: &mut Call<'_>, peek: bool) -> Result<Found> {
+        let listed = frame.with.is_pool() || frame.with.has_parts();
+        if listed && (self.kind != Kind::SeqPacket || self.config.records == Records::Stream) {
+            return Err(self.lie(Op::Recv, Lie::Reference));
+        }
+        if frame.with.is_pool() {
+            ring.meet_pool_frame(self, frame)?;
+            return Ok(Found::Again);
+        }
+        let said = self.receive_with(ring, frame.with, call, peek)?;
+        if !listed {
+            return Ok(Found::Bytes(said));
+        }
+        ring.meet_list(frame).map_err(|lie| self.lie(Op::Recv, lie))?;
+        Ok(Found::List(said))
+    }
+
+    /// Copies the record at the front, which is a list that was found, into `slices`.
+    pub fn recv_list(
+        &self,
+        mut guard: SideGuard<'_, Rx>,
+        slices: &mut [IoSliceMut<'_>],
+        frame: Frame,
+        peek: bool,
+    ) -> Result<Received> {
+        let Rx::Ring(ring) = &mut *guard else { return Ok(Received::end()) };
+        let Some(listed) = ring.front.listed.take() else { return Ok(Received::end()) };
+        let received = Received::atomic(ring.copy_list(&listed, slices), listed.len());
+        self.counters.user_copied_out.add_exclusive(received.len);
+        if peek {
+            ring.front.listed = Some(listed);
+            return Ok(received);
+        }
+        self.counters.received.add_exclusive(received.len);
+        drop(listed);
+        self.done_with(guard, frame)?;
+        Ok(received)
+    }
+
+    /// Takes the frame at the front, and lets others have the receiving side.
+    fn done_with(&self, mut guard: SideGuard<'_, Rx>, frame: Frame) -> Result<()> {
+        if let Rx::Ring(ring) = &mut *guard {
+            ring.consumer.take(frame.size(ring.consumer.ring().capacity()));
+            self.mirror_empty(ring)?;
+        }
+        self.give_back(guard)
+    }
+
+    /// A view of the record at the front, which is a list that was found: where it lies, if that is in one page; else a copy.
+    pub fn borrow_list(
+        self: &Arc<End>,
+        mut guard: SideGuard<'_, Rx>,
+        frame: Frame,
+        max: usize,
+    ) -> Result<(View, ReceivedFlags)> {
+        let Rx::Ring(ring) = &mut *guard else { return Ok((View::none(self), ReceivedFlags::END)) };
+        let Some(mut listed) = ring.front.listed.take() else {
+            return Ok((View::none(self), ReceivedFlags::END));
+        };
+        let received = Received::atomic(listed.len().min(max), listed.len());
+        let alone = listed.bytes == 0 && listed.pieces.len() == 1 && received.len > 0;
+        self.counters.received.add_exclusive(received.len);
+        let view = match listed.pieces.pop().filter(|_| alone) {
+            Some(piece) => {
+                self.counters.referenced.add_exclusive(received.len);
+                View::of_piece(self, if piece.len() > max { piece.split(max).0 } else { piece })
+            }
+            None => {
+                let mut bytes = vec![0; received.len];
+                ring.copy_list(&listed, &mut [IoSliceMut::new(&mut bytes)]);
+                self.counters.user_copied_out.add_exclusive(received.len);
+                View::heap(self, bytes)
+            }
+        };
+        self.done_with(guard, frame)?;
+        Ok((view, received.flags))
+    }
+
+    /// Receives a record: its bytes into `head`, its pages as a chain.
+    pub fn recv_record_chain(&self, head: &mut [u8], flags: RecvFlags) -> Result<(Received, Chain)> {
+        let flags = flags & RecvFlags::DONTWAIT;
+        let slices = &mut [IoSliceMut::new(head)];
+        if self.config.records == Records::Stream {
+            return Ok((self.recv_record(slices, flags)?, Chain::new()));
+        }
+        loop {
+            let mut waiting = Waiting::new(0);
+            self.error_first()?;
+            let (mut guard, available) = match self.ready(flags, &mut waiting)? {
+                Ready::Ring(guard, available) => (guard, available),
+                Ready::End => return Ok((Received::end(), Chain::new())),
+                other => {
+                    drop(other);
+                    return Ok((self.recv_record(slices, flags)?, Chain::new()));
+                }
+            };
+            let Rx::Ring(ring) = &mut *guard else { continue };
+            let frame = ring.atomic_frame(available).map_err(|lie| self.lie(Op::Recv, lie))?;
+            if !frame.with.has_parts() && !frame.with.is_pool() {
+                let received = self.recv_frame(guard, slices, available, flags, &mut Call::plain())?;
+                return Ok((received, Chain::new()));
+            }
+            let Found::List(said) = self.find(ring, frame, &mut Call::plain(), false)? else { continue };
+            let Some(mut listed) = ring.front.listed.take() else { continue };
+            if listed.true_size() > u32::MAX as usize {
+                ring.front.listed = Some(listed);
+                return Err(Error::new(Op::Recv, Errno::OVERFLOW)
+                    .because("the record's pages are more than a chain counts; receive it into a buffer"));
+            }
+            let (referenced, pieces) = (listed.referenced(), std::mem::take(&mut listed.pieces));
+            let len = ring.copy_list(&listed, slices);
+            let mut received = Received::atomic(len, listed.bytes + referenced);
+            received.flags.set(ReceivedFlags::TRUNC, len < listed.bytes);
+            received.flags |= said;
+            self.counters.user_copied_out.add_exclusive(len);
+            self.counters.received.add_exclusive(len + referenced);
+            self.counters.referenced.add_exclusive(referenced);
+            let fragments = pieces.into_iter().filter_map(Piece::into_fragment);
+            let chain = fragments.into_iter().try_fold(Chain::new(), |mut chain, fragment: Fragment| {
+                chain.append(fragment).map(|()| chain)
+            });
+            self.done_with(guard, frame)?;
+            return Ok((received, chain.map_err(|_| Error::new(Op::Recv, Errno::OVERFLOW))?));
+        }
+    }
+
+    /// Sends `head` and a chain as one record. Returns its bytes.
+    pub fn send_record_chain(
+        self: &Arc<End>,
+        head: &[u8],
+        mut segment: Segment<Chain>,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        let len = head.len() + segment.payload().len();
+        let locked = sendable(segment.payload())
+            .and_then(|()| match self.config.records {
+                Records::Atomic => Ok(()),
+                Records::Stream => Err(Error::new(Op::Send, Errno::OPNOTSUPP).because(
+                    "a chain is one record, and stream records are sent in parts; keep atomic records",
+                )),
+            })
+            .and_then(|()| self.lock_tx(flags));
+        let mut tx = match locked {
+            Ok(tx) => tx,
+            Err(error) => return Err(self.not_sent(error, len, len, segment, flags)),
+        };
+        let result = self.send_list(&mut tx, head, &mut segment, flags);
+        tx.unlock_fenced();
+        self.welcome_back();
+        // What was published is sent, whatever the bell says: a pool may have been before an error, too.
+        let rung = self.ring_if_armed();
+        match result {
+            Ok(fate) => {
+                segment.free(fate);
+                Ok(len)
+            }
+            Err(error) => Err(self.not_sent(rung.err().unwrap_or(error), len, len, segment, flags)),
+        }
+    }
+
+    /// Sends a record: what it can of the chain by reference. What became of what is left in the chain.
+    fn send_list(
+        self: &Arc<End>,
+        tx: &mut Tx,
+        head: &[u8],
+        segment: &mut Segment<Chain>,
+        flags: SendFlags,
+    ) -> Result<Fate> {
+        let mut names = Vec::new();
+        for fragment in segment.payload().fragments() {
+            names.push(match self.way(tx, fragment.page(), flags)? {
+                Way::Lent(name) => Some(name),
+                Way::Copied => None,
+            });
+        }
+        // Bytes come before references, so what stands before the last fragment that is copied is, too.
+        let copied = names.iter().rposition(Option::is_none).map_or(0, |last| last + 1);
+        let names: Vec<u32> = names.into_iter().skip(copied).flatten().collect();
+        let bytes = gathered(head, segment.payload(), copied)?;
+        let slices: Vec<IoSlice<'_>> = bytes.iter().map(|bytes| IoSlice::new(bytes)).collect();
+        self.counters.references_copied.add(usize::from(copied > 0));
+        if names.is_empty() {
+            self.send_record_locked(tx, &mut Cursor::new(&slices), Attached::default(), flags)?;
+            return Ok(if copied > 0 { Fate::Copied } else { Fate::Sent });
+        }
+        let (Tx::Ring(ring), Some(lender)) = (tx, self.lender.get()) else {
+            return Err(Error::new(Op::Send, Errno::NOTCONN));
+        };
+        let parts = Parts { bytes: slices.iter().map(|slice| slice.len()).sum(), references: names.len() };
+        let capacity = ring.producer.ring().capacity();
+        if names.len() > MAX_PARTS {
+            return Err(Error::new(Op::Send, Errno::MSGSIZE).because(
+                "at most 256 parts of pages go with one record; send several records, or make larger pages",
+            ));
+        }
+        if parts.len() > record::largest(capacity) {
+            return Err(too_long());
+        }
+        let saying = self.saying(ring, None);
+        let with = Attached::default().with(saying.who).parts();
+        let frame = Frame { len: parts.len(), end: true, with };
+        self.room_for_frame(ring, frame.size(capacity), flags)?;
+        let places = self.take_slots(ring, lender, names.len(), flags)?;
+        if saying.who != Who::AsBefore
+            && let Err(error) = self.put(ring, &[], saying, flags)
+        {
+            lender.free_again(&places);
+            return Err(error);
+        }
+        // From here on nothing fails.
+        let hint = self.hint(flags, capacity);
+        let TxRing { producer, slots: Some(slots), .. } = ring else {
+            return Err(Error::new(Op::Send, Errno::NOTCONN));
+        };
+        producer.list(&slices, parts.references, hint);
+        self.counters.user_copied_in.add_exclusive(parts.bytes);
+        drop(slices);
+        drop(bytes);
+        for _ in 0..copied {
+            if let Some(part) = cut(segment, usize::MAX) {
+                part.free(Fate::Copied);
+            }
+        }
+        let mut referenced = 0;
+        for (i, (slot, pool)) in places.into_iter().zip(names).enumerate() {
+            let Some(part) = cut(segment, usize::MAX) else { break };
+            let (page, offset, len) = (part.page.index(), part.offset, part.len);
+            producer.list_reference(parts, i, Mark::Reference { slot, pool, page, offset, len });
+            slots.put(slot, Lot { page: part.page, notif: part.notif });
+            referenced += len as usize;
+        }
+        point!("listed");
+        producer.publish_frame(frame);
+        self.counters.sent.add_exclusive(parts.bytes + referenced);
+        self.counters.referenced.add_exclusive(referenced);
+        Ok(Fate::Sent)
+    }
+}
+
+/// The bytes that go as such: `head`, and those of the chain's first `copied` fragments, where they lie if they can be read there.
+fn gathered<'a>(head: &'a [u8], chain: &'a Chain, copied: usize) -> Result<Vec<Cow<'a, [u8]>>> {
+    let mut all = vec![Cow::Borrowed(head)];
+    for fragment in chain.fragments().take(copied) {
+        let (page, at, len) = (fragment.page(), fragment.offset(), fragment.len());
+        all.push(match (page.bytes(), page.span(at, len)) {
+            (Some(bytes), _) => Cow::Borrowed(&bytes[at..at + len]),
+            (None, Some(span)) => {
+                let mut copy = vec![0; len];
+                onecopy_copy::copy_out(&mut copy, span, Hint::AUTO);
+                Cow::Owned(copy)
+            }
+            (None, None) => return Err(Error::new(Op::Send, Errno::FAULT)),
+        });
+    }
+    Ok(all)
+}

@@ -1,0 +1,338 @@
+//! Records whose bytes lie in pages.
+#![allow(missing_docs, reason = "a test")]
+
+use onecopy_chain::notify::{Config as LaneConfig, Context, Segment};
+use onecopy_chain::{Chain, Kind, Writer};
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{PagePool, PoolConfig};
+use onecopy_unix::*;
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i + seed).wrapping_mul(2654435761) >> 13) as u8).collect()
+}
+
+fn chain(writer: Writer<'_>, bytes: &[u8]) -> Chain {
+    let mut chain = Chain::new();
+    writer.append(&mut chain, bytes).unwrap();
+    chain
+}
+
+fn contents(chain: &Chain) -> Vec<u8> {
+    let mut bytes = vec![0; chain.len()];
+    chain.peer().unwrap().copy_to(0, &mut bytes, onecopy_copy::Hint::AUTO).unwrap();
+    bytes
+}
+
+fn loan(pool: &SharedPool, bytes: &[u8]) -> Loan {
+    let mut loan = pool.loan(bytes.len()).unwrap();
+    loan.copy_from_slice(bytes);
+    loan
+}
+
+fn errno(result: std::result::Result<usize, Box<NotSent<Segment<Chain>>>>) -> (i32, usize) {
+    let not = result.unwrap_err();
+    (not.error.raw_os_error(), not.loan.payload().len())
+}
+
+fn home(pool: &SharedPool) {
+    while pool.lent() > 0 {
+        assert!(pool.reclaim_within(SECOND).unwrap() > 0, "{} pages stay away", pool.lent());
+    }
+}
+
+#[test]
+fn a_page_is_a_record_that_stays_where_it_lies() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    let pool = SharedPool::new(1 << 20, 2).unwrap();
+    assert!(a.max_record() < 1 << 20, "larger than the ring");
+    for round in 0..40 {
+        let bytes = pattern(round, 1 << 20);
+        assert_eq!(a.send_loan(loan(&pool, &bytes)).unwrap(), 1 << 20);
+        assert_eq!(b.readable_bytes().unwrap(), 1 << 20);
+        let (view, flags) = b.recv_borrowed(usize::MAX).unwrap();
+        assert_eq!((view.len(), flags, pool.lent()), (1 << 20, ReceivedFlags::empty(), 1));
+        let mut got = vec![0; 1 << 20];
+        view.copy_to(&mut got);
+        assert!(got == bytes);
+        drop(view);
+        home(&pool);
+    }
+    let (sent, received) = (a.stats(), b.stats());
+    assert_eq!((sent.user_copied_in, sent.referenced, sent.references_copied), (0, 40 << 20, 0));
+    assert_eq!((received.referenced, received.received), (40 << 20, 40 << 20));
+}
+
+#[test]
+fn a_receive_into_a_buffer_finds_no_difference() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    let pool = SharedPool::new(4096, 64).unwrap();
+    let bytes = pattern(3, 10_000);
+    let send = || a.send_chain(b"head: ", chain(pool.writer(), &bytes)).unwrap();
+    let whole = [b"head: ", &bytes[..]].concat();
+    let mut buffer = vec![0; 20_000];
+    assert_eq!(send(), 10_006);
+    // A peek, a cut peek, and one that asks for the length.
+    let peek = RecvFlags::PEEK;
+    assert_eq!(b.recv(&mut buffer, peek).unwrap(), 10_006);
+    assert!(buffer[..10_006] == whole);
+    let cut = b.recv_vectored(&mut [std::io::IoSliceMut::new(&mut buffer[..5_000])], peek).unwrap();
+    assert_eq!((cut.len, cut.full, cut.flags), (5_000, 10_006, ReceivedFlags::TRUNC));
+    assert_eq!(b.recv(&mut [], peek | RecvFlags::TRUNC).unwrap(), 10_006);
+    assert_eq!(b.readable_bytes().unwrap(), 10_006);
+    assert_eq!((pool.lent(), pool.reclaim().unwrap()), (3, 0));
+    // In one piece, in many, cut, and not at all.
+    buffer.fill(0);
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 10_006);
+    assert!(buffer[..10_006] == whole);
+    home(&pool);
+    send();
+    let mut small = [[0; 7]; 2_000];
+    let mut slices: Vec<_> = small.iter_mut().map(|slice| std::io::IoSliceMut::new(slice)).collect();
+    assert_eq!(b.recv_vectored(&mut slices, RecvFlags::empty()).unwrap().len, 10_006);
+    assert!(small.as_flattened()[..10_006] == whole);
+    send();
+    let cut = b.recv_record(&mut buffer[..4_100], RecvFlags::empty()).unwrap();
+    assert_eq!((cut.len, cut.full, cut.flags), (4_100, 10_006, ReceivedFlags::TRUNC));
+    assert!(buffer[..4_100] == whole[..4_100]);
+    send();
+    assert_eq!(b.recv(&mut [], RecvFlags::empty()).unwrap(), 0);
+    home(&pool);
+    // A view of what does not lie together is a copy; one of a page may be cut.
+    send();
+    let (view, flags) = b.recv_borrowed(8_000).unwrap();
+    let mut got = vec![0; 8_000];
+    assert_eq!((view.copy_to(&mut got), flags), (8_000, ReceivedFlags::TRUNC));
+    assert!(got == whole[..8_000]);
+    home(&pool);
+    a.send_loan(loan(&pool, &bytes[..4_000])).unwrap();
+    let (view, flags) = b.recv_borrowed(100).unwrap();
+    assert_eq!((view.len(), flags), (100, ReceivedFlags::TRUNC));
+    drop(view);
+    assert!(b.recv(&mut [0], RecvFlags::DONTWAIT).unwrap_err().would_block());
+    home(&pool);
+}
+
+#[test]
+fn bytes_and_pages_are_one_record_among_others() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    let pool = SharedPool::new(8192, 64).unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    for round in 0..100usize {
+        let bytes = pattern(round, 1 + round * 97 % 30_000);
+        let head = pattern(round, round % 50);
+        a.send(b"before", SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(a.send_chain(&head, chain(pool.writer(), &bytes)).unwrap(), head.len() + bytes.len());
+        a.send_with(b"after", &[null.as_fd()], SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(b.readable_bytes().unwrap(), 11 + head.len() + bytes.len());
+        let mut buffer = [0; 64];
+        let (received, none) = b.recv_chain(&mut buffer).unwrap();
+        assert_eq!((&buffer[..received.len], none.len()), (&b"before"[..], 0));
+        let (received, pages) = b.recv_chain(&mut buffer).unwrap();
+        assert_eq!((received.len, received.full), (head.len(), head.len() + bytes.len()));
+        assert_eq!((received.flags, pages.kind()), (ReceivedFlags::empty(), Some(Kind::Peer)));
+        assert!(buffer[..head.len()] == head && contents(&pages) == bytes);
+        let (received, with) = b.recv_with(&mut buffer, RecvFlags::empty()).unwrap();
+        assert_eq!((&buffer[..received.len], with.fds.len()), (&b"after"[..], 1));
+        // On another thread, one after the other.
+        let fragments: Vec<_> = pages.into_fragments().collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| fragments.into_iter().rev().for_each(drop));
+        });
+        home(&pool);
+    }
+    // What has no room of the bytes is dropped, the pages are not.
+    a.send_chain(b"0123456789", chain(pool.writer(), &[7; 100])).unwrap();
+    let mut buffer = [0; 4];
+    let (received, pages) = b.recv_chain(&mut buffer).unwrap();
+    assert_eq!((&buffer, received.len, received.full), (b"0123", 4, 110));
+    assert_eq!((received.flags, contents(&pages)), (ReceivedFlags::TRUNC, vec![7; 100]));
+    // A chain of nothing is a record without bytes.
+    assert_eq!(a.send_chain(b"", Chain::new()).unwrap(), 0);
+    assert!(!b.recv_record(&mut buffer, RecvFlags::DONTWAIT).unwrap().is_end());
+    drop(a);
+    let (end, _) = b.recv_chain(&mut buffer).unwrap();
+    assert!(end.is_end());
+}
+
+#[test]
+fn what_cannot_be_lent_is_copied_and_counted() {
+    let bytes = pattern(1, 9_000);
+    let heap = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
+    let kernel = Config { transport: Transport::Kernel, ..Config::default() };
+    let unmapped = Config { max_shared: 0, ..Config::default() };
+    for config in [&kernel, &unmapped] {
+        let (a, b) = SeqPacket::pair_with(config).unwrap();
+        let pool = SharedPool::new(4096, 16).unwrap();
+        let mut all = chain(Writer::new(&heap), &bytes[..1_000]);
+        all.concat(&mut chain(pool.writer(), &bytes[1_000..])).unwrap();
+        assert_eq!(a.send_chain(b"+", all).unwrap(), 9_001);
+        let mut buffer = vec![0; 10_000];
+        let (received, pages) = b.recv_chain(&mut buffer).unwrap();
+        assert_eq!((received.len, received.full, pages.len()), (9_001, 9_001, 0));
+        assert!(buffer[0] == b'+' && buffer[1..9_001] == bytes);
+        assert_eq!((a.stats().references_copied, a.stats().referenced, pool.lent()), (1, 0, 0));
+        // Too long for a copy: all of it comes back.
+        let large = SharedPool::new(8 << 20, 1).unwrap();
+        assert_eq!(
+            errno(a.send_loan(large.loan(8 << 20).unwrap())),
+            (Errno::MSGSIZE.raw_os_error(), 8 << 20)
+        );
+    }
+    // A page of another pool in front is copied, what follows it is not; behind, all is.
+    let (a, b) = SeqPacket::pair().unwrap();
+    let pool = SharedPool::new(4096, 16).unwrap();
+    for front in [true, false] {
+        let (one, other) =
+            (chain(Writer::new(&heap), &bytes[..1_000]), chain(pool.writer(), &bytes[1_000..]));
+        let (mut all, mut then) = if front { (one, other) } else { (other, one) };
+        all.concat(&mut then).unwrap();
+        let referenced = a.stats().referenced;
+        a.send_chain(b"", all).unwrap();
+        let mut buffer = vec![0; 10_000];
+        let (received, pages) = b.recv_chain(&mut buffer).unwrap();
+        assert_eq!((received.full, pages.len()), (9_000, if front { 8_000 } else { 0 }));
+        assert_eq!(a.stats().referenced - referenced, pages.len() as u64);
+        assert!(if front {
+            buffer[..1_000] == bytes[..1_000] && contents(&pages) == bytes[1_000..]
+        } else {
+            buffer[..8_000] == bytes[1_000..] && buffer[8_000..9_000] == bytes[..1_000]
+        });
+    }
+    // What was received by reference is passed on as a copy.
+    let (c, d) = SeqPacket::pair().unwrap();
+    a.send_chain(b"", chain(pool.writer(), &bytes)).unwrap();
+    let (_, pages) = b.recv_chain(&mut []).unwrap();
+    c.send_chain(b"", pages).unwrap();
+    let mut buffer = vec![0; 10_000];
+    assert_eq!(d.recv(&mut buffer, RecvFlags::empty()).unwrap(), 9_000);
+    assert!(buffer[..9_000] == bytes);
+    home(&pool);
+}
+
+#[test]
+fn what_cannot_be_sent_comes_back_whole() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    let pool = SharedPool::new(4096, 600).unwrap();
+    a.send_loan(loan(&pool, b"mine")).unwrap();
+    // Another socket's pool.
+    let (c, _d) = SeqPacket::pair().unwrap();
+    assert_eq!(errno(c.send_loan(loan(&pool, b"his"))), (Errno::XDEV.raw_os_error(), 3));
+    // Too many parts.
+    let parts = |n: usize| {
+        let mut all = Chain::new();
+        for _ in 0..n {
+            all.concat(&mut Segment::from(loan(&pool, &[1; 10])).into_parts().0).unwrap();
+        }
+        all
+    };
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    assert_eq!(errno(a.send_chain_with(b"head", parts(257), flags)), (Errno::MSGSIZE.raw_os_error(), 2_570));
+    // More at once than may be lent: none of them is.
+    a.send_chain_with(b"", parts(256), flags).unwrap();
+    a.send_chain_with(b"", parts(250), flags).unwrap();
+    assert_eq!(pool.lent(), 507);
+    assert_eq!(errno(a.send_chain_with(b"", parts(6), flags)), (Errno::AGAIN.raw_os_error(), 60));
+    assert_eq!(pool.lent(), 507);
+    a.send_chain_with(b"", parts(5), flags).unwrap();
+    // All come, and all go home.
+    let mut lens = Vec::new();
+    let over = loop {
+        match b.recv_chain_with(&mut [], RecvFlags::DONTWAIT) {
+            Ok((received, _)) => lens.push(received.full),
+            Err(error) => break error,
+        }
+    };
+    assert!(over.would_block(), "{over}");
+    assert_eq!(lens, [4, 2_560, 2_500, 50]);
+    home(&pool);
+    a.send_chain_with(b"", parts(200), flags).unwrap();
+    // Stream records have parts of their own.
+    let config = Config { records: Records::Stream, ..Config::default() };
+    let (e, _f) = SeqPacket::pair_with(&config).unwrap();
+    let other = SharedPool::new(4096, 1).unwrap();
+    assert_eq!(errno(e.send_loan(loan(&other, b"x"))), (Errno::OPNOTSUPP.raw_os_error(), 1));
+    drop(b);
+    // A peer that leaves without reading all is a reset, once.
+    let left = errno(a.send_chain_with(b"", parts(1), flags));
+    assert!(
+        left == (Errno::CONNRESET.raw_os_error(), 10) || left == (Errno::PIPE.raw_os_error(), 10),
+        "{left:?}"
+    );
+    assert_eq!(errno(a.send_chain_with(b"", parts(1), flags)).0, Errno::PIPE.raw_os_error());
+    while pool.lent() > 0 {
+        pool.reclaim_within(SECOND).unwrap();
+    }
+}
+
+#[test]
+fn each_send_is_told_once_that_its_pages_are_home() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    let pool = SharedPool::new(4096, 16).unwrap();
+    let heap = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
+    let (context, mut queue) = Context::new();
+    let mut lane = context.lane(LaneConfig::default()).unwrap();
+    let told = |queue: &mut onecopy_chain::notify::Queue| {
+        let mut told = Vec::new();
+        queue.reap(|done| told.push((done.user_data, done.how.copied, done.how.dropped)));
+        told
+    };
+    let send = |lane: &mut _, chain: Chain, user: u64| {
+        let (len, mut segment) = (chain.len() as u32, Segment::from_parts(chain, None));
+        onecopy_chain::notify::Lane::send(lane, &mut segment, user, len, 0).unwrap();
+        a.send_chain(b"", segment).unwrap();
+    };
+    send(&mut lane, chain(pool.writer(), &[1; 9_000]), 1);
+    assert_eq!(told(&mut queue), []);
+    let (_, pages) = b.recv_chain(&mut []).unwrap();
+    pool.reclaim().unwrap();
+    assert_eq!(told(&mut queue), [], "before its last fragment is free");
+    drop(pages);
+    home(&pool);
+    assert_eq!(told(&mut queue), [(1, false, false)]);
+    send(&mut lane, chain(Writer::new(&heap), &[2; 100]), 2);
+    assert_eq!(told(&mut queue), [(2, true, false)]);
+    assert_eq!(b.recv(&mut [0; 200], RecvFlags::empty()).unwrap(), 100);
+    // Copied in part is copied.
+    let mut all = chain(Writer::new(&heap), &[3; 100]);
+    all.concat(&mut chain(pool.writer(), &[4; 100])).unwrap();
+    send(&mut lane, all, 3);
+    assert_eq!(b.recv(&mut [0; 200], RecvFlags::empty()).unwrap(), 200);
+    home(&pool);
+    assert_eq!(told(&mut queue), [(3, true, false)]);
+    send(&mut lane, chain(pool.writer(), &[5; 100]), 4);
+    drop(b);
+    pool.reclaim_within(SECOND).unwrap();
+    assert_eq!(told(&mut queue), [(4, false, true)]);
+}
+
+#[test]
+fn both_ways_between_threads_while_pages_are_few() {
+    let (a, b) = SeqPacket::pair().unwrap();
+    std::thread::scope(|scope| {
+        let side = |socket: SeqPacket, seed: usize| {
+            move || {
+                let pool = SharedPool::new(4096, 4).unwrap();
+                let mut head = [0; 16];
+                for round in 0..500usize {
+                    let bytes = pattern(seed + round, 1 + round % 4096);
+                    let mut page = pool.loan_within(bytes.len(), 20 * SECOND).unwrap();
+                    page.copy_from_slice(&bytes);
+                    socket.send_chain(&round.to_le_bytes(), page).unwrap();
+                    let (received, pages) = socket.recv_chain(&mut head).unwrap();
+                    assert_eq!((received.len, &head[..8]), (8, &round.to_le_bytes()[..]));
+                    assert!(contents(&pages) == pattern(1_000_000 - seed + round, 1 + round % 4096));
+                }
+                assert_eq!(socket.stats().references_copied, 0);
+                socket
+            }
+        };
+        let one = scope.spawn(side(a, 0));
+        let other = scope.spawn(side(b, 1_000_000));
+        let _both = (one.join().unwrap(), other.join().unwrap());
+    });
+}

@@ -26,7 +26,8 @@ pub fn all() -> Vec<&'static Case> {
     static RECORDS: OnceLock<Vec<Case>> = OnceLock::new();
     let records = RECORDS.get_or_init(|| {
         // What is said of readiness, waiting and control messages holds for records as for bytes.
-        let same = [ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
+        let same = [wait::CASES, ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES];
+        let same = same.into_iter().flatten();
         same.filter(|case| !seqpacket::NOT_AGAIN.contains(&case.name)).map(seqpacket::again).collect()
     });
     static DATAGRAMS: OnceLock<Vec<Case>> = OnceLock::new();

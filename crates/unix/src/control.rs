@@ -1,7 +1,6 @@
 //! The control socket: the kernel connection that every connection begins as, and keeps for bells, readiness,
 //! shutdown and the peer's death.
 
-use crate::making::Kind;
 use onecopy_sync::clock;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -170,24 +169,9 @@ pub fn is_failed(fd: BorrowedFd<'_>) -> bool {
     wait(fd, PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|events| events.contains(PollFlags::ERR))
 }
 
-/// Raises SIGPIPE as send(2) on this socket does when it fails with EPIPE.
-pub fn raise_sigpipe(fd: BorrowedFd<'_>, kind: Kind) {
-    let signal = |fd| rustix::net::send(fd, &[], SendFlags::DONTWAIT);
-    match kind {
-        Kind::Stream => drop(signal(fd)),
-        // There, zero bytes are a record that the peer may yet see: a pair that lives for this alone takes its place.
-        Kind::SeqPacket | Kind::Datagram => {
-            if let Ok((alive, dead)) = rustix::net::socketpair(
-                rustix::net::AddressFamily::UNIX,
-                rustix::net::SocketType::STREAM,
-                rustix::net::SocketFlags::CLOEXEC,
-                None,
-            ) {
-                drop(dead);
-                let _ = signal(alive.as_fd());
-            }
-        }
-    }
+/// Raises SIGPIPE as send(2) on this stream socket does when it fails with EPIPE.
+pub fn raise_sigpipe(fd: BorrowedFd<'_>) {
+    let _ = rustix::net::send(fd, &[], SendFlags::DONTWAIT);
 }
 
 /// Waits for `events`, a hang-up or an error, at most `limit`.

@@ -235,9 +235,12 @@ impl End {
     pub fn finish(&self, result: Result<()>, sent: usize, flags: SendFlags) -> Result<usize> {
         match result {
             Err(error) if sent == 0 => {
-                if error.raw_os_error() == Errno::PIPE.raw_os_error() && !flags.contains(SendFlags::NOSIGNAL)
+                // (Of streams only: net/unix/af_unix.c, unix_dgram_sendmsg, which records go through, sends none.)
+                if error.raw_os_error() == Errno::PIPE.raw_os_error()
+                    && !flags.contains(SendFlags::NOSIGNAL)
+                    && self.kind == Kind::Stream
                 {
-                    control::raise_sigpipe(self.fd(), self.kind);
+                    control::raise_sigpipe(self.fd());
                 }
                 Err(error)
             }

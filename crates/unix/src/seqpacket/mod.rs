@@ -89,8 +89,8 @@ impl SeqPacket {
     ///
     /// # Errors
     ///
-    /// EMSGSIZE (longer than [`SeqPacket::max_record`]), EAGAIN (no room, or timed out), EPIPE (with SIGPIPE unless
-    /// [`SendFlags::NOSIGNAL`]), ECONNRESET (once, when the peer closed without reading all), EINTR, EPROTO.
+    /// EMSGSIZE (longer than [`SeqPacket::max_record`]), EAGAIN (no room, or timed out), EPIPE (and never a signal, as
+    /// Linux has it), ECONNRESET (once, when the peer closed without reading all), EINTR, EPROTO.
     pub fn send(&self, record: &[u8], flags: SendFlags) -> Result<usize> {
         self.end.send_record(&[IoSlice::new(record)], flags)
     }

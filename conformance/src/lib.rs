@@ -21,6 +21,7 @@ pub mod liar;
 pub mod peer;
 pub mod run;
 pub mod skips;
+pub mod socket;
 pub mod table;
 pub mod tools;
 

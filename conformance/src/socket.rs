@@ -1,12 +1,14 @@
-//! A victim's socket of any kind, so that the same steps are done with all.
+//! A socket of ours, of any kind, so that the same is done with all.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use onecopy::unix::{
-    Datagram, Error, Path, RecvFlags, SendFlags, SeqPacket, Slot, Stats, Stream, View, Wait,
+    Config, Datagram, Error, Listener, Name, Path, Records, RecvFlags, SendFlags, SeqListener, SeqPacket,
+    Slot, Stats, Stream, View, Wait,
 };
 use onecopy::{Policy, Reader};
 
@@ -127,6 +129,103 @@ impl AsFd for Socket {
             Socket::Bytes(socket) => socket.as_fd(),
             Socket::Records(socket) => socket.as_fd(),
             Socket::Grams(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// The sorts of sockets that are listened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Bytes.
+    Stream,
+    /// Records, each whole or cut, as on Linux.
+    Records,
+    /// Records whose rest stays, as on FreeBSD.
+    Pieces,
+}
+
+impl Sort {
+    /// All of them.
+    pub const ALL: [Sort; 3] = [Sort::Stream, Sort::Records, Sort::Pieces];
+
+    /// Its name on a command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Sort::Stream => "stream",
+            Sort::Records => "records",
+            Sort::Pieces => "pieces",
+        }
+    }
+
+    fn config(self) -> Config {
+        let records = if self == Sort::Pieces { Records::Stream } else { Records::Atomic };
+        Config { records, ..Config::default() }
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// As of both.
+    pub fn connect(self, name: impl Into<Name>) -> Result<Socket> {
+        match self {
+            Sort::Stream => Stream::connect_with(name, &self.config()).map(Socket::Bytes),
+            _ => SeqPacket::connect_with(name, &self.config()).map(Socket::Records),
+        }
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    ///
+    /// As of both.
+    pub fn listen(self, name: impl Into<Name>) -> Result<Listening> {
+        match self {
+            Sort::Stream => Listener::bind_with(name, &self.config()).map(Listening::Bytes),
+            _ => SeqListener::bind_with(name, &self.config()).map(Listening::Records),
+        }
+    }
+}
+
+/// Who listens for either kind.
+pub enum Listening {
+    /// For streams.
+    Bytes(Listener),
+    /// For seqpacket sockets.
+    Records(SeqListener),
+}
+
+impl Listening {
+    /// The next connection.
+    ///
+    /// # Errors
+    ///
+    /// As of both.
+    pub fn accept(&self) -> Result<Socket> {
+        match self {
+            Listening::Bytes(listener) => listener.accept().map(Socket::Bytes),
+            Listening::Records(listener) => listener.accept().map(Socket::Records),
+        }
+    }
+
+    /// As of both.
+    ///
+    /// # Errors
+    ///
+    /// As of both.
+    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
+        match self {
+            Listening::Bytes(listener) => listener.set_nonblocking(on),
+            Listening::Records(listener) => listener.set_nonblocking(on),
+        }
+    }
+}
+
+impl AsFd for Listening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listening::Bytes(listener) => listener.as_fd(),
+            Listening::Records(listener) => listener.as_fd(),
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 use std::process::{Child, Command, Stdio};
 
-use onecopy::unix::{Listener, Name, RecvFlags};
-use onecopy_conformance::peer::{self, peer_sends};
+use onecopy::unix::{Name, RecvFlags};
+use onecopy_conformance::peer::{self, Traffic};
+use onecopy_conformance::socket::Sort;
 
 /// A peer process, killed when dropped.
 struct Killed(Child);
@@ -19,29 +20,34 @@ impl Drop for Killed {
 /// Peer death while data is borrowed: what a view shows stays, and is right.
 #[test]
 fn borrowed_data_outlives_its_sender() {
-    for seed in 0..30 {
-        let name = format!("onecopy-lent-{}-{seed}", std::process::id());
-        let listener = Listener::bind(Name::abstract_(&name)).expect("bind");
+    for (sort, seed) in Sort::ALL.into_iter().flat_map(|sort| (0..20).map(move |seed| (sort, seed))) {
+        let name = format!("onecopy-lent-{}-{}-{seed}", std::process::id(), sort.word());
+        let traffic = Traffic::of_peer(sort, seed);
+        let listener = sort.listen(Name::abstract_(&name)).expect("bind");
         let progress = peer::progress_file().expect("memfd");
         let mut child = Killed(
             Command::new(env!("CARGO_BIN_EXE_onecopy-conformance"))
-                .args(["peer", &name, "write", &seed.to_string()])
+                .args(["peer", sort.word(), &name, "write", &seed.to_string()])
                 .stdin(Stdio::null())
                 .stdout(Stdio::from(progress))
                 .stderr(Stdio::null())
                 .spawn()
                 .expect("spawn"),
         );
-        let stream = listener.accept().expect("accept");
+        let socket = listener.accept().expect("accept");
         // Both ends must have moved to shared memory for a view to be one. What is held leaves the peer the room that it may
         // reserve at once.
-        let (mut at, mut views) = (0, Vec::new());
-        while views.len() < 8 && at < 40_000 {
-            let view = stream.recv_borrowed(20_000).expect("borrow");
+        let (mut at, mut held, mut views) = (0, 0, Vec::new());
+        while views.len() < 8 && held < 40_000 {
+            let view = socket.recv_borrowed_with(20_000, RecvFlags::empty()).expect("no datagrams");
+            let view = view.expect("borrow");
             assert!(!view.is_empty(), "the peer writes until it is killed");
-            let len = view.len();
+            held += view.len();
+            let mut buf = vec![0; view.len()];
+            view.copy_to(&mut buf);
+            let further = traffic.check(at, &buf, 20_000).expect("what is borrowed");
             views.push((at, view));
-            at += len;
+            at += further;
         }
         child.0.kill().expect("kill");
         child.0.wait().expect("wait");
@@ -49,18 +55,15 @@ fn borrowed_data_outlives_its_sender() {
         for (at, view) in &views {
             let mut buf = vec![0; view.len()];
             assert_eq!(view.copy_to(&mut buf), buf.len());
-            peer_sends(seed).check(*at, &buf).expect("what was borrowed");
+            traffic.check(*at, &buf, 20_000).expect("what was borrowed");
         }
         drop(views);
         let mut buf = vec![0; 50_000];
         loop {
-            match stream.recv(&mut buf, RecvFlags::empty()) {
+            match socket.recv(&mut buf, RecvFlags::empty()) {
                 Ok(0) => break,
-                Ok(n) => {
-                    peer_sends(seed).check(at, &buf[..n]).expect("what came after");
-                    at += n;
-                }
-                Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset, "after {at} bytes"),
+                Ok(n) => at += traffic.check(at, &buf[..n], 50_000).expect("what came after"),
+                Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset, "after {at}"),
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The peer is killed with SIGKILL at a random moment, a thousand times (`KILL_ROUNDS`).
+//! The peer is killed with SIGKILL at a random moment, a thousand times for each sort of socket (`KILL_ROUNDS`).
 //!
 //! Whatever the moment: the survivor gets all that was published, byte for byte, and then the end or ECONNRESET;
 //! a survivor that writes learns of it by EPIPE or ECONNRESET, asleep at once, awake within 100 ms; and nothing is
@@ -10,8 +10,9 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use onecopy::unix::{Listener, Name, RecvFlags, SendFlags, Stream};
-use onecopy_conformance::peer::{self, Job, RECEIVED, SENT, WRONG, peer_expects, peer_sends};
+use onecopy::unix::{Name, RecvFlags, SendFlags};
+use onecopy_conformance::peer::{self, Job, RECEIVED, SENT, Traffic, WRONG};
+use onecopy_conformance::socket::{Listening, Socket, Sort};
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -28,28 +29,36 @@ fn a_peer_killed_at_any_moment_leaves_the_data_an_end_and_nothing_else() {
     let rounds = env("KILL_ROUNDS").unwrap_or(1000);
     let first = env("KILL_SEED").unwrap_or_else(|| u64::from(std::process::id()) << 20);
     let before = Held::count();
-    let (mut asleep, mut awake, mut bytes, mut shared) = (Vec::new(), Vec::new(), 0, 0);
-    for seed in first..first + rounds {
-        match round(seed) {
-            Ok(None) => {}
-            Ok(Some(seen)) => {
-                bytes += seen.bytes;
-                shared += u64::from(seen.shared);
-                if let Some((t, was_asleep)) = seen.learned {
-                    if was_asleep { asleep.push(t) } else { awake.push(t) }
+    // One after the other: what is held is counted of the whole process.
+    for sort in Sort::ALL {
+        let (mut asleep, mut awake, mut got, mut shared) = (Vec::new(), Vec::new(), 0, 0);
+        for seed in first..first + rounds {
+            match round(sort, seed) {
+                Ok(None) => {}
+                Ok(Some(seen)) => {
+                    got += seen.got;
+                    shared += u64::from(seen.shared);
+                    if let Some((t, was_asleep)) = seen.learned {
+                        if was_asleep { asleep.push(t) } else { awake.push(t) }
+                    }
                 }
-            }
-            Err(e) => {
-                panic!("round {} of {rounds}: {e:#}\nrepeat it: KILL_SEED={seed} KILL_ROUNDS=1", seed - first)
+                Err(e) => panic!(
+                    "{sort:?}, round {} of {rounds}: {e:#}\nrepeat it: KILL_SEED={seed} KILL_ROUNDS=1",
+                    seed - first
+                ),
             }
         }
-    }
-    let after = Held::count();
-    println!("{rounds} rounds from seed {first}, {shared} over shared memory, {bytes} bytes received");
-    println!("writers learned: asleep {}, awake {}", spread(&mut asleep), spread(&mut awake));
-    assert_eq!(before, after, "something was left behind");
-    for t in asleep.iter().chain(&awake) {
-        assert!(*t < Duration::from_millis(100) + SLACK, "a writer learned of the death after {t:?}");
+        let after = Held::count();
+        let what = if sort == Sort::Records { "records" } else { "bytes" };
+        println!(
+            "{sort:?}: {rounds} rounds from seed {first}, {shared} over shared memory, {got} {what} received"
+        );
+        println!("writers learned: asleep {}, awake {}", spread(&mut asleep), spread(&mut awake));
+        assert_eq!(before, after, "something was left behind");
+        for t in asleep.iter().chain(&awake) {
+            assert!(*t < Duration::from_millis(100) + SLACK, "a writer learned of the death after {t:?}");
+        }
+        assert!(rounds < 100 || shared > rounds / 4, "few got to shared memory: {shared} of {rounds}");
     }
 }
 
@@ -104,7 +113,8 @@ impl Held {
 }
 
 struct Seen {
-    bytes: u64,
+    /// Bytes, or whole records.
+    got: u64,
     shared: bool,
     /// How long after the death a writer learned of it, and whether it slept.
     learned: Option<(Duration, bool)>,
@@ -120,21 +130,21 @@ impl Drop for Killed {
     }
 }
 
-fn round(seed: u64) -> anyhow::Result<Option<Seen>> {
+fn round(sort: Sort, seed: u64) -> anyhow::Result<Option<Seen>> {
     let mut dice = Dice(seed);
     let jobs = [Job::Write, Job::Read, Job::Both, Job::Borrow, Job::Idle];
     let job = jobs[(dice.roll() % 5) as usize];
     let peer_listens = dice.one_in(3);
-    let name = format!("onecopy-kill-{}-{seed}", std::process::id());
+    let name = format!("onecopy-kill-{}-{seed}-{}", std::process::id(), sort.word());
     let progress = peer::progress_file()?;
     let listener = match peer_listens {
         true => None,
-        false => Some(Listener::bind(Name::abstract_(&name))?),
+        false => Some(sort.listen(Name::abstract_(&name))?),
     };
     let job_name = format!("{job:?}").to_lowercase();
     let mut child = Killed(
         Command::new(env!("CARGO_BIN_EXE_onecopy-conformance"))
-            .args(["peer", &name, &job_name, &seed.to_string()])
+            .args(["peer", sort.word(), &name, &job_name, &seed.to_string()])
             .args(peer_listens.then_some("--listen"))
             .stdin(Stdio::null())
             .stdout(Stdio::from(progress.try_clone()?))
@@ -159,7 +169,7 @@ fn round(seed: u64) -> anyhow::Result<Option<Seen>> {
         let mut death = early.then(|| killer(delay));
         let stream = match &listener {
             Some(listener) => accept(listener, &pidfd)?,
-            None => connect(&name, &pidfd)?,
+            None => connect(sort, &name, &pidfd)?,
         };
         let Some(stream) = stream else {
             if let Some(death) = death {
@@ -168,14 +178,14 @@ fn round(seed: u64) -> anyhow::Result<Option<Seen>> {
             return Ok(None);
         };
         let death = death.take().unwrap_or_else(|| killer(delay));
-        let seen = survive(&stream, job, seed, &mut dice);
+        let seen = survive(&stream, sort, job, seed, &mut dice);
         let (dead, at) = death.join().map_err(|_| anyhow::anyhow!("the killer panicked"))?;
         anyhow::ensure!(dead, "the peer did not die");
         child.0.wait()?;
-        let (bytes, learned) = seen?;
-        check(&progress, job, bytes)?;
+        let (got, learned) = seen?;
+        check(&progress, job, got)?;
         let learned = learned.map(|(t, was_asleep)| (t.saturating_duration_since(at), was_asleep));
-        Ok(Some(Seen { bytes, shared: stream.path().is_shared_memory(), learned }))
+        Ok(Some(Seen { got, shared: stream.path().is_shared_memory(), learned }))
     })
 }
 
@@ -183,11 +193,11 @@ fn check(progress: &File, job: Job, received: u64) -> anyhow::Result<()> {
     let published = peer::progress(progress, SENT)?;
     anyhow::ensure!(
         received >= published,
-        "{job:?}: {published} bytes were published, only {received} arrived"
+        "{job:?}: {published} (bytes or records) were published, only {received} arrived"
     );
     anyhow::ensure!(
         peer::progress(progress, WRONG)? == 0,
-        "the peer received wrong bytes after {}",
+        "the peer received what is wrong after {}",
         peer::progress(progress, RECEIVED)?
     );
     Ok(())
@@ -200,7 +210,7 @@ fn ready(fd: impl AsFd, within: Duration) -> bool {
 }
 
 /// The peer's connection, or none if it died before there was one.
-fn accept(listener: &Listener, pidfd: &impl AsFd) -> anyhow::Result<Option<Stream>> {
+fn accept(listener: &Listening, pidfd: &impl AsFd) -> anyhow::Result<Option<Socket>> {
     listener.set_nonblocking(true)?;
     let until = Instant::now() + Duration::from_secs(5);
     loop {
@@ -220,10 +230,10 @@ fn accept(listener: &Listener, pidfd: &impl AsFd) -> anyhow::Result<Option<Strea
     }
 }
 
-fn connect(name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<Stream>> {
+fn connect(sort: Sort, name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<Socket>> {
     loop {
         let gone = ready(pidfd, Duration::ZERO);
-        match Stream::connect(Name::abstract_(name)) {
+        match sort.connect(Name::abstract_(name)) {
             Ok(stream) => return Ok(Some(stream)),
             Err(_) if gone => return Ok(None),
             Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
@@ -234,30 +244,31 @@ fn connect(name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<Stream>> {
     }
 }
 
-/// What is left to the survivor: how many bytes it received, and when and how it learned of the death if it wrote.
+/// What is left to the survivor: how many bytes or records it received, and when and how it learned of the death if it wrote.
 type Learned = (u64, Option<(Instant, bool)>);
 
-fn survive(stream: &Stream, job: Job, seed: u64, dice: &mut Dice) -> anyhow::Result<Learned> {
+fn survive(stream: &Socket, sort: Sort, job: Job, seed: u64, dice: &mut Dice) -> anyhow::Result<Learned> {
     let (one, two) = (dice.roll(), dice.roll());
+    let (theirs, ours) = (Traffic::of_peer(sort, seed), Traffic::to_peer(sort, seed));
     match job {
-        Job::Write => Ok((read(stream, seed, one)?, None)),
-        Job::Idle if dice.one_in(2) => Ok((read(stream, seed, one)?, None)),
+        Job::Write => Ok((read(stream, theirs, one)?, None)),
+        Job::Idle if dice.one_in(2) => Ok((read(stream, theirs, one)?, None)),
         Job::Read | Job::Borrow | Job::Idle => {
-            let learned = write(stream, seed, two)?;
-            Ok((read(stream, seed, one)?, Some(learned)))
+            let learned = write(stream, ours, two)?;
+            Ok((read(stream, theirs, one)?, Some(learned)))
         }
         Job::Both => std::thread::scope(|s| {
-            let writer = s.spawn(|| write(stream, seed, two));
-            let bytes = read(stream, seed, one);
+            let writer = s.spawn(|| write(stream, ours, two));
+            let bytes = read(stream, theirs, one);
             let learned = writer.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
             Ok((bytes?, Some(learned)))
         }),
     }
 }
 
-/// Receives all there is; how many bytes, all of them right.
-fn read(stream: &Stream, seed: u64, dice: u64) -> anyhow::Result<u64> {
-    let (pattern, mut dice, mut at) = (peer_sends(seed), Dice(dice), 0);
+/// Receives all there is; how many bytes or records, all of them right.
+fn read(stream: &Socket, traffic: Traffic, dice: u64) -> anyhow::Result<u64> {
+    let (mut dice, mut at) = (Dice(dice), 0);
     let mut buf = vec![0; 300_000];
     let mut resets = 0;
     loop {
@@ -265,7 +276,10 @@ fn read(stream: &Stream, seed: u64, dice: u64) -> anyhow::Result<u64> {
         let mut taken = true;
         let got = match dice.roll() % 5 {
             0 => stream.recv(&mut buf[..max], RecvFlags::WAITALL),
-            1 => stream.recv_borrowed(max).map(|view| view.copy_to(&mut buf)),
+            1 => match stream.recv_borrowed_with(max, RecvFlags::empty()) {
+                Some(view) => view.map(|view| view.copy_to(&mut buf)),
+                None => stream.recv(&mut buf[..max], RecvFlags::empty()),
+            },
             2 => {
                 taken = false;
                 stream.recv(&mut buf[..max], RecvFlags::PEEK)
@@ -279,38 +293,37 @@ fn read(stream: &Stream, seed: u64, dice: u64) -> anyhow::Result<u64> {
         match got {
             Ok(0) => return Ok(at as u64),
             Ok(n) => {
-                pattern.check(at, &buf[..n]).map_err(|e| anyhow::anyhow!("{e:?}"))?;
-                at += if taken { n } else { 0 };
+                let further = traffic.check(at, &buf[..n], max)?;
+                at += if taken { further } else { 0 };
             }
             // Ready for a borrow's end or a bell that was all: allowed, as on every non-blocking socket.
             Err(e) if e.would_block() => {}
             Err(e) if e.kind() == ErrorKind::ConnectionReset && resets == 0 => resets += 1,
-            Err(e) => anyhow::bail!("recv after {at} bytes: {e}"),
+            Err(e) => anyhow::bail!("recv after {at}: {e}"),
         }
     }
 }
 
 /// Sends until it fails; when that was, and whether the call slept.
-fn write(stream: &Stream, seed: u64, dice: u64) -> anyhow::Result<(Instant, bool)> {
-    let (pattern, mut dice, mut at) = (peer_expects(seed), Dice(dice), 0);
+fn write(stream: &Socket, traffic: Traffic, dice: u64) -> anyhow::Result<(Instant, bool)> {
+    let (mut dice, mut at) = (Dice(dice), 0);
     // One in two keeps room: small sends, with pauses.
     let gently = dice.one_in(2);
     // A sleeper learns by a short count; the error itself comes with the next call.
     let mut freed = None;
     loop {
-        let n = dice.size(if gently { 100 } else { 500_000 });
-        let bytes = pattern.bytes(at, n);
+        let bytes = traffic.next(at, dice.size(if gently { 100 } else { 500_000 }));
         let sleeps = stream.stats().sleeps;
-        match stream.send(&bytes, SendFlags::NOSIGNAL) {
+        match stream.send(&bytes, SendFlags::NOSIGNAL | SendFlags::EOR) {
             Ok(sent) => {
-                at += sent;
-                freed = (sent < n).then(Instant::now);
+                at += traffic.sent(sent);
+                freed = (sent < bytes.len()).then(Instant::now);
             }
             Err(e) if [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].contains(&e.kind()) => {
                 let slept = freed.is_some() || stream.stats().sleeps > sleeps;
                 return Ok((freed.unwrap_or_else(Instant::now), slept));
             }
-            Err(e) => anyhow::bail!("send after {at} bytes: {e}"),
+            Err(e) => anyhow::bail!("send after {at}: {e}"),
         }
         if gently {
             std::thread::sleep(Duration::from_micros(dice.roll() % 300));

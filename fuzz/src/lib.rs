@@ -18,19 +18,18 @@ mod chains;
 mod meet;
 mod neighbours;
 mod peer;
-mod socket;
 mod victim;
 mod watch;
 
 pub use chains::{Trades, trade};
 pub use neighbours::{Fence, Guarded, Neighbours, Secret};
 pub use peer::Peer;
-pub use socket::Socket;
 pub use victim::Victim;
 pub use watch::{Watch, attempt};
 
 use std::sync::OnceLock;
 
+pub use onecopy_conformance::socket::Socket;
 use onecopy_conformance::tools::Dice;
 
 /// Steps of each side in one conversation, at most.

@@ -6,6 +6,7 @@
 //! ours comes about).
 #![allow(missing_docs, reason = "a test")]
 
+mod dgrams;
 mod program;
 mod world;
 

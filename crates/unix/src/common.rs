@@ -72,6 +72,11 @@ impl End {
             fence(SeqCst);
         }
         if how != Shutdown::Write
+            && let Some(meeting) = self.meet.get()
+        {
+            meeting.leave();
+        }
+        if how != Shutdown::Write
             && let Some(ring) = self.rx_ring.get()
         {
             // Release pairs with nothing that matters: a sender that sees it asks the kernel.
@@ -90,6 +95,9 @@ impl End {
         let end = self;
         let mut guard = end.rx.lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
         end.decide(&mut guard, Op::Option)?;
+        if end.kind == Kind::Datagram {
+            end.leave_empty_ring(&mut guard).map_err(|lie| end.lie(Op::Option, lie))?;
+        }
         match &mut *guard {
             Rx::Ring(rx) if end.kind == Kind::Datagram => {
                 rx.next_datagram().map_err(|lie| end.lie(Op::Option, lie))
@@ -258,6 +266,9 @@ impl End {
         if let Some(ring) = end.rx_ring.get() {
             // A sender with room need not wait until it looks at the kernel again.
             ring.header().info.0.shut.store(1, Release);
+        }
+        if let Some(meeting) = self.meet.get() {
+            meeting.leave();
         }
         if Arc::strong_count(self) > 1 {
             // Views keep the descriptor; the peer is told all the same.

@@ -590,8 +590,10 @@ impl End {
             return true; // whatever the kernel says is of other peers
         }
         // Before the first byte in the ring, what lay unread were bytes over the kernel.
+        // (Of datagrams none: a sign that alone was left is taken by who leaves.)
         let none_in_ring = ring.header().writer.0.head.load(Relaxed) == 0;
-        self.unread_in_ring() > 0 || (none_in_ring && self.kernel_sent.load(Relaxed) > 0)
+        let over_kernel = self.kind == Kind::Datagram || self.kernel_sent.load(Relaxed) > 0;
+        self.unread_in_ring() > 0 || (none_in_ring && over_kernel)
     }
 
     /// Looks at the head of the control socket's queue, and sleeps until there is something if `wait`.

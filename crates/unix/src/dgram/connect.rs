@@ -26,14 +26,22 @@ impl End {
     fn connect_now(&self, address: Option<&SocketAddrUnix>) -> Result<()> {
         let mut tx = self.tx.lock();
         let mut rx = self.rx.lock();
+        // The kernel would take a sign or a bell for a datagram that is lost, and tell the peer ECONNRESET.
+        if let Some(meeting) = self.meet.get()
+            && matches!(&*rx, Rx::Plain)
+            && meeting.is_expecting()
+        {
+            self.look_for_nonce(meeting, &mut rx);
+        }
         if let Rx::Ring(ring) = &mut *rx
             && ring.consumer.available(1) == Ok(0)
         {
-            // The kernel would take a bell for a datagram that is lost, and tell the peer ECONNRESET.
             let _ = ring.settle(self);
         }
-        // What is shared with a peer stays where connecting leads to the same one.
-        let shares = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
+        // What is shared with a peer stays where connecting leads to the same one: one direction, too, of an end that was shut
+        // down.
+        let sends = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
+        let shares = sends || matches!(&*rx, Rx::Ring(_));
         let before = if shares || self.meeting().is_some() { self.peer_inode() } else { None };
         let connected = match address {
             Some(address) => rustix::net::connect(&self.fd, address),

@@ -35,7 +35,7 @@ use crate::upgrade::{self, HELLO_LEN, Hello, Nonce};
 use crate::{Config, Error, Op, Result};
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::Mutex;
-use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
+use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -125,6 +125,7 @@ impl Meeting {
 
     /// Begins anew with another peer, or gives up.
     pub fn reset(&self, open: bool) {
+        self.leave();
         let mut state = self.state.lock();
         state.phase = Phase::Alone;
         state.offer = None;
@@ -135,9 +136,18 @@ impl Meeting {
             self.expecting.store(0, Relaxed);
         }
         self.offered.store(0, Relaxed);
+        self.untold.store(0, Relaxed);
         self.open.store(u32::from(open), Relaxed);
         self.left.store(1, Relaxed);
         self.pause.store(1, Relaxed);
+    }
+
+    /// This end leaves its peer, or receives no more. That one may be sending into a ring that nobody receives from yet, and
+    /// looks there.
+    pub fn leave(&self) {
+        if let Some((ring, _)) = &self.state.lock().incoming {
+            ring.header().info.0.shut.store(1, Release);
+        }
     }
 
     /// Whether this is a call that looks. Calls at once may disagree by a few.
@@ -176,12 +186,6 @@ fn is_user(line: &OwnedFd, uid: u32) -> bool {
 
 fn say(line: &OwnedFd, hello: &Hello) -> io::Result<()> {
     rustix::net::send(line, &hello.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
-}
-
-/// A ring to receive into.
-fn ring_for(hello: &Hello, config: &Config) -> io::Result<(Ring, OwnedFd)> {
-    let capacity = upgrade::capacity(config.receive_buffer, hello.send_buffer, config.max_ring);
-    upgrade::new_ring(capacity, config)
 }
 
 /// The ring that came with a hello.
@@ -272,7 +276,7 @@ impl End {
                 };
                 let theirs = open_ring(&hello, memfd, &self.config).ok_or(Errno::PROTO)?;
                 let cookie = other_end(&line)?;
-                let (mine, memfd) = ring_for(&hello, &self.config)?;
+                let (mine, memfd) = self.ring_for(&hello)?;
                 let capacity = mine.capacity() as u64;
                 let answer = Hello { nonce, capacity, send_buffer: self.wish() };
                 control::send_fd(line.as_fd(), &answer.encode(), memfd.as_fd())?;
@@ -327,6 +331,15 @@ impl End {
         Ok(Phase::Listening(beacon, looks))
     }
 
+    /// A ring to receive into.
+    fn ring_for(&self, hello: &Hello) -> io::Result<(Ring, OwnedFd)> {
+        let config = &self.config;
+        let capacity = upgrade::capacity(config.receive_buffer, hello.send_buffer, config.max_ring);
+        let made = upgrade::new_ring(capacity, config)?;
+        made.0.header().info.0.shut.store(self.recv_shut.load(Relaxed), Release);
+        Ok(made)
+    }
+
     fn wish(&self) -> u64 {
         upgrade::wish(self.config.send_buffer) as u64
     }
@@ -340,7 +353,7 @@ impl End {
     /// Answers who asked. The line, the ring to receive from, and the nonce that was given.
     fn answer(&self, line: OwnedFd, hello: &Hello) -> io::Result<(Line, Ring, Nonce)> {
         let cookie = other_end(&line)?;
-        let (ring, memfd) = ring_for(hello, &self.config)?;
+        let (ring, memfd) = self.ring_for(hello)?;
         let nonce = upgrade::nonce()?;
         let answer = Hello { nonce, capacity: ring.capacity() as u64, send_buffer: self.wish() };
         control::send_fd(line.as_fd(), &answer.encode(), memfd.as_fd())?;
@@ -361,9 +374,20 @@ impl End {
             Ok(()) => Ok(true),
             Err(Errno::AGAIN | Errno::INTR) => Ok(false),
             Err(errno) => {
-                meeting.untold.store(errno.raw_os_error() as u32, Relaxed);
+                self.tell_later(meeting, errno);
                 Err(errno)
             }
+        }
+    }
+
+    /// The kernel has told it to a send of this side's own: a reset is for whichever call comes next, and that the peer is gone for
+    /// a send; all else it says again.
+    #[cold]
+    fn tell_later(&self, meeting: &Meeting, errno: Errno) {
+        match errno {
+            Errno::CONNRESET => self.reset.store(1, Relaxed),
+            Errno::CONNREFUSED => meeting.untold.store(errno.raw_os_error() as u32, Relaxed),
+            _ => {}
         }
     }
 
@@ -501,7 +525,7 @@ impl End {
         }
         let Some(mut tx) = self.tx.try_lock() else { return };
         if let Err(errno) = self.adopt_offer(meeting, state, &mut tx) {
-            meeting.untold.store(errno.raw_os_error() as u32, Relaxed);
+            self.tell_later(meeting, errno);
         }
         tx.unlock_fenced();
         self.welcome_back();
@@ -531,13 +555,17 @@ impl End {
         }
     }
 
-    /// Before a send over the kernel, by who holds the sending side: switches it to the peer's ring, if there is one.
+    /// Before a send over the kernel, by who holds the sending side: switches it to the peer's ring, if there is one. `named`: the
+    /// send is to a name, and would not part from a peer that is gone, as one to the peer does.
     ///
     /// # Errors
     ///
     /// What the kernel has to say of the peer.
-    pub fn adopt_ring(&self, tx: &mut Tx) -> Result<()> {
+    pub fn adopt_ring(&self, tx: &mut Tx, named: bool) -> Result<()> {
         let Some(meeting) = self.meet.get() else { return Ok(()) };
+        if named && control::gone(self.life()) {
+            return Ok(());
+        }
         if meeting.offered.load(Relaxed) != 0 {
             let adopted = self.adopt_offer(meeting, &mut meeting.state.lock(), tx);
             return adopted.map_err(|errno| Error::new(Op::Send, errno));

@@ -23,12 +23,53 @@ impl RxRing {
 }
 
 impl End {
+    /// Where the peer has left, and all that it had sent through memory was received, the kernel has what comes next.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn leave_empty_ring(&self, rx: &mut Rx) -> std::result::Result<(), Lie> {
+        let Rx::Ring(ring) = rx else { return Ok(()) };
+        // (While an error is pending, bells cannot be taken.)
+        if ring.consumer.available(1)? > 0 || !self.peer_left() || control::is_failed(self.fd()) {
+            return Ok(());
+        }
+        if !ring.settle(self)? {
+            ring.unpark_now(self)?;
+            *rx = Rx::Plain;
+        }
+        Ok(())
+    }
+
     /// Receives one datagram into `slices`, its sender's name, and as `call` says what came with it.
     ///
     /// # Errors
     ///
     /// As [`crate::Datagram::recv`].
     pub fn recv_datagram(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        from: Option<&mut Name>,
+        call: &mut Call<'_>,
+    ) -> Result<Received> {
+        let received = self.recv_datagram_now(slices, flags, from, call);
+        if matches!(&received, Err(error) if error.raw_os_error() == Errno::CONNRESET.raw_os_error()) {
+            self.mirror_after_reset();
+        }
+        received
+    }
+
+    /// While a reset is pending, bells cannot be taken, as who takes one would be told it. Now it was told.
+    #[cold]
+    pub fn mirror_after_reset(&self) {
+        if let Rx::Ring(rx) = &mut *self.rx.lock() {
+            // (What is wrong with them is told by the next call.)
+            let _ = self.mirror_empty(rx);
+        }
+    }
+
+    fn recv_datagram_now(
         &self,
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
@@ -84,9 +125,13 @@ impl End {
             }
             if let Some(meeting) = self.meet.get()
                 && meeting.is_expecting()
-                && self.look_for_nonce(meeting, &mut guard)
             {
-                return Ok(None);
+                if self.look_for_nonce(meeting, &mut guard) {
+                    return Ok(None);
+                }
+                if self.reset.load(Relaxed) != 0 {
+                    continue; // the look was told
+                }
             }
             let room = slices.iter().map(|slice| slice.len()).sum();
             let mut pieces: Vec<IoSliceMut<'_>> =

@@ -12,7 +12,7 @@ use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
+use rustix::net::{SocketAddrUnix, sockopt};
 use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -35,6 +35,18 @@ impl End {
         flags: SendFlags,
     ) -> Result<usize> {
         attached.check()?;
+        self.send_to_peer(slices, None, attached, flags)
+    }
+
+    /// Sends to the peer, which may be named: then the kernel, where it carries the datagram, looks for who has that name, and
+    /// says of a peer that is gone no more than that nobody has.
+    fn send_to_peer(
+        &self,
+        slices: &[IoSlice<'_>],
+        name: Option<&SocketAddrUnix>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
         self.meet_now_and_then();
         let mut cursor = Cursor::new(slices);
         let len = cursor.left;
@@ -42,7 +54,7 @@ impl End {
             let mut began = None;
             loop {
                 let mut tx = self.lock_tx(flags)?;
-                let result = self.send_datagram_locked(&mut tx, &mut cursor, attached, flags);
+                let result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
                 tx.unlock_fenced();
                 self.welcome_back();
                 match result {
@@ -54,9 +66,11 @@ impl End {
             }
         } else {
             self.check(Op::Send)?;
-            self.kernel_datagram(&cursor, None, attached, flags)
+            self.kernel_datagram(&cursor, name, attached, flags)
         };
-        if matches!(&result, Err(error) if error.raw_os_error() == Errno::CONNREFUSED.raw_os_error()) {
+        if name.is_none()
+            && matches!(&result, Err(error) if error.raw_os_error() == Errno::CONNREFUSED.raw_os_error())
+        {
             // The kernel has thrown away what the peer had sent, and so does this side
             // (net/unix/af_unix.c: unix_dgram_disconnected).
             self.forget_peer();
@@ -73,11 +87,12 @@ impl End {
         &self,
         tx: &mut Tx,
         cursor: &mut Cursor<'_, '_>,
+        name: Option<&SocketAddrUnix>,
         attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         if matches!(tx, Tx::Kernel { .. }) {
-            self.adopt_ring(tx)?;
+            self.adopt_ring(tx, name.is_some())?;
         }
         if let Tx::Ring(ring) = tx {
             if self.passes_who() {
@@ -95,7 +110,7 @@ impl End {
             }
         }
         // Asleep in the kernel, this thread would keep the side from who connects.
-        match self.kernel_datagram(cursor, None, attached, flags | SendFlags::DONTWAIT) {
+        match self.kernel_datagram(cursor, name, attached, flags | SendFlags::DONTWAIT) {
             Err(error) if error.raw_os_error() == Errno::AGAIN.raw_os_error() && !self.dontwait(flags) => {
                 Err(Error::new(Op::Send, Errno::ALREADY))
             }
@@ -172,7 +187,7 @@ impl End {
         }
         // What the peer finds in the kernel's queue it takes for a bell, so nothing else may come there from here.
         match self.is_peer(name) {
-            Some(true) => return self.send_datagram(slices, attached, flags),
+            Some(true) => return self.send_to_peer(slices, Some(&address), attached, flags),
             Some(false) => {}
             None => {
                 let mut tx = self.lock_tx(flags)?;
@@ -200,6 +215,15 @@ impl End {
         }
     }
 
+    /// Whether a send is who is told of a reset that the kernel told to a look of this side's. It comes behind what is wrong with
+    /// the call (net/unix/af_unix.c: unix_dgram_sendmsg). True once.
+    #[cold]
+    fn tells_reset(&self, len: usize, to: Option<&SocketAddrUnix>) -> bool {
+        let fits = len <= sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32);
+        let goes = fits && (to.is_some() || rustix::net::getpeername(&self.fd).is_ok());
+        goes && self.reset.swap(0, Relaxed) != 0 && (self.tx_ring.get().is_none() || self.left_unread())
+    }
+
     fn kernel_datagram(
         &self,
         cursor: &Cursor<'_, '_>,
@@ -212,9 +236,15 @@ impl End {
         if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
             return Err(too_long());
         }
+        if self.reset.load(Relaxed) != 0 && self.tells_reset(len, to) {
+            return Err(Error::new(Op::Send, Errno::CONNRESET));
+        }
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
         let sent = scm::send_to(&self.fd, to, &pieces, attached.fds, attached.who, kernel);
+        if sent == Err(Errno::CONNRESET) {
+            self.mirror_after_reset();
+        }
         let n = sent.map_err(|errno| match errno {
             Errno::MSGSIZE => too_long(),
             Errno::TOOMANYREFS => self.no_channel(errno),

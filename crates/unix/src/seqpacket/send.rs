@@ -1,6 +1,7 @@
 //! Sending records: one frame each, or in pieces where records are streams.
 
 use crate::end::End;
+use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
 use crate::rights::Attached;
 use crate::tx::{Cursor, Tx, TxRing};
@@ -304,10 +305,11 @@ impl End {
 
 impl End {
     /// What a send of a record says that is longer than the ring. A pending error comes before it (net/unix/af_unix.c:
-    /// unix_seqpacket_sendmsg).
+    /// unix_seqpacket_sendmsg), but not of a datagram socket (unix_dgram_sendmsg).
     #[cold]
     pub fn too_long(&self) -> Error {
-        if self.take_reset() { Error::new(Op::Send, Errno::CONNRESET) } else { too_long() }
+        let reset = self.kind == Kind::SeqPacket && self.take_reset();
+        if reset { Error::new(Op::Send, Errno::CONNRESET) } else { too_long() }
     }
 }
 

@@ -15,6 +15,7 @@
 //! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
 //! | [`signal`] | a handler that interrupts calls and tells |
 //! | [`sockopt`] | socket options |
+//! | [`unix_diag`] | what the kernel says of unix sockets: names, peers, users, queues |
 
 pub mod cuda;
 pub mod eventfd;
@@ -31,3 +32,4 @@ pub mod signal;
 pub mod socket;
 pub mod sockopt;
 pub mod spans;
+pub mod unix_diag;

@@ -25,7 +25,6 @@
 //! where its sender's (last) sign lies among the datagrams: their order stays. Nobody waits for anybody, and whatever fails
 //! leaves the kernel carrying on.
 
-use super::diag::Diag;
 use crate::channel::Inlet;
 use crate::control;
 use crate::end::End;
@@ -36,6 +35,7 @@ use crate::{Config, Error, Op, Result};
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
+use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};

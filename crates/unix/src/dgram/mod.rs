@@ -21,7 +21,6 @@
 #[cfg(test)]
 mod between;
 mod connect;
-mod diag;
 #[cfg(test)]
 mod hostile;
 mod meet;

@@ -91,8 +91,9 @@ impl Held {
         };
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let mut files: Vec<String> = ["/tmp", "/dev/shm"].into_iter().flat_map(list).collect();
-        // Others use these folders too; ours would carry the name of a ring or of this test.
-        files.retain(|f| f.contains("onecopy-ring") || f.contains("onecopy-kill"));
+        // Others use these folders too, other tests among them; ours would carry the name of a ring or of this run.
+        let ours = format!("onecopy-kill-{}-", std::process::id());
+        files.retain(|f| f.contains("onecopy-ring") || f.contains(&ours));
         files.sort();
         // Our own mappings and descriptors of files there would show whatever the name.
         let fds = list("/proc/self/fd");

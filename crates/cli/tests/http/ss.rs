@@ -128,3 +128,44 @@ fn what_only_looks_like_a_table_is_passed_over() {
     // Not a word about it unless asked.
     assert!(onecopy(&["ss"]).stderr.is_empty());
 }
+
+/// Sockets of this very process: a pair over shared memory, and one over the kernel.
+#[test]
+fn records_and_datagrams_too() {
+    use onecopy::SendFlags;
+    use onecopy::unix::{Datagram, SeqPacket};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("d");
+    let (a, b) = Datagram::pair().unwrap();
+    let bound = Datagram::bind(path.as_path()).unwrap();
+    let (c, _d) = SeqPacket::pair().unwrap();
+    for datagram in [&b"one"[..], b"three"] {
+        a.send(datagram, SendFlags::empty()).unwrap();
+    }
+    c.send(b"record", SendFlags::empty()).unwrap();
+    let mut buffer = [0; 9];
+    assert_eq!(b.recv(&mut buffer, onecopy::RecvFlags::empty()).unwrap(), 3);
+    let own = std::process::id();
+    let shown = sockets(&[own]);
+    let of = |kind: &str, test: &dyn Fn(&Value) -> bool| {
+        let found: Vec<_> = shown.iter().filter(|s| s["type"] == kind && test(s)).collect();
+        assert_eq!(found.len(), 1, "{shown:#?}");
+        found[0].clone()
+    };
+    let count = |end: &Value, name: &str| end["counters"][name].as_u64().unwrap();
+    let sender = of("dgram", &|s| s["counters"]["sent"] == 8);
+    let receiver = of("dgram", &|s| s["counters"]["received"] == 3);
+    for end in [&sender, &receiver] {
+        assert_eq!((&end["receive"], &end["send"]), (&"shared memory".into(), &"shared memory".into()));
+        assert_eq!(count(end, "protocol_errors"), 0);
+    }
+    assert_eq!(sender["peer_inode"], receiver["inode"]);
+    assert!(receiver["queue"].as_u64().unwrap() >= 5, "{receiver:#}");
+    let kernel = of("dgram", &|s| s["path"] == path.display().to_string());
+    assert_eq!((&kernel["receive"], &kernel["peer_pid"]), (&"kernel".into(), &Value::Null));
+    assert_eq!(of("seqpacket", &|s| s["counters"]["sent"] == 6)["send"], "shared memory");
+    let table = String::from_utf8(onecopy(&["ss", "--pid", &own.to_string()]).stdout).unwrap();
+    assert!(table.contains("dgram kernel") && table.contains("seqpacket"), "{table}");
+    drop((a, b, bound));
+    assert!(!sockets(&[own]).iter().any(|s| s["type"] == "dgram"));
+}

@@ -13,7 +13,7 @@
 
 use crate::config::Config;
 use crate::control::{self, Peek};
-use crate::dgram::Meeting;
+use crate::dgram::{Claim, Meeting};
 use crate::holders::{Place, Sharing, broken};
 use crate::making::Kind;
 use crate::reference::{Copies, Lender};
@@ -229,6 +229,8 @@ pub struct End {
     pub broken: AtomicU32,
     /// What processes share of it, once it was in one that forked.
     pub sharing: OnceLock<Arc<Sharing>>,
+    /// Of a datagram socket that shared memory at a fork: a word that says which process has it.
+    pub claim: Claim,
     /// Where forks find it.
     pub place: Place,
     /// Of a datagram socket that shares memory with its peer: what hangs up when that peer goes, which the kernel's
@@ -279,6 +281,7 @@ impl End {
             recv_shut: AtomicU32::new(0),
             broken: AtomicU32::new(broken::NOT),
             sharing: OnceLock::new(),
+            claim: Claim::default(),
             place: Place::default(),
             life: OnceLock::new(),
             meet: OnceLock::new(),

@@ -169,7 +169,7 @@ struct Forking {
     ends: OwnedGuard<Family, Ends>,
     held: Vec<Held>,
     /// What was met on the way and is left alone.
-    _others: Vec<Arc<End>>,
+    others: Vec<Arc<End>>,
     /// What the parent looks at, and the child closes once it has joined, or by dying before.
     news: Option<(OwnedFd, OwnedFd)>,
 }
@@ -230,11 +230,12 @@ extern "C" fn prepare() {
     let family = &*FAMILY;
     family.forks.fetch_add(1, Relaxed);
     let Some(ends) = OwnedGuard::lock_for(family.clone(), |family| &family.ends, LIST) else { return };
-    // (A datagram socket has peers and a meeting besides: it stays one process's, as far as it shares memory.)
+    // (A datagram socket has peers and a meeting besides: it stays one process's, as far as it shares memory: `dgram/halves.rs`.)
     // All are kept until the list is unlocked: the last drop of one, whose socket another thread drops now, locks it.
     let all: Vec<Arc<End>> = ends.list.iter().filter_map(Weak::upgrade).collect();
     point!("listed");
     let (live, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|end| end.kind != Kind::Datagram);
+    others.iter().for_each(|end| end.put_down());
     let joined = if live.is_empty() { None } else { family.join().ok() };
     let start = Instant::now();
     let held = live.into_iter().map(|end| hold(end, joined.as_ref(), start)).collect();
@@ -242,7 +243,7 @@ extern "C" fn prepare() {
     let news = held.iter().any(|held| held.place.is_some()).then(|| {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()
     });
-    *family.forking.lock() = Some(Forking { ends, held, _others: others, news: news.flatten() });
+    *family.forking.lock() = Some(Forking { ends, held, others, news: news.flatten() });
 }
 
 /// Locks an end, and has it shared if it is not yet.
@@ -303,7 +304,7 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
 }
 
 extern "C" fn parent() {
-    let Some(Forking { ends, held, _others, news }) = FAMILY.forking.lock().take() else { return };
+    let Some(Forking { ends, held, others: _others, news }) = FAMILY.forking.lock().take() else { return };
     // Before the next fork, whose child would keep it open.
     let news = news.map(|(mine, childs)| {
         drop(childs);
@@ -340,8 +341,9 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let family = &*FAMILY;
-    let Some(Forking { ends, held: all, _others, news }) = family.forking.lock().take() else { return };
+    let Some(Forking { ends, held: all, others, news }) = family.forking.lock().take() else { return };
     drop(ends);
+    others.iter().for_each(|end| end.pick_up_later());
     GENERATION.fetch_add(1, Relaxed);
     family.me.store(0, Relaxed);
     let joined = if all.is_empty() { None } else { family.join().ok() };
@@ -382,6 +384,8 @@ pub mod broken {
     pub const CANNOT_SEND: u32 = 3;
     /// This process has passed it on, and is letting go of it.
     pub const PASSED: u32 = 4;
+    /// There was a fork, and this process has not used it since: a datagram socket, which only one of them may.
+    pub const UNCLAIMED: u32 = 5;
 }
 
 impl End {
@@ -404,6 +408,7 @@ impl End {
     pub fn why_broken(&self, op: Op) -> Result<(), Error> {
         match self.broken.load(Relaxed) {
             broken::CANNOT_SEND if op != Op::Send => Ok(()),
+            broken::UNCLAIMED => self.pick_up(op),
             broken::ORPHAN | broken::CANNOT_SEND => Err(Error::new(op, Errno::BUSY).because(
                 "another thread was using this socket when this process was forked; use it in the parent, \
                  or fork while nobody sends",

@@ -328,6 +328,8 @@ impl End {
                 drop(guard);
             }
             waiting.told = Some(self.sleep(waiting)?);
+            // A fork meanwhile may have left it to another process.
+            self.check(Op::Recv)?;
         }
     }
 

@@ -1,7 +1,10 @@
 //! A pair of datagram sockets, of which each of two processes keeps one half.
 
 use onecopy_sys::fork::{Ended, child};
-use onecopy_unix::{Datagram, RecvFlags, SendFlags};
+use onecopy_unix::{Datagram, Name, RecvFlags, SendFlags};
+use rustix::io::Errno;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const DATAGRAMS: u32 = 1000;
@@ -47,4 +50,71 @@ fn each_process_keeps_one_half_of_a_pair() {
             assert!(start.elapsed() < Duration::from_secs(5));
         }
     }
+}
+
+fn busy<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> bool {
+    result.is_err_and(|error| {
+        error.raw_os_error() == Errno::BUSY.raw_os_error() && error.to_string().contains("another process")
+    })
+}
+
+/// Who uses a half first has it, and the other process is told so at each call. Here it is the child.
+#[test]
+fn a_half_that_the_child_uses_is_the_childs() {
+    let (a, b) = Datagram::pair().unwrap();
+    a.send(b"before", SendFlags::empty()).unwrap();
+    let mut buffer = [0; 9];
+    let child = child(|| {
+        let got = b.recv(&mut [0; 9], RecvFlags::DONTWAIT);
+        let sent = a.send(b"child", SendFlags::empty());
+        i32::from(!matches!((got, sent), (Ok(6), Ok(5))))
+    });
+    assert_eq!(child.unwrap().wait(), Ended::Returned(0));
+    for _ in 0..3 {
+        assert!(busy(a.send(b"parent", SendFlags::DONTWAIT)));
+        assert!(busy(b.recv(&mut buffer, RecvFlags::DONTWAIT)));
+    }
+}
+
+/// Here it is the parent, one of whose threads sleeps in a receive while it forks; and again at the next fork.
+#[test]
+fn a_half_that_the_parent_uses_is_the_parents() {
+    let (a, b) = Datagram::pair().unwrap();
+    for round in 0..3 {
+        let (mut go, mut wait) = UnixStream::pair().unwrap();
+        std::thread::scope(|s| {
+            let reader = s.spawn(|| b.recv(&mut [0; 9], RecvFlags::empty()));
+            if round > 0 {
+                while b.stats().sleeps < round {
+                    std::thread::yield_now();
+                }
+            }
+            let child = child(|| {
+                let _ = wait.read(&mut [0]);
+                // The reader may have come to its receive only after the fork, but it came before this.
+                i32::from(!busy(b.recv(&mut [0; 9], RecvFlags::DONTWAIT)))
+                    + 2 * i32::from(!busy(a.send(b"child", SendFlags::DONTWAIT)))
+            })
+            .unwrap();
+            a.send(b"parent", SendFlags::empty()).unwrap();
+            assert_eq!(reader.join().unwrap().unwrap(), 6);
+            go.write_all(b"!").unwrap();
+            assert_eq!(child.wait(), Ended::Returned(0), "round {round}");
+        });
+    }
+}
+
+/// What goes over the kernel is everybody's, as the kernel's own sockets are.
+#[test]
+fn sockets_over_the_kernel_are_not_claimed() {
+    let name = || Name::abstract_(format!("onecopy-test-forked-{}", std::process::id()));
+    let receiver = Datagram::bind(name()).unwrap();
+    let sender = Datagram::unbound().unwrap();
+    sender.connect(name()).unwrap();
+    let child = child(|| i32::from(sender.send(b"child", SendFlags::empty()).is_err()));
+    assert_eq!(child.unwrap().wait(), Ended::Returned(0));
+    sender.send(b"parent", SendFlags::empty()).unwrap();
+    let mut buffer = [0; 9];
+    assert_eq!(receiver.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+    assert_eq!(receiver.recv(&mut buffer, RecvFlags::empty()).unwrap(), 6);
 }

@@ -21,12 +21,14 @@
 #[cfg(test)]
 mod between;
 mod connect;
+mod halves;
 #[cfg(test)]
 mod hostile;
 mod meet;
 mod receive;
 mod send;
 
+pub use halves::Claim;
 pub use meet::Meeting;
 
 use crate::common::{credential_methods, socket_methods};
@@ -53,7 +55,7 @@ use std::sync::Arc;
 ///
 /// It is not passed on to another process as a [`Stream`](crate::Stream::into_fds) is: that it shares memory with its peer is
 /// bound to a line between the two processes that have met. Where another process is to receive datagrams, it binds a socket
-/// of its own; or fork.
+/// of its own; or fork: one that shares memory then belongs to the process that uses it first, and is EBUSY in the other.
 #[derive(Debug)]
 pub struct Datagram {
     end: Arc<End>,

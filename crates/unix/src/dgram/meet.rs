@@ -112,6 +112,16 @@ struct Line {
     cookie: u64,
 }
 
+/// What comes next in the kernel's queue.
+pub enum Next {
+    /// The peer's sign, which was taken.
+    Sign,
+    /// Nothing yet. What comes from here on may be the sign.
+    Nothing,
+    /// Something else, or an error.
+    Other,
+}
+
 impl Meeting {
     pub fn is_open(&self) -> bool {
         self.open.load(Relaxed) != 0
@@ -402,7 +412,7 @@ impl End {
         if !matches!(&*rx, Rx::Plain) {
             return Ok(false);
         }
-        if self.find_nonce(meeting, state, &mut rx) {
+        if matches!(self.find_nonce(meeting, state, &mut rx), Next::Sign) {
             return Ok(true);
         }
         // It may lie behind what was not received yet.
@@ -434,9 +444,9 @@ impl End {
         Diag::open().ok()?.look(me).ok()?.peer
     }
 
-    /// Takes the peer's sign, if it is what comes next in the queue, and does what is to be done. Whether it was.
-    fn find_nonce(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) -> bool {
-        let Some((_, nonce)) = &state.incoming else { return false };
+    /// Takes the peer's sign, if it is what comes next in the queue, and does what is to be done.
+    fn find_nonce(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) -> Next {
+        let Some((_, nonce)) = &state.incoming else { return Next::Other };
         let mut first = [0; HELLO_LEN];
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
         match rustix::net::recv(&self.fd, &mut first[..], flags) {
@@ -444,11 +454,14 @@ impl End {
             Err(Errno::CONNRESET) => {
                 // The kernel tells it once; it is for whoever receives.
                 self.reset.store(1, Relaxed);
-                return false;
+                return Next::Other;
             }
-            _ => return false,
+            Err(Errno::AGAIN) => return Next::Nothing,
+            _ => return Next::Other,
         }
-        let Some(sign) = Hello::decode(&first).filter(|sign| sign.nonce == *nonce) else { return false };
+        let Some(sign) = Hello::decode(&first).filter(|sign| sign.nonce == *nonce) else {
+            return Next::Other;
+        };
         let _ = rustix::net::recv(&self.fd, &mut first[..], RecvFlags::DONTWAIT);
         let (cookie, what) = (sign.capacity, sign.send_buffer);
         match std::mem::replace(&mut state.phase, Phase::Met) {
@@ -472,13 +485,13 @@ impl End {
                 state.phase = Phase::Alone;
                 state.incoming = None;
                 meeting.expecting.store(0, Relaxed);
-                return true;
+                return Next::Sign;
             }
             // The peer's, but not of who is at the other end of the line.
             _ => self.give_up(meeting, state),
         }
         self.adopt_now(meeting, state);
-        true
+        Next::Sign
     }
 
     /// The peer has said that the other end of the line is its own, so the ring that came over it is, too.
@@ -512,7 +525,7 @@ impl End {
 
     /// As [`End::find_nonce`], for who holds the receiving side.
     #[cold]
-    pub fn look_for_nonce(&self, meeting: &Meeting, rx: &mut Rx) -> bool {
+    pub fn look_for_nonce(&self, meeting: &Meeting, rx: &mut Rx) -> Next {
         let mut state = meeting.state.lock();
         self.find_nonce(meeting, &mut state, rx)
     }

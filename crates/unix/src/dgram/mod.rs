@@ -29,7 +29,7 @@ mod receive;
 mod send;
 
 pub use halves::Claim;
-pub use meet::Meeting;
+pub use meet::{Meeting, Next};
 
 use crate::common::{credential_methods, socket_methods};
 use crate::end::End;

@@ -1,6 +1,7 @@
 //! Receiving datagrams: from the ring, or from the kernel's queue.
 
 use crate::control::{self, Peek};
+use crate::dgram::Next;
 use crate::end::End;
 use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
@@ -116,6 +117,7 @@ impl End {
         kernel.set(rustix::net::RecvFlags::PEEK, peek);
         let mut ended = false;
         loop {
+            let mut empty = false;
             if self.reset.swap(0, Relaxed) != 0 {
                 return Err(error(Errno::CONNRESET));
             }
@@ -126,17 +128,20 @@ impl End {
             if let Some(meeting) = self.meet.get()
                 && meeting.is_expecting()
             {
-                if self.look_for_nonce(meeting, &mut guard) {
-                    return Ok(None);
-                }
-                if self.reset.load(Relaxed) != 0 {
-                    continue; // the look was told
+                match self.look_for_nonce(meeting, &mut guard) {
+                    Next::Sign => return Ok(None),
+                    Next::Other if self.reset.load(Relaxed) != 0 => continue, // the look was told
+                    Next::Other => {}
+                    // What comes between this look and a receive could be the sign.
+                    Next::Nothing => empty = true,
                 }
             }
+            point!("looked for a sign");
             let room = slices.iter().map(|slice| slice.len()).sum();
             let mut pieces: Vec<IoSliceMut<'_>> =
                 slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
             let came = match &mut call.fds {
+                _ if empty => Err(Errno::AGAIN),
                 None => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
                 Some(fds) => fds.recv(self.fd(), &mut pieces, kernel),
             };

@@ -2,11 +2,12 @@
 
 use super::{PATIENCE, alone, send, small};
 use crate::failpoint;
-use crate::{RecvFlags, SendFlags, SeqPacket, Stream};
+use crate::{Datagram, Name, RecvFlags, SendFlags, SeqPacket, Stream};
 use onecopy_sync::atomic::Ordering::Release;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::sync::mpsc;
 
 /// Bytes that are published when the first slice could not be filled follow those before them, in the first slice. (They
@@ -48,4 +49,33 @@ fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
     });
     let (errno, caught) = said.recv_timeout(PATIENCE).expect("it hangs");
     assert_eq!((errno, caught), (Errno::PROTO.raw_os_error(), 1));
+}
+
+/// A sign that comes between the look for it and the receive is still a sign. (It was received as a datagram.)
+#[test]
+fn a_sign_that_comes_behind_the_look_for_it_reaches_nobody() {
+    let _alone = alone();
+    let name = |what: &str| Name::abstract_(format!("onecopy-test-sign-{what}-{}", std::process::id()));
+    let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
+    a.connect(name("b")).unwrap();
+    b.connect(name("a")).unwrap();
+    let (a, b) = (Rc::new(a), Rc::new(b));
+    for round in 0..100u32 {
+        // One that finds nothing, while the other goes on with the meeting; then the same the other way round.
+        for (waits, goes_on) in [(&a, &b), (&b, &a)] {
+            let other = Rc::clone(goes_on);
+            failpoint::at("looked for a sign", move || {
+                let _ = other.recv(&mut [0; 99], RecvFlags::DONTWAIT);
+            });
+            let mut buffer = [0; 99];
+            let got = waits.recv(&mut buffer, RecvFlags::DONTWAIT);
+            failpoint::at("", || ()); // what was not called holds a socket
+            assert!(got.is_err_and(|error| error.would_block()), "round {round}: {:?}", &buffer[..16]);
+        }
+    }
+    for (one, other) in [(&a, &b), (&b, &a)] {
+        one.send(b"hello", SendFlags::empty()).unwrap();
+        assert_eq!(other.recv(&mut [0; 99], RecvFlags::empty()).unwrap(), 5);
+    }
+    assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
 }

@@ -1,7 +1,7 @@
 //! A socket of ours, of every kind, against a peer that does anything at all, from a seed.
 //!
 //! [`play`] is one conversation: a victim that uses its stream in every way there is, and a peer
-//! ([`Liar`]) that completes the upgrade, honestly or not, and then writes
+//! ([`Liar`](onecopy_conformance::liar::Liar)) that completes the upgrade, honestly or not, and then writes
 //! whatever it likes into the shared pages and the control socket. Half of the conversations take turns in one
 //! thread, so that a seed repeats them step by step; in the other half both act at once.
 //!

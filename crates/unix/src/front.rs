@@ -40,6 +40,11 @@ pub struct Front {
 }
 
 impl Front {
+    /// What was found in front of where the ring was at is not what comes next.
+    pub fn move_on(&mut self) {
+        (self.piece, self.listed, self.fds, self.met) = (None, None, None, 0);
+    }
+
     /// Whether another process could go on with it: not with descriptors that only this one has, nor with pages of pools,
     /// whose references are counted in one process.
     pub fn can_be_shared(&self) -> bool {

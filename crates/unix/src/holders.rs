@@ -254,7 +254,10 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
     }
     let left = |limit: Duration| limit.saturating_sub(start.elapsed());
     let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx.mutex(), left(RECEIVERS).max(RECEIVER));
-    let Some(mut rx) = rx.filter(|rx| rx.is_shared() || rx.value.can_be_shared(&end)) else {
+    // (It may have been passed on while its lock was waited for.)
+    let usable =
+        |rx: &OwnedGuard<_, Inner<Rx>>| !end.is_orphan() && (rx.is_shared() || rx.value.can_be_shared(&end));
+    let Some(mut rx) = rx.filter(usable) else {
         return none(end);
     };
     let sharing = match (end.sharing.get(), joined) {
@@ -341,11 +344,12 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let family = &*FAMILY;
+    // Even where nothing could be prepared: this is another process.
+    GENERATION.fetch_add(1, Relaxed);
+    family.me.store(0, Relaxed);
     let Some(Forking { ends, held: all, others, news }) = family.forking.lock().take() else { return };
     drop(ends);
     others.iter().for_each(|end| end.pick_up_later());
-    GENERATION.fetch_add(1, Relaxed);
-    family.me.store(0, Relaxed);
     let joined = if all.is_empty() { None } else { family.join().ok() };
     for held in all {
         let Held { end, rx, tx, place } = held;

@@ -139,10 +139,17 @@ impl Rx {
             start: lent[1],
             end: lent[2],
         });
+        if reached.read != ring.consumer.position() {
+            // What this process found at the front is another one's business now.
+            ring.front.move_on();
+        }
         ring.consumer.resume(me, reached, lent)?;
         ring.front.forget_who();
         let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
         ring.rest = None;
+        if rest && end.config.records != Records::Stream {
+            return Err(Lie::Holder); // only of those a part is left
+        }
         if rest {
             let rest = Rest::of_words([words[rx::REST], words[rx::REST + 1], words[rx::REST + 2]]);
             // Frames are published whole.

@@ -49,7 +49,7 @@ enum Place {
 }
 
 /// Largest view over the kernel in bytes.
-const MAX_HEAP: usize = 256 << 10;
+pub const MAX_HEAP: usize = 256 << 10;
 
 impl View {
     /// Most bytes that [`View::for_each_chunk`] shows at once.

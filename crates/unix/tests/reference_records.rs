@@ -109,6 +109,20 @@ fn a_receive_into_a_buffer_finds_no_difference() {
     assert_eq!((view.copy_to(&mut got), flags), (8_000, ReceivedFlags::TRUNC));
     assert!(got == whole[..8_000]);
     home(&pool);
+    for len in [10_000, 4_096, 1] {
+        let whole = [b"head: ", &bytes[..len]].concat();
+        a.send_chain(b"head: ", chain(pool.writer(), &bytes[..len])).unwrap();
+        let (view, flags) = b.recv_borrowed(usize::MAX).unwrap();
+        let mut got = vec![0; 20_000];
+        assert_eq!((view.copy_to(&mut got), flags), (whole.len(), ReceivedFlags::empty()));
+        assert!(got[..whole.len()] == whole, "{len} bytes behind a head");
+        home(&pool);
+    }
+    a.send_chain(b"", chain(pool.writer(), &bytes)).unwrap();
+    let mut got = vec![0; 20_000];
+    assert_eq!(b.recv_borrowed(usize::MAX).unwrap().0.copy_to(&mut got), 10_000);
+    assert!(got[..10_000] == bytes, "three pages and no head");
+    home(&pool);
     a.send_loan(loan(&pool, &bytes[..4_000])).unwrap();
     let (view, flags) = b.recv_borrowed(100).unwrap();
     assert_eq!((view.len(), flags), (100, ReceivedFlags::TRUNC));

@@ -16,11 +16,21 @@ use crate::counters::Counters;
 use crate::http::request::Request;
 use onecopy::SendFlags;
 use onecopy_sys::page_cache;
+use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 
 /// Bytes from which on a loan costs less than copies: passing a descriptor takes each side a few microseconds.
 const LEAST: u64 = 16 << 10;
+
+/// Errors of who may pass on or open no more descriptors now.
+const SCARCE: [i32; 5] = [
+    Errno::TOOMANYREFS.raw_os_error(),
+    Errno::MFILE.raw_os_error(),
+    Errno::NFILE.raw_os_error(),
+    Errno::NOBUFS.raw_os_error(),
+    Errno::NOMEM.raw_os_error(),
+];
 
 /// What may be lent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -63,17 +73,19 @@ impl Lend {
         };
         let fields = head.strip_suffix("\r\n")?;
         let head = format!("{fields}Onecopy-Lent: {}\r\n\r\n", part.start);
-        let send = || {
-            // The descriptor goes with the first byte; the rest of the head, should there be no room, without it.
-            let sent = loop {
-                match stream.send_with(head.as_bytes(), &[fd], SendFlags::NOSIGNAL) {
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    other => break other?,
-                }
-            };
-            send_all(stream, &mut [IoSlice::new(&head.as_bytes()[sent..])])
+        // The descriptor goes with the first byte; the rest of the head, should there be no room, without it.
+        let sent = loop {
+            match stream.send_with(head.as_bytes(), &[fd], SendFlags::NOSIGNAL) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Nothing was sent: too many descriptors are on their way or open, and a copy needs none.
+                Err(error) if SCARCE.contains(&error.raw_os_error()) => return None,
+                other => break other,
+            }
         };
-        let result = send();
+        let result = match sent {
+            Ok(sent) => send_all(stream, &mut [IoSlice::new(&head.as_bytes()[sent..])]),
+            Err(error) => Err(error.into()),
+        };
         if result.is_ok() {
             counters.body_bytes += part.len();
             counters.referenced += part.len();

@@ -16,6 +16,7 @@ use crate::rights::Attached;
 use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::side::SideGuard;
 use crate::tx::{Cursor, Tx, TxRing};
+use crate::view::MAX_HEAP;
 use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, SendFlags, View};
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
@@ -173,8 +174,17 @@ impl End {
         };
         let received = Received::atomic(listed.len().min(max), listed.len());
         let alone = listed.bytes == 0 && listed.pieces.len() == 1 && received.len > 0;
+        // What a peer says that its pages hold is no more than he has shown memory for, or than fits a small copy: many references may
+        // name one page.
+        if !alone && received.len > self.config.max_shared.max(MAX_HEAP) {
+            ring.front.listed = Some(listed);
+            return Err(Error::new(Op::Recv, Errno::OVERFLOW).because(
+                "the record is longer than Config::max_shared; receive it into a buffer, or as a chain",
+            ));
+        }
         self.counters.received.add_exclusive(received.len);
-        let view = match listed.pieces.pop().filter(|_| alone) {
+        let only = if alone { listed.pieces.pop() } else { None };
+        let view = match only {
             Some(piece) => {
                 self.counters.referenced.add_exclusive(received.len);
                 View::of_piece(self, if piece.len() > max { piece.split(max).0 } else { piece })

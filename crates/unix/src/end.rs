@@ -602,8 +602,14 @@ impl End {
     /// Looks at the head of the control socket's queue, and sleeps until there is something if `wait`.
     pub fn peek(&self, wait: bool) -> Peek {
         match control::peek(self.fd(), wait) {
-            // A record of no bytes looks like the end.
-            Peek::End if self.kind.has_records() && !control::hung_up(self.fd()) => Peek::Byte,
+            Peek::End if self.kind.has_records() => {
+                point!("nothing at the head");
+                // A record of no bytes looks like the end. At the end nothing comes any more, and nothing is left; in this
+                // order, since behind such a record more may come, and the end, after the look.
+                let ended =
+                    control::hung_up(self.fd()) && control::queued(self.fd()).is_ok_and(|bytes| bytes == 0);
+                if ended { Peek::End } else { Peek::Byte }
+            }
             peek => peek,
         }
     }

@@ -1,11 +1,13 @@
 //! What once went wrong when something happened at one certain moment, which is made to happen here.
 
 use super::{PATIENCE, alone, send, small};
+use crate::control::Peek;
 use crate::failpoint;
-use crate::{Datagram, Name, RecvFlags, SendFlags, SeqPacket, Stream};
+use crate::{Config, Datagram, Name, RecvFlags, SendFlags, SeqPacket, Stream, Transport};
 use onecopy_sync::atomic::Ordering::Release;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -78,4 +80,21 @@ fn a_sign_that_comes_behind_the_look_for_it_reaches_nobody() {
         assert_eq!(other.recv(&mut [0; 99], RecvFlags::empty()).unwrap(), 5);
     }
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
+}
+
+/// A record of no bytes is no end, though more records and the end come just behind the look at it. (The records behind it
+/// were never received.)
+#[test]
+fn records_and_the_end_behind_an_empty_record_do_not_make_it_the_end() {
+    let _alone = alone();
+    let config = Config { transport: Transport::Kernel, ..small() };
+    let (sender, receiver) = SeqPacket::pair_with(&config).unwrap();
+    sender.send(b"", SendFlags::DONTWAIT).unwrap();
+    failpoint::at("nothing at the head", move || {
+        sender.send(b"behind it", SendFlags::DONTWAIT).unwrap();
+        sender.shutdown(Shutdown::Write).unwrap();
+    });
+    assert_eq!(receiver.end.peek(false), Peek::Byte);
+    let lens = [(); 3].map(|()| receiver.recv(&mut [0; 20], RecvFlags::DONTWAIT).unwrap());
+    assert_eq!(lens, [0, 9, 0]);
 }

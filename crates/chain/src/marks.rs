@@ -1,5 +1,6 @@
 //! What lies between the bytes of a chain: ends of records and control data, at exact places, in exact order.
 
+use onecopy_sys::scm::Ucred;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
@@ -30,15 +31,36 @@ impl Mark {
     }
 }
 
-/// Who sent: struct ucred of unix(7).
+/// A process, its user and its group, as the kernel has verified them (SO_PEERCRED, SCM_CREDENTIALS; struct ucred of
+/// unix(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Credentials {
-    /// Process.
+    /// Process id in this process's pid namespace; 0 where it is in none that can be seen.
     pub pid: i32,
-    /// User.
+    /// User id: the effective one of a peer; of a sender that claims none the effective one over shared memory, the real
+    /// one over the kernel; 65534 where it is not known.
     pub uid: u32,
-    /// Group.
+    /// Group id, likewise.
     pub gid: u32,
+}
+
+impl Credentials {
+    /// Of this process: what it may say of itself without a privilege.
+    pub fn own() -> Credentials {
+        Ucred::own().into()
+    }
+}
+
+impl From<Ucred> for Credentials {
+    fn from(Ucred { pid, uid, gid }: Ucred) -> Credentials {
+        Credentials { pid, uid, gid }
+    }
+}
+
+impl From<Credentials> for Ucred {
+    fn from(Credentials { pid, uid, gid }: Credentials) -> Ucred {
+        Ucred { pid, uid, gid }
+    }
 }
 
 /// The marks of a chain.

@@ -1,8 +1,8 @@
 //! What a socket is made with.
 
+pub use onecopy_chain::Credentials;
 use onecopy_copy::{Policy, Reader};
 pub use onecopy_sync::spin::Wait;
-use onecopy_sys::scm::Ucred;
 
 /// Which way the bytes may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,36 +101,5 @@ impl Default for Config {
             passable: false,
             backlog: 4096,
         }
-    }
-}
-
-/// A process, its user and its group, as the kernel has verified them (SO_PEERCRED, SCM_CREDENTIALS; unix(7)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    /// Process id in this process's pid namespace; 0 where it is in none that can be seen.
-    pub pid: i32,
-    /// User id: the effective one of a peer; of a sender that claims none the effective one over shared memory, the real
-    /// one over the kernel; 65534 where it is not known.
-    pub uid: u32,
-    /// Group id, likewise.
-    pub gid: u32,
-}
-
-impl Credentials {
-    /// Of this process: what it may say of itself without a privilege.
-    pub fn own() -> Credentials {
-        Ucred::own().into()
-    }
-}
-
-impl From<Ucred> for Credentials {
-    fn from(Ucred { pid, uid, gid }: Ucred) -> Credentials {
-        Credentials { pid, uid, gid }
-    }
-}
-
-impl From<Credentials> for Ucred {
-    fn from(Credentials { pid, uid, gid }: Credentials) -> Ucred {
-        Ucred { pid, uid, gid }
     }
 }

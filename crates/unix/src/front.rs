@@ -94,10 +94,15 @@ pub struct Sender {
 const NOBODY: Ucred = Ucred { pid: 0, uid: 65534, gid: 65534 };
 
 impl Front {
+    /// Who sent what comes next, as far as it was said.
+    pub fn sender(&self) -> Ucred {
+        self.who.as_ref().map_or(NOBODY, |sender| sender.who)
+    }
+
     /// Tells a receive who sent what it got.
     pub fn tell(&self, to: &mut Fds, pidfd: bool) {
         if to.who.is_none() {
-            to.who = Some(self.who.as_ref().map_or(NOBODY, |sender| sender.who));
+            to.who = Some(self.sender());
             let mine = self.who.as_ref().and_then(|sender| sender.pidfd.as_ref()).filter(|_| pidfd);
             to.pidfd = mine.and_then(|pidfd| pidfd.try_clone().ok());
         }

@@ -146,8 +146,8 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::send`], with the chain, cut to what was not sent; EXDEV where a pool belongs to another stream; EFAULT for a
-    /// device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for descriptors ([`Stream::send_with`] sends
-    /// them).
+    /// device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for descriptors and credentials
+    /// in the chain ([`Stream::send_with`] and [`Stream::send_as`] send them). Ends of records mean nothing on a stream.
     pub fn send_chain(
         &self,
         chain: impl Into<Segment<Chain>>,
@@ -173,7 +173,7 @@ impl Stream {
     /// What was sent by reference stays where it lies, in pages of the peer's ([`Kind::Peer`](onecopy_chain::Kind::Peer)), each
     /// of which goes back when the last fragment in it is dropped, in any order and on any thread. Other bytes are copied
     /// to pages of this process, which [`Stream::stats`] counts ([`Stream::recv_borrowed`] has them in place), with the
-    /// descriptors that came as marks. One call never gives both, so a short count says nothing of what follows: under
+    /// descriptors that came as marks. Who sent it is a mark in front, where [`Stream::set_pass_credentials`] asks for it. One call never gives both, so a short count says nothing of what follows: under
     /// edge-triggered epoll(7) go on until EAGAIN.
     ///
     /// # Errors

@@ -482,3 +482,27 @@ fn counts_of_bytes_count_pages_and_not_their_marks() {
     b.recv(&mut buf, RecvFlags::empty()).unwrap();
     assert_eq!(counts(), (0, 0));
 }
+
+/// Who sent is a mark in front of the bytes, by reference and copied, over shared memory and over the kernel.
+#[test]
+fn a_chain_says_who_sent_it() {
+    let _alone = alone();
+    for transport in [Transport::Auto, Transport::Kernel] {
+        let config = Config { transport, pass_credentials: true, ..Config::default() };
+        let (a, b) = Stream::pair_with(&config).unwrap();
+        let pool = SharedPool::new(4096, 4).unwrap();
+        let mine = |chain: &Chain| {
+            chain.marks().any(|(at, mark)| {
+                at == 0 && matches!(mark, Mark::Credentials(who) if *who == Credentials::own())
+            })
+        };
+        a.send(b"bytes", SendFlags::NOSIGNAL).unwrap();
+        assert!(mine(&b.recv_chain(100).unwrap()));
+        a.send_chain(chain(pool.writer(), b"pages")).unwrap();
+        let got = b.recv_chain(100).unwrap();
+        assert!(mine(&got) && contents(&got) == b"pages");
+        b.set_pass_credentials(false).unwrap();
+        a.send_chain(chain(pool.writer(), b"pages")).unwrap();
+        assert!(!mine(&b.recv_chain(100).unwrap()));
+    }
+}

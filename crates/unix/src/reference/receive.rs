@@ -119,6 +119,8 @@ impl End {
     /// The references that are there, one after the other, where they lie.
     fn chain_of_references(&self, rx: &mut RxRing, max: usize) -> Result<Chain> {
         let mut chain = Chain::new();
+        let said = self.passes_who().then(|| rx.front.sender());
+        self.attach(&mut chain, Fds { who: said, ..Fds::default() });
         loop {
             let Some(piece) = take_piece(rx, max - chain.len()) else { break };
             let referenced = piece.len();
@@ -129,6 +131,10 @@ impl End {
             self.counters.received.add_exclusive(referenced);
             self.counters.referenced.add_exclusive(referenced);
             if chain.len() == max || !self.reference_follows(rx) {
+                break;
+            }
+            if said.is_some_and(|said| said != rx.front.sender()) {
+                // What others sent never merges (unix(7)).
                 break;
             }
             let next = rx.front.piece.as_ref().map_or(0, Piece::page_len);
@@ -159,14 +165,16 @@ impl End {
         let mut chain = Chain::new();
         let mut n = n.min(MAX_COPY);
         let first = self.copies.page()?;
+        let mut came = Fds { who: self.passes_who().then(|| rx.front.sender()), ..Fds::default() };
         if let Some(arrived) = rx.front.fds.take() {
-            chain.attach(Mark::Rights(arrived.fds.list));
+            came.list = arrived.fds.list;
             match arrived.until.saturating_sub(rx.consumer.position()) {
                 // It is behind already: the peer's own loss.
                 0 => {}
                 left => n = (n as u64).min(left) as usize,
             }
         }
+        self.attach(&mut chain, came);
         let mut page = Ok(first);
         while let Ok(mut this) = page {
             let now = this.len().min(n - chain.len());
@@ -191,13 +199,21 @@ impl End {
         let mut fds = Fds::default();
         let mut slices = [IoSliceMut::new(&mut writable(&mut page)[..max])];
         let n = self.recv_with(&mut slices, flags, &mut Call::with(&mut fds))?;
-        if !fds.list.is_empty() {
-            chain.attach(Mark::Rights(fds.list));
-        }
+        self.attach(&mut chain, fds);
         if n > 0 {
             append(&mut chain, page, n)?;
         }
         Ok(chain)
+    }
+
+    /// What came with the bytes that are appended next: who sent them, and descriptors.
+    pub fn attach(&self, chain: &mut Chain, came: Fds) {
+        if let Some(who) = came.who.filter(|_| self.passes_credentials()) {
+            chain.attach(Mark::Credentials(who.into()));
+        }
+        if !came.list.is_empty() {
+            chain.attach(Mark::Rights(came.list));
+        }
     }
 }
 

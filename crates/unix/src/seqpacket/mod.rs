@@ -258,7 +258,7 @@ impl SeqPacket {
     /// As [`SeqPacket::send`], with the chain, of which nothing was sent; EMSGSIZE also for more than 256 parts of pages;
     /// EAGAIN also while the peer holds so many pages that there are no places for these; EXDEV where a pool belongs to
     /// another socket; EFAULT for a device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for
-    /// descriptors in the chain, and for stream records.
+    /// descriptors and credentials in the chain, a record that ends within it, and for stream records.
     pub fn send_chain(
         &self,
         head: &[u8],

@@ -21,6 +21,12 @@ fn option(errno: Errno) -> Error {
     Error::new(Op::Option, errno)
 }
 
+fn timeout(errno: Errno) -> Error {
+    option(errno)
+        .about("limit")
+        .because("a wait is longer than nothing, and none has no limit: give None for that")
+}
+
 pub(crate) fn local_name(fd: &OwnedFd) -> Result<Name> {
     let address = rustix::net::getsockname(fd).map_err(option)?;
     Ok(SocketAddrUnix::try_from(address).map_or_else(|_| Name::unnamed(), |a| visible_name(&a)))
@@ -42,13 +48,13 @@ impl End {
     }
 
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(option)?;
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(timeout)?;
         self.settings.set_read_timeout(limit);
         Ok(())
     }
 
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, limit).map_err(option)?;
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, limit).map_err(timeout)?;
         self.settings.set_write_timeout(limit);
         Ok(())
     }

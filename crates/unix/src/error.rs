@@ -1,4 +1,4 @@
-//! What goes wrong: which call, which errno, why, and what to do next.
+//! What goes wrong: which call, which errno, which of its arguments, why, and what to do next.
 
 use rustix::io::Errno;
 use std::fmt;
@@ -56,6 +56,7 @@ impl Op {
 pub struct Error {
     op: Op,
     errno: Errno,
+    argument: Option<&'static str>,
     why: Option<&'static str>,
 }
 
@@ -64,7 +65,12 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn new(op: Op, errno: Errno) -> Error {
-        Error { op, errno, why: None }
+        Error { op, errno, argument: None, why: None }
+    }
+
+    /// Which of the call's arguments it is about.
+    pub(crate) fn about(self, argument: &'static str) -> Error {
+        Error { argument: Some(argument), ..self }
     }
 
     pub(crate) fn because(self, why: &'static str) -> Error {
@@ -91,42 +97,102 @@ impl Error {
         self.errno == Errno::AGAIN
     }
 
-    fn advice(&self) -> Option<&'static str> {
-        Some(match (self.op, self.errno) {
+    /// The argument of the call that cannot be, or that the kernel refuses: as the call's documentation names it, or
+    /// "Config::" and the field. None where it is not about an argument, but about what became of the connection.
+    pub fn argument(&self) -> Option<&'static str> {
+        self.argument.or_else(|| self.advice().0)
+    }
+
+    /// Why, and what to do next. Every error that a call of this crate makes up says it; of the kernel's, those that are known to
+    /// come from it.
+    pub fn reason(&self) -> Option<&'static str> {
+        self.why.or_else(|| self.advice().1)
+    }
+
+    /// What an errno means that the kernel gives to a call, or that is the same wherever it comes from.
+    fn advice(&self) -> (Option<&'static str>, Option<&'static str>) {
+        let name = |why| (Some("name"), Some(why));
+        let of = |argument, why| (Some(argument), Some(why));
+        let why = |why| (None, Some(why));
+        match (self.op, self.errno) {
             (Op::Bind, Errno::ADDRINUSE) => {
-                "the name is taken; stop who listens there, or remove a socket file that nobody listens on"
+                name("it is taken; stop who listens there, or remove a socket file that nobody listens on")
             }
-            (Op::Bind, Errno::NOENT) => "the folder of that path does not exist; make it first",
-            (Op::Bind | Op::Connect, Errno::ACCESS) => {
-                "no permission; check the socket file's mode and its folder's"
+            (Op::Bind, Errno::INVAL) => name("the socket has one already; make another socket"),
+            (Op::Bind, Errno::NOENT) => name("the folder of that path does not exist; make it first"),
+            (Op::Bind | Op::Connect | Op::Send, Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => {
+                name("no path leads there; look at its folders and links")
             }
-            (Op::Connect, Errno::NOENT) => "there is no such socket; is the server running?",
+            (Op::Bind, Errno::ROFS) => name("that file system is read-only; choose another folder"),
+            (Op::Bind | Op::Connect | Op::Send, Errno::ACCESS) => {
+                name("no permission; check the socket file's mode and its folder's")
+            }
+            (Op::Connect, Errno::NOENT) => name("there is no such socket; is the server running?"),
             (Op::Connect, Errno::CONNREFUSED) => {
-                "nobody listens there; start the server (a plain file at that path is refused likewise)"
+                name("nobody listens there; start the server (a plain file at that path is refused likewise)")
             }
             (Op::Connect, Errno::PROTOTYPE) => {
-                "the socket there is of another type (stream, seqpacket, datagram)"
+                name("the socket there is of another type (stream, seqpacket, datagram)")
             }
-            (Op::Send, Errno::CONNREFUSED) => "nobody receives there any more; connect again",
-            (Op::Send, Errno::NOTCONN) => "there is no peer; connect, or name one with `send_to`",
-            (Op::Send | Op::Connect, Errno::PERM) => "the socket there is connected to another one",
-            (Op::Send, Errno::NOENT) => "there is no such socket; is the receiver running?",
-            (Op::Send, Errno::PROTOTYPE) => "the socket there is no datagram socket",
-            (Op::Connect, Errno::AGAIN) => "the listener's backlog is full; try again, or raise it",
-            (Op::Send, Errno::PIPE) => "the peer is gone or does not read any more; connect again",
-            (Op::Recv, Errno::CONNRESET) => "the peer closed without reading all that was sent to it",
-            (Op::Send | Op::Recv, Errno::AGAIN) => "it would have to wait; poll the socket and try again",
-            (_, Errno::PROTO) => "the peer broke the shared-memory protocol; this connection is lost",
-            (_, Errno::MFILE) => "too many open descriptors; raise RLIMIT_NOFILE",
-            _ => return None,
-        })
+            (Op::Connect, Errno::AGAIN) => name("the listener's backlog is full; try again, or raise it"),
+            (Op::Send | Op::Connect, Errno::PERM) => name("the socket there is connected to another one"),
+            (Op::Send, Errno::CONNREFUSED) => why("nobody receives there any more; connect again"),
+            (Op::Send, Errno::NOTCONN) => why("there is no peer; connect, or name one with `send_to`"),
+            (Op::Send, Errno::NOENT) => name("there is no such socket; is the receiver running?"),
+            (Op::Send, Errno::PROTOTYPE) => name("the socket there is no datagram socket"),
+            (Op::Send, Errno::MSGSIZE) => {
+                of("bytes", "longer than what is sent whole; raise Config::send_buffer, or send less at once")
+            }
+            (Op::Send, Errno::PIPE) => {
+                why("the peer is gone or does not read any more, or this side was shut down; connect again")
+            }
+            (Op::Send, Errno::CONNRESET) => {
+                why("the peer closed without reading all that was sent; connect again")
+            }
+            (Op::Send, Errno::ALREADY) => {
+                why("what the last sends left is still to be sent; wait for POLLOUT")
+            }
+            (Op::Send, Errno::FAULT) => {
+                of("chain", "this CPU cannot read its memory; copy it to pages of the host first")
+            }
+            (Op::Send, Errno::BADF) => of("fds", "one of them is not open"),
+            (Op::Send, Errno::TOOMANYREFS) => of(
+                "fds",
+                "too many descriptors are on their way (RLIMIT_NOFILE); let the peer receive some first",
+            ),
+            (Op::Recv, Errno::NOTCONN) => why("there is no peer; connect first"),
+            (Op::Recv, Errno::CONNRESET) => why("the peer closed without reading all that was sent to it"),
+            (Op::Recv, Errno::OVERFLOW) => {
+                why("its pages are more than a chain counts; receive it into a buffer")
+            }
+            (Op::Accept, Errno::AGAIN) => why("no connection waits; poll the listener and accept again"),
+            (Op::Accept, Errno::INVAL) => why("the listener was shut down; bind a new one"),
+            (Op::Send | Op::Recv, Errno::AGAIN) => {
+                why("it would have to wait; poll the socket and try again")
+            }
+            (Op::Shutdown, Errno::NOTCONN) => why("there is no peer to tell; it is as good as done"),
+            (Op::Option, Errno::INVAL | Errno::DOM) => {
+                why("the kernel does not take that value; see the call's range")
+            }
+            (_, Errno::PROTO) => why("the peer broke the shared-memory protocol; this connection is lost"),
+            (_, Errno::MFILE) => why("too many open descriptors; close some, or raise RLIMIT_NOFILE"),
+            (_, Errno::NFILE) => why("the system has no descriptor left (fs.file-max); close some"),
+            (_, Errno::NOMEM | Errno::NOBUFS) => why("no memory is left for it; free some, or ask for less"),
+            (_, Errno::INTR) => why("a signal came first; call again"),
+            _ => (None, None),
+        }
     }
 }
 
 impl fmt::Display for Error {
+    /// `connect: name: No such file or directory (os error 2): there is no such socket; is the server running?`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.op.name(), self.errno)?;
-        match self.why.or_else(|| self.advice()) {
+        write!(f, "{}: ", self.op.name())?;
+        if let Some(argument) = self.argument() {
+            write!(f, "{argument}: ")?;
+        }
+        write!(f, "{}", self.errno)?;
+        match self.reason() {
             Some(why) => write!(f, ": {why}"),
             None => Ok(()),
         }
@@ -142,7 +208,8 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for io::Error {
-    /// Keeps `raw_os_error()`; what only [`Error`] knows is lost.
+    /// Keeps `raw_os_error()`, which programs written for std's sockets ask for: an [`io::Error`] has an errno or a text, not
+    /// both. So what only [`Error`] knows is lost; calls that return [`Error`] itself tell it.
     fn from(error: Error) -> io::Error {
         io::Error::from_raw_os_error(error.raw_os_error())
     }

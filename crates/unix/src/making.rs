@@ -57,6 +57,7 @@ impl Kind {
 /// Stream records travel through shared memory only: the kernel's own records are atomic.
 fn needs_memory(op: Op) -> Error {
     Error::new(op, Errno::PROTONOSUPPORT)
+        .about("Config::records")
         .because("stream records need shared memory, which is refused here; use atomic records")
 }
 

@@ -70,7 +70,7 @@ impl Name {
             Kind::Unnamed => Err(Errno::INVAL),
         };
         address.map_err(|errno| {
-            Error::new(op, errno).because(
+            Error::new(op, errno).about("name").because(
                 "a socket path has 1 to 108 bytes, an abstract name 1 to 107 (unix(7)); choose a shorter one",
             )
         })

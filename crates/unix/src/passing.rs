@@ -120,7 +120,7 @@ fn plain(errno: Errno) -> Error {
 
 /// Of the page or its descriptors: they are not what `into_fds` gave.
 fn wrong(why: &'static str) -> Error {
-    error(Errno::INVAL, why)
+    error(Errno::INVAL, why).about("fds")
 }
 
 fn copy(fd: impl AsFd) -> Result<OwnedFd> {
@@ -249,6 +249,7 @@ impl End {
                 "the memory of this connection is mapped, and no descriptor of it was kept; make the socket with \
                  Config::passable",
             )
+            .about("Config::passable")
         };
         let words = &mut passport.words;
         words[word::KIND] = kind_of(self.kind);

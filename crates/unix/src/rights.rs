@@ -60,6 +60,7 @@ impl<'a> Attached<'a> {
     pub fn check(&self) -> Result<()> {
         if self.fds.len() > MAX_FDS {
             return Err(Error::new(Op::Send, Errno::INVAL)
+                .about("fds")
                 .because("at most 253 descriptors go with one send; send the rest with another byte"));
         }
         Ok(())
@@ -227,10 +228,9 @@ impl End {
         let errno = if errno == Errno::CONNRESET { Errno::PIPE } else { errno };
         let error = Error::new(Op::Send, errno);
         match errno {
-            Errno::PERM => error.because("a sender may only claim what it is; more takes a privilege"),
-            Errno::TOOMANYREFS => error.because(
-                "too many descriptors are on their way (RLIMIT_NOFILE); let the peer receive some first",
-            ),
+            Errno::PERM => {
+                error.about("who").because("a sender may only claim what it is; more takes a privilege")
+            }
             _ => error,
         }
     }

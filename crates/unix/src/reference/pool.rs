@@ -65,6 +65,7 @@ impl SharedPool {
     pub fn new(page_len: usize, pages: usize) -> Result<SharedPool> {
         let wrong = || {
             error(Errno::INVAL)
+                .about("page_len, pages")
                 .because("a pool has 1 to 2^30 pages of 1 byte to 1 GiB; choose sizes in that range")
         };
         if page_len == 0 || page_len > 1 << 30 || pages == 0 {
@@ -123,6 +124,7 @@ impl SharedPool {
         self.check()?;
         if len > self.page_len() {
             return Err(error(Errno::MSGSIZE)
+                .about("len")
                 .because("a loan has at most one page; send several, or make larger pages"));
         }
         if self.since.get() >= self.warm {

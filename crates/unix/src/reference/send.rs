@@ -209,8 +209,8 @@ impl End {
     pub fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, flags: SendFlags) -> Result<Way> {
         let Some(domain) = Domain::of(page) else { return Ok(Way::Copied) };
         if !domain.is_own() {
-            return Err(Error::new(Op::Send, Errno::BUSY).because(
-                "this page is of a pool that was made before a fork, and is the parent's, whose memory the child has not",
+            return Err(Error::new(Op::Send, Errno::BUSY).about("loan").because(
+                "it is of a pool that was made before a fork, and is the parent's, whose memory the child has not",
             ));
         }
         let Tx::Ring(ring) = tx else { return Ok(Way::Copied) };
@@ -222,8 +222,8 @@ impl End {
             Some(bound) if self.lender.get().is_some_and(|mine| bound.is_of(mine)) => {
                 Ok(Way::Lent(bound.name))
             }
-            Some(_) => Err(Error::new(Op::Send, Errno::XDEV).because(
-                "this pool is shared with the peer of another stream, for ever; make one for each peer",
+            Some(_) => Err(Error::new(Op::Send, Errno::XDEV).about("loan").because(
+                "its pool is shared with the peer of another stream, for ever; make one for each peer",
             )),
             None => Ok(self.admit(ring, domain, flags)?.map_or(Way::Copied, |bound| Way::Lent(bound.name))),
         }
@@ -326,9 +326,9 @@ impl End {
         // Two pages of one pool may be sent over two streams at once.
         match domain.bind(lender, name) {
             Some(bound) => Ok(Some(bound)),
-            None => Err(Error::new(Op::Send, Errno::XDEV).because(
-                "this pool was just shared with the peer of another stream; make one for each peer",
-            )),
+            None => Err(Error::new(Op::Send, Errno::XDEV)
+                .about("loan")
+                .because("its pool was just shared with the peer of another stream; make one for each peer")),
         }
     }
 
@@ -390,17 +390,17 @@ impl End {
 pub fn sendable(chain: &Chain) -> Result<()> {
     let error = |errno| Error::new(Op::Send, errno);
     if chain.kind() == Some(Kind::Device) {
-        return Err(error(Errno::FAULT)
-            .because("this CPU cannot read a device's memory; copy it to pages of the host first"));
+        return Err(error(Errno::FAULT));
     }
     if matches!(chain.checksum(), Checksum::Partial { .. }) {
-        return Err(error(Errno::INVAL).because(
-            "the chain has a checksum that is to be finished, which nobody would; finish it first",
-        ));
+        return Err(error(Errno::INVAL)
+            .about("chain")
+            .because("it has a checksum that is to be finished, which nobody would; finish it first"));
     }
-    if chain.marks().any(|(_, mark)| matches!(mark, ChainMark::Rights(_))) {
-        return Err(error(Errno::OPNOTSUPP).because(
-            "descriptors do not travel with references; take the marks out and send them with send_with",
+    if chain.marks().any(|(_, mark)| matches!(mark, ChainMark::Rights(_) | ChainMark::Credentials(_))) {
+        return Err(error(Errno::OPNOTSUPP).about("chain").because(
+            "descriptors and credentials do not travel with references; take the marks out and send them with `send_with` or \
+             `send_as`",
         ));
     }
     Ok(())

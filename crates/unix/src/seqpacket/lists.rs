@@ -259,10 +259,13 @@ impl End {
         let locked = sendable(segment.payload())
             .and_then(|()| match self.config.records {
                 Records::Atomic => Ok(()),
-                Records::Stream => Err(Error::new(Op::Send, Errno::OPNOTSUPP).because(
-                    "a chain is one record, and stream records are sent in parts; keep atomic records",
-                )),
+                Records::Stream => {
+                    Err(Error::new(Op::Send, Errno::OPNOTSUPP).about("Config::records").because(
+                        "a chain is one record, and stream records are sent in parts; keep atomic records",
+                    ))
+                }
             })
+            .and_then(|()| one_record(segment.payload()))
             .and_then(|()| self.lock_tx(flags));
         let mut tx = match locked {
             Ok(tx) => tx,
@@ -313,7 +316,7 @@ impl End {
         let parts = Parts { bytes: slices.iter().map(|slice| slice.len()).sum(), references: names.len() };
         let capacity = ring.producer.ring().capacity();
         if names.len() > MAX_PARTS {
-            return Err(Error::new(Op::Send, Errno::MSGSIZE).because(
+            return Err(Error::new(Op::Send, Errno::MSGSIZE).about("chain").because(
                 "at most 256 parts of pages go with one record; send several records, or make larger pages",
             ));
         }
@@ -377,4 +380,14 @@ fn gathered<'a>(head: &'a [u8], chain: &'a Chain, copied: usize) -> Result<Vec<C
         });
     }
     Ok(all)
+}
+
+/// Whether a chain's bytes can go as one record.
+fn one_record(chain: &Chain) -> Result<()> {
+    match chain.record_len() {
+        Some(at) if at < chain.len() => Err(Error::new(Op::Send, Errno::OPNOTSUPP)
+            .about("chain")
+            .because("a chain is one record, and a record ends within it; split it there (`split_record`)")),
+        _ => Ok(()),
+    }
 }

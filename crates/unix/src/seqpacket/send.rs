@@ -292,6 +292,7 @@ impl End {
             return Error::new(op, Errno::PIPE);
         }
         Error::new(op, Errno::PROTONOSUPPORT)
+            .about("Config::records")
             .because("the peer does not keep stream records; use atomic ones, or set the same at both ends")
     }
 
@@ -315,7 +316,7 @@ impl End {
 
 #[cold]
 pub fn too_long() -> Error {
-    Error::new(Op::Send, Errno::MSGSIZE).because(
+    Error::new(Op::Send, Errno::MSGSIZE).about("bytes").because(
         "the record is longer than the buffer takes whole; raise the send buffer, or send less at once",
     )
 }

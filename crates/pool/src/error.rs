@@ -93,10 +93,14 @@ impl fmt::Display for AreaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             AreaError::Short { len, page_len } => {
-                write!(f, "{len} bytes are not one page of {page_len}")
+                write!(f, "{len} bytes are not one page of {page_len}; give more, or a lower order")
             }
-            AreaError::Misaligned { at } => write!(f, "it begins at {at:#x}, not at a line of 64 bytes"),
-            AreaError::Outside { end, mapped } => write!(f, "it ends at {end}, of {mapped} bytes mapped"),
+            AreaError::Misaligned { at } => {
+                write!(f, "it begins at {at:#x}, not at a line of 64 bytes; align it")
+            }
+            AreaError::Outside { end, mapped } => {
+                write!(f, "it ends at {end}, of {mapped} bytes mapped; map all of it")
+            }
             AreaError::Untrue { what } => {
                 write!(f, "it is not what the provider says of it, which has to be mended: {what}")
             }
@@ -152,7 +156,10 @@ impl fmt::Display for AllocError {
                 )
             }
             AllocError::Size { asked, page_len } => {
-                write!(f, "a piece of {asked} bytes does not fit pages of {page_len} (or is empty)")
+                write!(
+                    f,
+                    "a piece of {asked} bytes does not fit pages of {page_len} (or is empty); ask for 1 to {page_len}"
+                )
             }
             AllocError::Provider(error) => write!(f, "the provider gave no page: {error}"),
             AllocError::Lie(lie) => write!(f, "the provider is broken: {lie}"),
@@ -217,21 +224,32 @@ impl fmt::Display for Lie {
 }
 
 /// Why a plain reference was not taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReturnError {
     /// It is not a page of this pool.
     Foreign(Netmem),
     /// It is a page of this pool, but no reference to it is given out as a plain one: it was returned already, or
     /// never given out.
-    NotOut(Netmem),
+    NotOut {
+        /// What was given back.
+        netmem: Netmem,
+        /// Debug mode: what happened to the page, a line for each use, the oldest first. Else empty.
+        history: String,
+    },
 }
 
 impl fmt::Display for ReturnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReturnError::Foreign(netmem) => write!(f, "{netmem:?} is not a page of this pool"),
-            ReturnError::NotOut(netmem) => {
-                write!(f, "{netmem:?} is not out: it was returned already, or never given out")
+            ReturnError::Foreign(netmem) => {
+                write!(f, "{netmem:?} is not a page of this pool; give it to the pool that it came from")
+            }
+            ReturnError::NotOut { netmem, history } => {
+                write!(f, "{netmem:?} is not out: it was returned already, or never given out; ")?;
+                match history.as_str() {
+                    "" => f.write_str("a pool in debug mode keeps who returned it"),
+                    history => write!(f, "its history:\n{history}"),
+                }
             }
         }
     }
@@ -273,9 +291,15 @@ pub enum AdoptError {
 impl fmt::Display for AdoptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AdoptError::Outside { index, pages } => write!(f, "page {index} of {pages} shared"),
-            AdoptError::Again { index } => write!(f, "{index} was named again before it was released"),
-            AdoptError::NoSlot { slot, slots } => write!(f, "slot {slot} of {slots}"),
+            AdoptError::Outside { index, pages } => {
+                write!(f, "the peer named page {index} of {pages} shared; end the connection")
+            }
+            AdoptError::Again { index } => {
+                write!(f, "the peer named {index} again before it was released; end the connection")
+            }
+            AdoptError::NoSlot { slot, slots } => {
+                write!(f, "the peer named slot {slot} of {slots}; end the connection")
+            }
         }
     }
 }

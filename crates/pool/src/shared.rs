@@ -293,7 +293,9 @@ impl Shared {
                 Err(now) => out = now,
             }
         }
-        refuse(ReturnError::NotOut(netmem))
+        let history =
+            self.debug.as_ref().map(|histories| histories.of_page(index as u32)).unwrap_or_default();
+        refuse(ReturnError::NotOut { netmem, history })
     }
 
     /// Lets drops of this thread go into the cache, or no thread's.

@@ -96,7 +96,10 @@ fn plain_references_come_back_once_and_to_their_pool() {
     let word = mine.alloc().unwrap().into_netmem();
     assert_eq!(other.take_back(word).unwrap_err(), ReturnError::Foreign(word));
     let page = mine.monitor().take_back(word).unwrap();
-    assert_eq!(mine.take_back(word).unwrap_err(), ReturnError::NotOut(word));
+    assert_eq!(
+        mine.take_back(word).unwrap_err(),
+        ReturnError::NotOut { netmem: word, history: String::new() }
+    );
     assert_eq!(page.netmem(), word);
     let tagged = Netmem::from_word((word.to_word().get() | 1).try_into().unwrap());
     assert_eq!(mine.take_back(tagged).unwrap_err(), ReturnError::Foreign(tagged));

@@ -2,7 +2,7 @@
 #![cfg(not(loom))]
 
 use onecopy_pool::provider::Heap;
-use onecopy_pool::{AllocError, Page, PagePool, PoolConfig};
+use onecopy_pool::{AllocError, Page, PagePool, PoolConfig, ReturnError};
 
 fn pool() -> PagePool {
     PagePool::new(PoolConfig::new().limit(4).debug(true), Heap::new()).unwrap()
@@ -90,4 +90,19 @@ fn a_leak_is_found_by_who_took_the_page() {
     assert_eq!(report.len(), 2);
     let (_, history) = report.iter().find(|(page, _)| *page == index).unwrap();
     assert!(history.contains("another reference taken by thread leaky"), "{history}");
+}
+
+#[test]
+fn a_word_returned_twice_is_told_with_who_returned_it() {
+    let pool = pool();
+    let word = pool.alloc().unwrap().into_netmem();
+    let page = pool.take_back(word).unwrap();
+    let text = pool.take_back(word).unwrap_err().to_string();
+    for line in ["allocated", "taken back", "tests/debug.rs:"] {
+        assert!(text.contains(line), "no {line:?} in: {text}");
+    }
+    drop(page);
+    assert!(
+        matches!(pool.take_back(word), Err(ReturnError::NotOut { history, .. }) if history.contains("dropped"))
+    );
 }

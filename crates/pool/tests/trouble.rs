@@ -336,12 +336,18 @@ fn tokens_are_counted_not_merely_noted() {
     let words = [page.clone().into_netmem(), page.clone().into_netmem()];
     assert!(!page.is_unique());
     let back: Vec<Page> = words.map(|word| pool.take_back(word).unwrap()).into();
-    assert_eq!(pool.take_back(words[0]).unwrap_err(), ReturnError::NotOut(words[0]));
+    assert_eq!(
+        pool.take_back(words[0]).unwrap_err(),
+        ReturnError::NotOut { netmem: words[0], history: String::new() }
+    );
     drop(back);
     assert!(page.is_unique());
     // A page that was recycled meanwhile is not open to its old words.
     pool.recycle(page);
-    assert_eq!(pool.take_back(words[1]).unwrap_err(), ReturnError::NotOut(words[1]));
+    assert_eq!(
+        pool.take_back(words[1]).unwrap_err(),
+        ReturnError::NotOut { netmem: words[1], history: String::new() }
+    );
     assert_eq!(pool.stats().trouble.refused, 2);
 }
 

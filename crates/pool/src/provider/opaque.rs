@@ -58,9 +58,14 @@ pub enum CopyError {
 impl fmt::Display for CopyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CopyError::Foreign { pool_id } => write!(f, "the page is of pool {pool_id}, not on this device"),
+            CopyError::Foreign { pool_id } => {
+                write!(f, "the page is of pool {pool_id}, not on this device; copy within one pool")
+            }
             CopyError::Outside { offset, len, page_len } => {
-                write!(f, "{len} bytes from {offset} are not inside of a page of {page_len}")
+                write!(
+                    f,
+                    "{len} bytes from {offset} are not inside of a page of {page_len}; cut the copy at its end"
+                )
             }
             CopyError::Io(errno) => write!(f, "the copy failed: {errno}"),
         }

@@ -4,7 +4,7 @@ use crate::end::End;
 use crate::rx::Rx;
 use crate::tx::Tx;
 use crate::{Error, Op, Result, Transport};
-use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::net::SocketAddrUnix;
 
 impl End {
@@ -50,7 +50,8 @@ impl End {
         let same = || before.is_some() && self.peer_inode() == before;
         if connected.is_ok() && !same() {
             if let Some(ring) = self.rx_ring.get() {
-                ring.header().info.0.shut.store(1, Release);
+                // Relaxed: it carries nothing but itself; who sees it asks the kernel what to say.
+                ring.header().info.0.shut.store(1, Relaxed);
             }
             *rx = Rx::Plain;
             *tx = Tx::Kernel { sent: 0 };

@@ -12,6 +12,8 @@
 //! Adding a family of sockets (seqpacket, dgram, descriptors) means adding a file under `cases/` and its list
 //! to [`cases::all`], and calls to the traits in [`impls`] where they lack any.
 
+#![forbid(unsafe_code)]
+
 pub mod case;
 pub mod cases;
 pub mod hostile;

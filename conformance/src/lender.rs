@@ -130,12 +130,21 @@ impl Liar {
         Ok(())
     }
 
-    /// Puts descriptors into the channel.
+    /// Puts descriptors into the channel, for the next mark or frame.
     ///
     /// # Errors
     ///
     /// sendmsg's; `NotConnected` without a channel.
     pub fn put(&self, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.put_as(&self.head.to_le_bytes(), fds)
+    }
+
+    /// Puts descriptors into the channel, with those bytes in the place of a number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Liar::put`].
+    pub fn put_as(&self, number: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let channel: &OwnedFd = self.channel.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let mut space =
             vec![std::mem::MaybeUninit::uninit(); SendAncillaryMessage::ScmRights(fds).size() + 64];
@@ -144,7 +153,7 @@ impl Liar {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        net::sendmsg(channel, &[IoSlice::new(&[0])], &mut control, flags)?;
+        net::sendmsg(channel, &[IoSlice::new(number)], &mut control, flags)?;
         Ok(())
     }
 

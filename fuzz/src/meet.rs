@@ -99,7 +99,7 @@ const SWITCHED: u64 = 2;
 
 fn beacon(of: impl AsFd) -> io::Result<SocketAddrUnix> {
     let inode = rustix::fs::fstat(of)?.st_ino;
-    Ok(SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-2-{inode:x}").as_bytes())?)
+    Ok(SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-3-{inode:x}").as_bytes())?)
 }
 
 fn seqpacket() -> io::Result<OwnedFd> {

@@ -196,7 +196,13 @@ fn with_frame(liar: &mut Liar, dice: &mut Dice, bytes: &[u8]) -> std::io::Result
     let put = if dice.one_in(12) { dice.roll() % 5 } else { count };
     if count > 0 || said == 1 {
         let null = File::open("/dev/null")?;
-        let _ = liar.put(&vec![null.as_fd(); put as usize]);
+        let fds = vec![null.as_fd(); put as usize];
+        // What nothing announces may lie before it.
+        if dice.one_in(8) {
+            let number = value(dice, liar.head, liar.theirs()?.capacity).to_le_bytes();
+            let _ = liar.put_as(&number[..if dice.one_in(6) { 3 } else { 8 }], &fds);
+        }
+        let _ = liar.put(&fds);
     }
     let word = bytes.len() as u64 | 1 << 32 | (count | said << 8) << 40;
     // At least a mark's room, mostly.

@@ -208,6 +208,54 @@ pub const LIES: &[Lie] = &[
         s.liar.mark(fds(1, u64::MAX))?;
         s.liar.publish(b"x").map(drop)
     }),
+    lie!("number.older", "descriptors of what was before", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+        s.liar.publish(b"x")?;
+        s.liar.open_channel()?;
+        s.liar.put_as(&0u64.to_le_bytes(), &[File::open("/dev/null")?.as_fd()])?;
+        s.liar.mark(fds(1, 1))?;
+        s.liar.publish(b"x").map(drop)
+    }),
+    lie!("number.newer", "descriptors of what is to come", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+        s.liar.open_channel()?;
+        s.liar.put_as(&u64::MAX.to_le_bytes(), &[File::open("/dev/null")?.as_fd()])?;
+        s.liar.mark(fds(1, 1))?;
+        s.liar.publish(b"x").map(drop)
+    }),
+    lie!("number.half", "descriptors with half a number", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+        s.liar.open_channel()?;
+        s.liar.put_as(&[0; 4], &[File::open("/dev/null")?.as_fd()])?;
+        s.liar.mark(fds(1, 1))?;
+        s.liar.publish(b"x").map(drop)
+    }),
+    lie!(
+        "number.crowd",
+        "descriptors that nothing announces, before those that are",
+        HARMLESS,
+        "",
+        |s: &mut Scene| {
+            use onecopy::unix::RecvFlags;
+            let (null, zero) = (File::open("/dev/null")?, File::open("/dev/zero")?);
+            s.liar.publish(b"x")?;
+            s.liar.open_channel()?;
+            for number in [0, 0, 1, 1] {
+                s.liar.put_as(&u64::to_le_bytes(number), &[null.as_fd(); 3])?;
+            }
+            s.liar.put(&[zero.as_fd()])?;
+            s.liar.mark(fds(1, 1))?;
+            s.liar.publish(b"y")?;
+            let mut came = Vec::new();
+            for _ in 0..2 {
+                let (_, with) =
+                    s.victim.recv_with(&mut [0; 1], RecvFlags::DONTWAIT).map_err(io::Error::from)?;
+                came.extend(with.fds);
+            }
+            let inode = |fd: &std::os::fd::OwnedFd| rustix::fs::fstat(fd).map(|stat| stat.st_rdev);
+            match &came[..] {
+                [fd] if inode(fd)? == rustix::fs::fstat(&zero)?.st_rdev => Ok(()),
+                other => Err(io::Error::other(format!("{} descriptors", other.len()))),
+            }
+        }
+    ),
     lie!("channel.unused", "opens a channel for nothing", HARMLESS, "", |s: &mut Scene| s
         .liar
         .open_channel()),

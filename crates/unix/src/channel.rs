@@ -14,6 +14,15 @@
 //! than the sum says, too. MSG_PEEK sees the first record only, so where it is wanted the bells before it are taken, and
 //! it stays, as the bell that must be left ([`crate::rx::RxRing::find_channel`]).
 //!
+//! # Which message is whose
+//!
+//! A message and the mark or frame that says that it is there are two things, and a process that shares the end may be
+//! killed between them: a sender that has sent the one and not published the other, or a receiver that has taken the one
+//! and not saved that it is past the other. So each message has a number, the position in the ring of what announces it
+//! (its eight bytes, little-endian). Who comes to a position closes what is older, and of several with its number
+//! takes the last one, since who died there announced none. Where several processes may receive and there is none with
+//! its number, the descriptors are gone with one of them, and only those (MSG_CTRUNC); else the peer lies.
+//!
 //! Two datagram sockets that share memory have a line besides, on which nothing else lies: it is the channel of both
 //! directions, from the beginning ([`Inlet::over`]).
 //!
@@ -34,6 +43,13 @@ use std::sync::Arc;
 /// Most bytes of bells and fillers that a channel is looked for behind.
 const FAR: usize = 256 << 10;
 
+/// Bytes of a message: its number.
+const NUMBER: usize = 8;
+
+/// Most messages that are passed over to find one. The dead have left a few; what goes on for longer is a peer that sends
+/// as fast as this takes.
+const MANY: usize = 1 << 14;
+
 /// The sender's end.
 ///
 /// # Errors
@@ -46,15 +62,21 @@ pub fn open(control: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(mine)
 }
 
-/// Puts descriptors, and who sends, into the channel, as one message. The kernel verifies the latter.
+/// Puts descriptors, and who sends, into the channel, as one message, for what will be published at position `number` of
+/// the ring. The kernel verifies who sends.
 ///
 /// # Errors
 ///
 /// What sendmsg(2) says: ETOOMANYREFS when too many are in flight; EPERM for credentials that this process may not
 /// claim; EAGAIN.
-pub fn send(channel: BorrowedFd<'_>, fds: &[BorrowedFd<'_>], who: Option<Ucred>) -> io::Result<()> {
+pub fn send(
+    channel: BorrowedFd<'_>,
+    number: u64,
+    fds: &[BorrowedFd<'_>],
+    who: Option<Ucred>,
+) -> io::Result<()> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    scm::send(channel, &[IoSlice::new(&[0])], fds, who, flags).map(drop)
+    scm::send(channel, &[IoSlice::new(&number.to_le_bytes())], fds, who, flags).map(drop)
 }
 
 fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFlags) -> io::Result<Message> {
@@ -67,6 +89,20 @@ fn recv_next(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFla
     match recv(fd, buffer, space, flags) {
         Err(Errno::CONNRESET) => recv(fd, buffer, space, flags),
         other => other,
+    }
+}
+
+/// The next message of the channel, and its number. None where there is none, or the end.
+fn next(
+    fd: BorrowedFd<'_>,
+    space: Space,
+    flags: RecvFlags,
+) -> std::result::Result<Option<(u64, Message)>, Lie> {
+    let mut number = [0; NUMBER];
+    match recv_next(fd, &mut number, space, flags | RecvFlags::TRUNC) {
+        Ok(came) if came.bytes == NUMBER => Ok(Some((u64::from_le_bytes(number), came))),
+        Ok(came) if came.bytes > 0 => Err(Lie::Channel),
+        _ => Ok(None),
     }
 }
 
@@ -90,6 +126,21 @@ pub struct Inlet {
     lost: bool,
     /// Whether it passes pidfds.
     pidfds: bool,
+    /// The descriptor of a pool that could not be mapped yet, and the number of its message.
+    kept: Option<(u64, OwnedFd)>,
+}
+
+/// What a mark or a frame says that there is in the channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced {
+    /// Where it is: the number of its message.
+    pub number: u64,
+    /// Descriptors.
+    pub fds: usize,
+    /// Who sends.
+    pub who: bool,
+    /// Another process may have taken it, and died.
+    pub may_be_gone: bool,
 }
 
 /// What was taken from the control socket.
@@ -126,6 +177,11 @@ pub struct Fds {
 }
 
 impl Fds {
+    /// Of a message that is gone.
+    pub fn gone() -> Fds {
+        Fds { truncated: true, ..Fds::default() }
+    }
+
     /// Hands out copies, as a peek does (unix(7)).
     ///
     /// # Errors
@@ -255,17 +311,9 @@ impl Inlet {
         }
     }
 
-    /// Whether nothing lies in it, or it is not here.
-    pub fn is_empty(&self) -> bool {
-        match &self.fd {
-            Some(fd) => recv_next(fd.as_fd(), &mut [0], Space::None, RecvFlags::PEEK).is_err(),
-            None => !self.lost,
-        }
-    }
-
     /// Of an end that another process has passed on.
     pub fn passed_on(fd: Option<OwnedFd>, lost: bool) -> Inlet {
-        Inlet { lost: lost && fd.is_none(), fd: fd.map(Arc::new), pidfds: false }
+        Inlet { lost: lost && fd.is_none(), fd: fd.map(Arc::new), ..Inlet::default() }
     }
 
     /// Whether it came when this process had no descriptor left.
@@ -288,18 +336,17 @@ impl Inlet {
         }
     }
 
-    /// What the next message brings; `announced` is how many descriptors a mark said there are, and `who` whether it says
-    /// who sends, with a pidfd if that is wanted. None where there is no such message.
+    /// What was announced, with a pidfd of who sends if that is wanted. None where it is gone.
     ///
     /// # Errors
     ///
     /// EMFILE where the channel itself was lost so.
     pub fn receive(
         &mut self,
-        announced: usize,
-        who: bool,
+        announced: Announced,
         pidfd: bool,
-    ) -> Result<std::result::Result<Fds, Lie>> {
+    ) -> Result<std::result::Result<Option<Fds>, Lie>> {
+        let Announced { number, fds, who, may_be_gone } = announced;
         let Some(fd) = &self.fd else { return self.fd().map(|_| Err(Lie::Channel)) };
         if who {
             // The sender has said it itself, and the kernel has verified it then (net/core/scm.c: scm_check_creds). One that
@@ -311,38 +358,77 @@ impl Inlet {
                 self.pidfds = pidfd;
             }
         }
-        let Ok(came) = recv_next(fd.as_fd(), &mut [0], Space::All, RecvFlags::empty()) else {
-            return Ok(Err(Lie::Channel));
+        let came = match take(fd.as_fd(), number, may_be_gone) {
+            Ok(Some(came)) => came,
+            Ok(None) => return Ok(if may_be_gone { Ok(None) } else { Err(Lie::Channel) }),
+            Err(lie) => return Ok(Err(lie)),
         };
+        point!("received over");
         let cut = came.control_cut;
-        if came.bytes == 0 || came.fds.len() > announced || (came.fds.len() < announced && !cut) {
+        if came.fds.len() > fds || (came.fds.len() < fds && !cut) {
             return Ok(Err(Lie::Channel));
         }
         let (who, pidfd) = if who { (came.credentials, came.pidfd) } else { (None, None) };
-        Ok(Ok(Fds { list: came.fds, truncated: cut, who, pidfd }))
+        Ok(Ok(Some(Fds { list: came.fds, truncated: cut, who, pidfd })))
     }
 
-    /// A copy of the one descriptor of the next message, which stays.
+    /// The one descriptor that was announced, of a pool. None where it is gone.
     ///
     /// # Errors
     ///
-    /// EMFILE where this process has no descriptor left.
-    pub fn look(&self) -> Result<std::result::Result<OwnedFd, Lie>> {
-        let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
-        let Ok(came) = recv_next(fd, &mut [0], Space::Few, RecvFlags::PEEK) else {
-            return Ok(Err(Lie::Channel));
-        };
-        match came.fds.into_iter().next() {
-            Some(fd) => Ok(Ok(fd)),
-            None if came.control_cut => Err(Error::new(Op::Recv, Errno::MFILE)),
-            None => Ok(Err(Lie::Channel)),
+    /// EMFILE where this process has no descriptor left: it stays.
+    pub fn receive_pool(
+        &mut self,
+        announced: Announced,
+    ) -> Result<std::result::Result<Option<OwnedFd>, Lie>> {
+        let Announced { number, may_be_gone, .. } = announced;
+        if let Some((_, memfd)) = self.kept.take_if(|(at, _)| *at == number) {
+            return Ok(Ok(Some(memfd)));
         }
+        let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
+        let mut found = None;
+        for _ in 0..MANY {
+            // A copy first, since one that had no room would be lost with its message.
+            let (at, came) = match next(fd, Space::Few, RecvFlags::PEEK) {
+                Ok(Some((at, came))) if at <= number => (at, came),
+                Ok(_) => break,
+                Err(lie) => return Ok(Err(lie)),
+            };
+            let memfd = came.fds.into_iter().next();
+            if at == number && memfd.is_none() && came.control_cut {
+                return Err(Error::new(Op::Recv, Errno::MFILE));
+            }
+            if let Err(lie) = next(fd, Space::None, RecvFlags::empty()) {
+                return Ok(Err(lie));
+            }
+            if at == number {
+                found = memfd;
+            }
+        }
+        Ok(if found.is_some() || may_be_gone { Ok(found) } else { Err(Lie::Channel) })
     }
 
-    /// Drops the next message.
-    pub fn skip(&self) {
-        if let Some(fd) = &self.fd {
-            let _ = recv_next(fd.as_fd(), &mut [0], Space::None, RecvFlags::empty());
+    /// That descriptor will be asked for again.
+    pub fn keep_pool(&mut self, number: u64, memfd: OwnedFd) {
+        self.kept = Some((number, memfd));
+    }
+}
+
+/// Takes the last message of that number. What is older is closed. `look`: one that is newer must stay.
+fn take(fd: BorrowedFd<'_>, number: u64, look: bool) -> std::result::Result<Option<Message>, Lie> {
+    let mut found = None;
+    for _ in 0..MANY {
+        if look || found.is_some() {
+            match next(fd, Space::None, RecvFlags::PEEK)? {
+                Some((at, _)) if at <= number => {}
+                _ => return Ok(found),
+            }
+        }
+        match next(fd, Space::All, RecvFlags::empty())? {
+            Some((at, came)) if at == number => found = Some(came),
+            Some((at, _)) if at < number => {}
+            _ => return Ok(found),
         }
     }
+    Err(Lie::Channel)
 }

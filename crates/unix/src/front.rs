@@ -1,6 +1,6 @@
 //! What the stream has brought besides bytes, for who receives next: part of a reference, descriptors, pools.
 
-use crate::channel::Fds;
+use crate::channel::{Announced, Fds};
 use crate::end::End;
 use crate::holders::generation;
 use crate::rx::RxRing;
@@ -37,7 +37,19 @@ pub struct Front {
     met: u64,
     /// Pools of the peer, what its references point into: by the names that these use.
     pools: Vec<LentPages>,
+    /// The process that has mapped pools of the peer while this one shared the end with it, and how many.
+    pools_of: Option<(u32, u32)>,
 }
+
+/// What processes that share an end tell each other of what one of them has found at the front: words, as [`Front::save`]
+/// writes them.
+pub const TOLD: usize = 4;
+
+/// In the first of these: descriptors are among what was found.
+const WITH_FDS: u64 = 1 << 32;
+/// They lie in the channel still, and this is how many.
+const IN_CHANNEL: u64 = 1 << 33;
+const COUNT: u32 = 40;
 
 impl Front {
     /// What was found in front of where the ring was at is not what comes next.
@@ -49,6 +61,43 @@ impl Front {
     /// whose references are counted in one process.
     pub fn can_be_shared(&self) -> bool {
         self.fds.is_none() && self.pools.is_empty()
+    }
+
+    /// What this process, number `me`, has at that position that others have not.
+    pub fn save(&self, me: u32, position: u64) -> [u64; TOLD] {
+        let (found, number) = match self.fds.as_ref().map(|arrived| &arrived.fds) {
+            Some(Descriptors::Here(_)) => (u64::from(me) | WITH_FDS, 0),
+            Some(Descriptors::With(holder)) => (u64::from(*holder) | WITH_FDS, 0),
+            Some(Descriptors::InChannel { number, count }) => {
+                (IN_CHANNEL | WITH_FDS | u64::from(*count) << COUNT, *number)
+            }
+            None if self.met == position + 1 => (me.into(), 0),
+            None => (0, 0),
+        };
+        let until = self.fds.as_ref().map_or(0, |arrived| arrived.until);
+        let count = u32::try_from(self.pools.len()).unwrap_or(u32::MAX);
+        let (holder, count) = if count > 0 { (me, count) } else { self.pools_of.unwrap_or_default() };
+        [found, until, number, u64::from(holder) | u64::from(count) << 32]
+    }
+
+    /// What the one who received last said of this.
+    pub fn load(&mut self, me: u32, position: u64, [found, until, number, pools]: [u64; TOLD]) {
+        let (holder, count) = (pools as u32, (pools >> 32) as u32);
+        self.pools_of = Some((holder, count)).filter(|_| count > 0 && holder != me);
+        if self.pools_of.is_some() && !self.pools.is_empty() {
+            // Inherited: what the parent has mapped it gives back itself.
+            (self.piece, self.listed) = (None, None);
+            self.pools.clear();
+        }
+        let (holder, until) = (found as u32, until.max(position + 1));
+        if found & IN_CHANNEL != 0 {
+            let fds = Descriptors::InChannel { number, count: (found >> COUNT) as u8 };
+            self.fds = Some(Arrived { fds, until });
+        } else if found != 0 && holder != me {
+            // Taken out of the channel, so it is not looked for there again.
+            self.met = position + 1;
+            self.fds = (found & WITH_FDS != 0).then_some(Arrived { fds: Descriptors::With(holder), until });
+        }
     }
 }
 
@@ -78,9 +127,36 @@ impl Front {
 /// Descriptors, and how far a receive with them may go.
 #[derive(Debug)]
 pub struct Arrived {
-    pub fds: Fds,
+    pub fds: Descriptors,
     /// Position in the ring.
     pub until: u64,
+}
+
+/// Where descriptors are whose mark or frame was met.
+#[derive(Debug)]
+pub enum Descriptors {
+    /// So many are in the channel still, since no byte of theirs was there: whoever receives that takes them.
+    InChannel { number: u64, count: u8 },
+    /// Here.
+    Here(Fds),
+    /// That process, which shares the end, has peeked at them.
+    With(u32),
+}
+
+impl Descriptors {
+    /// Whether some are lost.
+    pub fn are_cut(&self) -> bool {
+        match self {
+            Descriptors::InChannel { .. } => false,
+            Descriptors::Here(fds) => fds.truncated,
+            Descriptors::With(_) => true,
+        }
+    }
+}
+
+/// What only another process has, that shares the end since a fork.
+fn busy(why: &'static str) -> Error {
+    Error::new(Op::Recv, Errno::BUSY).because(why)
 }
 
 /// Who sends.
@@ -253,6 +329,7 @@ impl RxRing {
         }
         match self.consumer.mark().map_err(lie)? {
             reference @ Mark::Reference { .. } => {
+                self.expect_pools(end)?;
                 self.front.piece = Some(self.front.adopt(reference).map_err(lie)?);
                 Ok(Next::Reference)
             }
@@ -263,23 +340,23 @@ impl RxRing {
             }
             Mark::Who { said } => {
                 self.front.who = None;
-                if said {
-                    self.expect_channel(end)?;
-                    let mut who = self.inlet.receive(0, true, end.passes_pidfd())?.map_err(lie)?;
+                if said
+                    && let Some(mut who) = self.receive_announced(end, self.consumer.position(), 0, true)?
+                {
                     self.front.hear(end, &mut who).map_err(lie)?;
                 }
                 self.consumer.take_mark();
                 Ok(Next::Again)
             }
-            Mark::Fds { count: 0, .. } | Mark::Fds { len: 0, .. } => {
-                Err(lie(Lie::Mark { position: self.consumer.position(), kind: 0 }))
-            }
             Mark::Fds { count, len } => {
+                let number = self.consumer.position();
+                let count = u8::try_from(count).ok().filter(|count| *count > 0 && len > 0);
+                let Some(count) = count else { return Err(lie(Lie::Mark { position: number, kind: 0 })) };
+                // The mark stays where another process has the channel.
                 self.expect_channel(end)?;
-                let fds = self.inlet.receive(count as usize, false, false)?.map_err(lie)?;
                 self.consumer.take_mark();
                 let until = self.consumer.position().saturating_add(len);
-                self.front.fds = Some(Arrived { fds, until });
+                self.front.fds = Some(Arrived { fds: Descriptors::InChannel { number, count }, until });
                 Ok(Next::Again)
             }
         }
@@ -293,16 +370,15 @@ impl RxRing {
     pub fn meet_pool(&mut self, end: &End, pool: Mark) -> Result<()> {
         let lie = |lie| end.lie(Op::Recv, lie);
         let Mark::Pool { pool, page_len, pages } = pool else { return Err(lie(Lie::Pool)) };
-        self.expect_channel(end)?;
+        self.expect_pools(end)?;
         let opened = self.open_pool(end, pool, page_len, pages)?;
         self.front.pools.push(opened.map_err(lie)?);
-        self.inlet.skip();
         Ok(())
     }
 
-    /// The descriptor of a pool is in the channel, where it stays until all went well.
+    /// The descriptor of a pool is in the channel, or kept since it could not be mapped.
     fn open_pool(
-        &self,
+        &mut self,
         end: &End,
         pool: u32,
         page_len: u64,
@@ -320,16 +396,19 @@ impl RxRing {
         if pool as usize != pools.len() || pools.len() == MAX_POOLS {
             return Ok(Err(Lie::Pool));
         }
-        let memfd = match self.inlet.look()? {
-            Ok(memfd) => memfd,
-            Err(lie) => return Ok(Err(lie)),
+        let announced = self.announced(end, self.consumer.position(), 1, false);
+        let memfd = match self.expect_channel(end)?.then(|| self.inlet.receive_pool(announced)).transpose()? {
+            Some(Ok(Some(memfd))) => memfd,
+            Some(Err(lie)) => return Ok(Err(lie)),
+            Some(Ok(None)) | None => return Err(lost_pool()),
         };
         let (Some(ring), Some(channel)) = (end.rx_ring.get(), self.inlet.keep()) else {
             return Ok(Err(Lie::Channel));
         };
-        let mapping = match shared::open(memfd, page_len, pages) {
+        let mapping = match shared::open(&memfd, page_len, pages) {
             Ok(mapping) => Arc::new(mapping),
             Err(Refused::NoMapping(errno)) => {
+                self.inlet.keep_pool(announced.number, memfd);
                 return Err(Error::new(Op::Recv, errno).because(
                     "the peer's pool could not be mapped; free memory or address space and receive again",
                 ));
@@ -352,25 +431,79 @@ impl RxRing {
         Ok(LentPages::new(mapping, order as u8, count, slots, give_back).map_err(|_| Lie::Pool))
     }
 
-    /// A mark or a frame says that something lies in the channel, so the channel must be there.
+    /// The descriptors at the front are here from now on, as far as they are not gone.
     ///
     /// # Errors
     ///
-    /// EBUSY where several processes share the end and it is another one that has the channel, or what lay in it: no lie of
-    /// the peer's, and what was met stays for that one. EMFILE.
-    fn expect_channel(&mut self, end: &End) -> Result<()> {
-        let shared = end.sharing.get().is_some();
-        let busy = || {
-            Error::new(Op::Recv, Errno::BUSY).because(
+    /// EBUSY where several processes share the end, and another one has peeked at them, or has the channel. EPROTO, EMFILE.
+    pub fn bring_fds(&mut self, end: &End) -> Result<()> {
+        let fds = match self.front.fds.as_ref().map(|arrived| &arrived.fds) {
+            Some(&Descriptors::InChannel { number, count }) => {
+                self.receive_announced(end, number, count.into(), false)?.unwrap_or_else(Fds::gone)
+            }
+            Some(Descriptors::With(holder)) if end.is_held_by(*holder) => {
+                return Err(busy(
+                    "what comes next brings descriptors, and another process that shares this socket since a fork has \
+                     peeked at them; receive there",
+                ));
+            }
+            Some(Descriptors::With(_)) => Fds::gone(),
+            Some(Descriptors::Here(_)) | None => return Ok(()),
+        };
+        if let Some(arrived) = &mut self.front.fds {
+            arrived.fds = Descriptors::Here(fds);
+        }
+        Ok(())
+    }
+
+    /// What the mark or the frame at position `number` says that there is.
+    fn announced(&self, end: &End, number: u64, fds: usize, who: bool) -> Announced {
+        let may_be_gone = end.sharing.get().is_some() || self.elsewhere.is_some();
+        Announced { number, fds, who, may_be_gone }
+    }
+
+    /// That, from the channel. None where a process that died has taken it, or the channel.
+    fn receive_announced(&mut self, end: &End, number: u64, fds: usize, who: bool) -> Result<Option<Fds>> {
+        if !self.expect_channel(end)? {
+            return Ok(None);
+        }
+        let announced = self.announced(end, number, fds, who);
+        let received = self.inlet.receive(announced, who && end.passes_pidfd())?;
+        received.map_err(|lie| end.lie(Op::Recv, lie))
+    }
+
+    /// A mark or a frame says that something lies in the channel, so the channel must be there: whether it is, and has not gone
+    /// with a process that shared the end.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY where several processes share the end and it is another one that has the channel: no lie of the peer's, and what
+    /// was met stays for that one. EMFILE.
+    fn expect_channel(&mut self, end: &End) -> Result<bool> {
+        if let Some(holder) = self.elsewhere
+            && !self.inlet.is_met()
+        {
+            if !end.is_held_by(holder) {
+                return Ok(false);
+            }
+            return Err(busy(
                 "what comes next brings descriptors, or says who sends, and another process that shares this socket since \
                  a fork has the channel that they come through; receive there, or get the first of them before forking",
-            )
-        };
-        if self.elsewhere && !self.inlet.is_met() {
-            return Err(busy());
+            ));
         }
         self.meet_channel(end).map_err(|errno| Error::new(Op::Recv, errno))?;
-        if shared && self.inlet.is_empty() { Err(busy()) } else { Ok(()) }
+        Ok(self.inlet.is_met() || end.sharing.get().is_none())
+    }
+
+    /// What comes next is in a page of the peer's, or tells of a pool: the pools must be here.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY where several processes share the end and another one has mapped them: what was met stays for that one.
+    /// EOWNERDEAD where that one is gone.
+    #[inline]
+    pub fn expect_pools(&self, end: &End) -> Result<()> {
+        self.front.pools_of.map_or(Ok(()), |(holder, _)| pools_elsewhere(end, holder))
     }
 
     /// What comes with the frame at the front is received from the channel, once.
@@ -385,14 +518,16 @@ impl RxRing {
             return Ok(());
         }
         if with.is_in_channel() {
-            self.expect_channel(end)?;
-            let lie = |lie| end.lie(Op::Recv, lie);
             let (fds, said) = (usize::from(with.fds()), with.who() == Who::Said);
-            let mut came = self.inlet.receive(fds, said, end.passes_pidfd())?.map_err(lie)?;
+            let mut came = self.receive_announced(end, self.consumer.position(), fds, said)?;
             if said {
-                self.front.hear(end, &mut came).map_err(lie)?;
+                self.front.who = None;
             }
-            self.front.fds = (fds > 0).then_some(Arrived { fds: came, until: u64::MAX });
+            if let Some(came) = came.as_mut().filter(|_| said) {
+                self.front.hear(end, came).map_err(|lie| end.lie(Op::Recv, lie))?;
+            }
+            let fds = (fds > 0).then(|| Descriptors::Here(came.unwrap_or_else(Fds::gone)));
+            self.front.fds = fds.map(|fds| Arrived { fds, until: u64::MAX });
         }
         if with.who() == Who::Unsaid {
             self.front.who = None;
@@ -415,4 +550,24 @@ impl RxRing {
         self.consumer.take_mark();
         Some(piece)
     }
+}
+
+#[cold]
+fn pools_elsewhere(end: &End, holder: u32) -> Result<()> {
+    if !end.is_held_by(holder) {
+        return Err(lost_pool());
+    }
+    Err(busy(
+        "what comes next is in memory of the peer's that another process has mapped, which shares this socket since a fork; \
+         receive there, or with Config::max_shared 0, so that it comes as a copy",
+    ))
+}
+
+/// What comes next lies in memory that nobody here can look at any more.
+#[cold]
+fn lost_pool() -> Error {
+    Error::new(Op::Recv, Errno::OWNERDEAD).because(
+        "what comes next is in memory of the peer's that a process had mapped which shared this socket and has ended; \
+         connect again",
+    )
 }

@@ -398,6 +398,11 @@ impl End {
         self.sharing.get().is_some_and(|sharing| sharing.has_others())
     }
 
+    /// Whether another process lives that has shared this end under that number.
+    pub fn is_held_by(&self, holder: u32) -> bool {
+        self.sharing.get().is_some_and(|sharing| sharing.lives(holder))
+    }
+
     /// Whether this process must not touch what the end is at: it inherited one that it cannot use, or has passed it on.
     pub fn is_orphan(&self) -> bool {
         matches!(self.broken.load(Relaxed), broken::ORPHAN | broken::PASSED)

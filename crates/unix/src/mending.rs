@@ -9,6 +9,7 @@
 
 use crate::control;
 use crate::end::End;
+use crate::front::TOLD;
 use crate::holders::Sharing;
 use crate::making::Kind;
 use crate::rx::{MAX_OWED, Rx};
@@ -37,8 +38,10 @@ mod rx {
     pub const MET: usize = 8;
     pub const MIRROR: usize = 9;
     pub const REST: usize = 10;
-    pub const LENT: usize = 13;
-    pub const FIRST: usize = 14;
+    /// What was found at the front ([`crate::front::TOLD`]).
+    pub const FRONT: usize = 13;
+    pub const LENT: usize = 17;
+    pub const FIRST: usize = 18;
 }
 
 /// The words of the sending side.
@@ -77,6 +80,9 @@ const PLAIN: u64 = 0;
 const UNDECIDED: u64 = 1;
 const SWITCHING: u64 = 2;
 const RING: u64 = 3;
+
+/// In the word that says who has met the channel: somebody has.
+const MET: u64 = 1 << 32;
 
 /// Records begin at multiples of this ([`onecopy_ring::record`]).
 const FRAMES: u64 = HEADER as u64;
@@ -166,7 +172,9 @@ impl Rx {
         ring.owed = words[rx::OWED] as i64 as isize;
         ring.stray = words[rx::STRAY] != 0;
         ring.forgiven = size(words[rx::FORGIVEN]);
-        ring.elsewhere = words[rx::MET] != 0;
+        ring.elsewhere = Some(words[rx::MET] as u32).filter(|_| words[rx::MET] != 0);
+        let told = std::array::from_fn(|i| words[rx::FRONT + i]);
+        ring.front.load(me, reached.read, told);
         ring.puzzled = None;
         if !(-MAX_OWED..=MAX_OWED).contains(&ring.owed) {
             ring.owed = 0;
@@ -210,7 +218,10 @@ impl Shared for Rx {
                 words[rx::OWED] = ring.owed as i64 as u64;
                 words[rx::STRAY] = u64::from(ring.stray);
                 words[rx::FORGIVEN] = ring.forgiven as u64;
-                words[rx::MET] = u64::from(ring.elsewhere || ring.inlet.is_met());
+                let me = end.sharing.get().map_or(0, |sharing| sharing.me());
+                let met = ring.elsewhere.or(ring.inlet.is_met().then_some(me));
+                words[rx::MET] = met.map_or(0, |holder| MET | u64::from(holder));
+                words[rx::FRONT..rx::FRONT + TOLD].copy_from_slice(&ring.front.save(me, read));
                 if let Some(rest) = &ring.rest {
                     words[rx::REST..rx::REST + 3].copy_from_slice(&rest.words());
                 }

@@ -71,7 +71,7 @@ impl<S> From<NotPassed<S>> for std::io::Error {
 }
 
 /// What a page is that an end is passed on in, and its layout: changed with each change of any word of it.
-const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x02");
 
 /// The words of [`onecopy_ring::page::PassPage`].
 mod word {
@@ -360,7 +360,9 @@ impl End {
             if ring.consumer.borrows() > 0 {
                 return Err(lied(Lie::Holder));
             }
-            ring.elsewhere &= inlet.is_none();
+            if inlet.is_some() {
+                ring.elsewhere = None;
+            }
             ring.inlet = Inlet::passed_on(inlet, words[word::LOST] != 0);
         }
         drop(rx);

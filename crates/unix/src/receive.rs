@@ -2,7 +2,7 @@
 
 use crate::channel::Fds;
 use crate::end::End;
-use crate::front::Next;
+use crate::front::{Arrived, Descriptors, Next};
 use crate::making::Kind;
 use crate::rx::{Ready, Rx, RxRing, Switching, Waiting};
 use crate::side::SideGuard;
@@ -288,14 +288,17 @@ impl End {
 
     /// The descriptors at the front go to this receive. Returns how far it may go with them.
     pub fn take_fds(&self, ring: &mut RxRing, call: &mut Call<'_>, peek: bool) -> Result<u64> {
+        ring.bring_fds(self)?;
         let front = &mut ring.front.fds;
         let until = front.as_ref().map_or(u64::MAX, |arrived| arrived.until);
         if peek {
-            if let (Some(arrived), Some(to)) = (front, &mut call.fds) {
-                arrived.fds.copy_to(to)?;
+            if let (Some(Arrived { fds: Descriptors::Here(fds), .. }), Some(to)) = (front, &mut call.fds) {
+                fds.copy_to(to)?;
             }
-        } else if let (Some(arrived), Some(to)) = (front.take(), &mut call.fds) {
-            (to.list, to.truncated) = (arrived.fds.list, arrived.fds.truncated);
+        } else if let (Some(arrived), Some(to)) = (front.take(), &mut call.fds)
+            && let Descriptors::Here(fds) = arrived.fds
+        {
+            (to.list, to.truncated) = (fds.list, fds.truncated);
         }
         Ok(until)
     }

@@ -164,6 +164,7 @@ impl End {
         ring.producer.mark(0, Mark::Fds { count: fds.len() as u32, len: len as u64 });
         let stride = ring.producer.stride();
         ring.producer.publish_marks(stride);
+        point!("marked");
         Ok(())
     }
 
@@ -209,17 +210,21 @@ impl End {
         who: Option<Ucred>,
         flags: SendFlags,
     ) -> Result<()> {
-        match channel::send(channel, fds, who) {
+        // What it belongs to is published next.
+        let number = ring.producer.head();
+        match channel::send(channel, number, fds, who) {
             Err(Errno::AGAIN) => {
                 let all = ring.producer.ring().capacity();
                 self.room(ring, all, all, flags, &mut None)?;
-                match channel::send(channel, fds, who) {
-                    Err(Errno::AGAIN) => Err(self.lie(Op::Send, Lie::Channel)),
-                    sent => sent.map_err(|errno| self.no_channel(errno)),
+                match channel::send(channel, number, fds, who) {
+                    Err(Errno::AGAIN) => return Err(self.lie(Op::Send, Lie::Channel)),
+                    sent => sent.map_err(|errno| self.no_channel(errno))?,
                 }
             }
-            sent => sent.map_err(|errno| self.no_channel(errno)),
+            sent => sent.map_err(|errno| self.no_channel(errno))?,
         }
+        point!("sent over");
+        Ok(())
     }
 
     /// What a send says where the channel failed it.

@@ -105,8 +105,8 @@ pub struct RxRing {
     pub puzzled: Option<Instant>,
     /// Where descriptors come from.
     pub inlet: Inlet,
-    /// Some process that shares the end has met it. (This one then has, too, or never will.)
-    pub elsewhere: bool,
+    /// A process that shares the end has met it: that is its number. (This one then has, too, or never will.)
+    pub elsewhere: Option<u32>,
     /// What marks have brought.
     pub front: Front,
     /// A filler was taken where a bell was expected that is still on its way (seqpacket sockets only).
@@ -157,7 +157,7 @@ impl Rx {
             spin: Adaptive::default(),
             puzzled: None,
             inlet,
-            elsewhere: false,
+            elsewhere: None,
             front: Front::default(),
             stray: false,
             forgiven: 0,

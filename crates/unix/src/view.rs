@@ -94,7 +94,10 @@ impl View {
                     };
                 }
                 // Descriptors have no place in a view: closed, as by recv(2).
-                rx.front.fds = None;
+                if rx.front.fds.is_some() {
+                    rx.bring_fds(end)?;
+                    rx.front.fds = None;
+                }
                 // Looks at the sender's line again only when less than a quarter of the ring is known.
                 let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
                 let n = rx.consumer.available(want).map_err(lie)?;

@@ -92,6 +92,11 @@ fn announce(liar: &Datagram, fds: u64, said: u64) {
     ring.header().writer.0.head.store(head + size, Release);
 }
 
+/// The number of the message that belongs to what is announced next.
+fn next(liar: &Datagram) -> [u8; 8] {
+    liar.end.tx_ring.get().unwrap().header().writer.0.head.load(Relaxed).to_le_bytes()
+}
+
 fn into_line(liar: &Datagram, bytes: &[u8], count: usize) {
     let fds = vec![liar.end.fd(); count];
     let flags = rustix::net::SendFlags::DONTWAIT;
@@ -103,12 +108,20 @@ fn what_the_line_does_not_hold_is_caught() {
     let _alone = crate::tests::alone();
     caught("descriptors that are not there", |liar| announce(liar, 1, 0));
     caught("more than are there", |liar| {
-        into_line(liar, b"0", 1);
+        into_line(liar, &next(liar), 1);
         announce(liar, 2, 0);
     });
     caught("fewer than are there", |liar| {
-        into_line(liar, b"0", 3);
+        into_line(liar, &next(liar), 3);
         announce(liar, 2, 0);
+    });
+    caught("half a number", |liar| {
+        into_line(liar, &next(liar)[..4], 1);
+        announce(liar, 1, 0);
+    });
+    caught("those of what comes later", |liar| {
+        into_line(liar, &1000u64.to_le_bytes(), 1);
+        announce(liar, 1, 0);
     });
     caught("a message of no bytes", |liar| {
         into_line(liar, b"", 0);

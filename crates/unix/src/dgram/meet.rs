@@ -49,7 +49,7 @@ const ASKERS: usize = 4;
 /// Looks at a visitor who says nothing before it is sent away. An honest one has sent its hello right after connecting.
 const SILENCE: u32 = 8;
 /// Of this way of meeting: part of a beacon's name.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// What a sign says besides ([`Hello::send_buffer`]): who I am; and that what I send lies in the ring from here on.
 const PRESENT: u64 = 1;
 const SWITCHED: u64 = 2;

@@ -2,7 +2,7 @@
 
 use crate::channel::Fds;
 use crate::end::End;
-use crate::front::{Next, Piece};
+use crate::front::{Descriptors, Next, Piece};
 use crate::holders::generation;
 use crate::receive::Call;
 use crate::rx::{Ready, Rx, RxRing, Waiting};
@@ -165,9 +165,12 @@ impl End {
         let mut chain = Chain::new();
         let mut n = n.min(MAX_COPY);
         let first = self.copies.page()?;
+        rx.bring_fds(self)?;
         let mut came = Fds { who: self.passes_who().then(|| rx.front.sender()), ..Fds::default() };
         if let Some(arrived) = rx.front.fds.take() {
-            came.list = arrived.fds.list;
+            if let Descriptors::Here(fds) = arrived.fds {
+                came.list = fds.list;
+            }
             match arrived.until.saturating_sub(rx.consumer.position()) {
                 // It is behind already: the peer's own loss.
                 0 => {}

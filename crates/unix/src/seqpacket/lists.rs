@@ -126,6 +126,7 @@ impl End {
         if !listed {
             return Ok(Found::Bytes(said));
         }
+        ring.expect_pools(self)?;
         ring.meet_list(frame).map_err(|lie| self.lie(Op::Recv, lie))?;
         Ok(Found::List(said))
     }

@@ -253,7 +253,7 @@ impl End {
         peek: bool,
     ) -> Result<ReceivedFlags> {
         ring.meet_frame(self, with)?;
-        let cut = ring.front.fds.as_ref().is_some_and(|came| call.fds.is_none() || came.fds.truncated);
+        let cut = ring.front.fds.as_ref().is_some_and(|came| call.fds.is_none() || came.fds.are_cut());
         self.take_fds(ring, call, peek)?;
         Ok(if cut { ReceivedFlags::CTRUNC } else { ReceivedFlags::empty() })
     }

@@ -75,7 +75,8 @@ fn answered(uid: u32, gid: u32) -> (OwnedFd, i32) {
     sockopt::set_socket_passcred(&his, true).unwrap();
     let victim = child(|| {
         become_user(uid, gid);
-        i32::from(rustix::net::send(&theirs, b"!", rustix::net::SendFlags::NOSIGNAL) != Ok(1))
+        // What happens to be the number of a first message.
+        i32::from(rustix::net::send(&theirs, &[0; 8], rustix::net::SendFlags::NOSIGNAL) != Ok(8))
     })
     .unwrap();
     let pid = victim.pid();

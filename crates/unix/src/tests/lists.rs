@@ -45,8 +45,11 @@ impl Liar {
         if self.channel.is_none() {
             self.channel = Some(channel::open(self.end.fd()).unwrap());
         }
-        channel::send(self.channel.as_ref().unwrap().as_fd(), &[memory.as_fd()], None).unwrap();
-        self.with(|producer| producer.publish_pool(pool));
+        let channel = self.channel.as_ref().unwrap().as_fd();
+        self.with(|producer| {
+            channel::send(channel, producer.head(), &[memory.as_fd()], None).unwrap();
+            producer.publish_pool(pool);
+        });
     }
 
     fn honest_pool(&mut self) {

@@ -5,6 +5,8 @@ mod deaths;
 mod forks;
 mod holding;
 mod lists;
+mod mapped;
+mod messages;
 mod moments;
 mod passing;
 mod spoilers;

@@ -1,0 +1,148 @@
+//! A pool of the peer's that a fork finds unread: one process maps it, and the others leave to it what lies there.
+
+use super::{PATIENCE, Wire, alone};
+use crate::{Config, RecvFlags, Result, SeqPacket, SharedPool, Stream};
+use onecopy_sys::fork::{Ended, child};
+use rustix::io::Errno;
+use std::time::Duration;
+
+const KILLED: Ended = Ended::Killed(9);
+const LEN: usize = 100;
+
+/// Ends of either kind that knows of pools.
+enum Pair {
+    Streams(Stream, Stream),
+    Records(SeqPacket, SeqPacket),
+}
+
+impl Pair {
+    fn new(records: bool) -> Pair {
+        let config = Config { max_shared: 1 << 20, ..Config::default() };
+        if records {
+            let (a, b) = SeqPacket::pair_with(&config).unwrap();
+            b.set_read_timeout(Some(PATIENCE)).unwrap();
+            Pair::Records(a, b)
+        } else {
+            let (a, b) = Stream::pair_with(&config).unwrap();
+            b.set_read_timeout(Some(PATIENCE)).unwrap();
+            Pair::Streams(a, b)
+        }
+    }
+
+    fn lend(&self, pool: &SharedPool, byte: u8) {
+        let mut loan = pool.loan(LEN).unwrap();
+        loan.fill(byte);
+        let sent = match self {
+            Pair::Streams(a, _) => a.send_loan(loan).unwrap(),
+            Pair::Records(a, _) => a.send_loan(loan).unwrap(),
+        };
+        assert_eq!(sent, LEN);
+    }
+
+    /// The byte that fills what is received.
+    fn recv(&self) -> Result<u8> {
+        let mut buffer = [0; LEN];
+        let n = match self {
+            Pair::Streams(_, b) => b.recv(&mut buffer, RecvFlags::empty())?,
+            Pair::Records(_, b) => b.recv(&mut buffer, RecvFlags::empty())?,
+        };
+        assert!(n == LEN && buffer == [buffer[0]; LEN]);
+        Ok(buffer[0])
+    }
+
+    fn borrow(&self) -> Result<usize> {
+        match self {
+            Pair::Streams(_, b) => b.recv_borrowed(LEN).map(|view| view.len()),
+            Pair::Records(_, b) => b.recv_borrowed(LEN).map(|(view, _)| view.len()),
+        }
+    }
+
+    fn chain(&self) -> Result<usize> {
+        match self {
+            Pair::Streams(_, b) => b.recv_chain(LEN).map(|chain| chain.len()),
+            Pair::Records(_, b) => b.recv_chain(&mut [0; LEN]).map(|(got, chain)| got.len + chain.len()),
+        }
+    }
+
+    fn lies(&self) -> u64 {
+        match self {
+            Pair::Streams(a, b) => a.stats().protocol_errors + b.stats().protocol_errors,
+            Pair::Records(a, b) => a.stats().protocol_errors + b.stats().protocol_errors,
+        }
+    }
+
+    /// Every way to receive says that.
+    fn refuse(&self, errno: Errno) {
+        for _ in 0..2 {
+            assert_eq!(self.recv().unwrap_err().raw_os_error(), errno.raw_os_error());
+            assert_eq!(self.borrow().unwrap_err().raw_os_error(), errno.raw_os_error());
+            assert_eq!(self.chain().unwrap_err().raw_os_error(), errno.raw_os_error());
+        }
+    }
+}
+
+fn home(pool: &SharedPool) {
+    while pool.lent() > 0 {
+        assert!(pool.reclaim_within(Duration::from_secs(10)).unwrap() > 0, "{} stay away", pool.lent());
+    }
+}
+
+#[test]
+fn what_is_in_a_pool_that_another_process_has_mapped_waits_for_that_one() {
+    let _alone = alone();
+    for records in [false, true] {
+        let pair = Pair::new(records);
+        let pool = SharedPool::new(4096, 4).unwrap();
+        let (go, done) = (Wire::new(), Wire::new());
+        (1..=3).for_each(|byte| pair.lend(&pool, byte));
+        let without = child(|| {
+            go.hear();
+            pair.refuse(Errno::BUSY);
+            done.tell(0);
+            0
+        });
+        let without = without.unwrap();
+        assert_eq!(pair.recv().unwrap(), 1);
+        go.tell(0);
+        assert!(done.speaks_within(10_000), "records {records}");
+        assert_eq!(without.wait(), Ended::Returned(0));
+        assert_eq!(pair.recv().unwrap(), 2, "it was left for this process");
+        // Nor has a child of the one that mapped it: each page comes home once.
+        let heir = child(|| {
+            pair.refuse(Errno::BUSY);
+            0
+        });
+        assert_eq!(heir.unwrap().wait(), Ended::Returned(0), "records {records}");
+        assert_eq!(pair.recv().unwrap(), 3);
+        home(&pool);
+        for byte in 4..20 {
+            pair.lend(&pool, byte);
+            assert_eq!(pair.recv().unwrap(), byte);
+        }
+        assert_eq!(pair.lies(), 0);
+    }
+}
+
+#[test]
+fn what_is_in_a_pool_that_a_killed_process_had_mapped_is_lost_and_nobody_lied() {
+    let _alone = alone();
+    for records in [false, true] {
+        let pair = Pair::new(records);
+        let pool = SharedPool::new(4096, 4).unwrap();
+        (1..=2).for_each(|byte| pair.lend(&pool, byte));
+        let wire = Wire::new();
+        let owner = child(|| {
+            assert_eq!(pair.recv().unwrap(), 1);
+            wire.tell(0);
+            std::thread::sleep(PATIENCE);
+            0
+        });
+        let owner = owner.unwrap();
+        assert!(wire.speaks_within(10_000), "records {records}");
+        pair.refuse(Errno::BUSY);
+        owner.signal(9);
+        assert_eq!(owner.wait(), KILLED);
+        pair.refuse(Errno::OWNERDEAD);
+        assert_eq!(pair.lies(), 0);
+    }
+}

@@ -1,0 +1,293 @@
+//! Processes are killed between a message in the channel and the mark or frame that announces it: those that go on never
+//! get another one's descriptors.
+
+use super::{PATIENCE, Wire, alone, small};
+use crate::channel::Fds;
+use crate::end::End;
+use crate::failpoint::arm;
+use crate::making::Kind;
+use crate::receive::Call;
+use crate::rights::Attached;
+use crate::{RecvFlags, Result, SendFlags};
+use onecopy_sys::fork::{Ended, child};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+const KILLED: Ended = Ended::Killed(9);
+const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
+
+fn pair(kind: Kind) -> (Arc<End>, Arc<End>) {
+    let (a, b) = End::pair(kind, &small()).unwrap();
+    for end in [&a, &b] {
+        end.settings.set_read_timeout(Some(PATIENCE));
+        end.settings.set_write_timeout(Some(PATIENCE));
+    }
+    (a, b)
+}
+
+/// A descriptor that can be told from others.
+fn numbered(number: u64) -> OwnedFd {
+    let fd = memfd_create("onecopy-test-numbered", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, number).unwrap();
+    fd
+}
+
+/// Sends one byte, and descriptors of those numbers.
+fn send(a: &End, byte: u8, numbers: &[u64]) -> Result<usize> {
+    let fds: Vec<OwnedFd> = numbers.iter().map(|number| numbered(*number)).collect();
+    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+    match a.kind {
+        Kind::Stream => a.send_with(&[byte], Attached::fds(&fds), SendFlags::NOSIGNAL),
+        _ => a.send_record_with(&[IoSlice::new(&[byte])], Attached::fds(&fds), SendFlags::NOSIGNAL),
+    }
+}
+
+/// What one receive brings.
+#[derive(Debug, PartialEq, Eq)]
+struct Got {
+    byte: u8,
+    numbers: Vec<u64>,
+    cut: bool,
+}
+
+fn got(byte: u8, numbers: &[u64]) -> Got {
+    Got { byte, numbers: numbers.to_vec(), cut: false }
+}
+
+fn lost(byte: u8) -> Got {
+    Got { byte, numbers: Vec::new(), cut: true }
+}
+
+fn recv_as(b: &End, flags: RecvFlags) -> Result<Got> {
+    let (mut fds, mut byte) = (Fds::default(), [0]);
+    let slices = &mut [IoSliceMut::new(&mut byte)];
+    let n = match b.kind {
+        Kind::Stream => b.recv_with(slices, flags, &mut Call::with(&mut fds))?,
+        _ => b.recv_record_with(slices, flags, &mut Call::with(&mut fds))?.len,
+    };
+    assert_eq!(n, 1);
+    let numbers = fds.list.iter().map(|fd| fstat(fd).unwrap().st_size.cast_unsigned()).collect();
+    Ok(Got { byte: byte[0], numbers, cut: fds.truncated })
+}
+
+fn recv(b: &End) -> Got {
+    recv_as(b, RecvFlags::empty()).unwrap()
+}
+
+fn nobody_lied(ends: [&End; 2]) {
+    for end in ends {
+        assert_eq!(end.counters.read().protocol_errors, 0);
+    }
+}
+
+/// In the child of which this process goes on, once it was killed.
+fn dies(work: impl FnOnce()) {
+    let killed = child(|| {
+        work();
+        1
+    });
+    assert_eq!(killed.unwrap().wait(), KILLED, "it did not come to that point");
+}
+
+#[test]
+fn descriptors_of_a_sender_that_was_killed_before_it_announced_them_are_nobodys() {
+    let _alone = alone();
+    for kind in KINDS {
+        // How many the dead had attached, and those that come next there.
+        for (dead, next) in [(1, 1), (1, 3), (3, 1), (2, 0)] {
+            let (a, b) = pair(kind);
+            send(&a, b'a', &[1]).unwrap();
+            assert_eq!(recv(&b), got(b'a', &[1]));
+            for round in 0..3u64 {
+                dies(|| {
+                    arm("sent over", 2);
+                    send(&a, b'b', &[20 + round]).unwrap();
+                    let _ = send(&a, b'c', &vec![666; dead]);
+                });
+                // At the same position, then behind it.
+                let numbers: Vec<u64> = (0..next).map(|i| 30 + i + round).collect();
+                send(&a, b'd', &numbers).unwrap();
+                send(&a, b'e', &[40 + round, 41]).unwrap();
+                assert_eq!(recv(&b), got(b'b', &[20 + round]));
+                assert_eq!(recv(&b), got(b'd', &numbers), "{kind:?} {dead} {next} {round}");
+                assert_eq!(recv(&b), got(b'e', &[40 + round, 41]));
+            }
+            nobody_lied([&a, &b]);
+        }
+    }
+}
+
+#[test]
+fn who_a_killed_sender_said_it_was_is_not_said_of_another() {
+    let _alone = alone();
+    for kind in KINDS {
+        let (a, b) = pair(kind);
+        send(&a, b'a', &[1]).unwrap();
+        assert_eq!(recv(&b), got(b'a', &[1]));
+        dies(|| {
+            b.set_pass_credentials(true).unwrap();
+            arm("sent over", 1);
+            let _ = send(&a, b'b', &[]);
+        });
+        b.set_pass_credentials(true).unwrap();
+        send(&a, b'c', &[2]).unwrap();
+        let (mut fds, mut byte) = (Fds::default(), [0]);
+        let slices = &mut [IoSliceMut::new(&mut byte)];
+        let flags = RecvFlags::empty();
+        match kind {
+            Kind::Stream => b.recv_with(slices, flags, &mut Call::with(&mut fds)).map(drop).unwrap(),
+            _ => b.recv_record_with(slices, flags, &mut Call::with(&mut fds)).map(drop).unwrap(),
+        }
+        assert_eq!(fds.list.len(), 1);
+        assert_eq!(fds.who.map(|who| who.pid), Some(std::process::id().cast_signed()), "{kind:?}");
+        nobody_lied([&a, &b]);
+    }
+}
+
+#[test]
+fn descriptors_that_a_killed_receiver_had_taken_are_gone_and_no_others() {
+    let _alone = alone();
+    for kind in KINDS {
+        for (point, taken) in
+            [("received over", true), ("taken", true), ("saving", true), ("copied out", true)]
+        {
+            if kind == Kind::Stream && !matches!(point, "received over" | "saving") {
+                continue;
+            }
+            for nth in [1, 2] {
+                let (a, b) = pair(kind);
+                send(&a, b'a', &[1]).unwrap();
+                assert_eq!(recv(&b), got(b'a', &[1]));
+                for i in 0..4 {
+                    send(&a, b'b' + i, &[10 + u64::from(i), 5]).unwrap();
+                }
+                dies(|| {
+                    arm(point, nth);
+                    (0..4).for_each(|_| drop(recv(&b)));
+                });
+                let mut next = b'b';
+                let first = recv(&b);
+                // Of a stream the side is given up between the mark and its byte.
+                assert!(first.byte <= b'b' + nth as u8, "{kind:?} {point} {nth}: {first:?}");
+                for i in first.byte..b'f' {
+                    let was = if i == first.byte { &first } else { &recv(&b) };
+                    let number = u64::from(i - b'b') + 10;
+                    if i == first.byte && taken && was.cut {
+                        assert_eq!(*was, lost(i));
+                    } else {
+                        assert_eq!(*was, got(i, &[number, 5]), "{kind:?} {point} {nth}");
+                    }
+                    next = i + 1;
+                }
+                assert_eq!(next, b'f');
+                send(&a, b'z', &[7, 8, 9]).unwrap();
+                assert_eq!(recv(&b), got(b'z', &[7, 8, 9]));
+                nobody_lied([&a, &b]);
+            }
+        }
+    }
+}
+
+#[test]
+fn descriptors_that_a_process_has_peeked_at_are_its_own_until_it_dies() {
+    let _alone = alone();
+    for kind in KINDS {
+        let (a, b) = pair(kind);
+        send(&a, b'a', &[1]).unwrap();
+        assert_eq!(recv(&b), got(b'a', &[1]));
+        send(&a, b'b', &[2]).unwrap();
+        send(&a, b'c', &[3]).unwrap();
+        let wire = Wire::new();
+        let peeker = child(|| {
+            assert_eq!(recv_as(&b, RecvFlags::PEEK).unwrap(), got(b'b', &[2]));
+            wire.tell(0);
+            std::thread::sleep(PATIENCE);
+            0
+        });
+        let peeker = peeker.unwrap();
+        wire.hear();
+        for flags in [RecvFlags::empty(), RecvFlags::PEEK] {
+            let refused = recv_as(&b, flags).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Errno::BUSY.raw_os_error(), "{kind:?}: {refused}");
+        }
+        peeker.signal(9);
+        assert_eq!(peeker.wait(), KILLED);
+        assert_eq!(recv_as(&b, RecvFlags::PEEK).unwrap(), lost(b'b'), "{kind:?}");
+        assert_eq!(recv(&b), lost(b'b'));
+        assert_eq!(recv(&b), got(b'c', &[3]));
+        nobody_lied([&a, &b]);
+    }
+}
+
+/// Bytes come in two steps: the mark, then what it is for. Another process may be the one who sees the second.
+#[test]
+fn descriptors_whose_byte_is_still_to_come_are_for_whoever_receives_that() {
+    let _alone = alone();
+    let (a, b) = pair(Kind::Stream);
+    send(&a, b'a', &[1]).unwrap();
+    assert_eq!(recv(&b), got(b'a', &[1]));
+    let wire = Wire::new();
+    let first = child(|| {
+        // The mark is there, its byte is not.
+        wire.hear();
+        let nothing = recv_as(&b, RecvFlags::DONTWAIT).unwrap_err();
+        assert!(nothing.would_block());
+        0
+    });
+    let first = first.unwrap();
+    // This process holds the sending side meanwhile, and dies in the middle.
+    dies(|| {
+        arm("marked", 1);
+        let _ = send(&a, b'x', &[9]);
+    });
+    wire.tell(0);
+    assert_eq!(first.wait(), Ended::Returned(0));
+    assert_eq!(send(&a, b'b', &[]).unwrap(), 1);
+    assert_eq!(recv(&b), got(b'b', &[9]));
+    nobody_lied([&a, &b]);
+}
+
+#[test]
+fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
+    let _alone = alone();
+    for kind in KINDS {
+        for point in ["", "received over"] {
+            let (a, b) = pair(kind);
+            let (go, done) = (Wire::new(), Wire::new());
+            let owner = child(|| {
+                go.hear();
+                if !point.is_empty() {
+                    arm(point, 1);
+                }
+                assert_eq!(recv(&b), got(b'a', &[1]));
+                done.tell(0);
+                std::thread::sleep(PATIENCE);
+                0
+            });
+            let owner = owner.unwrap();
+            send(&a, b'a', &[1]).unwrap();
+            send(&a, b'b', &[2]).unwrap();
+            send(&a, b'c', &[]).unwrap();
+            go.tell(0);
+            if point.is_empty() {
+                done.hear();
+                let refused = recv_as(&b, RecvFlags::empty()).unwrap_err();
+                assert_eq!(refused.raw_os_error(), Errno::BUSY.raw_os_error());
+                owner.signal(9);
+            }
+            assert_eq!(owner.wait(), KILLED);
+            if !point.is_empty() {
+                assert_eq!(recv(&b), lost(b'a'), "{kind:?}");
+            }
+            // Of records the channel lay in the queue still, as the bell that had to stay.
+            let met_again = kind == Kind::SeqPacket && !point.is_empty();
+            let second = if met_again { got(b'b', &[2]) } else { lost(b'b') };
+            assert_eq!(recv(&b), second, "{kind:?} {point}");
+            assert_eq!(recv(&b), got(b'c', &[]));
+            nobody_lied([&a, &b]);
+        }
+    }
+}

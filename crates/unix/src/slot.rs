@@ -1,5 +1,6 @@
 //! Room in the peer's buffer, to be written in place.
 
+use crate::control;
 use crate::end::End;
 use crate::holders::generation;
 use crate::making::Kind;
@@ -11,13 +12,16 @@ use crate::who::Saying;
 use crate::{Error, Op, Records, Result, SendFlags};
 use onecopy_ring::record::{self, Frame, Who, With};
 use onecopy_sys::map::{Span, slice, total};
+use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use std::io::{self, IoSlice};
+use std::time::Duration;
 
 /// Room in the peer's buffer, from [`crate::Stream::reserve`]. It holds the sending side: other senders wait (or
 /// get EAGAIN) until it is committed, or dropped, which sends nothing.
 ///
-/// Over the kernel there is no such room: the bytes then lie in a buffer of this process, and `commit` sends them.
+/// Over the kernel there is no such room: the bytes then lie in a buffer of this process, and `commit` sends them. There is
+/// room for a record by then; of a stream's bytes `commit` may send a part, and says how many.
 #[derive(Debug)]
 pub struct Slot<'a> {
     end: &'a End,
@@ -51,6 +55,9 @@ impl<'a> Slot<'a> {
         let (place, len) = match &mut *guard {
             Tx::Kernel { .. } if end.kind.has_records() && len > MAX_HEAP => return Err(too_long()),
             Tx::Kernel { .. } => {
+                if end.kind.has_records() {
+                    end.wait_for_kernel(flags)?;
+                }
                 let len = len.min(MAX_HEAP);
                 (Place::Heap(guard, vec![0; len]), len)
             }
@@ -215,6 +222,15 @@ impl<'a> Slot<'a> {
                 end.finish(result, if alive { filled } else { 0 }, flags)
             }
         }
+    }
+}
+
+impl End {
+    /// Until the kernel has room for a record. It goes whole or not at all, and lies in the slot alone: what `commit` had no
+    /// room for would be lost.
+    fn wait_for_kernel(&self, flags: SendFlags) -> Result<()> {
+        let limit = if self.dontwait(flags) { Some(Duration::ZERO) } else { self.settings.write_timeout() };
+        control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
     }
 }
 

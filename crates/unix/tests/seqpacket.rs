@@ -264,6 +264,31 @@ fn what_is_reserved_and_borrowed_is_one_record() {
     }
 }
 
+/// Who got room for a record can commit it, over the kernel, too. (The kernel's queue was full only then, and the record lost.)
+#[test]
+fn room_over_the_kernel_is_room() {
+    let (a, b) = SeqPacket::pair_with(&Config { transport: Transport::Kernel, ..small() }).unwrap();
+    let record = pattern(1, 1000);
+    let mut sent = 0;
+    for _ in 0..3 {
+        loop {
+            match a.reserve_with(record.len(), QUIET | SendFlags::DONTWAIT) {
+                Ok(mut slot) => {
+                    slot.write(&record);
+                    assert_eq!(slot.commit().unwrap(), record.len());
+                    sent += 1;
+                }
+                Err(e) => break assert!(e.would_block(), "{e}"),
+            }
+        }
+        let mut buffer = [0; 2000];
+        while b.recv(&mut buffer, NOW).is_ok_and(|n| buffer[..n] == record) {
+            sent -= 1;
+        }
+        assert_eq!(sent, 0);
+    }
+}
+
 #[test]
 fn stream_records_leave_the_rest_and_stop_at_a_mark() {
     let eor = QUIET | SendFlags::EOR;

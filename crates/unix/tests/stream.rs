@@ -208,6 +208,24 @@ fn readiness_mirrors_the_ring() {
     }
 }
 
+/// The low-water mark is a quarter of the ring: room for less wakes no writer.
+#[test]
+fn who_was_full_is_writable_at_a_quarter_of_room() {
+    let (a, b) = connected("low-water", &small());
+    assert!(writable(&a));
+    while a.send(&[7; 1000], SendFlags::DONTWAIT).is_ok() {}
+    assert!(!writable(&a));
+    let mut quarter = vec![0; a.capacity().0 / 4 - 1];
+    for _ in 0..2 {
+        assert_eq!(b.recv(&mut quarter, RecvFlags::DONTWAIT).unwrap(), quarter.len());
+        assert!(!writable(&a));
+        assert_eq!(b.recv(&mut [0; 1], RecvFlags::DONTWAIT).unwrap(), 1);
+        assert!(writable(&a));
+        while a.send(&[7; 1000], SendFlags::DONTWAIT).is_ok() {}
+        assert!(!writable(&a));
+    }
+}
+
 fn libc_eagain() -> i32 {
     rustix::io::Errno::AGAIN.raw_os_error()
 }

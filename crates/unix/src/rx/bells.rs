@@ -104,11 +104,18 @@ impl RxRing {
     pub fn unpark_if_seen(&mut self, end: &End) -> std::result::Result<(), Lie> {
         let (room, capacity) = (self.consumer.room(), self.consumer.ring().capacity());
         let header = self.consumer.header();
-        if header.must_unpark(room, capacity) || (self.stray && header.is_parked()) {
-            self.take_filler(end)
-        } else {
-            Ok(())
+        if self.stray && header.is_parked() {
+            return self.take_filler(end);
         }
+        if !header.must_unpark(room, capacity) {
+            return Ok(());
+        }
+        // The sender may have gone on since its head was last looked at, and have less room than it seems from here.
+        self.consumer.available(usize::MAX)?;
+        if self.consumer.header().must_unpark(self.consumer.room(), capacity) {
+            return self.take_filler(end);
+        }
+        Ok(())
     }
 
     /// Room was made otherwise than by a receive, which looks itself whether somebody waits for it.

@@ -12,7 +12,8 @@ pub fn run() -> Result<()> {
         command("cargo", ["run", "--quiet", "--package", "onecopy-conformance", "--", "--markdown"]);
     let table = shell::output(&mut suite)?;
     let path = shell::root().join("docs/conformance.md");
-    fs::write(&path, table).with_context(|| path.display().to_string())?;
+    fs::write(&path, &table).with_context(|| path.display().to_string())?;
+    print!("{table}");
     println!("written: docs/conformance.md");
     Ok(())
 }

@@ -28,7 +28,7 @@ struct Cli {
 enum Chore {
     /// Everything that has to hold before a commit lands: formatting, lints, tests, models, docs.
     Test(test::Args),
-    /// Run the conformance suites and write their table to docs/conformance.md.
+    /// Run the conformance suites, print their table and write it to docs/conformance.md.
     Conformance,
     /// A hostile peer for a long time, from a seed.
     Fuzz(fuzz::Args),

@@ -346,9 +346,8 @@ impl End {
         // Who sends says so again: the one who was told is another process.
         self.set_asks(words[word::PASSES] as u32, (words[word::ASKED] as u32).wrapping_add(1));
         if let Some(ring) = rx_ring {
-            // What this process maps may be less than what the other one did.
-            let most = &ring.header().info.0.max_shared;
-            most.store(most.load(Relaxed).min(self.config.max_shared as u64), Relaxed);
+            // What this process maps may be less than what the other one did, or more: a fork there may have had it at none.
+            ring.header().info.0.max_shared.store(self.config.max_shared as u64, Relaxed);
             self.set_rx_ring(ring);
         }
         if let Some(ring) = tx_ring {

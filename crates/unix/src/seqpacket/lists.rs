@@ -225,13 +225,15 @@ impl End {
                 let received = self.recv_frame(guard, slices, available, flags, &mut Call::plain())?;
                 return Ok((received, Chain::new()));
             }
-            let Found::List(said) = self.find(ring, frame, &mut Call::plain(), false)? else { continue };
+            // As a peek, since it may be refused: what came with it goes with the record then.
+            let Found::List(said) = self.find(ring, frame, &mut Call::plain(), true)? else { continue };
             let Some(mut listed) = ring.front.listed.take() else { continue };
             if listed.true_size() > u32::MAX as usize {
                 ring.front.listed = Some(listed);
                 return Err(Error::new(Op::Recv, Errno::OVERFLOW)
                     .because("the record's pages are more than a chain counts; receive it into a buffer"));
             }
+            ring.front.fds = None;
             let (referenced, pieces) = (listed.referenced(), std::mem::take(&mut listed.pieces));
             let len = ring.copy_list(&listed, slices);
             let mut received = Received::atomic(len, listed.bytes + referenced);

@@ -8,7 +8,7 @@ use crate::{Config, RecvFlags};
 use onecopy_chain::Chain;
 use onecopy_copy::Hint;
 use onecopy_ring::Mark;
-use onecopy_ring::record::{Frame, HEADER, POOL_FRAME, Parts, With};
+use onecopy_ring::record::{Frame, HEADER, POOL_FRAME, Parts, Who, With};
 use onecopy_sys::memfd;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -58,13 +58,19 @@ impl Liar {
 
     /// A record of `bytes` and references.
     fn list(&self, bytes: &[u8], references: &[Mark]) {
+        self.list_with(bytes, references, 0);
+    }
+
+    /// As [`Liar::list`], with descriptors that lie in the channel.
+    fn list_with(&self, bytes: &[u8], references: &[Mark], fds: u8) {
         self.with(|producer| {
             let parts = Parts { bytes: bytes.len(), references: references.len() };
             producer.list(&[IoSlice::new(bytes)], references.len(), Hint::AUTO);
             for (i, reference) in references.iter().enumerate() {
                 producer.list_reference(parts, i, *reference);
             }
-            producer.publish_frame(Frame { len: parts.len(), end: true, with: With::default().parts() });
+            let with = With::new(fds, Who::AsBefore).parts();
+            producer.publish_frame(Frame { len: parts.len(), end: true, with });
         });
     }
 }
@@ -198,4 +204,29 @@ fn a_list_is_read_once() {
     assert!(!ring.header().has_returned());
     drop::<Chain>(chain);
     assert!(ring.header().has_returned());
+}
+
+/// What comes with a record that no chain can hold comes with it all the same where it is received into a buffer.
+#[test]
+fn descriptors_of_a_record_that_is_refused_stay_with_it() {
+    let _alone = super::alone();
+    const LARGE: u64 = 16 << 20;
+    let (mut liar, end) = Liar::pair();
+    liar.channel = Some(channel::open(liar.end.fd()).unwrap());
+    let channel = liar.channel.as_ref().unwrap().as_fd();
+    let memory = memfd::create_owned("onecopy-test-pool", LARGE as usize).unwrap().0;
+    liar.with(|producer| {
+        channel::send(channel, producer.head(), &[memory.as_fd()], None).unwrap();
+        producer.publish_pool(Mark::Pool { pool: 0, page_len: LARGE, pages: 1 });
+    });
+    // 4 GiB of pages, in as many references as there may be.
+    let all: Vec<Mark> = (0..256).map(|slot| reference(slot, 0, 0, 0, 1)).collect();
+    liar.with(|producer| channel::send(channel, producer.head(), &[memory.as_fd()], None).unwrap());
+    liar.list_with(b"head", &all, 1);
+    for _ in 0..2 {
+        let refused = end.recv_record_chain(&mut [0; 64], RecvFlags::DONTWAIT).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Errno::OVERFLOW.raw_os_error());
+    }
+    let (got, with) = end.recv_record_ancillary(&mut [0; 64], RecvFlags::DONTWAIT).unwrap();
+    assert_eq!((got.full, with.fds.len(), with.truncated), (260, 1, false));
 }

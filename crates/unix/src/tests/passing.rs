@@ -1,6 +1,7 @@
 //! Pages that lie, which a socket is to be taken up from.
 
 use super::{Random, alone, wild};
+use crate::making::Kind;
 use crate::{Config, Records, RecvFlags, SendFlags, SeqPacket, Stream};
 use onecopy_ring::page::{EndPage, PAGE_LEN};
 use onecopy_sync::atomic::Ordering::Relaxed;
@@ -55,8 +56,44 @@ fn is_told(error: crate::Error) {
         // "The channel was lost", or is another process's.
         Errno::MFILE,
         Errno::BUSY,
+        // Memory of the peer's that nobody has mapped who lives.
+        Errno::OWNERDEAD,
     ];
     assert!(known.map(Errno::raw_os_error).contains(&error.raw_os_error()), "{error}");
+}
+
+/// Atomic records are received whole: one of which a part is left would begin where none can.
+#[test]
+fn a_rest_of_an_atomic_record_is_refused() {
+    let _alone = alone();
+    let config = Config { passable: true, ..Config::default() };
+    let (a, b) = SeqPacket::pair_with(&config).unwrap();
+    a.send(&[1; 100], NOW.0).unwrap();
+    let fds = b.into_fds().unwrap();
+    let page = EndPage::over(Mapping::new(&fds[1], PAGE_LEN).unwrap());
+    let state = &page.words().rx.0.state;
+    let (_, mut words) = state.load();
+    // READ, and REST: 4 bytes are left of a frame, so that the next one begins at 8.
+    assert_eq!((words[2], &words[10..13]), (0, &[0; 3][..]), "the layout is another one");
+    words[2] = 4;
+    words[10..13].copy_from_slice(&[4, 0, 2]);
+    state.save(&words);
+    assert_eq!(SeqPacket::from_fds(fds).unwrap_err().raw_os_error(), Errno::INVAL.raw_os_error());
+}
+
+/// Who takes a socket up says himself what he maps, whatever a fork had made of that where it was.
+#[test]
+fn who_takes_a_socket_up_maps_as_much_as_he_says() {
+    let _alone = alone();
+    let config = Config { passable: true, ..Config::default() };
+    for max_shared in [0, 1 << 20, 1 << 40] {
+        let (_a, b) = Stream::pair_with(&config).unwrap();
+        let said =
+            |stream: &Stream| stream.end().rx_ring.get().unwrap().header().info.0.max_shared.load(Relaxed);
+        b.end().rx_ring.get().unwrap().header().info.0.max_shared.store(0, Relaxed);
+        let b = Stream::from_fds_with(b.into_fds().unwrap(), &Config { max_shared, ..config }).unwrap();
+        assert_eq!((said(&b), b.end().kind), (max_shared as u64, Kind::Stream));
+    }
 }
 
 #[test]

@@ -88,7 +88,15 @@ fn spoil(end: &End, random: &mut Random, friend: u32) {
 
 fn is_told<T>(seed: u64, began: Instant, done: Result<T>) {
     assert!(began.elapsed() < BOUND, "seed {seed}: a call that does not wait took {:?}", began.elapsed());
-    let known = [Errno::PROTO, Errno::AGAIN, Errno::PIPE, Errno::CONNRESET, Errno::BUSY, Errno::MSGSIZE];
+    let known = [
+        Errno::PROTO,
+        Errno::AGAIN,
+        Errno::PIPE,
+        Errno::CONNRESET,
+        Errno::BUSY,
+        Errno::MSGSIZE,
+        Errno::OWNERDEAD,
+    ];
     if let Err(error) = done {
         assert!(known.map(Errno::raw_os_error).contains(&error.raw_os_error()), "seed {seed}: {error}");
     }
@@ -252,4 +260,33 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
         send(&bystander.0, &[1; 100]);
         assert_eq!(bystander.1.recv(&mut [0; 200], RECV).unwrap(), 100);
     }
+}
+
+/// A page of which a part was received is not gone on with where another holder says that another mark is next.
+#[test]
+fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
+    let _alone = alone();
+    let (a, b) = pair(&Config { max_shared: 1 << 20, ..Config::default() });
+    let pool = crate::SharedPool::new(4096, 4).unwrap();
+    for _ in 0..2 {
+        a.send_loan(pool.loan(100).unwrap()).unwrap();
+    }
+    let keeper = child(|| {
+        std::thread::sleep(Duration::from_secs(60));
+        0
+    });
+    let keeper = keeper.unwrap();
+    assert_eq!(b.recv(&mut [0; 50], RECV).unwrap(), 50);
+    // READ, MARKS and AFTER: the second reference is next, and only a byte of its mark is published.
+    let sharing = b.end().sharing.get().unwrap();
+    let state = &sharing.words().rx.0.state;
+    let (_, mut words) = state.load();
+    let ring = b.end().rx_ring.get().unwrap();
+    let stride = onecopy_ring::marks::stride(ring.capacity()) as u64;
+    assert_eq!(&words[2..5], [stride, 1, stride], "behind the mark of the pool");
+    words[2..5].copy_from_slice(&[2 * stride, 2, 2 * stride]);
+    state.save(&words);
+    ring.header().writer.0.head.store(2 * stride + 1, Relaxed);
+    assert_eq!(b.recv(&mut [0; 50], RECV).unwrap_err().raw_os_error(), Errno::PROTO.raw_os_error());
+    drop(keeper);
 }

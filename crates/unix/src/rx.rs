@@ -123,8 +123,10 @@ pub struct RxRing {
 
 /// More bells than this on their way at once: one for each sender that was killed between arming and ringing.
 pub const MAX_OWED: isize = 64;
-/// How long a filler may be under way before it is a lie.
-const MAX_PARKING: Duration = Duration::from_millis(200);
+/// How long a filler may be under way before it is a lie. It is for microseconds, unless its sender has no CPU or is stopped
+/// half-way, which is no lie: so this is longer than a machine with too much to do keeps anybody waiting. A peer that does mean
+/// ill makes a poll(2) that finds nothing of it, for as long; his bells for nothing do the same.
+const MAX_PARKING: Duration = Duration::from_secs(10);
 /// Sleep on the clock where readiness tells nothing.
 const NAP: Duration = Duration::from_millis(1);
 /// Between two looks of one who spins at the control socket, in nanoseconds.
@@ -361,7 +363,7 @@ impl End {
     }
 
     /// Bytes that the kernel holds; of a seqpacket socket, 1 where it holds a record.
-    fn queued(&self) -> rustix::io::Result<usize> {
+    pub fn queued(&self) -> rustix::io::Result<usize> {
         let bytes = control::queued(self.fd())?;
         if self.kind == Kind::Stream {
             return Ok(bytes);

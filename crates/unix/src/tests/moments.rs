@@ -11,6 +11,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 /// Bytes that are published when the first slice could not be filled follow those before them, in the first slice. (They
 /// went into the second one, behind a gap.)
@@ -97,4 +98,56 @@ fn records_and_the_end_behind_an_empty_record_do_not_make_it_the_end() {
     assert_eq!(receiver.end.peek(false), Peek::Byte);
     let lens = [(); 3].map(|()| receiver.recv(&mut [0; 20], RecvFlags::DONTWAIT).unwrap());
     assert_eq!(lens, [0, 9, 0]);
+}
+
+/// Who is stopped, or has no CPU, between a filler and the word for it is no liar. (After 200 ms he was.)
+#[test]
+fn a_sender_that_is_stopped_while_it_parks_is_no_liar() {
+    let _alone = alone();
+    let (a, b) = Stream::pair_with(&small()).unwrap();
+    is_no_liar(
+        move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).unwrap()).sum(),
+        |buffer| b.recv(buffer, RecvFlags::DONTWAIT),
+    );
+    assert_eq!(b.stats().protocol_errors, 0);
+    let (a, b) = SeqPacket::pair_with(&small()).unwrap();
+    is_no_liar(
+        move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).unwrap()).sum(),
+        |buffer| b.recv(buffer, RecvFlags::DONTWAIT),
+    );
+    assert_eq!(b.stats().protocol_errors, 0);
+}
+
+/// `send` has not enough room for all it sends, and is stopped while it says so.
+fn is_no_liar(
+    send: impl FnOnce() -> usize + Send + 'static,
+    recv: impl Fn(&mut [u8]) -> crate::Result<usize>,
+) {
+    let ((stops, stopped), (go, goes)) = (mpsc::channel(), mpsc::channel());
+    let sender = std::thread::spawn(move || {
+        failpoint::at("filled", move || {
+            stops.send(()).unwrap();
+            goes.recv().unwrap();
+        });
+        send()
+    });
+    stopped.recv_timeout(PATIENCE).expect("it does not park");
+    let mut buffer = [0; 5000];
+    let mut got = 0;
+    let mut receive = || match recv(&mut buffer) {
+        Ok(n) => got += n,
+        Err(error) => assert!(error.would_block(), "{error}"),
+    };
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(400) {
+        receive();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    go.send(()).unwrap();
+    while !sender.is_finished() {
+        receive();
+    }
+    receive();
+    assert_eq!(sender.join().unwrap(), 4500);
+    assert_eq!(got, 4500);
 }

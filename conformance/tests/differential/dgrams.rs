@@ -13,7 +13,7 @@ use onecopy_conformance::impls::onecopy::Onecopy;
 use onecopy_conformance::impls::{Came, End, Impl, Kind, Name, Rx, Socket};
 use onecopy_conformance::tools::{NOW, TX_NOW, errno, poll_now};
 use proptest::prelude::*;
-use proptest::test_runner::{Config as Runs, TestCaseError, TestError, TestRunner};
+use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::world::tokens;
 use crate::{alone, held, name};
@@ -335,14 +335,12 @@ fn play(way: Way, program: &[Step]) -> (String, Result<(), String>) {
 #[test]
 fn datagrams_are_answered_for_as_by_the_kernel() {
     let _alone = alone();
-    let programs = std::env::var("DIFFERENTIAL_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
     // What the first ones make stays.
     let _ = (play(WAYS[0], &[]), tokens());
     let before = held();
-    for way in WAYS {
-        let runs =
-            Runs { cases: programs, failure_persistence: None, max_shrink_iters: 20_000, ..Runs::default() };
-        let result = TestRunner::new(runs).run(&program(), |program| match play(way, &program) {
+    for (i, way) in WAYS.into_iter().enumerate() {
+        let (seed, mut runner) = super::runner(i);
+        let result = runner.run(&program(), |program| match play(way, &program) {
             (_, Ok(())) => Ok(()),
             (_, Err(wrong)) => Err(TestCaseError::fail(wrong)),
         });
@@ -351,7 +349,7 @@ fn datagrams_are_answered_for_as_by_the_kernel() {
             Err(TestError::Fail(_, program)) => {
                 let (transcript, wrong) = play(way, &program);
                 let wrong = wrong.err().unwrap_or("(it passes now)".into());
-                panic!("{way:?}:\n{transcript}{wrong}\n{program:?}");
+                panic!("seed {seed}, {way:?}:\n{transcript}{wrong}\n{program:?}");
             }
             Err(TestError::Abort(why)) => panic!("{why}"),
         }

@@ -3,7 +3,8 @@
 //! Both run step by step in one thread, so that what is answered is determinate; bytes are checked against what was sent in
 //! each. What may differ is modelled as narrowly as can be ([`differs`]), each with its reason. A failure is shrunk to a
 //! short program and told with all answers. `DIFFERENTIAL_PROGRAMS` says how many programs (for each way that a pair of
-//! ours comes about).
+//! ours comes about), and `DIFFERENTIAL_SEED` which: a number, or `random` to hunt. Without it they are the same in each run, so
+//! that what fails is what was changed.
 #![allow(missing_docs, reason = "a test")]
 
 mod dgrams;
@@ -19,7 +20,7 @@ use onecopy_conformance::impls::kernel::Kernel;
 use onecopy_conformance::impls::onecopy::{Onecopy, OurPackets, Ours};
 use onecopy_conformance::impls::{Conn, Impl, Kind, Name, Rx};
 use onecopy_conformance::tools::NOW;
-use proptest::test_runner::{Config as Runs, TestCaseError, TestError, TestRunner};
+use proptest::test_runner::{Config as Runs, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use program::{Call, Program, Step, program};
 use world::{Answer, World};
@@ -179,17 +180,32 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(|e| e.into_inner())
 }
 
+/// Makes the programs for one way that a pair of ours comes about, from a seed.
+fn runner(way: usize) -> (u64, TestRunner) {
+    let cases = std::env::var("DIFFERENTIAL_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
+    let seed = match std::env::var("DIFFERENTIAL_SEED") {
+        Ok(seed) => seed.parse().unwrap_or_else(|_| seed_of_now()),
+        Err(_) => 20_261_122,
+    };
+    let mut bytes = [way as u8; 32];
+    bytes[..8].copy_from_slice(&u64::to_le_bytes(seed));
+    let runs = Runs { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Runs::default() };
+    (seed, TestRunner::new_with_rng(runs, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes)))
+}
+
+fn seed_of_now() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().map_or(1, |now| now.as_nanos() as u64)
+}
+
 fn compare(kind: Kind) {
     let _alone = alone();
-    let programs = std::env::var("DIFFERENTIAL_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(50);
     // What the first ones make stays.
     let _ = play(Way::As(Onecopy::Connected), kind, &Program { before: 0, steps: Vec::new() });
     let _ = world::tokens();
     let before = held();
-    for way in WAYS {
-        let runs =
-            Runs { cases: programs, failure_persistence: None, max_shrink_iters: 20_000, ..Runs::default() };
-        let result = TestRunner::new(runs).run(&program(), |program| match play(way, kind, &program) {
+    for (i, way) in WAYS.into_iter().enumerate() {
+        let (seed, mut runner) = runner(i);
+        let result = runner.run(&program(), |program| match play(way, kind, &program) {
             (_, Ok(())) => Ok(()),
             (_, Err(wrong)) => Err(TestCaseError::fail(wrong)),
         });
@@ -198,7 +214,10 @@ fn compare(kind: Kind) {
             Err(TestError::Fail(_, program)) => {
                 let (transcript, wrong) = play(way, kind, &program);
                 let wrong = wrong.err().unwrap_or("(it passes now)".into());
-                panic!("{way:?}, {} bytes before:\n{transcript}{wrong}\n{program:?}", program.before);
+                panic!(
+                    "seed {seed}, {way:?}, {} bytes before:\n{transcript}{wrong}\n{program:?}",
+                    program.before
+                );
             }
             Err(TestError::Abort(why)) => panic!("{why}"),
         }
@@ -225,7 +244,7 @@ fn what_was_found_once() {
     let peek = |max| Recv { max, flags: Rx { peek: true, ..NOW } };
     let send = |len| Send { len, eor: false };
     let (a, b) = (0, 1);
-    let programs: [&[(usize, Call)]; 9] = [
+    let programs: [&[(usize, Call)]; 11] = [
         // A peek with room for descriptors, where the first bytes came over the kernel.
         &[
             (b, send(1)),
@@ -255,6 +274,10 @@ fn what_was_found_once() {
             (a, Close),
             (b, any(0)),
         ],
+        // A receive of nothing was not told of a reset that had been met before the peer was known to be plain.
+        &[(a, send(1)), (b, Close), (a, send(1)), (a, any(0)), (a, any(1))],
+        // A bell that was left to whoever had shut its connection down became a reset when the other end closed.
+        &[(b, Shutdown(std::net::Shutdown::Both)), (a, Close), (b, Poll)],
     ];
     for kind in [Kind::Stream, Kind::SeqPacket] {
         for way in WAYS {

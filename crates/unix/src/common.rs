@@ -260,7 +260,12 @@ impl End {
             Rx::Plain => {}
             Rx::Ring(ring) => {
                 if ring.consumer.available(1) == Ok(0) {
-                    let _ = ring.settle(end);
+                    if end.kind == Kind::SeqPacket && end.peer_left() {
+                        // (Which settling would leave to be polled.)
+                        ring.drain(end);
+                    } else {
+                        let _ = ring.settle(end);
+                    }
                 }
             }
             Rx::Undecided(_) | Rx::Switching(_) => {

@@ -134,9 +134,13 @@ impl End {
         kernel.set(rustix::net::RecvFlags::PEEK, flags.contains(RecvFlags::PEEK));
         kernel.set(rustix::net::RecvFlags::WAITALL, flags.contains(RecvFlags::WAITALL));
         let n = self.recvmsg(slices, skip, usize::MAX, kernel, call, false)?;
-        if n == 0 && slices.iter().any(|slice| !slice.is_empty()) && self.reset.swap(0, Relaxed) != 0 {
-            // It was told while the peer was not known to be plain, and kept.
-            return Err(Error::new(Op::Recv, Errno::CONNRESET));
+        if n == 0 && self.reset.load(Relaxed) != 0 {
+            // It was told while the peer was not known to be plain, and kept. What is queued comes before it, also for who
+            // receives nothing of that now.
+            let nothing_left = slices.iter().any(|slice| !slice.is_empty()) || self.queued() == Ok(0);
+            if nothing_left && self.reset.swap(0, Relaxed) != 0 {
+                return Err(Error::new(Op::Recv, Errno::CONNRESET));
+            }
         }
         if !flags.contains(RecvFlags::PEEK) {
             self.counters.received.add(n);

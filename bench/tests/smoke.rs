@@ -48,7 +48,7 @@ fn an_unknown_row_names_the_known_ones() {
 #[test]
 fn a_worker_that_fails_says_why() {
     let launcher = options("").launcher;
-    let life = std::time::Duration::from_secs(5);
+    let life = std::time::Duration::from_secs(60);
     let mut worker = launcher.start("no/such", &serde_json::json!({}), None, life).unwrap();
     let error = worker.figures().unwrap_err().to_string();
     assert!(error.contains("no worker role no/such"), "{error}");
@@ -56,12 +56,12 @@ fn a_worker_that_fails_says_why() {
 
 #[test]
 fn a_worker_that_is_killed_or_hangs_is_reported_and_reaped() {
-    let life = std::time::Duration::from_millis(300);
+    let (long, short) = (std::time::Duration::from_secs(60), std::time::Duration::from_millis(300));
     let shell = |script: &str| Launcher { program: "/bin/sh".into(), args: vec!["-c".into(), script.into()] };
-    let start = |script: &str| shell(script).start("victim", &serde_json::json!({}), None, life).unwrap();
-    let error = start("kill -SEGV $$").figures().unwrap_err().to_string();
+    let start = |script, life| shell(script).start("victim", &serde_json::json!({}), None, life).unwrap();
+    let error = start("kill -SEGV $$", long).figures().unwrap_err().to_string();
     assert!(error.contains("died of signal 11"), "{error}");
-    let mut hanging = start("exec sleep 60");
+    let mut hanging = start("exec sleep 60", short);
     let pid = hanging.pid();
     let error = hanging.figures().unwrap_err().to_string();
     assert!(error.contains("its time was over"), "{error}");

@@ -239,19 +239,25 @@ impl Liar {
     ///
     /// The socket's.
     pub fn call(kind: Kind, to: &Name) -> io::Result<Liar> {
-        let mut nonce = [0; 16];
-        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-        Liar::call_as(kind, to, &format!("{INVITATION}{}-0", hex(&nonce)), nonce)
+        Liar::call_for(kind, to, "")
     }
 
-    /// Connects to the victim, bound to whatever name.
+    /// As [`Liar::call`], for records as FreeBSD has them.
     ///
     /// # Errors
     ///
     /// The socket's.
-    pub fn call_as(kind: Kind, to: &Name, bound: &str, nonce: [u8; 16]) -> io::Result<Liar> {
+    pub fn call_for_streams_of_records(to: &Name) -> io::Result<Liar> {
+        Liar::call_for(Kind::SeqPacket, to, "-s")
+    }
+
+    /// Each call has a nonce of its own, and so a name: others call at the same time.
+    fn call_for(kind: Kind, to: &Name, what: &str) -> io::Result<Liar> {
+        let mut nonce = [0; 16];
+        rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
+        let bound = format!("{INVITATION}{}-0{what}", hex(&nonce));
         let socket = Kernel::open(kind)?;
-        socket.bind(&Name::Abstract(bound.as_bytes().to_vec()))?;
+        socket.bind(&Name::Abstract(bound.into_bytes()))?;
         socket.connect(to)?;
         Ok(Liar { records: kind == Kind::SeqPacket, ..Liar::over(socket.0, nonce, true) })
     }

@@ -127,7 +127,7 @@ pub fn drain_to_end(end: &dyn End) -> (usize, Option<io::Error>) {
     }
 }
 
-/// Runs `f` on a thread of its own and returns once it sleeps in the kernel (or is done, or two seconds passed).
+/// Runs `f` on a thread of its own and returns once it sleeps in the kernel (or is done, or ten seconds passed).
 pub fn asleep<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     f: impl FnOnce() -> T + Send + 's,
@@ -143,7 +143,7 @@ pub fn asleep<'s, T: Send + 's>(
     thread
 }
 
-/// Longest wait for a thread to fall asleep: two seconds, where it does so at all.
+/// Longest wait for a thread to fall asleep: ten seconds, where it does so at all.
 static FALLS_ASLEEP: OnceLock<Duration> = OnceLock::new();
 
 /// Threads of this process wait by spinning: it makes no sense to wait for their sleep.
@@ -151,9 +151,9 @@ pub fn nobody_sleeps() {
     FALLS_ASLEEP.get_or_init(|| Duration::from_millis(50));
 }
 
-/// Waits until a thread of this process sleeps, or is gone, or two seconds have passed.
+/// Waits until a thread of this process sleeps, or is gone, or ten seconds have passed.
 pub fn wait_asleep(tid: i32) {
-    let until = Instant::now() + *FALLS_ASLEEP.get_or_init(|| Duration::from_secs(2));
+    let until = Instant::now() + *FALLS_ASLEEP.get_or_init(|| Duration::from_secs(10));
     let mut seen = 0;
     while seen < 4 && Instant::now() < until {
         let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else { return };

@@ -17,8 +17,11 @@ use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-/// On top of the 100 ms: what a loaded machine may take to run a thread at all.
-const SLACK: Duration = Duration::from_millis(1900);
+/// Who is awake has to notice when he sends so long after the death: then his send must fail. (Whether he has a CPU to send so
+/// late, or later, is the machine's affair.)
+const AWAKE: Duration = Duration::from_millis(100);
+/// Who sleeps is woken, on however busy a machine.
+const ASLEEP: Duration = Duration::from_secs(20);
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
@@ -55,8 +58,8 @@ fn a_peer_killed_at_any_moment_leaves_the_data_an_end_and_nothing_else() {
         );
         println!("writers learned: asleep {}, awake {}", spread(&mut asleep), spread(&mut awake));
         assert_eq!(before, after, "something was left behind");
-        for t in asleep.iter().chain(&awake) {
-            assert!(*t < Duration::from_millis(100) + SLACK, "a writer learned of the death after {t:?}");
+        for (t, limit) in asleep.iter().map(|t| (t, ASLEEP)).chain(awake.iter().map(|t| (t, AWAKE))) {
+            assert!(*t < limit, "a writer learned of the death after {t:?}, {limit:?} at most are allowed");
         }
         assert!(rounds < 100 || shared > rounds / 4, "few got to shared memory: {shared} of {rounds}");
     }
@@ -117,7 +120,8 @@ struct Seen {
     /// Bytes, or whole records.
     got: u64,
     shared: bool,
-    /// How long after the death a writer learned of it, and whether it slept.
+    /// How long after the death a writer learned of it, and whether it slept. One that was awake: how long after it the last
+    /// send began that did not fail.
     learned: Option<(Duration, bool)>,
 }
 
@@ -163,7 +167,7 @@ fn round(sort: Sort, seed: u64) -> anyhow::Result<Option<Seen>> {
             s.spawn(move || {
                 std::thread::sleep(wait);
                 let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
-                let dead = ready(pidfd, Duration::from_secs(5));
+                let dead = ready(pidfd, Duration::from_secs(30));
                 (dead, Instant::now())
             })
         };
@@ -213,7 +217,7 @@ fn ready(fd: impl AsFd, within: Duration) -> bool {
 /// The peer's connection, or none if it died before there was one.
 fn accept(listener: &Listening, pidfd: &impl AsFd) -> anyhow::Result<Option<Socket>> {
     listener.set_nonblocking(true)?;
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + Duration::from_secs(30);
     loop {
         let gone = ready(pidfd, Duration::ZERO);
         match listener.accept() {
@@ -227,7 +231,7 @@ fn accept(listener: &Listening, pidfd: &impl AsFd) -> anyhow::Result<Option<Sock
             }
             Err(e) => return Err(e.into()),
         }
-        anyhow::ensure!(Instant::now() < until, "no connection and no death in five seconds");
+        anyhow::ensure!(Instant::now() < until, "no connection and no death in thirty seconds");
     }
 }
 
@@ -305,24 +309,27 @@ fn read(stream: &Socket, traffic: Traffic, dice: u64) -> anyhow::Result<u64> {
     }
 }
 
-/// Sends until it fails; when that was, and whether the call slept.
+/// Sends until it fails; when that was, and whether the call slept. If not, when the one before it began.
 fn write(stream: &Socket, traffic: Traffic, dice: u64) -> anyhow::Result<(Instant, bool)> {
     let (mut dice, mut at) = (Dice(dice), 0);
     // One in two keeps room: small sends, with pauses.
     let gently = dice.one_in(2);
     // A sleeper learns by a short count; the error itself comes with the next call.
     let mut freed = None;
+    let mut last = Instant::now();
     loop {
         let bytes = traffic.next(at, dice.size(if gently { 100 } else { 500_000 }));
         let sleeps = stream.stats().sleeps;
+        let began = Instant::now();
         match stream.send(&bytes, SendFlags::NOSIGNAL | SendFlags::EOR) {
             Ok(sent) => {
                 at += traffic.sent(sent);
+                last = began;
                 freed = (sent < bytes.len()).then(Instant::now);
             }
             Err(e) if [ErrorKind::BrokenPipe, ErrorKind::ConnectionReset].contains(&e.kind()) => {
                 let slept = freed.is_some() || stream.stats().sleeps > sleeps;
-                return Ok((freed.unwrap_or_else(Instant::now), slept));
+                return Ok((if slept { freed.unwrap_or_else(Instant::now) } else { last }, slept));
             }
             Err(e) => anyhow::bail!("send after {at}: {e}"),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use onecopy::unix::{Config, Name, Records, RecvFlags, SendFlags, SeqListener, SeqPacket};
 use onecopy_conformance::impls::{self, Kind};
-use onecopy_conformance::liar::{Field, INVITATION, Liar, hex};
+use onecopy_conformance::liar::{Field, Liar};
 
 const END: u64 = 1 << 32;
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
@@ -19,14 +19,10 @@ fn meet(test: &str, records: Records) -> (Liar, SeqPacket) {
     let at = impls::Name::Abstract(name.into_bytes());
     let mut liar = match records {
         Records::Atomic => Liar::call(Kind::SeqPacket, &at).unwrap(),
-        Records::Stream => {
-            let nonce = [7; 16];
-            let bound = format!("{INVITATION}{}-0-s", hex(&nonce));
-            Liar::call_as(Kind::SeqPacket, &at, &bound, nonce).unwrap()
-        }
+        Records::Stream => Liar::call_for_streams_of_records(&at).unwrap(),
     };
     let victim = listener.accept().unwrap();
-    victim.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    victim.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     liar.upgrade(64 << 10).unwrap();
     let _ = victim.recv(&mut [0; 1], NOW | RecvFlags::PEEK);
     assert!(victim.path().is_shared_memory());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use onecopy::unix::{self, Config, Datagram, Listener, Records, RecvFlags, SeqListener, SeqPacket, Stream};
 use onecopy_conformance::impls::kernel::{Kernel, address};
 use onecopy_conformance::impls::{Kind, Name, Socket as _};
-use onecopy_conformance::liar::{HELLO_LEN, Hello, INVITATION, Liar, MAGIC, Memory, hex};
+use onecopy_conformance::liar::{HELLO_LEN, Hello, Liar, MAGIC, Memory};
 use onecopy_conformance::tools::Dice;
 use rustix::net::{
     AddressFamily, RecvFlags as Raw, SendFlags as RawSend, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -44,10 +44,7 @@ pub fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket, usize)> {
     let (at, ours) = (Name::Abstract(name.clone().into_bytes()), unix::Name::abstract_(&name));
     if dice.one_in(2) {
         let call = || match (kind, config.records) {
-            (Kind::SeqPacket, Records::Stream) => {
-                let nonce = *b"a nonce of mine.";
-                Liar::call_as(kind, &at, &format!("{INVITATION}{}-0-s", hex(&nonce)), nonce)
-            }
+            (Kind::SeqPacket, Records::Stream) => Liar::call_for_streams_of_records(&at),
             _ => Liar::call(kind, &at),
         };
         if kind == Kind::Stream {

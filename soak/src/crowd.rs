@@ -46,6 +46,8 @@ pub struct Common {
     pub tally: Mutex<Tally>,
     /// Live connections.
     pub live: Mutex<usize>,
+    /// Threads that have made what they keep.
+    pub begun: Mutex<usize>,
 }
 
 /// A lock whose holder panicked guards a number that is still one.
@@ -65,6 +67,7 @@ impl Common {
             deaf,
             tally: Mutex::default(),
             live: Mutex::default(),
+            begun: Mutex::default(),
         }
     }
 
@@ -150,6 +153,7 @@ impl Crowd {
 
     fn serve(&mut self) -> Result<(), String> {
         let ep = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| format!("epoll_create: {e}"))?;
+        *lock(&self.common.begun) += 1;
         let mut buf = vec![0; 64 << 10];
         let mut looked = Instant::now();
         while self.common.stop.get().is_none() {

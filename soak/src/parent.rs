@@ -330,8 +330,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let records = folder.0.join("records");
     drop(onecopy::unix::Stream::pair());
     let servers = serve(&common, seed, &streams, &records)?;
-    // Threads have started, and made what they keep.
-    thread::sleep(Duration::from_millis(200));
+    // What is counted here is what threads keep: they have to have made it.
+    let until = Instant::now() + QUIET;
+    while *lock(&common.begun) < THREADS {
+        ensure!(Instant::now() < until, "the threads that serve do not begin");
+        thread::sleep(Duration::from_millis(5));
+    }
     let before = Held::now();
     let began = Instant::now();
     let over = began + Duration::from_secs(args.seconds);

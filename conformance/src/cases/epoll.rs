@@ -159,7 +159,7 @@ const OUT: EventFlags = EventFlags::OUT;
 const EDGE: EventFlags = EventFlags::ET;
 const RDHUP: EventFlags = EventFlags::RDHUP;
 /// Long enough for an event that must come, on a machine with other work too.
-const SOON: u64 = 2000;
+const SOON: u64 = 5000;
 
 fn level(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
@@ -282,7 +282,7 @@ fn shared(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
     let ep = Epoll::watching(&*b, IN | EDGE)?;
     std::thread::scope(|s| {
-        let (one, two) = (asleep(s, || ep.wait(SOON / 4)), asleep(s, || ep.wait(SOON / 4)));
+        let (one, two) = (asleep(s, || ep.wait(SOON / 2)), asleep(s, || ep.wait(SOON / 2)));
         tx(&*a, b"x")?;
         let all = [one.join(), two.join()].map(|r| r.map_err(|_| Stop::broken("a poller panicked")));
         let mut woken = 0;
@@ -298,7 +298,7 @@ fn exclusive(cx: &Ctx<'_>) -> Outcome {
     let flags = IN | EventFlags::EXCLUSIVE;
     let (one, two) = (Epoll::watching(&*b, flags)?, Epoll::watching(&*b, flags)?);
     let woken = std::thread::scope(|s| {
-        let sleepers = [asleep(s, || one.wait(SOON / 4)), asleep(s, || two.wait(SOON / 4))];
+        let sleepers = [asleep(s, || one.wait(SOON / 2)), asleep(s, || two.wait(SOON / 2))];
         tx(&*a, b"x")?;
         let mut woken = 0;
         for sleeper in sleepers {

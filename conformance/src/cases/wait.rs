@@ -215,11 +215,12 @@ fn send_woken(cx: &Ctx<'_>) -> Outcome {
     while_asleep(|| send_large(&*a), || drain(&*b, LARGE)).map(short)
 }
 
-/// Whether `d` is near enough to `ms` after it: never before, and not a second late.
+/// Whether it is `ms` after `since` now: never before, and not so late that it would have to be for another reason than a machine
+/// with much to do.
 fn in_time(since: Instant, ms: u64) -> String {
     match since.elapsed().as_millis() as u64 {
         // The kernel counts in jiffies, up to 10 ms each.
-        t if t + 10 >= ms && t < ms + 1500 => "in time".to_owned(),
+        t if t + 10 >= ms && t < ms + 10_000 => "in time".to_owned(),
         t => format!("after {t} ms instead of {ms}"),
     }
 }
@@ -334,7 +335,7 @@ fn waitall_eintr(cx: &Ctx<'_>) -> Outcome {
 
 /// Waits for the one signal, and a moment longer for what it might break.
 fn came_once(told: &UnixStream) -> String {
-    let until = Instant::now() + Duration::from_secs(1);
+    let until = Instant::now() + Duration::from_secs(10);
     while count(told).is_ok_and(|n| n == 0) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -502,7 +503,7 @@ fn two_readers(cx: &Ctx<'_>) -> Outcome {
     two(&*b, || {
         tx(&*a, b"x")?;
         // The second is for the other reader: without this the first might take both.
-        let until = Instant::now() + Duration::from_secs(1);
+        let until = Instant::now() + Duration::from_secs(10);
         while b.recv(&mut [0], Rx { peek: true, ..NOW }).is_ok() && Instant::now() < until {
             std::thread::yield_now();
         }

@@ -115,7 +115,7 @@ fn many_threads_may_use_both_while_they_switch() {
         for _ in 0..3 {
             let (b, seen) = (&b, &seen);
             s.spawn(move || {
-                b.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+                b.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
                 let mut buffer = [0; 99];
                 while let Ok(n) = b.recv(&mut buffer, RecvFlags::empty()) {
                     if n == 0 {
@@ -214,7 +214,7 @@ fn a_sender_asleep_does_not_keep_others_from_disconnecting() {
             assert!(!sender.is_finished());
             let start = std::time::Instant::now();
             a.disconnect().unwrap();
-            assert!(start.elapsed() < Duration::from_secs(3));
+            assert!(start.elapsed() < Duration::from_secs(20));
             assert_eq!(sender.join().unwrap().raw_os_error(), Errno::NOTCONN.raw_os_error());
         });
         drop(b);

@@ -47,7 +47,7 @@ fn each_process_keeps_one_half_of_a_pair() {
         // Nobody has the other half any more, which a sender with room sees when it looks.
         let start = Instant::now();
         while a.send(b"x", SendFlags::DONTWAIT).is_ok() {
-            assert!(start.elapsed() < Duration::from_secs(5));
+            assert!(start.elapsed() < Duration::from_secs(20));
         }
     }
 }

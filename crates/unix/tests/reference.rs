@@ -28,7 +28,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 }
 
 fn loaned(pool: &SharedPool, bytes: &[u8]) -> Loan {
-    let mut loan = pool.loan_within(bytes.len(), Duration::from_secs(5)).unwrap();
+    let mut loan = pool.loan_within(bytes.len(), Duration::from_secs(20)).unwrap();
     loan.copy_from_slice(bytes);
     loan
 }
@@ -221,8 +221,8 @@ fn a_pool_whose_pages_are_all_away_says_so_and_wakes_who_waits() {
             drop(views);
         });
         let began = Instant::now();
-        drop(pool.loan_within(1, Duration::from_secs(5)).unwrap());
-        assert!(began.elapsed() < Duration::from_secs(2));
+        drop(pool.loan_within(1, Duration::from_secs(20)).unwrap());
+        assert!(began.elapsed() < Duration::from_secs(10));
     });
     assert_eq!(errno(pool.loan(4097).unwrap_err()), rustix::io::Errno::MSGSIZE.raw_os_error());
 }
@@ -453,7 +453,7 @@ fn thousands_of_pages_from_one_thread_to_another() {
         let sender = std::thread::spawn(move || {
             let pool = SharedPool::new(4096, 16).unwrap();
             for i in 0..5_000u32 {
-                let mut loan = pool.loan_within(1000, Duration::from_secs(5)).unwrap();
+                let mut loan = pool.loan_within(1000, Duration::from_secs(20)).unwrap();
                 loan.fill(i as u8);
                 a.send_loan(loan).unwrap();
             }
@@ -521,6 +521,6 @@ fn pages_come_home_from_who_was_killed() {
     assert!(pool.loan(1).unwrap_err().would_block());
     child.kill().unwrap();
     child.wait().unwrap();
-    let home: Vec<Loan> = (0..3).map(|_| pool.loan_within(1, Duration::from_secs(5)).unwrap()).collect();
+    let home: Vec<Loan> = (0..3).map(|_| pool.loan_within(1, Duration::from_secs(20)).unwrap()).collect();
     drop((last, home));
 }

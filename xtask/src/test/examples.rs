@@ -8,7 +8,7 @@ use super::Outcome;
 use crate::shell::{self, command, run as sh};
 
 /// Seconds that an example may take before it counts as hung.
-const LIMIT: &str = "60";
+const LIMIT: &str = "180";
 
 pub fn run() -> anyhow::Result<Outcome> {
     let folder = shell::root().join("examples/rust");

@@ -8,7 +8,7 @@ use super::Outcome;
 use crate::shell::{self, command, run as sh};
 
 /// Seconds after which it counts as hung.
-const LIMIT: &str = "240";
+const LIMIT: &str = "480";
 
 pub fn run() -> anyhow::Result<Outcome> {
     sh(&mut command("cargo", ["build", "--package", "onecopy-soak", "--quiet"]))?;

@@ -4,6 +4,7 @@ use crate::harness::*;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 #[test]
@@ -46,7 +47,8 @@ fn killed_in_the_middle_of_a_body() {
     }
 }
 
-/// A backend that answers each connection with `answer`, and then closes it or holds it open.
+/// A backend that answers each connection with `answer`, and then closes it or holds it open. It has two seconds for that,
+/// since it may have little CPU.
 fn fake(answer: &'static [u8], hold: bool) -> (tempfile::TempDir, Running, std::net::SocketAddr) {
     let dir = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(dir.path().join("s")).unwrap();
@@ -61,7 +63,7 @@ fn fake(answer: &'static [u8], hold: bool) -> (tempfile::TempDir, Running, std::
             }
         }
     });
-    let (proxy, addr) = start_proxy(dir.path(), "--backend-timeout 300ms");
+    let (proxy, addr) = start_proxy(dir.path(), "--backend-timeout 2s");
     (dir, proxy, addr)
 }
 
@@ -140,7 +142,7 @@ fn a_full_house() {
     drop(holder);
     until("the connection is free again", || pair.get("/a", "").status == 200);
 
-    let pair = Pair::start("", "--backends 1 --backend-timeout 300ms");
+    let pair = Pair::start("", "--backends 1 --backend-timeout 2s");
     std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
     let mut holder = pair.client();
     holder.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -182,21 +184,27 @@ fn what_a_backend_sends_unasked_reaches_nobody() {
     ] {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
+        let ((answered, goes_on), (sent, follows)) = (mpsc::channel(), mpsc::channel());
+        let goes_on = Arc::new(Mutex::new(goes_on));
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
+                let (goes_on, sent) = (goes_on.clone(), sent.clone());
                 std::thread::spawn(move || {
                     let mut stream = stream;
                     let mut head = [0; 4096];
                     while let Ok(n @ 1..) = stream.read(&mut head) {
-                        let body = if head[..n].starts_with(b"GET /first") { EVIL } else { "" };
-                        let body = if head[..n].starts_with(b"HEAD") { "body" } else { body };
+                        let first = head[..n].windows(7).any(|word| word == b" /first");
+                        let body = if head[..n].starts_with(b"HEAD") { "body" } else { EVIL };
                         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
                         if !head[..n].starts_with(b"HEAD") {
                             let _ = stream.write_all(b"hello");
                         }
-                        // Not with the answer: what comes together is refused together.
-                        std::thread::sleep(Duration::from_millis(20));
-                        let _ = stream.write_all(body.as_bytes());
+                        if first {
+                            // Not with the answer: what comes together is refused together.
+                            let _ = goes_on.lock().unwrap().recv();
+                            let _ = stream.write_all(body.as_bytes());
+                            let _ = sent.send(());
+                        }
                     }
                 });
             }
@@ -205,7 +213,9 @@ fn what_a_backend_sends_unasked_reaches_nobody() {
         let mut first = Client::connect(addr);
         first.send(&format!("{method} /first HTTP/1.1\r\nHost: x\r\n\r\n"));
         assert_eq!(first.response(method).status, 200, "{flags}");
-        std::thread::sleep(Duration::from_millis(200));
+        answered.send(()).unwrap();
+        // (Who asks on that connection before it has come cannot tell it from his answer.)
+        follows.recv_timeout(SOON).unwrap();
         for _ in 0..2 {
             let next = Client::connect(addr).get("/next");
             assert_eq!((next.status, &*next.body), (200, &b"hello"[..]), "{flags} {method}");

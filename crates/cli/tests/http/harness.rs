@@ -1,5 +1,6 @@
 //! Starts daemon and proxy, and talks to them byte by byte.
 
+use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a test waits for something that must come.
-pub const SOON: Duration = Duration::from_secs(20);
+pub const SOON: Duration = Duration::from_secs(60);
 
 /// A child process whose standard error is kept line by line; killed when dropped.
 pub struct Running {
@@ -59,6 +60,23 @@ impl Running {
     /// How many lines have `what` in them.
     pub fn count(&self, what: &str) -> usize {
         self.lines.lock().unwrap().iter().filter(|line| line.contains(what)).count()
+    }
+
+    /// What it says to SIGUSR1, once that is `settled`: a request is counted after its answer, which has come by then.
+    pub fn stats(&self, settled: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let before = self.count("stats {");
+            self.signal(rustix::process::Signal::USR1);
+            until("statistics", || self.count("stats {") > before);
+            let lines = self.lines.lock().unwrap();
+            let last = lines.iter().rev().find_map(|line| line.strip_prefix("stats ")).unwrap();
+            let stats = serde_json::from_str(last).unwrap();
+            if settled(&stats) {
+                return stats;
+            }
+            assert!(start.elapsed() < SOON, "{stats:#}");
+        }
     }
 
     pub fn pid(&self) -> rustix::process::Pid {
@@ -163,14 +181,33 @@ impl Pair {
         status_of(&self.raw(bytes.as_bytes()))
     }
 
-    /// A counter of the daemon, asked on its own socket.
+    /// Waits until these counters of the daemon are what they should be, all at once. (A request is counted after its answer,
+    /// which has come by then.)
+    pub fn counts(&self, should: &[(&str, u64)]) {
+        let start = Instant::now();
+        loop {
+            let stats = self.daemon_stats();
+            if should.iter().all(|(name, count)| stats[name].as_u64() == Some(*count)) {
+                return;
+            }
+            assert!(start.elapsed() < SOON, "not {should:?}: {stats:#}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A counter of the daemon.
     pub fn daemon_counter(&self, name: &str) -> u64 {
+        self.daemon_stats()[name].as_u64().unwrap()
+    }
+
+    /// All of them, asked on its own socket.
+    pub fn daemon_stats(&self) -> Value {
         let mut stream = UnixStream::connect(self.dir.path().join("s")).unwrap();
         stream.write_all(b"GET /.onecopy/stats HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         let json = text.split_once("\r\n\r\n").unwrap().1;
-        serde_json::from_str::<serde_json::Value>(json).unwrap()[name].as_u64().unwrap()
+        serde_json::from_str(json).unwrap()
     }
 }
 
@@ -302,6 +339,15 @@ impl<S: Read + Write> Client<S> {
         }
         response.body = self.inbox.drain(..length.min(self.inbox.len())).collect();
         response
+    }
+
+    /// How many bytes come until the end.
+    pub fn count(&mut self) -> usize {
+        let mut count = std::mem::take(&mut self.inbox).len();
+        while self.fill() > 0 {
+            count += std::mem::take(&mut self.inbox).len();
+        }
+        count
     }
 
     /// Everything until the end.

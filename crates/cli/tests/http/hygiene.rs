@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 
 #[test]
 fn statuses() {
-    let pair = Pair::start("", "--head-timeout 300ms");
+    let pair = Pair::start("", "--head-timeout 2s");
     pair.file("a", 5);
     let get = |fields: &str| pair.status(&format!("GET /a HTTP/1.1\r\nHost: x\r\n{fields}\r\n"));
     assert_eq!(get(""), 200);

@@ -145,12 +145,10 @@ fn the_sender_is_told_who_reads() {
             assert_eq!(client.get("/first").body.len() as u64, FIRST);
             assert_eq!(client.get("/a").body.len() as u64, ALL);
         }
-        pair.proxy.signal(Signal::USR1);
-        let line = pair.proxy.line("stats ");
-        let stats: serde_json::Value = serde_json::from_str(&line["stats ".len()..]).unwrap();
+        let stats = pair.proxy.stats(|stats| stats["body_bytes"] == FIRST + ALL);
         let of = |name: &str| stats[name].as_u64().unwrap();
-        let daemon = (pair.daemon_counter("reader_cpu"), pair.daemon_counter("reader_none"));
-        assert_eq!(daemon, (of("reader_cpu"), of("reader_none")));
+        let daemon = (of("reader_cpu"), of("reader_none"));
+        pair.counts(&[("reader_cpu", daemon.0), ("reader_none", daemon.1)]);
         assert_eq!(of("tls_handshakes"), u64::from(secure));
         // In thousands of bytes, so that the first answer's way does not show.
         ((daemon.0 / 1000, daemon.1 / 1000), of("user_copied") / 1000, of("kernel_copied") / 1000)

@@ -4,7 +4,7 @@ use super::{PATIENCE, Wire, alone, pair, send, small};
 use crate::failpoint::arm;
 use crate::{Config, RecvFlags, SendFlags, SeqPacket, Stream, Wait};
 use onecopy_sys::fork::{Ended, child};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const KILLED: Ended = Ended::Killed(9);
 const LEN: usize = 64;
@@ -117,10 +117,14 @@ fn a_receiver_dies(point: &'static str, nth: u32, lost: bool) {
     let mut killed = Some(killed);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| killed.take().unwrap().wait());
-        // With pauses, so that the child finds nothing and arms.
-        let end = next + 50;
-        while !waiter.is_finished() && next < end {
-            let _ = a.send(&next.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|_| next += 1);
+        // With pauses, so that the child finds nothing and arms; and none before it has received the last one, since it may have
+        // no CPU for longer than all of them take.
+        let (end, began) = (next + 50, Instant::now());
+        while !waiter.is_finished() && next < end && began.elapsed() < PATIENCE {
+            if full || a.unread_bytes().unwrap() == 0 {
+                let now = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                let _ = a.send(&next.to_ne_bytes(), now).map(|_| next += 1);
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
         assert_eq!(waiter.join().unwrap(), KILLED, "{point} is not on this way");

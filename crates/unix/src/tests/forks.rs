@@ -247,7 +247,7 @@ fn a_socket_that_another_thread_drops_while_a_fork_lists_it_stops_nobody() {
         0
     });
     let forker = forker.unwrap();
-    assert!(wire.speaks_within(5000), "the fork waits for itself");
+    assert!(wire.speaks_within(20_000), "the fork waits for itself");
     assert_eq!(forker.wait(), Ended::Returned(0));
 }
 
@@ -431,15 +431,19 @@ fn a_sender_that_is_busy_for_a_moment_is_waited_for_whoever_else_is_busy() {
                 std::thread::sleep(Duration::from_micros(50));
             }
         });
-        let sends = (0..20).filter(|_| {
+        // That moment is longer where there is little CPU: until most of 20 could, one after the other. (Where none is waited for,
+        // one in ten can.)
+        let mut last = 0u32;
+        let sends = (0..500).any(|_| {
             let heir = child(|| i32::from(busy.send(b"x", SendFlags::NOSIGNAL).is_ok()));
-            heir.unwrap().wait() == Ended::Returned(1)
+            let could = heir.unwrap().wait() == Ended::Returned(1);
+            last = last << 1 & 0xf_ffff | u32::from(could);
+            last.count_ones() >= 15
         });
-        let sends = sends.count();
         stop.store(1, onecopy_sync::atomic::Ordering::Relaxed);
         sends
     });
-    assert!(sends >= 15, "{sends} of 20 children could send");
+    assert!(sends, "few of 500 children could send");
 }
 
 #[test]
@@ -460,15 +464,15 @@ fn readiness_that_one_process_watches_is_kept_by_the_other() {
     });
     let reader = reader.unwrap();
     ready.hear();
-    let readable = |millis| {
+    let readable = |millis: i64| {
         let mut fds = [PollFd::from_borrowed_fd(b.as_fd(), PollFlags::IN)];
-        let limit = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::from(millis) * 1_000_000 };
+        let limit = rustix::event::Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 };
         poll(&mut fds, Some(&limit)).unwrap() == 1
     };
     for _ in 0..2 {
         assert!(!readable(1));
         send(&a, b"hello");
-        assert!(readable(900));
+        assert!(readable(20_000));
         go.tell(0);
         ready.hear();
         assert!(!readable(1), "the other process took it");

@@ -1,6 +1,6 @@
 //! Holders that are stopped, and those that are gone.
 
-use super::{PATIENCE, Wire, alone, pair, send, small};
+use super::{Wire, alone, pair, send, small};
 use crate::failpoint::at;
 use crate::{Config, RecvFlags, SendFlags, Stream};
 use onecopy_sys::fork::{Child, Ended, child};
@@ -47,7 +47,7 @@ fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
         std::thread::sleep(Duration::from_millis(100));
         again(b.recv(&mut [0; 9], NOW).unwrap_err());
         drop(view);
-        assert!(began.elapsed() < PATIENCE, "somebody waited for who is stopped");
+        assert!(began.elapsed() < Duration::from_secs(10), "somebody waited for who is stopped");
         stops.signal(Signal::CONT.as_raw());
         assert_eq!(waits.join().unwrap().unwrap(), 9);
     });
@@ -93,9 +93,12 @@ fn is_shared(stream: &Stream) -> (bool, bool) {
 
 /// Both directions of both ends, until `a` and `b` have had time to look who holds them.
 fn use_for_a_while(a: &Stream, b: &Stream) {
-    let end = Instant::now() + Duration::from_millis(150);
+    let began = Instant::now();
     let mut buffer = [0; 64];
-    while Instant::now() < end {
+    let mut rounds = 0;
+    // (Where there is little CPU the time may be over before the first round is.)
+    while began.elapsed() < Duration::from_millis(150) || rounds < 40 {
+        rounds += 1;
         for (from, to) in [(a, b), (b, a)] {
             send(from, &[5; 64]);
             assert_eq!(to.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 64);
@@ -180,9 +183,13 @@ fn a_fork_that_fails_leaves_nobody_else() {
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         }
         setrlimit(Resource::Nproc, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
-        let began = Instant::now();
-        assert!(child(|| 0).is_err());
-        assert!(began.elapsed() < Duration::from_millis(900), "it waited for a child that never was");
+        // (It would wait for a second each time; where there is little CPU, one of these may take so long.)
+        let waits = (0..5).all(|_| {
+            let began = Instant::now();
+            assert!(child(|| 0).is_err());
+            began.elapsed() > Duration::from_millis(900)
+        });
+        assert!(!waits, "it waited for a child that never was");
         let end = a.end();
         let sharing = end.sharing.get().unwrap();
         // The parent is the only other one.
@@ -221,7 +228,7 @@ fn a_thread_that_makes_pages_for_chains_at_a_fork_stops_no_child() {
             0
         });
         let heir = heir.unwrap();
-        let served = wire.speaks_within(5000);
+        let served = wire.speaks_within(20_000);
         go.tell(0);
         assert!(served, "the child waits for a thread that it does not have");
         assert_eq!(heir.wait(), Ended::Returned(0));

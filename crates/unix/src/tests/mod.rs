@@ -37,7 +37,7 @@ fn pair(config: &Config) -> (Stream, Stream) {
     (a, b)
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What children tell: words through a pipe.
 struct Wire(OwnedFd, OwnedFd);

@@ -436,6 +436,28 @@ fn what_was_found_once_with_datagrams() {
         vec![(b, Send(0)), (a, Disconnect), (b, Nonblocking(true)), (b, Send(0)), (b, Poll)],
         vec![(b, Send(0)), (a, Connect(2)), (b, Nonblocking(true)), (b, any()), (b, Poll)],
     ];
+    // What a peer's leaving makes, EPIPE say, was told of the one that came after it: at whatever moment of the meeting it left.
+    let leave = [Shutdown(std::net::Shutdown::Read), Shutdown(std::net::Shutdown::Both), Close, Disconnect];
+    let met = [
+        (a, Send(0)),
+        (b, any()),
+        (b, Send(0)),
+        (a, any()),
+        (a, Send(0)),
+        (b, any()),
+        (a, Send(0)),
+        (b, Send(0)),
+    ];
+    let programs = programs.into_iter().chain((0..=met.len()).flat_map(|n| {
+        let met = &met[..n];
+        leave.iter().flat_map(move |leave| {
+            let before = || met.iter().cloned().chain([(b, leave.clone())]);
+            let after = [(a, Connect(2)), (a, Send(0)), (a, any()), (a, SendTooLong), (a, Send(1))];
+            let told = [(a, Send(0)), (a, Send(0))];
+            [before().chain(after.clone()).collect(), before().chain(told).chain(after).collect::<Vec<_>>()]
+        })
+    }));
+    let programs: Vec<Vec<(usize, Call)>> = programs.collect();
     for way in WAYS {
         for steps in &programs {
             let steps: Vec<Step> =

@@ -415,18 +415,21 @@ impl Inlet {
 }
 
 /// Takes the last message of that number. What is older is closed. `look`: one that is newer must stay.
-fn take(fd: BorrowedFd<'_>, number: u64, look: bool) -> std::result::Result<Option<Message>, Lie> {
+fn take(fd: BorrowedFd<'_>, number: u64, mut look: bool) -> std::result::Result<Option<Message>, Lie> {
     let mut found = None;
     for _ in 0..MANY {
+        let mut space = Space::All;
         if look || found.is_some() {
             match next(fd, Space::None, RecvFlags::PEEK)? {
-                Some((at, _)) if at <= number => {}
+                // Not even opened: there may be many.
+                Some((at, _)) if at < number => space = Space::None,
+                Some((at, _)) if at == number => {}
                 _ => return Ok(found),
             }
         }
-        match next(fd, Space::All, RecvFlags::empty())? {
+        match next(fd, space, RecvFlags::empty())? {
             Some((at, came)) if at == number => found = Some(came),
-            Some((at, _)) if at < number => {}
+            Some((at, _)) if at < number => look = true,
             _ => return Ok(found),
         }
     }

@@ -60,7 +60,8 @@ impl Front {
     /// Whether another process could go on with it: not with descriptors that only this one has, nor with pages of pools,
     /// whose references are counted in one process.
     pub fn can_be_shared(&self) -> bool {
-        self.fds.is_none() && self.pools.is_empty()
+        let here = self.fds.as_ref().is_some_and(|arrived| matches!(arrived.fds, Descriptors::Here(_)));
+        !here && self.pools.is_empty()
     }
 
     /// What this process, number `me`, has at that position that others have not.

@@ -368,6 +368,10 @@ impl Shared for Tx {
         died: bool,
     ) -> std::result::Result<(), Lie> {
         self.resume(end.kind, words)?;
+        if let Tx::Ring(ring) = self {
+            // Relaxed: stored under this lock, or by one that is dead.
+            ring.elsewhere |= sharing.words().about.0.channel.load(Relaxed) != 0;
+        }
         match self {
             Tx::Kernel { sent } if died => *sent = UNKNOWN,
             Tx::Ring(ring) if died => {

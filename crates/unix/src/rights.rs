@@ -7,6 +7,7 @@ use crate::tx::{Cursor, Tx, TxRing};
 use crate::{Credentials, Error, Name, Op, Received, RecvFlags, Result, SendFlags};
 use onecopy_ring::record::{Who, With};
 use onecopy_ring::{Lie, Mark};
+use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Ucred};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -185,9 +186,30 @@ impl End {
             ));
         }
         let began = Instant::now();
+        // The receiver takes one only: who is killed with it made must not leave others to make a second.
+        let tell = |made| {
+            if let Some(sharing) = self.sharing.get() {
+                sharing.words().about.0.channel.store(made, Relaxed);
+            }
+        };
+        tell(1);
+        match self.make_channel(began) {
+            Ok(channel) => {
+                point!("channel made");
+                Ok(ring.channel.insert(Arc::new(channel)).clone())
+            }
+            Err(error) => {
+                tell(0);
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`End::channel`], however many processes have one.
+    fn make_channel(&self, began: Instant) -> Result<OwnedFd> {
         loop {
             match channel::open(self.fd()) {
-                Ok(channel) => return Ok(ring.channel.insert(Arc::new(channel)).clone()),
+                Ok(channel) => return Ok(channel),
                 Err(Errno::AGAIN | Errno::INTR) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
                 Err(Errno::TOOMANYREFS) => return Err(self.no_channel(Errno::TOOMANYREFS)),
                 Err(errno) => return Err(self.send_failed(errno)),

@@ -291,3 +291,27 @@ fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
         }
     }
 }
+
+/// The receiver knows of one channel. It lies in its queue, or has gone with who made it: nobody makes a second.
+#[test]
+fn a_sender_that_is_killed_with_the_channel_just_made_costs_descriptors_and_nothing_else() {
+    let _alone = alone();
+    for kind in KINDS {
+        for point in ["channel made", "sent over"] {
+            let (a, b) = pair(kind);
+            dies(|| {
+                arm(point, 1);
+                let _ = send(&a, b'x', &[1]);
+            });
+            for _ in 0..2 {
+                let refused = send(&a, b'a', &[2]).unwrap_err();
+                assert_eq!(refused.raw_os_error(), Errno::BUSY.raw_os_error(), "{kind:?} {point}");
+                send(&a, b'b', &[]).unwrap();
+                assert_eq!(recv(&b), got(b'b', &[]), "{kind:?} {point}");
+                let nothing = recv_as(&b, RecvFlags::DONTWAIT).unwrap_err();
+                assert!(nothing.would_block(), "{kind:?} {point}: {nothing}");
+            }
+            nobody_lied([&a, &b]);
+        }
+    }
+}

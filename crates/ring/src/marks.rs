@@ -282,6 +282,12 @@ impl MarkWriter {
         Ok(new.then(|| header.marks.0[place(read.wrapping_sub(1))].position.load(Ordering::Relaxed)))
     }
 
+    /// The last mark that was laid, if its stride is the last that was published, up to `head`.
+    pub fn ends_with(&self, header: &Header, head: u64, capacity: usize) -> Option<Mark> {
+        let (position, words) = header.marks.0[place(self.count.checked_sub(1)?)].load();
+        Mark::decode(words).filter(|_| position.wrapping_add(stride(capacity) as u64) == head)
+    }
+
     /// Where the next mark goes, for a prefetch.
     #[inline]
     pub fn next<'a>(&self, header: &'a Header) -> &'a Entry {

@@ -146,6 +146,11 @@ impl Producer {
         self.marks.lay(self.ring.header(), self.index.head() + at as u64, mark);
     }
 
+    /// The mark that was laid last, if nothing was published behind it. The receiver could have changed it.
+    pub fn ends_with_mark(&self) -> Option<Mark> {
+        self.marks.ends_with(self.header(), self.head(), self.ring.capacity())
+    }
+
     /// As [`Producer::publish`], of marks alone: the next mark's line is asked for instead of the next byte's.
     #[inline]
     pub fn publish_marks(&mut self, len: usize) {

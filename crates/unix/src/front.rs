@@ -340,6 +340,7 @@ impl RxRing {
                 Ok(Next::Again)
             }
             Mark::Who { said } => {
+                self.drop_fds(end);
                 self.front.who = None;
                 if said
                     && let Some(mut who) = self.receive_announced(end, self.consumer.position(), 0, true)?
@@ -355,6 +356,7 @@ impl RxRing {
                 let Some(count) = count else { return Err(lie(Lie::Mark { position: number, kind: 0 })) };
                 // The mark stays where another process has the channel.
                 self.expect_channel(end)?;
+                self.drop_fds(end);
                 self.consumer.take_mark();
                 let until = self.consumer.position().saturating_add(len);
                 self.front.fds = Some(Arrived { fds: Descriptors::InChannel { number, count }, until });
@@ -430,6 +432,16 @@ impl RxRing {
         };
         let slots = onecopy_ring::lend::SLOTS as u32;
         Ok(LentPages::new(mapping, order as u8, count, slots, give_back).map_err(|_| Lie::Pool))
+    }
+
+    /// Between a mark for descriptors and their first byte nothing comes, unless who laid it was killed before that byte: then they
+    /// are nobody's.
+    fn drop_fds(&mut self, end: &End) {
+        if self.front.fds.is_some() {
+            // So that they are closed now. Where they are not here, or not any more, they are closed with the channel.
+            let _ = self.bring_fds(end);
+            self.front.fds = None;
+        }
     }
 
     /// The descriptors at the front are here from now on, as far as they are not gone.

@@ -16,11 +16,12 @@ use crate::rx::{MAX_OWED, Rx};
 use crate::seqpacket::Rest;
 use crate::side::Shared;
 use crate::tx::{Tx, UNKNOWN};
+use crate::who::Said;
 use crate::{Op, Records, Result};
 use onecopy_ring::consumer::{Lent, Reached};
 use onecopy_ring::page::{SidePage, WORDS, Words};
 use onecopy_ring::record::HEADER;
-use onecopy_ring::{Consumer, Lie};
+use onecopy_ring::{Consumer, Lie, Mark};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
@@ -334,7 +335,7 @@ impl Tx {
                 ring.producer.resume(state)?;
                 ring.elsewhere = words[tx::CHANNEL] != 0;
                 // What the peer was told of who sends was said of another process.
-                ring.said = Default::default();
+                ring.said = Said::default();
             }
             _ => return Err(Lie::Holder),
         }
@@ -379,6 +380,13 @@ impl Shared for Tx {
                 end.mend_queue(&sharing.words().tx.0);
             }
             _ => {}
+        }
+        if let Tx::Ring(ring) = self
+            && end.kind == Kind::Stream
+            && let Some(Mark::Fds { .. }) = ring.producer.ends_with_mark()
+        {
+            // Who laid it was killed before its first byte: a mark behind it says that they come with no other one.
+            ring.said = Said::anew();
         }
         Ok(())
     }

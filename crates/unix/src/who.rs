@@ -25,6 +25,13 @@ pub struct Said {
     pub holds: bool,
 }
 
+impl Said {
+    /// Something that nobody is, so that whatever is to be said is said anew: a mark before the next byte.
+    pub fn anew() -> Said {
+        Said { who: Some(Ucred { pid: -1, uid: u32::MAX, gid: u32::MAX }), ..Said::default() }
+    }
+}
+
 /// What there is to be said before the next byte.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Saying {

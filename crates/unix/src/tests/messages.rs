@@ -229,25 +229,55 @@ fn descriptors_whose_byte_is_still_to_come_are_for_whoever_receives_that() {
     let (a, b) = pair(Kind::Stream);
     send(&a, b'a', &[1]).unwrap();
     assert_eq!(recv(&b), got(b'a', &[1]));
-    let wire = Wire::new();
+    let (go, done) = (Wire::new(), Wire::new());
     let first = child(|| {
         // The mark is there, its byte is not.
-        wire.hear();
+        go.hear();
         let nothing = recv_as(&b, RecvFlags::DONTWAIT).unwrap_err();
         assert!(nothing.would_block());
+        done.tell(0);
         0
     });
     let first = first.unwrap();
-    // This process holds the sending side meanwhile, and dies in the middle.
-    dies(|| {
-        arm("marked", 1);
-        let _ = send(&a, b'x', &[9]);
+    crate::failpoint::at("marked", move || {
+        go.tell(0);
+        assert!(done.speaks_within(10_000));
     });
-    wire.tell(0);
+    send(&a, b'b', &[9]).unwrap();
     assert_eq!(first.wait(), Ended::Returned(0));
-    assert_eq!(send(&a, b'b', &[]).unwrap(), 1);
     assert_eq!(recv(&b), got(b'b', &[9]));
     nobody_lied([&a, &b]);
+}
+
+#[test]
+fn descriptors_of_a_sender_that_was_killed_before_their_first_byte_come_with_no_other_one() {
+    let _alone = alone();
+    for (next, seen) in [(0, false), (0, true), (2, false), (2, true)] {
+        let (a, b) = pair(Kind::Stream);
+        send(&a, b'a', &[1]).unwrap();
+        assert_eq!(recv(&b), got(b'a', &[1]));
+        for _ in 0..3 {
+            dies(|| {
+                arm("marked", 1);
+                let _ = send(&a, b'x', &[666]);
+            });
+            if seen {
+                assert!(recv_as(&b, RecvFlags::DONTWAIT).unwrap_err().would_block());
+            }
+            // One that comes, sends nothing and goes.
+            let idle = child(|| {
+                drop(a.lock_tx(SendFlags::NOSIGNAL).unwrap());
+                0
+            });
+            assert_eq!(idle.unwrap().wait(), Ended::Returned(0));
+            let numbers = &[30, 31][..next];
+            send(&a, b'b', numbers).unwrap();
+            assert_eq!(recv(&b), got(b'b', numbers), "{next} {seen}");
+            send(&a, b'c', &[4]).unwrap();
+            assert_eq!(recv(&b), got(b'c', &[4]));
+        }
+        nobody_lied([&a, &b]);
+    }
 }
 
 #[test]

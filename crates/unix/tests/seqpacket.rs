@@ -289,6 +289,29 @@ fn room_over_the_kernel_is_room() {
     }
 }
 
+/// Pieces that a server sends before it has its client's ring lie in the kernel's queue, and so does what is left of one.
+#[test]
+fn the_rest_of_an_early_piece_is_polled_for() {
+    let (client, server) = both("early-rest", &stream_records());
+    server.send(b"abc", QUIET).unwrap();
+    server.send(b"defg", QUIET | SendFlags::EOR).unwrap();
+    let mut buffer = [0; 9];
+    for (flags, room, came, left) in
+        [(RecvFlags::PEEK, 9, "abc", 7), (NONE, 2, "ab", 5), (NOW, 1, "c", 4), (NOW, 3, "def", 1)]
+    {
+        assert_eq!(client.recv(&mut buffer[..room], flags).unwrap(), came.len());
+        assert_eq!((&buffer[..came.len()], events(&client)), (came.as_bytes(), (true, true)));
+        // (The kernel's own record may have a byte in front.)
+        assert!((left..=left + 1).contains(&client.readable_bytes().unwrap()), "behind {came:?}");
+    }
+    let last = client.recv_record(&mut buffer, NOW).unwrap();
+    assert_eq!(
+        (&buffer[..last.len], last.flags, events(&client)),
+        (&b"g"[..], ReceivedFlags::EOR, (false, true))
+    );
+    assert_eq!(errno(client.recv(&mut buffer, NOW)), 11);
+}
+
 #[test]
 fn stream_records_leave_the_rest_and_stop_at_a_mark() {
     let eor = QUIET | SendFlags::EOR;

@@ -74,7 +74,7 @@ impl Rest {
     }
 }
 
-/// A piece of a stream record that came over the kernel, as far as it was not received yet.
+/// A piece of a stream record that lies in the kernel's queue, and how far it was received.
 #[derive(Debug, Default)]
 pub struct Carry {
     bytes: Vec<u8>,
@@ -92,6 +92,11 @@ impl Carry {
 
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at
+    }
+
+    /// What lies in the kernel's queue that is not to be received, or was.
+    pub fn past(&self) -> usize {
+        if self.pending { self.at } else { 0 }
     }
 }
 
@@ -471,13 +476,13 @@ impl End {
             let error = |errno| Error::new(Op::Recv, errno);
             // All that is queued is no less than the next record.
             let mut bytes = vec![0; control::queued(self.fd()).map_err(error)?];
-            let flags = rustix::net::RecvFlags::DONTWAIT;
+            // It stays there until all of it was received: what poll(2) says is what lies in the kernel's queue.
+            let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
             let mut fds = Fds::default();
             let n = fds.recv(self.fd(), &mut [IoSliceMut::new(&mut bytes)], flags).map_err(error)?.bytes;
             bytes.truncate(n);
             let with = fds.truncated || !fds.list.is_empty() || fds.who.is_some() || fds.pidfd.is_some();
             let fds = Some(fds).filter(|_| with);
-            switching.count(1);
             match bytes.first() {
                 Some(end @ 0..=1) => {
                     let end = *end == 1;
@@ -516,8 +521,24 @@ impl End {
             carry.at += n;
             carry.pending = !whole;
             self.counters.received.add_exclusive(n);
+            if whole {
+                self.take_piece()?;
+                switching.count(1);
+            }
         }
         Ok(())
+    }
+
+    /// Takes the record at the front of the kernel's queue, which was received. (Of its descriptors, copies were.)
+    fn take_piece(&self) -> Result<()> {
+        loop {
+            match rustix::net::recv(self.fd(), &mut [0; 0][..], rustix::net::RecvFlags::DONTWAIT) {
+                Ok(_) => return Ok(()),
+                // The kernel tells it first and once; the caller is told when he has received what is there.
+                Err(Errno::CONNRESET) => self.reset.store(1, Relaxed),
+                Err(errno) => return Err(Error::new(Op::Recv, errno)),
+            }
+        }
     }
 }
 

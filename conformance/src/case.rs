@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use crate::impls::{Conn, Impl, Kind, Name};
+use crate::tools::NOT_OFFERED;
 
 /// Where a rule comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +131,9 @@ impl Stop {
 
 impl From<io::Error> for Stop {
     fn from(e: io::Error) -> Stop {
+        if e.raw_os_error().is_none() && e.kind() == io::ErrorKind::Unsupported {
+            return Stop::NotOffered(NOT_OFFERED);
+        }
         Stop::Broken(format!("a step that must succeed failed: {e}"))
     }
 }
@@ -156,7 +160,10 @@ pub struct Ctx<'a> {
 impl Ctx<'_> {
     /// A connected pair.
     pub fn pair(&self) -> Result<(Conn, Conn), Stop> {
-        self.imp.pair(self.kind, &self.dir).map_err(|e| Stop::broken(format!("cannot make a pair: {e}")))
+        self.imp.pair(self.kind, &self.dir).map_err(|e| match Stop::from(e) {
+            Stop::Broken(what) => Stop::broken(format!("cannot make a pair: {what}")),
+            other => other,
+        })
     }
 
     /// A path in the case's folder.

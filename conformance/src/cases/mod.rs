@@ -15,6 +15,7 @@ mod shutdown;
 mod stream;
 mod traffic;
 mod transfer;
+mod transfer_messages;
 mod wait;
 
 use std::sync::OnceLock;
@@ -30,6 +31,14 @@ pub fn all() -> Vec<&'static Case> {
         let same = same.into_iter().flatten();
         same.filter(|case| !seqpacket::NOT_AGAIN.contains(&case.name)).map(seqpacket::again).collect()
     });
+    static PIECES: OnceLock<Vec<Case>> = OnceLock::new();
+    let pieces = PIECES.get_or_init(|| {
+        let same = [wait::CASES, transfer::CASES, ancillary::CASES, shutdown::CASES, poll::CASES];
+        let same = same.into_iter().chain([epoll::CASES, traffic::CASES]).flatten();
+        same.filter(|case| !records::NOT_AGAIN.contains(&case.name)).map(records::again).collect()
+    });
+    static MESSAGES: OnceLock<Vec<Case>> = OnceLock::new();
+    let messages = MESSAGES.get_or_init(|| transfer_messages::cases().collect());
     static DATAGRAMS: OnceLock<Vec<Case>> = OnceLock::new();
     let datagrams = DATAGRAMS.get_or_init(|| {
         let same = [ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
@@ -49,10 +58,12 @@ pub fn all() -> Vec<&'static Case> {
         seqpacket::CASES,
         records,
         records::CASES,
+        pieces,
         dgram_names::CASES,
         dgram::CASES,
         dgram_rights::CASES,
         datagrams,
+        messages,
     ]
     .into_iter()
     .flatten()

@@ -190,10 +190,10 @@ fn recv_chopped(b: &dyn End, pattern: Pattern, sum: usize, seed: u64) -> Result<
 }
 
 /// A thread's work, and the end that is shut down when it fails.
-type Job<'a> = (&'a dyn End, Box<dyn FnOnce() -> Result<(), Stop> + Send + 'a>);
+pub type Job<'a> = (&'a dyn End, Box<dyn FnOnce() -> Result<(), Stop> + Send + 'a>);
 
 /// Runs senders' and receivers' work at once; frees the others when one fails.
-fn at_once(jobs: Vec<Job<'_>>) -> Result<(), Stop> {
+pub fn at_once(jobs: Vec<Job<'_>>) -> Result<(), Stop> {
     std::thread::scope(|s| {
         let threads: Vec<_> = jobs
             .into_iter()

@@ -13,7 +13,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use super::{Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, Who};
+use super::{
+    ATOMIC, Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, Who,
+    not_offered,
+};
 
 /// The kernel's AF_UNIX sockets.
 pub struct Kernel;
@@ -24,16 +27,17 @@ pub struct Plain(pub OwnedFd);
 impl Kernel {
     /// A stream, datagram or seqpacket socket in no state yet.
     pub fn open(kind: Kind) -> io::Result<Plain> {
-        Ok(Plain(net::socket_with(AddressFamily::UNIX, socket_type(kind), SocketFlags::CLOEXEC, None)?))
+        Ok(Plain(net::socket_with(AddressFamily::UNIX, socket_type(kind)?, SocketFlags::CLOEXEC, None)?))
     }
 }
 
-fn socket_type(kind: Kind) -> SocketType {
-    match kind {
+fn socket_type(kind: Kind) -> io::Result<SocketType> {
+    Ok(match kind {
         Kind::Stream => SocketType::STREAM,
         Kind::Dgram => SocketType::DGRAM,
         Kind::SeqPacket => SocketType::SEQPACKET,
-    }
+        Kind::Pieces => return Err(not_offered(ATOMIC)),
+    })
 }
 
 impl Impl for Kernel {
@@ -50,7 +54,7 @@ impl Impl for Kernel {
     }
 
     fn pair(&self, kind: Kind, _dir: &Path) -> io::Result<(Conn, Conn)> {
-        let (a, b) = net::socketpair(AddressFamily::UNIX, socket_type(kind), SocketFlags::CLOEXEC, None)?;
+        let (a, b) = net::socketpair(AddressFamily::UNIX, socket_type(kind)?, SocketFlags::CLOEXEC, None)?;
         Ok((Box::new(Plain(a)), Box::new(Plain(b))))
     }
 

@@ -20,7 +20,7 @@ pub enum Name {
     Abstract(Vec<u8>),
 }
 
-/// The three types of unix sockets.
+/// The three types of unix sockets, one of them in two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SOCK_STREAM
@@ -29,6 +29,8 @@ pub enum Kind {
     Dgram,
     /// SOCK_SEQPACKET
     SeqPacket,
+    /// SOCK_SEQPACKET, its records kept as a stream with marks (which the kernel does not)
+    Pieces,
 }
 
 /// Flags of a send.
@@ -91,6 +93,9 @@ pub struct Came {
 pub fn not_offered(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, why)
 }
+
+/// Why the kernel has no [`Kind::Pieces`].
+pub const ATOMIC: &str = "the kernel's records are atomic";
 
 /// An end of a connection.
 pub trait End: Send + Sync {
@@ -246,7 +251,7 @@ pub trait Impl: Send + Sync {
     fn connect(&self, kind: Kind, name: &Name) -> io::Result<Conn>;
     /// A connected pair that keeps records as streams with marks, with buffers of that many bytes.
     fn stream_records(&self, _dir: &Path, _buffer: usize) -> io::Result<(Conn, Conn)> {
-        Err(not_offered("records are atomic"))
+        Err(not_offered(ATOMIC))
     }
     /// Two datagram sockets with these names that are connected to each other.
     fn datagrams(&self, a: &Name, b: &Name) -> io::Result<Sockets>;

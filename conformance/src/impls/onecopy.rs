@@ -12,7 +12,8 @@ use onecopy::unix::{
 
 use super::kernel::{Kernel, meet};
 use super::{
-    Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, Who, not_offered,
+    ATOMIC, Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, Who,
+    not_offered,
 };
 
 /// Which ends are ours, and over what.
@@ -33,14 +34,46 @@ pub enum Onecopy {
 }
 
 impl Onecopy {
-    fn config(self) -> Config {
+    /// Whether it is ours over shared memory.
+    fn shares(self) -> bool {
+        self.column() == Column::Shared
+    }
+
+    /// What sockets of that kind are made with.
+    fn config(self, kind: Kind) -> io::Result<Config> {
+        if kind == Kind::Pieces && !self.shares() {
+            return Err(not_offered(ATOMIC));
+        }
+        let records = if kind == Kind::Pieces { Records::Stream } else { Records::Atomic };
         let transport = if self == Onecopy::Kernel { Transport::Kernel } else { Transport::Auto };
         let wait = match self {
             Onecopy::Pair => Wait::Block,
             Onecopy::Spin => Wait::Spin,
             _ => Wait::Adaptive,
         };
-        Config { transport, wait, ..Config::default() }
+        Ok(Config { transport, wait, records, ..Config::default() })
+    }
+
+    /// A pair of a kind that is not that of datagrams.
+    fn connected(self, kind: Kind, dir: &Path, config: &Config) -> io::Result<(Conn, Conn)> {
+        if matches!(self, Onecopy::Pair | Onecopy::Spin) {
+            return both(kind, config);
+        }
+        // The name is free again as soon as the listener is gone, so every pair can use it.
+        let name = Name::Abstract(format!("pair-{}", dir.display()).into_bytes());
+        let server = match self {
+            Onecopy::ToPlain => Kernel.listen(kind, &name, None)?,
+            _ => listen(kind, &name, config)?,
+        };
+        let client = match self {
+            Onecopy::FromPlain => Kernel.connect(kind, &name)?,
+            _ => connect(kind, &name, config)?,
+        };
+        let conn = server.accept()?;
+        if self == Onecopy::Connected {
+            upgrade(&*client, &*conn)?;
+        }
+        Ok((client, conn))
     }
 }
 
@@ -75,33 +108,22 @@ impl Impl for Onecopy {
     }
 
     fn pair(&self, kind: Kind, dir: &Path) -> io::Result<(Conn, Conn)> {
-        if matches!(self, Onecopy::Pair | Onecopy::Spin) {
-            let pair = both(kind, &self.config())?;
-            if [&pair.0, &pair.1].iter().any(|end| end.path() != SHARED) {
-                return Err(io::Error::other("a pair is not over shared memory"));
-            }
-            return Ok(pair);
-        }
-        if kind == Kind::Dgram {
+        if kind == Kind::Dgram && !matches!(self, Onecopy::Pair | Onecopy::Spin) {
             let (a, b) = self.datagrams(&Name::Unnamed, &Name::Unnamed)?;
             return Ok((a, b));
         }
-        // The name is free again as soon as the listener is gone, so every pair can use it.
-        let name = Name::Abstract(format!("pair-{}", dir.display()).into_bytes());
-        let server = self.listen(kind, &name, None)?;
-        let client = self.connect(kind, &name)?;
-        let conn = server.accept()?;
-        if *self == Onecopy::Connected {
-            upgrade(&*client, &*conn)?;
+        let pair = self.connected(kind, dir, &self.config(kind)?)?;
+        if self.shares() && [&pair.0, &pair.1].iter().any(|end| end.path() != SHARED) {
+            return Err(io::Error::other("a pair is not over shared memory"));
         }
-        Ok((client, conn))
+        Ok(pair)
     }
 
     fn listen(&self, kind: Kind, at: &Name, backlog: Option<i32>) -> io::Result<Box<dyn Listening>> {
         if *self == Onecopy::ToPlain {
             return Kernel.listen(kind, at, backlog);
         }
-        let mut config = self.config();
+        let mut config = self.config(kind)?;
         if let Some(n) = backlog {
             config.backlog = n as u32;
         }
@@ -112,30 +134,13 @@ impl Impl for Onecopy {
         if *self == Onecopy::FromPlain {
             return Kernel.connect(kind, to);
         }
-        connect(kind, to, &self.config())
+        connect(kind, to, &self.config(kind)?)
     }
 
     fn stream_records(&self, dir: &Path, buffer: usize) -> io::Result<(Conn, Conn)> {
-        let config = Config {
-            records: Records::Stream,
-            send_buffer: Some(buffer),
-            receive_buffer: Some(buffer),
-            ..self.config()
-        };
-        match self {
-            Onecopy::Kernel | Onecopy::ToPlain | Onecopy::FromPlain => {
-                Err(not_offered("the kernel's records are atomic"))
-            }
-            Onecopy::Pair | Onecopy::Spin => both(Kind::SeqPacket, &config),
-            Onecopy::Connected => {
-                let name = Name::Abstract(format!("pair-{}", dir.display()).into_bytes());
-                let server = listen(Kind::SeqPacket, &name, &config)?;
-                let client = connect(Kind::SeqPacket, &name, &config)?;
-                let conn = server.accept()?;
-                upgrade(&*client, &*conn)?;
-                Ok((client, conn))
-            }
-        }
+        let (send_buffer, receive_buffer) = (Some(buffer), Some(buffer));
+        let config = Config { send_buffer, receive_buffer, ..self.config(Kind::Pieces)? };
+        self.connected(Kind::Pieces, dir, &config)
     }
 
     fn sleeps(&self) -> bool {
@@ -144,7 +149,7 @@ impl Impl for Onecopy {
 
     fn datagrams(&self, a: &Name, b: &Name) -> io::Result<Sockets> {
         let ours = || -> io::Result<Box<dyn Socket>> {
-            Ok(Box::new(OurDatagrams(unix::Datagram::unbound_with(&self.config())?)))
+            Ok(Box::new(OurDatagrams(unix::Datagram::unbound_with(&self.config(Kind::Dgram)?)?)))
         };
         let plain = || -> io::Result<Box<dyn Socket>> { Ok(Box::new(Kernel::open(Kind::Dgram)?)) };
         let pair = match self {
@@ -161,12 +166,11 @@ impl Impl for Onecopy {
 
     fn socket(&self, kind: Kind) -> Option<Box<dyn Socket>> {
         // The other kinds come bound or connected.
-        let socket = unix::Datagram::unbound_with(&self.config());
-        if kind == Kind::Dgram {
-            socket.ok().map(|s| Box::new(OurDatagrams(s)) as Box<dyn Socket>)
-        } else {
-            None
+        if kind != Kind::Dgram {
+            return None;
         }
+        let socket = unix::Datagram::unbound_with(&self.config(kind).ok()?).ok()?;
+        Some(Box::new(OurDatagrams(socket)))
     }
 }
 
@@ -178,7 +182,7 @@ fn both(kind: Kind, config: &Config) -> io::Result<(Conn, Conn)> {
             let (a, b) = unix::Stream::pair_with(config)?;
             (Box::new(Ours(a)), Box::new(Ours(b)))
         }
-        Kind::SeqPacket => {
+        Kind::SeqPacket | Kind::Pieces => {
             let (a, b) = unix::SeqPacket::pair_with(config)?;
             (Box::new(OurPackets(a)), Box::new(OurPackets(b)))
         }
@@ -192,7 +196,7 @@ fn both(kind: Kind, config: &Config) -> io::Result<(Conn, Conn)> {
 fn listen(kind: Kind, at: &Name, config: &Config) -> io::Result<Box<dyn Listening>> {
     Ok(match kind {
         Kind::Stream => Box::new(unix::Listener::bind_with(to_ours(at)?, config)?),
-        Kind::SeqPacket => Box::new(unix::SeqListener::bind_with(to_ours(at)?, config)?),
+        Kind::SeqPacket | Kind::Pieces => Box::new(unix::SeqListener::bind_with(to_ours(at)?, config)?),
         Kind::Dgram => return Err(not_offered("datagram sockets do not listen")),
     })
 }
@@ -200,7 +204,9 @@ fn listen(kind: Kind, at: &Name, config: &Config) -> io::Result<Box<dyn Listenin
 fn connect(kind: Kind, to: &Name, config: &Config) -> io::Result<Conn> {
     Ok(match kind {
         Kind::Stream => Box::new(Ours(unix::Stream::connect_with(to_ours(to)?, config)?)),
-        Kind::SeqPacket => Box::new(OurPackets(unix::SeqPacket::connect_with(to_ours(to)?, config)?)),
+        Kind::SeqPacket | Kind::Pieces => {
+            Box::new(OurPackets(unix::SeqPacket::connect_with(to_ours(to)?, config)?))
+        }
         Kind::Dgram => {
             let socket = unix::Datagram::unbound_with(config)?;
             socket.connect(to_ours(to)?)?;

@@ -28,6 +28,29 @@ pub const POOL: u32 = 2;
 /// See [`FDS`].
 pub const REFERENCE: u32 = 3;
 
+/// A frame's flags: the end of a record; so many descriptors come with it (times this); who sends is said, or not any more;
+/// it holds a list of parts; it is no record, but tells of a pool.
+pub const END: u64 = 1 << 32;
+/// See [`END`].
+pub const WITH: u64 = 1 << 40;
+/// See [`END`].
+pub const SAID: u64 = 1 << 48;
+/// See [`END`].
+pub const UNSAID: u64 = 1 << 49;
+/// See [`END`].
+pub const PARTS: u64 = 1 << 50;
+/// See [`END`].
+pub const OF_POOL: u64 = 1 << 51;
+
+/// What a frame holds of a record that lies elsewhere: `bytes` of it, then references.
+pub fn list(bytes: &[u8], references: &[Words]) -> Vec<u8> {
+    let mut list = (bytes.len() as u64 | (references.len() as u64) << 32).to_le_bytes().to_vec();
+    list.extend(bytes);
+    list.resize(list.len().next_multiple_of(8), 0);
+    list.extend(references.iter().flatten().flat_map(|word| word.to_le_bytes()));
+    list
+}
+
 /// The words of a mark behind its position.
 pub type Words = [u64; 3];
 
@@ -155,6 +178,32 @@ impl Liar {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         net::sendmsg(channel, &[IoSlice::new(number)], &mut control, flags)?;
         Ok(())
+    }
+
+    /// Publishes a record with those flags besides its end, which takes a mark's room at least.
+    ///
+    /// # Errors
+    ///
+    /// As [`Liar::publish`].
+    pub fn publish_with(&mut self, flags: u64, bytes: &[u8]) -> io::Result<usize> {
+        let mut padded = bytes.to_vec();
+        let least = (self.theirs()?.capacity / MARKS).next_multiple_of(8) as usize - 8;
+        padded.resize(padded.len().max(least), 0);
+        self.publish_framed(bytes.len() as u64 | END | flags, &padded)
+    }
+
+    /// Sends a pool among records, as an honest sender does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Liar::put`] and [`Liar::publish`].
+    pub fn share_framed(&mut self, memory: &File, words: Words) -> io::Result<usize> {
+        if self.channel.is_none() {
+            self.open_channel()?;
+        }
+        self.put(&[memory.as_fd()])?;
+        let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.publish_with(OF_POOL | WITH, &words)
     }
 
     /// Sends a pool, as an honest sender does.

@@ -113,12 +113,12 @@ impl Socket {
         }
     }
 
-    /// Whether who sends is to be told; not of datagrams.
+    /// Whether who sends is to be told.
     pub fn set_pass_credentials(&self, on: bool) {
         let _ = match self {
             Socket::Bytes(socket) => socket.set_pass_credentials(on),
             Socket::Records(socket) => socket.set_pass_credentials(on),
-            Socket::Grams(_) => Ok(()),
+            Socket::Grams(socket) => socket.set_pass_credentials(on),
         };
     }
 }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use onecopy::unix::{Config, Name, Records, RecvFlags, SendFlags, SeqListener, SeqPacket};
 use onecopy_conformance::impls::{self, Kind};
-use onecopy_conformance::liar::{Field, Liar};
+use onecopy_conformance::lender::{
+    END, OF_POOL, PARTS, SAID, UNSAID, WITH, Words, honest_memory, list, memory, pool, reference,
+};
+use onecopy_conformance::liar::{Field, Liar, SEALS};
 
-const END: u64 = 1 << 32;
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
 
 /// A victim that accepted a liar, upgraded honestly.
@@ -133,16 +135,8 @@ fn a_filler_that_is_not_there_and_records_that_are_none() {
     let _ = a.as_fd();
 }
 
-/// What stands in a frame's flags for so many descriptors, and for who sends.
-const WITH: u32 = 40;
-const SAID: u64 = 1 << (WITH + 8);
-const UNSAID: u64 = 2 << (WITH + 8);
-
-/// A frame with something takes a 64th of the ring at least.
 fn publish_with(liar: &mut Liar, flags: u64, bytes: &[u8]) {
-    let mut padded = bytes.to_vec();
-    padded.resize(liar.theirs().unwrap().capacity as usize / 64 - 8, 0);
-    liar.publish_framed(bytes.len() as u64 | END | flags, &padded).unwrap();
+    liar.publish_with(flags, bytes).unwrap();
 }
 
 #[test]
@@ -152,7 +146,7 @@ fn an_honest_frame_brings_descriptors_and_nobody() {
     let null = std::fs::File::open("/dev/null").unwrap();
     liar.open_channel().unwrap();
     liar.put(&[null.as_fd(), null.as_fd()]).unwrap();
-    publish_with(&mut liar, 2 << WITH, b"abc");
+    publish_with(&mut liar, 2 * WITH, b"abc");
     liar.put(&[]).unwrap();
     publish_with(&mut liar, SAID, b"de");
     publish_with(&mut liar, UNSAID, b"");
@@ -168,32 +162,32 @@ fn an_honest_frame_brings_descriptors_and_nobody() {
 fn whatever_a_frame_announces_and_does_not_bring_is_caught() {
     type Lie = fn(&mut Liar);
     let lies: [(&str, Lie); 8] = [
-        ("no channel", |liar| publish_with(liar, 1 << WITH, b"x")),
+        ("no channel", |liar| publish_with(liar, WITH, b"x")),
         ("no channel for who", |liar| publish_with(liar, SAID, b"x")),
         ("nothing in it", |liar| {
             liar.open_channel().unwrap();
-            publish_with(liar, 1 << WITH, b"x");
+            publish_with(liar, WITH, b"x");
         }),
         ("fewer", |liar| {
             liar.open_channel().unwrap();
             liar.put(&[liar.fd.as_fd()]).unwrap();
-            publish_with(liar, 2 << WITH, b"x");
+            publish_with(liar, 2 * WITH, b"x");
         }),
         ("more", |liar| {
             liar.open_channel().unwrap();
             liar.put(&[liar.fd.as_fd(); 3]).unwrap();
-            publish_with(liar, 2 << WITH, b"x");
+            publish_with(liar, 2 * WITH, b"x");
         }),
         ("descriptors for who", |liar| {
             liar.open_channel().unwrap();
             liar.put(&[liar.fd.as_fd()]).unwrap();
             publish_with(liar, SAID, b"x");
         }),
-        ("more than there can be", |liar| publish_with(liar, 254 << WITH, b"x")),
+        ("more than there can be", |liar| publish_with(liar, 254 * WITH, b"x")),
         ("a channel that is no socket", |liar| {
             let null = std::fs::File::open("/dev/null").unwrap();
             liar.send_with(&[0], &[null.as_fd()]).unwrap();
-            publish_with(liar, 1 << WITH, b"x");
+            publish_with(liar, WITH, b"x");
         }),
     ];
     for (i, (what, lie)) in lies.into_iter().enumerate() {
@@ -208,4 +202,142 @@ fn whatever_a_frame_announces_and_does_not_bring_is_caught() {
             }
         }
     }
+}
+
+const PAGE: u64 = 8192;
+const PAGES: u64 = 4;
+
+/// A pool, honestly.
+fn share(liar: &mut Liar) {
+    let memory = honest_memory(PAGE * PAGES).unwrap();
+    liar.share_framed(&memory, pool(0, PAGE, PAGES)).unwrap();
+}
+
+#[test]
+fn an_honest_list_brings_bytes_and_pages() {
+    let (mut liar, victim) = meet("list", Records::Atomic);
+    share(&mut liar);
+    let record = list(b"head:", &[reference(3, 0, 1, 100, 50), reference(9, 0, 3, 8000, 192)]);
+    publish_with(&mut liar, PARTS, &record);
+    let mut buffer = [0; 300];
+    assert_eq!(victim.recv(&mut buffer, NOW | RecvFlags::PEEK).unwrap(), 5 + 50 + 192);
+    assert_eq!((&buffer[..5], &buffer[5..247]), (&b"head:"[..], &[7; 242][..]));
+    let (got, chain) = victim.recv_chain_with(&mut buffer, NOW).unwrap();
+    assert_eq!((got.len, got.full, chain.len()), (5, 247, 242));
+    let returned = |liar: &Liar| liar.theirs().unwrap().get(Field::Returned).unwrap();
+    assert_eq!(returned(&liar), 0, "they are in use");
+    drop(chain);
+    assert_eq!(returned(&liar), 1 << 3 | 1 << 9);
+    // With a list, descriptors: and then a record as any other.
+    liar.theirs().unwrap().set(Field::Returned, 0).unwrap();
+    liar.put(&[liar.fd.as_fd()]).unwrap();
+    publish_with(&mut liar, PARTS | WITH, &list(b"", &[reference(0, 0, 0, 0, 9)]));
+    liar.publish_frame(b"plain", true).unwrap();
+    let (got, with) = victim.recv_with(&mut buffer, NOW).unwrap();
+    assert_eq!((got.len, with.fds.len()), (9, 1));
+    assert_eq!(victim.recv(&mut buffer, NOW).unwrap(), 5);
+}
+
+#[test]
+fn whatever_a_list_or_a_pool_says_that_cannot_be_is_caught() {
+    type Lie = (&'static str, fn(&mut Liar));
+    const GOOD: Words = [3 | 7 << 48, 0, 10 << 32];
+    let lies: [Lie; 17] = [
+        ("a list without a pool", |liar| publish_with(liar, PARTS, &list(b"x", &[reference(0, 0, 0, 0, 1)]))),
+        ("a pool without a channel", |liar| publish_with(liar, OF_POOL | WITH, &[0; 24])),
+        ("a pool without a descriptor", |liar| publish_with(liar, OF_POOL, &[0; 24])),
+        ("a pool in a list", |liar| publish_with(liar, OF_POOL | PARTS | WITH, &[0; 32])),
+        ("a pool that others may write to", |liar| {
+            let memory = memory(PAGE * PAGES, SEALS).unwrap();
+            liar.share_framed(&memory, pool(0, PAGE, PAGES)).unwrap();
+        }),
+        ("a pool of a name out of turn", |liar| {
+            liar.share_framed(&honest_memory(PAGE * PAGES).unwrap(), pool(1, PAGE, PAGES)).unwrap();
+        }),
+        ("a pool that is larger than its memory", |liar| {
+            liar.share_framed(&honest_memory(PAGE * PAGES).unwrap(), pool(0, PAGE, PAGES + 1)).unwrap();
+        }),
+        ("a pool that is no memory", |liar| {
+            let null = std::fs::File::open("/dev/null").unwrap();
+            liar.share_framed(&null, pool(0, PAGE, PAGES)).unwrap();
+        }),
+        ("one slot twice", |liar| {
+            share(liar);
+            let twice = reference(1, 0, 0, 0, 10);
+            publish_with(liar, PARTS, &list(b"", &[twice, twice]));
+        }),
+        ("a slot that is in use", |liar| {
+            share(liar);
+            for _ in 0..2 {
+                publish_with(liar, PARTS, &list(b"", &[reference(1, 0, 0, 0, 10)]));
+            }
+        }),
+        ("a page behind the pool", |liar| {
+            share(liar);
+            publish_with(liar, PARTS, &list(b"", &[GOOD, reference(1, 0, PAGES as u32, 0, 1)]));
+        }),
+        ("bytes behind the page", |liar| {
+            share(liar);
+            publish_with(liar, PARTS, &list(b"", &[GOOD, reference(1, 0, 3, 1, PAGE as u32)]));
+        }),
+        ("another kind of mark", |liar| {
+            share(liar);
+            publish_with(liar, PARTS, &list(b"", &[pool(1, PAGE, PAGES)]));
+        }),
+        ("more references than lie there", |liar| {
+            share(liar);
+            let mut record = list(b"", &[GOOD]);
+            record[4] = 2;
+            publish_with(liar, PARTS, &record);
+        }),
+        ("more bytes than lie there", |liar| {
+            share(liar);
+            let mut record = list(b"abc", &[GOOD]);
+            record[3] = 0xff;
+            publish_with(liar, PARTS, &record);
+        }),
+        ("no reference", |liar| {
+            share(liar);
+            publish_with(liar, PARTS, &list(b"abc", &[]));
+        }),
+        ("too short for a list", |liar| publish_with(liar, PARTS, b"abcd")),
+    ];
+    for (i, (what, lie)) in lies.into_iter().enumerate() {
+        for how in 0..4 {
+            let (mut liar, victim) = meet(&format!("list{i}-{how}"), Records::Atomic);
+            lie(&mut liar);
+            let mut buffer = [0; 99];
+            // (Of what was sent twice, the first is what it should be, and stays in use.)
+            let mut kept = Vec::new();
+            let error = loop {
+                let result = match how {
+                    0 => victim.recv(&mut buffer, NOW | RecvFlags::PEEK).map(drop),
+                    1 => victim.recv_borrowed_with(99, NOW).map(drop),
+                    2 => victim.recv_chain_with(&mut buffer, NOW).map(|(_, chain)| kept.push(chain)),
+                    _ => victim.recv_with(&mut buffer, NOW).map(drop),
+                };
+                match result {
+                    Ok(()) if what == "a slot that is in use" && how == 2 && kept.len() == 1 => {}
+                    Ok(()) if what == "a slot that is in use" && how != 2 => break None,
+                    Ok(()) => panic!("{what}, {how}: received"),
+                    Err(error) => break Some(error),
+                }
+            };
+            let Some(error) = error else { continue };
+            assert_eq!(error.raw_os_error(), 71, "{what}, {how}: {error}");
+            caught(&victim, what);
+        }
+    }
+}
+
+/// Of records that are kept as a stream there are no lists, and no pools.
+#[test]
+fn a_stream_of_records_knows_no_lists() {
+    let (mut liar, victim) = meet("pieces-list", Records::Stream);
+    publish_with(&mut liar, PARTS, &list(b"x", &[reference(0, 0, 0, 0, 1)]));
+    caught(&victim, "a list");
+    let (mut liar, victim) = meet("pieces-pool", Records::Stream);
+    share(&mut liar);
+    publish_with(&mut liar, PARTS, &list(b"x", &[reference(0, 0, 0, 0, 1)]));
+    caught(&victim, "a list, behind a pool");
 }

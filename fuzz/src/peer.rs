@@ -64,6 +64,8 @@ impl Peer {
         }
         if matches!(victim, Socket::Grams(_)) {
             self.life = meet::share(liar, dice, victim, capacity).ok();
+            // What comes with a datagram lies there, too.
+            liar.channel = self.life.as_ref().and_then(|life| life.try_clone().ok());
             return;
         }
         // A few bytes first, so that the switch is at some byte (a server that does so is plain).
@@ -180,16 +182,23 @@ impl Peer {
                     liar.fd = OwnedFd::from(null);
                 }
             }
-            13 if dice.one_in(60) => self.life = None,
+            13 if dice.one_in(60) => {
+                if self.life.take().is_some() {
+                    liar.channel = None;
+                }
+            }
             _ => std::thread::yield_now(),
         }
     }
 }
 
-/// A frame that says that something comes with it, which is in the channel mostly.
+/// A frame that says that something comes with it, which is in the channel mostly; or where to look for it.
 fn with_frame(liar: &mut Liar, dice: &mut Dice, bytes: &[u8]) -> std::io::Result<usize> {
     if liar.channel.is_none() && !dice.one_in(12) {
         liar.open_channel()?;
+    }
+    if dice.one_in(2) {
+        return by_reference(liar, dice, &bytes[..bytes.len().min(300)]);
     }
     let count = dice.roll() % 3;
     let said = if dice.one_in(3) { 1 << (dice.roll() % 3) } else { 0 };
@@ -213,9 +222,43 @@ fn with_frame(liar: &mut Liar, dice: &mut Dice, bytes: &[u8]) -> std::io::Result
     liar.publish(&frame)
 }
 
+/// Bytes of a page of the peer's pools.
+const PAGE: u64 = 4096;
+
+/// A record that lies in pages, or the pool that they are of: mostly such as there can be.
+fn by_reference(liar: &mut Liar, dice: &mut Dice, bytes: &[u8]) -> std::io::Result<usize> {
+    let wrong = dice.one_in(12);
+    let name = if wrong { value(dice, 1, 2) } else { dice.roll() % 2 } as u32;
+    if dice.one_in(4) {
+        let memory = lender::honest_memory(4 * PAGE)?;
+        return liar.share_framed(&memory, lender::pool(name, PAGE, if wrong { 5 } else { 4 }));
+    }
+    let references: Vec<_> = (0..1 + dice.roll() % 5)
+        .map(|_| {
+            let mut number = |most: u64| match wrong && dice.one_in(3) {
+                true => value(dice, most, most + 1),
+                false => dice.roll() % most,
+            };
+            let (slot, page) = (number(512) as u32, number(4) as u32);
+            lender::reference(slot, name, page, number(2000) as u32, (number(2000) as u32).wrapping_add(1))
+        })
+        .collect();
+    let mut list = lender::list(bytes, &references);
+    if wrong && dice.one_in(3) {
+        let at = dice.roll() as usize % list.len();
+        list[at] ^= dice.roll() as u8;
+    }
+    let mut flags = lender::PARTS;
+    if dice.one_in(6) {
+        // And descriptors, or what no frame can be.
+        liar.put(&[File::open("/dev/null")?.as_fd()])?;
+        flags |= if dice.one_in(6) { lender::OF_POOL | lender::WITH } else { lender::WITH };
+    }
+    liar.publish_with(flags, &list)
+}
+
 /// Says something besides bytes: mostly what an honest peer would, so that the conversation goes on and deeper.
 fn marks(liar: &mut Liar, dice: &mut Dice) {
-    const PAGE: u64 = 4096;
     let wrong = dice.one_in(12);
     let mut number = |most: u64| match wrong {
         true => value(dice, most, most + 1),

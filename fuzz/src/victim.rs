@@ -123,7 +123,13 @@ impl<'a> Victim<'a> {
         ];
         // Of a datagram's peer that is gone, and then there is none; or that is connected elsewhere.
         let of_grams = [Errno::CONNREFUSED, Errno::NOTCONN, Errno::PERM];
-        let more = if matches!(self.stream, Socket::Grams(_)) { &of_grams[..] } else { &[] };
+        // Of records that are kept as a stream: there are no lists of them.
+        let of_records = [Errno::OPNOTSUPP];
+        let more = match self.stream {
+            Socket::Bytes(_) => &[][..],
+            Socket::Records(_) => &of_records,
+            Socket::Grams(_) => &of_grams,
+        };
         match answer {
             Ok(n) if n > max => Err(format!("{n} bytes of {max}")),
             Ok(n) if n > 0 && self.caught => Err(format!("{n} bytes after EPROTO")),
@@ -228,22 +234,34 @@ impl<'a> Victim<'a> {
     }
 
     fn chain(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
-        let Socket::Bytes(stream) = self.stream else { return Ok(()) };
         let mut flags = RecvFlags::empty();
         flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
-        match stream.recv_chain_with(n, flags) {
+        let came = match self.stream {
+            Socket::Bytes(stream) => stream.recv_chain_with(n, flags).map(|chain| (0, chain)),
+            Socket::Records(socket) => {
+                let came = socket.recv_chain_with(&mut self.buf[..n], flags);
+                came.map(|(received, chain)| (received.len, chain))
+            }
+            Socket::Grams(_) => return Ok(()),
+        };
+        match came {
             Err(e) => self.within(Err(e), 0).map(drop),
-            Ok(chain) => {
-                self.within(Ok(chain.len()), n)?;
+            Ok((head, chain)) => {
+                let head = self.within(Ok(head), n)?;
+                self.clean(head)?;
+                // (Of a record all pages come, however many bytes these are.)
+                let most = if matches!(self.stream, Socket::Bytes(_)) { n } else { usize::MAX };
+                self.within(Ok(chain.len()), most)?;
                 let hint = onecopy::copy::Hint::AUTO;
-                let buf = &mut self.buf[..chain.len()];
+                let len = chain.len().min(self.buf.len());
+                let buf = &mut self.buf[..len];
                 let copied = match (chain.peer(), chain.host()) {
                     (Ok(peer), _) => peer.copy_to(0, buf, hint),
                     (_, Ok(host)) => host.copy_to(0, buf, hint),
                     (Err(e), _) => Err(e),
                 };
                 copied.map_err(|e| format!("a chain that cannot be copied: {e}"))?;
-                self.clean(chain.len())?;
+                self.clean(len)?;
                 let at = dice.roll() as usize % (self.chains.len() + 1);
                 self.chains.insert(at, chain);
                 self.chains.truncate(4);
@@ -253,7 +271,7 @@ impl<'a> Victim<'a> {
     }
 
     fn lend_chain(&mut self, dice: &mut Dice) -> Result<(), String> {
-        let (Some(pool), Socket::Bytes(stream)) = (&self.pool, self.stream) else { return Ok(()) };
+        let Some(pool) = &self.pool else { return Ok(()) };
         let mut chain = Chain::new();
         // Of what pages there are, and parts of them twice.
         let _ = pool.writer().append(&mut chain, &self.buf[..dice.size(9000)]);
@@ -261,14 +279,23 @@ impl<'a> Victim<'a> {
             let _ = chain.concat(&mut part);
         }
         let len = chain.len();
-        let answer = match stream.send_chain_with(chain, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let (sent, head) = match self.stream {
+            Socket::Bytes(stream) => (stream.send_chain_with(chain, flags), 0),
+            Socket::Records(socket) => {
+                let head = dice.size(300);
+                (socket.send_chain_with(&self.buf[..head], chain, flags), head)
+            }
+            Socket::Grams(_) => return Ok(()),
+        };
+        let answer = match sent {
             Ok(n) => Ok(n),
             Err(not) if not.loan.payload().len() > len => {
                 return Err("more came back than was sent".to_owned());
             }
             Err(not) => Err(not.error),
         };
-        self.within(answer, len).map(drop)
+        self.within(answer, head + len).map(drop)
     }
 
     fn descriptors(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
@@ -278,7 +305,7 @@ impl<'a> Victim<'a> {
             let answer = match self.stream {
                 Socket::Bytes(stream) => stream.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
                 Socket::Records(socket) => socket.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
-                Socket::Grams(_) => return Ok(()),
+                Socket::Grams(socket) => socket.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
             };
             return self.within(answer, n).map(drop);
         }
@@ -289,7 +316,10 @@ impl<'a> Victim<'a> {
             Socket::Records(socket) => {
                 socket.recv_with(&mut self.buf[..n], flags).map(|(received, with)| (received.len, with))
             }
-            Socket::Grams(_) => return Ok(()),
+            Socket::Grams(socket) => {
+                let came = socket.recv_with(&mut self.buf[..n], flags);
+                came.map(|(received, with, _)| (received.len, with))
+            }
         };
         match answer {
             Ok((got, with)) if with.fds.len() > 253 => {
@@ -309,7 +339,7 @@ impl<'a> Victim<'a> {
     }
 
     fn lend(&mut self, dice: &mut Dice) -> Result<(), String> {
-        let (Some(pool), Socket::Bytes(stream)) = (&self.pool, self.stream) else { return Ok(()) };
+        let Some(pool) = &self.pool else { return Ok(()) };
         let loan = match pool.loan(dice.size(4096)) {
             Ok(mut loan) => {
                 loan.fill(1);
@@ -318,11 +348,13 @@ impl<'a> Victim<'a> {
             Err(e) => return self.within(Err(e), 0).map(drop),
         };
         let len = loan.len();
-        let answer = match stream.send_loan_with(loan, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Ok(n) => Ok(n),
-            Err(not) => Err(not.error),
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = match self.stream {
+            Socket::Bytes(stream) => stream.send_loan_with(loan, flags).map_err(|not| not.error),
+            Socket::Records(socket) => socket.send_loan_with(loan, flags).map_err(|not| not.error),
+            Socket::Grams(_) => return Ok(()),
         };
-        self.within(answer, len).map(drop)
+        self.within(sent, len).map(drop)
     }
 
     fn poll(&self, dice: &mut Dice) -> Result<(), String> {

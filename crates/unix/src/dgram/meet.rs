@@ -261,6 +261,12 @@ impl End {
                 Ok(!matches!(state.phase, Phase::Listening(..)))
             }
             Phase::Visited(beacon, line, looks) => {
+                // Once the peer has this side's ring its sign may come, and another thread that looked before whether one is
+                // expected would receive it as a datagram.
+                let Some(_nobody_receives) = self.rx.try_lock() else {
+                    state.phase = Phase::Visited(beacon, line, looks);
+                    return Ok(false);
+                };
                 let answered = match hear(line.as_fd()) {
                     Ok(None) if looks < SILENCE => {
                         state.phase = Phase::Visited(beacon, line, looks + 1);
@@ -280,6 +286,10 @@ impl End {
                 Ok(true)
             }
             Phase::Asked(line, nonce) => {
+                let Some(_nobody_receives) = self.rx.try_lock() else {
+                    state.phase = Phase::Asked(line, nonce);
+                    return Ok(false);
+                };
                 let Some((hello, memfd)) = hear(line.as_fd())? else {
                     state.phase = Phase::Asked(line, nonce);
                     return Ok(false);

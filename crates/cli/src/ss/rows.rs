@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 /// Heads of the columns, and whether they hold numbers.
-pub const COLUMNS: [(&str, bool); 16] = [
+pub const COLUMNS: [(&str, bool); 17] = [
     ("type", false),
     ("process", false),
     ("peer", true),
@@ -18,6 +18,7 @@ pub const COLUMNS: [(&str, bool); 16] = [
     ("user copies", true),
     ("of it nt", true),
     ("kernel", true),
+    ("by reference", true),
     ("stalls", true),
     ("sleeps", true),
     ("bells", true),
@@ -76,6 +77,7 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
         bytes(Stats::user_copied),
         bytes(|s| s.user_copied_nt),
         bytes(|s| s.kernel_copied),
+        bytes(|s| s.referenced),
         times(|s| s.fillers),
         times(|s| s.sleeps),
         times(|s| s.bells),
@@ -133,6 +135,65 @@ fn scaled(number: u64, step: f64, units: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy::unix::registry::{Entry, Type};
+    use onecopy::unix::{Policy, Reader, Wait};
+
+    /// A socket of which each count is another one.
+    fn socket(times: u64) -> Socket {
+        let mut stats = Stats::default();
+        let counts = [
+            &mut stats.sent,
+            &mut stats.received,
+            &mut stats.user_copied_in,
+            &mut stats.user_copied_nt,
+            &mut stats.kernel_copied,
+            &mut stats.referenced,
+            &mut stats.fillers,
+            &mut stats.sleeps,
+            &mut stats.bells,
+            &mut stats.spins,
+            &mut stats.protocol_errors,
+        ];
+        for (count, n) in counts.into_iter().zip(1..) {
+            *count = n * times;
+        }
+        let entry = Entry {
+            inode: 7,
+            kind: Type::Stream,
+            listening: false,
+            policy: Policy::Auto,
+            reader: Reader::NoCpu,
+            wait: Wait::Adaptive,
+            nonblocking: false,
+            receive_capacity: 4096,
+            send_capacity: 0,
+            stats,
+        };
+        let path = Some("/run/store.sock".to_owned());
+        Socket {
+            pid: 1,
+            command: "init".into(),
+            path,
+            peer: Some(2),
+            peer_inode: None,
+            queue: Some(3),
+            entry,
+        }
+    }
+
+    #[test]
+    fn each_column_shows_its_own() {
+        let row = cells(&socket(10), None);
+        let counts = ["10", "20", "30", "40", "50", "60", "70", "80", "90", "100", "110"];
+        assert_eq!(row[..4], ["stream", "1 init", "2", "3"]);
+        assert_eq!(row[4..15], counts);
+        assert_eq!(row[15..], ["auto for no-cpu", "/run/store.sock"]);
+        let heads = COLUMNS.map(|(head, _)| head);
+        assert_eq!(heads[4..10], ["sent", "received", "user copies", "of it nt", "kernel", "by reference"]);
+        assert_eq!(heads[10..15], ["stalls", "sleeps", "bells", "spins", "lies"]);
+        let rates = Rates::since(&[socket(10)], Duration::from_secs(2));
+        assert_eq!(cells(&socket(30), Some(&rates))[4..7], ["10", "20", "30"]);
+    }
 
     #[test]
     fn numbers_are_short() {

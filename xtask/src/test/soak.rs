@@ -16,7 +16,7 @@ pub fn run() -> anyhow::Result<Outcome> {
     soak.arg(shell::target().join("debug/onecopy-soak"));
     let line = shell::output(soak.args([
         "--seconds",
-        "20",
+        "30",
         "--connections",
         "100",
         "--kill-every",

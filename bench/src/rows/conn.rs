@@ -1,20 +1,22 @@
-//! A stream, or a socket of records, between two workers, the kernel's or ours, so that the loops that are timed are the
-//! same.
+//! A stream, or two sockets of records or of datagrams, between two workers, the kernel's or ours, so that the loops that are
+//! timed are the same.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Mutex;
 
 use anyhow::{Context as _, Result, bail};
 use onecopy::unix::{
-    Carrier, Config, Listener, Name, Path, Policy, Reader, RecvFlags, SendFlags, SeqListener, SeqPacket,
-    Stats, Stream, Wait,
+    Carrier, Config, Datagram, Listener, Name, Path, Policy, Reader, RecvFlags, SendFlags, SeqListener,
+    SeqPacket, Stats, Stream, Wait,
 };
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use super::dgram;
 
 /// An abstract name that nothing else on this machine has.
 fn fresh_name() -> String {
@@ -22,6 +24,39 @@ fn fresh_name() -> String {
     let mut next = NEXT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     *next += 1;
     format!("onecopy-bench-{}-{}", std::process::id(), *next)
+}
+
+/// What the two workers have between them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A stream (SOCK_STREAM).
+    #[default]
+    Stream,
+    /// Each send is a record (SOCK_SEQPACKET).
+    Records,
+    /// Each send is a datagram, between two sockets that are connected to each other (SOCK_DGRAM).
+    Datagrams,
+}
+
+impl Kind {
+    /// What the names of its cases begin with.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Kind::Stream => "",
+            Kind::Records => "record-",
+            Kind::Datagrams => "dgram-",
+        }
+    }
+
+    /// The kernel's. From then on read(2) and write(2) are all it takes, which std's stream has.
+    pub fn kernel_socket(self) -> Result<OwnedFd> {
+        let kind = match self {
+            Kind::Stream => SocketType::STREAM,
+            Kind::Records => SocketType::SEQPACKET,
+            Kind::Datagrams => SocketType::DGRAM,
+        };
+        Ok(rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
+    }
 }
 
 /// How a stream is made: the parameters that both workers get.
@@ -37,8 +72,8 @@ pub struct Setup {
     pub wait: String,
     /// Whether the reader passes the bytes on without a CPU reading them.
     pub untouched: bool,
-    /// Whether each send is a record (SOCK_SEQPACKET).
-    pub records: bool,
+    /// What is made.
+    pub kind: Kind,
 }
 
 impl Setup {
@@ -55,7 +90,7 @@ impl Setup {
             buffer: job["buffer"].as_u64().map(|n| n as usize),
             wait: text(job, "wait")?.to_owned(),
             untouched: job["untouched"].as_bool().unwrap_or_default(),
-            records: job["records"].as_bool().unwrap_or_default(),
+            kind: Kind::deserialize(&job["kind"])?,
         })
     }
 
@@ -63,32 +98,34 @@ impl Setup {
     pub fn job(&self) -> Value {
         json!({
             "engine": self.engine, "name": self.name, "buffer": self.buffer,
-            "wait": self.wait, "untouched": self.untouched, "records": self.records
+            "wait": self.wait, "untouched": self.untouched, "kind": self.kind
         })
     }
 
-    fn is_kernel(&self) -> bool {
+    /// Whether it is the kernel's.
+    pub fn is_kernel(&self) -> bool {
         self.engine.starts_with("kernel")
+    }
+
+    /// The name, as the kernel has it.
+    pub fn address(&self) -> Result<SocketAddrUnix> {
+        Ok(SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)
     }
 
     /// Binds the name and says that the peer may come.
     pub fn listen(&self) -> Result<Server> {
-        let server = match (self.is_kernel(), self.records) {
-            (true, false) => {
-                Server::Kernel(UnixListener::bind_addr(&SocketAddr::from_abstract_name(&self.name)?)?)
-            }
-            (true, true) => {
-                let fd = records_socket()?;
-                rustix::net::bind(&fd, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)?;
-                rustix::net::listen(&fd, 128)?;
+        let name = || Name::abstract_(&self.name);
+        let server = match self.kind {
+            kind if self.is_kernel() => {
+                let fd = kind.kernel_socket()?;
+                rustix::net::bind(&fd, &self.address()?)?;
+                // As many as may be, which is what std's listener asks for.
+                rustix::net::listen(&fd, -1)?;
                 Server::Kernel(fd.into())
             }
-            (false, false) => {
-                Server::Ours(Listener::bind_with(Name::abstract_(&self.name), &self.config()?)?)
-            }
-            (false, true) => {
-                Server::Records(SeqListener::bind_with(Name::abstract_(&self.name), &self.config()?)?)
-            }
+            Kind::Stream => Server::Ours(Listener::bind_with(name(), &self.config()?)?),
+            Kind::Records => Server::Records(SeqListener::bind_with(name(), &self.config()?)?),
+            Kind::Datagrams => bail!("datagram sockets do not listen"),
         };
         crate::proc::say_ready()?;
         Ok(server)
@@ -96,30 +133,30 @@ impl Setup {
 
     /// Accepts the one peer of this name.
     pub fn accept(&self) -> Result<Conn> {
-        self.listen()?.accept(self)
+        match self.kind {
+            Kind::Datagrams => dgram::accept(self),
+            _ => self.listen()?.accept(self),
+        }
     }
 
     /// Connects to the name.
     pub fn connect(&self) -> Result<Conn> {
         let name = || Name::abstract_(&self.name);
-        match (self.is_kernel(), self.records) {
-            (false, false) => return Ok(Conn::Ours(Stream::connect_with(name(), &self.config()?)?)),
-            (false, true) => return Ok(Conn::Records(SeqPacket::connect_with(name(), &self.config()?)?)),
-            (true, true) => {
-                let fd = records_socket()?;
-                rustix::net::connect(&fd, &SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)
-                    .context("connecting")?;
-                return self.sized(fd.into());
+        match self.kind {
+            Kind::Datagrams => dgram::connect(self),
+            kind if self.is_kernel() => {
+                let fd = kind.kernel_socket()?;
+                rustix::net::connect(&fd, &self.address()?).context("connecting")?;
+                self.sized(fd.into())
             }
-            (true, false) => {}
+            Kind::Stream => Ok(Conn::Ours(Stream::connect_with(name(), &self.config()?)?)),
+            Kind::Records => Ok(Conn::Records(SeqPacket::connect_with(name(), &self.config()?)?)),
         }
-        let address = SocketAddr::from_abstract_name(&self.name)?;
-        self.sized(UnixStream::connect_addr(&address).context("connecting")?)
     }
 
     /// Asks the kernel for the buffer. Only the sender's SO_SNDBUF counts for AF_UNIX on Linux, and beyond
     /// wmem_max it takes root.
-    fn sized(&self, stream: UnixStream) -> Result<Conn> {
+    pub fn sized(&self, stream: UnixStream) -> Result<Conn> {
         if let Some(buffer) = self.buffer {
             sockopt::set_socket_send_buffer_size(&stream, buffer)?;
             if sockopt::socket_send_buffer_size(&stream)? < buffer * 2 {
@@ -129,7 +166,8 @@ impl Setup {
         Ok(Conn::Kernel(stream))
     }
 
-    fn config(&self) -> Result<Config> {
+    /// What ours is made with.
+    pub fn config(&self) -> Result<Config> {
         Ok(Config {
             send_buffer: self.buffer,
             receive_buffer: self.buffer,
@@ -150,11 +188,6 @@ impl Setup {
             ..Config::default()
         })
     }
-}
-
-/// The kernel's, of records. From then on read(2) and write(2) are all it takes, which std's stream has.
-fn records_socket() -> Result<OwnedFd> {
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// A listener.
@@ -180,16 +213,18 @@ impl Server {
 
 /// One end of a connection.
 pub enum Conn {
-    /// The kernel's AF_UNIX, a stream or of records.
+    /// The kernel's AF_UNIX, of any kind.
     Kernel(UnixStream),
     /// Ours, whichever way its bytes take.
     Ours(Stream),
     /// Ours, of records.
     Records(SeqPacket),
+    /// Ours, of datagrams.
+    Datagrams(Datagram),
 }
 
 impl Conn {
-    /// Sends all of `bytes`, blocking: one record, where there are records.
+    /// Sends all of `bytes`, blocking: one record or datagram, where there are such.
     pub fn send_all(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
             Conn::Kernel(stream) => stream.write_all(bytes).context("sending"),
@@ -200,11 +235,21 @@ impl Conn {
                 }
                 Ok(())
             }
-            Conn::Records(socket) => match socket.send(bytes, SendFlags::empty())? {
-                n if n == bytes.len() => Ok(()),
-                n => bail!("{n} bytes of a record of {} were sent", bytes.len()),
-            },
+            Conn::Records(socket) => whole_message(socket.send(bytes, SendFlags::empty())?, bytes),
+            Conn::Datagrams(socket) => whole_message(socket.send(bytes, SendFlags::empty())?, bytes),
         }
+    }
+
+    /// Says that nothing more comes. A datagram socket does not hang up, so there it takes a datagram, of no bytes.
+    pub fn finish(&mut self, kind: Kind) -> Result<()> {
+        match (kind, self) {
+            (Kind::Datagrams, Conn::Kernel(stream)) => {
+                rustix::net::send(stream, &[], rustix::net::SendFlags::empty())?;
+            }
+            (Kind::Datagrams, conn) => conn.send_all(&[])?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Receives what is there, or a record, blocking; 0 is the end.
@@ -213,6 +258,7 @@ impl Conn {
             Conn::Kernel(stream) => stream.read(buffer).context("receiving"),
             Conn::Ours(stream) => Ok(stream.recv(buffer, RecvFlags::empty())?),
             Conn::Records(socket) => Ok(socket.recv(buffer, RecvFlags::empty())?),
+            Conn::Datagrams(socket) => Ok(socket.recv(buffer, RecvFlags::empty())?),
         }
     }
 
@@ -245,6 +291,7 @@ impl Conn {
             Conn::Kernel(stream) => Ok(sockopt::socket_send_buffer_size(stream)?),
             Conn::Ours(stream) => Ok(stream.capacity().0),
             Conn::Records(socket) => Ok(socket.capacity().0),
+            Conn::Datagrams(socket) => Ok(socket.capacity().0),
         }
     }
 
@@ -254,6 +301,7 @@ impl Conn {
             Conn::Kernel(_) => None,
             Conn::Ours(stream) => Some(stream.stats()),
             Conn::Records(socket) => Some(socket.stats()),
+            Conn::Datagrams(socket) => Some(socket.stats()),
         }
     }
 
@@ -262,6 +310,7 @@ impl Conn {
             Conn::Kernel(_) => None,
             Conn::Ours(stream) => Some(stream.path()),
             Conn::Records(socket) => Some(socket.path()),
+            Conn::Datagrams(socket) => Some(socket.path()),
         }
     }
 
@@ -296,8 +345,13 @@ impl AsFd for Conn {
             Conn::Kernel(stream) => stream.as_fd(),
             Conn::Ours(stream) => stream.as_fd(),
             Conn::Records(socket) => socket.as_fd(),
+            Conn::Datagrams(socket) => socket.as_fd(),
         }
     }
+}
+
+fn whole_message(sent: usize, bytes: &[u8]) -> Result<()> {
+    if sent == bytes.len() { Ok(()) } else { bail!("{sent} bytes of {} were sent", bytes.len()) }
 }
 
 /// Page-aligned bytes, as a program that moves much data would have them.

@@ -7,6 +7,7 @@ pub mod bytes;
 pub mod conn;
 mod connect;
 mod copy;
+mod dgram;
 mod feed;
 mod hot_set;
 mod http;

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::bare::Bare;
-use super::conn::{Aligned, Conn, Setup, number, text, whole, with};
+use super::conn::{Aligned, Conn, Kind, Setup, number, text, whole, with};
 use super::{bytes, size_name};
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
@@ -15,7 +15,7 @@ use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session
 /// The row.
 pub const ROW: Row = Row {
     name: "ping-pong",
-    about: "round trips of one message, copied out on both sides (record: over seqpacket sockets, ours and the kernel's); spin, block, adaptive is how ours waits, kernel \
+    about: "round trips of one message, copied out on both sides (record, dgram: over seqpacket and connected datagram sockets, ours and the kernel's); spin, block, adaptive is how ours waits, kernel \
             blocks and kernel-spin polls with MSG_DONTWAIT, bare is one cache line bounced by two threads; idle: CPU of a process that waits for a byte",
     metrics: &[
         Metric { name: "rtt", unit: "us", larger: false },
@@ -55,9 +55,9 @@ fn cases(_: Scale) -> Vec<Case> {
         let adaptive = vec![Reach::ratio("auto", "rtt", 0.9, &["auto-spin", "auto-block"])];
         cases.push(case(size, "adaptive", &["kernel", "auto-spin", "auto-block", "auto"], adaptive));
     }
-    for (size, wait) in [(64, "spin"), (64, "block"), (64, "adaptive"), (4 << 10, "spin"), (4 << 10, "block")]
-    {
-        cases.push(record_case(size, wait));
+    for kind in [Kind::Records, Kind::Datagrams] {
+        let waits = [(64, "spin"), (64, "block"), (64, "adaptive"), (4 << 10, "spin"), (4 << 10, "block")];
+        cases.extend(waits.map(|(size, wait)| message_case(kind, size, wait)));
     }
     cases.push(Case {
         name: "64/idle".to_owned(),
@@ -71,7 +71,7 @@ fn cases(_: Scale) -> Vec<Case> {
 }
 
 /// As a stream's of that size, with its demands.
-fn record_case(size: usize, wait: &'static str) -> Case {
+fn message_case(kind: Kind, size: usize, wait: &'static str) -> Case {
     let (engines, reach): (&[&'static str], Vec<Reach>) = match wait {
         "spin" if size == 64 => (
             &["kernel", "kernel-spin", "auto"],
@@ -85,9 +85,9 @@ fn record_case(size: usize, wait: &'static str) -> Case {
         ),
     };
     Case {
-        name: format!("record-{}/{wait}", size_name(size as u64)),
+        name: format!("{}{}/{wait}", kind.prefix(), size_name(size as u64)),
         open: Box::new(move |context, engine| {
-            Ok(Box::new(PingPong { records: true, ..session(context, engine, size, wait, false) }))
+            Ok(Box::new(PingPong { kind, ..session(context, engine, size, wait, false) }))
         }),
         ..case(size, wait, engines, reach)
     }
@@ -117,7 +117,7 @@ fn session(context: &Context, engine: &str, size: usize, wait: &str, idle: bool)
         size,
         wait: wait.to_owned(),
         idle,
-        records: false,
+        kind: Kind::Stream,
     }
 }
 
@@ -127,12 +127,12 @@ struct PingPong {
     size: usize,
     wait: String,
     idle: bool,
-    records: bool,
+    kind: Kind,
 }
 
 impl PingPong {
     fn job(&self, trips: u64, seed: Option<u64>) -> Value {
-        let setup = Setup { wait: self.wait.clone(), records: self.records, ..Setup::new(&self.engine) };
+        let setup = Setup { wait: self.wait.clone(), kind: self.kind, ..Setup::new(&self.engine) };
         with(setup.job(), json!({"size": self.size, "trips": trips, "seed": seed}))
     }
 
@@ -207,7 +207,7 @@ fn receive(conn: &mut Conn, engine: &str, buffer: &mut [u8]) -> Result<bool> {
     Ok(true)
 }
 
-/// Gives back what comes, until the stream ends.
+/// Gives back what comes, until the client has finished.
 fn server(job: &Value) -> Result<Value> {
     let setup = Setup::from_job(job)?;
     let mut conn = setup.accept()?;
@@ -221,15 +221,17 @@ fn server(job: &Value) -> Result<Value> {
 }
 
 fn client(job: &Value) -> Result<Value> {
-    round_trips(job).map(|(_, figures)| figures)
+    let (mut conn, figures) = round_trips(job)?;
+    conn.finish(Setup::from_job(job)?.kind)?;
+    Ok(figures)
 }
 
 /// A client that stays connected and silent after its round trips, until it is told to go.
 fn idler(job: &Value) -> Result<Value> {
-    let (conn, figures) = round_trips(job)?;
+    let (mut conn, figures) = round_trips(job)?;
     proc::say_figures(&figures)?;
     proc::proceed()?;
-    drop(conn);
+    conn.finish(Setup::from_job(job)?.kind)?;
     Ok(json!({}))
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags};
 use serde_json::{Value, json};
 
-use super::conn::{Aligned, Conn, Setup, number, text, whole, with};
+use super::conn::{Aligned, Conn, Kind, Setup, number, text, whole, with};
 use super::{bytes, size_name};
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
@@ -62,7 +62,7 @@ struct Records {
 
 impl Records {
     fn transfer(&self, warm: u64, records: u64, seed: Option<u64>) -> Result<(Value, Value)> {
-        let setup = Setup { records: true, ..Setup::new(&self.engine) };
+        let setup = Setup { kind: Kind::Records, ..Setup::new(&self.engine) };
         let job =
             with(setup.job(), json!({"size": self.size, "warm": warm, "records": records, "seed": seed}));
         let (server, client) = (("records/reader", &job), ("records/writer", &job));

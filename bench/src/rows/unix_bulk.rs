@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::conn::{Aligned, Conn, Setup, number, text, whole, with, work_settings};
+use super::conn::{Aligned, Conn, Kind, Setup, number, text, whole, with, work_settings};
 use super::{bytes, feed};
 use crate::proc;
 use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
@@ -13,7 +13,7 @@ use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Sc
 /// The row.
 pub const ROW: Row = Row {
     name: "unix-bulk",
-    about: "one process writes, another copies out (record: each write a record of seqpacket sockets, ours and the kernel's); size = write = read = buffer asked for (effective sizes shown); \
+    about: "one process writes, another copies out (record, dgram: each write a record of seqpacket sockets, or a datagram of connected ones, ours and the kernel's); size = write = read = buffer asked for (effective sizes shown); \
             the payload is touched by the copies only",
     metrics: &[Metric { name: "rate", unit: "GB/s", larger: true }, CPU_PER_GB],
     share: 1.0,
@@ -41,23 +41,27 @@ const WARM: u64 = 8 << 20;
 
 fn cases(_: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
-    for records in [false, true] {
-        let sizes = SIZES.iter().filter(|(_, reach)| !records || reach.is_some());
-        cases.extend(sizes.map(|&(size, reach)| case(size.to_string(), size, Some(size), reach, records)));
-        cases.push(case("default".to_owned(), DEFAULT_PIECE, None, Some(1.5), records));
+    for kind in [Kind::Stream, Kind::Records, Kind::Datagrams] {
+        let sizes = SIZES.iter().filter(|(_, reach)| kind == Kind::Stream || reach.is_some());
+        cases.extend(sizes.map(|&(size, reach)| case(&size.to_string(), size, Some(size), reach, kind)));
+        cases.push(case("default", DEFAULT_PIECE, None, Some(1.5), kind));
     }
     cases
 }
 
-fn case(name: String, piece: usize, buffer: Option<usize>, reach: Option<f64>, records: bool) -> Case {
+fn case(name: &str, piece: usize, buffer: Option<usize>, reach: Option<f64>, kind: Kind) -> Case {
     Case {
-        name: if records { format!("record-{name}") } else { name },
-        engines: vec!["kernel", "cached", "auto"],
+        name: format!("{}{name}", kind.prefix()),
+        // (Of datagrams there is no row where the reader leaves them untouched, to show NTCOPY in.)
+        engines: match kind {
+            Kind::Datagrams => vec!["kernel", "cached", "nt", "auto"],
+            Kind::Stream | Kind::Records => vec!["kernel", "cached", "auto"],
+        },
         baseline: "kernel",
         reach: reach.iter().map(|&times| Reach::ratio("auto", "rate", times, &["kernel"])).collect(),
         work: Work { warmup: 8 << 20, least: 8 << 20, most: 8 << 30, step: piece as u64 },
         open: Box::new(move |context, engine| {
-            Ok(Box::new(Bulk { context: context.clone(), engine: engine.to_owned(), piece, buffer, records }))
+            Ok(Box::new(Bulk { context: context.clone(), engine: engine.to_owned(), piece, buffer, kind }))
         }),
     }
 }
@@ -67,22 +71,22 @@ struct Bulk {
     engine: String,
     piece: usize,
     buffer: Option<usize>,
-    records: bool,
+    kind: Kind,
 }
 
 impl Bulk {
     fn transfer(&self, warm: u64, bytes: u64, seed: Option<u64>) -> Result<(Value, Value)> {
-        let setup = Setup { buffer: self.buffer, records: self.records, ..Setup::new(&self.engine) };
+        let setup = Setup { buffer: self.buffer, kind: self.kind, ..Setup::new(&self.engine) };
         let job = with(setup.job(), json!({"piece": self.piece, "warm": warm, "bytes": bytes, "seed": seed}));
         let life = Duration::from_secs(20);
         let (server, client) = (("unix-bulk/reader", &job), ("unix-bulk/writer", &job));
         let (reader, writer) = self.context.launcher.pair(server, client, self.context.cpus, life)?;
         if let Some(asked) = self.buffer {
-            // Linux doubles what is asked for; a ring that were larger would win by its size. (The headers of records,
-            // which the kernel has elsewhere, are not room for bytes.)
+            // Linux doubles what is asked for; a ring that were larger would win by its size. (The headers of records
+            // and datagrams, which the kernel has elsewhere, are not room for bytes.)
             let effective = whole(&writer, "effective")?;
             ensure!(
-                effective <= 2 * asked as u64 + if self.records { 64 } else { 0 },
+                effective <= 2 * asked as u64 + if self.kind == Kind::Stream { 0 } else { 64 },
                 "a buffer of {effective} bytes is larger than the kernel's"
             );
         }

@@ -159,7 +159,7 @@ const OUT: EventFlags = EventFlags::OUT;
 const EDGE: EventFlags = EventFlags::ET;
 const RDHUP: EventFlags = EventFlags::RDHUP;
 /// Long enough for an event that must come, on a machine with other work too.
-const SOON: u64 = 5000;
+const SOON: u64 = 2000;
 
 fn level(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;

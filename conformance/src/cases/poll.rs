@@ -257,7 +257,7 @@ fn full_peer_close(cx: &Ctx<'_>) -> Outcome {
 /// What a poller that sleeps says once `then` has been done.
 fn woken(end: &dyn End, events: PollFlags, then: impl FnOnce() -> Result<(), Stop>) -> Outcome {
     std::thread::scope(|s| {
-        let poller = asleep(s, || tools::poll(end.fd(), events, 10_000));
+        let poller = asleep(s, || tools::poll(end.fd(), events, 3000));
         then()?;
         poller.join().map_err(|_| Stop::broken("the poller panicked"))?
     })

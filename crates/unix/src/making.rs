@@ -183,8 +183,11 @@ impl End {
         config: &Config,
     ) -> Result<Arc<End>> {
         let welcome =
-            invitation.and_then(|invitation| upgrade::welcome(fd.as_fd(), kind, &invitation, config).ok());
-        if kind.records(config) == Records::Stream && welcome.is_none() {
+            invitation.map(|invitation| upgrade::welcome(fd.as_fd(), kind, &invitation, config)).transpose();
+        // Who has left, or does not receive, must not be the listener's trouble: his own connection says that it is over.
+        let left = matches!(welcome, Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN));
+        let welcome = welcome.unwrap_or(None);
+        if kind.records(config) == Records::Stream && welcome.is_none() && !left {
             return Err(needs_memory(Op::Accept));
         }
         let fallback = config.transport == Transport::Auto && welcome.is_none();

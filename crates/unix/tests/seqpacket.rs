@@ -376,6 +376,28 @@ fn ends_that_keep_records_differently_do_not_meet() {
     assert_eq!(listener.accept().unwrap().recv(&mut [0; 9], NONE).unwrap(), 1);
 }
 
+/// A client that is gone before it is accepted is a connection that is over. (With stream records accept failed, and blamed this
+/// side's memory.)
+#[test]
+fn a_client_that_has_left_is_no_error_of_the_listener() {
+    for (test, config) in [("left-atomic", small()), ("left-stream", stream_records())] {
+        let listener = SeqListener::bind_with(name(test), &config).unwrap();
+        for leaves in [|client: &SeqPacket| client.shutdown(Shutdown::Both), |_: &SeqPacket| Ok(())] {
+            let client = SeqPacket::connect_with(name(test), &config).unwrap();
+            leaves(&client).unwrap();
+            drop(client);
+            let server = listener.accept().unwrap();
+            let got = server.recv_record(&mut [0; 9], NONE).unwrap();
+            assert!(got.flags.contains(ReceivedFlags::END), "{got:?}");
+            assert_eq!(errno(server.send(b"x", QUIET)), rustix::io::Errno::PIPE.raw_os_error());
+        }
+        let client = SeqPacket::connect_with(name(test), &config).unwrap();
+        client.shutdown(Shutdown::Both).unwrap();
+        let server = listener.accept().unwrap();
+        assert_eq!(errno(server.send(b"x", QUIET)), rustix::io::Errno::PIPE.raw_os_error());
+    }
+}
+
 #[test]
 fn senders_never_interleave_and_receivers_share() {
     let (a, b) = SeqPacket::pair_with(&small()).unwrap();

@@ -288,7 +288,7 @@ impl End {
     /// The peer does not keep stream records, or has left before it could say.
     #[cold]
     pub fn no_agreement(&self, op: Op) -> Error {
-        if op == Op::Send && control::gone(self.fd()) {
+        if op == Op::Send && (control::gone(self.fd()) || control::hung_up(self.fd())) {
             return Error::new(op, Errno::PIPE);
         }
         Error::new(op, Errno::PROTONOSUPPORT)

@@ -138,13 +138,14 @@ fn loans_without_sense_are_refused() {
     let (_dir, proxy, addr) = fake(HEAD, vec![memory(64_464), memory(9)]);
     let mut client = Client::connect(addr);
     let mut first = None;
-    for _ in 0..9 {
+    for _ in 0..30 {
         let response = client.get("/");
         assert_eq!(response.status, 200);
         assert!(response.body == noise(64_464, 7)[14_464..]);
         first.get_or_insert_with(|| proxy.descriptors());
     }
-    until("both are closed again each time", || Some(proxy.descriptors()) <= first);
+    // (What the proxy opens once, whenever that is, is no leak.)
+    until("both are closed again each time", || Some(proxy.descriptors()) <= first.map(|first| first + 10));
 
     let null = File::open("/dev/zero").unwrap();
     let short = tempfile::tempfile().unwrap();

@@ -286,6 +286,16 @@ impl Inlet {
         true
     }
 
+    /// Whether this process has the channel.
+    pub fn has_channel(&self) -> bool {
+        self.fd.is_some()
+    }
+
+    /// Whether it keeps a pool that could not be mapped when it came.
+    pub fn keeps_pool(&self) -> bool {
+        self.kept.is_some()
+    }
+
     /// Whether it is known where descriptors come from, or that they are lost.
     pub fn is_met(&self) -> bool {
         self.fd.is_some() || self.lost

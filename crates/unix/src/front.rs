@@ -176,6 +176,11 @@ impl Front {
         self.who.as_ref().map_or(NOBODY, |sender| sender.who)
     }
 
+    /// Whether another process has, or had, pools of the peer that this one cannot map.
+    pub fn lacks_pools(&self) -> bool {
+        self.pools_of.is_some()
+    }
+
     /// Tells a receive who sent what it got.
     pub fn tell(&self, to: &mut Fds, pidfd: bool) {
         if to.who.is_none() {
@@ -340,7 +345,7 @@ impl RxRing {
                 Ok(Next::Again)
             }
             Mark::Who { said } => {
-                self.drop_fds(end);
+                self.drop_fds();
                 self.front.who = None;
                 if said
                     && let Some(mut who) = self.receive_announced(end, self.consumer.position(), 0, true)?
@@ -356,7 +361,7 @@ impl RxRing {
                 let Some(count) = count else { return Err(lie(Lie::Mark { position: number, kind: 0 })) };
                 // The mark stays where another process has the channel.
                 self.expect_channel(end)?;
-                self.drop_fds(end);
+                self.drop_fds();
                 self.consumer.take_mark();
                 let until = self.consumer.position().saturating_add(len);
                 self.front.fds = Some(Arrived { fds: Descriptors::InChannel { number, count }, until });
@@ -435,13 +440,9 @@ impl RxRing {
     }
 
     /// Between a mark for descriptors and their first byte nothing comes, unless who laid it was killed before that byte: then they
-    /// are nobody's.
-    fn drop_fds(&mut self, end: &End) {
-        if self.front.fds.is_some() {
-            // So that they are closed now. Where they are not here, or not any more, they are closed with the channel.
-            let _ = self.bring_fds(end);
-            self.front.fds = None;
-        }
+    /// are nobody's. What is in the channel still is closed when a later message is looked for there, or was.
+    fn drop_fds(&mut self) {
+        self.front.fds = None;
     }
 
     /// The descriptors at the front are here from now on, as far as they are not gone.

@@ -190,6 +190,10 @@ impl End {
         if kind.records(config) == Records::Stream && welcome.is_none() && !left {
             return Err(needs_memory(Op::Accept));
         }
+        if kind.records(config) == Records::Stream && left {
+            // It may live, and only not receive: they can never agree on how records are kept.
+            let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
+        }
         let fallback = config.transport == Transport::Auto && welcome.is_none();
         let (rx, ring) = match welcome {
             Some((switching, ring)) => (Rx::Switching(switching), Some(ring)),

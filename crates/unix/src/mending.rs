@@ -220,7 +220,9 @@ impl Shared for Rx {
                 words[rx::STRAY] = u64::from(ring.stray);
                 words[rx::FORGIVEN] = ring.forgiven as u64;
                 let me = end.sharing.get().map_or(0, |sharing| sharing.me());
-                let met = ring.elsewhere.or(ring.inlet.is_met().then_some(me));
+                // The last that received, not the first: a child that has inherited the channel may outlive who met it.
+                let lost = ring.inlet.is_met().then_some(me);
+                let met = ring.inlet.has_channel().then_some(me).or(ring.elsewhere).or(lost);
                 words[rx::MET] = met.map_or(0, |holder| MET | u64::from(holder));
                 words[rx::FRONT..rx::FRONT + TOLD].copy_from_slice(&ring.front.save(me, read));
                 if let Some(rest) = &ring.rest {
@@ -274,7 +276,11 @@ impl Shared for Rx {
                 let _ = end.lie(Op::Recv, lie);
             }
         }
-        if let Some(ring) = end.rx_ring.get() {
+        // Behind pools that went with another process no new ones can be met: their pages go on coming as copies.
+        let lost = matches!(self, Rx::Ring(ring) if ring.front.lacks_pools());
+        if let Some(ring) = end.rx_ring.get()
+            && !lost
+        {
             ring.header().info.0.max_shared.store(end.config.max_shared as u64, Relaxed);
         }
         Rx::left(end, sharing);

@@ -235,6 +235,10 @@ impl End {
             Rx::Plain | Rx::Undecided(_) => Ok(()),
             Rx::Switching(switching) if switching.carry.is_pending() => Err(error(Errno::BUSY, of_records)),
             Rx::Switching(_) => Ok(()),
+            Rx::Ring(ring) if ring.inlet.keeps_pool() => Err(error(
+                Errno::BUSY,
+                "the peer's pool came when it could not be mapped; receive what lies in it first",
+            )),
             Rx::Ring(ring) => {
                 ring.front.can_be_passed(ring.consumer.position()).map_err(|why| error(Errno::BUSY, why))
             }
@@ -363,6 +367,11 @@ impl End {
                 ring.elsewhere = None;
             }
             ring.inlet = Inlet::passed_on(inlet, words[word::LOST] != 0);
+            if ring.front.lacks_pools()
+                && let Some(ring) = self.rx_ring.get()
+            {
+                ring.header().info.0.max_shared.store(0, Relaxed);
+            }
         }
         drop(rx);
         let mut tx = self.tx.lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;

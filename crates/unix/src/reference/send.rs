@@ -309,6 +309,8 @@ impl End {
         let Some(name) = lender.name_for(domain.bytes()) else { return Ok(None) };
         let stride = ring.producer.stride();
         if self.kind == SocketKind::Stream {
+            // First: it parts what is laid here from what a dead process has laid.
+            self.say_who(ring, flags)?;
             self.room(ring, stride, stride, flags, &mut None)?;
         } else {
             self.room_for_frame(ring, POOL_FRAME.size(ring.producer.ring().capacity()), flags)?;

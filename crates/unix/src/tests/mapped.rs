@@ -1,7 +1,7 @@
 //! A pool of the peer's that a fork finds unread: one process maps it, and the others leave to it what lies there.
 
 use super::{PATIENCE, Wire, alone};
-use crate::{Config, RecvFlags, Result, SeqPacket, SharedPool, Stream};
+use crate::{Config, RecvFlags, Result, SendFlags, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -35,6 +35,14 @@ impl Pair {
         let sent = match self {
             Pair::Streams(a, _) => a.send_loan(loan).unwrap(),
             Pair::Records(a, _) => a.send_loan(loan).unwrap(),
+        };
+        assert_eq!(sent, LEN);
+    }
+
+    fn send(&self, byte: u8) {
+        let sent = match self {
+            Pair::Streams(a, _) => a.send(&[byte; LEN], SendFlags::NOSIGNAL).unwrap(),
+            Pair::Records(a, _) => a.send(&[byte; LEN], SendFlags::NOSIGNAL).unwrap(),
         };
         assert_eq!(sent, LEN);
     }
@@ -143,6 +151,34 @@ fn what_is_in_a_pool_that_a_killed_process_had_mapped_is_lost_and_nobody_lied() 
         owner.signal(9);
         assert_eq!(owner.wait(), KILLED);
         pair.refuse(Errno::OWNERDEAD);
+        assert_eq!(pair.lies(), 0);
+    }
+}
+
+/// Who is alone again takes what comes in other pools as copies. (It asked for these pools, and could not pass the lost one.)
+#[test]
+fn what_is_in_pools_that_come_behind_a_lost_one_is_copied() {
+    let _alone = alone();
+    for records in [false, true] {
+        let pair = Pair::new(records);
+        let pool = SharedPool::new(4096, 4).unwrap();
+        pair.lend(&pool, 1);
+        let owner = child(|| {
+            assert_eq!(pair.recv().unwrap(), 1);
+            0
+        });
+        assert_eq!(owner.unwrap().wait(), Ended::Returned(0));
+        // Whether others have it is looked at every 20 ms.
+        for byte in 0..50 {
+            pair.send(byte);
+            assert_eq!(pair.recv().unwrap(), byte);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let second = SharedPool::new(4096, 4).unwrap();
+        for byte in 50..60 {
+            pair.lend(&second, byte);
+            assert_eq!(pair.recv().unwrap(), byte, "records {records}");
+        }
         assert_eq!(pair.lies(), 0);
     }
 }

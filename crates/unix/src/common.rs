@@ -21,10 +21,14 @@ fn option(errno: Errno) -> Error {
     Error::new(Op::Option, errno)
 }
 
-fn timeout(errno: Errno) -> Error {
-    option(errno)
-        .about("limit")
-        .because("a wait is longer than nothing, and none has no limit: give None for that")
+fn timeout(limit: Option<Duration>) -> impl Fn(Errno) -> Error {
+    move |errno| match limit {
+        Some(Duration::ZERO) => {
+            let why = "a wait is longer than nothing; give None for one without a limit, or set O_NONBLOCK";
+            option(errno).about("limit").because(why)
+        }
+        _ => option(errno).about("limit"),
+    }
 }
 
 pub(crate) fn local_name(fd: &OwnedFd) -> Result<Name> {
@@ -48,13 +52,13 @@ impl End {
     }
 
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(timeout)?;
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(timeout(limit))?;
         self.settings.set_read_timeout(limit);
         Ok(())
     }
 
     pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
-        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, limit).map_err(timeout)?;
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, limit).map_err(timeout(limit))?;
         self.settings.set_write_timeout(limit);
         Ok(())
     }

@@ -100,7 +100,8 @@ impl Error {
     /// The argument of the call that cannot be, or that the kernel refuses: as the call's documentation names it, or
     /// "Config::" and the field. None where it is not about an argument, but about what became of the connection.
     pub fn argument(&self) -> Option<&'static str> {
-        self.argument.or_else(|| self.advice().0)
+        // Who gives a reason of his own knows which argument it is about, if any.
+        if self.why.is_some() { self.argument } else { self.argument.or_else(|| self.advice().0) }
     }
 
     /// Why, and what to do next. Every error that a call of this crate makes up says it; of the kernel's, those that are known to

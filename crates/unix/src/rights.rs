@@ -141,8 +141,12 @@ impl End {
     ) -> Result<usize> {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let n = scm::send(&self.fd, &cursor.pieces(usize::MAX), attached.fds, attached.who, kernel)
-            .map_err(|errno| Error::new(Op::Send, errno))?;
+        let n = scm::send(&self.fd, &cursor.pieces(usize::MAX), attached.fds, attached.who, kernel).map_err(
+            |errno| match errno {
+                Errno::PERM if attached.who.is_some() => self.no_channel(errno),
+                errno => Error::new(Op::Send, errno),
+            },
+        )?;
         cursor.advance(n);
         self.counters.sent.add_exclusive(n);
         self.counters.kernel_copied.add(n);

@@ -11,7 +11,7 @@ use crate::who::Said;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
 use onecopy_ring::{Lie, Producer, Ring};
-use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::{self, Adaptive};
@@ -267,8 +267,8 @@ impl End {
     fn send_kernel(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<(usize, bool)> {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        // Where the ring may come at any moment, a long send is cut, so that its rest can go there.
-        let may_switch = self.undecided.load(Relaxed) != 0 || self.rx_ring.get().is_some();
+        // Where the ring may come at any moment, a long send is cut, so that its rest can go there. (Acquire: as in `decided`.)
+        let may_switch = self.undecided.load(Acquire) != 0 || self.rx_ring.get().is_some();
         let pieces = cursor.pieces(if may_switch { KERNEL_PIECE } else { usize::MAX });
         let n = rustix::net::sendmsg(&self.fd, &pieces, &mut Default::default(), kernel)
             .map_err(|errno| Error::new(Op::Send, errno))?;

@@ -238,16 +238,16 @@ impl End {
         };
         if Hello::decode(&first[..n]).is_none_or(|hello| hello.nonce != nonce) {
             // Something else came first, or the end: a plain server.
-            self.undecided.store(0, Relaxed);
             self.counters.fallbacks.add(1);
             *rx = Rx::Plain;
+            self.decided_now();
             return Ok(());
         }
         let taken = self.take_ring(op, nonce)?;
-        self.undecided.store(0, Relaxed);
         let Some((hello, ring)) = taken.filter(|_| !self.is_shared()) else {
             // (Of processes that share this end one alone would have the rings: the kernel carries on.)
             *rx = Rx::Plain;
+            self.decided_now();
             return Ok(());
         };
         let config = &self.config;
@@ -256,14 +256,23 @@ impl End {
             // No memory of our own to offer. The server waits for nothing, and the kernel carries on.
             self.counters.fallbacks.add(1);
             *rx = Rx::Plain;
+            self.decided_now();
             return Ok(());
         };
         self.set_rx_ring(mine.clone());
+        self.decided_now();
         let send_buffer = wish(self.config.send_buffer) as u64;
         let answer = Hello { nonce, capacity: capacity as u64, send_buffer };
         *rx = Rx::Switching(Switching::new(mine, None));
         self.offer(Offer { ring, answer: Some((answer, memfd)) });
         Ok(())
+    }
+
+    /// It is known what the server is, and the ring, if there is one, is in its place: a sender looks at this without a lock, and
+    /// takes a peer for one without agreement where it then finds no ring.
+    fn decided_now(&self) {
+        // Release pairs with the Acquire load in `decided`.
+        self.undecided.store(0, Release);
     }
 
     /// Server: the client's hello is next in the queue, and its ring bytes go through `mine` from here on.

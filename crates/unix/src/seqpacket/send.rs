@@ -8,7 +8,7 @@ use crate::tx::{Cursor, Tx, TxRing};
 use crate::{Error, Op, Records, Result, SendFlags, control};
 use onecopy_copy::Store;
 use onecopy_ring::record::{self, Frame, HEADER};
-use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_sys::scm;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -244,6 +244,7 @@ impl End {
         let n = scm::send(&self.fd, pieces, attached.fds, attached.who, kernel).map_err(|errno| {
             match errno {
                 Errno::TOOMANYREFS => self.no_channel(errno),
+                Errno::PERM if attached.who.is_some() => self.no_channel(errno),
                 Errno::MSGSIZE => too_long(),
                 // The reset was told while it was not known what the peer is, and kept.
                 Errno::PIPE if self.reset.swap(0, Relaxed) != 0 && self.counters.sent.get() > 0 => {
@@ -259,7 +260,8 @@ impl End {
     /// With stream records, a client's sends wait until it knows that the server keeps them too.
     #[inline]
     pub fn decided(&self, flags: SendFlags) -> Result<()> {
-        if self.undecided.load(Relaxed) == 0 || self.config.records == Records::Atomic {
+        // Acquire pairs with the Release store in `decided_now`: what it has decided is there.
+        if self.config.records == Records::Atomic || self.undecided.load(Acquire) == 0 {
             return Ok(());
         }
         self.decide_now(flags)

@@ -149,21 +149,21 @@ pub fn wish(bytes: Option<usize>) -> usize {
     bytes.map_or(0, |bytes| bytes.saturating_mul(2))
 }
 
-/// Data room of a ring: the larger of what its receiver and its sender asked for.
-pub fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
+/// Data room of a ring of a stream: the larger of what its receiver and its sender asked for.
+fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
     let peer_send = usize::try_from(peer_send).unwrap_or(usize::MAX);
     let asked = wish(receive).max(peer_send);
     round_capacity(if asked == 0 { DEFAULT_BUFFER } else { asked }, max_ring)
 }
 
-/// Room for the headers of some large records, so that two that fill half of what was asked for each lie in the ring
-/// together: the kernel takes them, too, and one could not be sent while the other is received.
+/// Room for the headers of some large records or datagrams, so that two that fill half of what was asked for each lie in
+/// the ring together: the kernel takes them, too, and one could not be sent while the other is received.
 const FRAMING: usize = 8 * onecopy_ring::record::HEADER;
 
 /// As [`capacity`], of a ring for `kind`: what was asked for is room for bytes that are sent.
 pub fn capacity_for(kind: Kind, receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
     let capacity = capacity(receive, peer_send, max_ring);
-    if kind == Kind::SeqPacket { round_capacity(capacity + FRAMING, max_ring) } else { capacity }
+    if kind == Kind::Stream { capacity } else { round_capacity(capacity + FRAMING, max_ring) }
 }
 
 /// A ring to receive into, which says what its receiver maps besides.
@@ -422,6 +422,7 @@ mod tests {
         assert_eq!(capacity(Some(8000), u64::MAX, 1 << 20), 1 << 20);
         assert_eq!(capacity_for(Kind::Stream, Some(8000), 0, 1 << 30), 16_000);
         assert_eq!(capacity_for(Kind::SeqPacket, Some(8000), 0, 1 << 30), 16_064);
+        assert_eq!(capacity_for(Kind::Datagram, Some(8000), 0, 1 << 30), 16_064);
         assert_eq!(capacity_for(Kind::SeqPacket, Some(8000), u64::MAX, 1 << 20), 1 << 20);
     }
 }

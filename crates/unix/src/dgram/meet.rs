@@ -28,6 +28,7 @@
 use crate::channel::Inlet;
 use crate::control;
 use crate::end::End;
+use crate::making::Kind;
 use crate::rx::Rx;
 use crate::tx::Tx;
 use crate::upgrade::{self, HELLO_LEN, Hello, Nonce};
@@ -354,7 +355,8 @@ impl End {
     /// A ring to receive into.
     fn ring_for(&self, hello: &Hello) -> io::Result<(Ring, OwnedFd)> {
         let config = &self.config;
-        let capacity = upgrade::capacity(config.receive_buffer, hello.send_buffer, config.max_ring);
+        let capacity =
+            upgrade::capacity_for(Kind::Datagram, config.receive_buffer, hello.send_buffer, config.max_ring);
         let made = upgrade::new_ring(capacity, config)?;
         made.0.header().info.0.shut.store(self.recv_shut.load(Relaxed), Release);
         Ok(made)

@@ -68,8 +68,18 @@ fn tune_profile() -> String {
     format!("{}; kernels {cached}{long} and {stream} (non-temporal){notes}", status.thresholds)
 }
 
+/// Whether others want a CPU of this machine while the caller is all of ours that does. What an ended process of ours
+/// leaves for the kernel to clear away runs for a moment: only who is there at each of some looks counts.
+pub fn others_run() -> bool {
+    let seen = |look| {
+        std::thread::sleep(std::time::Duration::from_millis(if look == 0 { 0 } else { 2 }));
+        running_tasks().is_some_and(|running| running > 1)
+    };
+    (0..4).all(seen)
+}
+
 /// Tasks that run or want to at this moment on the whole machine, the caller included (proc_loadavg(5)).
-pub fn running_tasks() -> Option<usize> {
+fn running_tasks() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;
     text.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }

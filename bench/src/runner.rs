@@ -220,7 +220,7 @@ pub fn run(row: &'static Row, context: &Context, choice: &Choice, watch: &mut dy
             for turn in &mut engines {
                 watch.step(&case.name, turn.engine, done, total);
                 // Between rounds nothing of ours wants a CPU but this very thread.
-                disturbed += usize::from(crate::facts::running_tasks().is_some_and(|running| running > 1));
+                disturbed += usize::from(crate::facts::others_run());
                 turn.round(work);
                 done += 1;
             }

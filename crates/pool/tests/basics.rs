@@ -1,7 +1,7 @@
 //! The contract that other rooms build on.
 #![cfg(not(loom))]
 
-use onecopy_pool::provider::{Heap, LentPages, PeerPages};
+use onecopy_pool::provider::{Heap, LentPages};
 use onecopy_pool::{AdoptError, AllocError, Netmem, Page, PagePool, PoolConfig, ReturnError};
 use onecopy_sys::map::Mapping;
 use onecopy_sys::memfd;
@@ -117,31 +117,6 @@ fn a_page_of_another_pool_goes_home() {
 }
 
 #[test]
-fn a_peers_pages_are_adopted_once_and_their_release_is_told() {
-    let (fd, theirs) = memfd::create_owned("onecopy-test", 4 * 4096).unwrap();
-    let ours = Arc::new(Mapping::read_only(&fd, 4 * 4096).unwrap());
-    let released = Arc::new(Mutex::new(Vec::new()));
-    let log = released.clone();
-    let peer =
-        PeerPages::new(ours.clone(), 4096, 0, 3, move |index| log.lock().unwrap().push(index)).unwrap();
-    let mut page = peer.adopt(2).unwrap();
-    assert_eq!(peer.adopt(2).unwrap_err(), AdoptError::Again { index: 2 });
-    assert_eq!(peer.adopt(3).unwrap_err(), AdoptError::Outside { index: 3, pages: 3 });
-    assert!(page.bytes().is_none() && page.bytes_mut().is_none() && page.is_readable());
-    let span = page.span(16, 32).unwrap();
-    assert_eq!(span.as_ptr() as usize - ours.base().as_ptr() as usize, 3 * 4096 + 16);
-    assert!(!span.is_writable());
-    let clone = page.clone();
-    drop(page);
-    assert!(released.lock().unwrap().is_empty());
-    drop(peer);
-    std::thread::spawn(move || drop(clone)).join().unwrap();
-    assert_eq!(*released.lock().unwrap(), [2]);
-    drop(theirs);
-    assert!(PeerPages::new(ours, 4096, 0, 4, |_| ()).is_err(), "beyond the mapping");
-}
-
-#[test]
 fn a_page_may_lie_in_two_slots_and_comes_back_for_each() {
     let (fd, _theirs) = memfd::create_owned("onecopy-test", 4 * 8192).unwrap();
     let ours = Arc::new(Mapping::read_only(&fd, 4 * 8192).unwrap());
@@ -156,7 +131,7 @@ fn a_page_may_lie_in_two_slots_and_comes_back_for_each() {
     let (first, second) = (lent.adopt(15, 3).unwrap(), lent.adopt(2, 3).unwrap());
     assert_eq!(lent.adopt(2, 0).unwrap_err(), AdoptError::Again { index: 2 });
     assert_eq!((first.index(), second.index(), lent.in_flight()), (3, 3, 2));
-    assert!(first.bytes().is_none() && !first.is_same(&second));
+    assert!(first.bytes().is_none() && first.is_readable() && !first.is_same(&second));
     for page in [&first, &second] {
         let span = page.span(100, 8092).unwrap();
         assert_eq!(span.as_ptr() as usize - ours.base().as_ptr() as usize, 3 * 8192 + 100);
@@ -167,8 +142,9 @@ fn a_page_may_lie_in_two_slots_and_comes_back_for_each() {
     // The slot is free as soon as that is told, for another page.
     let again = lent.adopt(2, 0).unwrap();
     assert_eq!(again.span(0, 1).unwrap().as_ptr(), ours.base().as_ptr());
-    let clone = first.clone();
+    let mut clone = first.clone();
     drop((lent, first, again));
+    assert!(clone.bytes_mut().is_none(), "the only reference to it, and the peer's to write");
     assert_eq!(*released.lock().unwrap(), [2, 2]);
     std::thread::spawn(move || drop(clone)).join().unwrap();
     assert_eq!(*released.lock().unwrap(), [2, 2, 15]);

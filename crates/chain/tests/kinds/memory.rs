@@ -1,6 +1,6 @@
 //! Pools of each kind of memory.
 
-use onecopy_pool::provider::{About, Batch, Heap, Need, PeerPages, ProviderError};
+use onecopy_pool::provider::{About, Batch, Heap, LentPages, Need, ProviderError};
 use onecopy_pool::{Area, DeviceId, MemoryProvider, PagePool, PoolConfig};
 use onecopy_sys::map::{Mapping, Span};
 use onecopy_sys::memfd;
@@ -64,7 +64,7 @@ pub fn device(id: u32, pages: u32, order: u8) -> PagePool {
 
 /// A peer's pages, and his own view of them: `write` is what he does.
 pub struct Peer {
-    pub pages: PeerPages,
+    pub pages: LentPages,
     theirs: Mapping,
 }
 
@@ -72,7 +72,7 @@ pub fn peer(pages: u32) -> Peer {
     let len = pages as usize * PAGE;
     let (fd, theirs) = memfd::create_owned("onecopy-chain-test", len).unwrap();
     let ours = Arc::new(Mapping::read_only(&fd, len).unwrap());
-    Peer { pages: PeerPages::new(ours, 0, 0, pages, |_| ()).unwrap(), theirs }
+    Peer { pages: LentPages::new(ours, 0, pages, pages, |_| ()).unwrap(), theirs }
 }
 
 impl Peer {

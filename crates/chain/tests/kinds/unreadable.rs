@@ -14,10 +14,10 @@ fn part(page: onecopy_pool::Page, offset: usize, len: usize) -> Chain {
 
 #[test]
 fn no_two_kinds_in_one_chain_and_no_two_devices() {
-    let (ours, theirs, gpu, other) = (host(4), peer(4), device(3, 4, 0), device(4, 4, 0));
-    let make = |kind: usize| match kind {
+    let (ours, mut theirs, gpu, other) = (host(4), peer(4), device(3, 4, 0), device(4, 4, 0));
+    let mut make = |kind: usize| match kind {
         0 => part(ours.alloc().unwrap(), 0, 10),
-        1 => part((0..4).find_map(|i| theirs.pages.adopt(i).ok()).unwrap(), 0, 10),
+        1 => part((0..4).find_map(|i| theirs.pages.adopt(i, i).ok()).unwrap(), 0, 10),
         2 => part(gpu.alloc().unwrap(), 0, 10),
         _ => part(other.alloc().unwrap(), 0, 10),
     };
@@ -129,11 +129,11 @@ fn a_devices_chain_is_passed_on_in_parts() {
 
 #[test]
 fn a_peers_bytes_are_copied_or_handed_to_the_kernel() {
-    let theirs = peer(3);
+    let mut theirs = peer(3);
     let bytes: Vec<u8> = (0..3 * PAGE).map(|i| (i * 7) as u8 ^ (i >> 8) as u8).collect();
     theirs.write(0, &bytes);
-    let mut chain = part(theirs.pages.adopt(1).unwrap(), 50, 3000);
-    chain.append(Fragment::new(theirs.pages.adopt(0).unwrap(), 0, PAGE).unwrap()).unwrap();
+    let mut chain = part(theirs.pages.adopt(1, 1).unwrap(), 50, 3000);
+    chain.append(Fragment::new(theirs.pages.adopt(0, 0).unwrap(), 0, PAGE).unwrap()).unwrap();
     let expected = [&bytes[PAGE + 50..][..3000], &bytes[..PAGE]].concat();
     let refused = ChainError::Unreadable { index: 0, kind: Kind::Peer, device: None };
     assert_eq!(chain.host().unwrap_err(), refused);

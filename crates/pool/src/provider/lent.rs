@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Pages that a peer lends: he says which page lies in which of his slots, [`LentPages::adopt`] makes a [`Page`] of it,
 /// and when the last reference to that is dropped, on whatever thread, the hook is called with the slot, so that the peer
-/// can be told. One page may lie in several slots at once, and goes back for each by itself: that is what
-/// [`PeerPages`](super::PeerPages), who knows pages by their own numbers, does not have.
+/// can be told. One page may lie in several slots at once, and goes back for each by itself. There is neither cache nor
+/// ring: these pages are not ours to hand out again.
 ///
 /// The peer may write the memory at any time, and may say anything: a page that there is not, and a slot that he has not
 /// got back yet, are refused. What he can make us keep is bounded by the number of slots.

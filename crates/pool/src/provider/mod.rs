@@ -11,8 +11,7 @@
 //! | [`Hugepage`] | the process' own, reserved huge pages, or transparent ones, or plain ones; it says which |
 //! | [`Memfd`] | sealed so that others can map it only to read: for pages that go to a peer by reference |
 //! | [`Opaque`] | unreadable, behind a copy worker: the stand-in for a device |
-//! | [`PeerPages`] | the other side of a `Memfd`: pages that a peer names (a pool of its own kind) |
-//! | [`LentPages`] | the same, where a peer lends parts of its pages in slots, one page maybe in several |
+//! | [`LentPages`] | the other side of a `Memfd`: pages that a peer lends in slots, one page maybe in several (a pool of its own kind) |
 
 mod free;
 mod heap;
@@ -20,14 +19,12 @@ mod hugepage;
 mod lent;
 mod memfd;
 mod opaque;
-mod peer;
 
 pub use heap::Heap;
 pub use hugepage::{Got, Hugepage};
 pub use lent::LentPages;
 pub use memfd::Memfd;
 pub use opaque::{CopyError, Opaque, Ticket};
-pub use peer::PeerPages;
 
 use crate::error::Lie;
 use crate::memory::Area;

@@ -109,8 +109,8 @@ counters! {
 }
 
 impl Stats {
-    /// Bytes that this end copied in user space.
+    /// Bytes that this end copied in user space. (Saturating: another process's counters may be anything.)
     pub fn user_copied(&self) -> u64 {
-        self.user_copied_in + self.user_copied_out
+        self.user_copied_in.saturating_add(self.user_copied_out)
     }
 }

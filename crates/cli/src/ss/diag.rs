@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// One unix socket of this network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// As it was bound: a path, or `@` and an abstract name.
+    /// As it was bound: a path, or `@` and an abstract name; with whatever characters somebody chose.
     pub name: Option<String>,
     /// Inode of the socket at the other end.
     pub peer: Option<u64>,
@@ -29,7 +29,7 @@ pub fn unix_sockets() -> anyhow::Result<HashMap<u64, Known>> {
 
 /// unix(7): an abstract name begins with a zero, a path ends with one.
 fn name(value: &[u8]) -> Option<String> {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).escape_debug().to_string();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match value {
         [] => None,
         [0] => None,

@@ -58,7 +58,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut out = String::new();
     if args.json {
         for socket in &found.sockets {
-            out += &object(socket).to_string();
+            out += &one_line(&object(socket));
             out.push('\n');
         }
     } else if found.sockets.is_empty() {
@@ -111,6 +111,17 @@ fn wait_name(wait: Wait) -> &'static str {
     }
 }
 
+/// Without any character that a terminal obeys: of those, JSON itself escapes only the first 32, and names are other people's.
+fn one_line(object: &Value) -> String {
+    object.to_string().chars().fold(String::new(), |mut text, c| {
+        match c.is_control() {
+            true => text += &format!("\\u{:04x}", u32::from(c)),
+            false => text.push(c),
+        }
+        text
+    })
+}
+
 fn object(socket: &Socket) -> Value {
     let entry = &socket.entry;
     let carrier = |capacity: u64| if capacity > 0 { "shared memory" } else { "kernel" };
@@ -144,4 +155,17 @@ fn object(socket: &Socket) -> Value {
         }
     }
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_as_they_are_in_json() {
+        let name = "it's \"a\" \\ \u{1b}[2J\u{7f}\u{9b}2J \u{fc}";
+        let line = one_line(&json!({ "path": name }));
+        assert!(!line.chars().any(char::is_control), "{line:?}");
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), json!({ "path": name }));
+    }
 }

@@ -69,7 +69,7 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
     };
     [
         kind,
-        format!("{} {}", socket.pid, socket.command),
+        format!("{} {}", socket.pid, visible(&socket.command)),
         socket.peer.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
         socket.queue.map_or_else(|| "-".to_owned(), size),
         bytes(|s| s.sent),
@@ -81,11 +81,22 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
         times(|s| s.fillers),
         times(|s| s.sleeps),
         times(|s| s.bells),
-        times(|s| s.spins + s.room_spins),
+        times(|s| s.spins.saturating_add(s.room_spins)),
         times(|s| s.protocol_errors),
         stores,
-        socket.path.clone().unwrap_or_else(|| "-".to_owned()),
+        socket.path.as_deref().map_or_else(|| "-".to_owned(), visible),
     ]
+}
+
+/// A name that somebody else chose: what it would do to a terminal is shown, not done.
+fn visible(name: &str) -> String {
+    name.chars().fold(String::new(), |mut text, c| {
+        match c {
+            '\'' | '"' => text.push(c),
+            _ => text.extend(c.escape_debug()),
+        }
+        text
+    })
 }
 
 /// The table.
@@ -193,6 +204,27 @@ mod tests {
         assert_eq!(heads[10..15], ["stalls", "sleeps", "bells", "spins", "lies"]);
         let rates = Rates::since(&[socket(10)], Duration::from_secs(2));
         assert_eq!(cells(&socket(30), Some(&rates))[4..7], ["10", "20", "30"]);
+    }
+
+    /// What a hostile process may say of its sockets.
+    #[test]
+    fn nothing_is_too_large_or_too_wild_to_be_shown() {
+        let mut wild = socket(u64::MAX / 11);
+        for count in [
+            &mut wild.entry.stats.user_copied_out,
+            &mut wild.entry.stats.user_copied_in,
+            &mut wild.entry.stats.spins,
+            &mut wild.entry.stats.room_spins,
+        ] {
+            *count = u64::MAX;
+        }
+        wild.command = "it's \u{1b}[2J\u{9b}2J".into();
+        wild.path = Some("/run/\"a\n\u{202e}b\"".into());
+        let row = cells(&wild, None);
+        assert_eq!((&*row[6], &*row[13]), ("16E", "18E"));
+        assert_eq!(row[1], r"1 it's \u{1b}[2J\u{9b}2J");
+        assert_eq!(row[16], r#"/run/"a\n\u{202e}b""#);
+        assert_eq!(lines(&[wild], None).lines().count(), 2);
     }
 
     #[test]

@@ -4,8 +4,9 @@
 use super::diag::{self, Known};
 use onecopy::unix::registry::{self, Entry};
 use onecopy::unix::upgrade::Invitation;
-use rustix::fs::{Mode, OFlags};
-use std::collections::{BTreeMap, HashMap};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, Stat};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -29,6 +30,24 @@ pub struct Socket {
     pub entry: Entry,
 }
 
+/// A table, read once however many hold it: a forked child has its parent's, and any process may hold one many times.
+struct Told {
+    /// Whose word it is: who made the memfd.
+    user: u32,
+    pids: Vec<u32>,
+    entries: Vec<Entry>,
+}
+
+impl Told {
+    /// Which of a socket's `holders` the table may be believed of: of the table's own user, or any if that is root. One that
+    /// holds the table, too, if there is one.
+    fn believed(&self, holders: &[u32], mut user: impl FnMut(u32) -> Option<u32>) -> Option<u32> {
+        let mut may = holders.iter().copied().filter(|pid| self.user == 0 || user(*pid) == Some(self.user));
+        let first = may.next()?;
+        std::iter::once(first).chain(may).find(|pid| self.pids.contains(pid)).or(Some(first))
+    }
+}
+
 /// What a look around found.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
@@ -50,6 +69,10 @@ struct Descriptors {
 
 /// Looks around.
 pub fn look() -> anyhow::Result<Found> {
+    anyhow::ensure!(
+        Path::new("/proc/self/fd").is_dir(),
+        "/proc is not there, in which processes show their sockets: mount it (mount -t proc proc /proc)"
+    );
     let descriptors = descriptors(Path::new("/proc"))?;
     let mut found = Found::default();
     if descriptors.hidden > 0 {
@@ -60,37 +83,24 @@ pub fn look() -> anyhow::Result<Found> {
         found.skipped.push(format!("names and peers, which this kernel does not tell: {error:#}"));
         HashMap::new()
     });
-    // A forked child holds its parent's table too: each is read once, and belongs to all who hold it.
-    let mut tables: BTreeMap<u64, (Vec<u32>, Vec<Entry>)> = BTreeMap::new();
-    for (pid, path) in &descriptors.tables {
-        match open(path) {
-            Ok((inode, _)) if tables.contains_key(&inode) => {
-                tables.entry(inode).and_modify(|(pids, _)| pids.push(*pid));
-            }
-            Ok((inode, listing)) => {
-                if listing.unlisted > 0 {
-                    found.skipped.push(format!(
-                        "{} sockets of process {pid} that found its table full",
-                        listing.unlisted
-                    ));
-                }
-                tables.insert(inode, (vec![*pid], listing.entries));
-            }
-            Err(why) => found.skipped.push(format!("a table of process {pid}: {why}")),
-        }
-    }
-    let mut commands = HashMap::new();
-    for (pids, entries) in tables.into_values() {
-        for entry in entries {
+    let tables = tables(&descriptors.tables, &mut found.skipped);
+    let (mut commands, mut users) = (HashMap::new(), HashMap::new());
+    for told in tables {
+        let mut others = 0;
+        for entry in &told.entries {
             let Some(holders) = descriptors.holders.get(&entry.inode) else {
                 continue; // closed while we looked, or left behind by a fork
             };
-            let pid = pids.iter().find(|pid| holders.contains(pid)).unwrap_or(&holders[0]);
+            let Some(pid) = told.believed(holders, |pid| *users.entry(pid).or_insert_with(|| user(pid)))
+            else {
+                others += 1;
+                continue;
+            };
             let kernel = known.get(&entry.inode).cloned().unwrap_or_default();
             let peer = kernel.peer.and_then(|peer| descriptors.holders.get(&peer)).map(|pids| pids[0]);
             found.sockets.push(Socket {
-                pid: *pid,
-                command: commands.entry(*pid).or_insert_with(|| command(*pid)).clone(),
+                pid,
+                command: commands.entry(pid).or_insert_with(|| command(pid)).clone(),
                 path: path(&kernel, &known),
                 peer,
                 peer_inode: kernel.peer,
@@ -98,13 +108,63 @@ pub fn look() -> anyhow::Result<Found> {
                     .queued
                     .filter(|_| entry.listening || entry.receive_capacity == 0)
                     .map(u64::from),
-                entry,
+                entry: *entry,
             });
+        }
+        if others > 0 {
+            found.skipped.push(format!(
+                "what a table of process {} says of {others} sockets of other users than its own",
+                told.pids[0]
+            ));
         }
     }
     queues(&mut found.sockets);
     found.sockets.sort_by_key(|socket| (socket.pid, socket.entry.inode));
     Ok(found)
+}
+
+/// The tables that can be read, each once.
+fn tables(places: &[(u32, PathBuf)], skipped: &mut Vec<String>) -> Vec<Told> {
+    let mut tables: BTreeMap<(u64, u64), Option<Told>> = BTreeMap::new();
+    for (pid, path) in places {
+        let (file, stat) = match open(path) {
+            Ok(opened) => opened,
+            Err(why) => {
+                skipped.push(format!("a table of process {pid}: {why}"));
+                continue;
+            }
+        };
+        let place = (stat.st_dev, stat.st_ino);
+        if let Some(seen) = tables.get_mut(&place) {
+            if let Some(told) = seen.as_mut().filter(|told| told.pids.last() != Some(pid)) {
+                told.pids.push(*pid);
+            }
+            continue;
+        }
+        let told = match registry::read(&file) {
+            Ok(listing) => {
+                if listing.unlisted > 0 {
+                    let unlisted = listing.unlisted;
+                    skipped.push(format!("{unlisted} sockets of process {pid} that found its table full"));
+                }
+                Some(Told { user: stat.st_uid, pids: vec![*pid], entries: once_each(listing.entries) })
+            }
+            Err(why) => {
+                skipped.push(format!("a table of process {pid}: {why}"));
+                None
+            }
+        };
+        tables.insert(place, told);
+    }
+    tables.into_values().flatten().collect()
+}
+
+/// The last row of each socket: one that was left to a forked child stays, also when its socket has come back and got another.
+fn once_each(mut entries: Vec<Entry>) -> Vec<Entry> {
+    let mut seen = HashSet::new();
+    entries.reverse();
+    entries.retain(|entry| seen.insert(entry.inode));
+    entries
 }
 
 /// What one end sent and the other has not taken lies between them, in ring and kernel together.
@@ -160,22 +220,48 @@ fn is_table(name: &str) -> bool {
     name.strip_suffix(" (deleted)").unwrap_or(name) == registry::NAME
 }
 
-fn open(path: &Path) -> Result<(u64, registry::Listing), String> {
+fn open(path: &Path) -> rustix::io::Result<(OwnedFd, Stat)> {
     // Never waits, whatever has been put in its place meanwhile.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| errno.to_string())?;
-    let inode = rustix::fs::fstat(&file).map_err(|errno| errno.to_string())?.st_ino;
-    Ok((inode, registry::read(&file).map_err(|why| why.to_string())?))
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    Ok((file, stat))
 }
 
 fn command(pid: u32) -> String {
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    name.trim_end().escape_debug().to_string()
+    let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned()
+}
+
+/// The effective user of a process, as proc(5) tells it. (Who owns its folder there would not do: that is root where a
+/// process lets nobody trace it.)
+fn user(pid: u32) -> Option<u32> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_is_believed_of_its_own_users_sockets() {
+        let told = |user, pids: &[u32]| Told { user, pids: pids.to_vec(), entries: Vec::new() };
+        let user = |pid| [(1, 0), (20, 7), (21, 7), (30, 8)].iter().find(|(p, _)| *p == pid).map(|(_, u)| *u);
+        let believed = |told: Told, holders: &[u32]| told.believed(holders, user);
+        assert_eq!(believed(told(7, &[20]), &[20]), Some(20));
+        // Who holds the table before who was there first; a child that has closed it, too.
+        assert_eq!(believed(told(7, &[21]), &[20, 21]), Some(21));
+        assert_eq!(believed(told(7, &[20]), &[21]), Some(21));
+        // Not of others, whoever holds the table: it may have been sent to him.
+        assert_eq!(believed(told(7, &[20, 30]), &[30]), None);
+        assert_eq!(believed(told(7, &[20]), &[1]), None);
+        assert_eq!(believed(told(7, &[20]), &[99]), None, "a process that has ended");
+        // What root began, a child with fewer rights goes on with.
+        assert_eq!(believed(told(0, &[1]), &[30]), Some(30));
+        assert_eq!(super::user(std::process::id()), Some(rustix::process::geteuid().as_raw()));
+    }
 
     #[test]
     fn invitations_are_no_names() {

@@ -1,10 +1,13 @@
 //! `onecopy ss`, looking at a daemon and a proxy at work.
 
 use crate::harness::*;
+use onecopy::unix::registry;
 use rustix::fd::OwnedFd;
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::process::{Command, Output};
 
 fn onecopy(args: &[&str]) -> Output {
@@ -117,7 +120,9 @@ fn what_only_looks_like_a_table_is_passed_over() {
         rustix::io::write(&memfd, bytes).unwrap();
         memfd
     };
-    let _fakes: Vec<OwnedFd> = vec![make(b""), make(b"ONECOPYS garbage"), make(&noise(100_000, 7))];
+    let fakes: Vec<OwnedFd> = vec![make(b""), make(b"ONECOPYS garbage"), make(&noise(100_000, 7))];
+    // Told of once, however many descriptors of it there are.
+    let _more: Vec<OwnedFd> = (0..100).map(|_| fakes[0].try_clone().unwrap()).collect();
     let _pair = Pair::start("", "");
     let output = onecopy(&["ss", "--json", "--verbose"]);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -127,6 +132,47 @@ fn what_only_looks_like_a_table_is_passed_over() {
     assert!(listening.contains("\"listening\""), "{listening}");
     // Not a word about it unless asked.
     assert!(onecopy(&["ss"]).stderr.is_empty());
+}
+
+/// A table that is as it should be, but says again and again what it has no business to say.
+#[test]
+fn what_others_say_of_our_sockets_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("it's \"mine\"");
+    let listener = onecopy::unix::Listener::bind(path.as_path()).unwrap();
+    let inode = rustix::fs::fstat(&listener).unwrap().st_ino;
+    let shown = || {
+        let of = |socket: &Value| (socket["inode"] == inode).then(|| socket["path"].clone());
+        sockets(&[std::process::id()]).iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let name = Value::from(path.display().to_string());
+    assert_eq!(shown(), std::slice::from_ref(&name));
+    // Our own table, with the listener's row in all of its places.
+    const ROW: usize = 256;
+    let fds = std::fs::read_dir("/proc/self/fd").unwrap().map(|fd| fd.unwrap().path());
+    let is_ours = |table: &Vec<u8>| table.len() == registry::SIZE && table.starts_with(b"ONECOPYS");
+    let is_table =
+        |fd: &PathBuf| std::fs::read_link(fd).is_ok_and(|to| to.to_string_lossy().contains(registry::NAME));
+    let mut table = fds.filter(is_table).find_map(|fd| std::fs::read(fd).ok().filter(is_ours)).unwrap();
+    let row = table.chunks(ROW).find(|row| row[8..16] == inode.to_ne_bytes()).unwrap().to_vec();
+    table[16..24].copy_from_slice(&(registry::SIZE as u64 / ROW as u64).to_ne_bytes());
+    table[ROW..].chunks_mut(ROW).for_each(|place| place.copy_from_slice(&row));
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let forged = std::fs::File::from(rustix::fs::memfd_create(registry::NAME, flags).unwrap());
+    forged.write_all_at(&table, 0).unwrap();
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | SealFlags::FUTURE_WRITE;
+    rustix::fs::fcntl_add_seals(&forged, seals).unwrap();
+    assert_eq!(shown(), [name.clone(), name.clone()], "once a table");
+    // What another user made is not believed of ours. (Only root can make one look so.)
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: a table of another user, which only root can make here");
+    }
+    rustix::fs::fchown(&forged, Some(rustix::process::Uid::from_raw(65534)), None).unwrap();
+    assert_eq!(shown(), [name]);
+    let said = String::from_utf8(onecopy(&["ss", "--verbose"]).stderr).unwrap();
+    let own = std::process::id();
+    let told = format!("what a table of process {own} says of 1 sockets of other users than its own");
+    assert!(said.contains(&told), "{said}");
 }
 
 /// Sockets of this very process: a pair over shared memory, and one over the kernel.

@@ -195,6 +195,8 @@ pub struct End {
     pub offered: AtomicU32,
     /// 1 while a client does not know yet whether the server is capable.
     pub undecided: AtomicU32,
+    /// Threads of this process that sleep for something to receive.
+    pub sleepers: AtomicU32,
     /// The ring that this end receives from, once the peer sends into it or may.
     pub rx_ring: OnceLock<Ring>,
     /// The ring that this end sends into, once it does.
@@ -263,6 +265,7 @@ impl End {
             offer: Mutex::new(None),
             offered: AtomicU32::new(0),
             undecided: AtomicU32::new(undecided),
+            sleepers: AtomicU32::new(0),
             rx_ring: OnceLock::new(),
             tx_ring: OnceLock::new(),
             lender: OnceLock::new(),

@@ -13,6 +13,7 @@ use crate::upgrade::Nonce;
 use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::index::FARTHEST;
 use onecopy_ring::{Consumer, Lie, Ring};
+use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_sync::spin::{self, Adaptive};
 use rustix::event::PollFlags;
@@ -179,6 +180,8 @@ pub struct Waiting {
     /// What the kernel said at the end of the last sleep.
     told: Option<Peek>,
     slept: bool,
+    /// At the last look processes shared the end.
+    shared: bool,
     empty_bells: u32,
     /// Bytes that the caller will surely take if they are there and no mark lies among them.
     pub takes: usize,
@@ -187,7 +190,26 @@ pub struct Waiting {
 impl Waiting {
     /// Of a caller who will take as many as `takes` bytes if they are there; 0 if he may leave any.
     pub fn new(takes: usize) -> Waiting {
-        Waiting { began: None, start: None, told: None, slept: false, empty_bells: 0, takes }
+        Waiting { began: None, start: None, told: None, slept: false, shared: false, empty_bells: 0, takes }
+    }
+}
+
+/// One of this process's threads that sleep for something to receive.
+struct Asleep<'a> {
+    count: &'a AtomicU32,
+    alone: bool,
+}
+
+impl Asleep<'_> {
+    fn one_of(count: &AtomicU32) -> Asleep<'_> {
+        // Relaxed: of two that come at once one finds the other, which is all.
+        Asleep { alone: count.fetch_add(1, Relaxed) == 0, count }
+    }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Relaxed);
     }
 }
 
@@ -322,7 +344,8 @@ impl End {
                     _ => continue,
                 },
             }
-            if guard.is_shared() && !waiting.slept && self.settings.wait() == Wait::Adaptive {
+            waiting.shared = guard.is_shared();
+            if waiting.shared && !waiting.slept && self.settings.wait() == Wait::Adaptive {
                 if self.spin_unlocked(guard) {
                     continue;
                 }
@@ -587,8 +610,13 @@ impl End {
         waiting.began.get_or_insert(now);
         self.counters.sleeps.add(1);
         let error = |errno| Error::new(Op::Recv, errno);
+        // One byte may ring for many records, and of those asleep in recv(2) for records the kernel wakes one for it (net/core/
+        // datagram.c: __skb_wait_for_more_packets waits exclusively; of a stream all wake). So there is one in recv(2) at most, and
+        // the others are in poll(2), which wakes all of them besides.
+        let asleep = Asleep::one_of(&self.sleepers);
+        let not_alone = self.kind.has_records() && (waiting.shared || !asleep.alone);
         match self.settings.read_timeout() {
-            None => match self.peek(true) {
+            None if !not_alone => match self.peek(true) {
                 // O_NONBLOCK was set behind our back.
                 Peek::Nothing => Err(error(Errno::AGAIN)),
                 Peek::Failed(Errno::CONNRESET) => {
@@ -598,7 +626,7 @@ impl End {
                 Peek::Failed(errno) => Err(error(errno)),
                 peek => Ok(peek),
             },
-            Some(_) => {
+            _ => {
                 let left = self.left(waiting)?;
                 control::wait(self.fd(), PollFlags::IN, left).map_err(error)?;
                 Ok(match self.ask() {

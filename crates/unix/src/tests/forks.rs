@@ -1,6 +1,6 @@
 //! One end in several processes.
 
-use super::{Wire, alone, pair, send, small};
+use super::{PATIENCE, Wire, alone, pair, send, small};
 use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -97,6 +97,45 @@ fn receivers_in_three_processes_get_each_record_once() {
     words.sort_unstable();
     assert!(words.into_iter().eq(0..RECORDS));
     children.into_iter().for_each(|child| assert_eq!(child.wait(), Ended::Returned(0)));
+}
+
+/// Three ask and wait for an answer each, which may be that of another: as many records come as there are who wait, and one bell may
+/// ring for all of them. (Without a timeout, which sleeps in another way.)
+#[test]
+fn of_those_asleep_for_records_none_is_left_asleep() {
+    let _alone = alone();
+    const EACH: u64 = 300;
+    for forks in [0, 1, 2] {
+        let all = child(|| {
+            std::thread::spawn(|| {
+                std::thread::sleep(PATIENCE);
+                std::process::exit(99);
+            });
+            let (a, b) = SeqPacket::pair_with(&small()).unwrap();
+            let trade = || {
+                let mut record = [0; 8];
+                for i in 0..EACH {
+                    b.send(&i.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+                    assert_eq!(b.recv(&mut record, RecvFlags::empty()).unwrap(), 8);
+                }
+                0
+            };
+            let children: Vec<_> = (0..forks).map(|_| child(trade).unwrap()).collect();
+            std::thread::scope(|scope| {
+                for _ in forks..3 {
+                    scope.spawn(trade);
+                }
+                let mut record = [0; 8];
+                for _ in 0..EACH * 3 {
+                    assert_eq!(a.recv(&mut record, RecvFlags::empty()).unwrap(), 8);
+                    a.send(&record, SendFlags::NOSIGNAL).unwrap();
+                }
+            });
+            children.into_iter().for_each(|child| assert_eq!(child.wait(), Ended::Returned(0)));
+            0
+        });
+        assert_eq!(all.unwrap().wait(), Ended::Returned(0), "{forks}: one is asleep while a record is there");
+    }
 }
 
 #[test]

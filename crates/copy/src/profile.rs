@@ -6,6 +6,7 @@
 use crate::plan::{self, NEVER, Thresholds};
 use crate::policy::Reader;
 use serde::{Deserialize, Serialize};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
@@ -14,6 +15,9 @@ pub const VERSION: u32 = 1;
 
 /// The environment variable that names another profile, or `off` for none.
 pub const PROFILE_VARIABLE: &str = "ONECOPY_TUNE";
+
+/// No profile has more bytes; the file may be anything, a device that never ends included.
+const LONGEST: u64 = 1 << 20;
 
 /// What was measured on one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -191,7 +195,13 @@ impl Profile {
     ///
     /// [`ProfileError`] when it cannot be read, isn't a profile, or has another version.
     pub fn load(path: &Path) -> Result<Self, ProfileError> {
-        let text = fs::read_to_string(path).map_err(|error| ProfileError::Io(path.to_owned(), error))?;
+        let io = |error| ProfileError::Io(path.to_owned(), error);
+        let mut text = String::new();
+        fs::File::open(path).map_err(io)?.take(LONGEST + 1).read_to_string(&mut text).map_err(io)?;
+        if text.len() as u64 > LONGEST {
+            let error = format!("it has more than {LONGEST} bytes");
+            return Err(ProfileError::Syntax(path.to_owned(), error));
+        }
         Self::parse(&text, path)
     }
 
@@ -252,5 +262,70 @@ impl Profile {
             }
         }
         thresholds
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn crossover() -> impl Strategy<Value = Crossover> {
+        (0..READERS.len(), any::<u32>(), prop::option::of(any::<u32>())).prop_map(
+            |(reader, footprint, min_len)| Crossover {
+                reader: READERS[reader].1.to_owned(),
+                footprint: footprint.into(),
+                min_len,
+            },
+        )
+    }
+
+    fn profile() -> impl Strategy<Value = Profile> {
+        let steps = prop::collection::vec((any::<u32>(), 0.0..1e6_f64), 0..4);
+        (".{0,20}", steps, prop::collection::vec(crossover(), 0..6)).prop_map(|(name, steps, crossovers)| {
+            Profile {
+                version: VERSION,
+                machine: name.clone(),
+                measured: 1,
+                kernels: Kernels {
+                    cached: name.clone(),
+                    long: name.clone(),
+                    long_from: 1 << 14,
+                    stream: name,
+                },
+                steps: steps.into_iter().map(|(bytes, ns)| Step { bytes: bytes.into(), ns }).collect(),
+                crossovers,
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_profile_comes_back_as_it_was(profile in profile()) {
+            let text = toml::to_string_pretty(&profile).unwrap();
+            prop_assert_eq!(Profile::parse(&text, Path::new("x")).unwrap(), profile);
+        }
+
+        #[test]
+        fn a_spoilt_profile_is_used_or_refused(
+            profile in profile(),
+            spoils in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        ) {
+            let mut text = toml::to_string_pretty(&profile).unwrap().into_bytes();
+            for (at, byte) in spoils {
+                let at = at.index(text.len());
+                text[at] = byte;
+            }
+            match Profile::parse(&String::from_utf8_lossy(&text), Path::new("tune.toml")) {
+                Ok(spoilt) => drop(spoilt.thresholds()),
+                Err(error) => prop_assert!(error.to_string().contains("measure again"), "{}", error),
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_refused() {
+        let error = Profile::load(Path::new("/dev/zero")).unwrap_err().to_string();
+        assert!(error.contains("/dev/zero") && error.contains("more than 1048576 bytes"), "{error}");
     }
 }

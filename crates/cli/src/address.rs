@@ -131,6 +131,7 @@ impl Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn reads_and_writes() {
@@ -144,6 +145,19 @@ mod tests {
             assert!((start.to_owned() + &"x".repeat(fits)).parse::<Address>().is_ok());
             let long = (start.to_owned() + &"x".repeat(fits + 1)).parse::<Address>();
             assert!(long.is_err_and(|why| why.contains("at most 107 bytes")));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_an_address_is_written_as_it_was_read(text in prop_oneof![".{0,130}", "unix:@?/?.{0,110}"]) {
+            match text.parse::<Address>() {
+                Ok(address) => {
+                    prop_assert_eq!(address.to_string(), text);
+                    address.name();
+                }
+                Err(error) => prop_assert!(error.contains("unix:"), "{}", error),
+            }
         }
     }
 }

@@ -392,6 +392,7 @@ impl End {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn invitations_and_hellos_come_back_as_they_went() {
@@ -412,6 +413,38 @@ mod tests {
         assert_eq!(Invitation::parse("onecopy-2-3031323334353637383961626364656\u{e9}-1".as_bytes()), None);
         assert_eq!(Hello::decode(&[0; HELLO_LEN]), None);
         assert_eq!(Hello::decode(b"onecopy\x02"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_anybody_says_is_an_invitation_or_none(
+            nonce: Nonce, send_buffer: u64, stream: bool, at: prop::sample::Index, byte: u8,
+        ) {
+            let records = if stream { Records::Stream } else { Records::Atomic };
+            let invitation = Invitation { nonce, send_buffer, records };
+            let mut name = invitation.name().into_bytes();
+            prop_assert_eq!(Invitation::parse(&name), Some(invitation));
+            let at = at.index(name.len());
+            name[at] = byte;
+            // What it says then is for the handshake to find out; here it has to be said by the same number of digits.
+            if let Some(other) = Invitation::parse(&name) {
+                prop_assert!(at >= PREFIX.len(), "{}", name.escape_ascii());
+                prop_assert!(other.name().len() <= name.len());
+            }
+            name.truncate(at);
+            let _ = Invitation::parse(&name);
+        }
+
+        #[test]
+        fn a_hello_is_whole_or_none(nonce: Nonce, capacity: u64, send_buffer: u64, at in 0..HELLO_LEN, byte: u8) {
+            let hello = Hello { nonce, capacity, send_buffer };
+            let mut wire = hello.encode();
+            prop_assert_eq!(Hello::decode(&wire), Some(hello));
+            prop_assert_eq!(Hello::decode(&wire[..at]), None);
+            let magic = wire[at] != byte && at < 8;
+            wire[at] = byte;
+            prop_assert_eq!(Hello::decode(&wire).is_none(), magic);
+        }
     }
 
     #[test]

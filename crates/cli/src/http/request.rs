@@ -47,6 +47,8 @@ pub struct Request<'b> {
     pub method: Method,
     /// Path and query as sent, beginning with `/`; an absolute-form target has lost its authority.
     pub target: &'b str,
+    /// An absolute-form target with the scheme `https`: to be answered over TLS only.
+    pub https: bool,
     /// The authority of an absolute-form target, which outranks Host (RFC 9112 section 3.2.2).
     pub authority: Option<&'b str>,
     /// The minor version: 0 or 1.
@@ -92,8 +94,11 @@ impl<'b> Request<'b> {
     }
 
     /// Why a well-formed request is refused all the same: it has more of a body than is worth dropping, or waits to be
-    /// told to send one.
-    pub fn unwanted(&self) -> Option<Refusal> {
+    /// told to send one, or asks over a connection that is not `secure` for what is secret (RFC 9110 section 7.4).
+    pub fn unwanted(&self, secure: bool) -> Option<Refusal> {
+        if self.https && !secure {
+            return Some(Refusal { status: 400, why: "what https:// names is not given out in plain text" });
+        }
         if self.body > MAX_IGNORED_BODY {
             return Some(Refusal { status: 413, why: "GET and HEAD need no body" });
         }
@@ -127,6 +132,11 @@ impl<'b> Request<'b> {
             }
             Err(_) => return refuse(400, "the request head is not well-formed HTTP/1.1"),
         };
+        // A line may end in LF alone (RFC 9112 section 2.2), but who stands in front of us may take it for part of a value.
+        let head = &buf[start..length];
+        if head.iter().zip(&head[1..]).any(|(before, byte)| *byte == b'\n' && *before != b'\r') {
+            return refuse(400, "a line of the head ends in LF without CR");
+        }
         let (Some(method), Some(target), Some(minor)) = (raw.method, raw.path, raw.version) else {
             return refuse(400, "the request line is not complete");
         };
@@ -142,9 +152,10 @@ impl<'b> Request<'b> {
             }
             _ => return refuse(501, "this method is not known here: use GET or HEAD"),
         };
-        let expects = list(&fields, "expect").is_some();
-        let (authority, target) = origin_form(target)?;
-        let request = Request { method, target, authority, minor, fields, body, keep, expects };
+        // From HTTP/1.0 an expectation MUST be ignored (RFC 9110 section 10.1.1).
+        let expects = minor == 1 && list(&fields, "expect").is_some();
+        let Target { https, authority, target } = split(target)?;
+        let request = Request { method, target, https, authority, minor, fields, body, keep, expects };
         Ok(Some((request, length)))
     }
 }
@@ -214,21 +225,32 @@ fn keeps(fields: &[(&str, &[u8])], minor: u8) -> bool {
     !has("close") && (minor == 1 || has("keep-alive"))
 }
 
+struct Target<'b> {
+    https: bool,
+    authority: Option<&'b str>,
+    target: &'b str,
+}
+
 /// The authority, if any, and the path and query of an origin-form or absolute-form target (RFC 9112 section 3.2).
-fn origin_form(target: &str) -> Result<(Option<&str>, &str), Refusal> {
+fn split(target: &str) -> Result<Target<'_>, Refusal> {
     if target.starts_with('/') {
-        return Ok((None, target));
+        return Ok(Target { https: false, authority: None, target });
     }
-    let why = "the request target must be a path or an http:// URL";
-    let Some(rest) = target.get(..7).filter(|s| s.eq_ignore_ascii_case("http://")).map(|_| &target[7..])
-    else {
-        return refuse(400, why);
+    let why = "the request target must be a path or an http:// or https:// URL";
+    let after = |scheme: &str| {
+        let is = target.get(..scheme.len()).is_some_and(|s| s.eq_ignore_ascii_case(scheme));
+        is.then(|| &target[scheme.len()..])
+    };
+    let (https, rest) = match (after("http://"), after("https://")) {
+        (Some(rest), _) => (false, rest),
+        (_, Some(rest)) => (true, rest),
+        _ => return refuse(400, why),
     };
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     match path {
         _ if authority.is_empty() || authority.contains('@') => refuse(400, why),
-        "" => Ok((Some(authority), "/")),
-        path if path.starts_with('/') => Ok((Some(authority), path)),
+        "" => Ok(Target { https, authority: Some(authority), target: "/" }),
+        target if target.starts_with('/') => Ok(Target { https, authority: Some(authority), target }),
         _ => refuse(400, why),
     }
 }
@@ -285,6 +307,12 @@ mod tests {
         assert_eq!(with("A: b\r\n folded: yes"), 400);
         assert_eq!(with("Host: y"), 400);
         assert_eq!(with("A: b\rC: d"), 400);
+        assert_eq!(with("A: b\nC: d"), 400);
+        assert_eq!(with("A: b\n"), 400);
+        assert_eq!(with("A: b\r\n\nGET / HTTP/1.1\r\nHost: x"), 400);
+        assert_eq!(status("GET / HTTP/1.1\nHost: x\r\n\r\n"), 400);
+        assert_eq!(status("GET / HTTP/1.1\r\nHost: x\n\n"), 400);
+        assert_eq!(status("\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
         assert_eq!(with("A: b\0"), 400);
         assert_eq!(with("Content-Length: 7"), 200);
     }
@@ -297,13 +325,26 @@ mod tests {
         assert_eq!(status("GET a HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
         assert_eq!(status("GET http://x/a HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
         assert_eq!(status("GET http://x HTTP/1.1\r\nHost: x\r\n\r\n"), 200);
-        assert_eq!(status("GET https://x/ HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+        assert_eq!(status("GET ftp://x/ HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+        let text = "GET HTTPS://x/a HTTP/1.1\r\nHost: y\r\n\r\n";
+        let (request, _) = parse(text).unwrap().unwrap();
+        assert_eq!((request.authority, request.target), (Some("x"), "/a"));
+        assert_eq!((request.unwanted(true), request.unwanted(false).map(|r| r.status)), (None, Some(400)));
         assert_eq!(status("GET / HTTP/2.0\r\n\r\n"), 505);
         assert_eq!(status("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 505);
         assert_eq!(status("POST / HTTP/1.1\r\nHost: x\r\n\r\n"), 405);
         assert_eq!(status("BREW / HTTP/1.1\r\nHost: x\r\n\r\n"), 501);
         assert_eq!(status("GET / HTTP/1.1\r\nHost: a b\r\n\r\n"), 400);
         assert_eq!(status("\x16\x03\x01\x02"), 400);
+    }
+
+    #[test]
+    fn expectations() {
+        let expects = |minor| {
+            let text = format!("GET / HTTP/1.{minor}\r\nHost: x\r\nExpect: 100-continue\r\n\r\n");
+            parse(&text).unwrap().unwrap().0.expects
+        };
+        assert!(expects(1) && !expects(0));
     }
 
     #[test]

@@ -132,7 +132,7 @@ async fn answer(
     heads: &mut Heads,
 ) -> Result<Next, ()> {
     // And whether the connection goes on after it.
-    let refusal = match (request.unwanted(), relative(request.target)) {
+    let refusal = match (request.unwanted(peer.plain().is_none()), relative(request.target)) {
         (Some(refusal), _) => Some((refusal, false)),
         (None, Err(refusal)) => Some((refusal, true)),
         // The daemon's own pages are for who can open its socket.

@@ -40,7 +40,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
             }
             Err(refusal) => return finish(daemon, wire, refusal),
         };
-        if let Some(refusal) = request.unwanted() {
+        if let Some(refusal) = request.unwanted(false) {
             return finish(daemon, wire, refusal);
         }
         let keep = request.keep && !daemon.desk.closing();

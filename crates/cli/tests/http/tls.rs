@@ -211,6 +211,17 @@ fn slow_and_vanishing_clients() {
 }
 
 #[test]
+fn what_https_names_is_for_tls() {
+    let (pair, made) = pair("", "");
+    pair.file("a", 5);
+    let mut client = client(&pair, &made);
+    client.send("GET https://localhost/a HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(client.response("GET").status, 200);
+    let plain = Pair::start("", "");
+    assert_eq!(plain.status("GET https://localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n"), 400);
+}
+
+#[test]
 fn what_is_no_handshake() {
     let (pair, made) = pair("", "");
     pair.file("a", 5);

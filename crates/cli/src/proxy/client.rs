@@ -30,7 +30,13 @@ enum Next {
 pub async fn serve(proxy: &Proxy, tcp: TcpStream, ip: IpAddr) {
     let _ = tcp.set_nodelay(true); // MSG_MORE says when more follows
     let Some(tls) = &proxy.tls else { return requests(proxy, &mut Peer::Plain(tcp), ip).await };
-    let (handshakes, session) = match within(proxy.head_timeout, Session::accept(tcp, tls)).await {
+    let mut stop = proxy.stop.clone();
+    let accepted = tokio::select! {
+        accepted = within(proxy.head_timeout, Session::accept(tcp, tls)) => accepted,
+        // Like a client without a request: nothing is in flight yet.
+        _ = stop.wait_for(|stop| *stop) => return,
+    };
+    let (handshakes, session) = match accepted {
         Some(Ok(session)) => (Counters { tls_handshakes: 1, ..Default::default() }, Ok(session)),
         other => (Counters { tls_failures: 1, ..Default::default() }, other.unwrap_or(Err(Refused::Failed))),
     };
@@ -84,7 +90,11 @@ async fn next_request(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>) -> Re
     // the whole head be read again for each.
     let mut parse = !inbox.is_empty();
     let mut deadline = Instant::now() + proxy.head_timeout;
+    // Absolute: bytes that are not yet a whole TLS record bring nothing into the inbox, however often they come.
+    let (mut idle, mut begun) = (Instant::now() + proxy.idle_timeout, false);
     loop {
+        // Nothing below need ever wait for who sends fast enough, and others want their turn.
+        tokio::task::consume_budget().await;
         if parse {
             match Request::parse(inbox, proxy.limits) {
                 Ok(Some((_, length))) => return Ok(Some(length)),
@@ -102,12 +112,15 @@ async fn next_request(proxy: &Proxy, peer: &mut Peer, inbox: &mut Vec<u8>) -> Re
                     *inbox = Vec::new(); // ten thousand idle clients must not hold ten thousand buffers
                     let mut stop = proxy.stop.clone();
                     tokio::select! {
-                        ready = within(proxy.idle_timeout, peer.readable()) => {
-                            if !matches!(ready, Some(Ok(()))) { return Ok(None) }
+                        ready = tokio::time::timeout_at(idle, peer.readable()) => {
+                            if !matches!(ready, Ok(Ok(()))) { return Ok(None) }
                         }
                         _ = stop.wait_for(|stop| *stop) => return Ok(None),
                     }
                     deadline = Instant::now() + proxy.head_timeout;
+                    if !std::mem::replace(&mut begun, true) {
+                        idle = idle.max(deadline);
+                    }
                 } else if let Ok(ready) = tokio::time::timeout_at(deadline, peer.readable()).await {
                     if ready.is_err() {
                         return Ok(None);

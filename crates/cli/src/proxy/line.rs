@@ -11,7 +11,10 @@ use onecopy::unix::{Carrier, View};
 use rustix::fd::OwnedFd;
 use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags};
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
@@ -356,6 +359,7 @@ async fn copy(
             Ok(0) => return Err(ended()),
             Ok(got) => got,
             Err(error) => {
+                client.flush(patience).await?;
                 wait_readable(stream, error, patience).await?;
                 continue;
             }
@@ -427,7 +431,15 @@ async fn borrow(
     let mut turn = 0;
     while left + skip as u64 > 0 {
         let most = (left + skip as u64).min(STEP as u64) as usize;
-        let mut view = match within(patience.backend, stream.recv_borrowed(most)).await {
+        let mut next = pin!(stream.recv_borrowed(most));
+        let ready = match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
+            Poll::Ready(view) => Some(view),
+            Poll::Pending => {
+                client.flush(patience).await?;
+                within(patience.backend, next).await
+            }
+        };
+        let mut view = match ready {
             Some(Ok(view)) if view.is_empty() => return Err(ended()),
             Some(Ok(view)) => view,
             Some(Err(error)) => return Err(Trouble::Cut(error.to_string())),

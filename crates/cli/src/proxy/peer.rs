@@ -93,6 +93,15 @@ impl Peer {
         }
     }
 
+    /// Sends what was to go with more that has not come yet. (The kernel sends what it was told to keep by itself after
+    /// 200 ms, tcp(7).)
+    pub async fn flush(&mut self, patience: Patience) -> Result<(), Trouble> {
+        match self {
+            Peer::Plain(_) => Ok(()),
+            Peer::Tls(session) => session.flush(patience.client).await,
+        }
+    }
+
     /// Says goodbye where the protocol has a word for it (close_notify, RFC 8446 section 6.1), without waiting. A body
     /// that was broken off never gets here: its client must be able to tell.
     pub fn say_goodbye(&mut self) {

@@ -157,6 +157,27 @@ fn ten_thousand_idle_clients() {
     assert_eq!(pair.get("/a", "").status, 200);
 }
 
+/// Who asks without a pause has his turns, and others theirs. (These are answered by the proxy itself, which need never wait
+/// for anything then.)
+#[test]
+fn one_who_never_stops_asking_keeps_nobody_waiting() {
+    let pair = Pair::start("", "--threads 1");
+    pair.file("a", 5);
+    let flood = pair.client().tcp;
+    let (mut asking, mut hearing) = (flood.try_clone().unwrap(), flood.try_clone().unwrap());
+    let asks = std::thread::spawn(move || {
+        let many = b"GET /% HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
+        while std::io::Write::write_all(&mut asking, &many).is_ok() {}
+    });
+    let hears = std::thread::spawn(move || while hearing.read(&mut [0; 64 << 10]).is_ok_and(|n| n > 0) {});
+    for _ in 0..2 {
+        assert_eq!(pair.get("/a", "").status, 200);
+    }
+    flood.shutdown(std::net::Shutdown::Both).unwrap();
+    asks.join().unwrap();
+    hears.join().unwrap();
+}
+
 /// A body that is dropped may not hold a connection for longer than a head may; neither may half a head, at the daemon.
 #[test]
 fn what_drips_is_given_up() {

@@ -341,6 +341,14 @@ impl<S: Read + Write> Client<S> {
         response
     }
 
+    /// Reads so many bytes.
+    pub fn some(&mut self, length: usize) -> Vec<u8> {
+        while self.inbox.len() < length {
+            assert!(self.fill() > 0, "the connection ended");
+        }
+        self.inbox.drain(..length).collect()
+    }
+
     /// How many bytes come until the end.
     pub fn count(&mut self) -> usize {
         let mut count = std::mem::take(&mut self.inbox).len();

@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A certificate for `localhost`, its key beside it, and what a client has to trust.
 struct Made {
@@ -210,6 +211,53 @@ fn slow_and_vanishing_clients() {
     assert_eq!(client(&pair, &made).get("/a").status, 200);
 }
 
+/// Bytes that are not yet a record are no request: who drips them is idle all the same.
+#[test]
+fn a_record_that_drips_is_no_request() {
+    let (pair, made) = pair("", "--idle-timeout 6s");
+    pair.file("a", 5);
+    let mut client = client(&pair, &made);
+    assert_eq!(client.get("/a").status, 200);
+    let (mut record, Secure { tcp, .. }) = (Vec::new(), &mut client);
+    tcp.conn.writer().write_all(&[b'x'; 10_000]).unwrap();
+    tcp.conn.write_tls(&mut record).unwrap();
+    let mut bytes = record.chunks(1);
+    until("the proxy gives it up", || {
+        std::thread::sleep(Duration::from_millis(50));
+        tcp.sock.write_all(bytes.next().unwrap()).is_err()
+    });
+}
+
+/// A backend, too, may have pauses: what has come by then is the client's, encrypted or not.
+#[test]
+fn what_has_come_is_not_kept_back() {
+    trait Both: Read + Write {}
+    impl<S: Read + Write> Both for S {}
+    let made = Made::new();
+    for (flags, shared) in [("", true), ("", false), ("--transport kernel", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let accept: Box<dyn FnOnce() -> Box<dyn Both>> = if shared {
+            let listener = onecopy::unix::Listener::bind(path.as_path()).unwrap();
+            Box::new(move || Box::new(listener.accept().unwrap()))
+        } else {
+            let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            Box::new(move || Box::new(listener.accept().unwrap().0))
+        };
+        let (_proxy, addr) = start_proxy(dir.path(), &format!("{flags} {}", made.flags()));
+        let mut client = connect(addr, settings(&made.root, rustls::ALL_VERSIONS));
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        let mut backend = accept();
+        assert!(backend.read(&mut [0; 4096]).unwrap() > 0);
+        backend.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n").unwrap();
+        assert_eq!(client.head().0, 200, "{flags}");
+        for piece in [&b"first"[..], b"there", b"then!"] {
+            backend.write_all(piece).unwrap();
+            assert_eq!(client.some(5), piece, "{flags}");
+        }
+    }
+}
+
 #[test]
 fn what_https_names_is_for_tls() {
     let (pair, made) = pair("", "");
@@ -283,6 +331,17 @@ fn a_shutdown_says_goodbye() {
     pair.proxy.signal(Signal::TERM);
     assert!(idle.ended() && !idle.cut);
     assert_eq!(pair.proxy.end(), Some(0));
+}
+
+#[test]
+fn a_shutdown_waits_for_no_handshake() {
+    let (mut pair, _made) = pair("", "--grace 10m --head-timeout 10m");
+    let (_silent, mut half) = (pair.client(), pair.client());
+    half.tcp.write_all(&[22, 3, 1, 1]).unwrap();
+    pair.proxy.stats(|stats| stats["connections"] == 2);
+    pair.proxy.signal(Signal::TERM);
+    assert_eq!(pair.proxy.end(), Some(0));
+    assert!(!pair.proxy.said("were cut"));
 }
 
 #[test]

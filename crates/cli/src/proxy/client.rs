@@ -29,10 +29,10 @@ enum Next {
 /// Serves one client until it ends.
 pub async fn serve(proxy: &Proxy, tcp: TcpStream, ip: IpAddr) {
     let _ = tcp.set_nodelay(true); // MSG_MORE says when more follows
-    let Some(tls) = &proxy.tls else { return requests(proxy, &mut Peer::Plain(tcp), ip).await };
+    let Some(identity) = &proxy.identity else { return requests(proxy, &mut Peer::Plain(tcp), ip).await };
     let mut stop = proxy.stop.clone();
     let accepted = tokio::select! {
-        accepted = within(proxy.head_timeout, Session::accept(tcp, tls)) => accepted,
+        accepted = within(proxy.head_timeout, Session::accept(tcp, identity.settings())) => accepted,
         // Like a client without a request: nothing is in flight yet.
         _ = stop.wait_for(|stop| *stop) => return,
     };

@@ -21,13 +21,13 @@ use crate::{process, units};
 use anyhow::Context;
 use line::{Forward, Patience};
 use pool::{Backend, Pool};
-use rustls::ServerConfig;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tls::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -111,7 +111,7 @@ struct Proxy {
     pool: Pool,
     totals: Arc<Totals>,
     direct: Option<direct::Direct>,
-    tls: Option<Arc<ServerConfig>>,
+    identity: Option<Arc<Identity>>,
     limits: Limits,
     patience: Patience,
     idle_timeout: Duration,
@@ -144,7 +144,7 @@ impl Door {
 }
 
 impl Args {
-    fn identity(&self) -> anyhow::Result<Option<Arc<tls::Identity>>> {
+    fn identity(&self) -> anyhow::Result<Option<Arc<Identity>>> {
         let (Some(certificates), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
         anyhow::ensure!(
             !self.direct,
@@ -156,7 +156,7 @@ impl Args {
             "--forward splice passes bodies on unread, and TLS has to read them to encrypt them: leave out --forward or \
              --tls-cert"
         );
-        tls::Identity::open(certificates, key).map(Some)
+        Identity::open(certificates, key).map(Some)
     }
 }
 
@@ -182,8 +182,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // Each has backend connections of its own.
     let threads = threads.min(args.backends);
     let identity = args.identity()?;
-    let tls = identity.as_ref().map(tls::Identity::settings).transpose()?;
-    let scheme = if tls.is_some() { "https" } else { "http" };
+    let scheme = if identity.is_some() { "https" } else { "http" };
     let totals = Arc::new(Totals::default());
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
@@ -191,7 +190,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let address = listener.local_addr()?;
         let reports = totals.clone();
         tokio::task::spawn_local(process::at_usr1(move || eprintln!("stats {}", reports.json())));
-        if let Some(identity) = identity {
+        if let Some(identity) = identity.clone() {
             tokio::task::spawn_local(process::at_hup(move || match identity.reload() {
                 Ok(()) => eprintln!("onecopy proxy: read the certificate and its key again"),
                 Err(why) => eprintln!("onecopy proxy: goes on with the certificate that it has: {why:#}"),
@@ -207,7 +206,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let worker = Worker {
                 args: args.clone(),
                 backends: args.backends / threads,
-                tls: tls.clone(),
+                identity: identity.clone(),
                 totals: totals.clone(),
                 left: left.clone(),
                 stopped: stopped.clone(),
@@ -275,7 +274,7 @@ async fn take(listener: TcpListener, doors: Vec<Door>, most: usize, left: Arc<No
 struct Worker {
     args: Args,
     backends: usize,
-    tls: Option<Arc<ServerConfig>>,
+    identity: Option<Arc<Identity>>,
     totals: Arc<Totals>,
     /// Told of each client who leaves.
     left: Arc<Notify>,
@@ -285,7 +284,7 @@ struct Worker {
 impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
     async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
-        let Worker { args, backends, tls, totals, left, mut stopped } = self;
+        let Worker { args, backends, identity, totals, left, mut stopped } = self;
         let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend));
         let backend = Backend {
             address: args.backend,
@@ -299,7 +298,7 @@ impl Worker {
             pool: Pool::new(backend, backends),
             totals,
             direct,
-            tls,
+            identity,
             limits: Limits { line: args.max_line, head: args.max_head, ..Limits::default() },
             ill: Cell::new(false),
             patience: Patience { backend: args.backend_timeout, client: args.send_timeout },

@@ -136,7 +136,7 @@ impl Peer {
 
 impl Session {
     /// Waits for the client's part of the handshake. Who calls bounds the time.
-    pub async fn accept(tcp: TcpStream, config: &Arc<ServerConfig>) -> Result<Session, Refused> {
+    pub async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> Result<Session, Refused> {
         let mut first = [0; 1];
         match tcp.peek(&mut first).await {
             // A record of a handshake begins with 22; a method with a letter.
@@ -144,7 +144,7 @@ impl Session {
             Ok(1..) => {}
             _ => return Err(Refused::Failed),
         }
-        let mut tls = ServerConnection::new(config.clone()).map_err(|_| Refused::Failed)?;
+        let mut tls = ServerConnection::new(config).map_err(|_| Refused::Failed)?;
         // `send_all` flushes before much is held; a write cut short by a limit would be one more case.
         tls.set_buffer_limit(None);
         let mut session = Session { tcp, tls, held: 0 };

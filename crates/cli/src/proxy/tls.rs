@@ -8,8 +8,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{Error, InconsistentKeys, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,43 +19,43 @@ pub struct Identity {
     certificates: PathBuf,
     key: PathBuf,
     provider: Arc<CryptoProvider>,
-    current: Mutex<Arc<CertifiedKey>>,
+    current: Mutex<Arc<ServerConfig>>,
 }
 
 impl Identity {
     /// Reads both files (PEM), and checks that they belong together.
     pub fn open(certificates: &Path, key: &Path) -> anyhow::Result<Arc<Identity>> {
         let provider = Arc::new(default_provider());
-        let current = Mutex::new(read(certificates, key, &provider)?);
+        let current = Mutex::new(settings(read(certificates, key, &provider)?, &provider)?);
         let (certificates, key) = (certificates.to_owned(), key.to_owned());
         Ok(Arc::new(Identity { certificates, key, provider, current }))
     }
 
-    /// Reads the files again, for the clients to come. After an error the old ones stay in use.
+    /// Reads the files again, for the clients to come: none of them takes up a session that began under what was there before.
+    /// After an error that stays in use.
     pub fn reload(&self) -> anyhow::Result<()> {
-        let fresh = read(&self.certificates, &self.key, &self.provider)?;
+        let fresh = settings(read(&self.certificates, &self.key, &self.provider)?, &self.provider)?;
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// The settings of all connections: TLS 1.2 and 1.3, HTTP/1.1.
-    pub fn settings(self: &Arc<Identity>) -> anyhow::Result<Arc<ServerConfig>> {
-        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
-            .with_safe_default_protocol_versions()?
-            .with_no_client_auth()
-            .with_cert_resolver(self.clone());
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+    /// The settings of a connection that begins now.
+    pub fn settings(&self) -> Arc<ServerConfig> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl ResolvesServerCert for Identity {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.lock().unwrap_or_else(PoisonError::into_inner).clone())
-    }
+/// TLS 1.2 and 1.3, HTTP/1.1. The sessions that can be taken up again are kept here, so they go with the certificate.
+fn settings(pair: CertifiedKey, provider: &Arc<CryptoProvider>) -> anyhow::Result<Arc<ServerConfig>> {
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
 }
 
-fn read(certificates: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::Result<Arc<CertifiedKey>> {
+fn read(certificates: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
     let (cert_flag, key_flag) =
         (format!("--tls-cert {}", certificates.display()), format!("--tls-key {}", key.display()));
     let bytes = std::fs::read(certificates).with_context(|| cert_flag.clone())?;
@@ -69,7 +68,8 @@ fn read(certificates: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::R
     let bytes = std::fs::read(key).with_context(|| key_flag.clone())?;
     let secret = match PrivateKeyDer::from_pem_slice(&bytes) {
         Ok(secret) => secret,
-        Err(pem::Error::NoItemsFound) if has(&bytes, "BEGIN ENCRYPTED PRIVATE KEY") => {
+        // PKCS #8's own kind of section, or the header that OpenSSL wrote before there was one (RFC 1421 section 4.6.1.1).
+        Err(_) if has(&bytes, "BEGIN ENCRYPTED PRIVATE KEY") || has(&bytes, "Proc-Type: 4,ENCRYPTED") => {
             bail!(
                 "{key_flag} is encrypted: write it without its passphrase (openssl pkey -in FILE -out FILE)"
             )
@@ -80,7 +80,7 @@ fn read(certificates: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::R
         Err(error) => bail!("{key_flag} is damaged: {error}"),
     };
     match CertifiedKey::from_der(chain, secret, provider) {
-        Ok(pair) => Ok(Arc::new(pair)),
+        Ok(pair) => Ok(pair),
         Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
             bail!("{key_flag} does not belong to the first certificate of {cert_flag}")
         }
@@ -114,7 +114,6 @@ mod tests {
         let cert = write("cert", &made.cert.pem());
         let key = write("key", &made.signing_key.serialize_pem());
         let identity = Identity::open(&cert, &key).unwrap();
-        identity.settings().unwrap();
 
         let missing = path("missing");
         assert!(said(&missing, &key).contains("--tls-cert") && said(&missing, &key).contains("No such file"));
@@ -124,6 +123,9 @@ mod tests {
         assert!(said(&cert, &write("empty", "")).contains("has no private key in it"));
         let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
         assert!(said(&cert, &write("encrypted", encrypted)).contains("without its passphrase"));
+        let old = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\nAAAA\n-----END RSA \
+                   PRIVATE KEY-----\n";
+        assert!(said(&cert, &write("old", old)).contains("without its passphrase"));
         let foreign = write("foreign", &other.signing_key.serialize_pem());
         assert!(said(&cert, &foreign).contains("does not belong to the first certificate"));
         let noise = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -135,13 +137,13 @@ mod tests {
         assert!(said(dir.path(), &key).contains("directory"));
 
         // A reload that fails leaves what was there.
-        let before = identity.current.lock().unwrap().cert.clone();
+        let before = identity.settings();
         write("cert", "");
         assert!(identity.reload().is_err());
-        assert_eq!(identity.current.lock().unwrap().cert, before);
+        assert!(Arc::ptr_eq(&identity.settings(), &before));
         write("cert", &other.cert.pem());
         write("key", &other.signing_key.serialize_pem());
         identity.reload().unwrap();
-        assert_ne!(identity.current.lock().unwrap().cert, before);
+        assert!(!Arc::ptr_eq(&identity.settings(), &before));
     }
 }

@@ -2,9 +2,12 @@
 
 use crate::harness::*;
 use rustix::process::Signal;
+use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
+};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -320,6 +323,29 @@ fn a_new_certificate_at_sighup() {
     assert_eq!(new.get("/a").status, 200);
     let mut outdated = client(&pair, &made);
     assert!(outdated.tcp.write_all(b"GET /a HTTP/1.1\r\n\r\n").is_err());
+}
+
+/// A session that began under a certificate is not taken up again under the next one: whoever replaced it may have had reason to.
+#[test]
+fn no_session_outlives_its_certificate() {
+    let (pair, made) = pair("", "");
+    pair.file("a", 5);
+    for version in rustls::ALL_VERSIONS {
+        let mut config = settings(&made.root, &[version]);
+        config.resumption = Resumption::in_memory_sessions(8);
+        let handshake = || {
+            let mut client = connect(pair.addr, config.clone());
+            assert_eq!(client.get("/a").status, 200);
+            client.tcp.conn.handshake_kind().unwrap()
+        };
+        assert_eq!(handshake(), HandshakeKind::Full, "{version:?}");
+        assert_eq!(handshake(), HandshakeKind::Resumed, "{version:?}");
+        let before = pair.proxy.count("read the certificate");
+        pair.proxy.signal(Signal::HUP);
+        until("the certificate is read", || pair.proxy.count("read the certificate") > before);
+        assert_eq!(handshake(), HandshakeKind::Full, "{version:?}");
+        assert_eq!(handshake(), HandshakeKind::Resumed, "{version:?}");
+    }
 }
 
 #[test]

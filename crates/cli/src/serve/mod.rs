@@ -49,7 +49,8 @@ pub struct Args {
     /// With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on by reference.
     #[arg(long, value_enum, default_value_t)]
     lend: Lend,
-    /// Keep up to this many bytes of files in memory, the least recently asked for leaving first.
+    /// Keep up to this many bytes of files in memory, the least recently asked for leaving first; up to as many again may be
+    /// on their way to clients.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     cache: usize,
     /// A file's name and date are looked at again after this long; 0 looks at every request.

@@ -27,6 +27,8 @@ pub struct Object {
     pub media: String,
     /// The whole content, when it is kept in memory.
     pub memory: Option<Frozen>,
+    /// What `memory` takes of the store's room, until nobody reads it any more.
+    room: Option<Room>,
     identity: (u64, u64, i64, i64, i64, i64, u64),
 }
 
@@ -61,6 +63,31 @@ struct Cache {
     limit: usize,
 }
 
+/// A part of the room that all content in memory takes together, kept or only on its way. Given back when dropped.
+#[derive(Debug)]
+struct Room {
+    taken: Arc<Mutex<usize>>,
+    bytes: usize,
+}
+
+impl Room {
+    /// None where `most` would be exceeded.
+    fn take(taken: &Arc<Mutex<usize>>, bytes: usize, most: usize) -> Option<Room> {
+        let mut sum = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes > most.saturating_sub(*sum) {
+            return None;
+        }
+        *sum += bytes;
+        Some(Room { taken: taken.clone(), bytes })
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+    }
+}
+
 /// Most files held open between requests.
 const OPEN_FILES: usize = 1024;
 
@@ -71,6 +98,8 @@ pub struct Store {
     cache: Mutex<Cache>,
     fresh: Duration,
     limit: usize,
+    /// Bytes of content in memory, kept or not.
+    taken: Arc<Mutex<usize>>,
 }
 
 impl Store {
@@ -84,7 +113,8 @@ impl Store {
             format!("--root {}: cannot read it with openat2 (Linux 5.6 or newer is needed)", root.display())
         })?;
         let kept = LruCache::new(const { std::num::NonZeroUsize::new(OPEN_FILES).unwrap() });
-        Ok(Store { root: root_fd, cache: Mutex::new(Cache { kept, used: 0, limit }), fresh, limit })
+        let (cache, taken) = (Mutex::new(Cache { kept, used: 0, limit }), Arc::default());
+        Ok(Store { root: root_fd, cache, fresh, limit, taken })
     }
 
     /// Finds what a relative path (see [`crate::http::path::relative`]) names.
@@ -136,12 +166,21 @@ impl Store {
             validators: Validators { etag: format!("\"{nanos:x}-{:x}\"", meta.len()), modified },
             media,
             memory: None,
+            room: None,
             identity,
             file,
         };
         // One object never takes more than half of the memory: it would push out everything else.
         if object.length > 0 && object.length <= (self.limit / 2) as u64 {
-            object.memory = Frozen::read(&object.file, object.length as usize).ok();
+            let length = object.length as usize;
+            // Many who ask at once for what is not kept read it each, and what is let go stays with those who still send it:
+            // together they get as much again as is kept. Beyond that the file is sent, and kept when there is room.
+            object.room = Room::take(&self.taken, length, self.limit.saturating_mul(2));
+            if object.room.is_none() {
+                return Ok(Found::Object(Arc::new(object)));
+            }
+            object.memory = Frozen::read(&object.file, length).ok();
+            object.room.take_if(|_| object.memory.is_none());
         }
         let object = Arc::new(object);
         self.lock().keep(path, object.clone());
@@ -284,6 +323,25 @@ mod tests {
             assert_eq!(found(&store, path).unwrap_err(), 404, "{path}");
         }
         assert_eq!(found(&store, "d").unwrap_err(), 301);
+    }
+
+    /// Content that was let go counts as long as somebody sends it.
+    #[test]
+    fn memory_is_bounded_whoever_holds_it() {
+        let root = tempfile::tempdir().unwrap();
+        let store = Store::open(root.path(), 3000, Duration::ZERO).unwrap();
+        let mut held = Vec::new();
+        for length in 1000..1020 {
+            fs::write(root.path().join("a"), vec![1; length]).unwrap();
+            let object = found(&store, "a").unwrap();
+            assert_eq!(object.length, length as u64, "what is there now, from the file if need be");
+            held.push(object);
+        }
+        let sum: usize = held.iter().map(|object| object.weight()).sum();
+        assert!((5000..=6000).contains(&sum), "{sum}");
+        drop(held);
+        assert_eq!(found(&store, "a").unwrap().weight(), 1019);
+        assert!(found(&store, "a").unwrap().memory.is_some() && *store.taken.lock().unwrap() == 1019);
     }
 
     #[test]

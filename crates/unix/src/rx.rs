@@ -416,7 +416,7 @@ impl End {
         if self.kind == Kind::Datagram && self.peer_left() {
             // Of its bells and fillers nothing is left behind: what comes from here on is other sockets' datagrams.
             let more = ring.settle(self)?;
-            ring.unpark_now(self)?;
+            ring.clear_away(self)?;
             return Ok(if more { Idle::Again } else { Idle::Over });
         }
         if self.kind == Kind::SeqPacket && self.peer_left() {

@@ -177,3 +177,45 @@ fn a_false_farewell_leaves_the_kernel_to_tell() {
     drop(liar);
     assert_eq!(victim.send(b"x", NOW).unwrap_err().raw_os_error(), Errno::CONNREFUSED.raw_os_error());
 }
+
+/// A peer that is killed while it parks has not said that its filler lies there: it is no datagram all the same.
+#[test]
+fn a_filler_of_a_peer_that_died_is_no_datagram() {
+    let _alone = crate::tests::alone();
+    let (dying, victim) = Datagram::pair().unwrap();
+    let _: BorrowedFd<'_> = victim.as_fd();
+    dying.send(b"last", NOW).unwrap();
+    into_victim(&dying).begin_parking(1);
+    crate::control::park_record(dying.end.fd(), false).unwrap().unwrap();
+    drop(dying);
+    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 4);
+    for _ in 0..3 {
+        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap_err().raw_os_error(), Errno::AGAIN.raw_os_error());
+    }
+    assert_eq!(victim.stats().protocol_errors, 0);
+}
+
+/// What lies in the ring of a peer that is gone comes from whom it came, also when the kernel has forgotten that one.
+#[test]
+fn who_sent_is_known_when_the_kernel_has_forgotten() {
+    let _alone = crate::tests::alone();
+    let name =
+        |what: &str| crate::Name::abstract_(format!("onecopy-forgotten-{what}-{}", std::process::id()));
+    let (here, there) = (Datagram::bind(name("here")).unwrap(), Datagram::bind(name("there")).unwrap());
+    here.connect(name("there")).unwrap();
+    there.connect(name("here")).unwrap();
+    for _ in 0..10_000 {
+        there.send(b"x", NOW).unwrap();
+        assert_eq!(here.recv_from(&mut [0; 9], LOOK).unwrap(), (1, name("there")));
+        if here.end.rx_ring.get().is_some() && there.end.tx_ring.get().is_some() {
+            break;
+        }
+    }
+    there.send(b"before it went", NOW).unwrap();
+    drop(there);
+    // As a look of this side's own does, of which the caller is told later.
+    let told = rustix::net::send(here.end.fd(), b"", rustix::net::SendFlags::DONTWAIT);
+    assert_eq!(told, Err(Errno::CONNREFUSED));
+    assert!(here.peer_name().is_err());
+    assert_eq!(here.recv_from(&mut [0; 99], LOOK).unwrap(), (14, name("there")));
+}

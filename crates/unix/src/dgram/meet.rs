@@ -32,7 +32,7 @@ use crate::making::Kind;
 use crate::rx::Rx;
 use crate::tx::Tx;
 use crate::upgrade::{self, HELLO_LEN, Hello, Nonce};
-use crate::{Config, Error, Op, Result};
+use crate::{Config, Error, Name, Op, Result};
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
@@ -40,7 +40,7 @@ use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Calls between two looks, at most: while nothing is known of the peer, and while something is under way.
 const RARELY: u32 = 1024;
@@ -69,6 +69,8 @@ pub struct Meeting {
     /// Calls until the next look, and between that and the one after it.
     left: AtomicU32,
     pause: AtomicU32,
+    /// What the peer was called when its ring came into use.
+    sender: OnceLock<Name>,
     /// Who holds it only ever tries the locks of the two sides.
     state: Mutex<State>,
 }
@@ -126,6 +128,11 @@ pub enum Next {
 impl Meeting {
     pub fn is_open(&self) -> bool {
         self.open.load(Relaxed) != 0
+    }
+
+    /// What the peer of the ring was called.
+    pub fn sender(&self) -> Option<Name> {
+        self.sender.get().cloned()
     }
 
     /// Whether the next datagram may be a nonce.
@@ -389,6 +396,7 @@ impl End {
         }
         // Under the lock of the sending side there is no other peer meanwhile.
         let Some(tx) = self.tx.try_lock() else { return Ok(false) };
+        point!("about to show itself");
         let sent = self.send_sign(&line.fd, line.nonce, PRESENT);
         tx.unlock_fenced();
         self.welcome_back();
@@ -529,6 +537,9 @@ impl End {
         if control::hung_up(self.fd()) {
             mine.header().info.0.shut.store(1, Relaxed);
         }
+        if let Ok(name) = self.peer_name() {
+            let _ = meeting.sender.set(name);
+        }
         self.set_rx_ring(mine.clone());
         // (It is there since the peer was trusted.)
         let inlet = self.life.get().cloned().map_or_else(Inlet::default, Inlet::over);
@@ -595,7 +606,17 @@ impl End {
             let adopted = self.adopt_offer(meeting, &mut meeting.state.lock(), tx);
             return adopted.map_err(|errno| Error::new(Op::Send, errno));
         }
-        match meeting.untold.swap(0, Relaxed) {
+        self.tell_untold()
+    }
+
+    /// Before a send to the peer, also once there is no meeting any more.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel said to a send of this side's own, once.
+    pub fn tell_untold(&self) -> Result<()> {
+        let untold = self.meet.get().map_or(0, |meeting| meeting.untold.swap(0, Relaxed));
+        match untold {
             0 => Ok(()),
             errno => Err(Error::new(Op::Send, Errno::from_raw_os_error(errno as i32))),
         }

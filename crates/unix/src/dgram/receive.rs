@@ -36,7 +36,7 @@ impl End {
             return Ok(());
         }
         if !ring.settle(self)? {
-            ring.unpark_now(self)?;
+            ring.clear_away(self)?;
             *rx = Rx::Plain;
         }
         Ok(())
@@ -70,6 +70,13 @@ impl End {
         }
     }
 
+    /// Who has sent what lies in the ring. It is the kernel's connection, so its name is the kernel's to tell; but once that has
+    /// told this side that the peer is gone, it knows of none.
+    fn sender_name(&self) -> Name {
+        let known = || self.meet.get().and_then(|meeting| meeting.sender());
+        self.peer_name().ok().or_else(known).unwrap_or_else(Name::unnamed)
+    }
+
     fn recv_datagram_now(
         &self,
         slices: &mut [IoSliceMut<'_>],
@@ -85,8 +92,7 @@ impl End {
                 Ready::Ring(guard, available) => {
                     let received = self.recv_frame(guard, slices, available, flags, call)?;
                     if let Some(from) = from {
-                        // It is the kernel's connection, so its name is the kernel's to tell.
-                        *from = self.peer_name().unwrap_or_else(|_| Name::unnamed());
+                        *from = self.sender_name();
                     }
                     return Ok(received);
                 }

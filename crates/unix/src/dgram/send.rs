@@ -66,7 +66,8 @@ impl End {
             }
         } else {
             self.check(Op::Send)?;
-            self.kernel_datagram(&cursor, name, attached, flags)
+            let untold = if name.is_none() { self.tell_untold() } else { Ok(()) };
+            untold.and_then(|()| self.kernel_datagram(&cursor, name, attached, flags))
         };
         if name.is_none()
             && matches!(&result, Err(error) if error.raw_os_error() == Errno::CONNREFUSED.raw_os_error())

@@ -133,6 +133,22 @@ impl RxRing {
         if self.consumer.header().is_parked() { self.take_filler(end) } else { Ok(()) }
     }
 
+    /// The peer of a datagram socket has left, and all that it had sent through memory was received: takes what it leaves in
+    /// the queue. One that was killed while it parked has not said that a filler lies there. Whatever does is that peer's then:
+    /// it was sending through memory, and while the kernel has not forgotten it, nobody else can send to this socket.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn clear_away(&mut self, end: &End) -> std::result::Result<(), Lie> {
+        let header = self.consumer.header();
+        if header.is_parking() && !header.is_parked() && rustix::net::getpeername(end.fd()).is_ok() {
+            while self.take_record(end).is_some() {}
+            return Ok(());
+        }
+        self.unpark_now(end)
+    }
+
     #[cold]
     pub(super) fn take_filler(&mut self, end: &End) -> std::result::Result<(), Lie> {
         // The parking that was puzzled over has ended: the next one gets its own time.

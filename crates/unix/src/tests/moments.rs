@@ -6,6 +6,7 @@ use crate::failpoint;
 use crate::{Config, Datagram, Name, RecvFlags, SendFlags, SeqPacket, Stream, Transport};
 use onecopy_sync::atomic::Ordering::Release;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -81,6 +82,34 @@ fn a_sign_that_comes_behind_the_look_for_it_reaches_nobody() {
         assert_eq!(other.recv(&mut [0; 99], RecvFlags::empty()).unwrap(), 5);
     }
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
+}
+
+/// A peer that goes right before this side sends its sign: the kernel tells that to the sign, once, and a send is told it. (It
+/// was told nothing but that there is no peer.)
+#[test]
+fn a_peer_that_goes_before_a_sign_is_told_of_to_a_send() {
+    let _alone = alone();
+    let name = |what: &str| Name::abstract_(format!("onecopy-test-goes-{what}-{}", std::process::id()));
+    let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
+    a.connect(name("b")).unwrap();
+    b.connect(name("a")).unwrap();
+    let ends = [a, b].map(|end| Rc::new(Cell::new(Some(end))));
+    for round in 0..200 {
+        let (shows, goes) = (&ends[round % 2], Rc::clone(&ends[1 - round % 2]));
+        failpoint::at("about to show itself", move || drop(goes.take()));
+        let stays = shows.take().unwrap();
+        let _ = stays.recv(&mut [0; 99], RecvFlags::DONTWAIT);
+        failpoint::at("", || ());
+        let other = ends[1 - round % 2].take();
+        if other.is_none() {
+            let told = [(); 3].map(|()| stays.send(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
+            let [refused, none] = [Errno::CONNREFUSED, Errno::NOTCONN].map(Errno::raw_os_error);
+            return assert_eq!(told, [refused, none, none]);
+        }
+        shows.set(Some(stays));
+        ends[1 - round % 2].set(other);
+    }
+    panic!("neither shows itself");
 }
 
 /// A record of no bytes is no end, though more records and the end come just behind the look at it. (The records behind it

@@ -13,6 +13,7 @@ use onecopy::unix::{
 use onecopy::{Policy, Reader};
 
 /// A stream, seqpacket or datagram socket.
+#[derive(Debug)]
 pub enum Socket {
     /// Bytes.
     Bytes(Stream),

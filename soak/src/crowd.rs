@@ -121,6 +121,8 @@ struct Served {
     asked: bool,
     /// How often the peer's process knew nothing of it.
     strange: u32,
+    /// Its life is over, and pages are with the peer, who is about to die.
+    mourns: bool,
 }
 
 impl Served {
@@ -220,10 +222,17 @@ impl Crowd {
     fn look_for_stalls(&mut self, tally: &mut Tally) -> Result<(), String> {
         let mut asked = self.parties.values().filter(|served| served.asked).count();
         for (id, served) in &mut self.parties {
+            let dead = lock(&self.common.dead).contains(&served.party.plan.generation());
+            if dead && (served.mourns || served.party.hears_of_no_death()) {
+                if !std::mem::take(&mut served.mourns) {
+                    served.party.probe_soon()?;
+                }
+                self.active.push(*id);
+                continue;
+            }
             if served.party.is_active() || served.since.elapsed() < STALL {
                 continue;
             }
-            let dead = lock(&self.common.dead).contains(&served.party.plan.generation());
             match (dead, served.asked) {
                 // Events have been fetched since it was known that the peer is dead.
                 (true, true) => {
@@ -283,7 +292,7 @@ impl Crowd {
         let id = party.plan.id;
         epoll::add(ep, &party.socket, epoll::EventData::new_u64(id), flags)
             .map_err(|e| format!("epoll_ctl: {e}"))?;
-        let served = Served { party, since: Instant::now(), asked: false, strange: 0 };
+        let served = Served { party, since: Instant::now(), asked: false, strange: 0, mourns: false };
         if self.parties.insert(id, served).is_some() {
             return Err(format!("two connections with the id {id:#x}"));
         }
@@ -309,11 +318,20 @@ impl Crowd {
             party.step(&mut self.dice, buf, tally, gone)?;
         }
         if party.is_over() {
+            let dead = lock(&self.common.dead).contains(&generation);
+            if gone() && !dead && party.has_lent() {
+                self.active.swap_remove(at);
+                served.mourns = true;
+                return Ok(());
+            }
+            if dead && party.has_lent() {
+                tally.homes += u64::from(party.pages_are_home()?);
+            }
             match gone() {
                 true => tally.cut += 1,
                 false => tally.ended += 1,
             }
-            tally.shared += u64::from(party.socket.is_shared() && !gone());
+            tally.shared[party.plan.kind as usize] += u64::from(party.was_shared() && !gone());
             self.parties.remove(&id);
             self.active.swap_remove(at);
             self.common.post.is_over(id);

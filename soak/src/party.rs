@@ -1,59 +1,31 @@
 //! One end of one connection: what it does next, and whether what it sees is what must be.
 
-use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
-use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+mod receiving;
+mod sending;
 
-use onecopy::unix::{Error, ReceivedFlags, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream, View};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use onecopy::chain::Chain;
+use onecopy::unix::{Error, Name, RecvFlags, SendFlags, SharedPool, View};
+use onecopy_conformance::socket::Socket;
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::plan::{Ending, Plan, Side};
-
-/// Either kind of socket.
-pub enum Socket {
-    /// A stream.
-    Stream(Stream),
-    /// Atomic records.
-    Records(SeqPacket),
-}
-
-impl Socket {
-    fn shutdown(&self, how: Shutdown) -> Result<(), Error> {
-        match self {
-            Socket::Stream(s) => s.shutdown(how),
-            Socket::Records(s) => s.shutdown(how),
-        }
-    }
-
-    /// Whether both directions run over shared memory.
-    pub fn is_shared(&self) -> bool {
-        match self {
-            Socket::Stream(s) => s.path().is_shared_memory(),
-            Socket::Records(s) => s.path().is_shared_memory(),
-        }
-    }
-}
-
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Socket::Stream(s) => s.as_fd(),
-            Socket::Records(s) => s.as_fd(),
-        }
-    }
-}
+use crate::plan::{Ending, Kind, Plan, Side};
 
 /// What an end knows of its connection.
 pub struct Party {
     pub plan: Plan,
     pub side: Side,
-    /// Bytes or records.
+    /// Bytes or records, whole ones.
     pub sent: u64,
     pub received: u64,
+    /// Bytes of a record that goes, or comes, in parts.
+    sent_of: usize,
+    received_of: usize,
     /// False from EAGAIN until an event says otherwise.
     pub writable: bool,
     pub readable: bool,
@@ -61,13 +33,22 @@ pub struct Party {
     receiving: bool,
     closed: bool,
     was_reset: bool,
+    was_shared: bool,
+    /// A datagram's peer is dead, which a send has to tell; and how many did not.
+    probing: bool,
+    probes: u32,
     tokens_sent: u64,
     tokens_seen: u64,
     /// How it received last, for who looks for the cause.
     last: &'static str,
     pool: Option<SharedPool>,
+    /// Held of what was received.
     views: Vec<View>,
-    pub socket: Socket,
+    chains: Vec<Chain>,
+    /// Of a datagram socket: what the peer is called.
+    peer: Option<Name>,
+    /// Only this end's; a step has another hand on it.
+    pub socket: Arc<Socket>,
 }
 
 type Check<T = ()> = Result<T, String>;
@@ -77,8 +58,8 @@ type Check<T = ()> = Result<T, String>;
 pub struct Tally {
     /// Connections that lived to their planned end.
     pub ended: u64,
-    /// Of these: over shared memory in both directions.
-    pub shared: u64,
+    /// Of these, over shared memory in both directions: streams, records, records in parts, datagrams.
+    pub shared: [u64; 4],
     /// Connections that a kill cut short.
     pub cut: u64,
     /// Bytes received and verified.
@@ -87,8 +68,10 @@ pub struct Tally {
     pub records: u64,
     /// Descriptors received and verified.
     pub descriptors: u64,
-    /// Pages sent by reference.
+    /// Pages sent by reference, alone or as chains.
     pub pages: u64,
+    /// Pools of which pages were with a peer that died: all came home.
+    pub homes: u64,
     /// Times that nothing happened on a connection for long, and the peer was asked why.
     pub asked: u64,
 }
@@ -97,50 +80,117 @@ impl Tally {
     /// Both together.
     pub fn add(&mut self, other: &Tally) {
         self.ended += other.ended;
-        self.shared += other.shared;
+        for (mine, theirs) in self.shared.iter_mut().zip(other.shared) {
+            *mine += theirs;
+        }
         self.cut += other.cut;
         self.bytes += other.bytes;
         self.records += other.records;
         self.descriptors += other.descriptors;
         self.pages += other.pages;
+        self.homes += other.homes;
         self.asked += other.asked;
     }
 }
 
 /// Most a single call moves.
 const MOST: usize = 40_000;
+/// Views, and chains, that are held at a time.
+const HELD: usize = 8;
+/// Pages of a pool.
+const PAGES: usize = 4;
+/// Sends, a second apart, of which one has to tell that a datagram's peer is dead.
+const PROBES: u32 = 10;
 
 impl Party {
     /// Of a connected socket, which must be non-blocking.
-    pub fn new(socket: Socket, plan: Plan, side: Side) -> Party {
+    pub fn new(socket: Socket, peer: Option<Name>, plan: Plan, side: Side) -> Party {
         Party {
-            pool: plan.lends(side).then(|| SharedPool::new(4096, 4).ok()).flatten(),
+            pool: plan.lends(side).then(|| SharedPool::new(4096, PAGES).ok()).flatten(),
             plan,
             side,
             sent: 0,
             received: 0,
+            sent_of: 0,
+            received_of: 0,
             writable: true,
             readable: true,
             sending: true,
             receiving: true,
             closed: false,
             was_reset: false,
+            was_shared: false,
+            probing: false,
+            probes: 0,
             tokens_sent: 0,
             tokens_seen: 0,
             last: "nothing",
             views: Vec::new(),
-            socket,
+            chains: Vec::new(),
+            peer,
+            socket: Arc::new(socket),
         }
     }
 
     /// Whether there is something to do now.
     pub fn is_active(&self) -> bool {
-        self.is_over() || (self.sending && self.writable) || (self.receiving && self.readable)
+        self.is_over() || self.probing || (self.sending && self.writable) || (self.receiving && self.readable)
     }
 
     /// Whether its life is over.
     pub fn is_over(&self) -> bool {
         self.closed || (!self.sending && !self.receiving)
+    }
+
+    /// Whether both directions ran over shared memory at some time. (A datagram socket goes back to the kernel once its peer
+    /// is gone.)
+    pub fn was_shared(&self) -> bool {
+        self.was_shared
+    }
+
+    fn is_gram(&self) -> bool {
+        self.plan.kind == Kind::Grams
+    }
+
+    /// Whether it only receives, and from a datagram's peer, whose death is told to who sends alone.
+    pub fn hears_of_no_death(&self) -> bool {
+        self.is_gram() && !self.sending && !self.is_active()
+    }
+
+    /// The peer of a datagram socket is dead: the next step asks for it.
+    ///
+    /// # Errors
+    ///
+    /// Where that has been asked for too often.
+    pub fn probe_soon(&mut self) -> Check {
+        self.probes += 1;
+        self.probing = true;
+        match self.probes > PROBES {
+            true => Err(format!("no send tells that the peer is dead; {}", self.report())),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether pages are with the peer, or were when that was looked at last.
+    pub fn has_lent(&self) -> bool {
+        self.pool.as_ref().is_some_and(|pool| pool.lent() > 0)
+    }
+
+    /// The peer's process has ended, and with it what it had borrowed. Whether there was a pool.
+    ///
+    /// # Errors
+    ///
+    /// Where a page is not home.
+    pub fn pages_are_home(&self) -> Check<bool> {
+        let Some(pool) = &self.pool else { return Ok(false) };
+        let left = |what: &str| format!("{what}: pages are with a dead peer; {}", self.tell());
+        pool.reclaim().map_err(|e| left(&e.to_string()))?;
+        pool.reclaim_if_gone();
+        let loans: Vec<_> = (0..PAGES).map(|_| pool.loan(1)).collect();
+        match loans.iter().all(Result::is_ok) && pool.lent() == 0 {
+            true => Ok(true),
+            false => Err(left(&format!("{} are lent", pool.lent()))),
+        }
     }
 
     /// What it is in the middle of, and what there is to be read of its socket without changing it: what poll and the
@@ -154,10 +204,7 @@ impl Party {
         let flags = polled[0].revents();
         let queued = rustix::io::ioctl_fionread(&self.socket);
         let ran = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-        let (state, stats) = match &self.socket {
-            Socket::Stream(s) => (format!("{s:?}"), s.stats()),
-            Socket::Records(s) => (format!("{s:?}"), s.stats()),
-        };
+        let (state, stats) = (format!("{:?}", self.socket), self.socket.stats());
         // Both sides come first; what follows them says it again.
         let state = state.split(", offer:").next().unwrap_or_default();
         format!(
@@ -170,38 +217,38 @@ impl Party {
     /// As `tell`, and whether it could go on after all, which changes it.
     pub fn report(&self) -> String {
         let before = self.tell();
-        let (receive, send) = match &self.socket {
-            Socket::Stream(s) => (
-                s.recv(&mut [0; 64], RecvFlags::DONTWAIT | RecvFlags::PEEK),
-                s.reserve_with(1, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|slot| slot.len()),
-            ),
-            Socket::Records(s) => (
-                s.recv(&mut [0; 64], RecvFlags::DONTWAIT | RecvFlags::PEEK),
-                s.reserve_with(1, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(|slot| slot.len()),
-            ),
-        };
+        let receive = self.socket.recv(&mut [0; 64], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        let send = self.socket.reserve_with(1, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let send = send.map(|room| room.map(|slot| slot.len()));
         format!("{before}; a look for bytes now gives {receive:?}, one for room {send:?}")
     }
 
     fn tell_short(&self, total: u64, theirs: u64) -> String {
         format!(
-            "connection {:#x}, {:?} ({:?}, the peer {:?}): sent {} of {total}, received {} of {theirs}, shared memory: {}, \
-             sending {} writable {}, receiving {} readable {}, reset {}, views {}, the last receive: {}, descriptors {}, lent to: {}",
+            "connection {:#x}, {:?}, {:?} ({:?}, the peer {:?}): sent {} of {total} and {} bytes, received {} of {theirs} and {}, \
+             shared memory: {}, sending {} writable {}, receiving {} readable {}, reset {}, probed {}, views {}, chains {}, \
+             the last receive: {}, descriptors {}, lends: {}, lent to: {}",
             self.plan.id,
+            self.plan.kind,
             self.side,
             self.plan.ending(self.side),
             self.plan.ending(self.side.other()),
             self.sent,
+            self.sent_of,
             self.received,
-            self.socket.is_shared(),
+            self.received_of,
+            self.socket.path().is_shared_memory(),
             self.sending,
             self.writable,
             self.receiving,
             self.readable,
             self.was_reset,
+            self.probes,
             self.views.len(),
+            self.chains.len(),
             self.last,
             self.tokens_seen,
+            self.plan.lends(self.side),
             self.plan.lends(self.side.other()),
         )
     }
@@ -221,9 +268,14 @@ impl Party {
         if dice.one_in(8) {
             let n = dice.roll() as usize % (self.views.len() + 1);
             self.views.drain(..n);
+            let n = dice.roll() as usize % (self.chains.len() + 1);
+            self.chains.drain(..n);
         }
+        self.was_shared |= self.socket.path().is_shared_memory();
         let send = self.sending && self.writable && (dice.one_in(2) || !(self.receiving && self.readable));
-        let answer = if send {
+        let answer = if self.probing {
+            self.probe()
+        } else if send {
             self.send(dice, tally)
         } else if self.receiving && self.readable {
             self.recv(dice, buf, tally)
@@ -245,6 +297,7 @@ impl Party {
                     self.readable = false;
                     // Nothing may wait for what is borrowed here.
                     self.views.clear();
+                    self.chains.clear();
                 }
                 Ok(())
             }
@@ -259,6 +312,15 @@ impl Party {
             {
                 self.was_reset = true;
                 self.sending &= !sending;
+                Ok(())
+            }
+            // Once: from then on there is no peer, and what it had sent is lost (net/unix/af_unix.c: unix_dgram_sendmsg).
+            Stop::Cannot(true, e)
+                if self.is_gram()
+                    && e.raw_os_error() == Errno::CONNREFUSED.raw_os_error()
+                    && (leaves || gone()) =>
+            {
+                (self.sending, self.receiving) = (false, false);
                 Ok(())
             }
             // Descriptors on their way are bounded by RLIMIT_NOFILE: others have to be received first.
@@ -278,236 +340,20 @@ impl Party {
         }
     }
 
-    fn send(&mut self, dice: &mut Dice, tally: &mut Tally) -> Result<(), Stop> {
-        let left = self.plan.total(self.side) - self.sent;
-        if left == 0 {
-            self.sending = false;
-            let shut = match self.plan.ending(self.side) {
-                Ending::HalfClose => self.socket.shutdown(Shutdown::Write),
-                Ending::ShutBoth => self.socket.shutdown(Shutdown::Both),
-                Ending::Close => Ok(()),
-            };
-            self.closed = self.plan.ending(self.side) != Ending::HalfClose;
-            return shut.or_else(|e| match e.raw_os_error() {
-                // The peer was faster.
-                no if no == Errno::NOTCONN.raw_os_error() => Ok(()),
-                _ => Err(Stop::Wrong(format!("cannot shut down: {e}"))),
-            });
+    /// Asks the kernel for a datagram's dead peer.
+    fn probe(&mut self) -> Result<(), Stop> {
+        self.probing = false;
+        // (It may have room still: that it is gone is looked at now and then.)
+        match self.socket.send(&[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(_) => Ok(()),
+            Err(e) if e.would_block() => Ok(()),
+            // Its own end is shut down: a send says that first, and nobody is there to be heard of.
+            Err(e) if e.raw_os_error() == Errno::PIPE.raw_os_error() && !self.sending => {
+                self.receiving = false;
+                Ok(())
+            }
+            Err(e) => Err(Stop::Cannot(true, e)),
         }
-        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        flags.set(SendFlags::NTCOPY, dice.one_in(4));
-        let cannot = |e| Stop::Cannot(true, e);
-        match &self.socket {
-            Socket::Records(s) => {
-                let record = self.plan.record(self.side, self.sent);
-                let n = match dice.roll() % 4 {
-                    0 => {
-                        let (a, b) = record.split_at(dice.roll() as usize % (record.len() + 1));
-                        s.send_vectored(&[IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)], flags)
-                    }
-                    1 => match s.reserve_with(record.len(), flags) {
-                        Ok(mut slot) => {
-                            slot.write(&record);
-                            if dice.one_in(4) {
-                                return Ok(());
-                            }
-                            slot.commit()
-                        }
-                        // Its turn comes again: what waits for room is a send.
-                        Err(e) if e.would_block() => s.send(&record, flags),
-                        Err(e) => Err(e),
-                    },
-                    _ => s.send(&record, flags),
-                }
-                .map_err(cannot)?;
-                if n != record.len() {
-                    return Err(Stop::Wrong(format!("sent {n} of a record of {}", record.len())));
-                }
-                self.sent += 1;
-            }
-            Socket::Stream(s) => {
-                let n = dice.size(MOST.min(left as usize));
-                let bytes = self.plan.pattern(self.side).bytes(self.sent as usize, n);
-                let sent = match dice.roll() % 10 {
-                    0 | 1 => {
-                        let (a, b) = bytes.split_at(dice.roll() as usize % (n + 1));
-                        s.send_vectored(&[IoSlice::new(a), IoSlice::new(b)], flags)
-                    }
-                    2 | 3 => match s.reserve_with(n, flags) {
-                        Ok(mut slot) => {
-                            slot.write(&bytes);
-                            if dice.one_in(4) {
-                                return Ok(());
-                            }
-                            slot.commit()
-                        }
-                        Err(e) if e.would_block() => s.send(&bytes, flags),
-                        Err(e) => Err(e),
-                    },
-                    4 if dice.one_in(3) => {
-                        let token = token(self.plan.id, self.tokens_sent)?;
-                        let sent = s.send_with(&bytes, &[token.as_fd()], flags);
-                        self.tokens_sent += u64::from(sent.is_ok());
-                        sent
-                    }
-                    5 => match self.pool.as_ref().map(|pool| pool.loan(n.min(4096))) {
-                        Some(Ok(mut loan)) => {
-                            let len = loan.len();
-                            loan.copy_from_slice(&bytes[..len]);
-                            tally.pages += 1;
-                            // Over the kernel a part of it may have gone.
-                            s.send_loan_with(loan, flags).or_else(|not| match len - not.loan.len() {
-                                0 => Err(not.error),
-                                part => Ok(part),
-                            })
-                        }
-                        _ => s.send(&bytes, flags),
-                    },
-                    _ => s.send(&bytes, flags),
-                }
-                .map_err(cannot)?;
-                if sent > n {
-                    return Err(Stop::Wrong(format!("sent {sent} of {n} bytes")));
-                }
-                self.sent += sent as u64;
-            }
-        }
-        Ok(())
-    }
-
-    fn recv(&mut self, dice: &mut Dice, buf: &mut [u8], tally: &mut Tally) -> Result<(), Stop> {
-        match &self.socket {
-            Socket::Stream(_) => self.recv_stream(dice, buf, tally),
-            Socket::Records(_) => self.recv_record(dice, buf, tally),
-        }
-    }
-
-    fn recv_stream(&mut self, dice: &mut Dice, buf: &mut [u8], tally: &mut Tally) -> Result<(), Stop> {
-        let Socket::Stream(s) = &self.socket else { return Ok(()) };
-        let cannot = |e| Stop::Cannot(false, e);
-        let max = dice.size(MOST.min(buf.len()));
-        let counts = self.plan.counts_descriptors(self.side);
-        let flags = RecvFlags::DONTWAIT;
-        let mut taken = true;
-        let way = dice.roll() % 8;
-        self.last = match way {
-            0 => "peek",
-            1 if !counts => "waitall",
-            2 if !counts => "vectored",
-            3 | 4 if !counts => "borrow",
-            5 if !counts => "plain",
-            _ => "with descriptors",
-        };
-        let n = match way {
-            0 => {
-                taken = false;
-                s.recv(&mut buf[..max], flags | RecvFlags::PEEK).map_err(cannot)?
-            }
-            1 if !counts => s.recv(&mut buf[..max], flags | RecvFlags::WAITALL).map_err(cannot)?,
-            2 if !counts => {
-                let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
-                let n = s.recv_vectored(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], flags);
-                n.map_err(cannot)?
-            }
-            3 | 4 if !counts => {
-                let view = s.recv_borrowed_with(max, flags).map_err(cannot)?;
-                let n = view.copy_to(buf);
-                if n != view.len() {
-                    return Err(Stop::Wrong(format!("{n} bytes of a view of {}", view.len())));
-                }
-                if dice.one_in(3) && self.views.len() < 8 {
-                    self.views.push(view);
-                }
-                n
-            }
-            5 if !counts => s.recv(&mut buf[..max], flags).map_err(cannot)?,
-            _ => {
-                let (n, ancillary) = s.recv_with(&mut buf[..max], flags).map_err(cannot)?;
-                if ancillary.truncated && counts {
-                    return Err(Stop::Wrong("descriptors were lost (MSG_CTRUNC)".into()));
-                }
-                for fd in ancillary.fds {
-                    let serial = serial(File::from(fd), self.plan.id)?;
-                    let (least, most) = match counts {
-                        true => (self.tokens_seen, self.tokens_seen),
-                        false => (self.tokens_seen, u64::MAX),
-                    };
-                    if serial < least || serial > most {
-                        return Err(Stop::Wrong(format!("descriptor {serial} in place of {least}")));
-                    }
-                    self.tokens_seen = serial + 1;
-                    tally.descriptors += 1;
-                }
-                n
-            }
-        };
-        if n == 0 {
-            return Err(Stop::End);
-        }
-        let pattern = self.plan.pattern(self.side.other());
-        pattern.check(self.received as usize, &buf[..n]).map_err(|e| Stop::Wrong(format!("{e:?}")))?;
-        if taken {
-            self.received += n as u64;
-            tally.bytes += n as u64;
-        }
-        Ok(())
-    }
-
-    fn recv_record(&mut self, dice: &mut Dice, buf: &mut [u8], tally: &mut Tally) -> Result<(), Stop> {
-        let Socket::Records(s) = &self.socket else { return Ok(()) };
-        let cannot = |e| Stop::Cannot(false, e);
-        let max = dice.size(4000);
-        let mut flags = RecvFlags::DONTWAIT;
-        let mut taken = true;
-        let (n, full, said) = match dice.roll() % 6 {
-            0 => {
-                let (view, said) = s.recv_borrowed_with(max, flags).map_err(cannot)?;
-                let n = view.copy_to(buf);
-                if dice.one_in(3) && self.views.len() < 8 {
-                    self.views.push(view);
-                }
-                (n, None, said)
-            }
-            1 => {
-                let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
-                let got = s.recv_vectored(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], flags);
-                let got = got.map_err(cannot)?;
-                (got.len, Some(got.full), got.flags)
-            }
-            2 => {
-                flags |= RecvFlags::PEEK;
-                taken = false;
-                let got = s.recv_record(&mut buf[..max], flags).map_err(cannot)?;
-                (got.len, Some(got.full), got.flags)
-            }
-            _ => {
-                let got = s.recv_record(&mut buf[..max], flags).map_err(cannot)?;
-                (got.len, Some(got.full), got.flags)
-            }
-        };
-        if said.contains(ReceivedFlags::END) {
-            return Err(Stop::End);
-        }
-        let record = self.plan.record(self.side.other(), self.received);
-        let cut = said.contains(ReceivedFlags::TRUNC);
-        if full.is_some_and(|full| full != record.len())
-            || n != record.len().min(max)
-            || cut != (record.len() > max)
-            || buf[..n] != record[..n]
-        {
-            return Err(Stop::Wrong(format!(
-                "record {} of {} bytes came as {n} of {full:?}, {said:?}, room {max}, the same: {}",
-                self.received,
-                record.len(),
-                buf[..n] == record[..n.min(record.len())],
-            )));
-        }
-        if taken {
-            self.received += 1;
-            tally.bytes += n as u64;
-            tally.records += 1;
-        }
-        Ok(())
     }
 }
 

@@ -1,24 +1,26 @@
 //! A process that connects, and may be killed at any moment.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onecopy::unix::{Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream};
+use onecopy::unix::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream};
+use onecopy_conformance::socket::Socket;
 
 use crate::crowd::{Common, Crowd, lock};
 use crate::held::Held;
-use crate::party::{Party, Socket};
-use crate::plan::{Plan, Side};
+use crate::party::Party;
+use crate::plan::{Ending, Kind, Names, Plan, Side, config};
 
 /// How a worker is started.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Abstract name of the stream listener
-    pub streams: String,
-    /// Path of the seqpacket listener
-    pub records: PathBuf,
+    /// Abstract name that the survivor's are made of
+    pub base: String,
+    /// The survivor's folder
+    pub folder: PathBuf,
     /// Seed of the run
     pub run: u64,
     /// Which of all workers this is
@@ -29,37 +31,36 @@ pub struct Args {
 
 /// Threads that serve connections in each process.
 pub const THREADS: usize = 2;
+/// Longest wait for the other process to do its part of a connection.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-/// Connects and says which connection it is.
-fn call(args: &Args, index: u32) -> Result<Party, String> {
+/// Connects and says which connection it is. None where its other end has come and gone meanwhile.
+fn call(args: &Args, index: u32) -> Result<Option<Party>, String> {
     let id = u64::from(args.generation) << 32 | u64::from(index);
     // A refused one comes with a full backlog or a survivor that ends: tried for a while.
     let until = Instant::now() + Duration::from_secs(10);
-    let records = index % 2 == 1;
-    let plan = Plan::of(args.run, id, records);
-    let config = plan.config();
+    let plan = Plan::of(args.run, id);
+    let (config, names) = (plan.config(), Names::new(&args.base, &args.folder));
+    let at = names.reception(plan.kind);
+    if plan.kind == Kind::Grams {
+        return call_by_datagram(&plan, &names, &config)
+            .map_err(|e| format!("cannot connect a datagram socket: {e}"));
+    }
     loop {
-        let socket = if records {
-            SeqPacket::connect_with(Name::path(&args.records), &config).map(Socket::Records)
-        } else {
-            Stream::connect_with(Name::abstract_(&args.streams), &config).map(Socket::Stream)
+        let socket = match plan.kind {
+            Kind::Stream => Stream::connect_with(at.clone(), &config).map(Socket::Bytes),
+            _ => SeqPacket::connect_with(at.clone(), &config).map(Socket::Records),
         };
         let error = match socket {
             Ok(socket) => {
-                let said = match &socket {
-                    Socket::Stream(s) => s.send(&id.to_le_bytes(), SendFlags::NOSIGNAL),
-                    Socket::Records(s) => s.send(&id.to_le_bytes(), SendFlags::NOSIGNAL),
-                };
-                match said {
+                // (Records in parts wait here for the accept.)
+                let _ = socket.set_write_timeout(PATIENCE);
+                match socket.send(&id.to_le_bytes(), SendFlags::NOSIGNAL | SendFlags::EOR) {
                     Ok(8) => {}
                     other => return Err(format!("the first eight bytes: {other:?}")),
                 }
-                let nonblocking = match &socket {
-                    Socket::Stream(s) => s.set_nonblocking(true),
-                    Socket::Records(s) => s.set_nonblocking(true),
-                };
-                nonblocking.map_err(|e| format!("O_NONBLOCK: {e}"))?;
-                return Ok(Party::new(socket, plan, Side::Client));
+                socket.set_nonblocking(true).map_err(|e| format!("O_NONBLOCK: {e}"))?;
+                return Ok(Some(Party::new(socket, None, plan, Side::Client)));
             }
             Err(e) => e,
         };
@@ -70,34 +71,68 @@ fn call(args: &Args, index: u32) -> Result<Party, String> {
     }
 }
 
+/// Tells the survivor that there is a socket, and connects to the one that answers.
+fn call_by_datagram(plan: &Plan, names: &Names, config: &Config) -> onecopy::unix::Result<Option<Party>> {
+    let socket = Datagram::bind_with(names.of_gram(plan.id, Side::Client), config)?;
+    socket.set_write_timeout(PATIENCE)?;
+    socket.set_read_timeout(PATIENCE)?;
+    socket.send_to(&plan.id.to_le_bytes(), names.reception(Kind::Grams), SendFlags::NOSIGNAL)?;
+    socket.recv(&mut [0; 8], RecvFlags::empty())?;
+    let peer = names.of_gram(plan.id, Side::Server);
+    match socket.connect(peer.clone()) {
+        // It had little to say, and does not wait for more.
+        Err(e)
+            if e.kind() == ErrorKind::ConnectionRefused && plan.ending(Side::Server) != Ending::HalfClose =>
+        {
+            return Ok(None);
+        }
+        connected => connected?,
+    }
+    socket.set_nonblocking(true)?;
+    Ok(Some(Party::new(Socket::Grams(socket), Some(peer), *plan, Side::Client)))
+}
+
 /// The server's end of a connection whose client says which it is; none where it died before it did.
 pub fn answer(socket: Socket, run: u64) -> Result<Option<Party>, String> {
     let mut id = [0; 8];
-    let patience = Some(Duration::from_secs(20));
-    let got = match &socket {
-        Socket::Stream(s) => {
-            let _ = s.set_read_timeout(patience);
-            s.recv(&mut id, RecvFlags::WAITALL)
-        }
-        Socket::Records(s) => {
-            let _ = s.set_read_timeout(patience);
-            s.recv(&mut id, RecvFlags::empty())
-        }
-    };
-    match got {
+    let _ = socket.set_read_timeout(PATIENCE);
+    let flags = if matches!(socket, Socket::Bytes(_)) { RecvFlags::WAITALL } else { RecvFlags::empty() };
+    match socket.recv(&mut id, flags) {
         Ok(8) => {}
         Ok(0) => return Ok(None),
-        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Ok(None),
+        Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(None),
         other => return Err(format!("a client's first eight bytes: {other:?}")),
     }
-    let nonblocking = match &socket {
-        Socket::Stream(s) => s.set_nonblocking(true),
-        Socket::Records(s) => s.set_nonblocking(true),
+    socket.set_nonblocking(true).map_err(|e| format!("O_NONBLOCK: {e}"))?;
+    let plan = Plan::of(run, u64::from_le_bytes(id));
+    Ok(Some(Party::new(socket, None, plan, Side::Server)))
+}
+
+/// As `answer`, of a datagram socket that was announced to `reception`: another one that is connected to it.
+pub fn answer_by_datagram(reception: &Datagram, names: &Names, run: u64) -> Result<Option<Party>, String> {
+    let mut id = [0; 8];
+    let (n, from) = match reception.recv_from(&mut id, RecvFlags::DONTWAIT) {
+        Ok(came) => came,
+        Err(e) if e.would_block() => return Ok(None),
+        Err(e) => return Err(format!("the reception of datagrams: {e}")),
     };
-    nonblocking.map_err(|e| format!("O_NONBLOCK: {e}"))?;
-    let records = matches!(socket, Socket::Records(_));
-    let plan = Plan::of(run, u64::from_le_bytes(id), records);
-    Ok(Some(Party::new(socket, plan, Side::Server)))
+    let plan = Plan::of(run, u64::from_le_bytes(id));
+    if n != 8 || plan.kind != Kind::Grams || from != names.of_gram(plan.id, Side::Client) {
+        return Err(format!("{n} bytes of {from:?} came to the reception of datagrams"));
+    }
+    let greet = || {
+        let socket = Datagram::bind_with(names.of_gram(plan.id, Side::Server), &config(Kind::Grams))?;
+        socket.connect(from.clone())?;
+        socket.send(&id, SendFlags::NOSIGNAL)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    match greet() {
+        Ok(socket) => Ok(Some(Party::new(Socket::Grams(socket), Some(from.clone()), plan, Side::Server))),
+        // It died before.
+        Err(e) if onecopy::unix::Error::kind(&e) == ErrorKind::ConnectionRefused => Ok(None),
+        Err(e) => Err(format!("cannot connect to a datagram socket: {e}")),
+    }
 }
 
 /// Keeps its connections until standard input ends; then closes all of them, and says what it did.
@@ -108,18 +143,22 @@ pub fn answer(socket: Socket, run: u64) -> Result<Option<Party>, String> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // The first sockets make what stays: the table of counters.
     drop(onecopy::unix::Stream::pair());
-    drop(Listener::bind(Name::abstract_(format!("{}-{}", args.streams, args.generation)))?);
+    drop(Listener::bind(Name::abstract_(format!("{}-{}", args.base, args.generation)))?);
     let before = Held::now();
     let common = Arc::new(Common::new(false));
     let mut crowds = Vec::new();
     for n in 0..THREADS {
         let (sender, inbox) = mpsc::channel();
         let mine = args.clone();
-        // Each thread has numbers of its own, and connects to both listeners in turn.
+        // Each thread has numbers of its own, and makes connections of every kind in turn.
         let mut index = (n as u32) << 24;
         let mut refill = move || {
-            index += 1;
-            call(&mine, index)
+            loop {
+                index += 1;
+                if let Some(party) = call(&mine, index)? {
+                    return Ok(party);
+                }
+            }
         };
         let share = args.connections / THREADS + usize::from(n < args.connections % THREADS);
         let seed = args.run ^ u64::from(args.generation) << 8 ^ n as u64;

@@ -293,7 +293,8 @@ impl Liar {
         Ok(Liar { records, ..Liar::over(fd, nonce, false) })
     }
 
-    fn over(fd: OwnedFd, nonce: [u8; 16], client: bool) -> Liar {
+    /// One that has said nothing yet on a connected socket.
+    pub fn over(fd: OwnedFd, nonce: [u8; 16], client: bool) -> Liar {
         Liar {
             fd,
             nonce,

@@ -17,12 +17,14 @@
 mod chains;
 mod meet;
 mod neighbours;
+mod pairs;
 mod peer;
 mod victim;
 mod watch;
 
 pub use chains::{Trades, trade};
 pub use neighbours::{Fence, Guarded, Neighbours, Secret};
+pub use pairs::can_be_taken_apart;
 pub use peer::Peer;
 pub use victim::Victim;
 pub use watch::{Watch, attempt};
@@ -46,8 +48,8 @@ pub struct Tally {
     pub steps: u64,
     /// Those that reached shared memory in both directions.
     pub upgraded: u64,
-    /// Of these: streams, atomic records, records as streams, datagrams.
-    pub kinds: [u64; 4],
+    /// Of these: streams, atomic records, records as streams, datagrams that met, datagrams of a pair.
+    pub kinds: [u64; 5],
     /// Lies that were caught.
     pub caught: u64,
     /// Fallbacks to the kernel.

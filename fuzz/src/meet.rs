@@ -13,7 +13,7 @@ use rustix::net::{
     AddressFamily, RecvFlags as Raw, SendFlags as RawSend, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use crate::{Peer, Socket};
+use crate::{Peer, Socket, pairs};
 
 /// Two that are connected, of whatever kind, and of which (as [`crate::Tally::kinds`] has them).
 ///
@@ -31,8 +31,12 @@ pub fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket, usize)> {
         pass_credentials: dice.one_in(5),
         ..Config::default()
     };
-    let kind = [Kind::SeqPacket, Kind::Stream, Kind::Dgram][(dice.roll() % 3) as usize];
+    let kind = [Kind::SeqPacket, Kind::Stream, Kind::Dgram, Kind::Dgram][(dice.roll() % 4) as usize];
     if kind == Kind::Dgram {
+        if dice.one_in(2) && pairs::can_be_taken_apart() {
+            let (peer, socket) = pairs::pair(dice, &config)?;
+            return Ok((peer, socket, 4));
+        }
         let (peer, socket) = connect(dice, &name, &config)?;
         return Ok((peer, socket, 3));
     }
@@ -75,19 +79,7 @@ fn connect(dice: &mut Dice, name: &str, config: &Config) -> io::Result<(Peer, So
     rustix::net::connect(&socket.0, &address(&Name::Abstract(ours.into_bytes()))?)?;
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&dice.roll().to_le_bytes());
-    let liar = Liar {
-        fd: socket.0,
-        nonce,
-        mine: None,
-        theirs: None,
-        client: true,
-        records: true,
-        head: 0,
-        over_kernel: 0,
-        patience: Duration::from_millis(3),
-        channel: None,
-    };
-    Ok((Peer::new(liar), Socket::Grams(victim)))
+    Ok((Peer::new(of_grams(socket.0, nonce)), Socket::Grams(victim)))
 }
 
 /// What a sign says: who I am; and that what I send lies in the ring from here on.
@@ -150,8 +142,7 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
     let flags = if listens { Raw::DONTWAIT } else { Raw::DONTWAIT | Raw::PEEK };
     rustix::net::recv(&line, &mut first[..], flags)?;
     let said: [u8; 16] = first[8..24].try_into().unwrap_or_default();
-    let channel = Liar { fd: line, nonce: said, channel: None, ..blank(liar)? };
-    let mut channel = channel;
+    let mut channel = of_grams(line, said);
     let memory = if lies(40) { Memory::unsealed(capacity)? } else { Memory::honest(capacity)? };
     let announced = if lies(40) { capacity + 64 } else { capacity };
     let give = |channel: &Liar| channel.send_with(&hello(nonce, announced).encode(), &[memory.file.as_fd()]);
@@ -178,18 +169,7 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
     Ok(channel.fd)
 }
 
-/// One that stands for a line, with nothing of its own yet.
-fn blank(of: &Liar) -> io::Result<Liar> {
-    Ok(Liar {
-        fd: of.fd.try_clone()?,
-        nonce: of.nonce,
-        mine: None,
-        theirs: None,
-        client: true,
-        records: true,
-        head: 0,
-        over_kernel: 0,
-        patience: of.patience,
-        channel: None,
-    })
+/// One that has nothing yet but a datagram socket, or the line of one.
+pub fn of_grams(fd: OwnedFd, nonce: [u8; 16]) -> Liar {
+    Liar { records: true, patience: Duration::from_millis(3), ..Liar::over(fd, nonce, true) }
 }

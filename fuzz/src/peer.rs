@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use onecopy::unix::RecvFlags;
+use onecopy::unix::{Datagram, RecvFlags};
 use onecopy_conformance::lender;
 use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Memory};
 use onecopy_conformance::tools::Dice;
@@ -18,6 +18,8 @@ pub struct Peer {
     liar: Liar,
     /// Of a datagram socket: what hangs up when this peer goes.
     life: Option<OwnedFd>,
+    /// Of a pair: the half that was taken apart, which does nothing by itself but be open.
+    half: Option<Datagram>,
     /// Bytes that it has seen and may not have.
     leak: Option<String>,
 }
@@ -25,7 +27,34 @@ pub struct Peer {
 impl Peer {
     /// Of a connected liar.
     pub fn new(liar: Liar) -> Peer {
-        Peer { liar, life: None, leak: None }
+        Peer { liar, life: None, half: None, leak: None }
+    }
+
+    /// Of one half of a pair, and its end of the lifeline.
+    pub fn half(liar: Liar, half: Datagram, life: OwnedFd) -> Peer {
+        Peer { liar, life: Some(life), half: Some(half), leak: None }
+    }
+
+    /// A peer's process ends, or it closes: with a word of farewell or without.
+    pub fn hang_up(&mut self, says_so: bool) {
+        if self.life.take().is_some() {
+            self.liar.channel = None;
+        }
+        if self.half.take().is_some() {
+            // (Which said so. A dead process has not.)
+            if !says_so && let Ok(ring) = self.liar.mine() {
+                let _ = ring.set(Field::Shut, 0);
+            }
+        }
+        if let Ok(null) = File::open("/dev/null") {
+            self.liar.fd = OwnedFd::from(null);
+        }
+    }
+
+    /// What it lies with.
+    #[cfg(test)]
+    pub fn liar(&mut self) -> &mut Liar {
+        &mut self.liar
     }
 
     /// In the end: all of the memory that it can look at.
@@ -59,7 +88,7 @@ impl Peer {
         };
         let rooms = [4096, 8192, 65_536, 100_032, 1 << 20];
         let capacity = rooms[(dice.roll() % 5) as usize];
-        if dice.one_in(40) {
+        if self.half.is_some() || dice.one_in(40) {
             return;
         }
         if matches!(victim, Socket::Grams(_)) {
@@ -177,13 +206,18 @@ impl Peer {
                 let _ = rustix::net::shutdown(&liar.fd, how);
             }
             19 if dice.one_in(2) => marks(liar, dice),
-            18 if dice.one_in(100) => {
-                if let Ok(null) = File::open("/dev/null") {
-                    liar.fd = OwnedFd::from(null);
+            18 if dice.one_in(100) => match self.half.is_some() {
+                true => self.hang_up(dice.one_in(2)),
+                false => {
+                    if let Ok(null) = File::open("/dev/null") {
+                        liar.fd = OwnedFd::from(null);
+                    }
                 }
-            }
+            },
+            // (The line of a pair may hang up while the socket stays.)
             13 if dice.one_in(60) => {
-                if self.life.take().is_some() {
+                if let Some(life) = self.life.take() {
+                    let _ = rustix::net::shutdown(&life, Shutdown::Both);
                     liar.channel = None;
                 }
             }

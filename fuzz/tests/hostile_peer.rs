@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use onecopy_fuzz::{Neighbours, Secret, Tally, Watch, attempt, play};
+use onecopy_fuzz::{Neighbours, Secret, Tally, Watch, attempt, can_be_taken_apart, play};
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
@@ -47,7 +47,12 @@ fn a_peer_that_does_anything_harms_nobody() {
     assert_eq!(before, held(), "descriptors and mappings before and after");
     if tally.played > 100 {
         assert!(tally.upgraded * 3 > tally.played, "most conversations must get to shared memory: {tally:?}");
-        assert!(tally.kinds.iter().all(|n| *n > 0), "all kinds must get there: {tally:?}");
+        let pairs = can_be_taken_apart();
+        if !pairs {
+            println!("not tried: pairs of datagrams, since pidfd_getfd(2) is refused here");
+        }
+        let tried = &tally.kinds[..if pairs { 5 } else { 4 }];
+        assert!(tried.iter().all(|n| *n > 0), "all kinds must get there: {tally:?}");
         assert!(tally.caught > 0, "no lie was caught: {tally:?}");
     }
 }

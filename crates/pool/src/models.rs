@@ -68,17 +68,18 @@ fn pool(provider: &Arc<Model>) -> PagePool {
     PagePool::new(PoolConfig::new().limit(2).ring(2), provider.clone()).unwrap()
 }
 
+/// Pushes from a thread of its own.
+fn push(ring: &LoomArc<Ring>, index: u32) -> thread::JoinHandle<Push> {
+    let ring = ring.clone();
+    // SAFETY: the ring outlives the model.
+    thread::spawn(move || unsafe { Ring::push(&raw const *ring, index) })
+}
+
 #[test]
 fn what_goes_into_the_ring_comes_out_once() {
     loom::model(|| {
         let ring = LoomArc::new(Ring::new(2));
-        let producers: Vec<_> = (1..=2)
-            .map(|index| {
-                let ring = ring.clone();
-                // SAFETY: the ring outlives the model.
-                thread::spawn(move || unsafe { Ring::push(&raw const *ring, index) })
-            })
-            .collect();
+        let producers = [1, 2].map(|index| push(&ring, index));
         let mut seen = Vec::new();
         let mut out = [0; 2];
         for _ in 0..2 {
@@ -101,11 +102,7 @@ fn a_full_ring_refuses_and_its_next_lap_is_told_from_the_last() {
         let ring = LoomArc::new(Ring::new(1));
         // SAFETY: the ring outlives the model.
         assert_eq!(unsafe { Ring::push(&raw const *ring, 5) }, Push::Done);
-        let producer = {
-            let ring = ring.clone();
-            // SAFETY: as above.
-            thread::spawn(move || unsafe { Ring::push(&raw const *ring, 6) })
-        };
+        let producer = push(&ring, 6);
         let (mut out, mut seen) = ([0; 1], Vec::new());
         for _ in 0..2 {
             let count = ring.pop(&mut out);
@@ -126,13 +123,7 @@ fn a_full_ring_refuses_and_its_next_lap_is_told_from_the_last() {
 fn a_closing_ring_loses_nothing() {
     loom::model(|| {
         let ring = LoomArc::new(Ring::new(2));
-        let producers: Vec<_> = (1..=2)
-            .map(|index| {
-                let ring = ring.clone();
-                // SAFETY: the ring outlives the model.
-                thread::spawn(move || unsafe { Ring::push(&raw const *ring, index) })
-            })
-            .collect();
+        let producers = [1, 2].map(|index| push(&ring, index));
         let mut seen = Vec::new();
         ring.close(|index| seen.push(index));
         let accepted: Vec<u32> = (1..=2)
@@ -172,6 +163,16 @@ impl Watched {
     fn turn(&self) {
         self.turn.fetch_add(0, Ordering::Relaxed);
     }
+
+    /// A thread that reads the page, and gives up its reference.
+    fn reader(&self, page: Page) -> thread::JoinHandle<()> {
+        let watched = self.clone();
+        thread::spawn(move || {
+            watched.read();
+            drop(page);
+            watched.turn();
+        })
+    }
 }
 
 /// How many executions of a model got to where it matters: a model that never does proves nothing.
@@ -203,12 +204,7 @@ fn two_references(give_back: fn(&PagePool, Page)) {
         let pool = pool(&provider);
         let page = pool.alloc().unwrap();
         let (other, watched) = (page.clone(), Watched::new());
-        let theirs = watched.clone();
-        let there = thread::spawn(move || {
-            theirs.read();
-            drop(other);
-            theirs.turn();
-        });
+        let there = watched.reader(other);
         watched.read();
         // Here, too: the other one may be done before we look.
         watched.turn();
@@ -235,12 +231,7 @@ fn a_sole_owner_is_found_only_when_the_other_has_read() {
         let pool = pool(&provider);
         let mut page = pool.alloc().unwrap();
         let (other, watched) = (page.clone(), Watched::new());
-        let theirs = watched.clone();
-        let there = thread::spawn(move || {
-            theirs.read();
-            drop(other);
-            theirs.turn();
-        });
+        let there = watched.reader(other);
         watched.turn();
         if page.bytes_mut().is_some() {
             sole.here();
@@ -281,12 +272,7 @@ fn a_pool_that_ends_under_its_last_page_is_freed_once_and_last() {
         let provider = Ended::new(&watched);
         let pool = PagePool::new(PoolConfig::new().limit(2).ring(2), provider.clone()).unwrap();
         let page = pool.alloc().unwrap();
-        let theirs = watched.clone();
-        let there = thread::spawn(move || {
-            theirs.read();
-            drop(page);
-            theirs.turn();
-        });
+        let there = watched.reader(page);
         watched.read();
         let monitor = pool.shutdown();
         if monitor.in_flight() > 0 {

@@ -41,6 +41,16 @@ pub fn peek(fd: BorrowedFd<'_>, wait: bool) -> Peek {
     }
 }
 
+/// Sleeps until something is in the queue, or the end. Unlike [`peek`], it leaves SO_PEEK_OFF alone, with which somebody else
+/// may be counting at this moment (`mending.rs`).
+pub fn wait_for_any(fd: BorrowedFd<'_>) -> Peek {
+    match rustix::net::recv(fd, &mut [0u8; 0], RecvFlags::PEEK) {
+        Ok(_) => Peek::Byte,
+        Err(Errno::AGAIN) => Peek::Nothing,
+        Err(errno) => Peek::Failed(errno),
+    }
+}
+
 /// Rings: one byte.
 ///
 /// # Errors
@@ -67,6 +77,12 @@ pub fn take_record(fd: BorrowedFd<'_>) -> io::Result<Option<usize>> {
             _ => return Ok(None),
         }
     }
+}
+
+/// Bytes of the first record in the queue, which stays there. None where there is none; the end looks like one of no bytes.
+pub fn peek_record(fd: BorrowedFd<'_>) -> Option<usize> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+    rustix::net::recv(fd, &mut [0u8; 1], flags).ok().map(|(_, n)| n)
 }
 
 /// Whether the peer sends nothing any more: what lies in the queue is all that will ever lie there.

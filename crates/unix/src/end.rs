@@ -449,8 +449,8 @@ impl End {
             }
             Lie::Returned(_) => "the peer gave back a page that it does not have; this connection is lost",
             Lie::Holder => {
-                "a process that shares this socket left a state that cannot be, or was killed while the connection \
-                 was being upgraded; this connection is lost"
+                "a process that shares this socket left a state that cannot be, or was killed while it received one of \
+                 several empty records before the connection was upgraded; this connection is lost"
             }
             Lie::Switch { .. } => "the peer switched to shared memory in the past; this connection is lost",
         })

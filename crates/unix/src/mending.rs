@@ -5,14 +5,15 @@
 //! before it had saved, the bytes are received again by another. What a sender had published is sent, what it had only
 //! written is not. A bell or a filler is a byte in the kernel and a word in the ring, and a death may come between: too
 //! few bytes cost nothing (a bell that never comes stays owed), so what cannot be known is taken to have been sent; of too
-//! many, as many are forgiven as lie in the queue when the death is found.
+//! many, as many are forgiven as lie in the queue when the death is found. Before the peer's switch the kernel counts what is
+//! received ([`Taking`]).
 
 use crate::control;
 use crate::end::End;
 use crate::front::TOLD;
 use crate::holders::Sharing;
 use crate::making::Kind;
-use crate::rx::{MAX_OWED, Rx};
+use crate::rx::{MAX_OWED, Rx, RxRing};
 use crate::seqpacket::Rest;
 use crate::side::Shared;
 use crate::tx::{Tx, UNKNOWN};
@@ -25,6 +26,7 @@ use onecopy_ring::{Consumer, Lie, Mark};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
+use onecopy_sys::sockopt;
 
 /// The words of the receiving side. Behind them three for each borrow.
 mod rx {
@@ -96,6 +98,24 @@ const RINGING: u64 = 1;
 /// A filler is being parked; above, how much memory lay unread before.
 const PARKING: u64 = 2;
 
+/// What is being taken from the kernel's queue, before the peer's switch: in [`SidePage::doing`] of the receiving side, with
+/// the most that it may be (from bit 8 on), and how much had been received before (from bit 32 on). What has been taken when
+/// its receiver dies the kernel knows: SO_PEEK_OFF is set to that most, and becomes less by each byte that is received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taking {
+    /// Bytes of a stream.
+    Bytes = 3,
+    /// A record of some bytes, by a call that has no room for them, so all of it or nothing.
+    Record = 4,
+    /// One of none, of which the kernel counts nothing.
+    Empty = 5,
+    /// The client's hello, likewise.
+    Hello = 6,
+}
+
+/// Most bytes of a stream that are taken from the kernel at once where processes share the end.
+const MOST: usize = (1 << 24) - 1;
+
 /// How often it is looked whether those live who have borrowed, in milliseconds.
 const LOOK_MS: u64 = 20;
 
@@ -130,7 +150,10 @@ impl Rx {
                 *self = Rx::Plain;
                 return Ok(());
             }
-            (SWITCHING, Rx::Switching(switching)) => return switching.resume(words[rx::RECEIVED]),
+            (SWITCHING, Rx::Switching(switching)) => {
+                switching.mended = words[rx::FORGIVEN] != 0;
+                return switching.resume(words[rx::RECEIVED]);
+            }
             (RING, Rx::Switching(switching)) => {
                 let ring = switching.ring().clone();
                 *self = Rx::ring(Consumer::new(ring));
@@ -209,6 +232,7 @@ impl Shared for Rx {
             Rx::Switching(switching) => {
                 words[rx::MODE] = SWITCHING;
                 words[rx::RECEIVED] = switching.received();
+                words[rx::FORGIVEN] = u64::from(switching.mended);
             }
             Rx::Ring(ring) => {
                 let Reached { read, marks, after } = ring.consumer.reached();
@@ -247,17 +271,23 @@ impl Shared for Rx {
         words: &[u64; WORDS],
         died: bool,
     ) -> std::result::Result<(), Lie> {
-        // How much it had received over the kernel is not known.
-        if died && words[rx::MODE] == SWITCHING {
-            return Err(Lie::Holder);
-        }
+        let mended;
+        let words = if died && words[rx::MODE] == SWITCHING {
+            mended = end.mend_taking(&sharing.words().rx.0, *words)?;
+            &mended
+        } else {
+            words
+        };
         self.resume(end, sharing.me(), words)?;
-        let Rx::Ring(ring) = self else { return Ok(()) };
-        if died {
-            ring.consumer.recover();
-            ring.freed |=
-                ring.consumer.release_all_of(|holder| holder != sharing.me() && !sharing.lives(holder));
-            ring.forgiven = ring.forgiven.saturating_add(control::queued(end.fd()).unwrap_or(0));
+        match self {
+            Rx::Ring(ring) if died => {
+                ring.mend(end);
+                ring.freed |=
+                    ring.consumer.release_all_of(|holder| holder != sharing.me() && !sharing.lives(holder));
+            }
+            // It may have been further than it had saved.
+            Rx::Switching(switching) if died => switching.mended = true,
+            _ => {}
         }
         Ok(())
     }
@@ -301,7 +331,14 @@ impl Shared for Rx {
         }
     }
 
-    fn saved(&mut self, end: &End, _sharing: &Sharing) {
+    fn saved(&mut self, end: &End, sharing: &Sharing) {
+        // Relaxed: stored under this lock, or by one that is dead.
+        let doing = &sharing.words().rx.0.doing;
+        if doing.load(Relaxed) != 0 {
+            let _ = sockopt::set_peek_off(end.fd(), -1);
+            point!("counted");
+            doing.store(0, Relaxed);
+        }
         if let Rx::Ring(ring) = self {
             ring.consumer.flush();
             point!("flushed");
@@ -320,6 +357,15 @@ impl Shared for Rx {
         if turned_away.load(Relaxed) != 0 && turned_away.swap(0, Relaxed) != 0 {
             end.make_edge();
         }
+    }
+}
+
+impl RxRing {
+    /// Who held the receiving side was killed: what it had taken and not saved is received again, and what it left in the queue of
+    /// bells that nothing explains is no lie.
+    pub fn mend(&mut self, end: &End) {
+        self.consumer.recover();
+        self.forgiven = self.forgiven.saturating_add(control::queued(end.fd()).unwrap_or(0));
     }
 }
 
@@ -453,6 +499,61 @@ impl End {
         };
         self.doing(0);
         rung
+    }
+
+    /// For who holds the receiving side, where processes share it and `received` were received: before it takes up to `most` bytes
+    /// from the kernel's queue, which are there. How many it may take.
+    ///
+    /// (At least as many are there as are counted down from: so one that looks at the queue at this moment begins behind bytes
+    /// that are there, and sleeps for the first that comes.)
+    pub fn doing_taking(&self, what: Taking, most: usize, received: u64) -> usize {
+        let Some(sharing) = self.sharing.get() else { return most };
+        let most = most.min(MOST);
+        // 0: it cannot be known.
+        let counts = sockopt::set_peek_off(self.fd(), most as i32).map_or(0, |()| most as u64);
+        let doing = &sharing.words().rx.0.doing;
+        // Relaxed: as in `doing`.
+        doing.store(what as u64 | counts << 8 | received << 32, Relaxed);
+        point!("taking");
+        most
+    }
+
+    /// After the death of who held the receiving side before the peer's switch: what that one had saved, and what it has taken
+    /// since, which is lost with it.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Holder`] where it cannot be known: the kernel counts nothing, or one of several records without bytes was being
+    /// received.
+    fn mend_taking(&self, page: &SidePage, mut words: Saved) -> std::result::Result<Saved, Lie> {
+        let doing = page.doing.swap(0, Relaxed);
+        let left = sockopt::peek_off(self.fd()).ok().map(i64::from);
+        let _ = sockopt::set_peek_off(self.fd(), -1);
+        let (what, most) = (doing & 0xff, (doing >> 8 & MOST as u64) as i64);
+        if what == 0 || doing >> 32 != words[rx::RECEIVED] & u64::from(u32::MAX) {
+            return Ok(words); // it had not begun, or had saved what it took
+        }
+        let taken = match left {
+            Some(left) if most > 0 && left <= most => {
+                if left < 0 {
+                    0
+                } else {
+                    (most - left) as u64
+                }
+            }
+            _ => return Err(Lie::Holder),
+        };
+        let is = |taking: Taking| what == taking as u64;
+        if is(Taking::Hello) && taken > 0 {
+            words[rx::MODE] = RING;
+            (words[rx::RECEIVED], words[rx::FORGIVEN]) = (0, 0);
+        } else if is(Taking::Empty) && control::peek_record(self.fd()) == Some(0) {
+            return Err(Lie::Holder); // that one, or one behind it
+        } else {
+            words[rx::RECEIVED] =
+                words[rx::RECEIVED].saturating_add(if is(Taking::Empty) { 1 } else { taken });
+        }
+        Ok(words)
     }
 
     /// For who holds the sending side, before it parks a filler.

@@ -4,6 +4,7 @@ use crate::channel::Fds;
 use crate::end::End;
 use crate::front::{Arrived, Descriptors, Next};
 use crate::making::Kind;
+use crate::mending::Taking;
 use crate::rx::{Ready, Rx, RxRing, Switching, Waiting};
 use crate::side::SideGuard;
 use crate::{Error, Op, RecvFlags, Result};
@@ -164,6 +165,13 @@ impl End {
         // A peek goes on behind what it has room for until it meets descriptors (af_unix.c: unix_stream_read_generic). Once
         // the peer has switched, these may be the channel or a hello's, which are not the caller's.
         let switched = matches!(&*guard, Rx::Switching(switching) if switching.left() != Ok(None));
+        let mut limit = limit;
+        if !peek
+            && guard.is_shared()
+            && let Rx::Switching(switching) = &*guard
+        {
+            limit = self.doing_taking(Taking::Bytes, limit, switching.received());
+        }
         let n = if peek && switched && call.fds.is_some() {
             self.recvmsg(slices, skip, limit, kernel, &mut Call::plain(), false)?
         } else {

@@ -113,6 +113,7 @@ impl End {
         match tx {
             Tx::Kernel { sent } => {
                 let n = self.send_kernel_with(cursor, attached, flags)?;
+                point!("sent over the kernel");
                 *sent = sent.saturating_add(n as u64);
             }
             Tx::Ring(ring) => {

@@ -7,6 +7,7 @@ use crate::control::{self, Peek};
 use crate::end::{BRIEFLY, End, STUCK, stuck};
 use crate::front::Front;
 use crate::making::Kind;
+use crate::mending::Taking;
 use crate::seqpacket::{Carry, Rest};
 use crate::side::SideGuard;
 use crate::upgrade::Nonce;
@@ -42,13 +43,15 @@ pub struct Switching {
     received: u64,
     /// Of a server: the client's hello will come right after the last byte over the kernel.
     hello: Option<Nonce>,
+    /// A process that shared the end was killed while it received: what it left in the queue of bells is to be forgiven.
+    pub mended: bool,
     /// Of stream records: what came over the kernel and was not received yet.
     pub carry: Carry,
 }
 
 impl Switching {
     pub fn new(ring: Ring, hello: Option<Nonce>) -> Switching {
-        Switching { ring, received: 0, hello, carry: Carry::default() }
+        Switching { ring, received: 0, hello, mended: false, carry: Carry::default() }
     }
 
     pub fn received(&self) -> u64 {
@@ -179,6 +182,8 @@ pub struct Waiting {
     start: Option<Instant>,
     /// What the kernel said at the end of the last sleep.
     told: Option<Peek>,
+    /// The next bytes come over the kernel, where other processes that share the end may be receiving.
+    over_kernel: bool,
     slept: bool,
     /// At the last look processes shared the end.
     shared: bool,
@@ -190,7 +195,16 @@ pub struct Waiting {
 impl Waiting {
     /// Of a caller who will take as many as `takes` bytes if they are there; 0 if he may leave any.
     pub fn new(takes: usize) -> Waiting {
-        Waiting { began: None, start: None, told: None, slept: false, shared: false, empty_bells: 0, takes }
+        Waiting {
+            began: None,
+            start: None,
+            told: None,
+            over_kernel: false,
+            slept: false,
+            shared: false,
+            empty_bells: 0,
+            takes,
+        }
     }
 }
 
@@ -251,11 +265,18 @@ impl End {
                 Rx::Plain => return Ok(Ready::Plain),
                 Rx::Undecided(_) => Idle::Ask,
                 Rx::Switching(_) => match self.kernel_ready(&mut guard)? {
-                    Some(0) => Idle::Again,
+                    Some(0) => {
+                        waiting.over_kernel = false;
+                        Idle::Again
+                    }
                     Some(limit) => return Ok(Ready::Kernel(guard, limit)),
-                    None => Idle::Ask,
+                    None => {
+                        waiting.over_kernel = true;
+                        Idle::Ask
+                    }
                 },
                 Rx::Ring(ring) => {
+                    waiting.over_kernel = false;
                     if waiting.slept {
                         // The two lines that the peer wrote come from its cache, at the same time.
                         ring.consumer.prefetch();
@@ -360,8 +381,9 @@ impl End {
 
     /// The kernel has bytes of the stream: how many at most. Some(0) when the peer has switched and the ring is
     /// next.
-    fn kernel_ready(&self, rx: &mut Rx) -> Result<Option<usize>> {
-        let Rx::Switching(switching) = rx else { return Ok(Some(0)) };
+    fn kernel_ready(&self, rx: &mut SideGuard<'_, Rx>) -> Result<Option<usize>> {
+        let shared = rx.is_shared();
+        let Rx::Switching(switching) = &mut **rx else { return Ok(Some(0)) };
         if switching.carry.is_pending() {
             return Ok(Some(1));
         }
@@ -372,13 +394,24 @@ impl End {
             let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
             return Ok(Some(queued.min(left)).filter(|limit| *limit > 0));
         }
-        let ring = switching.ring.clone();
-        *rx = match switching.hello {
+        let (ring, mended) = (switching.ring.clone(), switching.mended);
+        let received = switching.received;
+        **rx = match switching.hello {
             None => Rx::ring(Consumer::new(ring)),
-            Some(nonce) if queued > 0 => self.accept_answer(Op::Recv, nonce, ring)?,
+            Some(nonce) if queued > 0 => {
+                if shared {
+                    self.doing_taking(Taking::Hello, 1, received);
+                }
+                self.accept_answer(Op::Recv, nonce, ring)?
+            }
             // The count comes before the hello: that is under way.
             Some(_) => return Ok(None),
         };
+        if let Rx::Ring(ring) = &mut **rx
+            && mended
+        {
+            ring.mend(self);
+        }
         if self.passes_who() {
             self.pass_no_bells().map_err(|errno| Error::new(Op::Recv, errno))?;
         }
@@ -616,19 +649,25 @@ impl End {
         let asleep = Asleep::one_of(&self.sleepers);
         let not_alone = self.kind.has_records() && (waiting.shared || !asleep.alone);
         match self.settings.read_timeout() {
-            None if !not_alone => match self.peek(true) {
-                // O_NONBLOCK was set behind our back.
-                Peek::Nothing => Err(error(Errno::AGAIN)),
-                Peek::Failed(Errno::CONNRESET) => {
-                    self.reset.store(1, Relaxed);
-                    Ok(Peek::Failed(Errno::CONNRESET))
+            None if !not_alone => {
+                match if waiting.over_kernel { control::wait_for_any(self.fd()) } else { self.peek(true) } {
+                    // O_NONBLOCK was set behind our back.
+                    Peek::Nothing => Err(error(Errno::AGAIN)),
+                    Peek::Failed(Errno::CONNRESET) => {
+                        self.reset.store(1, Relaxed);
+                        Ok(Peek::Failed(Errno::CONNRESET))
+                    }
+                    Peek::Failed(errno) => Err(error(errno)),
+                    peek => Ok(peek),
                 }
-                Peek::Failed(errno) => Err(error(errno)),
-                peek => Ok(peek),
-            },
+            }
             _ => {
                 let left = self.left(waiting)?;
                 control::wait(self.fd(), PollFlags::IN, left).map_err(error)?;
+                if waiting.over_kernel {
+                    // What it is, is looked at with the lock in hand.
+                    return Ok(Peek::Byte);
+                }
                 Ok(match self.ask() {
                     // A datagram socket that is shut down says so only to who sleeps in a receive.
                     Peek::Nothing if self.kind == Kind::Datagram && control::hung_up(self.fd()) => Peek::End,

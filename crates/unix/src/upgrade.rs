@@ -278,7 +278,9 @@ impl End {
     /// Server: the client's hello is next in the queue, and its ring bytes go through `mine` from here on.
     pub fn accept_answer(&self, op: Op, nonce: Nonce, mine: Ring) -> Result<Rx> {
         // Without the client's ring we go on sending over the kernel, which it never stops to expect.
-        if let Some((_, ring)) = self.take_ring(op, nonce)?.filter(|_| !self.is_shared()) {
+        let taken = self.take_ring(op, nonce)?;
+        point!("hello taken");
+        if let Some((_, ring)) = taken.filter(|_| !self.is_shared()) {
             self.offer(Offer { ring, answer: None });
         }
         Ok(Rx::ring(Consumer::new(mine)))
@@ -347,7 +349,7 @@ impl End {
         }
         let Tx::Kernel { sent } = *tx else { return };
         if sent == UNKNOWN {
-            return;
+            return self.decline_offer();
         }
         // Bells must have room behind what the peer has not yet received over the kernel.
         // (A hello and a bell always have it.)

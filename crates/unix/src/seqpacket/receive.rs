@@ -3,6 +3,7 @@
 use super::lists::Found;
 use crate::channel::Fds;
 use crate::end::End;
+use crate::mending::Taking;
 use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
 use crate::side::SideGuard;
@@ -299,9 +300,12 @@ impl End {
             return Err(error(Errno::CONNRESET));
         }
         let peek = flags.contains(RecvFlags::PEEK);
+        // Where processes share it, a record is looked at, and then taken by a call that brings nothing: so that a death finds it
+        // taken or not (`mending.rs`).
+        let shared = guard.as_ref().is_some_and(SideGuard::is_shared);
         let mut kernel = rustix::net::RecvFlags::TRUNC;
         kernel.set(rustix::net::RecvFlags::DONTWAIT, guard.is_some() || flags.contains(RecvFlags::DONTWAIT));
-        kernel.set(rustix::net::RecvFlags::PEEK, peek);
+        kernel.set(rustix::net::RecvFlags::PEEK, peek || shared);
         let room = slices.iter().map(|slice| slice.len()).sum();
         let mut pieces: Vec<IoSliceMut<'_>> =
             slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
@@ -336,6 +340,12 @@ impl End {
             if let Some(mut guard) = guard
                 && let Rx::Switching(switching) = &mut *guard
             {
+                if shared {
+                    let what = if full > 0 { Taking::Record } else { Taking::Empty };
+                    self.doing_taking(what, 1, switching.received());
+                    self.take_piece()?;
+                }
+                point!("received over the kernel");
                 switching.count(1);
             }
             self.counters.received.add(len);
@@ -436,6 +446,7 @@ impl End {
             }
             let n = rest.left.min(room);
             scatter(slices, got.len, n, |done, part| ring.consumer.copy_out(at + done, part));
+            point!("copied out");
             pass(ring, &mut at, &mut available, n, peek);
             (got.len, room, rest.left) = (got.len + n, room - n, rest.left - n);
             next = Some(rest).filter(|rest| rest.left > 0);
@@ -443,6 +454,7 @@ impl End {
                 pass(ring, &mut at, &mut available, rest.padding, peek);
             }
             if !peek {
+                point!("taken");
                 ring.rest = next;
                 // An early look, without the fence; the sure one follows after unlocking.
                 ring.unpark_if_seen(self).map_err(lie)?;

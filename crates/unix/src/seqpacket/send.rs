@@ -75,6 +75,7 @@ impl End {
             (Records::Atomic, Tx::Ring(ring)) => self.send_frame(ring, cursor, attached, flags),
             (Records::Atomic, Tx::Kernel { sent }) => {
                 self.send_kernel_record(cursor, attached, flags)?;
+                point!("sent over the kernel");
                 *sent = sent.saturating_add(1);
                 Ok(())
             }
@@ -182,7 +183,9 @@ impl End {
             }
             self.copy_in(ring, cursor, len, flags);
             self.counters.sent.add_exclusive(len);
+            point!("copied in");
             ring.producer.publish_frame(Frame { len, end: end && cursor.left == 0, with });
+            point!("published");
             if cursor.left == 0 {
                 return Ok(());
             }

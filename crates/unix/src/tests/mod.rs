@@ -10,6 +10,7 @@ mod messages;
 mod moments;
 mod passing;
 mod spoilers;
+mod switching;
 
 use crate::{Config, SendFlags, Stream};
 use rustix::fd::OwnedFd;
@@ -20,6 +21,13 @@ use std::time::Duration;
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Says that this machine lacks something, so that a test could not be made: in a line that the test runner does not keep to
+/// itself, and that `cargo xtask test` shows again in its summary.
+fn lacking(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout().lock(), "\nlacking: {what}");
 }
 
 /// Rings of 4096 bytes.

@@ -1,0 +1,354 @@
+//! A process is killed while it receives over the kernel, before the peer has switched to shared memory: those that share the
+//! end go on at the byte, or record, behind what that one was receiving, and through the switch.
+
+use super::{PATIENCE, Random, Wire, alone};
+use crate::end::End;
+use crate::failpoint::arm;
+use crate::making::Kind;
+use crate::rights::Attached;
+use crate::rx::Rx;
+use crate::{Config, Name, RecvFlags, Result, SendFlags};
+use onecopy_sync::atomic::AtomicU32;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::fork::{Child, Ended, child};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+const KILLED: Ended = Ended::Killed(9);
+const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
+/// What is sent are words that count; so many go with one send, and so many before the switch.
+const EACH: u32 = 3;
+const EARLY: u32 = 20 * EACH;
+const ALL: u32 = 40 * EACH;
+/// Words that one receive takes of a stream.
+const BUFFER: usize = 5;
+
+fn listen(kind: Kind) -> (OwnedFd, Name) {
+    static COUNT: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(0));
+    let number = COUNT.fetch_add(1, Relaxed);
+    let name = Name::abstract_(format!("onecopy-test-switching-{}-{number}", std::process::id()));
+    let listener = kind.socket().unwrap();
+    rustix::net::bind(&listener, &name.clone().address(crate::Op::Bind).unwrap()).unwrap();
+    rustix::net::listen(&listener, 8).unwrap();
+    (listener, name)
+}
+
+fn patient(end: Arc<End>) -> Arc<End> {
+    end.settings.set_read_timeout(Some(PATIENCE));
+    end.settings.set_write_timeout(Some(PATIENCE));
+    end
+}
+
+/// Sends the words of `range`, now and then with a descriptor, behind which a receive ends.
+fn put(end: &End, range: std::ops::Range<u32>) {
+    let null = std::fs::File::open("/dev/null").unwrap();
+    for first in range.step_by(EACH as usize) {
+        let bytes: Vec<u8> = (first..first + EACH).flat_map(u32::to_le_bytes).collect();
+        let fds = [null.as_fd()];
+        let attached = if first < EARLY && first % (4 * EACH) == EACH {
+            Attached::fds(&fds)
+        } else {
+            Attached::default()
+        };
+        let sent = match end.kind {
+            Kind::Stream => end.send_with(&bytes, attached, SendFlags::NOSIGNAL),
+            _ => end.send_record_with(&[IoSlice::new(&bytes)], attached, SendFlags::NOSIGNAL),
+        };
+        assert_eq!(sent.unwrap(), bytes.len());
+    }
+}
+
+/// Words; none at the end.
+fn get(end: &End) -> Result<Vec<u32>> {
+    let mut bytes = [0; 4 * BUFFER];
+    let slices = &mut [IoSliceMut::new(&mut bytes)];
+    let n = match end.kind {
+        Kind::Stream => end.recv(slices, RecvFlags::empty())?,
+        _ => end.recv_record(slices, RecvFlags::empty())?.len,
+    };
+    assert_eq!(n % 4, 0);
+    Ok(bytes[..n].chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect())
+}
+
+/// The two ends of a connection, one of them in another process, which has sent the early words over the kernel and, told to go
+/// on, sends the rest through shared memory.
+struct Connection {
+    end: Arc<End>,
+    peer: Child,
+    go: Wire,
+    /// The peer has sent all.
+    done: Wire,
+}
+
+impl Connection {
+    fn new(kind: Kind, serves: bool) -> Connection {
+        if serves { Connection::served(kind) } else { Connection::connected(kind) }
+    }
+
+    /// A server's end.
+    fn served(kind: Kind) -> Connection {
+        let (listener, name) = listen(kind);
+        let (go, done) = (Wire::new(), Wire::new());
+        let peer = child(|| {
+            let end = patient(End::connect(kind, name, &Config::default()).unwrap());
+            put(&end, 0..EARLY);
+            done.tell(0);
+            go.hear();
+            put(&end, EARLY..ALL);
+            assert!(end.tx_ring.get().is_some(), "it has not switched");
+            done.tell(0);
+            0
+        });
+        let peer = peer.unwrap();
+        done.hear();
+        let end = patient(End::accept(&listener, kind, &Config::default()).unwrap());
+        Connection { end, peer, go, done }
+    }
+
+    /// A client's.
+    fn connected(kind: Kind) -> Connection {
+        let (listener, name) = listen(kind);
+        let (go, done) = (Wire::new(), Wire::new());
+        let peer = child(|| {
+            let end = patient(End::accept(&listener, kind, &Config::default()).unwrap());
+            put(&end, 0..EARLY);
+            done.tell(0);
+            go.hear();
+            // The client's hello, which brings its ring.
+            let mut word = [0; 4];
+            let slices = &mut [IoSliceMut::new(&mut word)];
+            let nothing = match kind {
+                Kind::Stream => end.recv(slices, RecvFlags::DONTWAIT).map(drop),
+                _ => end.recv_record(slices, RecvFlags::DONTWAIT).map(drop),
+            };
+            assert!(nothing.unwrap_err().would_block());
+            put(&end, EARLY..ALL);
+            assert!(end.tx_ring.get().is_some(), "it has not switched");
+            done.tell(0);
+            0
+        });
+        let peer = peer.unwrap();
+        let end = patient(End::connect(kind, name, &Config::default()).unwrap());
+        done.hear();
+        end.decide(&mut end.rx.lock(), crate::Op::Recv).unwrap();
+        Connection { end, peer, go, done }
+    }
+
+    /// Lets the peer go on, and waits until it has sent all.
+    fn switch(&self) {
+        self.go.tell(0);
+        self.done.hear();
+    }
+
+    /// The last words, from the next on that is to come.
+    fn finish(self, mut next: u32, what: &str) {
+        assert!(matches!(&*self.end.rx.lock(), Rx::Ring(_)) || next < ALL);
+        loop {
+            let words = get(&self.end).unwrap_or_else(|error| panic!("{what}: {error}"));
+            if words.is_empty() {
+                break;
+            }
+            for word in words {
+                assert_eq!(word, next, "{what}");
+                next += 1;
+            }
+        }
+        assert_eq!(next, ALL, "{what}");
+        assert_eq!(self.end.counters.read().protocol_errors, 0, "{what}");
+        assert_eq!(self.peer.wait(), Ended::Returned(0), "{what}");
+    }
+}
+
+/// A child receives until it dies at `point`; then this process. `lost`: whether what the child was receiving may be.
+fn a_receiver_dies(kind: Kind, serves: bool, point: &'static str, nth: u32, lost: bool, early: bool) {
+    let what = format!("{kind:?} serves {serves}, {point} {nth}, early {early}");
+    let connection = Connection::new(kind, serves);
+    if early {
+        connection.switch();
+    }
+    let wire = Wire::new();
+    let killed = child(|| {
+        arm(point, nth);
+        while let Ok(words) = get(&connection.end) {
+            words.into_iter().for_each(|word| wire.tell(word.into()));
+        }
+        1
+    });
+    assert_eq!(killed.unwrap().wait(), KILLED, "{what}: not on this way");
+    if !early {
+        connection.switch();
+    }
+    let told = wire.hear_all();
+    assert!(told.iter().copied().eq(0..told.len() as u64), "{what}: {told:?}");
+    let next = told.len() as u32;
+    let first = get(&connection.end).unwrap_or_else(|error| panic!("{what}: {error}"));
+    let most = if kind == Kind::Stream { BUFFER as u32 } else { EACH };
+    let gone = first[0].wrapping_sub(next);
+    assert!(gone == 0 || lost && gone <= most, "{what}: {gone} words are lost");
+    for (word, expected) in first.iter().zip(first[0]..) {
+        assert_eq!(*word, expected, "{what}");
+    }
+    connection.finish(first[0] + first.len() as u32, &what);
+}
+
+#[test]
+fn a_receiver_killed_while_the_peer_switches_loses_at_most_what_it_was_receiving() {
+    let _alone = alone();
+    for kind in KINDS {
+        for serves in [true, false] {
+            for (point, lost) in [
+                ("taking", false),
+                ("received over the kernel", true),
+                ("saving", true),
+                ("saved", true),
+                ("counted", true),
+            ] {
+                for nth in [1, 3] {
+                    for early in [true, false] {
+                        a_receiver_dies(kind, serves, point, nth, lost, early);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_receiver_killed_at_the_switch_itself_loses_at_most_what_it_was_receiving() {
+    let _alone = alone();
+    for kind in KINDS {
+        // (Of a stream, one receive takes the last bytes over the kernel, and goes on.)
+        a_receiver_dies(kind, true, "hello taken", 1, kind == Kind::Stream, true);
+    }
+}
+
+/// While all receive, at any moment.
+#[test]
+fn receivers_killed_at_any_moment_leave_the_others_all_that_they_were_not_receiving() {
+    let _alone = alone();
+    let mut random = Random::new(1);
+    for round in 0..40 {
+        let (kind, serves) = (KINDS[round % 2], round / 2 % 2 == 0);
+        let connection = Connection::new(kind, serves);
+        let wire = Wire::new();
+        let victim = child(|| {
+            while let Ok(words) = get(&connection.end) {
+                words.into_iter().for_each(|word| wire.tell(word.into()));
+            }
+            1
+        });
+        let victim = victim.unwrap();
+        let mine = std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| {
+                let mut mine = Vec::new();
+                loop {
+                    let words = get(&connection.end).unwrap_or_else(|error| panic!("{round}: {error}"));
+                    if words.is_empty() {
+                        return mine;
+                    }
+                    mine.extend(words);
+                }
+            });
+            let (began, pause) = (Instant::now(), Duration::from_micros(random.next() % 3000));
+            if random.below(2) == 0 {
+                connection.go.tell(0);
+            }
+            std::thread::sleep(pause.saturating_sub(began.elapsed()));
+            victim.signal(9);
+            assert_eq!(victim.wait(), KILLED);
+            connection.go.tell(0);
+            receiver.join().unwrap()
+        });
+        let told = wire.hear_all();
+        let all: BTreeSet<u64> =
+            told.iter().copied().chain(mine.iter().map(|word| u64::from(*word))).collect();
+        assert_eq!(all.len(), told.len() + mine.len(), "{round}: received twice");
+        let most = if kind == Kind::Stream { BUFFER } else { EACH as usize };
+        assert!(all.len() + most >= ALL as usize, "{round}: {} of {ALL}", all.len());
+        assert_eq!(connection.end.counters.read().protocol_errors, 0, "{round}");
+        assert_eq!(connection.peer.wait(), Ended::Returned(0), "{round}");
+    }
+}
+
+/// The kernel counts bytes, of which a record of none has none.
+#[test]
+fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two() {
+    let _alone = alone();
+    for (empty, goes_on) in [(1, true), (2, false)] {
+        let (listener, name) = listen(Kind::SeqPacket);
+        let (go, sent) = (Wire::new(), Wire::new());
+        let peer = child(|| {
+            let end = patient(End::connect(Kind::SeqPacket, name, &Config::default()).unwrap());
+            let send = |record: &[u8]| end.send_record(&[IoSlice::new(record)], SendFlags::NOSIGNAL);
+            (0..empty).for_each(|_| assert_eq!(send(&[]).unwrap(), 0));
+            assert_eq!(send(b"early").unwrap(), 5);
+            sent.tell(0);
+            go.hear();
+            assert_eq!(send(b"rest").is_ok(), goes_on);
+            0
+        });
+        let peer = peer.unwrap();
+        sent.hear();
+        let end = patient(End::accept(&listener, Kind::SeqPacket, &Config::default()).unwrap());
+        let killed = child(|| {
+            arm("received over the kernel", 1);
+            let _ = end.recv_record(&mut [IoSliceMut::new(&mut [0; 9])], RecvFlags::empty());
+            1
+        });
+        assert_eq!(killed.unwrap().wait(), KILLED);
+        let recv = || {
+            let mut record = [0; 9];
+            end.recv_record(&mut [IoSliceMut::new(&mut record)], RecvFlags::empty())
+                .map(|got| record[..got.len].to_vec())
+        };
+        if goes_on {
+            assert_eq!(recv().unwrap(), b"early");
+            go.tell(0);
+            assert_eq!(recv().unwrap(), b"rest");
+        } else {
+            assert_eq!(recv().unwrap_err().raw_os_error(), Errno::PROTO.raw_os_error());
+            go.tell(0);
+        }
+        assert_eq!(peer.wait(), Ended::Returned(0));
+    }
+}
+
+/// A sender that dies over the kernel: those that share the end go on there, and the receiver gets what was sent.
+#[test]
+fn a_sender_killed_over_the_kernel_leaves_the_others_going() {
+    let _alone = alone();
+    for kind in KINDS {
+        for nth in [1, 4] {
+            let (listener, name) = listen(kind);
+            let (end, peer) = {
+                let client = patient(End::connect(kind, name, &Config::default()).unwrap());
+                (client, patient(End::accept(&listener, kind, &Config::default()).unwrap()))
+            };
+            let killed = child(|| {
+                arm("sent over the kernel", nth);
+                put(&end, 0..ALL);
+                1
+            });
+            assert_eq!(killed.unwrap().wait(), KILLED);
+            let sent = nth * EACH;
+            put(&end, sent..ALL);
+            let mut next = 0;
+            while next < ALL {
+                for word in get(&peer).unwrap() {
+                    assert_eq!(word, next, "{kind:?} {nth}");
+                    next += 1;
+                }
+            }
+            // And back.
+            put(&peer, 0..EACH);
+            assert_eq!(get(&end).unwrap(), [0, 1, 2]);
+            for end in [&end, &peer] {
+                assert_eq!(end.counters.read().protocol_errors, 0);
+            }
+        }
+    }
+}

@@ -112,17 +112,18 @@ impl Drop for Child {
 }
 
 /// Has the children of this process live in a fresh pid namespace (unshare(2)), in a fresh user namespace, so that it
-/// takes no privilege.
+/// takes no privilege; where there are no user namespaces, with the privilege.
 ///
 /// # Errors
 ///
 /// What unshare(2) says: EINVAL in a process of several threads, EPERM where a sandbox forbids it.
 pub fn unshare_pids() -> io::Result<()> {
     // SAFETY: it changes which namespaces this process and its children are in, and nothing that memory safety hangs on.
-    match unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } {
+    let unshare = |what| match unsafe { libc::unshare(what) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
-    }
+    };
+    unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID).or_else(|_| unshare(libc::CLONE_NEWPID))
 }
 
 /// Ends this process as if somebody had killed it.

@@ -42,6 +42,8 @@ pub enum Outcome {
     Passed,
     /// So many tests ran, and all held.
     Tests(u64),
+    /// As `Tests`, but for what this machine lacks, so that it could not be tried.
+    Partly(u64, Vec<String>),
     /// It could not run here: why, and how to change that.
     Skipped(String),
 }
@@ -115,6 +117,12 @@ fn close(ended: &[Ended], left_out: &[&str], took: Duration) -> (String, Result<
         match &end.result {
             Ok(Outcome::Passed) => format!("   passed   {name:12} {seconds:7.1} s"),
             Ok(Outcome::Tests(count)) => format!("   passed   {name:12} {seconds:7.1} s  {count} tests"),
+            Ok(Outcome::Partly(count, lacking)) => {
+                let lacking = lacking.join("; ");
+                format!(
+                    "   passed   {name:12} {seconds:7.1} s  {count} tests; not tried, for lack of {lacking}"
+                )
+            }
             Ok(Outcome::Skipped(why)) => format!("   skipped  {name:12} {seconds:7.1} s  {why}"),
             Err(error) => format!("   FAILED   {name:12} {seconds:7.1} s  {error:#}"),
         }
@@ -136,13 +144,23 @@ fn close(ended: &[Ended], left_out: &[&str], took: Duration) -> (String, Result<
 
 /// Runs a command that runs Rust tests. One that runs none has failed: a filter or a `cfg` left them all out.
 fn ran(command: &mut Command) -> Result<Outcome> {
-    let mut tests = 0;
+    let (mut tests, mut lacking) = (0, Vec::new());
     shell::watched(command, |line| {
         tests += passed_in(line);
+        if let Some(what) = lacking_in(line)
+            && !lacking.contains(&what)
+        {
+            lacking.push(what);
+        }
         true
     })?;
     ensure!(tests > 0, "no test ran");
-    Ok(Outcome::Tests(tests))
+    Ok(if lacking.is_empty() { Outcome::Tests(tests) } else { Outcome::Partly(tests, lacking) })
+}
+
+/// What a test says that it wanted and this machine has not: a line of its own.
+fn lacking_in(line: &str) -> Option<String> {
+    line.strip_prefix("lacking: ").map(str::to_owned)
 }
 
 /// The tests that a test runner's closing line counts.
@@ -160,7 +178,7 @@ fn timed(name: &'static str, about: &str, run: impl FnOnce() -> Result<Outcome>)
     let started = Instant::now();
     let result = run();
     match &result {
-        Ok(Outcome::Passed | Outcome::Tests(_)) => {}
+        Ok(Outcome::Passed | Outcome::Tests(_) | Outcome::Partly(..)) => {}
         Ok(Outcome::Skipped(why)) => println!("skipped: {why}"),
         Err(error) => println!("FAILED: {error:#}"),
     }
@@ -178,6 +196,17 @@ mod tests {
             12
         );
         assert_eq!(passed_in("test copy::tests::a ... ok"), 0);
+    }
+
+    #[test]
+    fn what_is_lacking_stands_in_the_summary() {
+        assert_eq!(lacking_in("lacking: a moon"), Some("a moon".to_owned()));
+        assert_eq!(lacking_in("test a ... ok"), None);
+        let ended = [step("unit", || Ok(Outcome::Partly(7, vec!["a moon".into(), "a sun".into()])))];
+        let (text, result) = close(&ended, &[], Duration::ZERO);
+        assert!(result.is_ok() && text.contains("7 tests; not tried, for lack of a moon; a sun"), "{text}");
+        let mut said = shell::command("echo", ["lacking: a moon\ntest result: ok. 1 passed; 0 failed"]);
+        assert!(matches!(ran(&mut said), Ok(Outcome::Partly(1, lacking)) if lacking == ["a moon"]));
     }
 
     fn step(name: &'static str, run: impl FnOnce() -> Result<Outcome>) -> Ended {

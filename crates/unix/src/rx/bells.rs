@@ -85,6 +85,7 @@ impl RxRing {
             return Ok(data);
         }
         header.arm();
+        point!("armed");
         let now = self.consumer.available(data + 1)?;
         if now == data || !self.consumer.header().disarm() {
             self.take_bell(end);

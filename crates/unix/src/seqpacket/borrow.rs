@@ -63,6 +63,7 @@ impl End {
                     self.counters.user_copied_out.add_exclusive(len);
                 }
                 let lent = (len > 0 && !full).then(|| ring.consumer.borrow(len));
+                point!("borrowed");
                 rest.left -= len;
                 if rest.left > 0 && self.config.records == Records::Stream {
                     ring.rest = Some(rest);

@@ -1,32 +1,144 @@
 //! A process is killed in each critical section; those that share the end with it go on.
 
 use super::{PATIENCE, Wire, alone, pair, send, small};
+use crate::channel::Fds;
+use crate::end::End;
 use crate::failpoint::arm;
-use crate::{Config, RecvFlags, SendFlags, SeqPacket, Stream, Wait};
+use crate::making::Kind;
+use crate::receive::Call;
+use crate::rights::Attached;
+use crate::{
+    Config, Name, Records, RecvFlags, Result, SendFlags, SeqListener, SeqPacket, SharedPool, Slot, Stream,
+    View, Wait,
+};
+use onecopy_ring::record::HEADER;
 use onecopy_sys::fork::{Ended, child};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const KILLED: Ended = Ended::Killed(9);
 const LEN: usize = 64;
 
+/// What is sent and received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Bytes,
+    Records,
+    StreamRecords,
+}
+
+/// How.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Plainly,
+    /// In place: reserved and committed, or borrowed.
+    InPlace,
+    /// With a descriptor, and with credentials.
+    With,
+}
+
+const ALL: [What; 3] = [What::Bytes, What::Records, What::StreamRecords];
+
+impl What {
+    fn pair(self) -> (Arc<End>, Arc<End>) {
+        let records = if self == What::StreamRecords { Records::Stream } else { Records::Atomic };
+        let kind = if self == What::Bytes { Kind::Stream } else { Kind::SeqPacket };
+        let (a, b) = End::pair(kind, &Config { records, ..small() }).unwrap();
+        for end in [&a, &b] {
+            end.settings.set_read_timeout(Some(PATIENCE));
+            end.settings.set_write_timeout(Some(PATIENCE));
+        }
+        (a, b)
+    }
+}
+
+impl What {
+    /// Bytes of a message, of which a whole number fills the ring: else a stream's could be sent in part.
+    fn len(self) -> usize {
+        if self == What::StreamRecords { LEN - HEADER } else { LEN }
+    }
+}
+
+/// A descriptor that can be told from others.
+fn numbered(number: u8) -> OwnedFd {
+    let fd = memfd_create("onecopy-test-numbered", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&fd, number.into()).unwrap();
+    fd
+}
+
+/// Sends a message; with it a descriptor of the number of its first byte.
+fn put(end: &End, message: &[u8], how: How, flags: SendFlags) -> Result<usize> {
+    let flags = flags | SendFlags::NOSIGNAL | SendFlags::EOR;
+    let fds: Vec<OwnedFd> = (how == How::With).then(|| numbered(message[0])).into_iter().collect();
+    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+    match (how, end.kind) {
+        (How::InPlace, _) => {
+            let mut slot = Slot::reserve(end, message.len(), flags)?;
+            assert_eq!(slot.write(message), message.len());
+            slot.commit()
+        }
+        (_, Kind::Stream) => end.send_with(message, Attached::fds(&fds), flags),
+        _ => end.send_record_with(&[IoSlice::new(message)], Attached::fds(&fds), flags),
+    }
+}
+
+/// Receives a message. Who sent it, where that is asked.
+fn get(end: &Arc<End>, message: &mut [u8], how: How) -> Result<i32> {
+    let flags = RecvFlags::WAITALL;
+    let mut fds = Fds::default();
+    let mut call = Call::with(&mut fds);
+    let n = match (how, end.kind) {
+        (How::InPlace, Kind::Stream) => {
+            let view = View::borrow(end, message.len(), RecvFlags::empty())?;
+            view.copy_to(message)
+        }
+        (How::InPlace, _) => {
+            let (view, _) = end.borrow_record(message.len(), RecvFlags::empty())?;
+            view.copy_to(message)
+        }
+        (_, Kind::Stream) => end.recv_with(&mut [IoSliceMut::new(message)], flags, &mut call)?,
+        _ => end.recv_record_with(&mut [IoSliceMut::new(message)], flags, &mut call)?.len,
+    };
+    assert_eq!(n, message.len(), "it was waited for in vain");
+    if how == How::With {
+        let numbers: Vec<_> = fds.list.iter().map(|fd| fstat(fd).unwrap().st_size).collect();
+        assert_eq!((numbers, fds.truncated), (vec![message[0].into()], false), "others' descriptors");
+    }
+    Ok(fds.who.map_or(0, |who| who.pid))
+}
+
 /// A child sends messages of ones until it dies at `point`; then this process sends messages of twos, with pauses in
 /// which the reader falls asleep. The reader must see whole ones, then all twos.
-fn a_sender_dies(point: &'static str, nth: u32, config: &Config) {
-    let (a, b) = pair(config);
-    b.set_wait(Wait::Block);
+fn a_sender_dies(what: What, how: How, point: &'static str, nth: u32) {
+    let ((a, b), len) = (what.pair(), what.len());
+    b.settings.set_wait(Wait::Block);
+    if how == How::With {
+        // The channel is there before the fork, so both have it.
+        b.set_pass_credentials(true).unwrap();
+        put(&a, &vec![3; len], how, SendFlags::empty()).unwrap();
+        get(&b, &mut vec![0; len], how).unwrap();
+    }
     let twos = 40;
     let full = matches!(point, "parking" | "filled" | "parked");
     let wire = Wire::new();
+    let me = std::process::id().cast_signed();
     let (ones, got) = std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             if full {
                 wire.hear();
             }
-            let (mut ones, mut got, mut message) = (0, 0, [0; LEN]);
+            let (mut ones, mut got, mut message) = (0, 0, vec![0; len]);
             while got < twos {
-                let n = b.recv(&mut message, RecvFlags::WAITALL).unwrap();
-                assert_eq!(n, LEN, "{point}: the reader waited in vain");
+                let who = get(&b, &mut message, how).unwrap_or_else(|error| {
+                    panic!("{what:?} {how:?} {point}: {error}, behind {ones} and {got}")
+                });
                 assert!(message.iter().all(|byte| *byte == message[0]), "{point}: half a send");
+                if how == How::With {
+                    assert_eq!(who == me, message[0] == 2, "{what:?} {point}: {who}");
+                }
                 match message[0] {
                     1 => ones += 1,
                     _ => got += 1,
@@ -39,17 +151,17 @@ fn a_sender_dies(point: &'static str, nth: u32, config: &Config) {
         let killed = child(|| {
             arm(point, nth);
             for _ in 0..1000 {
-                send(&a, &[1; LEN]);
+                put(&a, &vec![1; len], how, SendFlags::empty()).unwrap();
                 std::thread::sleep(Duration::from_micros(if full { 0 } else { 300 }));
             }
             1
         });
-        assert_eq!(killed.unwrap().wait(), KILLED, "{point} is not on this way");
+        assert_eq!(killed.unwrap().wait(), KILLED, "{what:?} {how:?}: {point} is not on this way");
         if full {
             wire.tell(0);
         }
         for i in 0..twos {
-            send(&a, &[2; LEN]);
+            put(&a, &vec![2; len], how, SendFlags::empty()).unwrap();
             if i % 4 == 0 {
                 std::thread::sleep(Duration::from_millis(3));
             }
@@ -58,63 +170,85 @@ fn a_sender_dies(point: &'static str, nth: u32, config: &Config) {
     });
     assert_eq!(got, twos);
     assert!(ones < 1000);
-    assert_eq!(b.stats().protocol_errors + a.stats().protocol_errors, 0, "{point}");
+    for end in [&a, &b] {
+        assert_eq!(end.counters.read().protocol_errors, 0, "{what:?} {how:?} {point}");
+    }
     // The other direction knows nothing of it.
-    send(&b, b"back");
-    assert_eq!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 4);
+    put(&b, b"back", How::Plainly, SendFlags::empty()).unwrap();
+    get(&a, &mut [0; 4], How::Plainly).unwrap();
+}
+
+const PARKING: [&str; 3] = ["parking", "filled", "parked"];
+const RINGING: [&str; 5] = ["saving", "saved", "ringing", "announced", "rung"];
+
+fn senders_die(what: What, how: How, points: &[&'static str]) {
+    for point in points {
+        for nth in [1, 2, 5] {
+            if nth > 1 && PARKING.contains(point) {
+                continue;
+            }
+            a_sender_dies(what, how, point, nth);
+        }
+    }
 }
 
 #[test]
 fn a_sender_killed_anywhere_leaves_the_others_going() {
     let _alone = alone();
-    for point in [
-        "copied in",
-        "published",
-        "saving",
-        "saved",
-        "ringing",
-        "announced",
-        "rung",
-        "parking",
-        "filled",
-        "parked",
-    ] {
-        for nth in [1, 2, 5] {
-            if nth > 1 && matches!(point, "parking" | "filled" | "parked") {
-                continue;
-            }
-            a_sender_dies(point, nth, &small());
-        }
+    for what in ALL {
+        senders_die(what, How::Plainly, &["copied in", "published"]);
+        senders_die(what, How::Plainly, &PARKING);
+        senders_die(what, How::Plainly, &RINGING);
     }
 }
 
-/// This process sends numbered records, of which a child receives some until it dies at `point`, then this process the
+#[test]
+fn a_sender_killed_with_what_it_wrote_in_place_leaves_the_others_going() {
+    let _alone = alone();
+    for what in ALL {
+        senders_die(what, How::InPlace, &["committed", "parked"]);
+        senders_die(what, How::InPlace, &RINGING);
+    }
+}
+
+#[test]
+fn a_sender_killed_with_descriptors_and_credentials_leaves_the_others_going() {
+    let _alone = alone();
+    for what in ALL {
+        senders_die(what, How::With, &["sent over", "copied in", "published"]);
+        senders_die(what, How::With, &PARKING);
+        senders_die(what, How::With, &RINGING);
+    }
+    senders_die(What::Bytes, How::With, &["marked"]);
+}
+
+/// This process sends numbered messages, of which a child receives some until it dies at `point`, then this process the
 /// rest. `lost`: whether what the child was just receiving may be gone with it.
-fn a_receiver_dies(point: &'static str, nth: u32, lost: bool) {
-    let (a, b) = SeqPacket::pair_with(&small()).unwrap();
-    b.set_read_timeout(Some(PATIENCE)).unwrap();
-    a.set_write_timeout(Some(PATIENCE)).unwrap();
-    b.set_wait(Wait::Block);
+fn a_receiver_dies(what: What, how: How, point: &'static str, nth: u32, lost: bool) {
+    let (a, b) = what.pair();
+    b.settings.set_wait(Wait::Block);
     let wire = Wire::new();
     let full = point.starts_with("filler");
     let mut next = 0u64;
     let mut record = [0; 8];
+    let now = SendFlags::DONTWAIT;
     if full {
         // Until a filler is parked.
-        while a.send(&next.to_ne_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok() {
+        while put(&a, &next.to_ne_bytes(), How::Plainly, now).is_ok() {
             next += 1;
         }
     }
     let killed = child(|| {
         arm(point, nth);
         let mut record = [0; 8];
-        while b.recv(&mut record, RecvFlags::empty()).is_ok() {
+        while get(&b, &mut record, how).is_ok() {
             wire.tell(u64::from_ne_bytes(record));
         }
         1
     });
     let killed = killed.unwrap();
     let mut killed = Some(killed);
+    let name = format!("{what:?} {how:?} {point} {nth}");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| killed.take().unwrap().wait());
         // With pauses, so that the child finds nothing and arms; and none before it has received the last one, since it may have
@@ -122,15 +256,14 @@ fn a_receiver_dies(point: &'static str, nth: u32, lost: bool) {
         let (end, began) = (next + 50, Instant::now());
         while !waiter.is_finished() && next < end && began.elapsed() < PATIENCE {
             if full || a.unread_bytes().unwrap() == 0 {
-                let now = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                let _ = a.send(&next.to_ne_bytes(), now).map(|_| next += 1);
+                let _ = put(&a, &next.to_ne_bytes(), How::Plainly, now).map(|_| next += 1);
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        assert_eq!(waiter.join().unwrap(), KILLED, "{point} is not on this way");
+        assert_eq!(waiter.join().unwrap(), KILLED, "{name} is not on this way");
     });
     let returned = wire.hear_all();
-    assert!(returned.iter().copied().eq(0..returned.len() as u64), "{point}: {returned:?}");
+    assert!(returned.iter().copied().eq(0..returned.len() as u64), "{name}: {returned:?}");
     let mut expected = returned.len() as u64;
     // What is left, and then more, asleep and awake.
     let limit = next + 60;
@@ -138,41 +271,59 @@ fn a_receiver_dies(point: &'static str, nth: u32, lost: bool) {
     while expected < limit {
         // (The next one may be lost with the child.)
         while next < limit && (next <= expected + 1 || !next.is_multiple_of(3)) {
-            a.send(&next.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+            put(&a, &next.to_ne_bytes(), How::Plainly, SendFlags::empty()).unwrap();
             next += 1;
         }
-        let n = b.recv(&mut record, RecvFlags::empty());
-        assert_eq!(n.unwrap_or_else(|error| panic!("{point} {nth}: {error}")), 8, "{point} {nth}");
+        get(&b, &mut record, how).unwrap_or_else(|error| panic!("{name}: {error}"));
         let number = u64::from_ne_bytes(record);
         if first && lost && number == expected + 1 {
             expected += 1;
         }
-        assert_eq!(number, expected, "{point} {nth}");
+        assert_eq!(number, expected, "{name}");
         expected += 1;
         first = false;
     }
-    assert_eq!(b.stats().protocol_errors + a.stats().protocol_errors, 0, "{point}");
+    for end in [&a, &b] {
+        assert_eq!(end.counters.read().protocol_errors, 0, "{name}");
+    }
+}
+
+/// Points, and whether what was being received may be lost there.
+const KEEPING: [(&str, bool); 6] = [
+    ("saving", false),
+    ("saved", true),
+    ("flushed", true),
+    ("armed", false),
+    ("bell taken", false),
+    ("filler claimed", true),
+];
+
+fn receivers_die(what: What, how: How, points: &[(&'static str, bool)]) {
+    for (point, lost) in points {
+        for nth in [1, 2, 5] {
+            if nth == 1 || !point.starts_with("filler") {
+                a_receiver_dies(what, how, point, nth, *lost);
+            }
+        }
+    }
 }
 
 #[test]
 fn a_receiver_killed_anywhere_loses_at_most_what_it_was_receiving() {
     let _alone = alone();
-    for (point, lost) in [
-        ("copied out", false),
-        ("taken", false),
-        ("saving", false),
-        ("saved", true),
-        ("flushed", true),
-        ("armed", false),
-        ("bell taken", false),
-        ("filler claimed", true),
-    ] {
-        for nth in [1, 2, 5] {
-            if nth > 1 && point.starts_with("filler") {
-                continue;
-            }
-            a_receiver_dies(point, nth, lost);
-        }
+    for what in ALL {
+        receivers_die(what, How::Plainly, &[("copied out", false), ("taken", false)]);
+        receivers_die(what, How::Plainly, &KEEPING);
+    }
+}
+
+#[test]
+fn a_receiver_killed_with_what_it_looked_at_in_place_loses_at_most_that() {
+    let _alone = alone();
+    for what in ALL {
+        receivers_die(what, How::InPlace, &[("borrowed", false)]);
+        // (It may be killed while it gives back what it has looked at.)
+        receivers_die(what, How::InPlace, &KEEPING.map(|(point, _)| (point, true)));
     }
 }
 
@@ -293,40 +444,116 @@ fn a_sender_asleep_for_room_may_be_killed_too() {
     });
 }
 
-/// A holder that is process 1 of a namespace of its own, where nobody's ids are what they are here.
-#[test]
-fn a_death_in_another_pid_namespace_is_found_out() {
-    let _alone = alone();
-    let (a, b) = pair(&Config::default());
-    let wire = Wire::new();
+/// Runs `work` in a process that is the second one of a pid namespace of its own, where nobody's ids are what they are here, and
+/// `meanwhile` here. None where no namespace can be made.
+fn in_a_pid_namespace<T>(work: impl FnOnce() -> i32, meanwhile: impl FnOnce() -> T) -> Option<(Ended, T)> {
+    let (there, how) = (Wire::new(), Wire::new());
     let outer = child(|| {
-        if onecopy_sys::fork::unshare_pids().is_err() {
-            return 77;
+        let made = onecopy_sys::fork::unshare_pids().is_ok();
+        there.tell(made.into());
+        if !made {
+            return 0;
         }
         // The first process of a namespace cannot kill itself, its child can.
         let init = child(|| {
             let inner = child(|| {
-                wire.tell(u64::from(std::process::id()));
-                arm("published", 3);
-                (0..10).for_each(|_| send(&a, &[1; LEN]));
-                0
+                assert_eq!(std::process::id(), 2);
+                work()
             });
-            i32::from(inner.unwrap().wait() != KILLED)
+            how.tell(match inner.unwrap().wait() {
+                Ended::Returned(status) => status as u64,
+                Ended::Killed(signal) => 1 << 32 | signal as u64,
+            });
+            0
         });
         i32::from(init.unwrap().wait() != Ended::Returned(0))
     });
-    match outer.unwrap().wait() {
-        Ended::Returned(77) => {
-            println!("no pid namespace could be made here: nothing was tested");
-            return;
-        }
-        ended => assert_eq!(ended, Ended::Returned(0)),
+    let outer = outer.unwrap();
+    if there.hear() == 0 {
+        super::lacking("pid namespaces (unshare(2) refuses them): deaths in one");
+        return None;
     }
-    assert_eq!(wire.hear(), 2, "the second process of its namespace");
+    let seen = meanwhile();
+    assert_eq!(outer.wait(), Ended::Returned(0));
+    let how = how.hear();
+    let signal = (how >> 32 != 0).then_some(Ended::Killed(how as u32 as i32));
+    Some((signal.unwrap_or(Ended::Returned(how as i32)), seen))
+}
+
+#[test]
+fn a_sender_killed_in_another_pid_namespace_is_found_out() {
+    let _alone = alone();
+    let (a, b) = pair(&Config::default());
+    let work = || {
+        arm("published", 3);
+        (0..10).for_each(|_| send(&a, &[1; LEN]));
+        0
+    };
+    let Some((ended, ())) = in_a_pid_namespace(work, || ()) else { return };
+    assert_eq!(ended, KILLED);
     send(&a, &[2; LEN]);
     let mut buffer = [0; 1000];
     let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
     assert_eq!((n, &buffer[..3 * LEN], buffer[3 * LEN]), (4 * LEN, &[1; 3 * LEN][..], 2));
+}
+
+#[test]
+fn a_receiver_killed_in_another_pid_namespace_is_found_out() {
+    let _alone = alone();
+    for (point, lost) in [("copied out", 0), ("taken", 0), ("saved", 1)] {
+        let (a, b) = pair(&Config::default());
+        (0..9).for_each(|i| send(&a, &[i; LEN]));
+        let work = || {
+            arm(point, 3);
+            for _ in 0..9 {
+                let _ = b.recv(&mut [0; LEN], RecvFlags::empty());
+            }
+            0
+        };
+        let Some((ended, ())) = in_a_pid_namespace(work, || ()) else { return };
+        assert_eq!(ended, KILLED);
+        let mut buffer = [0; LEN];
+        assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), LEN);
+        assert_eq!(buffer, [2 + lost; LEN], "{point}");
+        (0..3).for_each(|_| send(&a, &[9; LEN]));
+        assert_eq!(b.recv(&mut [0; 1000], RecvFlags::empty()).unwrap(), (9 - usize::from(lost)) * LEN);
+    }
+}
+
+/// It is the one in the namespace that mends what one outside of it has left.
+#[test]
+fn a_death_is_found_out_from_another_pid_namespace() {
+    let _alone = alone();
+    let (a, b) = pair(&Config::default());
+    let go = Wire::new();
+    let work = || {
+        go.hear();
+        send(&a, &[2; LEN]);
+        let mut buffer = [0; LEN];
+        assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), LEN);
+        assert_eq!(buffer, [1; LEN]);
+        0
+    };
+    let outside = || {
+        let killed = child(|| {
+            arm("published", 2);
+            (0..2).for_each(|_| send(&a, &[1; LEN]));
+            0
+        });
+        assert_eq!(killed.unwrap().wait(), KILLED);
+        let killed = child(|| {
+            arm("taken", 1);
+            let _ = b.recv(&mut [0; LEN], RecvFlags::empty());
+            0
+        });
+        assert_eq!(killed.unwrap().wait(), KILLED);
+        go.tell(0);
+    };
+    let Some((ended, ())) = in_a_pid_namespace(work, outside) else { return };
+    assert_eq!(ended, Ended::Returned(0));
+    let mut buffer = [0; 2 * LEN];
+    assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 2 * LEN);
+    assert_eq!((buffer[0], buffer[LEN]), (1, 2));
 }
 
 /// The point that has no lock around it: whoever comes next finds what was left.
@@ -342,5 +569,58 @@ fn a_death_between_calls_changes_nothing() {
         });
         assert_eq!(killed.unwrap().wait(), KILLED);
         assert_eq!(b.recv(&mut [0; 10], RecvFlags::empty()).unwrap(), 3);
+    }
+}
+
+/// Whose pool it is dies with a list of its pages written and not published.
+#[test]
+fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
+    let _alone = alone();
+    for nth in [1, 3] {
+        let name = Name::abstract_(format!("onecopy-test-listed-{}", std::process::id()));
+        let config = Config { max_shared: 1 << 20, ..Config::default() };
+        let listener = SeqListener::bind_with(name.clone(), &config).unwrap();
+        let (go, done) = (Wire::new(), Wire::new());
+        let owner = child(|| {
+            let a = SeqPacket::connect_with(name, &config).unwrap();
+            a.recv(&mut [0; 9], RecvFlags::empty()).unwrap();
+            let pool = SharedPool::new(4096, 8).unwrap();
+            let lend = || {
+                let mut loan = pool.loan(LEN).unwrap();
+                loan.fill(1);
+                assert_eq!(a.send_loan(loan).unwrap(), LEN);
+            };
+            // What is lent before a fork may be lent behind it.
+            lend();
+            let heir = child(|| {
+                go.hear();
+                (0..3).for_each(|_| assert_eq!(a.send(&[2; LEN], SendFlags::NOSIGNAL).unwrap(), LEN));
+                done.tell(0);
+                0
+            });
+            std::mem::forget(heir.unwrap());
+            arm("listed", nth);
+            (0..5).for_each(|_| lend());
+            1
+        });
+        let owner = owner.unwrap();
+        let b = listener.accept().unwrap();
+        b.set_read_timeout(Some(PATIENCE)).unwrap();
+        b.send(b"begin", SendFlags::NOSIGNAL).unwrap();
+        let mut got = Vec::new();
+        let mut recv = || {
+            let mut record = [0; LEN];
+            let n = b.recv(&mut record, RecvFlags::empty()).unwrap();
+            assert_eq!(record, [record[0]; LEN]);
+            got.extend((n > 0).then_some(record[0]));
+            n > 0
+        };
+        (0..nth).for_each(|_| assert!(recv()));
+        assert_eq!(owner.wait(), KILLED, "listed is not on this way");
+        go.tell(0);
+        while recv() {}
+        done.hear();
+        assert_eq!(got, [vec![1; nth as usize], vec![2; 3]].concat());
+        assert_eq!(b.stats().protocol_errors, 0);
     }
 }

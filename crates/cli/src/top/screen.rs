@@ -12,6 +12,22 @@ use rustix::fd::OwnedFd;
 use rustix::pipe::PipeFlags;
 use std::time::{Duration, Instant};
 
+/// Columns that stay where they are while the others move: what the row is about.
+const FIXED: usize = 2;
+
+/// The least of a last column's text that is worth showing.
+const CUT: usize = 4;
+
+/// Where the user is in the table.
+#[derive(Debug, Default)]
+struct Place {
+    rows: TableState,
+    /// The first column behind the fixed ones.
+    column: usize,
+    /// Whether there are more behind those on the screen.
+    more: bool,
+}
+
 /// Longest wait for a key before signals are looked for.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -37,10 +53,10 @@ fn live(
 ) -> anyhow::Result<()> {
     let mut look = Look::now(which)?;
     std::thread::sleep(LOOK);
-    let mut state = TableState::default().with_selected(0);
+    let mut place = Place { rows: TableState::default().with_selected(0), ..Place::default() };
     let mut now = look.again()?;
     loop {
-        terminal.draw(|frame| draw(frame, &now, &mut state, interval))?;
+        terminal.draw(|frame| draw(frame, &now, &mut place, interval))?;
         let due = Instant::now() + interval;
         while let left = due.saturating_duration_since(Instant::now())
             && !left.is_zero()
@@ -55,22 +71,48 @@ fn live(
                 Event::Key(key) if key.kind == KeyEventKind::Press => match key.code {
                     KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
                     KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
-                    KeyCode::Down | KeyCode::Char('j') => state.select_next(),
-                    KeyCode::Up | KeyCode::Char('k') => state.select_previous(),
-                    KeyCode::Home => state.select_first(),
-                    KeyCode::End => state.select_last(),
+                    KeyCode::Down | KeyCode::Char('j') => place.rows.select_next(),
+                    KeyCode::Up | KeyCode::Char('k') => place.rows.select_previous(),
+                    KeyCode::Home => place.rows.select_first(),
+                    KeyCode::End => place.rows.select_last(),
+                    KeyCode::Right | KeyCode::Char('l') if place.more => place.column += 1,
+                    KeyCode::Left | KeyCode::Char('h') => place.column = place.column.saturating_sub(1),
                     _ => continue,
                 },
                 Event::Resize(..) => {}
                 _ => continue,
             }
-            terminal.draw(|frame| draw(frame, &now, &mut state, interval))?;
+            terminal.draw(|frame| draw(frame, &now, &mut place, interval))?;
         }
         now = look.again()?;
     }
 }
 
-fn draw(frame: &mut Frame<'_>, now: &Between, state: &mut TableState, interval: Duration) {
+/// Whether the fixed columns have room for another beside them: where not, they move with the others.
+fn stay(widths: &[usize], column: usize, room: usize) -> bool {
+    let fixed: usize = widths[..FIXED].iter().map(|width| width + 1).sum();
+    fixed + widths[column.max(FIXED)] <= room
+}
+
+/// Which columns are shown in so much room, and how wide, if `column` is the first that moves. None is cut but a last one of
+/// text: what is left of a number looks like another number.
+fn fitting(widths: &[usize], column: usize, room: usize) -> Vec<(usize, usize)> {
+    let stay = stay(widths, column, room);
+    let fixed = if stay { 0..FIXED } else { 0..0 };
+    let from = if stay { column.max(FIXED) } else { column };
+    let (mut shown, mut left) = (Vec::new(), room);
+    for i in fixed.chain(from..widths.len()) {
+        let cut = widths[i].min(left);
+        if cut < widths[i] && (COLUMNS[i].1 || cut < CUT) {
+            break;
+        }
+        shown.push((i, cut));
+        left = left.saturating_sub(cut + 1);
+    }
+    shown
+}
+
+fn draw(frame: &mut Frame<'_>, now: &Between, place: &mut Place, interval: Duration) {
     let [head, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Min(2), Constraint::Length(1)])
             .areas(frame.area());
@@ -80,23 +122,32 @@ fn draw(frame: &mut Frame<'_>, now: &Between, state: &mut TableState, interval: 
     let rows: Vec<_> = sockets.iter().map(|socket| cells(socket, Some(&now.rates))).collect();
     let width = |i: usize| {
         let cells = rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
-        Constraint::Length(cells.max(COLUMNS[i].0.len()) as u16)
+        cells.max(COLUMNS[i].0.len())
     };
-    let text = |i: usize, cell: String| {
-        let line = Line::from(cell);
+    let widths: Vec<usize> = (0..COLUMNS.len()).map(width).collect();
+    let room = usize::from(body.width);
+    place.column = place.column.min(widths.len() - 1);
+    if stay(&widths, place.column, room) {
+        place.column = place.column.max(FIXED);
+    }
+    let shown = fitting(&widths, place.column, room);
+    place.more = shown.last().is_none_or(|(i, width)| i + 1 < widths.len() || *width < widths[*i]);
+    let text = |i: usize, cell: &str| {
+        let line = Line::from(cell.to_owned());
         if COLUMNS[i].1 { line.right_aligned() } else { line }
     };
-    let heads = COLUMNS.iter().enumerate().map(|(i, (name, _))| text(i, (*name).to_owned()));
-    let header = Row::new(heads).style(Style::from(Modifier::UNDERLINED));
-    let widths: Vec<_> = (0..COLUMNS.len()).map(width).collect();
-    let lines = rows.into_iter().map(|row| Row::new(row.into_iter().enumerate().map(|(i, c)| text(i, c))));
-    let table = Table::new(lines, widths).header(header).row_highlight_style(Modifier::REVERSED);
-    frame.render_stateful_widget(table, body, state);
+    let header = Row::new(shown.iter().map(|(i, _)| text(*i, COLUMNS[*i].0)));
+    let header = header.style(Style::from(Modifier::UNDERLINED));
+    let lines = rows.iter().map(|row| Row::new(shown.iter().map(|(i, _)| text(*i, &row[*i]))));
+    let constraints = shown.iter().map(|(_, width)| Constraint::Length(*width as u16));
+    let table = Table::new(lines, constraints).header(header).row_highlight_style(Modifier::REVERSED);
+    frame.render_stateful_widget(table, body, &mut place.rows);
+    let more = if place.more || place.column > FIXED { ", left and right show other columns" } else { "" };
     let skipped = match now.found.skipped.len() {
         0 => String::new(),
         n => format!("   {n} passed over: onecopy ss -v says why"),
     };
-    frame.render_widget(Paragraph::new(format!("q quits, arrows move{skipped}")), foot);
+    frame.render_widget(Paragraph::new(format!("q quits, arrows move{more}{skipped}")), foot);
 }
 
 #[cfg(test)]
@@ -119,8 +170,8 @@ mod tests {
         let tall = 60 + now.found.sockets.len() as u16;
         for (width, height) in [(200, tall), (40, 5), (1, 1), (80, 3)] {
             let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-            let mut state = TableState::default().with_selected(0);
-            terminal.draw(|frame| draw(frame, &now, &mut state, Duration::from_secs(1))).unwrap();
+            let mut place = Place::default();
+            terminal.draw(|frame| draw(frame, &now, &mut place, Duration::from_secs(1))).unwrap();
             if width == 200 {
                 let text = terminal.backend().to_string();
                 assert!(text.contains("q quits") && text.contains("auto for other-core"), "{text}");
@@ -128,5 +179,52 @@ mod tests {
             }
         }
         drop((a, b));
+    }
+    /// The columns of which any part is on a screen of this width, with the last one's width where it is cut.
+    #[test]
+    fn no_number_is_cut() {
+        let mut widths = COLUMNS.map(|(head, _)| head.len());
+        (widths[0], widths[1], widths[16]) = (16, 20, 30);
+        let all: usize = widths.iter().map(|width| width + 1).sum();
+        for room in 0..all + 5 {
+            for column in 0..COLUMNS.len() {
+                let shown = fitting(&widths, column, room);
+                let taken: usize = shown.iter().map(|(_, width)| width + 1).sum();
+                assert!(taken <= room + 1, "{room}: {shown:?}");
+                for (at, (i, width)) in shown.iter().enumerate() {
+                    let cut = *width < widths[*i];
+                    assert!(!cut || !COLUMNS[*i].1 && at + 1 == shown.len(), "{room}: {shown:?}");
+                }
+            }
+        }
+        let names = |column, room| {
+            let shown = fitting(&widths, column, room);
+            shown.iter().map(|(i, _)| COLUMNS[*i].0).collect::<Vec<_>>()
+        };
+        assert_eq!(names(0, all).len(), COLUMNS.len());
+        assert_eq!(names(0, 60), ["type", "process", "peer", "queue", "sent"]);
+        assert_eq!(names(5, 60), ["type", "process", "received", "user copies"]);
+        assert_eq!(names(16, 68), ["type", "process", "path"]);
+        // Rather whole than beside what stays.
+        assert_eq!(names(16, 60), ["path"]);
+        // Too narrow for what stays.
+        assert_eq!(names(4, 30), ["sent", "received", "user copies"]);
+        assert_eq!(names(1, 30), ["process", "peer"]);
+        assert_eq!(names(4, 3), [""; 0]);
+    }
+
+    /// From the left to the right, on a small terminal, every column can be seen whole.
+    #[test]
+    fn every_column_can_be_reached() {
+        let (_a, _b) = Stream::pair().unwrap();
+        let now = Look::now(&Which::default()).unwrap().again().unwrap();
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        let (mut place, mut seen) = (Place::default(), String::new());
+        for _ in 0..COLUMNS.len() {
+            terminal.draw(|frame| draw(frame, &now, &mut place, Duration::from_secs(1))).unwrap();
+            seen += &terminal.backend().to_string();
+            place.column += usize::from(place.more);
+        }
+        assert!(COLUMNS.iter().all(|(head, _)| seen.contains(head)), "{seen}");
     }
 }

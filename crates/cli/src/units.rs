@@ -17,16 +17,33 @@ pub fn size(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is more than this machine can address"))
 }
 
+/// The longest time span, a year: as good as for ever, and a moment that far away can still be told.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// A time span from `250ms`, `10s`, `2m`; a bare number is seconds.
 pub fn span(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let number: u64 =
         digits.parse().map_err(|_| format!("{text:?} is not a time: write 250ms, 10s or 2m"))?;
-    match &text[digits.len()..] {
-        "ms" => Ok(Duration::from_millis(number)),
-        "" | "s" => Ok(Duration::from_secs(number)),
-        "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
-        unit => Err(format!("unknown unit {unit:?}: write ms, s or m")),
+    let span = match &text[digits.len()..] {
+        "ms" => Duration::from_millis(number),
+        "" | "s" => Duration::from_secs(number),
+        "m" => Duration::from_secs(number.saturating_mul(60)),
+        unit => return Err(format!("unknown unit {unit:?}: write ms, s or m")),
+    };
+    match span <= LONGEST {
+        true => Ok(span),
+        false => Err(format!("{text} is longer than a year: write {}m or less", LONGEST.as_secs() / 60)),
+    }
+}
+
+/// How long between two looks.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    match span(text)? {
+        span if span < Duration::from_millis(50) => {
+            Err("looking costs time, too: write 50ms or more".to_owned())
+        }
+        span => Ok(span),
     }
 }
 
@@ -71,5 +88,11 @@ mod tests {
         assert_eq!(span("7"), Ok(Duration::from_secs(7)));
         assert_eq!(span("2m"), Ok(Duration::from_secs(120)));
         assert!(span("1h").is_err() && span("").is_err());
+        // A deadline is a moment from now: one that no clock can tell ended the program.
+        assert_eq!(span("525600m"), Ok(LONGEST));
+        for long in ["525601m", "31536001", "31536000001ms", "18446744073709551615m"] {
+            assert!(span(long).is_err_and(|why| why.contains("write 525600m or less")), "{long}");
+        }
+        assert!(interval("49ms").is_err() && interval("0").is_err() && interval("50ms").is_ok());
     }
 }

@@ -244,6 +244,9 @@ fn flags_that_make_no_sense_are_told_as_usage() {
         (&proxy[..], &["127.0.0.1:0", "--forward", "splice"], "add --transport kernel"),
         (&proxy[..], &["127.0.0.1:0", "--max-head", "1M"], "go up to 64K"),
         (&serve[..], &["--max-connections", "0"], "none would serve nobody"),
+        (&serve[..], &["--idle-timeout", "307445734561825860m"], "longer than a year"),
+        (&["top"][..], &["--interval", "0"], "write 50ms or more"),
+        (&["top"][..], &["--interval", "18446744073709551615ms"], "longer than a year"),
         (&serve[..], &["--file-send", "sendfile"], "add --transport kernel"),
         (&serve[..], &["--policy", "nt", "--transport", "kernel"], "leave out --transport kernel"),
     ] {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 /// Flags of `onecopy top`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Time between two looks
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::span)]
+    /// Time between two looks, 50ms or more
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::interval)]
     interval: Duration,
     /// Look twice, print what was done in between, by the second, and end; so too where there is no terminal
     #[arg(long)]
@@ -22,10 +22,6 @@ pub struct Args {
 
 /// Runs `onecopy top`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        args.interval >= Duration::from_millis(50),
-        "--interval must be 50ms or more: looking costs time too"
-    );
     if !args.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal() {
         return screen::run(&args.which, args.interval);
     }

@@ -118,6 +118,6 @@ fn without_a_terminal_prints_once() {
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains(&format!("{} onecopy", pair.daemon.child.id())), "{table}");
     let output = onecopy(&["top", "--interval", "1ms"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("50ms or more"));
 }

@@ -233,6 +233,10 @@ _onecopy() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --die-with-parent)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 --cpu)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
@@ -308,6 +312,10 @@ _onecopy() {
                     return 0
                     ;;
                 --grace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --die-with-parent)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -56,14 +56,14 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l max-connection
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l idle-timeout -d 'A connection without a request ends after this' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l head-timeout -d 'A request must be complete within this, or 408' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l send-timeout -d 'A peer that takes no byte for this long is given up' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM or SIGINT, answers in flight may take this long to finish; a second signal ends all at once' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM, SIGINT or SIGHUP, answers in flight may take this long to finish; a second signal ends all at once' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l die-with-parent -d 'Stop when the process that started this one is gone' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l hot-set -d 'Walk a working set of this size around every body, and count how much slower it got' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l direct -d 'Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer'
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l die-with-parent -d 'Stop when the process that started this one is gone'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tls-cert -d 'Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server\'s own first. Read again at SIGHUP' -r -F
@@ -84,14 +84,14 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-timeout -
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend-timeout -d 'A backend that is silent for this long is given up: 504, or the body is broken off' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-line -d 'Longest request line, or 414; at most 64K' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-head -d 'Longest request head, or 431; at most 64K. It may have 64 fields' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT, answers in flight may take this long to finish; a second signal ends all at once' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT (and SIGHUP, without --tls-cert), answers in flight may take this long to finish; a second signal ends all at once' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l die-with-parent -d 'Stop when the process that started this one is gone' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l direct -d 'Lend a client\'s socket to the daemon (`serve --direct`, same user) for each body; the connection ends after it, since what is lent cannot be taken back'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l trust-backend -d 'With --direct: keep the client\'s connection, trusting the daemon to have let go of it'
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l die-with-parent -d 'Stop when the process that started this one is gone'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l root -d 'Serve the files of this folder (the first 256 MiB of them) instead of files made for the demo' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l report -d 'Where the report goes: one HTML file with everything in it' -r -F
@@ -109,7 +109,7 @@ never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l json -d 'One JSON object a line for each socket, with every counter'
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s v -l verbose -d 'Say what was passed over, and why'
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s h -l help -d 'Print help'
-complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l interval -d 'Time between two looks' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l interval -d 'Time between two looks, 50ms or more' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l pid -d 'Only the sockets of this process; may be given several times' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''

@@ -242,7 +242,7 @@ fn unix(path: &Path) -> String {
 
 fn ours(program: &Path, role: &str) -> Command {
     let mut command = Command::new(program);
-    command.args([role, "--die-with-parent"]);
+    command.args([role, "--die-with-parent", &std::process::id().to_string()]);
     command
 }
 

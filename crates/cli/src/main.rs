@@ -7,6 +7,9 @@ use std::process::ExitCode;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+#[macro_use]
+mod terminal; // first: `tell!`
+
 mod address;
 mod bench;
 mod counters;
@@ -19,7 +22,6 @@ mod process;
 mod proxy;
 mod serve;
 mod ss;
-mod terminal;
 mod top;
 mod tune;
 mod units;
@@ -101,7 +103,7 @@ fn main() -> ExitCode {
             if let Some(usage) = error.downcast_ref::<failure::Usage>() {
                 usage.exit(&command);
             }
-            anstream::eprintln!("{}", failure::line(&error));
+            tell!("{}", failure::line(&error));
             ExitCode::FAILURE
         }
     }

@@ -23,11 +23,18 @@ pub fn pin(cpu: usize) -> anyhow::Result<()> {
     rustix::thread::sched_setaffinity(None, &set).with_context(|| format!("cannot stay on CPU {cpu}"))
 }
 
-/// Ties this process's life to its parent's: SIGTERM when that is gone, however it went.
-pub fn die_with_parent() -> anyhow::Result<()> {
+/// Ties this process's life to that of the process `parent`, which started it: SIGTERM when that is gone, however it went.
+pub fn die_with_parent(parent: i32) -> anyhow::Result<()> {
     let term = Some(rustix::process::Signal::TERM);
     rustix::process::set_parent_process_death_signal(term)
-        .context("cannot ask to be told of the parent's end")
+        .context("cannot ask to be told of the parent's end")?;
+    // It may have gone before that.
+    let now = rustix::process::Pid::as_raw(rustix::process::getppid());
+    anyhow::ensure!(
+        now == parent,
+        "process {parent}, which was to end this one, is gone or did not start it"
+    );
+    Ok(())
 }
 
 /// A signal that asks a program to stop.
@@ -37,16 +44,29 @@ pub enum Stop {
     Interrupt,
     /// kill, a service manager.
     Terminate,
+    /// The terminal is gone.
+    HangUp,
 }
 
 impl Stop {
-    /// Waits for one.
-    async fn next() -> anyhow::Result<Stop> {
+    /// Waits for one; for SIGHUP, too, with `hang_up`, unless who started this program has it ignored (nohup(1)).
+    async fn next(hang_up: bool) -> anyhow::Result<Stop> {
         let mut term = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
+        let mut hup = match hang_up && !hang_up_is_ignored() {
+            true => Some(signal(SignalKind::hangup())?),
+            false => None,
+        };
+        let hung_up = async {
+            match &mut hup {
+                Some(hup) => hup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         Ok(tokio::select! {
             _ = term.recv() => Stop::Terminate,
             _ = int.recv() => Stop::Interrupt,
+            _ = hung_up => Stop::HangUp,
         })
     }
 
@@ -55,6 +75,7 @@ impl Stop {
         match self {
             Stop::Interrupt => 130,
             Stop::Terminate => 143,
+            Stop::HangUp => 129,
         }
     }
 }
@@ -64,8 +85,17 @@ impl fmt::Display for Stop {
         f.write_str(match self {
             Stop::Interrupt => "SIGINT",
             Stop::Terminate => "SIGTERM",
+            Stop::HangUp => "SIGHUP",
         })
     }
+}
+
+/// As proc(5) tells it.
+fn hang_up_is_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    ignored >> (rustix::process::Signal::HUP.as_raw() - 1) & 1 == 1
 }
 
 /// Does `work` on a thread of its own, and waits for it or for a signal to stop: then the servers that it has started end
@@ -73,7 +103,7 @@ impl fmt::Display for Stop {
 pub fn measure(name: &str, work: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> anyhow::Result<()> {
     let (done, finished) = tokio::sync::oneshot::channel();
     let stopped = block_on(async {
-        let stop = tokio::task::spawn_local(Stop::next());
+        let stop = tokio::task::spawn_local(Stop::next(true));
         tokio::task::yield_now().await; // the handlers are in place before there is anything to be left behind
         std::thread::Builder::new().name("measure".into()).spawn(move || done.send(work()))?;
         tokio::select! {
@@ -83,18 +113,18 @@ pub fn measure(name: &str, work: impl FnOnce() -> anyhow::Result<()> + Send + 's
     })?;
     let Some(signal) = stopped else { return Ok(()) };
     onecopy_bench::temp::end(|| {
-        eprintln!("{name}: {signal}; servers stopped, files removed");
+        tell!("{name}: {signal}; servers stopped, files removed");
         std::process::exit(signal.code())
     })
 }
 
-/// Why a program was asked to stop.
-pub async fn asked_to_stop() -> anyhow::Result<Stop> {
-    let why = Stop::next().await?;
-    // Who asks twice does not want to wait for what is in flight. On a thread of its own: the one that serves may be
+/// Why a program was asked to stop; whether SIGHUP is a reason is told.
+pub async fn asked_to_stop(hang_up: bool) -> anyhow::Result<Stop> {
+    let why = Stop::next(hang_up).await?;
+    // (A terminal that goes may say so twice, itself and by its shell.) Who asks twice does not want to wait for what is in flight. On a thread of its own: the one that serves may be
     // waiting in its own way by then.
     std::thread::Builder::new().name("signals".into()).spawn(|| {
-        if let Ok(twice) = block_on(Stop::next()) {
+        if let Ok(twice) = block_on(Stop::next(false)) {
             std::process::exit(twice.code());
         }
     })?;

@@ -28,6 +28,17 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// A line on standard error. Whether anybody can read it is not asked: `eprintln!` panics where its terminal or pipe is
+/// gone, and a daemon has to outlive those.
+pub fn tell(line: std::fmt::Arguments<'_>) {
+    let _ = anstream::stderr().lock().write_all(format!("{line}\n").as_bytes());
+}
+
+/// [`tell`], with the arguments of `format!`.
+macro_rules! tell {
+    ($($what:tt)*) => { $crate::terminal::tell(format_args!($($what)*)) };
+}
+
 /// Makes a `println!` whose reader went away end the program quietly.
 ///
 /// Rust ignores SIGPIPE and `println!` panics on EPIPE. Giving SIGPIPE its default action back would be wrong

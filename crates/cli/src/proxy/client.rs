@@ -165,13 +165,13 @@ async fn answer(
         None => match exchange(proxy, peer, ip, request, client, heads, &mut counters).await {
             Ok(next) => {
                 if proxy.ill.replace(false) {
-                    eprintln!("onecopy proxy: the backend answers again");
+                    tell!("onecopy proxy: the backend answers again");
                 }
                 Ok(next)
             }
             Err(Trouble::Broken) => Err(()),
             Err(Trouble::Cut(why)) => {
-                eprintln!("onecopy proxy: the backend broke off the body of {}: {why}", request.target);
+                tell!("onecopy proxy: the backend broke off the body of {}: {why}", request.target);
                 Err(())
             }
             Err(trouble) => {
@@ -184,7 +184,7 @@ async fn answer(
                 };
                 if !proxy.ill.replace(true) {
                     let detail = if detail.is_empty() { why } else { &detail };
-                    eprintln!("onecopy proxy: {status} for {}, and so on: {detail}", request.target);
+                    tell!("onecopy proxy: {status} for {}, and so on: {detail}", request.target);
                 }
                 counters.refused = 1;
                 send_page(proxy, peer, status, why, client).await

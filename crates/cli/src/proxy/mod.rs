@@ -87,7 +87,7 @@ pub struct Args {
     /// Longest request head, or 431; at most 64K. It may have 64 fields.
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = units::size)]
     max_head: usize,
-    /// On SIGTERM or SIGINT, answers in flight may take this long to finish; a second signal ends all at once.
+    /// On SIGTERM or SIGINT (and SIGHUP, without --tls-cert), answers in flight may take this long to finish; a second signal ends all at once.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
     /// Lend a client's socket to the daemon (`serve --direct`, same user) for each body; the connection ends after it,
@@ -99,7 +99,7 @@ pub struct Args {
     trust_backend: bool,
     /// Stop when the process that started this one is gone
     #[arg(long, hide = true)]
-    die_with_parent: bool,
+    die_with_parent: Option<i32>,
     /// Stay on this CPU (for measurements)
     #[arg(long, value_name = "CPU", hide = true)]
     cpu: Option<usize>,
@@ -163,8 +163,8 @@ impl Args {
 /// Runs `onecopy proxy`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     process::raise_open_files();
-    if args.die_with_parent {
-        process::die_with_parent()?;
+    if let Some(parent) = args.die_with_parent {
+        process::die_with_parent(parent)?;
     }
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
@@ -189,14 +189,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let listener = listen(args.listen)?;
         let address = listener.local_addr()?;
         let reports = totals.clone();
-        tokio::task::spawn_local(process::at_usr1(move || eprintln!("stats {}", reports.json())));
+        tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.json())));
+        let plain = identity.is_none();
         if let Some(identity) = identity.clone() {
             tokio::task::spawn_local(process::at_hup(move || match identity.reload() {
-                Ok(()) => eprintln!("onecopy proxy: read the certificate and its key again"),
-                Err(why) => eprintln!("onecopy proxy: goes on with the certificate that it has: {why:#}"),
+                Ok(()) => tell!("onecopy proxy: read the certificate and its key again"),
+                Err(why) => tell!("onecopy proxy: goes on with the certificate that it has: {why:#}"),
             }));
         }
-        let signal = tokio::task::spawn_local(process::asked_to_stop());
+        let signal = tokio::task::spawn_local(process::asked_to_stop(plain));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
         let left = Arc::new(Notify::new());
         let (mut doors, mut others, mut main) = (Vec::new(), Vec::new(), None);
@@ -218,7 +219,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 others.push(std::thread::Builder::new().name(format!("proxy-{n}")).spawn(run)?);
             }
         }
-        eprintln!("onecopy proxy: {scheme}://{address} in front of {}", args.backend);
+        tell!("onecopy proxy: {scheme}://{address} in front of {}", args.backend);
         let listener = TcpListener::from_std(listener)?;
         let taking = tokio::task::spawn_local(take(listener, doors, args.max_clients, left));
         let why = signal.await??;
@@ -231,9 +232,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         for thread in others {
             cut += thread.join().map_err(|_| anyhow::anyhow!("a thread of the proxy panicked"))??;
         }
-        eprintln!("onecopy proxy: {why}; {}", totals.sum());
+        tell!("onecopy proxy: {why}; {}", totals.sum());
         if cut > 0 {
-            eprintln!("onecopy proxy: {cut} clients did not finish within {:?} and were cut", args.grace);
+            tell!("onecopy proxy: {cut} clients did not finish within {:?} and were cut", args.grace);
         }
         Ok(())
     })

@@ -63,7 +63,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         if let Err(error) = result {
             // A peer that went away is its own affair; all else the operator should hear of.
             if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
-                eprintln!("onecopy serve: {} was broken off: {error}", request.target);
+                tell!("onecopy serve: {} was broken off: {error}", request.target);
             }
             return Err(error);
         }

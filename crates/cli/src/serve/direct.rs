@@ -51,9 +51,7 @@ fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: 
             continue;
         };
         if !same_user(&stream) {
-            eprintln!(
-                "onecopy serve: a process of another user asked for direct sending and was turned away"
-            );
+            tell!("onecopy serve: a process of another user asked for direct sending and was turned away");
             continue;
         }
         let Ok(register) = stream.try_clone() else { continue };

@@ -72,7 +72,7 @@ pub struct Args {
     /// A peer that takes no byte for this long is given up.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::span)]
     send_timeout: Duration,
-    /// On SIGTERM or SIGINT, answers in flight may take this long to finish; a second signal ends all at once.
+    /// On SIGTERM, SIGINT or SIGHUP, answers in flight may take this long to finish; a second signal ends all at once.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
     /// Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer
@@ -80,7 +80,7 @@ pub struct Args {
     direct: bool,
     /// Stop when the process that started this one is gone
     #[arg(long, hide = true)]
-    die_with_parent: bool,
+    die_with_parent: Option<i32>,
     /// Stay on this CPU (for measurements)
     #[arg(long, value_name = "CPU", hide = true)]
     cpu: Option<usize>,
@@ -146,8 +146,8 @@ pub fn send_buffer(socket: impl rustix::fd::AsFd, size: usize) {
 /// Runs `onecopy serve`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     process::raise_open_files();
-    if args.die_with_parent {
-        process::die_with_parent()?;
+    if let Some(parent) = args.die_with_parent {
+        process::die_with_parent(parent)?;
     }
     if let Some(cpu) = args.cpu {
         process::pin(cpu)?;
@@ -179,8 +179,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let result = process::block_on(async {
         // The handlers are in place before anybody is told that the daemon is there.
         let reports = daemon.clone();
-        tokio::task::spawn_local(process::at_usr1(move || eprintln!("stats {}", reports.totals.json())));
-        let stop = tokio::task::spawn_local(process::asked_to_stop());
+        tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.totals.json())));
+        let stop = tokio::task::spawn_local(process::asked_to_stop(true));
         tokio::task::yield_now().await;
         let limits = (args.max_connections, args.transport.buffer(args.buffer), args.send_timeout);
         if args.direct {
@@ -188,7 +188,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let doorman = daemon.clone();
         std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
-        eprintln!("onecopy serve: {} on {}", args.root.display(), args.listen);
+        tell!("onecopy serve: {} on {}", args.root.display(), args.listen);
         stop.await?
     });
     args.listen.remove();
@@ -197,9 +197,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let why = result?;
     let cut = daemon.desk.close(args.grace);
-    eprintln!("onecopy serve: {why}; {}", daemon.totals.sum());
+    tell!("onecopy serve: {why}; {}", daemon.totals.sum());
     if cut > 0 {
-        eprintln!("onecopy serve: {cut} connections did not finish within {:?} and were cut", args.grace);
+        tell!("onecopy serve: {cut} connections did not finish within {:?} and were cut", args.grace);
     }
     Ok(())
 }

@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     terminal::print(&out)?;
     if args.verbose {
         for skipped in &found.skipped {
-            anstream::eprintln!("onecopy ss: passed over: {skipped}");
+            tell!("onecopy ss: passed over: {skipped}");
         }
     }
     Ok(())

@@ -2,8 +2,10 @@
 
 use crate::harness::*;
 use rustix::process::Signal;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 
 const LARGE: usize = 64 << 20;
 
@@ -99,4 +101,80 @@ fn sockets_in_the_way() {
     let mut proxy = Running::start(&["proxy", "--listen", &pair.addr.to_string(), "--backend", "unix:@x"]);
     assert_eq!(proxy.end(), Some(1));
     proxy.line("cannot listen on");
+}
+
+/// Its terminal is gone: as with SIGTERM. (With TLS the proxy reads its certificate instead.)
+#[test]
+fn a_hang_up_is_a_reason_to_stop() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    if u64::from_str_radix(ignored, 16).unwrap() & 1 == 1 {
+        return eprintln!("skipped: SIGHUP is ignored here (nohup), and so it is by what is started");
+    }
+    let mut pair = Pair::start("", "");
+    for program in [&mut pair.proxy, &mut pair.daemon] {
+        program.signal(Signal::HUP);
+        assert_eq!(program.end(), Some(0));
+        program.line("SIGHUP; 0 requests");
+    }
+    assert!(!pair.dir.path().join("s").exists());
+}
+
+/// Started by nohup(1): it stays.
+#[test]
+fn but_not_where_it_is_ignored() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let mut command = Command::new("sh");
+    let script = "trap '' HUP && exec \"$0\" serve --root / --listen \"unix:$1\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_onecopy")]).arg(&path);
+    let (daemon, _) = unheard(&mut command, "onecopy serve: ");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&daemon), Signal::HUP).unwrap();
+    ends_well(daemon);
+    assert!(!path.exists());
+}
+
+/// A program of which nobody reads what it says any more, once that has begun with `first`.
+fn unheard(command: &mut Command, first: &str) -> (Child, String) {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with(first), "{line}");
+    (child, line)
+}
+
+fn ends_well(mut child: Child) {
+    let pid = rustix::process::Pid::from_child(&child);
+    for signal in [Signal::USR1, Signal::TERM] {
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// The pipe to its log breaks: it works on, and ends as it should.
+#[test]
+fn who_reads_its_lines_may_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s").display().to_string();
+    let backend = format!("unix:{path}");
+    let onecopy = || Command::new(env!("CARGO_BIN_EXE_onecopy"));
+    let args = ["proxy", "--listen", "127.0.0.1:0", "--threads", "1", "--backend", &backend];
+    let (proxy, line) = unheard(onecopy().args(args), "onecopy proxy: ");
+    let addr = line.split_once("http://").unwrap().1.split(' ').next().unwrap();
+    let get = || {
+        let mut client = TcpStream::connect(addr).unwrap();
+        client.write_all(b"GET /none HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    // What it says of each of these, nobody hears.
+    assert_eq!([get(), get()], ["502", "502"]);
+    let args = ["serve", "--root", "/proc", "--listen", &backend];
+    let (daemon, _) = unheard(onecopy().args(args), "onecopy serve: ");
+    assert_eq!([get(), get()], ["404", "404"]);
+    UnixStream::connect(&path).unwrap();
+    ends_well(daemon);
+    assert!(!std::path::Path::new(&path).exists());
+    ends_well(proxy);
 }

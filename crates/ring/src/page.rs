@@ -5,7 +5,7 @@
 //! in it, and what is read is checked by who uses it, as everything that a peer wrote.
 
 use crate::header::Line;
-use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, fence};
 use onecopy_sync::{HolderLock, Snapshot};
 use onecopy_sys::map::Mapping;
@@ -44,7 +44,8 @@ pub struct AboutPage {
 
 /// Holders of one end that know of each other.
 pub const HOLDERS: usize = 31;
-/// In an entry of [`HolderPage`]: a child that is being forked by the holder of that number.
+/// In an entry of [`HolderPage`]: one that is to come, a child that is being forked by the holder of that number, or whoever
+/// is given what that one has shared.
 const COMING: u32 = 1 << 31;
 
 /// Who holds the end. Whether they live is for the caller to find out ([`onecopy_sys::life`]).
@@ -52,9 +53,14 @@ const COMING: u32 = 1 << 31;
 #[repr(C)]
 pub struct HolderPage {
     numbers: [AtomicU32; HOLDERS],
-    /// 1 once there was one that found no place: from then on nobody knows that he is alone.
-    crowded: AtomicU32,
+    /// [`CROWDED`] once there was one that found no place: from then on nobody knows that he is alone. Above, places that were
+    /// taken so far: who looks whether he is alone may miss one that is taken where he has looked, by one who then leaves
+    /// where he has not.
+    taken: AtomicU32,
 }
+
+const CROWDED: u32 = 1;
+const TAKEN: u32 = 2;
 
 impl HolderPage {
     fn place(&self, word: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
@@ -64,7 +70,10 @@ impl HolderPage {
             free && entry.compare_exchange(was, word, Relaxed, Relaxed).is_ok()
         });
         if place.is_none() {
-            self.crowded.store(1, Relaxed);
+            self.taken.fetch_or(CROWDED, Relaxed);
+        } else {
+            // Release, before its holder can leave: pairs with the second look in `has_others`.
+            self.taken.fetch_add(TAKEN, Release);
         }
         place
     }
@@ -89,7 +98,13 @@ impl HolderPage {
         }
     }
 
-    /// No child has come, or will come.
+    /// As [`HolderPage::arrive`], of one that comes as `me` and is no child: only to the place that was kept. Whether it was.
+    pub fn claim(&self, place: usize, giver: u32, me: u32) -> bool {
+        let entry = self.numbers.get(place).filter(|_| giver != 0 && giver & COMING == 0);
+        entry.is_some_and(|entry| entry.compare_exchange(giver | COMING, me, Relaxed, Relaxed).is_ok())
+    }
+
+    /// Nobody has come, or will come.
     pub fn give_up(&self, place: usize, me: u32) {
         let _ = self.numbers[place].compare_exchange(me | COMING, 0, Relaxed, Relaxed);
     }
@@ -97,7 +112,8 @@ impl HolderPage {
     /// Holder `me` lets go of the end.
     pub fn leave(&self, me: u32) {
         for entry in &self.numbers {
-            let _ = entry.compare_exchange(me, 0, Relaxed, Relaxed);
+            // Release: who finds it gone finds what it has placed before (`has_others`).
+            let _ = entry.compare_exchange(me, 0, Release, Relaxed);
         }
         // Of two that leave at once one at least sees that the other one has: store, fence, load on both sides.
         fence(SeqCst);
@@ -116,7 +132,11 @@ impl HolderPage {
             let _ = entry.compare_exchange(holder, 0, Relaxed, Relaxed);
             false
         };
-        self.crowded.load(Relaxed) != 0 || self.numbers.iter().any(there)
+        // Acquire pairs with the Release in `place`; the fence with that in `leave`, for the second look.
+        let taken = self.taken.load(Acquire);
+        let others = taken & CROWDED != 0 || self.numbers.iter().any(there);
+        fence(Acquire);
+        others || self.taken.load(Relaxed) != taken
     }
 }
 
@@ -209,6 +229,13 @@ mod tests {
         page.give_up(place, 2);
         page.arrive(place, 2, 4);
         assert!(page.has_others(2, all));
+        // One that is no child comes to its place, or not at all.
+        let place = page.expect(2, all).unwrap();
+        assert!(!page.claim(place, 3, 5) && !page.claim(HOLDERS, 2, 5) && !page.claim(place, 2 | COMING, 5));
+        assert!(page.claim(place, 2, 5) && !page.claim(place, 2, 6));
+        page.give_up(place, 2);
+        page.leave(4);
+        assert!(page.has_others(2, |holder| holder == 5));
         for holder in 10..10 + HOLDERS as u32 {
             page.enter(holder, all);
         }

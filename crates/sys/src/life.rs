@@ -3,13 +3,22 @@
 //! Each holder keeps a lock (F_SETLK, fcntl(2)) on one byte of a file that all of them have open: the byte of its number.
 //! The kernel drops it when the process ends, however it ends; a forked child does not inherit it; and others can ask
 //! for it in whatever pid namespace they are. Such a lock also goes when its process closes any descriptor of that
-//! file, so nobody opens it a second time.
+//! file, so nobody opens it a second time. Who gives it to others sends it into a socket's queue and hands out the socket:
+//! a descriptor in a queue is in nobody's table, and what becomes of it there closes nothing of anybody's (fs/open.c:
+//! locks go in filp_close, which a queue that is emptied or dropped does not come to).
+//!
+//! Locks of open file descriptions (F_OFD_SETLK) have no such trap and were not taken: a child shares its parent's
+//! description, and so does whoever is given it, which would keep the number of a dead one locked; to have one of its own each
+//! would open the file anew, for which there is only /proc, and that is not in every sandbox.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 
 /// Largest number of a holder.
 pub const MAX: u32 = (1 << 30) - 1;
+
+/// Numbers that are tried: among honest holders the first is free. Who means ill may have locked all of them.
+const TRIES: u32 = 64;
 
 /// A file on which holders lock their bytes.
 #[derive(Debug)]
@@ -35,9 +44,9 @@ impl Lifeline {
     ///
     /// # Errors
     ///
-    /// What fcntl(2) and getrandom(2) say.
+    /// What fcntl(2) and getrandom(2) say; EAGAIN where somebody keeps all numbers.
     pub fn join(&self) -> io::Result<u32> {
-        loop {
+        for _ in 0..TRIES {
             let mut bytes = [0; 4];
             rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
             let number = u32::from_ne_bytes(bytes) & MAX;
@@ -50,6 +59,7 @@ impl Lifeline {
                 Err(errno) => return Err(errno),
             }
         }
+        Err(Errno::AGAIN)
     }
 
     /// Whether another process has that number. (Of its own this process knows.) A file that cannot be asked says yes:
@@ -120,5 +130,67 @@ mod tests {
         assert_eq!(holder.wait(), Ended::Killed(libc::SIGKILL));
         assert!(!life.is_held_by_another(number));
         assert_eq!(child(|| i32::from(!life.is_held_by_another(mine))).unwrap().wait(), Ended::Returned(0));
+    }
+
+    /// What sharing by a socket rests on: of a file in a queue neither dropping the queue nor taking the file out in another
+    /// process drops a lock; closing a descriptor of it does.
+    #[test]
+    fn a_file_in_a_queue_is_closed_by_nobody() {
+        use crate::scm::{self, Space};
+        use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+        use std::io::{IoSlice, IoSliceMut};
+        let life = Lifeline::create().unwrap();
+        let mine = life.join().unwrap();
+        let lives =
+            || child(|| i32::from(life.is_held_by_another(mine))).unwrap().wait() == Ended::Returned(1);
+        let queued = || {
+            let (to, from) =
+                socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            scm::send(&to, &[IoSlice::new(b"!")], &[life.as_fd()], None, SendFlags::empty()).unwrap();
+            from
+        };
+        let take = |from: OwnedFd| {
+            let came =
+                scm::recv(from, &mut [IoSliceMut::new(&mut [0])], Space::Few, RecvFlags::empty()).unwrap();
+            came.fds.into_iter().next().unwrap()
+        };
+        drop(queued());
+        assert!(lives(), "a queue was dropped");
+        let from = queued();
+        // (With no room for it.)
+        let looked =
+            scm::recv(&from, &mut [IoSliceMut::new(&mut [0])], Space::None, RecvFlags::PEEK).unwrap();
+        assert!(looked.fds.is_empty() && looked.control_cut);
+        let taker = child(|| {
+            drop(take(from.try_clone().unwrap()));
+            0
+        });
+        assert_eq!(taker.unwrap().wait(), Ended::Returned(0));
+        drop(from);
+        assert!(lives(), "another process has closed it");
+        drop(take(queued()));
+        assert!(!lives(), "this is why nobody may");
+    }
+
+    #[test]
+    fn who_keeps_all_numbers_keeps_nobody_waiting() {
+        let life = Lifeline::create().unwrap();
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let keeper = child(|| {
+            // SAFETY: all zeroes is a valid flock; of the whole file.
+            let mut all: libc::flock = unsafe { std::mem::zeroed() };
+            all.l_type = libc::F_WRLCK as libc::c_short;
+            // SAFETY: the command takes a pointer to a flock, which lives through the call.
+            assert_eq!(unsafe { libc::fcntl(life.0.as_raw_fd(), libc::F_SETLK, &raw const all) }, 0);
+            rustix::io::write(&write, b"!").unwrap();
+            loop {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+            }
+        });
+        let keeper = keeper.unwrap();
+        rustix::io::read(&read, &mut [0; 1]).unwrap();
+        assert_eq!(life.join(), Err(Errno::AGAIN));
+        drop(keeper);
+        assert!(life.join().is_ok());
     }
 }

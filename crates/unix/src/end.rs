@@ -14,11 +14,12 @@
 use crate::config::Config;
 use crate::control::{self, Peek};
 use crate::dgram::{Claim, Meeting};
-use crate::holders::{Place, Sharing, broken};
+use crate::holders::{Place, broken};
 use crate::making::Kind;
 use crate::reference::{Copies, Lender};
 use crate::registry::Row;
 use crate::rx::Rx;
+use crate::sharing::Sharing;
 use crate::side::{Side, SideGuard};
 use crate::stats::Counters;
 use crate::tx::Tx;
@@ -174,7 +175,7 @@ pub const BRIEFLY: Duration = Duration::from_millis(100);
 #[cold]
 pub fn stuck(op: Op) -> Error {
     Error::new(op, Errno::BUSY).because(
-        "another process that shares this socket since a fork is in the middle of a receive and does not go on; is it \
+        "another process that shares this socket is in the middle of a receive and does not go on; is it \
          stopped? Continue or end it, and call again",
     )
 }
@@ -341,6 +342,12 @@ impl End {
         if self.recv_shut.load(Relaxed) != 0 {
             ring.header().info.0.shut.store(1, Relaxed);
         }
+    }
+
+    /// As [`End::set_rx_ring`], of an end that others share with this process: what they have said in it stands.
+    pub fn join_rx_ring(&self, ring: Ring) {
+        self.row.receives_into(ring.capacity());
+        let _ = self.rx_ring.set(ring);
     }
 
     /// Whether receives tell who sent.

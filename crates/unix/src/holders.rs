@@ -6,78 +6,29 @@
 //! holder keeps locked in a file all of them have ([`onecopy_sys::life`]): so the death of a holder shows, in any pid
 //! namespace, and who takes its lock mends what it left (`mending.rs`).
 //!
+//! An end that may be passed on has its page in a memfd, and its holders lock their bytes in that file, not the family's: so
+//! whoever is given the page can be one of them ([`crate::joining`]), and one that means ill has no file in his hands on
+//! which anybody else's life depends.
+//!
 //! What a fork finds unsettled stays so: neither process may take the peer's ring alone, so the direction goes on over
 //! the kernel while both hold the end. Settings (policy, waits, timeouts) are each process's own.
 
 use crate::end::End;
 use crate::making::Kind;
 use crate::rx::Rx;
+use crate::sharing::{Fresh, Given, Sharing};
 use crate::side::Inner;
 use crate::tx::Tx;
 use crate::{Error, Op, control};
-use onecopy_ring::consumer::BorrowId;
-use onecopy_ring::page::{EndPage, PAGE_LEN, Words};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::{AtomicU32, AtomicUsize, fence, spin_loop};
 use onecopy_sync::{Mutex, MutexGuard, OwnedGuard};
 use onecopy_sys::life::Lifeline;
-use onecopy_sys::map::Mapping;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
-
-/// What one process has of an end that several hold.
-#[derive(Debug)]
-pub struct Sharing {
-    page: EndPage,
-    life: Arc<Lifeline>,
-    /// This process's number.
-    me: AtomicU32,
-    /// 1: the sending side is shared, too, so that who unlocks it rings.
-    sends: AtomicU32,
-    /// Views that were given back while another process kept the receiving side: their names, and how many bytes.
-    pub late: Mutex<Vec<(BorrowId, usize)>>,
-    end: Weak<End>,
-}
-
-impl Sharing {
-    /// Whether the sending side is shared, too. At a fork a thread may have held it: then it stays this process's.
-    pub fn sends(&self) -> bool {
-        // Relaxed: set under the lock of the sending side, with a look at the bell behind it (`hold`).
-        self.sends.load(Relaxed) != 0
-    }
-
-    pub fn words(&self) -> &Words {
-        self.page.words()
-    }
-
-    pub fn me(&self) -> u32 {
-        self.me.load(Relaxed)
-    }
-
-    /// Whether that holder lives. This process never asks about itself but when somebody else has written its number.
-    pub fn lives(&self, holder: u32) -> bool {
-        holder != self.me() && self.life.is_held_by_another(holder)
-    }
-
-    /// Whether another process holds the end, or a child that is being forked will.
-    pub fn has_others(&self) -> bool {
-        self.words().holders.0.has_others(self.me(), |holder| self.lives(holder))
-    }
-
-    /// The sending side is this process's alone.
-    pub fn sends_alone(&self) {
-        // Relaxed: as in `sends`.
-        self.sends.store(0, Relaxed);
-    }
-
-    /// The end. There for whoever holds a lock of it.
-    pub fn end(&self) -> Option<Arc<End>> {
-        self.end.upgrade()
-    }
-}
 
 /// All ends of this process, and who it is among those that it shares some with.
 struct Family {
@@ -99,6 +50,8 @@ static GENERATION: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(0));
 struct Ends {
     list: Vec<Weak<End>>,
     free: Vec<usize>,
+    /// Pages' files that this process has a descriptor of, or is about to: by their inodes.
+    pages: Vec<u64>,
 }
 
 static FAMILY: LazyLock<Arc<Family>> = LazyLock::new(|| {
@@ -135,6 +88,11 @@ impl Drop for Place {
             ends.free.push(place);
         }
     }
+}
+
+/// The files of pages that this process has, or is about to have: by their inodes.
+pub fn pages<R>(look: impl FnOnce(&mut Vec<u64>) -> R) -> R {
+    look(&mut FAMILY.ends().pages)
 }
 
 /// A new end: forks look after it from here on.
@@ -179,6 +137,8 @@ struct Held {
     end: Arc<End>,
     rx: Option<OwnedGuard<End, Inner<Rx>>>,
     tx: Option<OwnedGuard<End, Inner<Tx>>>,
+    /// What was given away, which the child has to look after as well.
+    _given: Option<OwnedGuard<Sharing, Vec<Given>>>,
     /// Where the child is entered among those who hold it, and by whom that was kept.
     place: Option<(usize, u32)>,
 }
@@ -229,7 +189,7 @@ impl Family {
 extern "C" fn prepare() {
     let family = &*FAMILY;
     family.forks.fetch_add(1, Relaxed);
-    let Some(ends) = OwnedGuard::lock_for(family.clone(), |family| &family.ends, LIST) else { return };
+    let Some(mut ends) = OwnedGuard::lock_for(family.clone(), |family| &family.ends, LIST) else { return };
     // (A datagram socket has peers and a meeting besides: it stays one process's, as far as it shares memory: `dgram/halves.rs`.)
     // All are kept until the list is unlocked: the last drop of one, whose socket another thread drops now, locks it.
     let all: Vec<Arc<End>> = ends.list.iter().filter_map(Weak::upgrade).collect();
@@ -238,7 +198,7 @@ extern "C" fn prepare() {
     others.iter().for_each(|end| end.put_down());
     let joined = if live.is_empty() { None } else { family.join().ok() };
     let start = Instant::now();
-    let held = live.into_iter().map(|end| hold(end, joined.as_ref(), start)).collect();
+    let held = live.into_iter().map(|end| hold(end, joined.as_ref(), &mut ends, start)).collect();
     let held: Vec<Held> = held;
     let news = held.iter().any(|held| held.place.is_some()).then(|| {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()
@@ -247,8 +207,8 @@ extern "C" fn prepare() {
 }
 
 /// Locks an end, and has it shared if it is not yet.
-fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) -> Held {
-    let none = |end| Held { end, rx: None, tx: None, place: None };
+fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, ends: &mut Ends, start: Instant) -> Held {
+    let none = |end| Held { end, rx: None, tx: None, _given: None, place: None };
     if end.is_orphan() {
         return none(end);
     }
@@ -262,48 +222,31 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, start: Instant) ->
     };
     let sharing = match (end.sharing.get(), joined) {
         (Some(sharing), _) => sharing.clone(),
+        (None, _) if end.config.passable => {
+            let Ok(fresh) = Fresh::create(&mut ends.pages) else { return none(end) };
+            end.sharing.get_or_init(|| fresh.over(&end)).clone()
+        }
         (None, Some((life, me))) => {
-            let Ok(memory) = Mapping::inherited(PAGE_LEN) else { return none(end) };
-            let sharing = Sharing {
-                page: EndPage::over(memory),
-                life: life.clone(),
-                me: AtomicU32::new(*me),
-                sends: AtomicU32::new(0),
-                late: Mutex::default(),
-                end: Arc::downgrade(&end),
-            };
+            let Ok(sharing) = Sharing::with_family(&end, life, *me) else { return none(end) };
             end.sharing.get_or_init(|| Arc::new(sharing)).clone()
         }
         (None, None) => return none(end),
     };
     // The threads' locks suffice: what other processes do meanwhile, both of these two load when they come to it.
-    if !rx.is_shared() {
-        rx.value.begin_sharing(&end, sharing.me());
-        rx.share(sharing.clone());
-    }
+    end.share_rx(&mut rx, &sharing);
     // What this process must not touch it does not hand on.
     let sends = end.broken.load(Relaxed) != broken::CANNOT_SEND;
     let tx = sends
         .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS).max(SENDER)))
         .flatten();
     let tx = tx.map(|mut tx| {
-        if !tx.is_shared() {
-            // The peer's ring must be in both processes, or in none.
-            end.adopt(&mut tx.value);
-            end.decline_offer();
-            tx.share(sharing.clone());
-            sharing.sends.store(1, Relaxed);
-            // A thread that has published and unlocked, and now finds the side shared, leaves the bell to this one.
-            fence(SeqCst);
-            let _ = end.ring_under_lock();
-        }
+        end.share_tx(&mut tx, &sharing);
         tx
     });
     // The child's: before there is one.
-    let (holders, lives) = (&sharing.words().holders.0, |holder| sharing.lives(holder));
-    holders.enter(sharing.me(), lives);
-    let place = holders.expect(sharing.me(), lives);
-    Held { end, rx: Some(rx), tx, place: place.map(|place| (place, sharing.me())) }
+    let place = sharing.keep_place();
+    let place = place.map(|place| (place, sharing.me()));
+    Held { end, rx: Some(rx), tx, _given: sharing.hold_given(), place }
 }
 
 extern "C" fn parent() {
@@ -347,22 +290,22 @@ extern "C" fn child() {
     // Even where nothing could be prepared: this is another process.
     GENERATION.fetch_add(1, Relaxed);
     family.me.store(0, Relaxed);
-    let Some(Forking { ends, held: all, others, news }) = family.forking.lock().take() else { return };
+    let Some(Forking { mut ends, held: all, others, news }) = family.forking.lock().take() else { return };
+    // What another thread was about to take up nobody here will.
+    let held_inode =
+        |held: &Held| held.end.sharing.get().and_then(|sharing| sharing.file()).map(|file| file.1);
+    ends.pages.retain(|page| all.iter().any(|held| held_inode(held) == Some(*page)));
     drop(ends);
     others.iter().for_each(|end| end.pick_up_later());
     let joined = if all.is_empty() { None } else { family.join().ok() };
     for held in all {
-        let Held { end, rx, tx, place } = held;
-        let me = match (&joined, end.sharing.get()) {
-            (Some((life, me)), Some(sharing)) if Arc::ptr_eq(life, &sharing.life) => Some(*me),
-            (_, Some(sharing)) => sharing.life.join().ok(),
-            _ => None,
-        };
+        let Held { end, rx, tx, _given: given, place } = held;
+        drop(given);
+        let me = end.sharing.get().and_then(|sharing| sharing.join_as_child(joined.as_ref()));
         let (Some(mut rx), Some(me), Some(sharing)) = (rx, me, end.sharing.get()) else {
             end.orphan(true);
             continue;
         };
-        sharing.me.store(me, Relaxed);
         if let Some((place, parent)) = place {
             sharing.words().holders.0.arrive(place, parent, me);
         }
@@ -393,6 +336,28 @@ pub mod broken {
 }
 
 impl End {
+    /// The receiving side is shared from here on. (Who holds it is kept out by the threads' lock.)
+    pub fn share_rx(&self, rx: &mut Inner<Rx>, sharing: &Arc<Sharing>) {
+        if !rx.is_shared() {
+            rx.value.begin_sharing(self, sharing.me());
+            rx.share(sharing.clone());
+        }
+    }
+
+    /// As [`End::share_rx`], the sending side.
+    pub fn share_tx(&self, tx: &mut Inner<Tx>, sharing: &Arc<Sharing>) {
+        if !tx.is_shared() {
+            // The peer's ring must be in all processes, or in none.
+            self.adopt(&mut tx.value);
+            self.decline_offer();
+            tx.share(sharing.clone());
+            sharing.sends_too();
+            // A thread that has published and unlocked, and now finds the side shared, leaves the bell to this one.
+            fence(SeqCst);
+            let _ = self.ring_under_lock();
+        }
+    }
+
     /// Whether another process may hold this end now.
     pub fn is_shared(&self) -> bool {
         self.sharing.get().is_some_and(|sharing| sharing.has_others())

@@ -47,6 +47,38 @@ macro_rules! listener {
                 Ok($listener { fd, config: *config, _row: row })
             }
 
+            /// Shares the listener with another process, any one: for `from_fds` there, as a socket's `share_fds`. It is one
+            /// descriptor, a copy of the listening socket with close-on-exec set, and may be used as often as one likes. Each
+            /// connection is accepted by one of them.
+            ///
+            /// # Errors
+            ///
+            /// EMFILE.
+            pub fn share_fds(&self) -> Result<Vec<OwnedFd>> {
+                Ok(vec![crate::passing::copy(&self.fd)?])
+            }
+
+            /// A listener that another process shares by `share_fds`, or has made in any other way (systemd(1) hands such sockets
+            /// to services). Accepted sockets take their buffers, policy and waits from `config`.
+            ///
+            /// # Errors
+            ///
+            /// EINVAL (not one descriptor, or of no such socket). The descriptors are closed then.
+            pub fn from_fds_with(fds: Vec<OwnedFd>, config: &Config) -> Result<$listener> {
+                let fd = crate::passing::listening(fds, $kind.socket_type())?;
+                let row = Row::claim(std::process::id(), &fd, $type, true);
+                Ok($listener { fd, config: *config, _row: row })
+            }
+
+            /// As `from_fds_with`, with the default configuration.
+            ///
+            /// # Errors
+            ///
+            /// As `from_fds_with`.
+            pub fn from_fds(fds: Vec<OwnedFd>) -> Result<$listener> {
+                $listener::from_fds_with(fds, &Config::default())
+            }
+
             /// Takes the next connection; waits for one unless non-blocking. Never waits for the peer's part of the
             /// upgrade: a silent client stalls nobody. A client that keeps its records ([`crate::Records`]) in
             /// another way is closed and passed over.

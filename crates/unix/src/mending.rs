@@ -11,10 +11,10 @@
 use crate::control;
 use crate::end::End;
 use crate::front::TOLD;
-use crate::holders::Sharing;
 use crate::making::Kind;
 use crate::rx::{MAX_OWED, Rx, RxRing};
 use crate::seqpacket::Rest;
+use crate::sharing::Sharing;
 use crate::side::Shared;
 use crate::tx::{Tx, UNKNOWN};
 use crate::who::Said;

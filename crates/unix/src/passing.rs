@@ -15,9 +15,9 @@
 //!
 //! # Once
 //!
-//! The end of a connection is in one process, or in processes that know of each other (fork). So an end that is shared is
-//! not passed on, and one that was passed on is taken up once: a word in the page says so, and who comes second is
-//! refused.
+//! The end of a connection is in one process, or in processes that know of each other ([`crate::holders`]). So an end that is
+//! shared is not passed on, and one that was passed on is taken up once: a word in the page says so, and who comes second is
+//! refused. Who wants to keep it as well shares it ([`crate::joining`]).
 
 use crate::channel::Inlet;
 use crate::end::End;
@@ -30,7 +30,7 @@ use crate::tx::Tx;
 use crate::upgrade::Nonce;
 use crate::{Config, Error, Op, Records, Result};
 use onecopy_ring::header::HEADER_LEN;
-use onecopy_ring::page::{EndPage, PAGE_LEN, PASS_WORDS};
+use onecopy_ring::page::{EndPage, PAGE_LEN, PASS_WORDS, Words};
 use onecopy_ring::{Consumer, Lie, Producer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::map::Mapping;
@@ -74,7 +74,7 @@ impl<S> From<NotPassed<S>> for std::io::Error {
 const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x02");
 
 /// The words of [`onecopy_ring::page::PassPage`].
-mod word {
+pub(crate) mod word {
     /// Which of the descriptors behind the first two are there.
     pub const HAS: usize = 0;
     pub const KIND: usize = 1;
@@ -108,30 +108,30 @@ mod has {
 }
 
 /// How long to wait for a lock that only a fork may hold.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(1);
 
-fn error(errno: Errno, why: &'static str) -> Error {
+pub fn error(errno: Errno, why: &'static str) -> Error {
     Error::new(Op::Pass, errno).because(why)
 }
 
-fn plain(errno: Errno) -> Error {
+pub fn plain(errno: Errno) -> Error {
     Error::new(Op::Pass, errno)
 }
 
 /// Of the page or its descriptors: they are not what `into_fds` gave.
-fn wrong(why: &'static str) -> Error {
+pub fn wrong(why: &'static str) -> Error {
     error(Errno::INVAL, why).about("fds")
 }
 
-fn copy(fd: impl AsFd) -> Result<OwnedFd> {
+pub fn copy(fd: impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(plain)
 }
 
-fn cookie(fd: impl AsFd) -> rustix::io::Result<u64> {
+pub fn cookie(fd: impl AsFd) -> rustix::io::Result<u64> {
     sockopt::socket_cookie(fd)
 }
 
-fn inode(fd: impl AsFd) -> rustix::io::Result<u64> {
+pub fn inode(fd: impl AsFd) -> rustix::io::Result<u64> {
     rustix::fs::fstat(fd).map(|stat| stat.st_ino)
 }
 
@@ -151,9 +151,9 @@ fn records_of(records: Records) -> u64 {
 }
 
 /// What one process says of an end, and the descriptors in their order.
-struct Passport {
-    words: [u64; PASS_WORDS],
-    fds: Vec<OwnedFd>,
+pub struct Passport {
+    pub words: [u64; PASS_WORDS],
+    pub fds: Vec<OwnedFd>,
 }
 
 impl Passport {
@@ -213,7 +213,7 @@ impl End {
         if self.is_shared() {
             return Err(error(
                 Errno::BUSY,
-                "other processes share this socket since a fork; pass it before forking, or once they are gone",
+                "other processes share this socket, or were given it; pass it on before that, or once they are gone",
             ));
         }
         if self.offered.load(Relaxed) != 0 {
@@ -246,7 +246,7 @@ impl End {
     }
 
     /// The words and descriptors, besides what the directions save.
-    fn describe(&self, rx: &Rx, tx: &Tx, passport: &mut Passport) -> Result<()> {
+    pub fn describe(&self, rx: &Rx, tx: &Tx, passport: &mut Passport) -> Result<()> {
         let not_kept = || {
             error(
                 Errno::OPNOTSUPP,
@@ -314,6 +314,10 @@ impl End {
             // What comes across exec has it off.
             rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC).map_err(plain)?;
         }
+        let fds = match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([token]) => return End::join_in(&token, kind, config),
+            Err(fds) => fds,
+        };
         let mut fds = fds.into_iter();
         let (Some(control), Some(page)) = (fds.next(), fds.next()) else {
             return Err(wrong(
@@ -385,7 +389,7 @@ impl End {
     }
 
     /// What the kernel keeps of the settings.
-    fn settle_settings(&self) -> rustix::io::Result<()> {
+    pub fn settle_settings(&self) -> rustix::io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
         self.settings.set_nonblocking(flags.contains(rustix::fs::OFlags::NONBLOCK));
         self.settings.set_read_timeout(sockopt::socket_timeout(&self.fd, sockopt::Timeout::Recv)?);
@@ -395,14 +399,14 @@ impl End {
 }
 
 /// What came of an end that another process has passed on.
-struct Arrived {
-    words: [u64; PASS_WORDS],
+pub struct Arrived {
+    pub words: [u64; PASS_WORDS],
     rx: Saved,
     tx: Saved,
     /// To receive from, and to send into.
-    rings: [Option<Ring>; 2],
-    inlet: Option<OwnedFd>,
-    outlet: Option<OwnedFd>,
+    pub rings: [Option<Ring>; 2],
+    pub inlet: Option<OwnedFd>,
+    pub outlet: Option<OwnedFd>,
 }
 
 impl Arrived {
@@ -414,8 +418,13 @@ impl Arrived {
         if pass.magic.load(Acquire) != MAGIC {
             return Err(wrong("the second descriptor is no page of a socket of this version"));
         }
+        Arrived::of(std::array::from_fn(|i| pass.words[i].load(Relaxed)), words, kind)
+    }
+
+    /// What somebody says of an end, whose directions are at what its page says.
+    pub fn of(said: [u64; PASS_WORDS], words: &Words, kind: Kind) -> Result<Arrived> {
         let arrived = Arrived {
-            words: std::array::from_fn(|i| pass.words[i].load(Relaxed)),
+            words: said,
             rx: words.rx.0.state.load().1,
             tx: words.tx.0.state.load().1,
             rings: [None, None],
@@ -429,7 +438,7 @@ impl Arrived {
     }
 
     /// Whether the other descriptors are what the page says, and maps the rings among them.
-    fn belong_together(&mut self, control: &OwnedFd, fds: Vec<OwnedFd>, config: &Config) -> Result<()> {
+    pub fn belong_together(&mut self, control: &OwnedFd, fds: Vec<OwnedFd>, config: &Config) -> Result<()> {
         let has = self.words[word::HAS];
         if has & !has::ALL != 0 || fds.len() != has.count_ones() as usize {
             return Err(wrong(
@@ -460,7 +469,7 @@ impl Arrived {
         Ok(())
     }
 
-    fn records(&self, kind: Kind) -> Result<Records> {
+    pub fn records(&self, kind: Kind) -> Result<Records> {
         match self.words[word::RECORDS] {
             1 => Ok(Records::Atomic),
             2 if kind == Kind::SeqPacket => Ok(Records::Stream),
@@ -469,7 +478,7 @@ impl Arrived {
     }
 
     /// Both sides, as they are before they resume.
-    fn sides(&self) -> std::result::Result<(Rx, Tx), Lie> {
+    pub fn sides(&self) -> std::result::Result<(Rx, Tx), Lie> {
         let mut nonce = Nonce::default();
         for (to, half) in nonce.chunks_exact_mut(8).zip(&self.words[word::NONCE..]) {
             to.copy_from_slice(&half.to_le_bytes());
@@ -492,7 +501,7 @@ impl Arrived {
     }
 }
 
-fn lied(_: Lie) -> Error {
+pub fn lied(_: Lie) -> Error {
     wrong("the page says what cannot be of a socket: who wrote it is broken or lies")
 }
 
@@ -503,15 +512,37 @@ fn refuse(refused: Refused, why: &'static str) -> Error {
     }
 }
 
-/// Whether it is a socket of unix of that type that does not listen.
-fn is_socket(fd: &OwnedFd, kind: SocketType) -> Result<()> {
-    let is = sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
+fn is_unix(fd: &OwnedFd, kind: SocketType, listens: bool) -> bool {
+    sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
         && sockopt::socket_type(fd) == Ok(kind)
-        && sockopt::socket_acceptconn(fd) == Ok(false);
-    if is { Ok(()) } else { Err(wrong("a descriptor is no unix socket of the right type, or out of order")) }
+        && sockopt::socket_acceptconn(fd) == Ok(listens)
 }
 
-fn open_page(memfd: &OwnedFd) -> Result<EndPage> {
+/// The one descriptor of a listening socket.
+///
+/// # Errors
+///
+/// EINVAL.
+pub fn listening(fds: Vec<OwnedFd>, kind: SocketType) -> Result<OwnedFd> {
+    match <[OwnedFd; 1]>::try_from(fds) {
+        Ok([fd]) if is_unix(&fd, kind, true) => {
+            rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(plain)?;
+            Ok(fd)
+        }
+        _ => Err(wrong("this is not one descriptor of a listening unix socket of that type")),
+    }
+}
+
+/// Whether it is a socket of unix of that type that does not listen.
+pub fn is_socket(fd: &OwnedFd, kind: SocketType) -> Result<()> {
+    if is_unix(fd, kind, false) {
+        Ok(())
+    } else {
+        Err(wrong("a descriptor is no unix socket of the right type, or out of order"))
+    }
+}
+
+pub fn open_page(memfd: &OwnedFd) -> Result<EndPage> {
     memfd::verify(memfd, PAGE_LEN)
         .map_err(|refused| refuse(refused, "the second descriptor is no page of a socket, or not sealed"))?;
     match Mapping::new(memfd, PAGE_LEN) {
@@ -554,7 +585,7 @@ macro_rules! passing_methods {
             /// All have close-on-exec set, as every descriptor of this crate has: to keep them across exec(2) clear it with
             /// fcntl(2) (F_SETFD), and tell the program their numbers. Dropping them all without a `from_fds` closes the connection
             /// once the last copy is gone. Which bytes were read is written down at this moment, so it is one `from_fds` that
-            /// may follow; to have several processes use one socket at once fork(2) instead.
+            /// may follow; [`share_fds`](Self::share_fds), or fork(2), has several processes use one socket at once.
             ///
             /// The socket has to be made with [`Config::passable`](crate::Config::passable), which keeps descriptors of
             /// its memory; without, only a connection that runs over the kernel can be passed on. An epoll(7) that watches
@@ -563,7 +594,7 @@ macro_rules! passing_methods {
             ///
             /// # Errors
             ///
-            /// With the socket, which is as it was: EBUSY (other processes share it since a fork; views of it are left; a
+            /// With the socket, which is as it was: EBUSY (other processes share it; views of it are left; a
             /// pool's pages were sent or received by reference; descriptors or part of a record came that were not received),
             /// EAGAIN (it is just moving to shared memory; a fork is under way), EOPNOTSUPP (no
             /// [`Config::passable`](crate::Config::passable)), EMFILE, EPROTO; what memfd_create(2) says.
@@ -576,7 +607,8 @@ macro_rules! passing_methods {
                 }
             }
 
-            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds).
+            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds), or uses one that it
+            /// shares by [`share_fds`](Self::share_fds).
             ///
             /// # Errors
             ///
@@ -585,8 +617,8 @@ macro_rules! passing_methods {
                 <$socket>::from_fds_with(fds, &crate::Config::default())
             }
 
-            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds), with `config`,
-            /// of which sizes of buffers and how records are kept say nothing here. Without
+            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds) or shares by
+            /// [`share_fds`](Self::share_fds), with `config`, of which sizes of buffers and how records are kept say nothing here. Without
             /// [`Config::passable`](crate::Config::passable) it is not passed on once more.
             ///
             /// Nobody need be trusted who sends descriptors: what they are is checked, and what they lead to is read as a peer's
@@ -595,8 +627,9 @@ macro_rules! passing_methods {
             ///
             /// # Errors
             ///
-            /// EINVAL (not what `into_fds` gave, or not all of it, or in another order), EALREADY (taken up before), EMSGSIZE
-            /// ([`Config::max_ring`](crate::Config::max_ring)), ENOMEM. The descriptors are closed then.
+            /// EINVAL (not what `into_fds` gave, or not all of it, or in another order), EALREADY (taken up before; or this
+            /// process has the socket that is shared), EMSGSIZE ([`Config::max_ring`](crate::Config::max_ring)), EMFILE, ENOMEM. The
+            /// descriptors are closed then.
             pub fn from_fds_with(
                 fds: Vec<rustix::fd::OwnedFd>,
                 config: &crate::Config,

@@ -6,7 +6,7 @@
 //! by the mutex, so that the page's lock has one contender in each process.
 
 use crate::end::End;
-use crate::holders::Sharing;
+use crate::sharing::Sharing;
 use onecopy_ring::Lie;
 use onecopy_ring::page::{SidePage, WORDS, Words};
 use onecopy_sync::atomic::fence_after_rmw;
@@ -95,6 +95,11 @@ impl<T: Shared> Inner<T> {
             let seen = Some(state.save(&self.value.save(&end)));
             self.shared = Some(Box::new(Member { sharing, seen, lie: None, looked: coarse_ms() }));
         }
+    }
+
+    /// Others share it with this process, which finds in the page what it is at.
+    pub fn join(&mut self, sharing: Arc<Sharing>) {
+        self.shared = Some(Box::new(Member { sharing, seen: None, lie: None, looked: coarse_ms() }));
     }
 
     /// In a forked child: others may have gone on since.

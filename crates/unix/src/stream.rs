@@ -2,6 +2,7 @@
 
 use crate::common::{credential_methods, socket_methods};
 use crate::end::End;
+use crate::joining::sharing_methods;
 use crate::making::Kind;
 use crate::passing::passing_methods;
 use crate::rights::Attached;
@@ -275,6 +276,7 @@ impl Stream {
 
 socket_methods!(Stream);
 passing_methods!(Stream);
+sharing_methods!(Stream);
 credential_methods!(Stream);
 
 impl Read for &Stream {

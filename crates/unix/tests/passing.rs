@@ -69,6 +69,13 @@ impl Socket {
         }
     }
 
+    fn share_fds(&self) -> Vec<OwnedFd> {
+        match self {
+            Socket::Stream(socket) => socket.share_fds().unwrap(),
+            Socket::Records(socket) => socket.share_fds().unwrap(),
+        }
+    }
+
     fn send(&self, bytes: &[u8]) {
         let flags = SendFlags::NOSIGNAL | SendFlags::EOR;
         let n = match self {
@@ -124,11 +131,15 @@ struct Heir {
 
 impl Heir {
     fn start(what: &str) -> Heir {
-        let name = format!("onecopy-heir-{}-{what}", std::process::id());
+        Heir::with(what, "")
+    }
+
+    fn with(what: &str, more: &str) -> Heir {
+        let name = format!("onecopy-heir-{}-{what}{more}", std::process::id());
         let listener = Listener::bind(Name::abstract_(&name)).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_heir", "--nocapture"])
-            .env(HEIR, format!("{what} {name}"))
+            .env(HEIR, format!("{what} {name} {more}"))
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -195,6 +206,10 @@ fn the_heir() {
     let to = Stream::connect_with(Name::abstract_(name), &config).unwrap();
     to.set_read_timeout(PATIENCE).unwrap();
     let fds = take(&to);
+    if let Some(kind) = kind.strip_suffix("-shared") {
+        let socket = Socket::from_fds(kind, fds).unwrap().patient();
+        return trade(&socket, words.next().map_or(0, |id| id.parse().unwrap()));
+    }
     if !exec {
         return inherit(kind, &to, fds);
     }
@@ -296,6 +311,55 @@ fn there_and_back(kind: &str, exec: bool) {
     assert!(b.is_shared_memory());
     drop(b);
     assert_eq!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap().0, 0, "no copy of it is left");
+}
+
+const TRADES: u8 = 100;
+/// Of records; messages of a stream may be longer than its buffer.
+const MESSAGE: usize = 1000;
+
+/// Sends messages that say who sends them and which one it is, and receives as many whole ones, of anybody.
+fn trade(socket: &Socket, id: u8) {
+    let mut message = [0; MESSAGE];
+    for i in 0..TRADES {
+        message.fill(i);
+        message[0] = id;
+        socket.send(&message);
+        let (n, _) = socket.recv(&mut message, RecvFlags::WAITALL).unwrap();
+        assert_eq!(n, MESSAGE);
+        assert!(message.iter().all(|byte| *byte == message[0]), "torn");
+    }
+}
+
+/// Other programs use a socket at the same time as this one, which answers itself.
+#[test]
+fn a_socket_is_shared_with_other_programs() {
+    for kind in KINDS {
+        let heirs = ["1", "2"].map(|id| Heir::with(&format!("{kind}-shared"), id));
+        let (a, b) = Socket::pair(kind, &passable());
+        for heir in &heirs {
+            // Over a stream of this crate, too.
+            heir.give(b.share_fds());
+        }
+        let mut next = [0; 4];
+        std::thread::scope(|scope| {
+            scope.spawn(|| trade(&b, 3));
+            let mut message = [0; MESSAGE];
+            for i in 0..3 * usize::from(TRADES) {
+                let (n, _) = a.recv(&mut message, RecvFlags::WAITALL).unwrap();
+                assert_eq!(n, MESSAGE, "{kind}");
+                let (id, number) = (usize::from(message[0]), message[1]);
+                assert!(message[1..].iter().all(|byte| *byte == number), "{kind}: senders interleave");
+                assert_eq!(number, next[id], "{kind}");
+                next[id] += 1;
+                a.send(&[i as u8; MESSAGE]);
+            }
+        });
+        heirs.into_iter().for_each(Heir::ends_well);
+        assert_eq!((a.lies(), b.lies()), (0, 0));
+        assert!(b.is_shared_memory());
+        drop(b);
+        assert_eq!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap().0, 0, "nobody has it any more");
+    }
 }
 
 #[test]

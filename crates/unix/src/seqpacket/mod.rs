@@ -15,6 +15,7 @@ pub use send::too_long;
 
 use crate::common::{credential_methods, socket_methods};
 use crate::end::End;
+use crate::joining::sharing_methods;
 use crate::making::Kind;
 use crate::passing::passing_methods;
 use crate::reference::{Loan, NotSent};
@@ -314,4 +315,5 @@ impl SeqPacket {
 
 socket_methods!(SeqPacket);
 passing_methods!(SeqPacket);
+sharing_methods!(SeqPacket);
 credential_methods!(SeqPacket);

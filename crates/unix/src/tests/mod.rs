@@ -9,6 +9,7 @@ mod mapped;
 mod messages;
 mod moments;
 mod passing;
+mod sharing;
 mod spoilers;
 mod switching;
 

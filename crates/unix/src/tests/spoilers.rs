@@ -1,15 +1,19 @@
-//! Holders that mean ill: who shares an end since a fork writes anything at all over its page and its rings, while the
-//! others go on. That costs this connection at most, and nobody time without end.
+//! Holders that mean ill: who shares an end, since a fork or since he was given it, or who has passed one on and kept copies of
+//! its descriptors, does anything at all to its page, its rings, its control socket and its channels, while the others go
+//! on. That costs this connection at most, and nobody time without end.
 
+use super::sharing::Stranger;
 use super::{Random, Wire, alone, pair, send, small, wild};
 use crate::end::End;
 use crate::{Config, Records, RecvFlags, Result, SendFlags, SeqPacket, Stream};
 use onecopy_ring::Ring;
 use onecopy_ring::page::SidePage;
 use onecopy_sync::atomic::Ordering::Relaxed;
-use onecopy_sys::fork::child;
-use rustix::fd::AsFd;
+use onecopy_sys::fork::{Ended, child};
+use onecopy_sys::scm;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
@@ -103,9 +107,11 @@ fn is_told<T>(seed: u64, began: Instant, done: Result<T>) {
 }
 
 /// One call on either end of a connection.
-trait Calls {
+trait Calls: Sized {
     fn call(&self, peer: &Self, random: &mut Random) -> Result<usize>;
     fn end(&self) -> &End;
+    fn fds(self) -> Result<Vec<OwnedFd>>;
+    fn of(fds: Vec<OwnedFd>) -> Result<Self>;
 }
 
 impl Calls for Stream {
@@ -131,6 +137,14 @@ impl Calls for Stream {
     fn end(&self) -> &End {
         Stream::end(self)
     }
+
+    fn fds(self) -> Result<Vec<OwnedFd>> {
+        self.into_fds().map_err(|refused| refused.error)
+    }
+
+    fn of(fds: Vec<OwnedFd>) -> Result<Stream> {
+        Stream::from_fds(fds)
+    }
 }
 
 impl Calls for SeqPacket {
@@ -152,6 +166,14 @@ impl Calls for SeqPacket {
 
     fn end(&self) -> &End {
         &self.end
+    }
+
+    fn fds(self) -> Result<Vec<OwnedFd>> {
+        self.into_fds().map_err(|refused| refused.error)
+    }
+
+    fn of(fds: Vec<OwnedFd>) -> Result<SeqPacket> {
+        SeqPacket::from_fds(fds)
     }
 }
 
@@ -289,4 +311,214 @@ fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
     ring.header().writer.0.head.store(2 * stride + 1, Relaxed);
     assert_eq!(b.recv(&mut [0; 50], RECV).unwrap_err().raw_os_error(), Errno::PROTO.raw_os_error());
     drop(keeper);
+}
+
+/// What who has a descriptor of a socket may do with it: takes what lies there, puts something there, changes settings.
+fn meddle(socket: BorrowedFd<'_>, random: &mut Random) {
+    use rustix::net::{self, recv, sockopt};
+    let quiet = net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT;
+    let n = 1 + random.below(9000);
+    let mut junk = vec![random.next() as u8; n];
+    match random.below(12) {
+        0..4 => {
+            let _ = recv(socket, &mut junk[..1], net::RecvFlags::DONTWAIT);
+        }
+        4 => {
+            let _ = recv(socket, &mut junk, net::RecvFlags::DONTWAIT);
+        }
+        5 => {
+            let _ = net::send(socket, &junk[..1], quiet);
+        }
+        6 => {
+            let _ = net::send(socket, &junk[..n.min(20)], quiet);
+        }
+        7 => {
+            let _ = net::send(socket, &junk, quiet);
+        }
+        8 => {
+            let number = &junk[..8.min(n)];
+            let fds = [socket, socket];
+            let _ = scm::send(socket, &[IoSlice::new(number)], &fds[..1 + random.below(2)], None, quiet);
+        }
+        9 => {
+            let limit = [None, Some(Duration::from_millis(1))][random.below(2)];
+            let _ = sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, limit);
+        }
+        10 => {
+            let _ = sockopt::set_socket_send_buffer_size(socket, random.below(1 << 16));
+        }
+        _ => {
+            let _ = rustix::io::ioctl_fionbio(socket, random.below(2) == 0);
+        }
+    }
+}
+
+/// Of an end that was passed on: the control socket, its page, its rings and the ends of its channels, as far as they are there.
+struct Copies {
+    sockets: Vec<OwnedFd>,
+    rings: Vec<Ring>,
+    memfds: Vec<OwnedFd>,
+}
+
+impl Copies {
+    fn of(fds: &[OwnedFd]) -> Copies {
+        let mut copies = Copies { sockets: Vec::new(), rings: Vec::new(), memfds: Vec::new() };
+        for fd in fds {
+            let copy = fd.try_clone().unwrap();
+            if rustix::net::sockopt::socket_type(fd).is_ok() {
+                copies.sockets.push(copy);
+                continue;
+            }
+            let size = rustix::fs::fstat(fd).unwrap().st_size as usize;
+            let ring = size.checked_sub(onecopy_ring::header::HEADER_LEN).map(|len| Ring::open(fd, len));
+            copies.rings.extend(ring.and_then(|ring| ring.ok()));
+            copies.memfds.push(copy);
+        }
+        copies
+    }
+
+    fn act(&self, random: &mut Random) {
+        use rustix::fs::{FallocateFlags, fallocate};
+        match random.below(8) {
+            0..4 => meddle(self.sockets[random.below(self.sockets.len())].as_fd(), random),
+            4..7 if !self.rings.is_empty() => spoil_ring(&self.rings[random.below(self.rings.len())], random),
+            _ => {
+                let memfd = &self.memfds[random.below(self.memfds.len())];
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                if random.below(4) == 0 {
+                    let _ = fallocate(memfd, hole, 0, 1 << 20);
+                }
+                let word = wild(random, 0).to_ne_bytes();
+                let _ = rustix::io::pwrite(memfd, &word, random.below(512) as u64 * 8);
+            }
+        }
+    }
+}
+
+/// Rounds in which somebody has passed an end on, kept a copy of everything, and uses it. In a process of its own, whose
+/// descriptors nobody else opens and closes. Returns what that process does.
+fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S, S)) -> Ended {
+    let rounds = || {
+        let mut lost = 0;
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let bystander = pair(&small());
+        let before = open();
+        let from = seeds.start;
+        for seed in seeds.clone() {
+            let random = &mut Random::new(seed);
+            let (a, b) = make(random);
+            for _ in 0..random.below(8) {
+                let began = Instant::now();
+                is_told(seed, began, a.call(&b, random));
+            }
+            // (What cannot be passed now is no matter of this test.)
+            let Ok(fds) = a.fds() else { continue };
+            let copies = Copies::of(&fds);
+            let a = S::of(fds).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            for _ in 0..16 {
+                if random.below(2) == 0 {
+                    copies.act(random);
+                }
+                let began = Instant::now();
+                is_told(seed, began, a.call(&b, random));
+            }
+            lost += usize::from(a.end().counters.read().protocol_errors > 0);
+            let began = Instant::now();
+            drop(a);
+            // It lives on in the copies, and nowhere else.
+            copies.act(random);
+            drop((copies, b));
+            assert!(began.elapsed() < BOUND, "seed {seed}");
+            send(&bystander.0, &[seed as u8; 100]);
+            assert_eq!(bystander.1.recv(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
+            assert_eq!(bystander.1.stats().protocol_errors, 0);
+        }
+        assert_eq!(open(), before, "descriptors leak");
+        assert!(lost * 10 > (seeds.end - from) as usize, "it is to find some: {lost}");
+        0
+    };
+    child(rounds).unwrap().wait()
+}
+
+#[test]
+fn who_passes_a_stream_on_and_keeps_its_descriptors_breaks_it_and_nothing_else() {
+    let _alone = alone();
+    let config = Config { passable: true, ..small() };
+    assert_eq!(kept(seeds(2 << 32), |_| Stream::pair_with(&config).unwrap()), Ended::Returned(0));
+}
+
+#[test]
+fn who_passes_records_on_and_keeps_their_descriptors_breaks_them_and_nothing_else() {
+    let _alone = alone();
+    let make = |random: &mut Random| {
+        let records = [Records::Atomic, Records::Stream][random.below(2)];
+        SeqPacket::pair_with(&Config { records, passable: true, ..small() }).unwrap()
+    };
+    assert_eq!(kept(seeds(3 << 32), make), Ended::Returned(0));
+}
+
+/// A stranger who was given an end does all of it at once: as a holder, and as one who has its descriptors.
+#[test]
+fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
+    let _alone = alone();
+    for seed in 0..12 {
+        let stranger = Stranger::new(|line| {
+            let random = &mut Random::new(seed);
+            let a = Stream::from_fds(line.take()).unwrap();
+            let friend = a.end().sharing.get().map_or(1, |sharing| sharing.me());
+            line.give(vec![]);
+            loop {
+                spoil(a.end(), random, friend);
+                if random.below(20) == 0 {
+                    meddle(a.end().fd(), random);
+                }
+                if random.below(10) == 0 {
+                    let _ = a.recv_with(&mut [0; 100], RECV);
+                }
+                if seed % 2 == 0 {
+                    std::thread::sleep(Duration::from_micros(random.next() % 300));
+                }
+            }
+        });
+        let (a, b) = pair(&Config { passable: true, ..small() });
+        let (bystander, its_peer) = pair(&small());
+        a.send_with(b"x", &[b.as_fd()], SEND).unwrap();
+        b.send_with(b"x", &[b.as_fd()], SEND).unwrap();
+        for end in [&a, &b] {
+            end.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+            end.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+        }
+        stranger.line.give(a.share_fds().unwrap());
+        stranger.line.take();
+        let until = Instant::now() + Duration::from_millis(150);
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let (a, b) = (&a, &b);
+                scope.spawn(move || {
+                    let random = &mut Random::new(seed * 2 + thread);
+                    while Instant::now() < until {
+                        let began = Instant::now();
+                        is_told(seed, began, a.call(b, random));
+                        let mut buffer = [2; 3000];
+                        let n = random.below(3000);
+                        let began = Instant::now();
+                        let waits = match random.below(5) {
+                            0 => a.send(&buffer[..n], SendFlags::NOSIGNAL),
+                            1 => a.recv(&mut buffer[..n], RecvFlags::empty()),
+                            2 => a.share_fds().map(|fds| fds.len()).or(Ok(0)),
+                            _ => Ok(0),
+                        };
+                        is_told(seed, began, waits);
+                    }
+                });
+            }
+        });
+        drop(stranger.child);
+        let began = Instant::now();
+        drop((a, b));
+        assert!(began.elapsed() < BOUND, "seed {seed}");
+        send(&bystander, &[1; 100]);
+        assert_eq!(its_peer.recv(&mut [0; 200], RECV).unwrap(), 100);
+        assert_eq!(its_peer.stats().protocol_errors, 0);
+    }
 }

@@ -267,7 +267,9 @@ impl Inlet {
         loop {
             match recv(control, &mut [0], Space::Few, RecvFlags::TRUNC) {
                 Ok(came) if came.bytes > 0 => {
-                    return Ok(Some(Record { len: came.bytes, surplus: self.meet(came) }));
+                    // (What comes with a filler is closed with it: `dgram/lane.rs`.)
+                    let len = came.bytes;
+                    return Ok(Some(Record { len, surplus: len == 1 && self.meet(came) }));
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNRESET) => return Err(Errno::CONNRESET),
@@ -314,6 +316,8 @@ impl Inlet {
         }
         let mut scratch = vec![0; if kind == Kind::Stream { FAR } else { 1 }];
         match recv(control, &mut scratch, Space::Few, RecvFlags::PEEK) {
+            // A filler, which may bring something of its own.
+            Ok(came) if came.cut => Ok(false),
             Ok(came) if came.fds.is_empty() && came.control_cut => Err(Errno::MFILE),
             Ok(came) => Ok(self.meet(came)),
             Err(Errno::CONNRESET) => Err(Errno::CONNRESET),

@@ -81,10 +81,11 @@ impl End {
             // Pairs with the fence in `set_rx_ring`.
             fence(SeqCst);
         }
-        if how != Shutdown::Write
-            && let Some(meeting) = self.meet.get()
-        {
-            meeting.leave();
+        if how != Shutdown::Write {
+            if let Some(meeting) = self.meet.get() {
+                meeting.leave();
+            }
+            self.shut_lanes();
         }
         if how != Shutdown::Write
             && let Some(ring) = self.rx_ring.get()
@@ -132,6 +133,10 @@ impl End {
                 let in_ring = usize::try_from(in_ring).unwrap_or(usize::MAX);
                 Ok(queued.min(left).saturating_add(in_ring))
             }
+            Rx::Plain if end.crowd().is_some() => match end.next_in_lanes() {
+                Some(bytes) => Ok(bytes),
+                None => control::queued(&end.fd).map_err(option),
+            },
             Rx::Plain | Rx::Undecided(_) => control::queued(&end.fd).map_err(option),
         }
     }
@@ -147,6 +152,9 @@ impl End {
                 Kind::SeqPacket | Kind::Datagram => self.unread_in_ring(),
             };
             return Ok(usize::try_from(unread).unwrap_or(usize::MAX));
+        }
+        if let Some(lane) = self.lane() {
+            return lane.end.unread_bytes();
         }
         onecopy_sys::socket::unread_memory(&self.fd).map_err(option)
     }
@@ -230,9 +238,11 @@ impl End {
     pub fn path(&self) -> Path {
         let carrier = |shared| if shared { Carrier::SharedMemory } else { Carrier::Kernel };
         Path {
-            send: carrier(self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0),
+            send: carrier(
+                (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0) || self.lane().is_some(),
+            ),
             receive: carrier(match self.rx.lock_within(|| BRIEFLY) {
-                Some(rx) => matches!(&*rx, Rx::Ring(_)),
+                Some(rx) => matches!(&*rx, Rx::Ring(_)) || self.has_lanes(),
                 // Whoever keeps it: once there is a ring, it is where bytes come from, or soon.
                 None => self.rx_ring.get().is_some(),
             }),
@@ -243,10 +253,12 @@ impl End {
     pub fn reflect(&self) -> Result<()> {
         if self.mirror.swap(1, Relaxed) == 0
             && let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
-            && let Rx::Ring(rx) = &mut *rx
         {
             // (Where another process keeps it, it finds the word when it lets go, at its next look.)
-            self.mirror_empty(rx)?;
+            match &mut *rx {
+                Rx::Ring(rx) => drop(self.mirror_empty(rx)?),
+                _ => self.reflect_crowd(),
+            }
         }
         Ok(())
     }

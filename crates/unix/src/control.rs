@@ -2,10 +2,12 @@
 //! shutdown and the peer's death.
 
 use onecopy_sync::clock;
+use onecopy_sys::scm;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::{RecvFlags, SendFlags, sockopt};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::borrow::Cow;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
@@ -129,26 +131,27 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
 
 /// As [`park`], on a socket with records: a filler is one record, and a bell follows it. Returns how many records the
 /// receiver takes beside the filler's own. With `shrink` the send buffer becomes a small one where it holds bells only.
+/// `with` goes with the filler, and is closed with it, if nobody else has it.
 ///
 /// # Errors
 ///
 /// EPIPE when the peer is gone.
-pub fn park_record(fd: BorrowedFd<'_>, shrink: bool) -> io::Result<Option<u32>> {
+pub fn park_record(
+    fd: BorrowedFd<'_>,
+    shrink: bool,
+    with: Option<BorrowedFd<'_>>,
+) -> io::Result<Option<u32>> {
     if shrink && onecopy_sys::socket::unread_memory(fd)? <= 2 * BELL_MEMORY {
         sockopt::set_socket_send_buffer_size(fd, BELL_BUFFER)?;
     }
-    let filler = sockopt::socket_send_buffer_size(fd)? / 4 + 1;
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let long;
-    let bytes = if filler <= ZEROES.len() {
-        &ZEROES[..filler]
-    } else {
-        long = vec![0; filler];
-        &long[..]
-    };
+    let bytes = filler(fd)?;
+    let mut with = with;
     loop {
-        match rustix::net::send(fd, bytes, flags) {
+        match scm::send(fd, &[IoSlice::new(&bytes)], with.as_slice(), None, flags) {
             Ok(_) => break,
+            // More are in flight than RLIMIT_NOFILE allows.
+            Err(Errno::TOOMANYREFS) if with.is_some() => with = None,
             Err(Errno::INTR) => {}
             // As full as it can be.
             Err(Errno::AGAIN) => return Ok(None),
@@ -167,6 +170,27 @@ pub fn park_record(fd: BorrowedFd<'_>, shrink: bool) -> io::Result<Option<u32>> 
         return Ok(Some(u32::from(sent.is_ok())));
     }
     Ok(Some(1))
+}
+
+/// What turns POLLOUT of a socket with records off for as long as nobody takes it.
+fn filler(fd: BorrowedFd<'_>) -> io::Result<Cow<'static, [u8]>> {
+    let filler = sockopt::socket_send_buffer_size(fd)? / 4 + 1;
+    Ok(if filler <= ZEROES.len() { Cow::Borrowed(&ZEROES[..filler]) } else { Cow::Owned(vec![0; filler]) })
+}
+
+/// Turns POLLOUT of a datagram socket off, for as long as the socket that this returns is there.
+///
+/// # Errors
+///
+/// What socket(2), bind(2) and sendto(2) say; EAGAIN where it is off.
+pub fn fill_elsewhere(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let elsewhere =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::bind(&elsewhere, &SocketAddrUnix::new_unnamed())?;
+    let name = SocketAddrUnix::try_from(rustix::net::getsockname(&elsewhere)?).map_err(|_| Errno::INVAL)?;
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    scm::send_to(fd, Some(&name), &[IoSlice::new(&filler(fd)?)], &[], None, flags)?;
+    Ok(elsewhere)
 }
 
 /// Whether sending is over: the peer is gone or does not read any more, or this end was shut down. Costs one
@@ -249,7 +273,6 @@ pub fn queued(fd: impl AsFd) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     fn pair() -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()

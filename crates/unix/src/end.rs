@@ -13,7 +13,7 @@
 
 use crate::config::Config;
 use crate::control::{self, Peek};
-use crate::dgram::{Claim, Meeting};
+use crate::dgram::{Claim, Crowd, Meeting, Outside};
 use crate::holders::{Place, broken};
 use crate::making::Kind;
 use crate::reference::{Copies, Lender};
@@ -133,6 +133,16 @@ impl Settings {
         self.show();
     }
 
+    /// Of the stores, does as another socket does.
+    pub fn follow(&self, other: &Settings) {
+        if self.policy.load(Relaxed) != other.policy.load(Relaxed)
+            || self.reader.load(Relaxed) != other.reader.load(Relaxed)
+        {
+            self.set_policy(other.policy());
+            self.set_reader(other.reader());
+        }
+    }
+
     pub fn nonblocking(&self) -> bool {
         self.nonblocking.load(Relaxed) != 0
     }
@@ -241,6 +251,12 @@ pub struct End {
     pub life: OnceLock<Arc<OwnedFd>>,
     /// Of a datagram socket that is or was connected: how it comes to share memory with its peer.
     pub meet: OnceLock<Box<Meeting>>,
+    /// Of a datagram socket that receives from many: who they are.
+    pub crowd: OnceLock<Box<Crowd>>,
+    /// 1 once it was tried to have any.
+    pub gathered: AtomicU32,
+    /// Of the sending end of a datagram socket's lane: what there is besides its line.
+    pub outside: OnceLock<Box<Outside>>,
     /// 1 once a datagram socket has left the peer that it shared memory with.
     pub parted: AtomicU32,
     /// Threads that are connecting a datagram socket: who sleeps in a send lets them have the sending side.
@@ -289,6 +305,9 @@ impl End {
             place: Place::default(),
             life: OnceLock::new(),
             meet: OnceLock::new(),
+            crowd: OnceLock::new(),
+            gathered: AtomicU32::new(0),
+            outside: OnceLock::new(),
             parted: AtomicU32::new(0),
             connecting: AtomicU32::new(0),
             named: AtomicU32::new(0),
@@ -380,6 +399,7 @@ impl End {
         if let Some(ring) = self.rx_ring.get() {
             self.ask_who(ring);
         }
+        self.ask_lanes(which, on)?;
         // (A look at a datagram socket's bells is one of a message each; and it has the kernel's datagrams to pass again once it
         // has left its peer.)
         if matches!(*rx, Rx::Ring(_)) && self.kind != Kind::Datagram { self.pass_no_bells() } else { Ok(()) }
@@ -627,6 +647,10 @@ impl End {
     /// Rings the peer's bell.
     pub fn ring_bell(&self) -> rustix::io::Result<()> {
         self.counters.bells.add(1);
-        control::ring(self.fd())
+        let rung = control::ring(self.fd());
+        if let (Some(outside), Ok(())) = (self.outside.get(), rung) {
+            outside.ring();
+        }
+        rung
     }
 }

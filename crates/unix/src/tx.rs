@@ -16,7 +16,7 @@ use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::{self, Adaptive};
 use rustix::event::PollFlags;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -457,9 +457,13 @@ impl End {
         point!("parking");
         let parked = match self.kind {
             Kind::Stream => control::park(self.fd()),
-            Kind::SeqPacket => control::park_record(self.fd(), true),
+            Kind::SeqPacket => {
+                // (Where it fails the socket in front stays writable, and a send there says EAGAIN.)
+                let blocked = self.outside.get().and_then(|outside| outside.block().ok());
+                control::park_record(self.fd(), true, blocked.as_ref().map(OwnedFd::as_fd))
+            }
             // Its kernel socket may yet send datagrams of its own, which a small buffer would refuse.
-            Kind::Datagram => control::park_record(self.fd(), false),
+            Kind::Datagram => control::park_record(self.fd(), false, None),
         };
         point!("filled");
         let parked = match parked {

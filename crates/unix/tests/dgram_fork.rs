@@ -118,3 +118,71 @@ fn sockets_over_the_kernel_are_not_claimed() {
     assert_eq!(receiver.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
     assert_eq!(receiver.recv(&mut buffer, RecvFlags::empty()).unwrap(), 6);
 }
+
+/// A sender to a receiver of many may be forked: both processes send, each in order.
+#[test]
+fn both_processes_send_on_one_lane() {
+    let name = Name::abstract_(format!("onecopy-test-fork-lane-{}", std::process::id()));
+    let (b, a) = (Datagram::bind(&name).unwrap(), Datagram::unbound().unwrap());
+    b.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    a.connect(&name).unwrap();
+    let mut buffer = [0; 99];
+    for i in 0..60 {
+        a.send(&[0, i], SendFlags::empty()).unwrap();
+        assert_eq!((b.recv(&mut buffer, RecvFlags::empty()).unwrap(), buffer[1]), (2, i));
+    }
+    let shared = onecopy_unix::Carrier::SharedMemory;
+    assert_eq!(a.path().send, shared);
+    let send = |who: u8| {
+        for i in 0..DATAGRAMS {
+            a.send(&[&[who][..], &i.to_le_bytes()].concat(), SendFlags::empty()).unwrap();
+        }
+    };
+    let child = child(|| {
+        send(1);
+        assert_eq!(a.path().send, shared);
+        7
+    })
+    .unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| send(0));
+        let mut next = [0u32; 2];
+        for _ in 0..2 * DATAGRAMS {
+            assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+            let who = usize::from(buffer[0]);
+            assert_eq!(buffer[1..5], next[who].to_le_bytes(), "of {who}");
+            next[who] += 1;
+        }
+    });
+    assert_eq!(child.wait(), Ended::Returned(7));
+    // The child has closed its copy, and the parent's goes on.
+    a.send(b"x", SendFlags::empty()).unwrap();
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 1);
+}
+
+/// A receiver that has lanes is one process's after a fork: whose who uses it first.
+#[test]
+fn a_receiver_of_many_is_for_one_process() {
+    let name = Name::abstract_(format!("onecopy-test-fork-many-{}", std::process::id()));
+    let (b, a) = (Datagram::bind(&name).unwrap(), Datagram::unbound().unwrap());
+    a.connect(&name).unwrap();
+    let mut buffer = [0; 99];
+    for i in 0..60 {
+        a.send(&[i], SendFlags::empty()).unwrap();
+        assert_eq!((b.recv(&mut buffer, RecvFlags::empty()).unwrap(), buffer[0]), (1, i));
+    }
+    a.send(b"mine", SendFlags::empty()).unwrap();
+    let (mut go, wait) = UnixStream::pair().unwrap();
+    let child = child(|| {
+        (&wait).read_exact(&mut [0]).unwrap();
+        i32::from(busy(b.recv(&mut [0; 9], RecvFlags::DONTWAIT)))
+    })
+    .unwrap();
+    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 4);
+    go.write_all(&[0]).unwrap();
+    assert_eq!(child.wait(), Ended::Returned(1));
+    for i in 0..60 {
+        a.send(&[i], SendFlags::empty()).unwrap();
+        assert_eq!((b.recv(&mut buffer, RecvFlags::empty()).unwrap(), buffer[0]), (1, i));
+    }
+}

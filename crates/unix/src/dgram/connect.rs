@@ -6,6 +6,7 @@ use crate::tx::Tx;
 use crate::{Error, Op, Result, Transport};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::net::SocketAddrUnix;
+use std::sync::Arc;
 
 impl End {
     /// Connects to a peer, or to none.
@@ -13,7 +14,7 @@ impl End {
     /// # Errors
     ///
     /// What connect(2) says; then all is as it was.
-    pub fn connect_datagram(&self, address: Option<&SocketAddrUnix>) -> Result<()> {
+    pub fn connect_datagram(self: &Arc<End>, address: Option<&SocketAddrUnix>) -> Result<()> {
         self.check(Op::Connect)?;
         // A sender that is asleep lets go of its side when it next looks, in half a second at most. (Relaxed: nothing is
         // told by it but that.)
@@ -23,7 +24,7 @@ impl End {
         connected
     }
 
-    fn connect_now(&self, address: Option<&SocketAddrUnix>) -> Result<()> {
+    fn connect_now(self: &Arc<End>, address: Option<&SocketAddrUnix>) -> Result<()> {
         let mut tx = self.tx.lock();
         let mut rx = self.rx.lock();
         // The kernel would take a sign or a bell for a datagram that is lost, and tell the peer ECONNRESET.
@@ -43,6 +44,9 @@ impl End {
         let sends = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
         let shares = sends || matches!(&*rx, Rx::Ring(_));
         let before = if shares || self.meeting().is_some() { self.peer_inode() } else { None };
+        if address.is_some() {
+            self.before_connecting();
+        }
         let connected = match address {
             Some(address) => rustix::net::connect(&self.fd, address),
             None => rustix::net::connect_unspec(&self.fd),
@@ -61,11 +65,16 @@ impl End {
             }
             let fresh = self.life.get().is_none() && self.rx_ring.get().is_none();
             if fresh && self.config.transport == Transport::Auto {
-                self.meet.get_or_init(Box::default).reset(address.is_some());
+                let meeting = self.meet.get_or_init(Box::default);
+                meeting.is_of(self);
+                meeting.reset(address.is_some());
             } else {
                 self.parted.store(1, Relaxed);
                 self.end_life();
             }
+        }
+        if connected.is_ok() && address.is_some() {
+            self.after_connecting();
         }
         drop(rx);
         tx.unlock_fenced();

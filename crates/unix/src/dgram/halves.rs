@@ -38,10 +38,15 @@ pub struct Claim {
 }
 
 impl End {
+    /// Whether datagrams come or go through memory that is one process's.
+    fn shares(&self) -> bool {
+        self.tx_ring.get().is_some() || self.rx_ring.get().is_some() || self.crowd_forks()
+    }
+
     /// Before a fork: from here on nobody has it, unless a thread of this process is sending or receiving at this moment. (One
     /// that comes between the look at `broken` and the lock uses what is nobody's; a child that does so too is not told.)
     pub fn put_down(&self) {
-        let shares = self.tx_ring.get().is_some() || self.rx_ring.get().is_some();
+        let shares = self.shares();
         if !shares || self.broken.load(Relaxed) != broken::NOT {
             return; // There is nothing to have, or it is not this process's.
         }
@@ -64,8 +69,7 @@ impl End {
     /// In the child.
     pub fn pick_up_later(&self) {
         TOKEN.store(0, Relaxed);
-        let shares = self.tx_ring.get().is_some() || self.rx_ring.get().is_some();
-        if shares && self.broken.load(Relaxed) == broken::NOT {
+        if self.shares() && self.broken.load(Relaxed) == broken::NOT {
             self.broken.store(broken::UNCLAIMED, Relaxed);
         }
     }

@@ -24,9 +24,13 @@
 //! travels with datagrams (`channel.rs`). Each direction switches
 //! where its sender's (last) sign lies among the datagrams: their order stays. Nobody waits for anybody, and whatever fails
 //! leaves the kernel carrying on.
+//!
+//! Where the peer is connected to nobody it may be a receiver of many: see `lane.rs`.
 
 use crate::channel::Inlet;
 use crate::control;
+use crate::dgram::crowd::name_for_many;
+use crate::dgram::lane::{Knocking, Lane};
 use crate::end::End;
 use crate::making::Kind;
 use crate::rx::Rx;
@@ -40,7 +44,7 @@ use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Calls between two looks, at most: while nothing is known of the peer, and while something is under way.
 const RARELY: u32 = 1024;
@@ -73,21 +77,29 @@ pub struct Meeting {
     sender: OnceLock<Name>,
     /// Who holds it only ever tries the locks of the two sides.
     state: Mutex<State>,
+    /// 1 while there is a lane.
+    laned: AtomicU32,
+    /// Where this socket sends, if it has a lane at a receiver of many: changed by who holds the sending side.
+    lane: Mutex<Option<Arc<Lane>>>,
+    /// This socket.
+    front: OnceLock<Weak<End>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    phase: Phase,
+pub struct State {
+    pub phase: Phase,
     /// The peer's ring, and the nonce to send before anything goes there.
     offer: Option<(Ring, Nonce)>,
     /// This side's ring, and the nonce behind which its datagrams are in there.
     incoming: Option<(Ring, Nonce)>,
     /// The cookie of the peer's end of the line, once the peer has said it is its.
     trusted: Option<u64>,
+    /// A lane at a receiver of many, to be told of before anything goes there.
+    pub lane: Option<Lane>,
 }
 
 #[derive(Debug, Default)]
-enum Phase {
+pub enum Phase {
     /// Nothing is known of the peer.
     #[default]
     Alone,
@@ -101,13 +113,15 @@ enum Phase {
     Answered(Line),
     /// This side knows the other's ring, and has, or has not yet, sent the sign that says who it is.
     Shown(Line, Ring, bool),
+    /// This side has come to the beacon of a receiver of many.
+    Knocking(Knocking),
     /// All is said.
     Met,
 }
 
 /// A connection to who may be the peer.
 #[derive(Debug)]
-struct Line {
+pub struct Line {
     fd: OwnedFd,
     /// What to send to the peer, in a sign.
     nonce: Nonce,
@@ -144,9 +158,14 @@ impl Meeting {
     /// Begins anew with another peer, or gives up.
     pub fn reset(&self, open: bool) {
         self.leave();
+        // (The last hold on it is given up without the lock.)
+        let left = self.lane.lock().take();
+        self.laned.store(0, Relaxed);
+        drop(left);
         let mut state = self.state.lock();
         state.phase = Phase::Alone;
         state.offer = None;
+        state.lane = None;
         state.trusted = None;
         if open {
             // (Else, a nonce that was on its way is still to be known for what it is.)
@@ -181,6 +200,37 @@ impl Meeting {
         true
     }
 
+    /// Whether what is sent goes over a lane.
+    #[inline]
+    pub fn is_laned(&self) -> bool {
+        self.laned.load(Relaxed) != 0
+    }
+
+    /// The lane, once what is sent goes there.
+    pub fn lane(&self) -> Option<Arc<Lane>> {
+        if self.is_laned() { self.lane.lock().clone() } else { None }
+    }
+
+    /// Who the socket is.
+    pub fn is_of(&self, front: &Arc<End>) {
+        self.front.get_or_init(|| Arc::downgrade(front));
+    }
+
+    pub fn front(&self) -> Option<Weak<End>> {
+        self.front.get().cloned()
+    }
+
+    /// There is something that the sending side may switch to.
+    pub fn offer(&self) {
+        self.offered.store(1, Relaxed);
+    }
+
+    /// It came to nothing, and is tried again after a while.
+    pub fn rest(&self) {
+        self.left.store(RARELY, Relaxed);
+        self.pause.store(RARELY, Relaxed);
+    }
+
     fn hurry(&self) {
         self.left.store(0, Relaxed);
         self.pause.store(1, Relaxed);
@@ -192,17 +242,17 @@ pub fn beacon_name(inode: u64) -> io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-{VERSION}-{inode:x}").as_bytes())
 }
 
-fn seqpacket() -> io::Result<OwnedFd> {
+pub fn seqpacket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 /// Whether who is at the other end of `line` is that user.
-fn is_user(line: &OwnedFd, uid: u32) -> bool {
+pub fn is_user(line: &OwnedFd, uid: u32) -> bool {
     sockopt::socket_peercred(line).is_ok_and(|cred| cred.uid.as_raw() == uid)
 }
 
-fn say(line: &OwnedFd, hello: &Hello) -> io::Result<()> {
+pub fn say(line: &OwnedFd, hello: &Hello) -> io::Result<()> {
     rustix::net::send(line, &hello.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
 }
 
@@ -253,8 +303,16 @@ impl End {
     fn go_on(&self, meeting: &Meeting, state: &mut State) -> io::Result<bool> {
         match std::mem::take(&mut state.phase) {
             Phase::Alone => {
-                let Some((me, peer, uid)) = self.mutual()? else { return Ok(false) };
-                if let Some(line) = ask(peer, uid)? {
+                let (me, peer, uid) = match self.look_at_peer()? {
+                    Seen::Nobody => return Ok(false),
+                    Seen::OfMany(peer, uid) => {
+                        let Some(line) = ask(&name_for_many(peer)?, uid)? else { return Ok(false) };
+                        state.phase = self.come(line)?;
+                        return Ok(true);
+                    }
+                    Seen::Mutual(me, peer, uid) => (me, peer, uid),
+                };
+                if let Some(line) = ask(&beacon_name(peer)?, uid)? {
                     state.phase = self.asked(line)?;
                 } else {
                     let beacon = seqpacket()?;
@@ -328,6 +386,7 @@ impl End {
                 state.phase = Phase::Shown(line, ring, true);
                 self.find_it(meeting, state, left)
             }
+            Phase::Knocking(knocking) => self.go_on_knocking(meeting, state, knocking),
             Phase::Met => {
                 state.phase = Phase::Met;
                 self.adopt_now(meeting, state);
@@ -352,7 +411,7 @@ impl End {
         if looks.is_power_of_two()
             && let Some((me, peer, uid)) = self.mutual()?
             && me < peer
-            && let Some(line) = ask(peer, uid)?
+            && let Some(line) = ask(&beacon_name(peer)?, uid)?
         {
             return self.asked(line);
         }
@@ -369,7 +428,7 @@ impl End {
         Ok(made)
     }
 
-    fn wish(&self) -> u64 {
+    pub fn wish(&self) -> u64 {
         upgrade::wish(self.config.send_buffer) as u64
     }
 
@@ -413,7 +472,7 @@ impl End {
     /// The kernel has told it to a send of this side's own: a reset is for whichever call comes next, and that the peer is gone for
     /// a send; all else it says again.
     #[cold]
-    fn tell_later(&self, meeting: &Meeting, errno: Errno) {
+    pub fn tell_later(&self, meeting: &Meeting, errno: Errno) {
         match errno {
             Errno::CONNRESET => self.reset.store(1, Relaxed),
             Errno::CONNREFUSED => meeting.untold.store(errno.raw_os_error() as u32, Relaxed),
@@ -444,10 +503,17 @@ impl End {
     }
 
     /// This socket's inode, its peer's, and that one's user, if the kernel says that it is connected to this one.
-    fn mutual(&self) -> io::Result<Option<(u64, u64, u32)>> {
+    pub fn mutual(&self) -> io::Result<Option<(u64, u64, u32)>> {
+        Ok(match self.look_at_peer()? {
+            Seen::Mutual(me, peer, uid) => Some((me, peer, uid)),
+            Seen::OfMany(..) | Seen::Nobody => None,
+        })
+    }
+
+    fn look_at_peer(&self) -> io::Result<Seen> {
         let diag = Diag::open()?;
         let me = rustix::fs::fstat(&self.fd)?.st_ino;
-        let Some(peer) = diag.look(me)?.peer else { return Ok(None) };
+        let Some(peer) = diag.look(me)?.peer else { return Ok(Seen::Nobody) };
         if peer == me {
             return Err(Errno::LOOP); // there is nothing to be gained
         }
@@ -455,7 +521,11 @@ impl End {
         if known.uid == Some(overflow_uid()) {
             return Err(Errno::PERM); // who that is cannot be told
         }
-        Ok(known.uid.filter(|_| known.peer == Some(me)).map(|uid| (me, peer, uid)))
+        Ok(match (known.uid, known.peer) {
+            (Some(uid), Some(other)) if other == me => Seen::Mutual(me, peer, uid),
+            (Some(uid), None) => Seen::OfMany(peer, uid),
+            _ => Seen::Nobody,
+        })
     }
 
     /// The inode of the socket that this one is connected to, if the kernel tells.
@@ -467,6 +537,9 @@ impl End {
     /// Takes the peer's sign, if it is what comes next in the queue, and does what is to be done.
     fn find_nonce(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) -> Next {
         let Some((_, nonce)) = &state.incoming else { return Next::Other };
+        if self.crowd().is_some_and(|crowd| crowd.left_over.load(Relaxed) != 0) {
+            return Next::Other; // what came on lanes, before this side was connected, is first
+        }
         let mut first = [0; HELLO_LEN];
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
         match rustix::net::recv(&self.fd, &mut first[..], flags) {
@@ -554,9 +627,9 @@ impl End {
     }
 
     /// Switches the sending side to the peer's ring, if there is one and nobody is sending.
-    fn adopt_now(&self, meeting: &Meeting, state: &mut State) {
+    pub fn adopt_now(&self, meeting: &Meeting, state: &mut State) {
         // To a peer that is gone nothing is sent that it was not asked to send: what it had sent would be lost.
-        if state.offer.is_none() || control::gone(self.life()) {
+        if (state.offer.is_none() && state.lane.is_none()) || control::gone(self.life()) {
             return;
         }
         let Some(mut tx) = self.tx.try_lock() else { return };
@@ -568,6 +641,9 @@ impl End {
     }
 
     fn adopt_offer(&self, meeting: &Meeting, state: &mut State, tx: &mut Tx) -> io::Result<()> {
+        if let Some(lane) = state.lane.take() {
+            return self.adopt_lane(meeting, state, lane);
+        }
         let Some((ring, nonce)) = state.offer.take() else { return Ok(()) };
         let sent = self.life.get().map_or(Err(Errno::NOTCONN), |line| self.send_sign(line, nonce, SWITCHED));
         match sent {
@@ -586,6 +662,26 @@ impl End {
                 self.counters.fallbacks.add(1);
                 meeting.offered.store(0, Relaxed);
                 meeting.open.store(0, Relaxed);
+                Err(errno)
+            }
+        }
+    }
+
+    fn adopt_lane(&self, meeting: &Meeting, state: &mut State, lane: Lane) -> io::Result<()> {
+        match self.switch_to(&lane) {
+            Ok(()) => {
+                *meeting.lane.lock() = Some(Arc::new(lane));
+                meeting.laned.store(1, Relaxed);
+                meeting.offered.store(0, Relaxed);
+                meeting.open.store(0, Relaxed);
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {
+                state.lane = Some(lane);
+                Ok(())
+            }
+            Err(errno) => {
+                meeting.offered.store(0, Relaxed);
                 Err(errno)
             }
         }
@@ -623,15 +719,25 @@ impl End {
     }
 }
 
-/// Connects to the beacon of the socket with that inode. None where that user has none there.
-fn ask(peer: u64, uid: u32) -> io::Result<Option<OwnedFd>> {
+/// Whom a socket is connected to: inodes, and that one's user.
+enum Seen {
+    /// To nobody, or to one that is connected to another.
+    Nobody,
+    /// To one that is connected to it: this one's inode, and that one's.
+    Mutual(u64, u64, u32),
+    /// To one that is connected to nobody.
+    OfMany(u64, u32),
+}
+
+/// Connects to a beacon. None where that user has none there.
+fn ask(beacon: &SocketAddrUnix, uid: u32) -> io::Result<Option<OwnedFd>> {
     let line = seqpacket()?;
-    let there = rustix::net::connect(&line, &beacon_name(peer)?).is_ok();
+    let there = rustix::net::connect(&line, beacon).is_ok();
     Ok(Some(line).filter(|line| there && is_user(line, uid)))
 }
 
 /// The cookie of the socket that `line` is connected to, which the kernel gives to no other one, ever.
-fn other_end(line: &OwnedFd) -> io::Result<u64> {
+pub fn other_end(line: &OwnedFd) -> io::Result<u64> {
     let diag = Diag::open()?;
     let me = rustix::fs::fstat(line)?.st_ino;
     let known = diag.look(diag.look(me)?.peer.ok_or(Errno::NOTCONN)?)?;
@@ -645,7 +751,7 @@ fn overflow_uid() -> u32 {
 }
 
 /// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it.
-fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Hello, Option<OwnedFd>)>> {
+pub fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Hello, Option<OwnedFd>)>> {
     match upgrade::receive_hello(line) {
         Ok((Some(hello), memfd, _)) => Ok(Some((hello, memfd))),
         Ok((None, ..)) => Err(Errno::PROTO),

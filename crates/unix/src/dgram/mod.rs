@@ -21,14 +21,22 @@
 #[cfg(test)]
 mod between;
 mod connect;
+mod crowd;
 mod halves;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod hostile_many;
+mod lane;
 mod meet;
 mod receive;
 mod send;
+mod turns;
+mod words;
 
+pub use crowd::Crowd;
 pub use halves::Claim;
+pub use lane::Outside;
 pub use meet::{Meeting, Next};
 
 use crate::common::{credential_methods, socket_methods};
@@ -129,7 +137,9 @@ impl Datagram {
     /// As [`Datagram::bind`]; EINVAL where it has one.
     pub fn bind_to(&self, name: impl Into<Name>) -> Result<()> {
         let address = name.into().address(Op::Bind)?;
-        rustix::net::bind(&self.end.fd, &address).map_err(|errno| Error::new(Op::Bind, errno))
+        rustix::net::bind(&self.end.fd, &address).map_err(|errno| Error::new(Op::Bind, errno))?;
+        self.end.renamed();
+        Ok(())
     }
 
     /// Gives the socket an abstract name that nobody has, if it has none, so that it can be answered (unix(7), "Autobind
@@ -141,6 +151,7 @@ impl Datagram {
     pub fn autobind(&self) -> Result<Name> {
         let unnamed = SocketAddrUnix::new_unnamed();
         rustix::net::bind(&self.end.fd, &unnamed).map_err(|errno| Error::new(Op::Bind, errno))?;
+        self.end.renamed();
         self.local_name()
     }
 
@@ -326,7 +337,7 @@ impl Datagram {
     /// Bytes of the longest datagram that can be sent to the peer now: what its ring takes, or SO_SNDBUF less 32 where
     /// the kernel carries it (net/unix/af_unix.c: unix_dgram_sendmsg).
     pub fn max_datagram(&self) -> usize {
-        self.end.max_record()
+        self.end.lane().map_or_else(|| self.end.max_record(), |lane| lane.end.max_record())
     }
 }
 

@@ -1,7 +1,11 @@
 //! Receiving datagrams: from the ring, or from the kernel's queue.
 
+use crate::channel::Fds;
 use crate::control::{self, Peek};
 use crate::dgram::Next;
+use crate::dgram::crowd::{Asleep, Crowd};
+use crate::dgram::turns::WORDS;
+use crate::dgram::words::WORD;
 use crate::end::End;
 use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
@@ -121,7 +125,7 @@ impl End {
         let peek = flags.contains(RecvFlags::PEEK);
         let mut kernel = rustix::net::RecvFlags::TRUNC | rustix::net::RecvFlags::DONTWAIT;
         kernel.set(rustix::net::RecvFlags::PEEK, peek);
-        let mut ended = false;
+        let (mut ended, mut words) = (false, 0);
         loop {
             let mut empty = false;
             if self.reset.swap(0, Relaxed) != 0 {
@@ -130,6 +134,17 @@ impl End {
             let mut guard = self.rx.lock();
             if !matches!(&*guard, Rx::Plain) {
                 return Ok(None);
+            }
+            let room: usize = slices.iter().map(|slice| slice.len()).sum();
+            let mut crowd = self.crowd().map(Crowd::lock);
+            if let Some(crowd) = &mut crowd {
+                if let Some(received) = self.recv_in_turn(crowd, slices, flags, call) {
+                    return Ok(Some(received));
+                }
+                if room < WORD {
+                    // What has no room could not be told from a datagram any more.
+                    self.heed_words(crowd);
+                }
             }
             if let Some(meeting) = self.meet.get()
                 && meeting.is_expecting()
@@ -143,7 +158,6 @@ impl End {
                 }
             }
             point!("looked for a sign");
-            let room = slices.iter().map(|slice| slice.len()).sum();
             let mut pieces: Vec<IoSliceMut<'_>> =
                 slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
             let came = match &mut call.fds {
@@ -151,6 +165,37 @@ impl End {
                 None => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
                 Some(fds) => fds.recv(self.fd(), &mut pieces, kernel),
             };
+            if let Some(crowd) = &mut crowd {
+                match &came {
+                    Ok(message) if message.bytes == WORD && self.is_word(crowd, slices, message, peek) => {
+                        if let Some(fds) = &mut call.fds {
+                            **fds = Fds::default();
+                        }
+                        words += 1;
+                        if words % WORDS == 0 {
+                            // Somebody rings as fast as this takes; the others have their turns, and who does not wait is not kept.
+                            crowd.since_kernel = 0;
+                            if dontwait && crowd.lanes.iter().all(|member| !member.has_some()) {
+                                return Err(error(Errno::AGAIN));
+                            }
+                        }
+                        continue;
+                    }
+                    Ok(_) => {
+                        crowd.since_kernel = if peek { crowd.since_kernel } else { 0 };
+                        self.mirror_crowd(crowd);
+                    }
+                    Err(Errno::AGAIN) if self.arm_lanes(crowd) => continue,
+                    Err(_) => {}
+                }
+            } else if came.is_ok() && !peek {
+                self.gather();
+            }
+            let asleep = match (&came, self.crowd()) {
+                (Err(Errno::AGAIN), Some(crowd)) if !dontwait && !ended => Some(Asleep::at(crowd)),
+                _ => None,
+            };
+            drop(crowd);
             drop(guard);
             match came {
                 Ok(message) => {
@@ -169,7 +214,9 @@ impl End {
                 Err(Errno::AGAIN) if !dontwait => {}
                 Err(errno) => return Err(error(errno)),
             }
-            match self.sleep(waiting)? {
+            let woken = self.sleep(waiting);
+            drop(asleep);
+            match woken? {
                 // (A datagram of no bytes looks like the end, unless it is known to be one.)
                 Peek::End => ended = control::hung_up(self.fd()),
                 Peek::Failed(errno) => {

@@ -81,7 +81,9 @@ impl End {
 
     /// Whether what goes to the peer goes, or may soon go, through a ring.
     fn shares_memory(&self) -> bool {
-        self.meeting().is_some() || (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0)
+        self.meeting().is_some()
+            || (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0)
+            || self.meet.get().is_some_and(|meeting| meeting.is_laned())
     }
 
     fn send_datagram_locked(
@@ -94,6 +96,9 @@ impl End {
     ) -> Result<()> {
         if matches!(tx, Tx::Kernel { .. }) {
             self.adopt_ring(tx, name.is_some())?;
+            if let Some(done) = self.send_by_lane(cursor, attached, flags) {
+                return done;
+            }
         }
         if let Tx::Ring(ring) = tx {
             if self.passes_who() {
@@ -119,13 +124,49 @@ impl End {
         }
     }
 
+    /// To a receiver of many, where this sender has a lane. None where the kernel is to be asked, or is all there is.
+    fn send_by_lane(
+        &self,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Option<Result<()>> {
+        let lane = self.lane()?;
+        if self.send_shut.load(Relaxed) == 0 {
+            if self.passes_who() {
+                self.be_named();
+            }
+            // (What did not go moves nothing on.)
+            match self.send_on(&lane, cursor, attached, flags) {
+                Err(error) if error.would_block() && !self.dontwait(flags) => {
+                    return Some(Err(Error::new(Op::Send, Errno::ALREADY)));
+                }
+                Err(error) => match Errno::from_raw_os_error(error.raw_os_error()) {
+                    // The receiver is gone, was shut down, or is connected to somebody: the kernel knows which.
+                    Errno::PIPE | Errno::CONNRESET => {}
+                    Errno::PROTO => {
+                        self.counters.protocol_errors.add(1);
+                        self.leave_lane();
+                        return Some(Err(error));
+                    }
+                    _ => return Some(Err(error)),
+                },
+                done => return Some(done),
+            }
+        }
+        self.leave_lane();
+        None
+    }
+
     /// Who asks who sends gets a name with its first send, so that others can ask who it is (net/unix/af_unix.c:
     /// unix_dgram_sendmsg).
     #[cold]
     fn be_named(&self) {
         if self.named.swap(1, Relaxed) == 0 {
             // (It is no error to have one. Without one the datagram goes all the same.)
-            let _ = rustix::net::bind(&self.fd, &SocketAddrUnix::new_unnamed());
+            if rustix::net::bind(&self.fd, &SocketAddrUnix::new_unnamed()).is_ok() {
+                self.renamed();
+            }
         }
     }
 
@@ -141,7 +182,9 @@ impl End {
             return Ok(());
         }
         let nap = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
-        match control::wait(self.fd(), PollFlags::OUT, Some(nap)) {
+        let lane = self.lane();
+        let room = lane.as_ref().map_or(self.fd(), |lane| lane.end.fd());
+        match control::wait(room, PollFlags::OUT, Some(nap)) {
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(errno) => Err(error(errno)),
         }
@@ -190,6 +233,8 @@ impl End {
         match self.is_peer(name) {
             Some(true) => return self.send_to_peer(slices, Some(&address), attached, flags),
             Some(false) => {}
+            // (On a lane there is nothing that could be taken for a bell.)
+            None if self.lane().is_some() => {}
             None => {
                 let mut tx = self.lock_tx(flags)?;
                 self.leave_ring(&mut tx);

@@ -1,0 +1,353 @@
+//! What a liar among many senders does to their receiver, or a receiver to its senders: it costs the liar's own lane, and
+//! a count. And others of the same user who stand where they meet.
+
+use super::crowd::name_for_many;
+use super::words::{Answer, Word};
+use crate::control::send_fd;
+use crate::dgram::meet::{hear, say, seqpacket};
+use crate::upgrade::{Hello, new_ring};
+use crate::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
+use onecopy_ring::{Header, Ring};
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_sys::scm;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::io::IoSlice;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+const NOW: SendFlags = SendFlags::DONTWAIT;
+const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+const RAW: rustix::net::SendFlags = rustix::net::SendFlags::DONTWAIT;
+
+fn text(what: &str) -> String {
+    format!("onecopy-many-{what}-{}", std::process::id())
+}
+
+fn abstract_(what: &str) -> Name {
+    Name::abstract_(text(what))
+}
+
+/// Goes to and fro until what is sent goes over a lane.
+fn laned(to: &Datagram, name: &str) -> Datagram {
+    let sender = Datagram::unbound().unwrap();
+    sender.connect(abstract_(name)).unwrap();
+    for i in 0..60 {
+        sender.send(&[i], NOW).unwrap();
+        let mut buffer = [0; 9];
+        assert_eq!((to.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+    }
+    assert_eq!(sender.path().send, Carrier::SharedMemory);
+    sender
+}
+
+fn ring(liar: &Datagram) -> Ring {
+    liar.end.lane().unwrap().end.tx_ring.get().unwrap().clone()
+}
+
+fn line(liar: &Datagram) -> OwnedFd {
+    liar.end.lane().unwrap().end.fd().try_clone_to_owned().unwrap()
+}
+
+/// Tells `lie`, then lets the victim receive. Others go on, before and behind.
+fn caught(what: &str, lie: impl Fn(&Datagram)) {
+    let victim = Datagram::bind(abstract_("victim")).unwrap();
+    let (before, liar, behind) =
+        (laned(&victim, "victim"), laned(&victim, "victim"), laned(&victim, "victim"));
+    let _: BorrowedFd<'_> = victim.as_fd();
+    liar.send(b"before", NOW).unwrap();
+    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
+    lie(&liar);
+    let (mut got, mut garbage) = (0, 0);
+    for round in 0..100u8 {
+        for honest in [&before, &behind] {
+            honest.send(&[round; 7], NOW).unwrap();
+        }
+        for _ in 0..4 {
+            let mut buffer = [0; 9];
+            match victim.recv_from(&mut buffer, LOOK) {
+                Ok((7, _)) => got += usize::from(buffer[..7] == [round; 7]),
+                Ok(_) => garbage += 1,
+                Err(error) => assert_eq!(error.raw_os_error(), Errno::AGAIN.raw_os_error(), "{what}"),
+            }
+        }
+    }
+    assert_eq!(got, 200, "{what}: others' datagrams, beside {garbage}");
+    assert!(victim.stats().protocol_errors >= 1, "{what}");
+    let paths = [&before, &behind].map(|honest| honest.path().send);
+    assert_eq!(paths, [Carrier::SharedMemory; 2], "{what}");
+    // The liar finds the lane closed, and the kernel carries on.
+    while victim.recv(&mut [0; 9], LOOK).is_ok() {}
+    let sent = liar.send(b"x", NOW);
+    assert!(sent.is_ok() || liar.send(b"x", NOW).is_ok(), "{what}: {sent:?}");
+    assert!(!liar.path().is_shared_memory(), "{what}");
+}
+
+#[test]
+fn every_lie_on_a_lane_costs_the_lane() {
+    let _alone = crate::tests::alone();
+    let header = |liar: &Datagram, change: &dyn Fn(&Header)| change(ring(liar).header());
+    for head in [u64::MAX, 1 << 63, 1 << 40, 0] {
+        caught("head", |liar| header(liar, &|header| header.writer.0.head.store(head, Release)));
+    }
+    for word in [u64::MAX, 1 << 33, 257, 1 << 31, 8] {
+        caught("frame", |liar| {
+            let ring = ring(liar);
+            let head = ring.header().writer.0.head.load(Relaxed);
+            ring.set_word(head as usize % ring.capacity(), word);
+            ring.header().writer.0.head.store(head + 64, Release);
+        });
+    }
+    for what in [1u64 << 40, 1 << 48, 254 << 40] {
+        caught("what is not in the channel", |liar| {
+            let ring = ring(liar);
+            let head = ring.header().writer.0.head.load(Relaxed);
+            ring.set_word(head as usize % ring.capacity(), 1 << 32 | what);
+            let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
+            ring.header().writer.0.head.store(head + size, Release);
+        });
+    }
+    caught("bells for nothing", |liar| {
+        let line = line(liar);
+        for _ in 0..70 {
+            let _ = rustix::net::send(&line, b"b", RAW);
+        }
+        // Who does not ring is not looked at.
+        liar.send(b"x", NOW).unwrap();
+        header(liar, &|header| header.writer.0.head.store(u64::MAX, Release));
+    });
+    caught("a filler that is none", |liar| {
+        header(liar, &|header| {
+            header.reader.0.filler.store(u32::MAX, Relaxed);
+            header.reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+        });
+        liar.send(b"x", NOW).unwrap();
+    });
+}
+
+/// What a sender says in the queue that only others may say, or that says nothing, harms nobody.
+#[test]
+fn words_that_mean_nothing_are_datagrams_or_nothing() {
+    let _alone = crate::tests::alone();
+    let victim = Datagram::bind(abstract_("words")).unwrap();
+    let (honest, liar) = (laned(&victim, "words"), laned(&victim, "words"));
+    let _: BorrowedFd<'_> = victim.as_fd();
+    let nonce = [7; 16];
+    let stranger = Datagram::unbound().unwrap();
+    let words = [
+        Word::Bell(nonce),
+        Word::Token(nonce),
+        Word::Switched { crowd: nonce, lane: nonce },
+        Word::Knock { hello: nonce, secret: nonce, cookie: 1, inode: 1 },
+        Word::Knock { hello: nonce, secret: nonce, cookie: 0, inode: u64::MAX },
+    ];
+    for word in words {
+        // Whatever says what it cannot know is somebody's datagram.
+        stranger.send_to(&word.encode(), abstract_("words"), NOW).unwrap();
+        let mut buffer = [0; 64];
+        assert_eq!(victim.recv(&mut buffer, LOOK).unwrap(), 64);
+        assert_eq!(buffer, word.encode());
+    }
+    // One that has a lane may ring for nothing, even in the receiver's name: nothing is received.
+    let bell = {
+        let lane = liar.end.lane().unwrap();
+        let crowd = victim.end.crowd().unwrap().lock();
+        drop(lane);
+        crowd.nonce_of_all()
+    };
+    for word in [Word::Bell(bell), Word::Token(bell), Word::Switched { crowd: bell, lane: nonce }] {
+        stranger.send_to(&word.encode(), abstract_("words"), NOW).unwrap();
+        assert!(victim.recv(&mut [0; 64], LOOK).is_err());
+        honest.send(b"as ever", NOW).unwrap();
+        assert_eq!(victim.recv(&mut [0; 3], LOOK).unwrap(), 3);
+    }
+    assert_eq!(victim.stats().protocol_errors, 0);
+}
+
+#[test]
+fn a_receiver_that_lies_costs_the_lane() {
+    let _alone = crate::tests::alone();
+    let lies: [&dyn Fn(&Ring); 2] = [&|ring| ring.header().reader.0.tail.store(u64::MAX, Release), &|ring| {
+        ring.header().reader.0.tail.store(1 << 40, Release)
+    }];
+    for lie in lies {
+        let liar = Datagram::bind(abstract_("liar")).unwrap();
+        let victim = laned(&liar, "liar");
+        lie(&ring(&victim));
+        let mut told = Vec::new();
+        for _ in 0..2000 {
+            told.extend(victim.send(&[7; 2000], NOW).err().map(|error| error.raw_os_error()));
+            if told.contains(&Errno::PROTO.raw_os_error()) {
+                break;
+            }
+        }
+        assert_eq!(told.last(), Some(&Errno::PROTO.raw_os_error()));
+        assert_eq!(victim.stats().protocol_errors, 1);
+        // It was told, and the kernel carries on.
+        while liar.recv(&mut [0; 9], LOOK).is_ok() {}
+        assert_eq!(victim.send(b"x", NOW).unwrap(), 1);
+        assert_eq!(victim.path().send, Carrier::Kernel);
+    }
+}
+
+fn squat(of: impl AsFd) -> OwnedFd {
+    let squatter = seqpacket().unwrap();
+    let name = name_for_many(rustix::fs::fstat(of).unwrap().st_ino).unwrap();
+    rustix::net::bind(&squatter, &name).unwrap();
+    rustix::net::listen(&squatter, 4).unwrap();
+    squatter
+}
+
+fn visitor(squatter: &OwnedFd) -> Option<(OwnedFd, Hello)> {
+    let line = rustix::net::accept_with(squatter, SocketFlags::NONBLOCK).ok()?;
+    let (hello, _) = hear(line.as_fd()).ok()??;
+    Some((line, hello))
+}
+
+/// Whoever squats the beacon of a plain receiver, and answers without what only that one can know, gets nothing of what is
+/// sent to it.
+#[test]
+fn who_squats_a_beacon_of_many_gets_nothing() {
+    let _alone = crate::tests::alone();
+    let plain = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("plain")).unwrap()).unwrap();
+    let squatter = squat(&plain);
+    let ours = Datagram::unbound().unwrap();
+    ours.connect(abstract_("plain")).unwrap();
+    let (mine, to) = new_ring(1 << 16, &Config::default()).unwrap();
+    let (_, back) = new_ring(4096, &Config::default()).unwrap();
+    let door = Datagram::unbound().unwrap();
+    door.connect(abstract_("plain")).unwrap();
+    let (mut answered, mut foreign) = (0, 0);
+    for i in 0..3000u32 {
+        ours.send(&i.to_le_bytes(), NOW).unwrap();
+        let mut buffer = [0; 99];
+        while plain.recv(&mut buffer).unwrap() != 4 {
+            foreign += 1;
+        }
+        assert_eq!(buffer[..4], i.to_le_bytes());
+        let Some((line, hello)) = visitor(&squatter) else { continue };
+        let answer =
+            Answer { secret: hello.nonce, crowd: [1; 16], lane: [2; 16], capacity: 1 << 16, back: 4096 };
+        let fds = [to.as_fd(), back.as_fd(), door.end.fd()];
+        scm::send(&line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
+        answered += 1;
+    }
+    assert!(answered == 1 && foreign == 1, "{answered}, {foreign}");
+    assert_eq!(ours.path().send, Carrier::Kernel);
+    assert_eq!(mine.header().writer.0.head.load(Relaxed), 0);
+}
+
+/// One who hands on what both say, with lines of his own.
+#[test]
+fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
+    let _alone = crate::tests::alone();
+    let b = Datagram::bind(abstract_("relay-many")).unwrap();
+    let squatter = squat(b.end.fd());
+    let a = Datagram::unbound().unwrap();
+    a.connect(abstract_("relay-many")).unwrap();
+    let (mut kept, mut sent) = (None, 0);
+    while kept.is_none() && sent < 8 {
+        a.send(&[sent], NOW).unwrap();
+        kept = visitor(&squatter);
+        sent += 1;
+    }
+    let (_line, hello) = kept.expect("it came to whom it took for the receiver's");
+    // From here on the beacon is the receiver's own, where he says what the sender has said to him.
+    drop(squatter);
+    let (mut mine, mut next) = (None, 0);
+    for i in sent..200u8 {
+        let mut buffer = [0; 99];
+        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, next));
+        next += 1;
+        mine.get_or_insert_with(|| {
+            let line = seqpacket().unwrap();
+            let inode = rustix::fs::fstat(b.end.fd()).unwrap().st_ino;
+            rustix::net::connect(&line, &name_for_many(inode).unwrap()).unwrap();
+            say(&line, &hello).unwrap();
+            line
+        });
+        a.send(&[i], NOW).unwrap();
+    }
+    let mine = mine.expect("the receiver has a beacon");
+    let mut wire = [0; 64];
+    let answer = rustix::net::recv(&mine, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
+    assert!(!matches!(answer, Ok((64, _))), "he has no lane");
+    assert!(b.end.crowd().unwrap().lock().lanes.is_empty());
+    assert_eq!(a.path().send, Carrier::Kernel);
+}
+
+/// A receiver that gives somebody else's socket for its door.
+#[test]
+fn bells_go_to_nobody_but_the_peer() {
+    let _alone = crate::tests::alone();
+    let plain =
+        UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("wrong-door")).unwrap()).unwrap();
+    let victim =
+        UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("elsewhere")).unwrap()).unwrap();
+    let beacon = squat(&plain);
+    let a = Datagram::unbound().unwrap();
+    a.connect(abstract_("wrong-door")).unwrap();
+    let door = Datagram::unbound().unwrap();
+    door.connect(abstract_("elsewhere")).unwrap();
+    let (_ring, to) = new_ring(1 << 16, &Config::default()).unwrap();
+    let (_, back) = new_ring(4096, &Config::default()).unwrap();
+    let (mut lines, mut answered) = (Vec::new(), false);
+    for i in 0..2000u32 {
+        a.send(&i.to_le_bytes(), NOW).unwrap();
+        lines.extend(visitor(&beacon));
+        let mut buffer = [0; 99];
+        loop {
+            let n = plain.recv(&mut buffer).unwrap();
+            if let Some(Word::Knock { secret, .. }) = Word::decode(&buffer[..n]) {
+                let answer = Answer { secret, crowd: [1; 16], lane: [2; 16], capacity: 1 << 16, back: 4096 };
+                let fds = [to.as_fd(), back.as_fd(), door.end.fd()];
+                let (line, _) = lines.last().unwrap();
+                scm::send(line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
+                answered = true;
+                continue;
+            }
+            assert_eq!(n, 4);
+            break;
+        }
+    }
+    assert!(answered);
+    assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::Kernel, 1));
+    victim.set_nonblocking(true).unwrap();
+    assert!(victim.recv(&mut [0; 99]).is_err());
+}
+
+/// Strangers who come and say nothing, or nonsense, or too much.
+#[test]
+fn strangers_at_a_beacon_keep_nobody_away_for_long() {
+    let _alone = crate::tests::alone();
+    let b = Datagram::bind(abstract_("strangers")).unwrap();
+    let first = laned(&b, "strangers");
+    let inode = rustix::fs::fstat(b.end.fd()).unwrap().st_ino;
+    let mut strangers = Vec::new();
+    for i in 0..300 {
+        let line = seqpacket().unwrap();
+        if rustix::net::connect(&line, &name_for_many(inode).unwrap()).is_err() {
+            break; // the backlog is full
+        }
+        match i % 3 {
+            0 => {}
+            1 => say(&line, &Hello { nonce: [i as u8; 16], capacity: 1, send_buffer: u64::MAX }).unwrap(),
+            _ => send_fd(line.as_fd(), b"nonsense", line.as_fd()).unwrap(),
+        }
+        strangers.push(line);
+    }
+    assert!(strangers.len() >= 60, "{}", strangers.len());
+    let late = Datagram::unbound().unwrap();
+    late.connect(abstract_("strangers")).unwrap();
+    for i in 0..3000u32 {
+        late.send(&i.to_le_bytes(), NOW).unwrap();
+        first.send(&i.to_le_bytes(), NOW).unwrap();
+        for _ in 0..2 {
+            let mut buffer = [0; 9];
+            assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(buffer[..4], i.to_le_bytes());
+        }
+    }
+    assert_eq!((late.path().send, first.path().send), (Carrier::SharedMemory, Carrier::SharedMemory));
+}

@@ -1,0 +1,301 @@
+//! A sender's way to a receiver of many: a lane of its own, and how it comes by one.
+//!
+//! In the kernel all that goes to one receiver lies in one queue, which is full for all when one sender has filled it. So a
+//! sender that is connected to a socket that is bound, and connected to nobody, gets a ring there that only it
+//! sends into. A lane is a connection as those of seqpacket sockets are, with a ring for each direction of which one is
+//! used: what is true of those (descriptors, credentials, processes that share an end, distrust) is true of it.
+//!
+//! 1. The sender asks the kernel (sock_diag(7)) who its peer is. If that one is connected to nobody, and its user has a
+//!    beacon named after its inode, the sender connects there and says hello, with a nonce.
+//! 2. It *knocks*: a datagram to its peer, with that nonce, the cookie (SO_COOKIE) of its end of the line, and a secret.
+//! 3. Who receives from that queue finds the knock, and the line whose hello it is. The kernel says what the sender's name is, who
+//!    sent the knock, and that the other end of the line has that cookie. So it answers on the line, with the secret, the memfds
+//!    of two rings, and a *door*: a socket that is connected to the receiver's.
+//! 4. The sender believes who knows the secret, which was nowhere but in that queue. Its last datagram over the kernel says that
+//!    it has switched, so that its datagrams stay in order.
+//!
+//! So nobody gets a datagram that the kernel would not have brought to him, and none comes under another's name. Who has the
+//! rights of the receiver's user can have one of our senders send 64 bytes to a plain receiver, by squatting its beacon.
+//!
+//! **Waking the receiver.** Bells go to the line, as everywhere, and to the door besides, so that they lie in the queue that
+//! poll(2) watches. Where that has no room it is readable anyway, and who receives there looks at the lanes, too. The
+//! door is the receiver's make: a bell cannot fail for anything else that this sender has under way.
+//!
+//! **Waiting for room.** On the line, as everywhere. Who polls the datagram socket is told by a filler that is sent *from*
+//! it, to a socket that is nobody's but for the message on the line that it travels in: who takes that message from the line ends
+//! the socket and with it the filler, and POLLOUT is on again. None of it lies in the receiver's queue.
+
+use super::meet::{Meeting, Phase, State, say};
+use super::words::{Answer, WORD, Word};
+use crate::config::Records;
+use crate::control;
+use crate::end::End;
+use crate::making::Kind;
+use crate::rights::Attached;
+use crate::rx::Rx;
+use crate::tx::{Cursor, Tx};
+use crate::upgrade::{self, Hello, Nonce};
+use crate::{Config, Result, SendFlags};
+use onecopy_ring::{Consumer, MIN_CAPACITY, Producer, Ring};
+use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
+use onecopy_sys::scm::{self, Space};
+use onecopy_sys::unix_diag::Diag;
+use rustix::fd::OwnedFd;
+use rustix::io::{self, Errno};
+use rustix::net::{RecvFlags, sockopt};
+use std::io::IoSliceMut;
+use std::sync::{Arc, Weak};
+
+/// What a sender knows that has knocked, or is about to.
+#[derive(Debug)]
+pub struct Knocking {
+    line: OwnedFd,
+    hello: Nonce,
+    secret: Nonce,
+    sent: bool,
+}
+
+/// A sender's lane.
+#[derive(Debug)]
+pub struct Lane {
+    pub end: Arc<End>,
+    /// What says that this sender has switched.
+    switched: Word,
+    /// 1 while the receiver is to be told of a new name.
+    renamed: AtomicU32,
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.end.close();
+    }
+}
+
+/// What the sending end of a lane has outside of its line.
+#[derive(Debug)]
+pub struct Outside {
+    door: OwnedFd,
+    bell: [u8; WORD],
+    /// The datagram socket that sends.
+    front: Weak<End>,
+}
+
+impl Outside {
+    /// Rings at the receiver's own socket. Whatever keeps the bell from lying there leaves it readable, or is its end.
+    pub fn ring(&self) {
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(&self.door, &self.bell, flags);
+    }
+
+    /// Makes the datagram socket unwritable for as long as the socket that this returns is there.
+    ///
+    /// # Errors
+    ///
+    /// What socket(2), bind(2) and sendto(2) say; EAGAIN where it is unwritable anyway.
+    pub fn block(&self) -> io::Result<OwnedFd> {
+        let front = self.front.upgrade().ok_or(Errno::BADF)?;
+        control::fill_elsewhere(front.fd())
+    }
+}
+
+/// An end over a line, that receives from `mine` and sends into `theirs`.
+pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Result<Arc<End>> {
+    let config = Config {
+        records: Records::Atomic,
+        receive_buffer: None,
+        send_buffer: None,
+        pass_credentials: false,
+        passable: false,
+        // Nothing goes by reference: a datagram is its sender's no longer.
+        max_shared: 0,
+        ..*config
+    };
+    let (rx, tx) = (Rx::ring(Consumer::new(mine.clone())), Tx::ring(Producer::new(theirs.clone())));
+    let end = End::make(line, Kind::SeqPacket, &config, rx, tx)?;
+    end.set_rx_ring(mine);
+    end.set_tx_ring(theirs);
+    Ok(end)
+}
+
+/// The receiver's answer, if it is there.
+fn hear_answer(line: &OwnedFd) -> io::Result<Option<(Answer, [OwnedFd; 3])>> {
+    let mut wire = [0; WORD];
+    let came = match scm::recv(line, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT) {
+        Ok(came) => came,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    if came.bytes == 0 {
+        return Err(Errno::PIPE);
+    }
+    let answer = Answer::decode(&wire[..came.bytes.min(WORD)]);
+    answer.zip(came.fds.try_into().ok()).map(Some).ok_or(Errno::PROTO)
+}
+
+impl End {
+    /// Comes to the beacon of a receiver of many.
+    pub fn come(&self, line: OwnedFd) -> io::Result<Phase> {
+        let (hello, secret) = (upgrade::nonce()?, upgrade::nonce()?);
+        say(&line, &Hello { nonce: hello, capacity: 0, send_buffer: self.wish() })?;
+        Ok(Phase::Knocking(Knocking { line, hello, secret, sent: false }))
+    }
+
+    /// Knocks, or looks for the answer. Whether there was a step to make.
+    pub fn go_on_knocking(
+        &self,
+        meeting: &Meeting,
+        state: &mut State,
+        mut knocking: Knocking,
+    ) -> io::Result<bool> {
+        if !knocking.sent {
+            // Under the lock of the sending side there is no other peer meanwhile.
+            let sent = self.tx.try_lock().map_or(Err(Errno::AGAIN), |tx| {
+                let sent = self.knock(&knocking);
+                tx.unlock_fenced();
+                self.welcome_back();
+                sent
+            });
+            return match sent {
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {
+                    knocking.sent = sent.is_ok();
+                    state.phase = Phase::Knocking(knocking);
+                    Ok(sent.is_ok())
+                }
+                Err(errno) => {
+                    self.tell_later(meeting, errno);
+                    Err(errno)
+                }
+            };
+        }
+        match hear_answer(&knocking.line) {
+            Ok(None) => {
+                state.phase = Phase::Knocking(knocking);
+                Ok(false)
+            }
+            Ok(Some((answer, fds))) if answer.secret == knocking.secret => {
+                state.lane = Some(self.accept_lane(meeting, knocking.line, &answer, fds)?);
+                meeting.offer();
+                self.adopt_now(meeting, state);
+                Ok(false)
+            }
+            // Whoever that was, it was not who receives.
+            Ok(Some(_)) | Err(Errno::PROTO) => Err(Errno::PROTO),
+            // It has no room for another sender, or has connected to somebody: maybe to this one.
+            Err(_) => {
+                let mutual = self.mutual()?.is_some();
+                if !mutual {
+                    meeting.rest();
+                }
+                Ok(mutual)
+            }
+        }
+    }
+
+    fn knock(&self, knocking: &Knocking) -> io::Result<()> {
+        let knock = Word::Knock {
+            hello: knocking.hello,
+            secret: knocking.secret,
+            cookie: sockopt::socket_cookie(&knocking.line)?,
+            inode: rustix::fs::fstat(&knocking.line)?.st_ino,
+        };
+        self.send_word(&knock)
+    }
+
+    fn send_word(&self, word: &Word) -> io::Result<()> {
+        let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+        rustix::net::send(&self.fd, &word.encode(), flags).map(drop)
+    }
+
+    /// What the receiver has given.
+    ///
+    /// # Errors
+    ///
+    /// EPROTO where it is not what it should be.
+    fn accept_lane(
+        &self,
+        meeting: &Meeting,
+        line: OwnedFd,
+        answer: &Answer,
+        [to, back, door]: [OwnedFd; 3],
+    ) -> io::Result<Lane> {
+        let open = |memfd: OwnedFd, capacity: u64, most: usize| {
+            let capacity = usize::try_from(capacity).ok().filter(|capacity| *capacity <= most)?;
+            Ring::open(memfd, capacity).ok()
+        };
+        let theirs = open(to, answer.capacity, self.config.max_ring.max(MIN_CAPACITY));
+        let mine = open(back, answer.back, MIN_CAPACITY);
+        // Bells are this process's messages: they go to nobody but the peer.
+        let diag = Diag::open()?;
+        let known = |fd: &OwnedFd| diag.look(rustix::fs::fstat(fd)?.st_ino);
+        let leads =
+            known(&self.fd)?.peer.is_some_and(|peer| known(&door).is_ok_and(|door| door.peer == Some(peer)));
+        let (Some(theirs), Some(mine), true, Some(front)) = (theirs, mine, leads, meeting.front()) else {
+            return Err(Errno::PROTO);
+        };
+        let end = over_line(line, mine, theirs, &self.config).map_err(|_| Errno::NOMEM)?;
+        let outside = Outside { door, bell: Word::Bell(answer.crowd).encode(), front };
+        let _ = end.outside.set(Box::new(outside));
+        let switched = Word::Switched { crowd: answer.crowd, lane: answer.lane };
+        Ok(Lane { end, switched, renamed: AtomicU32::new(0) })
+    }
+
+    /// The last datagram over the kernel.
+    pub fn switch_to(&self, lane: &Lane) -> io::Result<()> {
+        self.send_word(&lane.switched)
+    }
+
+    /// The lane, once this socket sends on one.
+    #[cold]
+    pub fn lane(&self) -> Option<Arc<Lane>> {
+        self.meet.get().and_then(|meeting| meeting.lane())
+    }
+
+    /// This socket has a name now, of which its receiver is to know before the next datagram.
+    pub fn renamed(&self) {
+        if let Some(lane) = self.lane() {
+            lane.renamed.store(1, Relaxed);
+        }
+    }
+
+    /// Sends one datagram on the lane, without waiting, by who holds the sending side.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::send_record_with`]. With EPIPE and ECONNRESET it has certainly not come there.
+    pub fn send_on(
+        &self,
+        lane: &Lane,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<()> {
+        let (end, len, flags) = (&*lane.end, cursor.left, flags | SendFlags::DONTWAIT);
+        if lane.renamed.load(Relaxed) != 0 && self.send_word(&lane.switched).is_ok() {
+            lane.renamed.store(0, Relaxed);
+            // Release: who sees it finds that word in its queue.
+            end.rx_ring.get().inspect(|back| back.header().info.0.asks_who.store(1, Release));
+        }
+        end.settings.follow(&self.settings);
+        let streamed = end.counters.user_copied_nt.get();
+        let mut tx = end.lock_tx(flags)?;
+        let sent = end.send_record_locked(&mut tx, cursor, attached, flags);
+        tx.unlock_fenced();
+        end.welcome_back();
+        // It was published without a look at the bell: unlocking is the fence that it wants. A receiver that lets go of a lane
+        // arms first, looks once more, and only then closes the line: so where the bell fails it will never see this one.
+        sent.and_then(|()| end.ring_if_armed())?;
+        self.counters.sent.add_exclusive(len);
+        self.counters.user_copied_in.add_exclusive(len);
+        self.counters.user_copied_nt.add_exclusive((end.counters.user_copied_nt.get() - streamed) as usize);
+        Ok(())
+    }
+
+    /// This socket sends over the kernel again.
+    #[cold]
+    pub fn leave_lane(&self) {
+        if let Some(meeting) = self.meet.get() {
+            // Its peer may have connected to it.
+            meeting.reset(true);
+        }
+    }
+}

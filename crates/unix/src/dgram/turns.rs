@@ -1,0 +1,306 @@
+//! Receiving from many: lanes and the kernel's queue in turns, so that nobody waits behind what another one sends.
+//!
+//! A datagram is taken from the next lane that has one. After [`TURN`] of them it is the kernel's turn, which costs a system call;
+//! and it is whenever no lane has anything. So who has something to be received waits for at most one datagram of each other
+//! lane, and for [`TURN`] if it lies in the kernel's queue, beside what lies before it there.
+//!
+//! **Readiness.** The kernel's queue is what poll(2) watches and what receivers sleep on. A lane that was found empty is armed,
+//! and its sender rings with the next datagram. Where something is left in a lane that is not armed, and somebody may poll or
+//! sleep, there is a *token* in the queue, which this socket has sent to itself; it stays there while lanes have something, but for the
+//! kernel's turns, in which it is taken and left again. So while datagrams come faster than they are received, readiness costs
+//! less than one system call for four of them. When lanes are empty, bells and tokens at the head of the queue are taken, so that it is
+//! readable only for a datagram.
+//!
+//! All of this is done under the lock of the receiving side.
+
+use super::crowd::{Crowd, Gathering, Member};
+use super::words::{WORD, Word};
+use crate::end::{BRIEFLY, End};
+use crate::receive::Call;
+use crate::rx::Rx;
+use crate::{Name, Received, RecvFlags};
+use onecopy_ring::Lie;
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
+use onecopy_sys::scm::{self, Message, Space};
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
+use std::io::IoSliceMut;
+
+/// Datagrams from lanes between two looks into the kernel's queue, while all lanes have some.
+pub const TURN: u32 = 16;
+/// Words that are taken in one go. As many as fit into the queue are there at a time, and who has a lane may go on.
+pub const WORDS: u32 = 64;
+/// Receives between two looks whether senders have died.
+const RARELY: u32 = 64;
+
+/// What is known of a lane.
+enum Look {
+    Something,
+    Nothing,
+    /// And never again.
+    Over,
+    /// The sender lied.
+    Lied,
+}
+
+impl Member {
+    /// Whether there is something to be received, or to be found out.
+    pub fn has_some(&self) -> bool {
+        matches!(self.look(), Look::Something | Look::Lied)
+    }
+
+    fn look(&self) -> Look {
+        if !self.live || self.is_renamed() {
+            // Until what comes over the kernel before it is received.
+            return Look::Nothing;
+        }
+        // Acquire, and before the look into the ring: what was sent before the sender left is found there.
+        let left = self.end.tx_ring.get().is_some_and(|back| back.header().info.0.shut.load(Acquire) != 0);
+        let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return Look::Nothing };
+        let Rx::Ring(ring) = &mut *rx else { return Look::Over };
+        match ring.consumer.available(1) {
+            Ok(0) if left || self.dead => Look::Over,
+            Ok(0) => Look::Nothing,
+            // (An honest sender's rings are not even full of what it was just sending when it was told.)
+            Ok(_) if self.until.is_some_and(|until| ring.consumer.position() > until) => Look::Lied,
+            Ok(_) => Look::Something,
+            Err(_) => Look::Lied,
+        }
+    }
+
+    /// Has its sender ring with the next datagram. Whether there is one.
+    fn arm(&self) -> std::result::Result<bool, Lie> {
+        let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return Ok(false) };
+        let Rx::Ring(ring) = &mut *rx else { return Ok(false) };
+        ring.settle(&self.end)
+    }
+}
+
+impl Gathering {
+    /// The lane whose turn it is, of those that have something.
+    fn next(&mut self, end: &End) -> Option<usize> {
+        let mut i = 0;
+        while i < self.lanes.len() {
+            let at = (self.cursor + i) % self.lanes.len();
+            match self.lanes[at].look() {
+                Look::Something => return Some(at),
+                Look::Nothing => i += 1,
+                Look::Over => self.close(at),
+                Look::Lied => {
+                    end.counters.protocol_errors.add(1);
+                    self.close(at);
+                }
+            }
+        }
+        None
+    }
+
+    /// Lets go of a lane: of an honest sender it is empty.
+    fn close(&mut self, at: usize) {
+        self.lanes.remove(at);
+        self.cursor -= usize::from(self.cursor > at);
+    }
+
+    /// Lets go of the lanes of senders that are gone, and of which nothing is left.
+    pub fn bury(&mut self) {
+        self.lanes.retain(|member| !matches!(member.look(), Look::Over));
+        self.cursor = 0;
+    }
+
+    /// All lanes seem to be empty: has their senders ring. Whether there is something after all.
+    fn arm(&mut self, end: &End) -> bool {
+        let mut some = false;
+        let mut at = 0;
+        while at < self.lanes.len() {
+            let member = &self.lanes[at];
+            match if member.live && !member.is_renamed() { member.arm() } else { Ok(false) } {
+                Ok(more) => {
+                    some |= more;
+                    at += 1;
+                }
+                Err(_) => {
+                    end.counters.protocol_errors.add(1);
+                    self.close(at);
+                }
+            }
+        }
+        some
+    }
+
+    /// Nobody will send any more, and what was sent was received: each lane was armed before its line is closed, so that a sender
+    /// whose datagram has come too late is told.
+    fn end(&mut self, crowd: &Crowd) {
+        if self.closing {
+            self.lanes.clear();
+            self.closing = false;
+            crowd.left_over.store(0, Relaxed);
+        }
+    }
+}
+
+impl End {
+    /// Receives from the lane whose turn it is. None where it is the kernel's.
+    pub fn recv_in_turn(
+        &self,
+        crowd: &mut Gathering,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        call: &mut Call<'_>,
+    ) -> Option<(Received, Name)> {
+        crowd.left = crowd.left.checked_sub(1).unwrap_or_else(|| {
+            crowd.look_who_died();
+            crowd.let_in();
+            RARELY
+        });
+        if crowd.closing
+            && let Some(all) = self.crowd()
+            && crowd.next(self).is_none()
+            && !crowd.arm(self)
+        {
+            // Before the kernel's queue is looked at, in which the peer may have said that it shares memory.
+            crowd.end(all);
+        }
+        if crowd.lanes.is_empty() {
+            return None;
+        }
+        if crowd.since_kernel >= TURN && !crowd.closing {
+            return None;
+        }
+        // (Another process that shares the lanes may take what this one has seen.)
+        for _ in 0..2 * super::crowd::LANES {
+            let at = crowd.next(self)?;
+            let member = &crowd.lanes[at];
+            match member.end.recv_record_with(slices, flags | RecvFlags::DONTWAIT, call) {
+                Ok(received) if !received.is_end() => {
+                    let name = member.name.clone();
+                    if flags.contains(RecvFlags::PEEK) {
+                        crowd.cursor = at;
+                    } else {
+                        crowd.cursor = (at + 1) % crowd.lanes.len();
+                        crowd.since_kernel += 1;
+                        self.counters.received.add(received.len);
+                    }
+                    self.counters.user_copied_out.add(received.len);
+                    self.mirror_crowd(crowd);
+                    return Some((received, name));
+                }
+                Ok(_) => crowd.close(at),
+                Err(error) if error.would_block() => crowd.cursor = (at + 1) % crowd.lanes.len(),
+                Err(error) if error.raw_os_error() == Errno::CONNRESET.raw_os_error() => {}
+                Err(error) => {
+                    let lied = error.raw_os_error() == Errno::PROTO.raw_os_error();
+                    self.counters.protocol_errors.add(usize::from(lied));
+                    crowd.close(at);
+                }
+            }
+        }
+        None
+    }
+
+    /// The kernel's queue is empty. Whether lanes have something; else their senders ring when they have.
+    pub fn arm_lanes(&self, crowd: &mut Gathering) -> bool {
+        crowd.since_kernel = 0;
+        if crowd.lanes.is_empty() {
+            return false;
+        }
+        // What a sender that is gone had still to say would have been there.
+        crowd.lanes.retain(|member| member.live || !member.dead);
+        for member in &mut crowd.lanes {
+            member.named |= member.dead;
+        }
+        let some = crowd.next(self).is_some() || crowd.arm(self);
+        if !some && let Some(all) = self.crowd() {
+            crowd.end(all);
+        }
+        some
+    }
+
+    /// After a receive: keeps the socket readable while lanes have something, where somebody may look.
+    pub fn mirror_crowd(&self, crowd: &mut Gathering) {
+        let Some(all) = self.crowd() else { return };
+        if self.mirror.load(Relaxed) == 0 && all.sleepers.load(Relaxed) == 0 {
+            return;
+        }
+        if crowd.next(self).is_some() || crowd.arm(self) {
+            // Each wakes one that sleeps, and only when it comes.
+            crowd.token &= all.sleepers.load(Relaxed) == 0;
+            self.leave_token(crowd);
+            return;
+        }
+        crowd.end(all);
+        self.heed_words(crowd);
+    }
+
+    /// Takes what is no datagram from the head of the kernel's queue.
+    pub fn heed_words(&self, crowd: &mut Gathering) {
+        let peek = rustix::net::RecvFlags::PEEK;
+        for _ in 0..WORDS {
+            let Some((message, wire)) = self.look_for_word(peek) else { return };
+            let Some(word) = Word::decode(&wire).filter(|_| message.bytes == WORD) else { return };
+            if !self.heed(crowd, word, name_of(&message)) {
+                return;
+            }
+            let _ = self.look_for_word(rustix::net::RecvFlags::empty());
+        }
+    }
+
+    fn look_for_word(&self, flags: rustix::net::RecvFlags) -> Option<(Message, [u8; WORD])> {
+        let flags = flags | rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
+        let mut wire = [0; WORD];
+        let message = scm::recv(&self.fd, &mut [IoSliceMut::new(&mut wire)], Space::None, flags).ok()?;
+        Some((message, wire))
+    }
+
+    /// Whether what was received into `slices` is no datagram; then it is heeded, and taken where that was a peek.
+    #[cold]
+    pub fn is_word(
+        &self,
+        crowd: &mut Gathering,
+        slices: &[IoSliceMut<'_>],
+        message: &Message,
+        peek: bool,
+    ) -> bool {
+        let mut wire = [0; WORD];
+        let mut bytes = slices.iter().flat_map(|slice| slice.iter());
+        wire.iter_mut().zip(&mut bytes).for_each(|(to, from)| *to = *from);
+        let Some(word) = Word::decode(&wire) else { return false };
+        let from = name_of(message);
+        if !self.heed(crowd, word, from) {
+            return false;
+        }
+        if peek {
+            let _ = self.look_for_word(rustix::net::RecvFlags::empty());
+        }
+        true
+    }
+
+    /// Bytes of the next datagram, if it lies in a lane.
+    pub fn next_in_lanes(&self) -> Option<usize> {
+        let mut crowd = self.crowd()?.lock();
+        if let Some(at) = crowd.next(self) {
+            let mut rx = crowd.lanes[at].end.rx.try_lock()?;
+            let Rx::Ring(ring) = &mut *rx else { return None };
+            return ring.next_datagram().ok();
+        }
+        self.heed_words(&mut crowd);
+        None
+    }
+
+    /// Somebody may poll from here on.
+    pub fn reflect_crowd(&self) {
+        if let Some(crowd) = self.crowd() {
+            self.mirror_crowd(&mut crowd.lock());
+        }
+    }
+
+    /// Whether something is received through memory.
+    pub fn has_lanes(&self) -> bool {
+        self.crowd().is_some_and(|crowd| crowd.lock().lanes.iter().any(|member| member.live))
+    }
+}
+
+/// Who has sent it.
+fn name_of(message: &Message) -> Name {
+    let address = message.name.as_ref().and_then(|name| SocketAddrUnix::try_from((**name).clone()).ok());
+    address.map_or_else(Name::unnamed, |address| Name::of(&address))
+}

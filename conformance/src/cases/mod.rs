@@ -2,6 +2,7 @@
 
 mod ancillary;
 mod dgram;
+mod dgram_many;
 mod dgram_names;
 mod dgram_rights;
 mod epoll;
@@ -61,6 +62,7 @@ pub fn all() -> Vec<&'static Case> {
         pieces,
         dgram_names::CASES,
         dgram::CASES,
+        dgram_many::CASES,
         dgram_rights::CASES,
         datagrams,
         messages,

@@ -53,9 +53,13 @@ impl<'a> Slot<'a> {
         let mut guard = end.lock_tx(flags)?;
         let mut saying = Saying::default();
         let (place, len) = match &mut *guard {
-            Tx::Kernel { .. } if end.kind.has_records() && len > MAX_HEAP => return Err(too_long()),
             Tx::Kernel { .. } => {
                 if end.kind.has_records() {
+                    // (Of stream records it takes pieces.)
+                    let whole = end.config.records == Records::Atomic;
+                    if len > MAX_HEAP || (whole && len > end.max_kernel_record()) {
+                        return Err(too_long());
+                    }
                     end.wait_for_kernel(flags)?;
                 }
                 let len = len.min(MAX_HEAP);

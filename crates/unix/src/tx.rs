@@ -11,7 +11,7 @@ use crate::who::Said;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
 use onecopy_ring::{Lie, Producer, Ring};
-use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::{self, Adaptive};
@@ -159,8 +159,9 @@ impl End {
         {
             self.decide(&mut rx, Op::Send)?;
             if !matches!(&*rx, Rx::Undecided(_)) {
-                // Maybe it was another process that has decided.
-                self.undecided.store(0, Relaxed);
+                // Maybe it was another process that has decided. (Release: as in `decided_now`, whose store this one may
+                // replace before a sender has seen it.)
+                self.undecided.store(0, Release);
             }
         }
         let mut tx = match self.tx.try_lock() {

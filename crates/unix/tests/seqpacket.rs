@@ -289,6 +289,22 @@ fn room_over_the_kernel_is_room() {
     }
 }
 
+/// Room for what the kernel never takes is none. (`commit` said so, and the record was lost.)
+#[test]
+fn no_room_is_given_for_what_the_kernel_never_takes() {
+    let (a, b) = SeqPacket::pair_with(&Config { transport: Transport::Kernel, ..small() }).unwrap();
+    // Of a slot's own 256 KiB it takes less, unless this machine gives large buffers.
+    let most = a.max_record().min(256 << 10);
+    let refused = a.reserve_with(most + 1, QUIET).map(|slot| slot.len());
+    assert_eq!(errno(refused), rustix::io::Errno::MSGSIZE.raw_os_error());
+    let record = pattern(1, most);
+    let mut slot = a.reserve(most).unwrap();
+    assert_eq!((slot.write(&record), slot.commit().unwrap()), (most, most));
+    let mut buffer = vec![0; most];
+    assert_eq!(b.recv(&mut buffer, NOW).unwrap(), most);
+    assert!(buffer == record);
+}
+
 /// Pieces that a server sends before it has its client's ring lie in the kernel's queue, and so does what is left of one.
 #[test]
 fn the_rest_of_an_early_piece_is_polled_for() {

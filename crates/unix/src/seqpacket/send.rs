@@ -304,8 +304,13 @@ impl End {
     pub fn max_record(&self) -> usize {
         match self.tx_ring.get() {
             Some(ring) => record::largest(ring.capacity()),
-            None => rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32),
+            None => self.max_kernel_record(),
         }
+    }
+
+    /// The longest that the kernel takes (net/unix/af_unix.c: unix_dgram_sendmsg).
+    pub fn max_kernel_record(&self) -> usize {
+        rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32)
     }
 }
 

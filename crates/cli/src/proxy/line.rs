@@ -152,10 +152,11 @@ impl Line {
     pub fn is_quiet(&self, idle: Duration) -> bool {
         let unasked = match &self.way {
             Way::Copy(stream) | Way::Splice(stream, ..) => stream.try_read(&mut [0]),
-            // To look into an empty ring is to ask for a bell, which the next answer would have to ring: only a connection
-            // pays that which was idle anyway. Who speaks our protocol is our daemon; strangers are not upgraded, and
-            // are looked at each time.
-            Way::Onecopy(..) if self.upgraded() && idle < IDLE => return true,
+            // To receive from an empty ring is to ask for a bell, which the next answer would have to ring: only a connection
+            // pays that which was idle anyway. How much lies there costs a look at one line of memory.
+            Way::Onecopy(stream, _) if self.upgraded() && idle < IDLE => {
+                return stream.get_ref().readable_bytes().is_ok_and(|unasked| unasked == 0);
+            }
             Way::Onecopy(stream, _) => {
                 let look = RecvFlags::DONTWAIT | RecvFlags::PEEK;
                 stream.get_ref().recv(&mut [0], look).map_err(io::Error::from)

@@ -171,10 +171,11 @@ fn not_there() {
     assert_eq!(client.get("/").status, 502);
 }
 
+const EVIL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL";
+
 /// A backend that follows its answers with bytes that nobody asked for: the next client must not get them.
 #[test]
 fn what_a_backend_sends_unasked_reaches_nobody() {
-    const EVIL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL";
     for (flags, method) in [
         ("", "GET"),
         ("", "HEAD"),
@@ -221,6 +222,41 @@ fn what_a_backend_sends_unasked_reaches_nobody() {
             assert_eq!((next.status, &*next.body), (200, &b"hello"[..]), "{flags} {method}");
         }
         assert!(!proxy.said("backend gave no answer"));
+    }
+}
+
+/// Nor over shared memory, where it comes with the answer and the next request at once.
+#[test]
+fn nor_does_what_lies_in_the_ring() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = onecopy::unix::Listener::bind(dir.path().join("s").as_path()).unwrap();
+    std::thread::spawn(move || {
+        while let Ok(mut stream) = listener.accept() {
+            std::thread::spawn(move || {
+                let mut head = [0; 4096];
+                while let Ok(1..) = stream.read(&mut head) {
+                    let body = if head.starts_with(b"HEAD") { EVIL } else { "hello" };
+                    let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{body}");
+                }
+            });
+        }
+    });
+    let (_proxy, addr) = start_proxy(dir.path(), "--threads 1");
+    let mut client = Client::connect(addr);
+    for _ in 0..5 {
+        // The first answers on a connection come over the kernel.
+        for _ in 0..3 {
+            assert_eq!(client.get("/").body, b"hello");
+        }
+        client.send("HEAD / HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(client.response("HEAD").status, 200);
+        let next = client.response("GET");
+        assert_eq!(
+            (next.status, &*next.body),
+            (200, &b"hello"[..]),
+            "{:?}",
+            String::from_utf8_lossy(&next.body)
+        );
     }
 }
 

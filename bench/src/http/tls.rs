@@ -1,5 +1,7 @@
 //! TLS for the load: a certificate made for the run, and clients that trust it and nothing else.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +31,7 @@ impl Certificate {
         let (certificate, key) = (dir.join("cert.pem"), dir.join("key.pem"));
         std::fs::write(&certificate, made.cert.pem())?;
         std::fs::write(&key, made.signing_key.serialize_pem())?;
+        std::fs::set_permissions(&key, Permissions::from_mode(0o600))?;
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone())?;
         let mut provider = default_provider();

@@ -4,7 +4,7 @@ use super::Proxy;
 use super::line::Trouble;
 use super::loan;
 use super::peer::{Peer, Refused, Session};
-use super::rewrite::{self, Client, Reply};
+use super::rewrite::{self, Asked, Client, Reply};
 use super::timeout::within;
 use crate::counters::Counters;
 use crate::http::path::relative;
@@ -211,7 +211,8 @@ async fn exchange(
     let lending = proxy.direct.as_ref().filter(|_| !client.head && client.minor == 1);
     if let (Some(direct), Some(tcp)) = (lending, peer.plain()) {
         let keep = client.keep && direct.trusted;
-        rewrite::request(&mut heads.to_backend, request, ip, "other-core", false);
+        let asked = Asked { client: ip, secure: false, reader: "other-core", lent: false };
+        rewrite::request(&mut heads.to_backend, request, asked);
         if !keep {
             let end = heads.to_backend.len() - 2;
             heads.to_backend.truncate(end);
@@ -226,7 +227,9 @@ async fn exchange(
     let (mut lease, reply) = loop {
         let mut lease = proxy.pool.lease(fresh).await?;
         let takes = lease.line.takes_loans(peer) && !client.head;
-        rewrite::request(&mut heads.to_backend, request, ip, lease.line.reader(), takes);
+        let secure = peer.plain().is_none();
+        let asked = Asked { client: ip, secure, reader: lease.line.reader(), lent: takes };
+        rewrite::request(&mut heads.to_backend, request, asked);
         match lease.line.ask(&heads.to_backend, client, &mut heads.to_client, proxy.patience).await {
             Ok(Reply { lent: Some(_), .. }) if !takes => {
                 return Err(Trouble::Bad("the backend lent a body that nobody had asked it to lend".into()));

@@ -31,8 +31,22 @@ fn stays(name: &str, nominated: &str) -> bool {
         || nominated.split(',').any(|n| n.trim().eq_ignore_ascii_case(name))
 }
 
-/// Writes the request head for the backend. `reader` tells the daemon who will read the body, `lent` that it may be lent.
-pub fn request(out: &mut Vec<u8>, request: &Request<'_>, client: IpAddr, reader: &str, lent: bool) {
+/// How a request came, and what is to be said of its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// From there.
+    pub client: IpAddr,
+    /// Over TLS.
+    pub secure: bool,
+    /// Who will read the body, for the daemon.
+    pub reader: &'a str,
+    /// The body may be lent.
+    pub lent: bool,
+}
+
+/// Writes the request head for the backend.
+pub fn request(out: &mut Vec<u8>, request: &Request<'_>, asked: Asked<'_>) {
+    let Asked { client, secure, reader, lent } = asked;
     let method = match request.method {
         Method::Get => "GET",
         Method::Head => "HEAD",
@@ -44,7 +58,10 @@ pub fn request(out: &mut Vec<u8>, request: &Request<'_>, client: IpAddr, reader:
     out.extend_from_slice(host);
     let nominated = request.list("connection").unwrap_or_default();
     for (name, value) in &request.fields {
-        if !stays(name, &nominated) && !name.eq_ignore_ascii_case("x-forwarded-for") {
+        // Each is said again below: of the one this proxy adds to what it was told, the other it knows itself.
+        let told =
+            ["x-forwarded-for", "x-forwarded-proto"].iter().any(|told| name.eq_ignore_ascii_case(told));
+        if !told && !stays(name, &nominated) {
             out.extend_from_slice(b"\r\n");
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(b": ");
@@ -54,7 +71,9 @@ pub fn request(out: &mut Vec<u8>, request: &Request<'_>, client: IpAddr, reader:
     let before = request.list("x-forwarded-for").map(|list| list + ", ").unwrap_or_default();
     let _ = write!(
         out,
-        "\r\nX-Forwarded-For: {before}{client}\r\nVia: 1.{} onecopy\r\nOnecopy-Reader: {reader}{}\r\n\r\n",
+        "\r\nX-Forwarded-For: {before}{client}\r\nX-Forwarded-Proto: {}\r\nVia: 1.{} onecopy\r\nOnecopy-Reader: \
+         {reader}{}\r\n\r\n",
+        if secure { "https" } else { "http" },
         request.minor,
         if lent { "\r\nOnecopy-Takes: lent" } else { "" }
     );
@@ -180,7 +199,8 @@ mod tests {
     fn forwarded(text: &str) -> String {
         let (parsed, _) = Request::parse(text.as_bytes(), Limits::default()).unwrap().unwrap();
         let mut out = Vec::new();
-        request(&mut out, &parsed, [127, 0, 0, 1].into(), "other-core", false);
+        let client = [127, 0, 0, 1].into();
+        request(&mut out, &parsed, Asked { client, secure: false, reader: "other-core", lent: false });
         String::from_utf8(out).unwrap()
     }
 
@@ -189,12 +209,12 @@ mod tests {
         let out = forwarded(
             "GET /a HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, X-Secret\r\nX-Secret: 1\r\nTE: trailers\r\nUpgrade: \
              h2c\r\nOnecopy-Reader: no-cpu\r\nonecopy-anything: 1\r\nKeep-Alive: 5\r\nContent-Length: 3\r\nAccept: \
-             */*\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n",
+             */*\r\nX-Forwarded-For: 10.0.0.1\r\nX-Forwarded-Proto: https\r\n\r\n",
         );
         assert_eq!(
             out,
-            "GET /a HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nX-Forwarded-For: 10.0.0.1, 127.0.0.1\r\nVia: 1.1 \
-             onecopy\r\nOnecopy-Reader: other-core\r\n\r\n"
+            "GET /a HTTP/1.1\r\nHost: x\r\nAccept: */*\r\nX-Forwarded-For: 10.0.0.1, 127.0.0.1\r\nX-Forwarded-Proto: \
+             http\r\nVia: 1.1 onecopy\r\nOnecopy-Reader: other-core\r\n\r\n"
         );
         assert!(
             forwarded("GET http://y/b HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -10,6 +10,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{Error, InconsistentKeys, ServerConfig};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -80,7 +81,14 @@ fn read(certificates: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::R
         Err(error) => bail!("{key_flag} is damaged: {error}"),
     };
     match CertifiedKey::from_der(chain, secret, provider) {
-        Ok(pair) => Ok(pair),
+        Ok(pair) => {
+            if std::fs::metadata(key).is_ok_and(|about| about.mode() & 0o4 != 0) {
+                tell!(
+                    "onecopy proxy: {key_flag} has a mode that lets every user of this machine read it: chmod o-r it"
+                );
+            }
+            Ok(pair)
+        }
         Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
             bail!("{key_flag} does not belong to the first certificate of {cert_flag}")
         }

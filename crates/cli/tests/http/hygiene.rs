@@ -162,8 +162,8 @@ fn the_backend_hears_only_what_it_should() {
     assert_eq!(response.field("X-End"), Some("1"));
     assert_eq!(
         heard.join().unwrap(),
-        "GET /p?q HTTP/1.1\r\nHost: x\r\nX-End: 2\r\nX-Forwarded-For: 127.0.0.1\r\nVia: 1.1 onecopy\r\nOnecopy-Reader: \
-         other-core\r\n\r\n"
+        "GET /p?q HTTP/1.1\r\nHost: x\r\nX-End: 2\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\nVia: 1.1 \
+         onecopy\r\nOnecopy-Reader: other-core\r\n\r\n"
     );
 }
 

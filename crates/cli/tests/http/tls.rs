@@ -8,8 +8,10 @@ use rustls::pki_types::CertificateDer;
 use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion,
 };
+use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -38,6 +40,7 @@ fn write(dir: &Path) -> CertificateDer<'static> {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
     std::fs::write(dir.join("cert.pem"), made.cert.pem()).unwrap();
     std::fs::write(dir.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    std::fs::set_permissions(dir.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
     made.cert.der().clone()
 }
 
@@ -251,7 +254,10 @@ fn what_has_come_is_not_kept_back() {
         let mut client = connect(addr, settings(&made.root, rustls::ALL_VERSIONS));
         client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
         let mut backend = accept();
-        assert!(backend.read(&mut [0; 4096]).unwrap() > 0);
+        let mut head = [0; 4096];
+        let got = backend.read(&mut head).unwrap();
+        let head = String::from_utf8_lossy(&head[..got]);
+        assert!(head.contains("\r\nX-Forwarded-Proto: https\r\n"), "{head}");
         backend.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n").unwrap();
         assert_eq!(client.head().0, 200, "{flags}");
         for piece in [&b"first"[..], b"there", b"then!"] {
@@ -318,11 +324,17 @@ fn a_new_certificate_at_sighup() {
     let root = write(made.dir.path());
     pair.proxy.signal(Signal::HUP);
     pair.proxy.line("read the certificate and its key again");
+    assert!(!pair.proxy.said("chmod"));
     assert_eq!(old.get("/a").status, 200);
     let mut new = connect(pair.addr, settings(&root, rustls::ALL_VERSIONS));
     assert_eq!(new.get("/a").status, 200);
     let mut outdated = client(&pair, &made);
     assert!(outdated.tcp.write_all(b"GET /a HTTP/1.1\r\n\r\n").is_err());
+    // A key that is everybody's is used, and the operator told.
+    let key = made.dir.path().join("key.pem");
+    std::fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+    pair.proxy.signal(Signal::HUP);
+    pair.proxy.line(&format!("--tls-key {} has a mode that lets every user", key.display()));
 }
 
 /// A session that began under a certificate is not taken up again under the next one: whoever replaced it may have had reason to.

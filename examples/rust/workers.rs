@@ -19,6 +19,9 @@ const CLIENTS: u64 = 4;
 fn main() -> Result<(), Box<dyn Error>> {
     let number = |n: usize, default: u64| env::args().nth(n).map_or(Ok(default), |text| text.parse());
     let (workers, jobs) = (number(1, 4)?, number(2, 200)?);
+    if workers == 0 {
+        return Err("no worker would do any job".into());
+    }
     let name = Name::abstract_(format!("onecopy-workers-{}", std::process::id()));
     let listener = Listener::bind(&name)?;
     let done = thread::scope(|scope| -> Result<Vec<u64>, Box<dyn Error>> {

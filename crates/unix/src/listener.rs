@@ -35,6 +35,8 @@ macro_rules! listener {
                 let bind = |errno| Error::new(Op::Bind, errno);
                 let address = name.into().address(Op::Bind)?;
                 let fd = $kind.socket()?;
+                // (These are for what it accepts. Sizes that cannot be are told now, not to each accept.)
+                crate::making::buffers(&fd, config)?;
                 rustix::net::bind(&fd, &address).map_err(bind)?;
                 if config.pass_credentials {
                     // What is sent before accept is told of, too (accept(2) hands the option on).

@@ -61,15 +61,31 @@ fn needs_memory(op: Op) -> Error {
         .because("stream records need shared memory, which is refused here; use atomic records")
 }
 
+/// Sets the sizes of a socket's buffers that `config` asks for.
+pub fn buffers(fd: impl AsFd, config: &Config) -> Result<()> {
+    let refused = |argument| {
+        move |errno| {
+            let error = Error::new(Op::Option, errno).about(argument);
+            match errno {
+                Errno::INVAL => {
+                    error.because("the kernel counts to 2^31 - 1 bytes here; ask for less, or None")
+                }
+                _ => error,
+            }
+        }
+    };
+    if let Some(bytes) = config.send_buffer {
+        sockopt::set_socket_send_buffer_size(&fd, bytes).map_err(refused("Config::send_buffer"))?;
+    }
+    if let Some(bytes) = config.receive_buffer {
+        sockopt::set_socket_recv_buffer_size(&fd, bytes).map_err(refused("Config::receive_buffer"))?;
+    }
+    Ok(())
+}
+
 impl End {
     pub fn make(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<End>> {
-        let option = |errno| Error::new(Op::Option, errno);
-        if let Some(bytes) = config.send_buffer {
-            sockopt::set_socket_send_buffer_size(&fd, bytes).map_err(option)?;
-        }
-        if let Some(bytes) = config.receive_buffer {
-            sockopt::set_socket_recv_buffer_size(&fd, bytes).map_err(option)?;
-        }
+        buffers(&fd, config)?;
         let config = Config { records: kind.records(config), ..*config };
         let end = Arc::new(End::new(fd, kind, &config, rx, tx));
         crate::holders::register(&end);

@@ -63,17 +63,27 @@ impl Name {
     }
 
     pub(crate) fn address(&self, op: Op) -> Result<SocketAddrUnix, Error> {
+        let refused = |errno, why| Err(Error::new(op, errno).about("name").because(why));
         let address = match &self.0 {
-            Kind::Path(path) if path.as_os_str().is_empty() => Err(Errno::INVAL),
+            Kind::Path(path) if path.as_os_str().is_empty() => {
+                return refused(Errno::INVAL, "it is empty; a path has 1 to 108 bytes (unix(7))");
+            }
+            Kind::Path(path) if path.as_os_str().as_bytes().contains(&0) => {
+                let why = "no path has a zero byte; Name::abstract_ is for the abstract namespace";
+                return refused(Errno::INVAL, why);
+            }
             Kind::Path(path) => SocketAddrUnix::new(path.as_path()),
             Kind::Abstract(name) => SocketAddrUnix::new_abstract_name(name),
-            Kind::Unnamed => Err(Errno::INVAL),
+            Kind::Unnamed => {
+                return refused(
+                    Errno::INVAL,
+                    "that socket has no name, and cannot be reached by one; have it bound",
+                );
+            }
         };
-        address.map_err(|errno| {
-            Error::new(op, errno).about("name").because(
-                "a socket path has 1 to 108 bytes, an abstract name 1 to 107 (unix(7)); choose a shorter one",
-            )
-        })
+        let long =
+            "a socket path has at most 108 bytes, an abstract name 107 (unix(7)); choose a shorter one";
+        address.or_else(|errno| refused(errno, long))
     }
 }
 

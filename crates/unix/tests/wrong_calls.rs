@@ -84,7 +84,8 @@ fn names(wrong: &mut Vec<Wrong>) {
         Errno::NOENT,
         "make it first",
     );
-    add("bind to a long path", Listener::bind(&long).unwrap_err(), Errno::NAMETOOLONG, "1 to 108 bytes");
+    add("bind to a long path", Listener::bind(&long).unwrap_err(), Errno::NAMETOOLONG, "a shorter one");
+    add("bind to a path with a zero", Listener::bind("a\0b").unwrap_err(), Errno::INVAL, "Name::abstract_");
     add(
         "bind below a file",
         Listener::bind(folder.name("plain/x")).unwrap_err(),
@@ -109,14 +110,18 @@ fn names(wrong: &mut Vec<Wrong>) {
         Errno::PROTOTYPE,
         "another type",
     );
-    add("connect to no name", Stream::connect(Name::path("")).unwrap_err(), Errno::INVAL, "1 to 108 bytes");
+    add("connect to no name", Stream::connect(Name::path("")).unwrap_err(), Errno::INVAL, "it is empty");
     add(
         "read a long name",
         long.to_string().parse::<Name>().unwrap_err(),
         Errno::NAMETOOLONG,
         "choose a shorter one",
     );
+    let unnamed = Datagram::unbound().unwrap();
+    unnamed.send_to(b"x", name("datagram"), SendFlags::NOSIGNAL).unwrap();
+    let (_, nobody) = datagram.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap();
     let to = |name: Name| datagram.send_to(b"x", name, SendFlags::NOSIGNAL).unwrap_err();
+    add("send_to who has no name", to(nobody), Errno::INVAL, "have it bound");
     add("send_to nobody", to(folder.name("none")), Errno::NOENT, "is the receiver running");
     add("send_to a listener", to(folder.name("other")), Errno::PROTOTYPE, "no datagram socket");
     drop((listener, other));
@@ -212,6 +217,17 @@ fn settings(wrong: &mut Vec<Wrong>) {
     let (a, _b) = Stream::pair_with(&small()).unwrap();
     let zero = a.set_read_timeout(Some(Duration::ZERO)).unwrap_err();
     add("a timeout of nothing", zero, Errno::INVAL, Some("limit"), "None");
+    let much = Config { send_buffer: Some(1 << 31), ..Config::default() };
+    let argument = Some("Config::send_buffer");
+    for (call, said) in [
+        ("a pair with a large buffer", Datagram::pair_with(&much).unwrap_err()),
+        ("a listener with a large buffer", Listener::bind_with(name("large"), &much).unwrap_err()),
+    ] {
+        add(call, said, Errno::INVAL, argument, "ask for less");
+    }
+    let much = Config { receive_buffer: Some(usize::MAX), ..Config::default() };
+    let said = SeqPacket::pair_with(&much).unwrap_err();
+    add("a large receive buffer", said, Errno::INVAL, Some("Config::receive_buffer"), "ask for less");
     let config = Config { records: Records::Stream, transport: Transport::Kernel, ..small() };
     let said = SeqPacket::pair_with(&config).unwrap_err();
     add(

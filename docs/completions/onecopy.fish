@@ -108,14 +108,14 @@ always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l json -d 'One JSON object a line for each socket, with every counter'
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s v -l verbose -d 'Say what was passed over, and why'
-complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l interval -d 'Time between two looks, 50ms or more' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l pid -d 'Only the sockets of this process; may be given several times' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand top" -l once -d 'Look twice, print what was done in between, by the second, and end; so too where there is no terminal'
-complete -c onecopy -n "__fish_onecopy_using_subcommand top" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand top" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l report -d 'Write the figures with plots as one self-contained HTML file' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l record -d 'Append the figures to DIR/<date>-<machine>.csv' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand bench" -l rounds -d 'Rounds after the warm-up' -r

@@ -12,8 +12,36 @@ pub use rows::{COLUMNS, Rates, cells, lines};
 use serde_json::{Value, json};
 pub use walk::{Found, Socket};
 
+/// What stands below the flags: what a person has to know to read the table.
+const AFTER_HELP: &str = "\
+Columns (bytes: K is 1024; counts: k is 1000):
+  type          stream, seqpacket or dgram; listening; or kernel: no
+                shared memory, or not yet
+  process       who has the socket: number and name
+  peer          the process at the other end, if this user may look
+  queue         bytes sent to it that it has not taken; of a
+                listener: connections that wait
+  sent          bytes, whichever way
+  received      bytes taken, whichever way
+  user copies   bytes that it copied in user space, both ways
+  of it nt      of these: with non-temporal stores
+  kernel        bytes that the kernel copied for it
+  by reference  bytes sent or received with no copy at all
+  stalls        times that a send found no room in shared memory
+  sleeps        times that a waiting call went to sleep
+  bells         times that it rang to wake its peer
+  spins         times that looking again and again paid
+  lies          what the peer did against the protocol
+  stores        the policy for stores, and who reads what it sends
+  path          its name, or its peer's; @ for an abstract one
+
+A process shows its sockets itself, to its own user and to root. `--json` has
+every counter, by its name in `onecopy::unix::Stats`; peer_pid, path and queue
+are null where they are not known.";
+
 /// Flags of `onecopy ss`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
 pub struct Args {
     /// One JSON object a line for each socket, with every counter
     #[arg(long)]
@@ -160,6 +188,13 @@ fn object(socket: &Socket) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_explains_each_column() {
+        for (head, _) in COLUMNS {
+            assert!(AFTER_HELP.lines().any(|line| line.starts_with(&format!("  {head:<14}"))), "{head}");
+        }
+    }
 
     #[test]
     fn names_stay_as_they_are_in_json() {

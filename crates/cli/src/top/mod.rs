@@ -7,8 +7,18 @@ use crate::{terminal, units};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
+const AFTER_HELP: &str = "\
+Keys:
+  q, Esc, Ctrl-C       end
+  up, down, Home, End  move through the sockets
+  left, right          show columns that the terminal has no room for
+
+`onecopy ss --help` says what each column is. Here bytes and times are those of
+one second; queue is what waits now.";
+
 /// Flags of `onecopy top`.
 #[derive(Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
 pub struct Args {
     /// Time between two looks, 50ms or more
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::interval)]

@@ -10,6 +10,7 @@ use crate::counters::Counters;
 use crate::http::path::relative;
 use crate::http::request::{Method, Refusal, Request};
 use crate::http::response::page;
+use crate::ss::visible;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -171,7 +172,7 @@ async fn answer(
             }
             Err(Trouble::Broken) => Err(()),
             Err(Trouble::Cut(why)) => {
-                tell!("onecopy proxy: the backend broke off the body of {}: {why}", request.target);
+                tell!("onecopy proxy: the backend broke off the body of {}: {why}", visible(request.target));
                 Err(())
             }
             Err(trouble) => {
@@ -184,7 +185,7 @@ async fn answer(
                 };
                 if !proxy.ill.replace(true) {
                     let detail = if detail.is_empty() { why } else { &detail };
-                    tell!("onecopy proxy: {status} for {}, and so on: {detail}", request.target);
+                    tell!("onecopy proxy: {status} for {}, and so on: {detail}", visible(request.target));
                 }
                 counters.refused = 1;
                 send_page(proxy, peer, status, why, client).await

@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::http::path::relative;
 use crate::http::request::{Limits, Method, Refusal, Request};
 use crate::http::response::Head;
+use crate::ss::visible;
 use std::io;
 use std::time::Instant;
 
@@ -63,7 +64,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         if let Err(error) = result {
             // A peer that went away is its own affair; all else the operator should hear of.
             if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
-                tell!("onecopy serve: {} was broken off: {error}", request.target);
+                tell!("onecopy serve: {} was broken off: {error}", visible(request.target));
             }
             return Err(error);
         }

@@ -8,7 +8,7 @@ use crate::terminal;
 use onecopy::unix::Wait;
 use onecopy::unix::registry::Type;
 use onecopy::{Policy, Reader};
-pub use rows::{COLUMNS, Rates, cells, lines};
+pub use rows::{COLUMNS, Rates, cells, lines, visible};
 use serde_json::{Value, json};
 pub use walk::{Found, Socket};
 

@@ -89,7 +89,7 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
 }
 
 /// A name that somebody else chose: what it would do to a terminal is shown, not done.
-fn visible(name: &str) -> String {
+pub fn visible(name: &str) -> String {
     name.chars().fold(String::new(), |mut text, c| {
         match c {
             '\'' | '"' => text.push(c),

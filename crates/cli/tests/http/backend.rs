@@ -280,6 +280,16 @@ fn one_that_takes_no_connection() {
     }
 }
 
+/// A path may have control characters of the second set in it, which some terminals obey: the operator is shown them.
+#[test]
+fn no_client_writes_to_the_operators_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, addr) = start_proxy(dir.path(), "");
+    assert_eq!(Client::connect(addr).get("/\u{9b}2Jé").status, 502);
+    let line = proxy.line("502 for /");
+    assert!(line.contains("for /\\u{9b}2Jé, and so on"), "{line:?}");
+}
+
 /// What is wrong is for the operator, once; clients are told no more than they need.
 #[test]
 fn the_operator_hears_of_it_once() {

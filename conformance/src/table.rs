@@ -104,7 +104,8 @@ const HEAD: &str = "\
 Made by `cargo xtask conformance`; the suite itself runs with `cargo test -p onecopy-conformance`. Each row is a
 rule and what was seen when it was tried. Rules come from Linux (L), from FreeBSD (F), from both (B), or are our
 own. For L and B the kernel's answer is the oracle; where ours differs, the reason stands beside it, and
-`conformance/skips.toml` holds exactly what it answers instead.
+`conformance/skips.toml` holds exactly what it answers instead. Rows named `records` are about stream records, which
+Linux does not offer, and ours not without shared memory: there the rule itself says what is right.
 
 ";
 

@@ -73,6 +73,10 @@ impl Name {
                 return refused(Errno::INVAL, why);
             }
             Kind::Path(path) => SocketAddrUnix::new(path.as_path()),
+            Kind::Abstract(name) if name.is_empty() => {
+                let why = "it is empty; an abstract name has 1 to 107 bytes (unix(7))";
+                return refused(Errno::INVAL, why);
+            }
             Kind::Abstract(name) => SocketAddrUnix::new_abstract_name(name),
             Kind::Unnamed => {
                 return refused(
@@ -160,6 +164,10 @@ mod tests {
         for text in ["", "unix:", &"x".repeat(109)] {
             let error = text.parse::<Name>().unwrap_err();
             assert!(error.to_string().contains("108"), "{error}");
+        }
+        for text in ["@", "unix:@", &format!("@{}", "x".repeat(108))] {
+            let error = text.parse::<Name>().unwrap_err();
+            assert!(error.to_string().contains("107"), "{error}");
         }
     }
 }

@@ -321,7 +321,7 @@ impl End {
         let mut fds = fds.into_iter();
         let (Some(control), Some(page)) = (fds.next(), fds.next()) else {
             return Err(wrong(
-                "fewer descriptors than any socket has; pass all that `into_fds` gave, in its order",
+                "fewer descriptors than any socket has; pass all that `into_fds` or `share_fds` gave",
             ));
         };
         is_socket(&control, kind.socket_type())?;
@@ -442,7 +442,7 @@ impl Arrived {
         let has = self.words[word::HAS];
         if has & !has::ALL != 0 || fds.len() != has.count_ones() as usize {
             return Err(wrong(
-                "too many descriptors, or too few; pass all that `into_fds` gave, in its order",
+                "too many descriptors, or too few; pass all that `into_fds` or `share_fds` gave",
             ));
         }
         let strange =
@@ -538,7 +538,7 @@ pub fn is_socket(fd: &OwnedFd, kind: SocketType) -> Result<()> {
     if is_unix(fd, kind, false) {
         Ok(())
     } else {
-        Err(wrong("a descriptor is no unix socket of the right type, or out of order"))
+        Err(wrong("one is no unix socket of the right type; pass all that `into_fds` or `share_fds` gave"))
     }
 }
 

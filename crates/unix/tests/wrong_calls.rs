@@ -110,6 +110,12 @@ fn names(wrong: &mut Vec<Wrong>) {
         Errno::PROTOTYPE,
         "another type",
     );
+    add(
+        "bind to no abstract name",
+        Listener::bind(Name::abstract_("")).unwrap_err(),
+        Errno::INVAL,
+        "it is empty",
+    );
     add("connect to no name", Stream::connect(Name::path("")).unwrap_err(), Errno::INVAL, "it is empty");
     add(
         "read a long name",
@@ -122,6 +128,7 @@ fn names(wrong: &mut Vec<Wrong>) {
     let (_, nobody) = datagram.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap();
     let to = |name: Name| datagram.send_to(b"x", name, SendFlags::NOSIGNAL).unwrap_err();
     add("send_to who has no name", to(nobody), Errno::INVAL, "have it bound");
+    add("send_to an abstract name that nobody has", to(name("none")), Errno::CONNREFUSED, "is the receiver");
     add("send_to nobody", to(folder.name("none")), Errno::NOENT, "is the receiver running");
     add("send_to a listener", to(folder.name("other")), Errno::PROTOTYPE, "no datagram socket");
     drop((listener, other));

@@ -222,6 +222,21 @@ impl End {
         attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
+        self.send_to_name(slices, name, attached, flags).map_err(|error| {
+            match error.raw_os_error() == Errno::CONNREFUSED.raw_os_error() {
+                true => error.about("name").because("nobody receives there; is the receiver running?"),
+                false => error,
+            }
+        })
+    }
+
+    fn send_to_name(
+        &self,
+        slices: &[IoSlice<'_>],
+        name: &Name,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
         attached.check()?;
         let cursor = Cursor::new(slices);
         let address = name.address(Op::Send)?;

@@ -63,17 +63,24 @@ const CROWDED: u32 = 1;
 const TAKEN: u32 = 2;
 
 impl HolderPage {
-    fn place(&self, word: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
+    fn free_place(&self, word: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
         let place = self.numbers.iter().position(|entry| {
             let was = entry.load(Relaxed);
             let free = was == 0 || was & COMING == 0 && !lives(was);
             free && entry.compare_exchange(was, word, Relaxed, Relaxed).is_ok()
         });
-        if place.is_none() {
-            self.taken.fetch_or(CROWDED, Relaxed);
-        } else {
+        if place.is_some() {
             // Release, before its holder can leave: pairs with the second look in `has_others`.
             self.taken.fetch_add(TAKEN, Release);
+        }
+        place
+    }
+
+    /// As [`HolderPage::free_place`], for one that comes whether there is one or not.
+    fn place(&self, word: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
+        let place = self.free_place(word, lives);
+        if place.is_none() {
+            self.taken.fetch_or(CROWDED, Relaxed);
         }
         place
     }
@@ -88,6 +95,11 @@ impl HolderPage {
     /// Keeps a place for a child that `me` is about to fork; None where all are taken.
     pub fn expect(&self, me: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
         self.place(me | COMING, |other| other == me || lives(other))
+    }
+
+    /// Keeps a place for whoever takes what `me` will give away; None where all are taken, so that it is not given.
+    pub fn reserve(&self, me: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
+        self.free_place(me | COMING, |other| other == me || lives(other))
     }
 
     /// The child has come, as `child`, to where `parent` kept a place for it.
@@ -230,12 +242,17 @@ mod tests {
         page.arrive(place, 2, 4);
         assert!(page.has_others(2, all));
         // One that is no child comes to its place, or not at all.
-        let place = page.expect(2, all).unwrap();
+        let place = page.reserve(2, all).unwrap();
         assert!(!page.claim(place, 3, 5) && !page.claim(HOLDERS, 2, 5) && !page.claim(place, 2 | COMING, 5));
         assert!(page.claim(place, 2, 5) && !page.claim(place, 2, 6));
         page.give_up(place, 2);
         page.leave(4);
         assert!(page.has_others(2, |holder| holder == 5));
+        for holder in 10..8 + HOLDERS as u32 {
+            page.enter(holder, all);
+        }
+        assert_eq!(page.reserve(2, all), None);
+        assert!(!page.has_others(2, |_| false), "who was given nothing does not come");
         for holder in 10..10 + HOLDERS as u32 {
             page.enter(holder, all);
         }

@@ -79,7 +79,8 @@ pub struct Config {
     /// [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) and its like say.
     pub pass_credentials: bool,
     /// Whether the socket may be passed on to a process that is no child of this one
-    /// ([`Stream::into_fds`](crate::Stream::into_fds)): it keeps descriptors of its memory, two more for each connection.
+    /// ([`Stream::into_fds`](crate::Stream::into_fds)), or shared with one ([`Stream::share_fds`](crate::Stream::share_fds)): it
+    /// keeps descriptors of its memory, two more for each connection, and a third one once it is shared or forked.
     pub passable: bool,
     /// Connections that may wait for accept (listeners only).
     pub backlog: u32,

@@ -244,7 +244,7 @@ fn hold(end: Arc<End>, joined: Option<&(Arc<Lifeline>, u32)>, ends: &mut Ends, s
         tx
     });
     // The child's: before there is one.
-    let place = sharing.keep_place();
+    let place = sharing.expect_child();
     let place = place.map(|place| (place, sharing.me()));
     Held { end, rx: Some(rx), tx, _given: sharing.hold_given(), place }
 }

@@ -9,7 +9,7 @@ use crate::end::{BRIEFLY, End};
 use crate::holders;
 use crate::passing::PATIENCE;
 use onecopy_ring::consumer::BorrowId;
-use onecopy_ring::page::{EndPage, PAGE_LEN, Words};
+use onecopy_ring::page::{EndPage, HolderPage, PAGE_LEN, Words};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::{Mutex, OwnedGuard};
@@ -184,11 +184,20 @@ impl Sharing {
         }
     }
 
+    /// Keeps a place for a child that is about to be forked. None where there is none.
+    pub fn expect_child(&self) -> Option<usize> {
+        self.enter().expect(self.me(), |holder| self.lives(holder))
+    }
+
     /// Keeps a place for somebody who will be given what it takes. None where there is none.
     pub fn keep_place(&self) -> Option<usize> {
-        let (holders, lives) = (&self.words().holders.0, |holder| self.lives(holder));
-        holders.enter(self.me(), lives);
-        holders.expect(self.me(), lives)
+        self.enter().reserve(self.me(), |holder| self.lives(holder))
+    }
+
+    fn enter(&self) -> &HolderPage {
+        let holders = &self.words().holders.0;
+        holders.enter(self.me(), |holder| self.lives(holder));
+        holders
     }
 
     /// Who that place was for gets nothing.

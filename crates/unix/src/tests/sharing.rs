@@ -2,7 +2,8 @@
 
 use super::{PATIENCE, Random, Wire, alone, pair, send, small, wild};
 use crate::failpoint::arm;
-use crate::{Config, RecvFlags, SendFlags, SeqPacket, Stream, Wait};
+use crate::{Config, Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream, Wait};
+use onecopy_ring::page::HOLDERS;
 use onecopy_sys::fork::{Child, Ended, child};
 use onecopy_sys::scm::{self, Space};
 use rustix::fd::{AsFd, OwnedFd};
@@ -29,6 +30,17 @@ impl Line {
     pub fn give(&self, fds: Vec<OwnedFd>) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         scm::send(&self.0, &[IoSlice::new(b"!")], &fds, None, net::SendFlags::empty()).unwrap();
+    }
+
+    fn say(&self, byte: u8) {
+        net::send(&self.0, &[byte], net::SendFlags::NOSIGNAL).unwrap();
+    }
+
+    fn hear(&self) -> u8 {
+        let mut byte = [0];
+        let (_, n) = net::recv(&self.0, &mut byte, net::RecvFlags::empty()).unwrap();
+        assert_eq!(n, 1);
+        byte[0]
     }
 
     pub fn take(&self) -> Vec<OwnedFd> {
@@ -429,6 +441,11 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     drop(second);
     becomes_its_own(&a, &b);
     assert!(!a.end().is_shared());
+    // As many as know of each other, and one more, who is not let in.
+    let tokens: Vec<_> = (1..HOLDERS).map(|_| a.share_fds().unwrap()).collect();
+    assert_eq!(errno(a.share_fds().map(drop)), Errno::USERS.raw_os_error());
+    drop(tokens);
+    becomes_its_own(&a, &b);
     // And again, by one that comes and goes, and one that is killed.
     for (stranger, dies) in visitors {
         stranger.line.give(a.share_fds().unwrap());
@@ -528,6 +545,69 @@ fn forks_and_strangers_hold_one_end() {
     assert_eq!(error.raw_os_error(), Errno::OPNOTSUPP.raw_os_error());
     assert!(error.to_string().contains("Config::passable"), "{error}");
     send(&a, b"still");
+}
+
+/// A connection of which an end is shared before it has moved to shared memory, at any moment: each of both goes on with it.
+#[test]
+fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
+    let _alone = alone();
+    let name = Name::abstract_(format!("onecopy-sharing-{}", std::process::id()));
+    let config = passable();
+    const OVER: u8 = 255;
+    // By which end, and after how many rounds; and whether its giver keeps it.
+    for plan in 0..16u8 {
+        let (client_s, moment, keeps) = (plan & 1 == 0, plan >> 1 & 3, plan >> 3 == 0);
+        let stranger = Stranger::new(|line| {
+            let one = stream(line);
+            // A round for each message.
+            loop {
+                let byte = line.hear();
+                if byte == OVER {
+                    return 0;
+                }
+                let mut got = [0; 7];
+                assert_eq!(one.recv(&mut got, RecvFlags::WAITALL).unwrap(), 7);
+                assert_eq!(got, [byte; 7], "plan {plan:b}");
+                send(&one, &[byte; 9]);
+                line.say(byte);
+            }
+        });
+        let listener = Listener::bind_with(&name, &config).unwrap();
+        let client = Stream::connect_with(&name, &config).unwrap();
+        let server = listener.accept().unwrap();
+        for end in [&client, &server] {
+            end.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
+        let (one, other) = if client_s { (client, server) } else { (server, client) };
+        let mut one = Some(one);
+        let mut got = [0; 9];
+        for round in 0..8 {
+            if round == moment {
+                stranger.line.give(one.as_ref().unwrap().share_fds().unwrap());
+                one.take_if(|_| !keeps);
+            }
+            // (What may be under way is received by either, so it is all of one kind.)
+            send(&other, &[round; 7]);
+            match &one {
+                Some(one) if round < moment || round % 2 == 0 => {
+                    assert_eq!(one.recv(&mut got[..7], RecvFlags::WAITALL).unwrap(), 7);
+                    assert_eq!(got[..7], [round; 7], "plan {plan:b}");
+                    send(one, &[round; 9]);
+                }
+                _ => {
+                    stranger.line.say(round);
+                    assert_eq!(stranger.line.hear(), round, "plan {plan:b}");
+                }
+            }
+            assert_eq!(other.recv(&mut got, RecvFlags::WAITALL).unwrap(), 9);
+            assert_eq!(got, [round; 9], "plan {plan:b}");
+        }
+        drop(one);
+        stranger.line.say(OVER);
+        stranger.ends_well();
+        assert_eq!(other.recv(&mut got, RecvFlags::empty()).unwrap(), 0, "plan {plan:b}");
+        assert_eq!(other.stats().protocol_errors, 0);
+    }
 }
 
 #[test]

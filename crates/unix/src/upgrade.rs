@@ -160,7 +160,7 @@ fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
 /// the ring together: the kernel takes them, too, and one could not be sent while the other is received.
 const FRAMING: usize = 8 * onecopy_ring::record::HEADER;
 
-/// As [`capacity`], of a ring for `kind`: what was asked for is room for bytes that are sent.
+/// As `capacity`, of a ring for `kind`: what was asked for is room for bytes that are sent.
 pub fn capacity_for(kind: Kind, receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
     let capacity = capacity(receive, peer_send, max_ring);
     if kind == Kind::Stream { capacity } else { round_capacity(capacity + FRAMING, max_ring) }

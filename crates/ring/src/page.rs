@@ -43,7 +43,7 @@ pub struct AboutPage {
 }
 
 /// Holders of one end that know of each other.
-pub const HOLDERS: usize = 31;
+pub const HOLDERS: usize = if cfg!(loom) { 3 } else { 31 };
 /// In an entry of [`HolderPage`]: one that is to come, a child that is being forked by the holder of that number, or whoever
 /// is given what that one has shared.
 const COMING: u32 = 1 << 31;
@@ -271,5 +271,36 @@ mod tests {
         });
         assert_eq!(work.unwrap().wait(), Ended::Returned(0));
         assert_eq!(page.words().rx.0.state.load().1[..2], [3, 0]);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use loom::sync::Arc;
+
+    /// One that keeps a place for another and leaves, both where somebody is just looking: that one does not think that he is alone.
+    #[test]
+    fn who_looks_misses_nobody_who_comes_as_another_leaves() {
+        for last in [1, 2] {
+            loom::model(move || {
+                let page = Arc::new(HolderPage::default());
+                // One at the front and the other at the back, or next to each other.
+                page.enter(1, |_| true);
+                if last == 2 {
+                    page.enter(7, |_| true);
+                }
+                page.enter(2, |_| true);
+                page.leave(7);
+                let other = page.clone();
+                let thread = loom::thread::spawn(move || {
+                    assert!(other.reserve(2, |_| true).is_some());
+                    other.leave(2);
+                });
+                assert!(page.has_others(1, |_| true));
+                thread.join().unwrap();
+                assert!(page.has_others(1, |_| true));
+            });
+        }
     }
 }

@@ -20,9 +20,9 @@ use crate::impls::kernel::{Kernel, Plain, address};
 use crate::impls::{Kind, Name, Socket};
 
 /// The name that a capable client is bound to: this, 32 hex digits of nonce, `-`, its send buffer in hex.
-pub const INVITATION: &str = "onecopy-2-";
+pub const INVITATION: &str = "onecopy-3-";
 /// The first bytes of a hello.
-pub const MAGIC: [u8; 8] = *b"onecopy\x02";
+pub const MAGIC: [u8; 8] = *b"onecopy\x03";
 /// Bytes of a hello: magic, nonce (16), capacity (8), send buffer (8), zeroes.
 pub const HELLO_LEN: usize = 64;
 /// Bytes before the data of a ring.

@@ -66,6 +66,9 @@ pub struct ReaderLine {
     pub parked: AtomicU32,
     /// Written by the sender. Bytes of the filler that is parked.
     pub filler: AtomicU32,
+    /// Written by the sender. Channels for descriptors and credentials that it has sent over the control socket: it makes a new
+    /// one where the last has gone with who had it.
+    pub channels: AtomicU32,
 }
 
 /// What the ring is, for a person with a debugger, and whether it is still received from.

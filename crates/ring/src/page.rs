@@ -37,8 +37,8 @@ pub struct AboutPage {
     pub receiver_turned_away: AtomicU32,
     /// 1 once one of them has shut the end down for sending.
     pub send_shut: AtomicU32,
-    /// 1 once one of them has begun to make the channel for descriptors of the sending side: told before, since it may be
-    /// killed before it has saved that there is one.
+    /// Channels for descriptors that one of them has begun to make, of the sending side: told before, since it may be killed before
+    /// it has saved that there is one.
     pub channel: AtomicU32,
 }
 

@@ -23,6 +23,17 @@
 //! takes the last one, since who died there announced none. Where several processes may receive and there is none with
 //! its number, the descriptors are gone with one of them, and only those (MSG_CTRUNC); else the peer lies.
 //!
+//! # When a channel is gone
+//!
+//! The channel is a descriptor, and belongs to the process that met it, and to its later children. Where the last of them
+//! ends, and others share the end with it, what lies in the channel is gone, and its sender finds that nobody is at the other
+//! end although the connection lives: it makes a new one, as the first was made, and says in the ring how many there were
+//! ([`ReaderLine::channels`](onecopy_ring::header::ReaderLine::channels)). Who comes to a mark and has no channel knows by that
+//! whether one is still to be met.
+//!
+//! A look at the queue (MSG_PEEK) gives one process the channel, while its byte stays, for any process to take: which one that
+//! is, by its inode, is told to the others, so that its byte is counted once.
+//!
 //! Two datagram sockets that share memory have a line besides, on which nothing else lies: it is the channel of both
 //! directions, from the beginning ([`Inlet::over`]).
 //!
@@ -124,6 +135,10 @@ pub struct Inlet {
     fd: Option<Arc<OwnedFd>>,
     /// It came when this process had no descriptor left.
     lost: bool,
+    /// How many were met, by whichever process.
+    met: u32,
+    /// The inode of the last one that was found in the queue, where its byte may lie still; 0 for none.
+    found: u64,
     /// Whether it passes pidfds.
     pidfds: bool,
     /// The descriptor of a pool that could not be mapped yet, and the number of its message.
@@ -242,7 +257,7 @@ impl Inlet {
             match recv(control, &mut scratch[..want], Space::Few, RecvFlags::empty()) {
                 Ok(came) if came.bytes > 0 => {
                     taken.bytes += came.bytes;
-                    taken.surplus |= self.meet(came);
+                    taken.surplus |= self.meet(came, true);
                 }
                 Err(Errno::INTR) => {}
                 other => {
@@ -260,7 +275,7 @@ impl Inlet {
     ///
     /// As [`control::take_record`].
     pub fn take_record(&mut self, control: BorrowedFd<'_>) -> io::Result<Option<Record>> {
-        if self.fd.is_some() || self.lost {
+        if self.fd.is_some() && self.found == 0 {
             let len = control::take_record(control)?;
             return Ok(len.map(|len| Record { len, surplus: false }));
         }
@@ -269,7 +284,7 @@ impl Inlet {
                 Ok(came) if came.bytes > 0 => {
                     // (What comes with a filler is closed with it: `dgram/lane.rs`.)
                     let len = came.bytes;
-                    return Ok(Some(Record { len, surplus: len == 1 && self.meet(came) }));
+                    return Ok(Some(Record { len, surplus: len == 1 && self.meet(came, true) }));
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNRESET) => return Err(Errno::CONNRESET),
@@ -278,14 +293,50 @@ impl Inlet {
         }
     }
 
-    /// Keeps the first descriptor that comes. Returns whether that was it now.
-    fn meet(&mut self, came: Message) -> bool {
-        if self.fd.is_some() || self.lost || (came.fds.is_empty() && !came.control_cut) {
+    /// Keeps the first descriptor that comes where there is none. Returns whether its byte, which was `taken` or stays, is to be
+    /// counted now.
+    fn meet(&mut self, came: Message, taken: bool) -> bool {
+        if came.fds.is_empty() && !came.control_cut {
+            return false;
+        }
+        let is = came.fds.first().and_then(|fd| rustix::fs::fstat(fd).ok()).map_or(0, |stat| stat.st_ino);
+        let counted = is != 0 && self.found == is;
+        if counted && taken {
+            self.found = 0;
+        }
+        if self.fd.is_some() {
             return false;
         }
         self.fd = came.fds.into_iter().next().map(Arc::new);
-        self.lost = self.fd.is_none();
+        self.lost |= self.fd.is_none();
+        if counted {
+            return false;
+        }
+        if !taken {
+            self.found = is;
+        }
+        self.met = self.met.wrapping_add(1);
         true
+    }
+
+    /// What other processes know of the channels: how many were met, and which of them lies in the queue still.
+    pub fn known(&self) -> [u64; 2] {
+        [self.met.into(), self.found]
+    }
+
+    /// As [`Inlet::known`] of the one that received last.
+    pub fn learn(&mut self, [met, found]: [u64; 2]) {
+        (self.met, self.found) = (met as u32, found);
+    }
+
+    /// Whether one is to be met of so many that the peer says it has made, or lies there since another process has found it.
+    pub fn may_meet(&self, made: u32) -> bool {
+        self.fd.is_none() && (made != self.met || self.found != 0)
+    }
+
+    /// None is to be met of so many: whoever did is dead.
+    pub fn has_missed(&mut self, made: u32) {
+        (self.met, self.found) = (made, 0);
     }
 
     /// Whether this process has the channel.
@@ -311,7 +362,7 @@ impl Inlet {
     /// EMFILE where this process has no descriptor left: it stays where it is. ECONNRESET, which the kernel tells once.
     #[cold]
     pub fn find(&mut self, control: BorrowedFd<'_>, kind: Kind) -> io::Result<bool> {
-        if self.is_met() {
+        if self.fd.is_some() {
             return Ok(false);
         }
         let mut scratch = vec![0; if kind == Kind::Stream { FAR } else { 1 }];
@@ -319,15 +370,15 @@ impl Inlet {
             // A filler, which may bring something of its own.
             Ok(came) if came.cut => Ok(false),
             Ok(came) if came.fds.is_empty() && came.control_cut => Err(Errno::MFILE),
-            Ok(came) => Ok(self.meet(came)),
+            Ok(came) => Ok(self.meet(came, false)),
             Err(Errno::CONNRESET) => Err(Errno::CONNRESET),
             Err(_) => Ok(false),
         }
     }
 
     /// Of an end that another process has passed on.
-    pub fn passed_on(fd: Option<OwnedFd>, lost: bool) -> Inlet {
-        Inlet { lost: lost && fd.is_none(), fd: fd.map(Arc::new), ..Inlet::default() }
+    pub fn take_up(&mut self, fd: Option<OwnedFd>, lost: bool) {
+        (self.lost, self.fd) = (lost, fd.map(Arc::new));
     }
 
     /// Whether it came when this process had no descriptor left.

@@ -12,6 +12,7 @@ use onecopy_pool::Page;
 use onecopy_pool::provider::LentPages;
 use onecopy_ring::record::{Who, With};
 use onecopy_ring::{Lie, Mark, shared};
+use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::map::Span;
 use onecopy_sys::memfd::Refused;
 use onecopy_sys::scm::{self, Ucred};
@@ -472,7 +473,7 @@ impl RxRing {
 
     /// What the mark or the frame at position `number` says that there is.
     fn announced(&self, end: &End, number: u64, fds: usize, who: bool) -> Announced {
-        let may_be_gone = end.sharing.get().is_some() || self.elsewhere.is_some();
+        let may_be_gone = end.sharing.get().is_some() || self.elsewhere.is_some() || self.inlet.is_lost();
         Announced { number, fds, who, may_be_gone }
     }
 
@@ -494,18 +495,28 @@ impl RxRing {
     /// EBUSY where several processes share the end and it is another one that has the channel: no lie of the peer's, and what
     /// was met stays for that one. EMFILE.
     fn expect_channel(&mut self, end: &End) -> Result<bool> {
+        let made = self.consumer.header().reader.0.channels.load(Relaxed);
         if let Some(holder) = self.elsewhere
             && !self.inlet.is_met()
         {
-            if !end.is_held_by(holder) {
+            if end.is_held_by(holder) {
+                return Err(busy(
+                    "what comes next brings descriptors, or says who sends, and another process that shares this socket \
+                     since a fork has the channel that they come through; receive there, or get the first of them before \
+                     forking",
+                ));
+            }
+            // It has gone with that one. Is there a new one?
+            if !self.inlet.may_meet(made) {
                 return Ok(false);
             }
-            return Err(busy(
-                "what comes next brings descriptors, or says who sends, and another process that shares this socket since \
-                 a fork has the channel that they come through; receive there, or get the first of them before forking",
-            ));
         }
-        self.meet_channel(end).map_err(|errno| Error::new(Op::Recv, errno))?;
+        if !self.inlet.is_met() || self.inlet.may_meet(made) {
+            self.meet_channel(end).map_err(|errno| Error::new(Op::Recv, errno))?;
+            if (self.elsewhere.is_some() || self.inlet.is_lost()) && !self.inlet.has_channel() {
+                self.inlet.has_missed(made);
+            }
+        }
         Ok(self.inlet.is_met() || end.sharing.get().is_none())
     }
 

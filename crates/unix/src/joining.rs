@@ -28,7 +28,6 @@
 //! Nobody, as in [`crate::passing`]: whoever made the token may mean ill. What lies in it is checked as what `into_fds` gave; what
 //! the page says is loaded under its locks at the first use of either side, and checked as what any holder saves.
 
-use crate::channel::Inlet;
 use crate::end::End;
 use crate::holders::broken;
 use crate::making::Kind;
@@ -52,7 +51,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What the message is, and its layout: changed with each change of any word of it, or of the page.
-const MAGIC: u64 = u64::from_le_bytes(*b"1cpytkn\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"1cpytkn\x02");
 
 /// Words of the message: what it is, the page's inode, the place that is kept and by whom; then as with a page that is passed on.
 const WORDS: usize = 4 + PASS_WORDS;
@@ -261,12 +260,12 @@ impl End {
         let busy = || plain(Errno::BUSY);
         let mut rx = self.rx.mutex().lock_for(PATIENCE).ok_or_else(busy)?;
         if let Rx::Ring(ring) = &mut rx.value {
-            ring.inlet = Inlet::passed_on(inlet, words[word::LOST] != 0);
+            ring.inlet.take_up(inlet, words[word::LOST] != 0);
         }
         rx.join(sharing.clone());
         let mut tx = self.tx.mutex().lock_for(PATIENCE).ok_or_else(busy)?;
         if let Tx::Ring(ring) = &mut tx.value {
-            ring.channel = outlet.map(Arc::new);
+            ring.has_channel(outlet, words[word::MADE] as u32);
         }
         tx.join(sharing.clone());
         Ok(())

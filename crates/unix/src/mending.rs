@@ -43,8 +43,10 @@ mod rx {
     pub const REST: usize = 10;
     /// What was found at the front ([`crate::front::TOLD`]).
     pub const FRONT: usize = 13;
-    pub const LENT: usize = 17;
-    pub const FIRST: usize = 18;
+    /// What is known of the channels ([`crate::channel::Inlet::known`]).
+    pub const KNOWN: usize = 17;
+    pub const LENT: usize = 19;
+    pub const FIRST: usize = 20;
 }
 
 /// The words of the sending side.
@@ -197,6 +199,7 @@ impl Rx {
         ring.stray = words[rx::STRAY] != 0;
         ring.forgiven = size(words[rx::FORGIVEN]);
         ring.elsewhere = Some(words[rx::MET] as u32).filter(|_| words[rx::MET] != 0);
+        ring.inlet.learn([words[rx::KNOWN], words[rx::KNOWN + 1]]);
         let told = std::array::from_fn(|i| words[rx::FRONT + i]);
         ring.front.load(me, reached.read, told);
         ring.puzzled = None;
@@ -248,6 +251,7 @@ impl Shared for Rx {
                 let lost = ring.inlet.is_met().then_some(me);
                 let met = ring.inlet.has_channel().then_some(me).or(ring.elsewhere).or(lost);
                 words[rx::MET] = met.map_or(0, |holder| MET | u64::from(holder));
+                words[rx::KNOWN..rx::KNOWN + 2].copy_from_slice(&ring.inlet.known());
                 words[rx::FRONT..rx::FRONT + TOLD].copy_from_slice(&ring.front.save(me, read));
                 if let Some(rest) = &ring.rest {
                     words[rx::REST..rx::REST + 3].copy_from_slice(&rest.words());
@@ -385,7 +389,7 @@ impl Tx {
             (RING, Tx::Ring(ring)) => {
                 let state = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
                 ring.producer.resume(state)?;
-                ring.elsewhere = words[tx::CHANNEL] != 0;
+                ring.learn_channel(words[tx::CHANNEL] as u32);
                 // What the peer was told of who sends was said of another process.
                 ring.said = Said::default();
             }
@@ -407,7 +411,7 @@ impl Shared for Tx {
             Tx::Ring(ring) => {
                 words[tx::MODE] = RING;
                 words[tx::STATE..tx::STATE + 3].copy_from_slice(&ring.producer.state());
-                words[tx::CHANNEL] = u64::from(ring.elsewhere || ring.channel.is_some());
+                words[tx::CHANNEL] = ring.made.into();
             }
         }
         words
@@ -423,7 +427,8 @@ impl Shared for Tx {
         self.resume(end.kind, words)?;
         if let Tx::Ring(ring) = self {
             // Relaxed: stored under this lock, or by one that is dead.
-            ring.elsewhere |= sharing.words().about.0.channel.load(Relaxed) != 0;
+            let made = sharing.words().about.0.channel.load(Relaxed);
+            ring.learn_channel(ring.made.max(made));
         }
         match self {
             Tx::Kernel { sent } if died => *sent = UNKNOWN,

@@ -19,7 +19,6 @@
 //! shared is not passed on, and one that was passed on is taken up once: a word in the page says so, and who comes second is
 //! refused. Who wants to keep it as well shares it ([`crate::joining`]).
 
-use crate::channel::Inlet;
 use crate::end::End;
 use crate::holders::broken;
 use crate::making::Kind;
@@ -71,7 +70,7 @@ impl<S> From<NotPassed<S>> for std::io::Error {
 }
 
 /// What a page is that an end is passed on in, and its layout: changed with each change of any word of it.
-const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x03");
 
 /// The words of [`onecopy_ring::page::PassPage`].
 pub(crate) mod word {
@@ -92,6 +91,8 @@ pub(crate) mod word {
     pub const ASKED: usize = 16;
     /// The channel came when the process that had the end could open no more descriptors.
     pub const LOST: usize = 17;
+    /// Which of the channels that were made the outlet is.
+    pub const MADE: usize = 18;
 }
 
 /// In [`word::HAS`], in the order of the descriptors.
@@ -299,6 +300,7 @@ impl End {
         if let Tx::Ring(ring) = tx
             && let Some(outlet) = &ring.channel
         {
+            passport.words[word::MADE] = ring.made.into();
             passport.add(has::OUTLET, cookie(&**outlet).map_err(plain)?, outlet.as_fd())?;
         }
         Ok(())
@@ -370,7 +372,7 @@ impl End {
             if inlet.is_some() {
                 ring.elsewhere = None;
             }
-            ring.inlet = Inlet::passed_on(inlet, words[word::LOST] != 0);
+            ring.inlet.take_up(inlet, words[word::LOST] != 0);
             if ring.front.lacks_pools()
                 && let Some(ring) = self.rx_ring.get()
             {
@@ -381,8 +383,7 @@ impl End {
         let mut tx = self.tx.lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
         tx.resume(self.kind, &tx_words).map_err(lied)?;
         if let Tx::Ring(ring) = &mut *tx {
-            ring.elsewhere &= outlet.is_none();
-            ring.channel = outlet.map(Arc::new);
+            ring.has_channel(outlet, words[word::MADE] as u32);
         }
         drop(tx);
         self.settle_settings().map_err(plain)

@@ -2,6 +2,7 @@
 
 use crate::channel::{self, Fds, MAX_FDS};
 use crate::end::End;
+use crate::making::Kind;
 use crate::receive::Call;
 use crate::tx::{Cursor, Tx, TxRing};
 use crate::{Credentials, Error, Name, Op, Received, RecvFlags, Result, SendFlags};
@@ -162,11 +163,11 @@ impl End {
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<()> {
-        let channel = self.channel(ring)?;
+        self.channel(ring)?;
         // Room for the mark and for a byte at least, so that the descriptors never come alone.
         let need = ring.producer.stride() + 1;
         self.room(ring, need, need, flags, &mut None)?;
-        self.send_over(channel.as_fd(), ring, fds, None, flags)?;
+        self.send_over(ring, fds, None, flags)?;
         ring.producer.mark(0, Mark::Fds { count: fds.len() as u32, len: len as u64 });
         let stride = ring.producer.stride();
         ring.producer.publish_marks(stride);
@@ -183,31 +184,44 @@ impl End {
         if let Some(channel) = &ring.channel {
             return Ok(channel.clone());
         }
-        if ring.elsewhere {
+        if ring.lacks_channel() {
             // The receiver knows of one only.
             return Err(Error::new(Op::Send, Errno::BUSY).because(
                 "another process that shares this socket since a fork has the channel for descriptors and credentials; \
                  send them there, or send the first of them before forking",
             ));
         }
-        let began = Instant::now();
-        // The receiver takes one only: who is killed with it made must not leave others to make a second.
+        self.new_channel(ring)
+    }
+
+    /// Makes one, in the place of what there was, if anything.
+    fn new_channel(&self, ring: &mut TxRing) -> Result<Arc<OwnedFd>> {
+        let (began, before) = (Instant::now(), ring.made);
+        // The receiver takes one only while that lives: who is killed with it made must not leave others to make another.
         let tell = |made| {
             if let Some(sharing) = self.sharing.get() {
                 sharing.words().about.0.channel.store(made, Relaxed);
             }
         };
-        tell(1);
+        tell(before.wrapping_add(1));
         match self.make_channel(began) {
             Ok(channel) => {
+                ring.made = before.wrapping_add(1);
+                ring.producer.header().reader.0.channels.store(ring.made, Relaxed);
                 point!("channel made");
                 Ok(ring.channel.insert(Arc::new(channel)).clone())
             }
             Err(error) => {
-                tell(0);
+                tell(before);
                 Err(error)
             }
         }
+    }
+
+    /// Whether a channel that failed has gone with the process that had it, of several that share the other end: the connection
+    /// lives.
+    fn can_go_on(&self, errno: Errno) -> bool {
+        matches!(errno, Errno::PIPE | Errno::CONNRESET) && self.kind != Kind::Datagram && !self.cannot_send()
     }
 
     /// As [`End::channel`], however many processes have one.
@@ -224,14 +238,13 @@ impl End {
 
     /// Puts a message into the channel. Where that is full, its receiver is behind: this waits, or parks, until he has given
     /// back all of the ring. Who takes a mark or a frame takes its message first, so nothing can be left in the channel
-    /// then.
+    /// then. Where nobody has its other end any more, it goes into a new one.
     ///
     /// # Errors
     ///
     /// As [`End::room`] and [`channel::send`]; EPROTO where the peer takes marks and leaves what they announce.
     pub fn send_over(
         &self,
-        channel: BorrowedFd<'_>,
         ring: &mut TxRing,
         fds: &[BorrowedFd<'_>],
         who: Option<Ucred>,
@@ -239,16 +252,22 @@ impl End {
     ) -> Result<()> {
         // What it belongs to is published next.
         let number = ring.producer.head();
-        match channel::send(channel, number, fds, who) {
-            Err(Errno::AGAIN) => {
-                let all = ring.producer.ring().capacity();
-                self.room(ring, all, all, flags, &mut None)?;
-                match channel::send(channel, number, fds, who) {
-                    Err(Errno::AGAIN) => return Err(self.lie(Op::Send, Lie::Channel)),
-                    sent => sent.map_err(|errno| self.no_channel(errno))?,
+        let (mut channel, mut waited, mut anew) = (self.channel(ring)?, false, false);
+        loop {
+            match channel::send(channel.as_fd(), number, fds, who) {
+                Ok(()) => break,
+                Err(Errno::AGAIN) if waited => return Err(self.lie(Op::Send, Lie::Channel)),
+                Err(Errno::AGAIN) => {
+                    let all = ring.producer.ring().capacity();
+                    self.room(ring, all, all, flags, &mut None)?;
+                    waited = true;
                 }
+                Err(errno) if !anew && self.can_go_on(errno) => {
+                    channel = self.new_channel(ring)?;
+                    anew = true;
+                }
+                Err(errno) => return Err(self.no_channel(errno)),
             }
-            sent => sent.map_err(|errno| self.no_channel(errno))?,
         }
         point!("sent over");
         Ok(())

@@ -46,8 +46,8 @@ pub struct TxRing {
     checked: u64,
     /// This end of the channel for descriptors, once it was needed.
     pub channel: Option<Arc<OwnedFd>>,
-    /// Some process that shares the end has it. (This one then has it, too, or can have none.)
-    pub elsewhere: bool,
+    /// How many of them were made, by whichever process. The last one is here, or another process has it.
+    pub made: u32,
     /// What the receiver was told of who sends.
     pub said: Said,
     /// Where pages are put that are lent, once some were.
@@ -73,7 +73,7 @@ impl Tx {
             spin: Adaptive::default(),
             checked: coarse_ms(),
             channel,
-            elsewhere: false,
+            made: 0,
             said: Said::default(),
             slots: None,
         })
@@ -81,6 +81,25 @@ impl Tx {
 }
 
 impl TxRing {
+    /// So many channels were made: what this process has is the last one, or none any more.
+    pub fn learn_channel(&mut self, made: u32) {
+        if self.made != made {
+            (self.channel, self.made) = (None, made);
+        }
+    }
+
+    /// It was given the channel that was made as number `made`, if there is one.
+    pub fn has_channel(&mut self, channel: Option<OwnedFd>, made: u32) {
+        if channel.is_some() {
+            (self.channel, self.made) = (channel.map(Arc::new), made);
+        }
+    }
+
+    /// Whether another process has the channel, and this one not.
+    pub fn lacks_channel(&self) -> bool {
+        self.made > 0 && self.channel.is_none()
+    }
+
     /// Room that wakes a sender for the ring as a whole: a quarter.
     fn low_water(&self) -> usize {
         self.producer.ring().capacity() / 4

@@ -1,6 +1,6 @@
 //! How a kernel connection becomes a shared-memory one, in place.
 //!
-//! 1. A capable client binds itself to an abstract name `onecopy-2-<nonce>-<send buffer>` before it connects. An
+//! 1. A capable client binds itself to an abstract name `onecopy-3-<nonce>-<send buffer>` before it connects. An
 //!    incapable server does not care; a capable one sees it at accept.
 //! 2. A capable server sends a [`Hello`] with the nonce and the memfd of *its* ring, before anything else.
 //! 3. The client finds it at the head of what it receives (anything else there: a plain server), and before its
@@ -31,14 +31,14 @@ use rustix::net::{RecvFlags, SocketAddrUnix, sockopt};
 use std::io::IoSliceMut;
 
 /// Version of the layout and of the upgrade. A peer of another version is plain to us, and we to it.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of a hello on the wire.
 pub const HELLO_LEN: usize = 64;
 /// Default data room of a ring in bytes.
 pub const DEFAULT_BUFFER: usize = 256 << 10;
 
-const MAGIC: [u8; 8] = *b"onecopy\x02";
-const PREFIX: &str = "onecopy-2-";
+const MAGIC: [u8; 8] = *b"onecopy\x03";
+const PREFIX: &str = "onecopy-3-";
 /// What the name of a client ends with that keeps stream records.
 const STREAM_RECORDS: &str = "-s";
 
@@ -409,12 +409,12 @@ mod tests {
 
     #[test]
     fn garbage_is_neither() {
-        for name in ["", "onecopy-2-", "onecopy-2-00-1", "onecopy-1-30313233343536373839616263646566-1"] {
+        for name in ["", "onecopy-3-", "onecopy-3-00-1", "onecopy-1-30313233343536373839616263646566-1"] {
             assert_eq!(Invitation::parse(name.as_bytes()), None, "{name}");
         }
-        assert_eq!(Invitation::parse("onecopy-2-3031323334353637383961626364656\u{e9}-1".as_bytes()), None);
+        assert_eq!(Invitation::parse("onecopy-3-3031323334353637383961626364656\u{e9}-1".as_bytes()), None);
         assert_eq!(Hello::decode(&[0; HELLO_LEN]), None);
-        assert_eq!(Hello::decode(b"onecopy\x02"), None);
+        assert_eq!(Hello::decode(b"onecopy\x03"), None);
     }
 
     proptest! {

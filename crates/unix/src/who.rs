@@ -12,7 +12,7 @@ use onecopy_ring::Mark;
 use onecopy_ring::record::Who;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::Ucred;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 
 /// What the receiver was told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,8 +67,7 @@ impl End {
     ) -> Result<()> {
         let who = saying.said.who.filter(|_| saying.who == Who::Said);
         if who.is_some() || !fds.is_empty() {
-            let channel = self.channel(ring)?;
-            self.send_over(channel.as_fd(), ring, fds, who, flags)?;
+            self.send_over(ring, fds, who, flags)?;
         }
         if saying.who != Who::AsBefore {
             ring.said = saying.said;

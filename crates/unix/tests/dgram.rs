@@ -166,7 +166,7 @@ fn a_nonce_that_was_not_given_is_a_datagram_like_any_other() {
     let (one, other) = (abstract_("forged-a"), abstract_("forged-b"));
     let (a, b) = (Datagram::bind(&one).unwrap(), Datagram::bind(&other).unwrap());
     let mut forged = [0u8; 64];
-    forged[..8].copy_from_slice(b"onecopy\x02");
+    forged[..8].copy_from_slice(b"onecopy\x03");
     let liar = UnixDatagram::unbound().unwrap();
     let address = SocketAddr::from_abstract_name(name("forged-b")).unwrap();
     for _ in 0..3 {

@@ -217,10 +217,15 @@ impl Lender {
         collected
     }
 
+    /// Whether nobody has the other end of its channel any more, and so none of its pages.
+    pub fn is_left(&self) -> bool {
+        control::wait(self.channel.as_fd(), PollFlags::empty(), Some(Duration::ZERO)).is_ok()
+    }
+
     /// If the peer is gone: takes everything home. How many pages that were.
     #[cold]
     pub fn collect_if_gone(&self) -> usize {
-        if control::wait(self.channel.as_fd(), PollFlags::empty(), Some(Duration::ZERO)).is_err() {
+        if !self.is_left() {
             return 0;
         }
         let (mut told, mut freed) = (Told(Vec::new()), [0; SLOTS / 64]);

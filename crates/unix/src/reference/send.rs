@@ -302,10 +302,14 @@ impl End {
         }
         let channel = self.channel(ring)?;
         let lender = self.lender.get_or_init(|| {
-            let (lender, slots) = Lender::new(self, ring.producer.ring().clone(), channel);
+            let (lender, slots) = Lender::new(self, ring.producer.ring().clone(), channel.clone());
             ring.slots = Some(slots);
             Arc::new(lender)
         });
+        // Who had the other end of the channel that it has is gone: its pages come home, and whoever is left gets copies.
+        if lender.is_left() || !std::ptr::eq(lender.channel(), &*channel) {
+            return Ok(None);
+        }
         let Some(name) = lender.name_for(domain.bytes()) else { return Ok(None) };
         let stride = ring.producer.stride();
         if self.kind == SocketKind::Stream {
@@ -316,7 +320,7 @@ impl End {
             self.room_for_frame(ring, POOL_FRAME.size(ring.producer.ring().capacity()), flags)?;
         }
         let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
-        self.send_over(rustix::fd::AsFd::as_fd(lender.channel()), ring, &[fd], None, flags)?;
+        self.send_over(ring, &[fd], None, flags)?;
         lender.announced(domain.bytes());
         let pool = Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() };
         if self.kind == SocketKind::Stream {

@@ -263,7 +263,10 @@ impl RxRing {
     ///
     /// EMFILE, with which it stays; bells that were taken before it are made up for when it is met.
     pub fn meet_channel(&mut self, end: &End) -> rustix::io::Result<()> {
-        while !self.inlet.is_met() && !self.find_channel(end)? && end.kind.has_records() {
+        while !self.inlet.has_channel() && !self.find_channel(end)? && end.kind.has_records() {
+            if self.inlet.has_channel() {
+                break; // whose record was counted before
+            }
             match self.take_record(end) {
                 None => break,
                 Some(1) => self.owed -= 1,

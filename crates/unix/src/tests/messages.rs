@@ -3,11 +3,13 @@
 
 use super::{PATIENCE, Wire, alone, small};
 use crate::channel::Fds;
+use crate::control;
 use crate::end::End;
 use crate::failpoint::arm;
 use crate::making::Kind;
 use crate::receive::Call;
 use crate::rights::Attached;
+use crate::rx::Rx;
 use crate::{RecvFlags, Result, SendFlags};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, OwnedFd};
@@ -284,7 +286,9 @@ fn descriptors_of_a_sender_that_was_killed_before_their_first_byte_come_with_no_
 fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
     let _alone = alone();
     for kind in KINDS {
-        for point in ["", "received over"] {
+        // Where it is killed, and whether it had taken the channel's byte, or found it in the queue, where others find it, too.
+        for (point, taken) in [("", false), ("", true), ("received over", false)] {
+            let what = format!("{kind:?} {point} {taken}");
             let (a, b) = pair(kind);
             let (go, done) = (Wire::new(), Wire::new());
             let owner = child(|| {
@@ -293,32 +297,183 @@ fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
                     arm(point, 1);
                 }
                 assert_eq!(recv(&b), got(b'a', &[1]));
+                if taken {
+                    assert!(recv_as(&b, RecvFlags::DONTWAIT).unwrap_err().would_block());
+                }
                 done.tell(0);
                 std::thread::sleep(PATIENCE);
                 0
             });
             let owner = owner.unwrap();
             send(&a, b'a', &[1]).unwrap();
+            if taken {
+                go.tell(0);
+                done.hear();
+            }
             send(&a, b'b', &[2]).unwrap();
             send(&a, b'c', &[]).unwrap();
-            go.tell(0);
+            if !taken {
+                go.tell(0);
+            }
             if point.is_empty() {
-                done.hear();
+                if !taken {
+                    done.hear();
+                }
                 let refused = recv_as(&b, RecvFlags::empty()).unwrap_err();
                 assert_eq!(refused.raw_os_error(), Errno::BUSY.raw_os_error());
                 owner.signal(9);
             }
             assert_eq!(owner.wait(), KILLED);
             if !point.is_empty() {
-                assert_eq!(recv(&b), lost(b'a'), "{kind:?}");
+                assert_eq!(recv(&b), lost(b'a'), "{what}");
             }
-            // Of records the channel lay in the queue still, as the bell that had to stay.
-            let met_again = kind == Kind::SeqPacket && !point.is_empty();
-            let second = if met_again { got(b'b', &[2]) } else { lost(b'b') };
-            assert_eq!(recv(&b), second, "{kind:?} {point}");
-            assert_eq!(recv(&b), got(b'c', &[]));
+            assert_eq!(recv(&b), if taken { lost(b'b') } else { got(b'b', &[2]) }, "{what}");
+            assert_eq!(recv(&b), got(b'c', &[]), "{what}");
+            // Where it is gone, the sender makes another one.
+            for number in 4..7 {
+                send(&a, b'd', &[number, 5]).unwrap();
+                assert_eq!(recv(&b), got(b'd', &[number, 5]), "{what}");
+            }
             nobody_lied([&a, &b]);
         }
+    }
+}
+
+#[test]
+fn one_process_after_the_other_that_has_the_channel_may_be_killed() {
+    let _alone = alone();
+    for kind in KINDS {
+        for asks in [false, true] {
+            let (a, b) = pair(kind);
+            b.set_pass_credentials(asks).unwrap();
+            let wire = Wire::new();
+            for round in 0..6u64 {
+                // Bells before the new channel, and none.
+                let ahead = round % 3;
+                (0..ahead).for_each(|_| assert_eq!(send(&a, b'p', &[]).unwrap(), 1));
+                let owner = child(|| {
+                    (0..ahead).for_each(|_| assert_eq!(recv(&b), got(b'p', &[])));
+                    assert_eq!(recv(&b), got(b'a', &[10 + round]));
+                    wire.tell(0);
+                    std::thread::sleep(PATIENCE);
+                    0
+                });
+                let owner = owner.unwrap();
+                send(&a, b'a', &[10 + round]).unwrap();
+                wire.hear();
+                owner.signal(9);
+                assert_eq!(owner.wait(), KILLED);
+                if round % 2 == 0 {
+                    // What goes without anything waits for nobody.
+                    send(&a, b'b', &[]).unwrap();
+                    assert_eq!(recv(&b), got(b'b', &[]), "{kind:?} {asks} {round}");
+                }
+            }
+            send(&a, b'z', &[30, 31]).unwrap();
+            assert_eq!(recv(&b), got(b'z', &[30, 31]), "{kind:?} {asks}");
+            let nothing = recv_as(&b, RecvFlags::DONTWAIT).unwrap_err();
+            assert!(nothing.would_block(), "{nothing}");
+            nobody_lied([&a, &b]);
+        }
+    }
+}
+
+/// One process looks ahead for the channel, and gets it; another one takes its byte, later, as the bell that it looks like.
+#[test]
+fn a_channel_whose_byte_another_process_takes_is_counted_once() {
+    let _alone = alone();
+    for kind in KINDS {
+        let (a, b) = pair(kind);
+        let wire = Wire::new();
+        let finder = child(|| {
+            assert_eq!(recv(&b), got(b'x', &[]));
+            assert_eq!(recv(&b), got(b'a', &[1]));
+            wire.tell(0);
+            std::thread::sleep(PATIENCE);
+            0
+        });
+        // A bell, and behind it the channel.
+        send(&a, b'x', &[]).unwrap();
+        send(&a, b'a', &[1]).unwrap();
+        let finder = finder.unwrap();
+        wire.hear();
+        for _ in 0..3 {
+            assert!(recv_as(&b, RecvFlags::DONTWAIT).unwrap_err().would_block());
+            let mut rx = b.rx.lock();
+            let Rx::Ring(ring) = &mut *rx else { panic!("a pair begins with rings") };
+            ring.settle(&b).unwrap();
+            assert_eq!((ring.owed, control::queued(b.fd())), (0, Ok(0)), "{kind:?}");
+            drop(rx);
+            send(&a, b'y', &[]).unwrap();
+            assert_eq!(recv(&b), got(b'y', &[]));
+        }
+        finder.signal(9);
+        assert_eq!(finder.wait(), KILLED);
+        for number in 4..6 {
+            send(&a, b'd', &[number]).unwrap();
+            assert_eq!(recv(&b), got(b'd', &[number]), "{kind:?}");
+        }
+        nobody_lied([&a, &b]);
+    }
+}
+
+/// One that came when there was no descriptor left is gone for its sender, too, who makes another one.
+#[test]
+fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let _alone = alone();
+    for kind in KINDS {
+        let alone = child(|| {
+            let (a, b) = pair(kind);
+            send(&a, b'a', &[1]).unwrap();
+            let old = getrlimit(Resource::Nofile);
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
+            // As a bell that has to be taken, and is made up for.
+            if let Rx::Ring(ring) = &mut *b.rx.lock() {
+                ring.owe(1);
+                ring.take_owed(&b);
+                ring.owed -= 1;
+            }
+            assert_eq!(
+                recv_as(&b, RecvFlags::empty()).unwrap_err().raw_os_error(),
+                Errno::MFILE.raw_os_error()
+            );
+            setrlimit(Resource::Nofile, old).unwrap();
+            assert_eq!(
+                recv_as(&b, RecvFlags::empty()).unwrap_err().raw_os_error(),
+                Errno::MFILE.raw_os_error()
+            );
+            for number in 2..5 {
+                send(&a, b'b', &[number]).unwrap();
+            }
+            assert_eq!(recv(&b), lost(b'a'));
+            for number in 2..5 {
+                assert_eq!(recv(&b), got(b'b', &[number]));
+            }
+            assert!(recv_as(&b, RecvFlags::DONTWAIT).unwrap_err().would_block());
+            nobody_lied([&a, &b]);
+            0
+        });
+        assert_eq!(alone.unwrap().wait(), Ended::Returned(0), "{kind:?}");
+    }
+}
+
+/// An honest sender makes a second channel only where nobody has the first one.
+#[test]
+fn a_second_channel_beside_the_first_is_a_lie() {
+    let _alone = alone();
+    for kind in KINDS {
+        let (a, b) = pair(kind);
+        send(&a, b'a', &[1]).unwrap();
+        assert_eq!(recv(&b), got(b'a', &[1]));
+        let _second = crate::channel::open(a.fd()).unwrap();
+        let lie = loop {
+            match recv_as(&b, RecvFlags::DONTWAIT) {
+                Err(error) if error.would_block() => {}
+                other => break other.unwrap_err(),
+            }
+        };
+        assert_eq!(lie.raw_os_error(), Errno::PROTO.raw_os_error(), "{kind:?}");
     }
 }
 

@@ -221,7 +221,7 @@ impl World {
             Call::SendTooLong => self.kind == Kind::Stream,
             // Linux 6.18 does not count an empty record at the head as unread (net/unix/af_unix.c: unix_release_sock skips
             // what it takes for out-of-band data that was received), and tells the peer no reset. Ours tells it.
-            Call::Close => coming.queue.len() == 1 && coming.memory() == 1024,
+            Call::Close => coming.queue.len() == 1 && coming.queue[0].len == 0,
             _ => false,
         }
     }

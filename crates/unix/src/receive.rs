@@ -1,6 +1,7 @@
 //! Receiving into buffers of the caller: from the ring or the kernel, whichever has the next byte.
 
 use crate::channel::Fds;
+use crate::control;
 use crate::end::End;
 use crate::front::{Arrived, Descriptors, Next};
 use crate::making::Kind;
@@ -92,7 +93,10 @@ impl End {
                     self.recv_plain(slices, got, flags, call)
                 }
                 Ok(Ready::Kernel(guard, limit)) => {
-                    self.recv_kernel(guard, slices, got, limit, peek, call, &mut last)
+                    let step = self.recv_kernel(guard, slices, got, limit, peek, call, &mut last);
+                    // A look for what follows these bytes in the ring would take a pending error, which poll(2) must show.
+                    last = last || !waitall && !peek && control::is_failed(self.fd());
+                    step
                 }
                 Ok(Ready::Ring(guard, n)) => {
                     match self.recv_ring(guard, slices, got, n, peek, call, &mut last) {
@@ -108,8 +112,14 @@ impl End {
             match step {
                 Ok(0) => break,
                 Ok(n) => got += n,
-                // What was received is told first; the error comes again, or its cause is still there.
-                Err(_) if got > 0 => break,
+                // What was received is told first; the error comes again, or its cause is still there. (A reset is kept: the kernel
+                // tells it once. Who waited for all has met it, and is not told: net/unix/af_unix.c, unix_stream_read_generic.)
+                Err(error) if got > 0 => {
+                    if !waitall && error.raw_os_error() == Errno::CONNRESET.raw_os_error() {
+                        self.reset.store(1, Relaxed);
+                    }
+                    break;
+                }
                 Err(error) => return Err(error),
             }
             if last {

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use onecopy_conformance::hostile::{self, Role};
 use onecopy_conformance::peer::Peer;
 use onecopy_conformance::run::{self, Limits, Verdict};
-use onecopy_conformance::skips::Skips;
+use onecopy_conformance::skips::{Elsewhere, Skips};
 use onecopy_conformance::{cases, impls, table};
 
 /// Puts the conformance cases to every implementation.
@@ -83,9 +83,11 @@ fn main() -> anyhow::Result<ExitCode> {
     let exe = std::env::current_exe()?;
     let wanted = |name: &str| args.filter.as_ref().is_none_or(|f| name.contains(f.as_str()));
     let rows = table::rows(&exe, &skips, Limits::default(), |c| wanted(c.name));
-    let mut wrong = skips.problems();
+    let elsewhere = Elsewhere::read()?;
+    let mut wrong = [skips.problems(), elsewhere.problems()].concat();
     if args.markdown {
-        print!("{}{}", table::markdown(&rows), table::lies());
+        let more = [table::deviations(&skips), table::elsewhere(&elsewhere), table::lies()];
+        print!("{}{}", table::markdown(&rows), more.concat());
     }
     for (imp, seen, verdict) in rows
         .iter()

@@ -9,7 +9,7 @@ use crate::case::{Case, Expect};
 use crate::hostile;
 use crate::impls::{self, Column, Impl};
 use crate::run::{self, Limits, Seen, Verdict};
-use crate::skips::Skips;
+use crate::skips::{Elsewhere, Skips};
 
 /// One case, and what each implementation made of it.
 pub struct Row {
@@ -148,6 +148,46 @@ fn varies(case: &Case, imp: &dyn Impl) -> bool {
         || Skips::read().is_ok_and(|s| s.find(case.name, imp.name()).is_some_and(|s| s.sees == "*"));
     any || excused()
 }
+
+/// Differences that no case can show, as Markdown.
+pub fn deviations(skips: &Skips) -> String {
+    let mut out = String::from(DEVIATIONS);
+    for d in &skips.deviation {
+        let cells = [&d.what, &d.linux, &d.ours, &d.reason].map(|text| escape(text));
+        let _ = writeln!(out, "| {} |", cells.join(" | "));
+    }
+    out
+}
+
+const DEVIATIONS: &str = "
+## Other differences
+
+What depends on the moment, and is therefore no case: random programs of calls (`conformance/tests/differential`) allow these and no
+others.
+
+| what | Linux | onecopy | reason |
+|---|---|---|---|
+";
+
+/// Which tests of Linux' and FreeBSD's own are which cases, as Markdown.
+pub fn elsewhere(elsewhere: &Elsewhere) -> String {
+    let mut out = String::from(ELSEWHERE);
+    for (file, theirs) in elsewhere.source.iter().flat_map(|s| s.tests.iter().map(|t| (&s.file, t))) {
+        let cases = theirs.cases.iter().map(|case| format!("`{case}`")).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(out, "| {file} | {} | {cases} | {} |", escape(&theirs.test), escape(&theirs.note));
+    }
+    out
+}
+
+const ELSEWHERE: &str = "
+## What the kernels' own tests assert
+
+Each test of `tools/testing/selftests/net/af_unix` (Linux) and of `tests/sys/kern` (FreeBSD) that speaks of unix sockets, and where the same
+is asserted here (`conformance/elsewhere.toml`). Where the two differ, Linux' answer is the default.
+
+| file | test | cases | |
+|---|---|---|---|
+";
 
 /// The lies that a hostile peer tells, and what is demanded of its victim, as Markdown.
 pub fn lies() -> String {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use onecopy_conformance::run::{self, Limits, Seen, Verdict};
-use onecopy_conformance::skips::Skips;
+use onecopy_conformance::skips::{Elsewhere, Skips};
 use onecopy_conformance::{cases, impls};
 
 fn main() {
@@ -20,13 +20,15 @@ fn main() {
     // The oracle's answer, asked for once a case, whichever test comes first.
     let oracle: Arc<HashMap<&str, OnceLock<Seen>>> =
         Arc::new(cases::all().iter().map(|c| (c.name, OnceLock::new())).collect());
-    let mut tests = vec![{
-        let skips = skips.clone();
-        Trial::test("skips.toml", move || match skips.problems() {
+    let elsewhere = Elsewhere::read().expect("conformance/elsewhere.toml");
+    let is_right = |file, problems: Vec<String>| {
+        Trial::test(file, move || match problems {
             none if none.is_empty() => Ok(()),
             some => Err(Failed::from(some.join("\n"))),
         })
-    }];
+    };
+    let mut tests =
+        vec![is_right("skips.toml", skips.problems()), is_right("elsewhere.toml", elsewhere.problems())];
     for case in cases::all() {
         for imp in impls::all() {
             let (skips, oracle) = (skips.clone(), oracle.clone());

@@ -5,13 +5,14 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit};
 
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx, Outcome, Stop};
 use crate::cases::poll::brim;
 use crate::impls::{Came, End, Kind, Rx, Tx, Who};
-use crate::tools::{NOW, PEEK, TX_NOW, WAITALL, asleep, drain, poll_now, rx, said, tx};
+use crate::tools::{self, NOW, PEEK, TX_NOW, WAITALL, asleep, drain, poll_now, rx, said, tx};
 
 pub const CASES: &[Case] = &[
     Case::same(
@@ -103,6 +104,22 @@ pub const CASES: &[Case] = &[
         "1 with 1, same socket",
         itself,
     ),
+    Case::same(
+        "rights.cycles",
+        "descriptors of ends in flight through each other, in the shapes of Linux' scm_rights.c, go when all are closed",
+        Linux,
+        "all closed, all closed, all closed, all closed",
+        cycles,
+    ),
+    Case::same(
+        "rights.peek_gc",
+        "peek against garbage collection: what was peeked at stays, and stays to be received",
+        Linux,
+        "1 with 2, 1 with 2, works",
+        peek_gc,
+    ),
+    Case::same("rights.bad_fd", "bad fd EBADF", Both, "EBADF, EAGAIN", bad_fd),
+    Case::same("rights.short_cmsg", "short cmsg EINVAL", Both, "EINVAL, EAGAIN", short_cmsg),
     Case::same(
         "creds.passed",
         "SO_PASSCRED: pid, uid and gid of the sender come with each receive",
@@ -371,6 +388,85 @@ fn itself(cx: &Ctx<'_>) -> Outcome {
     let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).map(|stat| stat.st_ino);
     let same = came.fds.first().is_some_and(|fd| inode(fd.as_fd()) == inode(b.fd()));
     Ok(format!("{}, {}", tell(&came), if same { "same socket" } else { "another" }))
+}
+
+/// The shapes of tools/testing/selftests/net/af_unix/scm_rights.c: how many pairs, and which one's end is sent into which.
+const SHAPES: [(usize, &[(usize, usize)]); 4] = [
+    (1, &[(0, 0)]),
+    (3, &[(0, 1), (1, 2), (2, 0)]),
+    (4, &[(0, 1), (1, 2), (2, 0), (1, 3), (3, 2)]),
+    (5, &[(0, 1), (0, 4), (1, 2), (2, 3), (3, 1)]),
+];
+
+fn cycles(cx: &Ctx<'_>) -> Outcome {
+    let mut told = Vec::new();
+    for (count, edges) in SHAPES {
+        let pairs = (0..count).map(|_| cx.pair()).collect::<Result<Vec<_>, _>>()?;
+        let (mut r, w) = pipe()?;
+        for (inflight, receiver) in edges {
+            let end = pairs[*inflight].0.fd();
+            give(&*pairs[*receiver].1, b"x", &[end, end, w.as_fd()])?;
+        }
+        drop((pairs, w));
+        // The kernel collects them a moment later, and some only with the next ones.
+        for _ in 0..100 {
+            if tools::poll(&r, PollFlags::IN, 50)? != "nothing" {
+                break;
+            }
+            garbage(cx)?;
+        }
+        told.push(closed(&mut r));
+    }
+    Ok(told.join(", "))
+}
+
+/// Ends that nobody but themselves has any more, to be collected.
+fn garbage(cx: &Ctx<'_>) -> Result<(), Stop> {
+    for _ in 0..8 {
+        let (a, b) = cx.pair()?;
+        give(&*a, b"x", &[b.fd()])?;
+    }
+    Ok(())
+}
+
+fn peek_gc(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let (mut r, w) = pipe()?;
+    give(&*a, b"x", &[b.fd(), w.as_fd()])?;
+    drop(w);
+    let peeked = b.recv_with(&mut [0; 9], PEEK)?;
+    garbage(cx)?;
+    let seen = tell(&peeked);
+    drop(peeked);
+    garbage(cx)?;
+    let came = b.recv_with(&mut [0; 9], NOW)?;
+    let Some(w) = came.fds.get(1) else { return Ok(format!("{seen}, {}", tell(&came))) };
+    File::from(w.try_clone()?).write_all(b"y")?;
+    let mut byte = [0];
+    r.read_exact(&mut byte)?;
+    Ok(format!("{seen}, {}, {}", tell(&came), if byte == *b"y" { "works" } else { "is another" }))
+}
+
+/// A control message as cmsg(3) has it: SCM_RIGHTS with one descriptor, and the length that it says it has.
+fn rights(len: usize, number: i32) -> Vec<u8> {
+    const SOL_SOCKET: i32 = 1;
+    const SCM_RIGHTS: i32 = 1;
+    let words = [SOL_SOCKET, SCM_RIGHTS, number, 0].map(i32::to_ne_bytes);
+    [&len.to_ne_bytes()[..], &words.concat()].concat()
+}
+
+fn wrong_control(cx: &Ctx<'_>, control: &[u8]) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let sent = said(a.send_control(b"x", control, QUIET))?;
+    Ok(format!("{sent}, {}", rx(&*b, 9, NOW)?))
+}
+
+fn bad_fd(cx: &Ctx<'_>) -> Outcome {
+    wrong_control(cx, &rights(size_of::<usize>() + 12, i32::MAX))
+}
+
+fn short_cmsg(cx: &Ctx<'_>) -> Outcome {
+    wrong_control(cx, &rights(size_of::<usize>() + 4, 0))
 }
 
 /// Descriptors of pipes in which stands which send they are of.

@@ -28,7 +28,7 @@ pub fn all() -> Vec<&'static Case> {
     static RECORDS: OnceLock<Vec<Case>> = OnceLock::new();
     let records = RECORDS.get_or_init(|| {
         // What is said of readiness, waiting and control messages holds for records as for bytes.
-        let same = [wait::CASES, ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES];
+        let same = [setup::CASES, wait::CASES, ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES];
         let same = same.into_iter().flatten();
         same.filter(|case| !seqpacket::NOT_AGAIN.contains(&case.name)).map(seqpacket::again).collect()
     });

@@ -59,6 +59,14 @@ pub const CASES: &[Case] = &[
         "OUT",
         full_half_drained,
     ),
+    Case::each(
+        "poll.low_water",
+        "full, and a byte less than the low-water mark (a quarter) drained: still no POLLOUT; one more: POLLOUT",
+        "*",
+        "nothing, OUT",
+        "*",
+        low_water,
+    ),
     Case::same(
         "poll.full_other_way",
         "full: the other direction is as it was",
@@ -231,6 +239,15 @@ fn full_half_drained(cx: &Ctx<'_>) -> Outcome {
     let n = brim(&*a)?;
     drain(&*b, n / 2)?;
     poll_now(&*a)
+}
+
+fn low_water(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let n = brim(&*a)?;
+    drain(&*b, n / 4 - 1)?;
+    let below = poll_now(&*a)?;
+    drain(&*b, 1)?;
+    Ok(format!("{below}, {}", poll_now(&*a)?))
 }
 
 fn full_other_way(cx: &Ctx<'_>) -> Outcome {

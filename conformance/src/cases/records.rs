@@ -39,6 +39,11 @@ const OTHERWISE: &[(&str, &str)] = &[
 
 /// Cases of which the question makes no sense here.
 pub const NOT_AGAIN: &[&str] = &[
+    // Bytes are counted with their headers.
+    "poll.low_water",
+    // There are none to be sent by other programs.
+    "rights.bad_fd",
+    "rights.short_cmsg",
     // A client's first send waits for the accept.
     "upgrade.chopped",
     "upgrade.half_close",

@@ -195,7 +195,7 @@ fn socketpair(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn bind_twice(cx: &Ctx<'_>) -> Outcome {
-    let s = raw(cx, Kind::Stream)?;
+    let s = raw(cx, cx.kind)?;
     Ok(format!("{}, {}", ok(s.bind(&cx.path("a")))?, ok(s.bind(&cx.path("b")))?))
 }
 
@@ -217,19 +217,19 @@ fn path_stays(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn listen_unbound(cx: &Ctx<'_>) -> Outcome {
-    ok(raw(cx, Kind::Stream)?.listen(8))
+    ok(raw(cx, cx.kind)?.listen(8))
 }
 
 fn listen_connected(cx: &Ctx<'_>) -> Outcome {
     let _server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
-    let s = raw(cx, Kind::Stream)?;
+    let s = raw(cx, cx.kind)?;
     s.bind(&cx.path("c"))?;
     s.connect(&cx.path("s"))?;
     ok(s.listen(8))
 }
 
 fn relisten(cx: &Ctx<'_>) -> Outcome {
-    let s = raw(cx, Kind::Stream)?;
+    let s = raw(cx, cx.kind)?;
     s.bind(&cx.path("s"))?;
     Ok(format!("{}, {}", ok(s.listen(8))?, ok(s.listen(16))?))
 }
@@ -249,7 +249,7 @@ fn connect_abstract_missing(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn connect_non_listener(cx: &Ctx<'_>) -> Outcome {
-    let bound = Kernel::open(Kind::Stream)?;
+    let bound = Kernel::open(cx.kind)?;
     bound.bind(&cx.path("s"))?;
     ok(cx.imp.connect(cx.kind, &cx.path("s")).map(|_| ()))
 }
@@ -282,14 +282,14 @@ fn connect_non_socket(cx: &Ctx<'_>) -> Outcome {
 
 fn connect_twice(cx: &Ctx<'_>) -> Outcome {
     let _server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
-    let s = raw(cx, Kind::Stream)?;
+    let s = raw(cx, cx.kind)?;
     Ok(format!("{}, {}", ok(s.connect(&cx.path("s")))?, ok(s.connect(&cx.path("s")))?))
 }
 
 /// The waiting client is a plain one: it is the listener's backlog that is tried.
 fn backlog_full(cx: &Ctx<'_>) -> Outcome {
     let server = cx.imp.listen(cx.kind, &cx.path("s"), Some(0))?;
-    let (first, second) = (Kernel::open(Kind::Stream)?, Kernel::open(Kind::Stream)?);
+    let (first, second) = (Kernel::open(cx.kind)?, Kernel::open(cx.kind)?);
     for s in [&first, &second] {
         crate::impls::End::set_nonblocking(s, true)?;
     }
@@ -311,7 +311,7 @@ fn backlog_waits(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn accept_non_listener(cx: &Ctx<'_>) -> Outcome {
-    let s = raw(cx, Kind::Stream)?;
+    let s = raw(cx, cx.kind)?;
     s.bind(&cx.path("s"))?;
     ok(s.accept().map(|_| ()))
 }
@@ -379,7 +379,7 @@ fn listener_gone(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn getpeername_unconnected(cx: &Ctx<'_>) -> Outcome {
-    said(raw(cx, Kind::Stream)?.peer_name().map(|n| format!("{n:?}")))
+    said(raw(cx, cx.kind)?.peer_name().map(|n| format!("{n:?}")))
 }
 
 /// A name as the last part of its path.
@@ -411,7 +411,7 @@ fn names_client(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn autobind(cx: &Ctx<'_>) -> Outcome {
-    let s = raw(cx, Kind::Stream)?;
+    let s = raw(cx, cx.kind)?;
     s.bind(&Name::Unnamed)?;
     Ok(match s.local_name()? {
         Name::Abstract(n) if n.len() == 5 && n.iter().all(u8::is_ascii_hexdigit) => "NUL + 5 hex".to_owned(),

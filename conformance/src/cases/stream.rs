@@ -121,6 +121,22 @@ pub const CASES: &[Case] = &[
         oob,
     ),
     Case::same("stream.peek_off", "SO_PEEK_OFF advances", Linux, "\"abc\", \"def\", \"abcdef\"", peek_off),
+    Case::each(
+        "stream.counts_bytes",
+        "what fills a buffer: Linux counts memory, some hundreds of one-byte sends; ours counts bytes",
+        "hundreds",
+        "as many as its bytes",
+        "hundreds",
+        counts_bytes,
+    ),
+    Case::each(
+        "stream.buffer_doubled",
+        "SO_SNDBUF is doubled, and governs; ours has the larger of that and the receiver's SO_RCVBUF, of when they connected",
+        "16384 after, fewer bytes",
+        "16384 after, as many bytes as before",
+        "16384 after, fewer bytes",
+        buffer_doubled,
+    ),
     Case::same("stream.fionread", "FIONREAD = bytes", Both, "0, 5, 3, 0", fionread),
     Case::same(
         "stream.vectored",
@@ -350,6 +366,30 @@ fn peek_off(cx: &Ctx<'_>) -> Outcome {
     tx(&*a, b"abcdef")?;
     let peeked = format!("{}, {}", rx(&*b, 3, PEEK)?, rx(&*b, 9, PEEK)?);
     Ok(format!("{peeked}, {}", rx(&*b, 9, Rx::default())?))
+}
+
+/// One-byte sends until there is no room.
+fn counts_bytes(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let n = fill(&*a, 1)?;
+    drain(&*b, n)?;
+    let all = fill(&*a, 4096)?;
+    Ok(match n {
+        0..1000 if n < all / 2 => "hundreds".to_owned(),
+        _ if n >= all => "as many as its bytes".to_owned(),
+        _ => format!("{n} of {all}"),
+    })
+}
+
+fn buffer_doubled(cx: &Ctx<'_>) -> Outcome {
+    let (a, b) = cx.pair()?;
+    let before = fill(&*a, 1024)?;
+    drain(&*b, before)?;
+    rustix::net::sockopt::set_socket_send_buffer_size(a.fd(), 8192)?;
+    let size = rustix::net::sockopt::socket_send_buffer_size(a.fd())?;
+    let now = fill(&*a, 1024)?;
+    let bytes = if now < before { "fewer bytes" } else { "as many bytes as before" };
+    Ok(format!("{size} after, {bytes}"))
 }
 
 fn fionread(cx: &Ctx<'_>) -> Outcome {

@@ -159,6 +159,10 @@ impl End for Plain {
         Ok(net::sendmsg(&self.0, data, &mut control, tx(flags))?)
     }
 
+    fn send_control(&self, data: &[u8], control: &[u8], flags: Tx) -> io::Result<usize> {
+        Ok(scm::send_control(&self.0, data, control, tx(flags))?)
+    }
+
     fn send_as(&self, data: &[u8], (pid, uid, gid): Who, flags: Tx) -> io::Result<usize> {
         let who = Some(Ucred { pid, uid, gid });
         Ok(scm::send(&self.0, &[IoSlice::new(data)], &[], who, tx(flags))?)

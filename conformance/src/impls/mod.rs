@@ -116,6 +116,10 @@ pub trait End: Send + Sync {
     fn send_fds(&self, data: &[u8], fds: &[BorrowedFd<'_>], flags: Tx) -> io::Result<usize> {
         self.send_msg(&[IoSlice::new(data)], fds, flags)
     }
+    /// sendmsg() with control messages as they stand, however wrong
+    fn send_control(&self, _data: &[u8], _control: &[u8], _flags: Tx) -> io::Result<usize> {
+        Err(not_offered("no control messages but right ones"))
+    }
     /// sendmsg() with SCM_CREDENTIALS
     fn send_as(&self, _data: &[u8], _who: Who, _flags: Tx) -> io::Result<usize> {
         Err(not_offered("no control messages"))

@@ -274,6 +274,32 @@ pub fn send_to(
     usize::try_from(sent).map_err(|_| last())
 }
 
+/// sendmsg(2) with control messages exactly as they stand in `control` (cmsg(3)), however wrong: for who wants to know what the
+/// kernel makes of them. What lies behind the numbers of descriptors in there the kernel looks up, not this function.
+///
+/// # Errors
+///
+/// What sendmsg(2) says: EBADF, EINVAL.
+pub fn send_control(
+    socket: impl AsFd,
+    bytes: &[u8],
+    control: &[u8],
+    flags: rustix::net::SendFlags,
+) -> io::Result<usize> {
+    let slices = [IoSlice::new(bytes)];
+    // SAFETY: all zeroes is a valid msghdr.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = slices.as_ptr().cast_mut().cast();
+    header.msg_iovlen = slices.len() as _;
+    header.msg_control = control.as_ptr().cast_mut().cast();
+    header.msg_controllen = control.len() as _;
+    // SAFETY: IoSlice has the layout of iovec (its documentation); it and the control bytes are only read, up to the lengths given, and
+    // outlast the call.
+    let sent =
+        unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const header, flags.bits() as libc::c_int) };
+    usize::try_from(sent).map_err(|_| last())
+}
+
 fn last() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -16,7 +16,7 @@ use crate::rx::{MAX_OWED, Rx, RxRing};
 use crate::seqpacket::Rest;
 use crate::sharing::Sharing;
 use crate::side::Shared;
-use crate::tx::{Tx, UNKNOWN};
+use crate::tx::{Tx, TxRing, UNKNOWN};
 use crate::who::Said;
 use crate::{Op, Records, Result};
 use onecopy_ring::consumer::{Lent, Reached};
@@ -373,6 +373,16 @@ impl RxRing {
     }
 }
 
+impl TxRing {
+    /// Where a mark for descriptors is the last that was published, who laid it was killed before its first byte: a mark behind it
+    /// says that they come with no other one.
+    fn part_from_the_dead(&mut self, kind: Kind) {
+        if kind == Kind::Stream && matches!(self.producer.ends_with_mark(), Some(Mark::Fds { .. })) {
+            self.said = Said::anew();
+        }
+    }
+}
+
 impl Tx {
     /// What another process says that it was.
     pub fn mode(words: &Saved) -> std::result::Result<Mode, Lie> {
@@ -392,6 +402,7 @@ impl Tx {
                 ring.learn_channel(words[tx::CHANNEL] as u32);
                 // What the peer was told of who sends was said of another process.
                 ring.said = Said::default();
+                ring.part_from_the_dead(kind);
             }
             _ => return Err(Lie::Holder),
         }
@@ -438,12 +449,9 @@ impl Shared for Tx {
             }
             _ => {}
         }
-        if let Tx::Ring(ring) = self
-            && end.kind == Kind::Stream
-            && let Some(Mark::Fds { .. }) = ring.producer.ends_with_mark()
-        {
-            // Who laid it was killed before its first byte: a mark behind it says that they come with no other one.
-            ring.said = Said::anew();
+        if let Tx::Ring(ring) = self {
+            // (A death may have brought marks to light that `resume` has not seen.)
+            ring.part_from_the_dead(end.kind);
         }
         Ok(())
     }

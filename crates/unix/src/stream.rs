@@ -175,7 +175,8 @@ impl Stream {
     /// of which goes back when the last fragment in it is dropped, in any order and on any thread. Other bytes are copied
     /// to pages of this process, which [`Stream::stats`] counts ([`Stream::recv_borrowed`] has them in place), with the
     /// descriptors that came as marks. Who sent it is a mark in front, where [`Stream::set_pass_credentials`] asks for it. One call never gives both, so a short count says nothing of what follows: under
-    /// edge-triggered epoll(7) go on until EAGAIN.
+    /// edge-triggered epoll(7) go on until EAGAIN. Of descriptors that were lost (MSG_CTRUNC) a chain does not tell; they
+    /// are not there. [`Stream::recv_with`] tells.
     ///
     /// # Errors
     ///

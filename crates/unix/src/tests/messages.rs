@@ -10,13 +10,14 @@ use crate::making::Kind;
 use crate::receive::Call;
 use crate::rights::Attached;
 use crate::rx::Rx;
-use crate::{RecvFlags, Result, SendFlags};
+use crate::{Config, RecvFlags, Result, SendFlags};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
+use std::time::Instant;
 
 const KILLED: Ended = Ended::Killed(9);
 const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
@@ -475,6 +476,36 @@ fn a_second_channel_beside_the_first_is_a_lie() {
         };
         assert_eq!(lie.raw_os_error(), Errno::PROTO.raw_os_error(), "{kind:?}");
     }
+}
+
+/// The same where who goes on is another process, to which the end was passed.
+#[test]
+fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
+    let _alone = alone();
+    let config = Config { passable: true, ..small() };
+    let (a, b) = End::pair(Kind::Stream, &config).unwrap();
+    b.settings.set_read_timeout(Some(PATIENCE));
+    send(&a, b'a', &[1]).unwrap();
+    assert_eq!(recv(&b), got(b'a', &[1]));
+    dies(|| {
+        arm("marked", 1);
+        let _ = send(&a, b'x', &[666]);
+    });
+    // The first look at who else is there comes some time after the last.
+    let began = Instant::now();
+    let fds = loop {
+        match a.pass_on() {
+            Ok(fds) => break fds,
+            Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+        }
+    };
+    drop(a);
+    let a = End::take_up(fds, Kind::Stream, &config).unwrap();
+    send(&a, b'b', &[]).unwrap();
+    assert_eq!(recv(&b), got(b'b', &[]));
+    send(&a, b'c', &[4]).unwrap();
+    assert_eq!(recv(&b), got(b'c', &[4]));
+    nobody_lied([&a, &b]);
 }
 
 /// The receiver knows of one channel. It lies in its queue, or has gone with who made it: nobody makes a second.

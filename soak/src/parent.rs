@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use onecopy::unix::{Datagram, Listener, SeqListener};
+use onecopy::unix::{Config, Datagram, Listener, SeqListener, Transport};
 use onecopy_conformance::socket::Listening;
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -191,7 +191,11 @@ fn serve(common: &Arc<Common>, run: u64, names: &Names) -> anyhow::Result<Server
         let (config, at) = (config(kind), names.reception(kind));
         let reception = match kind {
             Kind::Stream => Reception::Listening(Listening::Bytes(Listener::bind_with(at, &config)?)),
-            Kind::Grams => Reception::Grams(Datagram::bind_with(at, &config)?, names.clone()),
+            Kind::Grams => {
+                // (A receiver of many would have a beacon for its senders from the first datagram on, which is no leak.)
+                let plain = Config { transport: Transport::Kernel, ..config };
+                Reception::Grams(Datagram::bind_with(at, &plain)?, names.clone())
+            }
             _ => Reception::Listening(Listening::Records(SeqListener::bind_with(at, &config)?)),
         };
         if let Reception::Listening(listener) = &reception {

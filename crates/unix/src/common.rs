@@ -273,7 +273,7 @@ impl End {
         // A bell or a hello that nobody took would make the kernel tell the peer ECONNRESET although all was read.
         let Some(mut rx) = end.rx.lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
-            Rx::Plain => {}
+            Rx::Plain => end.before_connecting(),
             Rx::Ring(ring) => {
                 if ring.consumer.available(1) == Ok(0) {
                     if end.kind == Kind::SeqPacket && end.peer_left() {

@@ -44,9 +44,8 @@ impl End {
         let sends = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
         let shares = sends || matches!(&*rx, Rx::Ring(_));
         let before = if shares || self.meeting().is_some() { self.peer_inode() } else { None };
-        if address.is_some() {
-            self.before_connecting();
-        }
+        let known = if self.crowd().is_some() { self.peer_inode() } else { None };
+        self.before_connecting();
         let connected = match address {
             Some(address) => rustix::net::connect(&self.fd, address),
             None => rustix::net::connect_unspec(&self.fd),
@@ -73,8 +72,11 @@ impl End {
                 self.end_life();
             }
         }
-        if connected.is_ok() && address.is_some() {
-            self.after_connecting();
+        if connected.is_ok() && self.crowd().is_some() && (known.is_some() || address.is_some()) {
+            let now = self.peer_inode();
+            if known.is_none() || known != now {
+                self.after_connecting(known.is_some());
+            }
         }
         drop(rx);
         tx.unlock_fenced();

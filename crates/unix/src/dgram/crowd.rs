@@ -328,26 +328,30 @@ impl End {
         crowd.lock().lanes.iter().try_for_each(|member| member.end.pass(which, on))
     }
 
-    /// Before this socket is connected to somebody: from then on it cannot keep itself readable.
+    /// Before this socket is connected to somebody: from then on it cannot keep itself readable. And what is no datagram must not be
+    /// taken for one that is lost, of which the kernel tells the peer.
     pub fn before_connecting(&self) {
         if let Some(crowd) = self.crowd() {
             let mut crowd = crowd.lock();
-            if !crowd.lanes.is_empty() {
+            if crowd.lanes.iter().any(Member::has_some) {
                 self.leave_token(&mut crowd);
+            } else {
+                self.heed_words(&mut crowd);
             }
         }
     }
 
-    /// It was connected to somebody: nobody else may send here.
-    pub fn after_connecting(&self) {
+    /// It was connected to somebody: nobody else may send here. `lost`: the kernel has thrown away what lay in its queue.
+    pub fn after_connecting(&self, lost: bool) {
         let Some(crowd) = self.crowd() else { return };
         let mut state = crowd.lock();
         state.open = false;
-        if state.lanes.is_empty() {
-            return;
+        if lost {
+            state.lanes.clear();
+            state.token = false;
         }
-        state.closing = true;
-        crowd.left_over.store(1, Relaxed);
+        state.closing = !state.lanes.is_empty();
+        crowd.left_over.store(u32::from(state.closing), Relaxed);
         for member in &mut state.lanes {
             member.until = Some(member.shut());
             member.live = true;

@@ -144,6 +144,9 @@ impl End {
                 if room < WORD {
                     // What has no room could not be told from a datagram any more.
                     self.heed_words(crowd);
+                    if self.reset.load(Relaxed) != 0 {
+                        continue; // the look was told
+                    }
                 }
             }
             if let Some(meeting) = self.meet.get()

@@ -276,13 +276,12 @@ impl End {
         }
     }
 
-    /// Whether a send is who is told of a reset that the kernel told to a look of this side's. It comes behind what is wrong with
-    /// the call (net/unix/af_unix.c: unix_dgram_sendmsg). True once.
+    /// Whether a send is who is told of a reset that the kernel told to a look of this side's. It comes behind EMSGSIZE and
+    /// before ENOTCONN (net/unix/af_unix.c: unix_dgram_sendmsg). True once.
     #[cold]
-    fn tells_reset(&self, len: usize, to: Option<&SocketAddrUnix>) -> bool {
+    fn tells_reset(&self, len: usize) -> bool {
         let fits = len <= sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32);
-        let goes = fits && (to.is_some() || rustix::net::getpeername(&self.fd).is_ok());
-        goes && self.reset.swap(0, Relaxed) != 0 && (self.tx_ring.get().is_none() || self.left_unread())
+        fits && self.reset.swap(0, Relaxed) != 0 && (self.tx_ring.get().is_none() || self.left_unread())
     }
 
     fn kernel_datagram(
@@ -297,7 +296,7 @@ impl End {
         if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
             return Err(too_long());
         }
-        if self.reset.load(Relaxed) != 0 && self.tells_reset(len, to) {
+        if self.reset.load(Relaxed) != 0 && self.tells_reset(len) {
             return Err(Error::new(Op::Send, Errno::CONNRESET));
         }
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;

@@ -247,8 +247,16 @@ impl End {
     fn look_for_word(&self, flags: rustix::net::RecvFlags) -> Option<(Message, [u8; WORD])> {
         let flags = flags | rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
         let mut wire = [0; WORD];
-        let message = scm::recv(&self.fd, &mut [IoSliceMut::new(&mut wire)], Space::None, flags).ok()?;
-        Some((message, wire))
+        match scm::recv(&self.fd, &mut [IoSliceMut::new(&mut wire)], Space::None, flags) {
+            Ok(message) => Some((message, wire)),
+            Err(errno) => {
+                if errno == Errno::CONNRESET {
+                    // The kernel tells it once; it is for whichever call comes next.
+                    self.reset.store(1, Relaxed);
+                }
+                None
+            }
+        }
     }
 
     /// Whether what was received into `slices` is no datagram; then it is heeded, and taken where that was a peek.

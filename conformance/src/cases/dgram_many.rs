@@ -3,7 +3,7 @@
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 
-use crate::case::Source::{Both, FreeBsd, Linux};
+use crate::case::Source::{Both, FreeBsd, Linux, Own};
 use crate::case::{Case, Ctx, Expect, Outcome, Stop};
 use crate::cases::ancillary::{closed, give, pipe, take};
 use crate::cases::dgram::same;
@@ -41,6 +41,20 @@ pub const CASES: &[Case] = &[
         "3 x 500 in order",
         in_order,
     ),
+    Case {
+        expect: Expect::Each {
+            kernel: "\"1\", \"2\", \"3\", \"4\"",
+            shared: "\"1\", \"3\", \"2\", \"4\"",
+            on_kernel: "\"1\", \"2\", \"3\", \"4\"",
+        },
+        ..same(
+            "dgram_many.order_across",
+            "what two senders sent, 1 and 2, then 3 and 4: in turns, which is the one deviation in what is received",
+            Own,
+            "",
+            order_across,
+        )
+    },
     same(
         "dgram_many.poll",
         "POLLIN as long as a datagram of any sender is there",
@@ -244,6 +258,15 @@ fn in_order(cx: &Ctx<'_>) -> Outcome {
         }
     }
     Ok("3 x 500 in order".to_owned())
+}
+
+fn order_across(cx: &Ctx<'_>) -> Outcome {
+    let (to, senders) = many(cx, 2)?;
+    for (from, data) in [(0, b"1"), (0, b"2"), (1, b"3"), (1, b"4")] {
+        tx(&*senders[from] as &dyn End, data)?;
+    }
+    let got = (0..4).map(|_| rx(&*to as &dyn End, 9, NOW)).collect::<Result<Vec<_>, _>>()?;
+    Ok(got.join(", "))
 }
 
 fn poll(cx: &Ctx<'_>) -> Outcome {

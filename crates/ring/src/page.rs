@@ -5,7 +5,7 @@
 //! in it, and what is read is checked by who uses it, as everything that a peer wrote.
 
 use crate::header::Line;
-use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use onecopy_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, fence};
 use onecopy_sync::{HolderLock, Snapshot};
 use onecopy_sys::map::Mapping;
@@ -44,8 +44,8 @@ pub struct AboutPage {
 
 /// Holders of one end that know of each other.
 pub const HOLDERS: usize = if cfg!(loom) { 3 } else { 31 };
-/// In an entry of [`HolderPage`]: one that is to come, a child that is being forked by the holder of that number, or whoever
-/// is given what that one has shared.
+/// In an entry of [`HolderPage`]: one that is to come, a child that is being forked by the holder of that number, or a guest of
+/// that number, who was given what it takes.
 const COMING: u32 = 1 << 31;
 
 /// Who holds the end. Whether they live is for the caller to find out ([`onecopy_sys::life`]).
@@ -67,7 +67,9 @@ impl HolderPage {
         let place = self.numbers.iter().position(|entry| {
             let was = entry.load(Relaxed);
             let free = was == 0 || was & COMING == 0 && !lives(was);
-            free && entry.compare_exchange(was, word, Relaxed, Relaxed).is_ok()
+            // Acquire and release, here as in `arrive` and `claim`: with whoever looks who is there, and then asks the kernel whether
+            // he lives, which he has told it before.
+            free && entry.compare_exchange(was, word, AcqRel, Relaxed).is_ok()
         });
         if place.is_some() {
             // Release, before its holder can leave: pairs with the second look in `has_others`.
@@ -97,28 +99,29 @@ impl HolderPage {
         self.place(me | COMING, |other| other == me || lives(other))
     }
 
-    /// Keeps a place for whoever takes what `me` will give away; None where all are taken, so that it is not given.
-    pub fn reserve(&self, me: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
-        self.free_place(me | COMING, |other| other == me || lives(other))
+    /// Keeps a place for whoever takes what will be given away for `guest`, a number of its own; None where all are taken, so that it
+    /// is not given.
+    pub fn reserve(&self, guest: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
+        self.free_place(guest | COMING, lives)
     }
 
     /// The child has come, as `child`, to where `parent` kept a place for it.
     pub fn arrive(&self, place: usize, parent: u32, child: u32) {
         // Where it fails the parent has given it up, or somebody lies: then it looks for another one.
-        if self.numbers[place].compare_exchange(parent | COMING, child, Relaxed, Relaxed).is_err() {
+        if self.numbers[place].compare_exchange(parent | COMING, child, AcqRel, Relaxed).is_err() {
             self.place(child, |_| true);
         }
     }
 
     /// As [`HolderPage::arrive`], of one that comes as `me` and is no child: only to the place that was kept. Whether it was.
-    pub fn claim(&self, place: usize, giver: u32, me: u32) -> bool {
-        let entry = self.numbers.get(place).filter(|_| giver != 0 && giver & COMING == 0);
-        entry.is_some_and(|entry| entry.compare_exchange(giver | COMING, me, Relaxed, Relaxed).is_ok())
+    pub fn claim(&self, place: usize, guest: u32, me: u32) -> bool {
+        let entry = self.numbers.get(place).filter(|_| guest != 0 && guest & COMING == 0);
+        entry.is_some_and(|entry| entry.compare_exchange(guest | COMING, me, AcqRel, Relaxed).is_ok())
     }
 
-    /// Nobody has come, or will come.
-    pub fn give_up(&self, place: usize, me: u32) {
-        let _ = self.numbers[place].compare_exchange(me | COMING, 0, Relaxed, Relaxed);
+    /// Nobody has come, or will come, to the place that was kept by, or for, that number.
+    pub fn give_up(&self, place: usize, number: u32) {
+        let _ = self.numbers[place].compare_exchange(number | COMING, 0, Relaxed, Relaxed);
     }
 
     /// Holder `me` lets go of the end.
@@ -134,15 +137,15 @@ impl HolderPage {
     /// Whether somebody else than `me` holds it, or may be about to.
     pub fn has_others(&self, me: u32, lives: impl Fn(u32) -> bool) -> bool {
         let there = |entry: &AtomicU32| {
-            let holder = entry.load(Relaxed);
+            let holder = entry.load(Acquire);
             if holder == 0 || holder == me {
                 return false;
             }
             if holder & COMING != 0 || lives(holder) {
                 return true;
             }
-            let _ = entry.compare_exchange(holder, 0, Relaxed, Relaxed);
-            false
+            // (Who has taken it meanwhile is there.)
+            entry.compare_exchange(holder, 0, Relaxed, Relaxed).is_err()
         };
         // Acquire pairs with the Release in `place`; the fence with that in `leave`, for the second look.
         let taken = self.taken.load(Acquire);

@@ -80,7 +80,8 @@ pub struct Config {
     pub pass_credentials: bool,
     /// Whether the socket may be passed on to a process that is no child of this one
     /// ([`Stream::into_fds`](crate::Stream::into_fds)), or shared with one ([`Stream::share_fds`](crate::Stream::share_fds)): it
-    /// keeps descriptors of its memory, two more for each connection, and a third one once it is shared or forked.
+    /// keeps descriptors of its memory, two more for each connection, and a third one once it is shared or forked (at a fork
+    /// without room for it the socket stays the parent's alone).
     pub passable: bool,
     /// Connections that may wait for accept (listeners only).
     pub backlog: u32,

@@ -297,6 +297,8 @@ extern "C" fn child() {
     ends.pages.retain(|page| all.iter().any(|held| held_inode(held) == Some(*page)));
     drop(ends);
     others.iter().for_each(|end| end.pick_up_later());
+    // Whoever sleeps does so in the parent.
+    all.iter().map(|held| &held.end).chain(&others).for_each(|end| end.sleepers.store(0, Relaxed));
     let joined = if all.is_empty() { None } else { family.join().ok() };
     for held in all {
         let Held { end, rx, tx, _given: given, place } = held;

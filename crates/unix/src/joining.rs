@@ -32,10 +32,11 @@ use crate::end::End;
 use crate::holders::broken;
 use crate::making::Kind;
 use crate::passing::{
-    Arrived, PATIENCE, Passport, cookie, copy, error, inode, is_socket, lied, open_page, plain, word, wrong,
+    Arrived, PATIENCE, Passport, cookie, copy, error, inode, is_socket, kind_of, lied, open_page, plain,
+    word, wrong,
 };
 use crate::rx::Rx;
-use crate::sharing::{Fresh, PageFile, Sharing};
+use crate::sharing::{Fresh, NotGiven, PageFile, Sharing};
 use crate::side::Inner;
 use crate::tx::Tx;
 use crate::{Config, Op, Records, Result};
@@ -53,8 +54,10 @@ use std::time::{Duration, Instant};
 /// What the message is, and its layout: changed with each change of any word of it, or of the page.
 const MAGIC: u64 = u64::from_le_bytes(*b"1cpytkn\x02");
 
-/// Words of the message: what it is, the page's inode, the place that is kept and by whom; then as with a page that is passed on.
-const WORDS: usize = 4 + PASS_WORDS;
+/// Words in front of the message: what it is, the page's inode, the place that is kept and the guest that it is kept for. Behind
+/// them those of an end that is passed on.
+const BEFORE: usize = 4;
+const WORDS: usize = BEFORE + PASS_WORDS;
 const LEN: usize = WORDS * 8;
 
 type Both<'a> = (MutexGuard<'a, Inner<Rx>>, MutexGuard<'a, Inner<Tx>>);
@@ -86,6 +89,10 @@ impl End {
             self.adopt(&mut tx.value);
         }
         self.can_be_joined(&rx, tx.is_shared())?;
+        // (First: one that cannot be shared is left as it was.)
+        let mut passport = Passport { words: [0; PASS_WORDS], fds: vec![copy(&self.fd)?] };
+        passport.words[word::NAMES] = cookie(&self.fd).map_err(plain)?;
+        self.describe(&rx.value, &tx.value, &mut passport)?;
         // (What another thread has made first is taken; this one's goes once the locks have.)
         let sharing = match self.sharing.get() {
             Some(sharing) => sharing.clone(),
@@ -101,36 +108,29 @@ impl End {
             )
             .about("Config::passable"));
         };
-        let mut passport = Passport { words: [0; PASS_WORDS], fds: vec![copy(&self.fd)?] };
-        passport.words[word::NAMES] = cookie(&self.fd).map_err(plain)?;
-        self.describe(&rx.value, &tx.value, &mut passport)?;
         self.share_rx(&mut rx, &sharing);
         self.share_tx(&mut tx, &sharing);
-        let Some(place) = sharing.keep_place() else {
-            return Err(error(Errno::USERS, "as many processes share this socket as can know of each other"));
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let given = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-            .and_then(|(news, token)| {
-                let said = [MAGIC, inode, place as u64, sharing.me().into()];
-                let bytes: Vec<u8> =
-                    said.iter().chain(&passport.words).flat_map(|word| word.to_le_bytes()).collect();
-                let mut fds: Vec<_> = passport.fds.iter().map(AsFd::as_fd).collect();
-                fds.insert(1, file);
-                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-                scm::send(&news, &[IoSlice::new(&bytes)], &fds, None, flags)?;
-                Ok((news, token))
-            })
-            .map_err(plain)
-            .and_then(|(news, token)| {
-                let busy = || error(Errno::AGAIN, "another thread is just forking; try again");
-                sharing.place_is_given(place, news).ok_or_else(busy)?;
-                Ok(vec![token])
-            });
-        if given.is_err() {
-            sharing.give_up_place(place);
-        }
-        given
+        let given = sharing.give(|place, guest| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let (news, token) =
+                rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            let said = [MAGIC, inode, place as u64, guest.into()];
+            let bytes: Vec<u8> =
+                said.iter().chain(&passport.words).flat_map(|word| word.to_le_bytes()).collect();
+            let mut fds: Vec<_> = passport.fds.iter().map(AsFd::as_fd).collect();
+            fds.insert(1, file);
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            scm::send(&news, &[IoSlice::new(&bytes)], &fds, None, flags)?;
+            Ok((token, news))
+        });
+        given.map(|token| vec![token]).map_err(|why| match why {
+            NotGiven::Full => error(
+                Errno::USERS,
+                "as many processes share this socket, or were given it, as can know of each other",
+            ),
+            NotGiven::Busy => error(Errno::AGAIN, "another thread is just forking; try again"),
+            NotGiven::Failed(errno) => plain(errno),
+        })
     }
 
     /// Both sides, against the threads of this process: who loads what they are at from the page next does so with its locks. A
@@ -195,12 +195,16 @@ impl End {
     /// As [`crate::Stream::from_fds`].
     pub fn join_in(token: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<End>> {
         is_socket(token, SocketType::SEQPACKET)?;
-        let [magic, page_inode, ..] = read(token, Space::None, RecvFlags::PEEK)?.0;
+        let looked_at = read(token, Space::None, RecvFlags::PEEK)?.0;
+        let [magic, page_inode, ..] = looked_at;
         if magic != MAGIC {
             return Err(wrong(
                 "one descriptor alone is what `share_fds` of this version gives, and this is none; pass all that \
                  `into_fds` gave, in its order",
             ));
+        }
+        if looked_at[BEFORE + word::KIND] != kind_of(kind) {
+            return Err(wrong("this is another kind of socket (stream, seqpacket)"));
         }
         // Declared before the descriptors, so that it is dropped after them.
         let Some(mut file) = PageFile::expect(page_inode) else {
@@ -210,7 +214,7 @@ impl End {
             ));
         };
         let (said, fds) = read(token, Space::All, RecvFlags::empty())?;
-        let [_, _, place, giver, ..] = said;
+        let [_, _, place, guest, ..] = said;
         let mut fds = fds.into_iter();
         let (Some(control), Some(page_file)) = (fds.next(), fds.next()) else {
             return Err(wrong("fewer descriptors than any socket has came with it"));
@@ -220,7 +224,7 @@ impl End {
         if said[0] != MAGIC || inode(&page_file) != Ok(page_inode) {
             return Err(wrong("the page of the socket is another one than was said"));
         }
-        let words = std::array::from_fn(|i| said[i + WORDS - PASS_WORDS]);
+        let words = std::array::from_fn(|i| said[BEFORE + i]);
         let mut arrived = Arrived::of(words, page.words(), kind)?;
         arrived.belong_together(&control, fds.collect(), config)?;
         let config = Config { records: arrived.records(kind)?, ..*config };
@@ -231,8 +235,8 @@ impl End {
         end.settle_among_others(arrived, &sharing)?;
         end.settle_settings().map_err(plain)?;
         let place = usize::try_from(place).unwrap_or(usize::MAX);
-        let giver = u32::try_from(giver).unwrap_or(0);
-        if !sharing.words().holders.0.claim(place, giver, me) {
+        let guest = u32::try_from(guest).unwrap_or(0);
+        if !sharing.words().holders.0.claim(place, guest, me) {
             return Err(error(
                 Errno::ALREADY,
                 "the place that was kept for this process is taken, or given up",
@@ -335,8 +339,9 @@ macro_rules! sharing_methods {
             ///
             /// EBUSY (pages were sent or received by reference; descriptors came that were not received), EAGAIN (it is just
             /// moving to shared memory; another thread waits for room to send), EOPNOTSUPP (no
-            /// [`Config::passable`](crate::Config::passable)), EUSERS (31 processes hold it), EMFILE, ETOOMANYREFS (more
-            /// descriptors of this user are on their way than RLIMIT_NOFILE), EPROTO; what memfd_create(2) says.
+            /// [`Config::passable`](crate::Config::passable)), EUSERS (31 processes hold it, or were given it), EMFILE,
+            /// ETOOMANYREFS (more descriptors of this user are on their way than RLIMIT_NOFILE; one that was not taken up counts
+            /// for four to seven of them), EPROTO; what memfd_create(2) says.
             pub fn share_fds(&self) -> crate::Result<Vec<rustix::fd::OwnedFd>> {
                 self.end.share_out()
             }

@@ -136,7 +136,7 @@ pub fn inode(fd: impl AsFd) -> rustix::io::Result<u64> {
     rustix::fs::fstat(fd).map(|stat| stat.st_ino)
 }
 
-fn kind_of(kind: Kind) -> u64 {
+pub fn kind_of(kind: Kind) -> u64 {
     match kind {
         Kind::Stream => 1,
         Kind::SeqPacket => 2,
@@ -630,7 +630,7 @@ macro_rules! passing_methods {
             ///
             /// EINVAL (not what `into_fds` gave, or not all of it, or in another order), EALREADY (taken up before; or this
             /// process has the socket that is shared), EMSGSIZE ([`Config::max_ring`](crate::Config::max_ring)), EMFILE, ENOMEM. The
-            /// descriptors are closed then.
+            /// descriptors are closed then, and what was shared is to be shared anew.
             pub fn from_fds_with(
                 fds: Vec<rustix::fd::OwnedFd>,
                 config: &crate::Config,

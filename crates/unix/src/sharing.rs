@@ -17,6 +17,7 @@ use onecopy_sys::life::Lifeline;
 use onecopy_sys::map::Mapping;
 use onecopy_sys::memfd;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use std::sync::{Arc, Weak};
 
 /// What one process has of an end that several hold.
@@ -121,9 +122,27 @@ impl Fresh {
 #[derive(Debug)]
 pub struct Given {
     place: usize,
-    giver: u32,
+    /// Whose it is: a number that no other place is ever kept with, as the same place may be, for the next one.
+    guest: u32,
     /// It hangs up once all is gone that the place could be taken with, by being used or by being closed.
     news: OwnedFd,
+}
+
+/// Why nothing was given away.
+pub enum NotGiven {
+    /// All places are taken.
+    Full,
+    /// A thread that this process does not have was at the list when it was forked.
+    Busy,
+    /// What making it said.
+    Failed(Errno),
+}
+
+/// One that nobody else has, but for once in a thousand million times.
+fn number() -> rustix::io::Result<u32> {
+    let mut bytes = [0; 4];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok((u32::from_ne_bytes(bytes) & onecopy_sys::life::MAX).max(1))
 }
 
 impl Sharing {
@@ -189,9 +208,34 @@ impl Sharing {
         self.enter().expect(self.me(), |holder| self.lives(holder))
     }
 
-    /// Keeps a place for somebody who will be given what it takes. None where there is none.
-    pub fn keep_place(&self) -> Option<usize> {
-        self.enter().reserve(self.me(), |holder| self.lives(holder))
+    /// Gives away what it takes to hold this end too, as it is made for a place and a guest's number. What it gives, and what hangs
+    /// up once all of that is gone, taken up or not: then the place is free again.
+    ///
+    /// # Errors
+    ///
+    /// Why nothing was given.
+    pub fn give(
+        &self,
+        make: impl FnOnce(usize, u32) -> rustix::io::Result<(OwnedFd, OwnedFd)>,
+    ) -> Result<OwnedFd, NotGiven> {
+        let mut given = self.given.lock_for(PATIENCE).ok_or(NotGiven::Busy)?;
+        // (Also so that no more is open here than is under way.)
+        self.look_after(&mut given);
+        let guest = number().map_err(NotGiven::Failed)?;
+        let place = self
+            .enter()
+            .reserve(guest, |holder| holder == self.me() || self.lives(holder))
+            .ok_or(NotGiven::Full)?;
+        match make(place, guest) {
+            Ok((gift, news)) => {
+                given.push(Given { place, guest, news });
+                Ok(gift)
+            }
+            Err(errno) => {
+                self.words().holders.0.give_up(place, guest);
+                Err(NotGiven::Failed(errno))
+            }
+        }
     }
 
     fn enter(&self) -> &HolderPage {
@@ -200,27 +244,20 @@ impl Sharing {
         holders
     }
 
-    /// Who that place was for gets nothing.
-    pub fn give_up_place(&self, place: usize) {
-        self.words().holders.0.give_up(place, self.me());
-    }
-
-    /// What that place can be taken with was given away: it is free again when `news` hangs up. None where a thread that this
-    /// process does not have was at the list when it was forked.
-    pub fn place_is_given(&self, place: usize, news: OwnedFd) -> Option<()> {
-        self.given.lock_for(PATIENCE)?.push(Given { place, giver: self.me(), news });
-        Some(())
-    }
-
     /// Places that nobody will come to any more are free.
     fn look_after_given(&self) {
-        // (Who holds it does the same, or adds one.)
-        let Some(mut given) = self.given.try_lock() else { return };
-        given.retain(|Given { place, giver, news }| {
+        // (Who holds it does the same.)
+        if let Some(mut given) = self.given.try_lock() {
+            self.look_after(&mut given);
+        }
+    }
+
+    fn look_after(&self, given: &mut Vec<Given>) {
+        given.retain(|Given { place, guest, news }| {
             let gone = control::gone(news.as_fd());
             if gone {
-                // (If it was taken there is another number now.)
-                self.words().holders.0.give_up(*place, *giver);
+                // (If it was taken there is another number now. A child of the giver has this as well, and one of them is first.)
+                self.words().holders.0.give_up(*place, *guest);
             }
             !gone
         });

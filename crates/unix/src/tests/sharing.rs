@@ -475,6 +475,62 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 5);
 }
 
+/// A place that a guest has left is the next one's, and what is known of the first guest takes it from nobody: neither in the giver
+/// nor in a child that has its list.
+#[test]
+fn the_place_of_one_who_has_gone_is_the_next_one_s() {
+    let _alone = alone();
+    for forked in [false, true] {
+        let visit = |line: &Line| {
+            let a = stream(line);
+            send(&a, b"here");
+            line.give(vec![]);
+            line.take();
+            0
+        };
+        let (first, second) = (Stranger::new(visit), Stranger::new(visit));
+        let (a, b) = pair(&passable());
+        first.line.give(a.share_fds().unwrap());
+        first.line.take();
+        let (go, gone) = (Wire::new(), Wire::new());
+        let child = forked.then(|| {
+            let child = child(|| {
+                go.hear();
+                // It looks, with the list as it was.
+                assert!(a.end().is_shared());
+                gone.tell(0);
+                go.hear();
+                0
+            });
+            child.unwrap()
+        });
+        first.line.give(vec![]);
+        first.ends_well();
+        let token = a.share_fds().unwrap();
+        if child.is_some() {
+            go.tell(0);
+            gone.hear();
+        } else {
+            assert!(a.end().is_shared());
+        }
+        drop(a);
+        second.line.give(token);
+        second.line.take();
+        second.line.give(vec![]);
+        second.ends_well();
+        go.tell(0);
+        if let Some(child) = child {
+            assert_eq!(child.wait(), Ended::Returned(0));
+        }
+        assert_eq!(
+            b.recv(&mut [0; 9], RecvFlags::WAITALL).unwrap(),
+            8,
+            "the end came after what both have sent"
+        );
+        assert_eq!(b.stats().protocol_errors, 0);
+    }
+}
+
 /// The giver goes before it is taken up: the connection goes on with who comes.
 #[test]
 fn what_was_shared_outlives_who_shared_it() {
@@ -542,6 +598,7 @@ fn forks_and_strangers_hold_one_end() {
     drop(child);
     let (a, _b) = pair(&small());
     let error = a.share_fds().unwrap_err();
+    assert!(a.end().sharing.get().is_none(), "it is as it was");
     assert_eq!(error.raw_os_error(), Errno::OPNOTSUPP.raw_os_error());
     assert!(error.to_string().contains("Config::passable"), "{error}");
     send(&a, b"still");

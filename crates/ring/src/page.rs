@@ -134,6 +134,13 @@ impl HolderPage {
         fence(SeqCst);
     }
 
+    /// Whether `holder` has not left, as far as is known.
+    pub fn lists(&self, holder: u32) -> bool {
+        // Acquire pairs with the Release in `leave`.
+        self.taken.load(Relaxed) & CROWDED != 0
+            || self.numbers.iter().any(|entry| entry.load(Acquire) == holder)
+    }
+
     /// Whether somebody else than `me` holds it, or may be about to.
     pub fn has_others(&self, me: u32, lives: impl Fn(u32) -> bool) -> bool {
         let there = |entry: &AtomicU32| {

@@ -334,6 +334,11 @@ impl Inlet {
         self.fd.is_none() && (made != self.met || self.found != 0)
     }
 
+    /// Whether one is to be met that nobody has met yet.
+    pub fn has_new(&self, made: u32) -> bool {
+        self.fd.is_none() && made != self.met
+    }
+
     /// None is to be met of so many: whoever did is dead.
     pub fn has_missed(&mut self, made: u32) {
         (self.met, self.found) = (made, 0);

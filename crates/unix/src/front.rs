@@ -498,6 +498,8 @@ impl RxRing {
         let made = self.consumer.header().reader.0.channels.load(Relaxed);
         if let Some(holder) = self.elsewhere
             && !self.inlet.is_met()
+            // (Where there is a new one, its sender has found that nobody had the last, whoever lives.)
+            && !self.inlet.has_new(made)
         {
             if end.is_held_by(holder) {
                 return Err(busy(

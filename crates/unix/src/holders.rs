@@ -365,9 +365,10 @@ impl End {
         self.sharing.get().is_some_and(|sharing| sharing.has_others())
     }
 
-    /// Whether another process lives that has shared this end under that number.
+    /// Whether another process lives that has shared this end under that number, and has not closed it.
     pub fn is_held_by(&self, holder: u32) -> bool {
-        self.sharing.get().is_some_and(|sharing| sharing.lives(holder))
+        let held = |sharing: &Arc<Sharing>| sharing.lives(holder) && sharing.words().holders.0.lists(holder);
+        self.sharing.get().is_some_and(held)
     }
 
     /// Whether this process must not touch what the end is at: it inherited one that it cannot use, or has passed it on.

@@ -275,6 +275,12 @@ impl Shared for Rx {
         words: &[u64; WORDS],
         died: bool,
     ) -> std::result::Result<(), Lie> {
+        let doing = &sharing.words().rx.0.doing;
+        if died && words[rx::MODE] != SWITCHING && doing.swap(0, Relaxed) != 0 {
+            // It had saved all that it took, the hello last, and not come to this. (Not left to `saved`: this process may be alone
+            // from here on.)
+            let _ = sockopt::set_peek_off(end.fd(), -1);
+        }
         let mended;
         let words = if died && words[rx::MODE] == SWITCHING {
             mended = end.mend_taking(&sharing.words().rx.0, *words)?;

@@ -321,6 +321,9 @@ impl End {
         }
         let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
         self.send_over(ring, &[fd], None, flags)?;
+        if ring.channel.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &channel)) {
+            return Ok(None); // it went just now; what lies in the new one is closed by who comes there
+        }
         lender.announced(domain.bytes());
         let pool = Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() };
         if self.kind == SocketKind::Stream {

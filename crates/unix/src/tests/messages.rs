@@ -379,6 +379,62 @@ fn one_process_after_the_other_that_has_the_channel_may_be_killed() {
     }
 }
 
+/// Nor need it die: it may close its copy and go on with something else.
+#[test]
+fn a_process_that_had_the_channel_and_closed_it_keeps_nobody_waiting() {
+    let _alone = alone();
+    for kind in KINDS {
+        for looks in [false, true] {
+            let (a, b) = pair(kind);
+            let (go, closed, wire) = (Wire::new(), Wire::new(), Wire::new());
+            // It does not come back from the fork: its copy is dropped there.
+            let mut mine = Some(b);
+            let owner = child(|| {
+                let b = mine.take().unwrap();
+                go.hear();
+                assert_eq!(recv(&b), got(b'a', &[1]));
+                assert!(recv_as(&b, RecvFlags::DONTWAIT).unwrap_err().would_block());
+                wire.tell(0);
+                closed.hear();
+                b.close();
+                drop(b);
+                wire.tell(0);
+                std::thread::sleep(PATIENCE);
+                0
+            });
+            let owner = owner.unwrap();
+            let b = mine.unwrap();
+            send(&a, b'a', &[1]).unwrap();
+            go.tell(0);
+            wire.hear();
+            send(&a, b'b', &[2]).unwrap();
+            if looks {
+                assert_eq!(
+                    recv_as(&b, RecvFlags::empty()).unwrap_err().raw_os_error(),
+                    Errno::BUSY.raw_os_error()
+                );
+            }
+            closed.tell(0);
+            wire.hear();
+            if looks {
+                assert_eq!(recv(&b), lost(b'b'), "{kind:?}");
+            }
+            for number in 3..6 {
+                send(&a, b'c', &[number]).unwrap();
+            }
+            if !looks {
+                assert_eq!(recv(&b), lost(b'b'), "{kind:?}");
+            }
+            for number in 3..6 {
+                assert_eq!(recv(&b), got(b'c', &[number]), "{kind:?} {looks}");
+            }
+            nobody_lied([&a, &b]);
+            owner.signal(9);
+            assert_eq!(owner.wait(), KILLED);
+        }
+    }
+}
+
 /// One process looks ahead for the channel, and gets it; another one takes its byte, later, as the bell that it looks like.
 #[test]
 fn a_channel_whose_byte_another_process_takes_is_counted_once() {

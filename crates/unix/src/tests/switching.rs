@@ -226,6 +226,28 @@ fn a_receiver_killed_at_the_switch_itself_loses_at_most_what_it_was_receiving() 
     }
 }
 
+/// With the hello taken and saved, and the kernel counting still; who goes on is alone at once.
+#[test]
+fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
+    let _alone = alone();
+    for kind in KINDS {
+        let connection = Connection::new(kind, true);
+        connection.switch();
+        let killed = child(|| {
+            crate::failpoint::at("hello taken", || arm("saved", 1));
+            while get(&connection.end).is_ok() {}
+            1
+        });
+        assert_eq!(killed.unwrap().wait(), KILLED, "{kind:?}");
+        // Until who comes looks whether others are there.
+        std::thread::sleep(Duration::from_millis(60));
+        let words = get(&connection.end).unwrap();
+        assert!(!connection.end.is_shared());
+        assert_eq!(onecopy_sys::sockopt::peek_off(connection.end.fd()).unwrap(), -1, "{kind:?}");
+        connection.finish(words[0] + words.len() as u32, "behind the switch");
+    }
+}
+
 /// While all receive, at any moment.
 #[test]
 fn receivers_killed_at_any_moment_leave_the_others_all_that_they_were_not_receiving() {

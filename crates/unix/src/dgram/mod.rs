@@ -28,6 +28,8 @@ mod hostile;
 #[cfg(test)]
 mod hostile_many;
 mod lane;
+#[cfg(test)]
+mod lane_tests;
 mod meet;
 mod receive;
 mod send;

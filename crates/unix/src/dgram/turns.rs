@@ -30,6 +30,8 @@ use std::io::IoSliceMut;
 pub const TURN: u32 = 16;
 /// Words that are taken in one go. As many as fit into the queue are there at a time, and who has a lane may go on.
 pub const WORDS: u32 = 64;
+/// Looks at lanes that seem empty while words come, before the socket is readable for nothing.
+const LOOKS: u32 = 4;
 /// Receives between two looks whether senders have died.
 const RARELY: u32 = 64;
 
@@ -221,27 +223,36 @@ impl End {
         if self.mirror.load(Relaxed) == 0 && all.sleepers.load(Relaxed) == 0 {
             return;
         }
-        if crowd.next(self).is_some() || crowd.arm(self) {
-            // Each wakes one that sleeps, and only when it comes.
-            crowd.token &= all.sleepers.load(Relaxed) == 0;
-            self.leave_token(crowd);
-            return;
+        for _ in 0..LOOKS {
+            if crowd.next(self).is_some() || crowd.arm(self) {
+                break;
+            }
+            crowd.end(all);
+            point!("lanes are empty");
+            if !self.heed_words(crowd) {
+                return;
+            }
+            // A bell among them was for what lies in a lane by now, and who has switched was not armed.
         }
-        crowd.end(all);
-        self.heed_words(crowd);
+        // (After so many looks, whether they have something or not: somebody rings as fast as this takes.)
+        // Each wakes one that sleeps, and only when it comes.
+        crowd.token &= all.sleepers.load(Relaxed) == 0;
+        self.leave_token(crowd);
     }
 
-    /// Takes what is no datagram from the head of the kernel's queue.
-    pub fn heed_words(&self, crowd: &mut Gathering) {
+    /// Takes what is no datagram from the head of the kernel's queue. Whether there was any: then lanes may have something that
+    /// nobody will ring for, and somebody must look at them.
+    pub fn heed_words(&self, crowd: &mut Gathering) -> bool {
         let peek = rustix::net::RecvFlags::PEEK;
-        for _ in 0..WORDS {
-            let Some((message, wire)) = self.look_for_word(peek) else { return };
-            let Some(word) = Word::decode(&wire).filter(|_| message.bytes == WORD) else { return };
+        for taken in 0..WORDS {
+            let Some((message, wire)) = self.look_for_word(peek) else { return taken > 0 };
+            let Some(word) = Word::decode(&wire).filter(|_| message.bytes == WORD) else { return taken > 0 };
             if !self.heed(crowd, word, name_of(&message)) {
-                return;
+                return taken > 0;
             }
             let _ = self.look_for_word(rustix::net::RecvFlags::empty());
         }
+        true
     }
 
     fn look_for_word(&self, flags: rustix::net::RecvFlags) -> Option<(Message, [u8; WORD])> {
@@ -285,13 +296,14 @@ impl End {
     /// Bytes of the next datagram, if it lies in a lane.
     pub fn next_in_lanes(&self) -> Option<usize> {
         let mut crowd = self.crowd()?.lock();
-        if let Some(at) = crowd.next(self) {
-            let mut rx = crowd.lanes[at].end.rx.try_lock()?;
-            let Rx::Ring(ring) = &mut *rx else { return None };
-            return ring.next_datagram().ok();
+        if crowd.next(self).is_none() && self.heed_words(&mut crowd) {
+            // Who polls, or sleeps, was to be told by those.
+            self.mirror_crowd(&mut crowd);
         }
-        self.heed_words(&mut crowd);
-        None
+        let at = crowd.next(self)?;
+        let mut rx = crowd.lanes[at].end.rx.try_lock()?;
+        let Rx::Ring(ring) = &mut *rx else { return None };
+        ring.next_datagram().ok()
     }
 
     /// Somebody may poll from here on.

@@ -1,0 +1,94 @@
+//! What a receiver of many owes those who wait for it and its other senders, at the moments when that is hard.
+
+use crate::failpoint;
+use crate::{Carrier, Datagram, Name, RecvFlags, SendFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::AsFd;
+use std::sync::Arc;
+
+const NOW: SendFlags = SendFlags::DONTWAIT;
+const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+
+fn abstract_(what: &str) -> Name {
+    Name::abstract_(format!("onecopy-lanes-{what}-{}", std::process::id()))
+}
+
+fn receiver(what: &str) -> (Datagram, Name) {
+    let name = abstract_(what);
+    (Datagram::bind(&name).unwrap(), name)
+}
+
+fn connected(name: &Name) -> Datagram {
+    let sender = Datagram::unbound().unwrap();
+    sender.connect(name).unwrap();
+    sender
+}
+
+/// A sender that has a lane.
+fn laned(to: &Datagram, name: &Name) -> Datagram {
+    let sender = connected(name);
+    for i in 0..60 {
+        sender.send(&[i], NOW).unwrap();
+        let mut buffer = [0; 9];
+        assert_eq!((to.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+    }
+    assert_eq!(sender.path().send, Carrier::SharedMemory);
+    sender
+}
+
+fn readable(socket: &Datagram) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    fds[0].revents().contains(PollFlags::IN)
+}
+
+/// Whoever receives once for each time that he finds it readable, or asks how much there is, gets all, also while a sender
+/// switches: the word that says so comes behind what was sent before it.
+#[test]
+fn a_switch_is_met_by_who_polls() {
+    let _alone = crate::tests::alone();
+    for behind in 0..4u8 {
+        for asks in [false, true] {
+            let (b, name) = receiver("switch");
+            drop(connected(&name));
+            assert!(!readable(&b));
+            let a = connected(&name);
+            (0..behind).for_each(|i| assert_eq!(a.send(&[i], NOW).unwrap(), 1));
+            for i in behind..100 {
+                a.send(&[i], NOW).unwrap();
+                if asks {
+                    assert_eq!(b.readable_bytes().unwrap(), 1, "{behind} behind, before {i}");
+                }
+                assert!(readable(&b), "{behind} behind, before {i}");
+                let mut buffer = [0; 64];
+                assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i - behind));
+            }
+            for i in 100 - behind..100 {
+                assert!(readable(&b), "{behind} behind, before {i}");
+                let mut buffer = [0; 64];
+                assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+            }
+            assert_eq!(a.path().send, Carrier::SharedMemory);
+            assert!(!readable(&b));
+        }
+    }
+}
+
+/// One that rings between the look into its lane and the look into the queue.
+#[test]
+fn a_bell_at_the_wrong_moment_is_not_lost() {
+    let _alone = crate::tests::alone();
+    let (b, name) = receiver("moment");
+    let (a, c) = (laned(&b, &name), Arc::new(laned(&b, &name)));
+    assert!(!readable(&b));
+    for i in 0..10 {
+        a.send(&[i], NOW).unwrap();
+        let rings = Arc::clone(&c);
+        failpoint::at("lanes are empty", move || assert_eq!(rings.send(b"c!", NOW).unwrap(), 2));
+        let mut buffer = [0; 64];
+        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+        assert!(readable(&b));
+        assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 2);
+        assert!(!readable(&b));
+    }
+}

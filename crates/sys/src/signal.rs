@@ -1,4 +1,4 @@
-//! A signal handler that does nothing but interrupt and tell.
+//! A signal handler that does nothing but interrupt and tell; and whether handlers let calls be restarted.
 //!
 //! Without SA_RESTART a blocked call ends with EINTR, which is what a program sees that handles signals the way
 //! most daemons do; rustix has no safe call for that, and the usual crates always ask for restarts.
@@ -41,4 +41,23 @@ pub fn catch(signal: i32, told: OwnedFd, restart: bool) -> io::Result<()> {
         libc::sigaction(signal, &action, std::ptr::null_mut())
     };
     if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether all handlers of this process let the kernel restart what they interrupt (SA_RESTART), but for those of faults, which
+/// interrupt no call: so that poll(2), which it never restarts (signal(7)), may be called again where another call would go on.
+pub fn all_restart() -> bool {
+    const FAULTS: [libc::c_int; 6] =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    (1..=libc::SIGRTMAX()).filter(|signal| !FAULTS.contains(signal)).all(|signal| {
+        // SAFETY: zeroed is a valid sigaction; with no new action the call only writes the old one there.
+        let (asked, action) = unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let asked = libc::sigaction(signal, std::ptr::null(), &raw mut action);
+            (asked == 0, action)
+        };
+        // (The C library keeps some for itself, of which it tells nothing.)
+        !asked
+            || matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+            || action.sa_flags & libc::SA_RESTART != 0
+    })
 }

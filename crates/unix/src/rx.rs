@@ -17,6 +17,7 @@ use onecopy_ring::{Consumer, Lie, Ring};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_sync::spin::{self, Adaptive};
+use onecopy_sys::signal;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
@@ -661,9 +662,15 @@ impl End {
                     peek => Ok(peek),
                 }
             }
-            _ => {
-                let left = self.left(waiting)?;
-                control::wait(self.fd(), PollFlags::IN, left).map_err(error)?;
+            limit => {
+                loop {
+                    let left = self.left(waiting)?;
+                    match control::wait(self.fd(), PollFlags::IN, left) {
+                        // recv(2) without a limit would go on.
+                        Err(Errno::INTR) if limit.is_none() && signal::all_restart() => {}
+                        done => break done.map(drop).map_err(error)?,
+                    }
+                }
                 if waiting.over_kernel {
                     // What it is, is looked at with the lock in hand.
                     return Ok(Peek::Byte);

@@ -4,6 +4,7 @@ use super::{PATIENCE, Wire, alone, pair, send, small};
 use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
 
 /// Reads messages of `len` equal bytes, `count` of them, and counts them by byte.
 fn count_whole(stream: &Stream, len: usize, count: usize) -> [usize; 256] {
@@ -135,6 +136,51 @@ fn of_those_asleep_for_records_none_is_left_asleep() {
             0
         });
         assert_eq!(all.unwrap().wait(), Ended::Returned(0), "{forks}: one is asleep while a record is there");
+    }
+}
+
+/// Who sleeps among several is interrupted by a handler as who sleeps alone: not by one that has calls restarted.
+#[test]
+fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
+    let _alone = alone();
+    for restart in [true, false] {
+        let (a, b) = SeqPacket::pair_with(&small()).unwrap();
+        let (ready, caught) = (Wire::new(), Wire::new());
+        let sleeper = child(|| {
+            // (What tests of the same process have installed is of no concern here.)
+            onecopy_sys::signal::catch(10, caught.1.try_clone().unwrap(), restart).unwrap();
+            ready.tell(0);
+            let got = b.recv(&mut [0; 8], RecvFlags::empty());
+            ready.tell(0);
+            match got {
+                Ok(n) => n as i32,
+                Err(error) => i32::from(error.raw_os_error() == Errno::INTR.raw_os_error()) + 100,
+            }
+        });
+        let sleeper = sleeper.unwrap();
+        ready.hear();
+        let stat = format!("/proc/{}/wchan", sleeper.pid());
+        let asleep = || std::fs::read_to_string(&stat).is_ok_and(|at| at.contains("poll"));
+        let began = std::time::Instant::now();
+        // (A kernel that does not say where it sleeps is given time.)
+        while !asleep() && began.elapsed() < std::time::Duration::from_secs(1) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let mut signals = 0;
+        // (The first may come before the sleep does, and the last find nobody.)
+        while if restart { signals < 5 } else { !ready.speaks_within(20) } {
+            sleeper.signal(10);
+            signals += 1;
+            if restart {
+                assert_eq!(rustix::io::read(&caught.0, &mut [0]).unwrap(), 1);
+            }
+        }
+        if restart {
+            a.send(b"awake", SendFlags::NOSIGNAL).unwrap();
+            assert_eq!(sleeper.wait(), Ended::Returned(5));
+        } else {
+            assert_eq!(sleeper.wait(), Ended::Returned(101));
+        }
     }
 }
 

@@ -351,3 +351,34 @@ fn strangers_at_a_beacon_keep_nobody_away_for_long() {
     }
     assert_eq!((late.path().send, first.path().send), (Carrier::SharedMemory, Carrier::SharedMemory));
 }
+
+/// A receiver of short datagrams has no room for a word, and words come at any moment: none is ever received.
+#[test]
+fn no_word_is_cut_into_a_datagram() {
+    let _alone = crate::tests::alone();
+    let victim = Datagram::bind(abstract_("short")).unwrap();
+    let honest = laned(&victim, "short");
+    let nonce = victim.end.crowd().unwrap().lock().nonce_of_all();
+    for round in 0..200usize {
+        // At the last moment, when the lanes were found empty.
+        crate::failpoint::at("looked for a sign", move || {
+            let stranger = UnixDatagram::unbound().unwrap();
+            let name = SocketAddr::from_abstract_name(text("short")).unwrap();
+            stranger.connect_addr(&name).unwrap();
+            stranger.send(&Word::Bell(nonce).encode()).unwrap();
+        });
+        let flags = [LOOK, LOOK | RecvFlags::PEEK][round % 2] | RecvFlags::TRUNC;
+        let got = victim.recv(&mut [0; 9][..round % 9], flags);
+        assert!(got.is_err(), "{got:?} in round {round}");
+        honest.send(b"as ever", NOW).unwrap();
+        let mut buffer = [0; 3];
+        assert_eq!(victim.recv(&mut buffer, LOOK | RecvFlags::TRUNC).unwrap(), 7);
+        assert_eq!(buffer, *b"as ");
+    }
+    // What is one of 64 bytes is cut as ever.
+    let stranger = Datagram::unbound().unwrap();
+    stranger.send_to(&[7; 64], abstract_("short"), NOW).unwrap();
+    let mut buffer = [0; 9];
+    let (received, _) = victim.recv_datagram(&mut buffer[..5], LOOK).unwrap();
+    assert_eq!((received.len, received.full, buffer), (5, 64, [7, 7, 7, 7, 7, 0, 0, 0, 0]));
+}

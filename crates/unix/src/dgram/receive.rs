@@ -135,19 +135,11 @@ impl End {
             if !matches!(&*guard, Rx::Plain) {
                 return Ok(None);
             }
-            let room: usize = slices.iter().map(|slice| slice.len()).sum();
             let mut crowd = self.crowd().map(Crowd::lock);
-            if let Some(crowd) = &mut crowd {
-                if let Some(received) = self.recv_in_turn(crowd, slices, flags, call) {
-                    return Ok(Some(received));
-                }
-                if room < WORD {
-                    // What has no room could not be told from a datagram any more.
-                    self.heed_words(crowd);
-                    if self.reset.load(Relaxed) != 0 {
-                        continue; // the look was told
-                    }
-                }
+            if let Some(crowd) = &mut crowd
+                && let Some(received) = self.recv_in_turn(crowd, slices, flags, call)
+            {
+                return Ok(Some(received));
             }
             if let Some(meeting) = self.meet.get()
                 && meeting.is_expecting()
@@ -163,6 +155,15 @@ impl End {
             point!("looked for a sign");
             let mut pieces: Vec<IoSliceMut<'_>> =
                 slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
+            let mut room: usize = pieces.iter().map(|piece| piece.len()).sum();
+            let mut behind = [0; WORD];
+            if crowd.is_some() && room < WORD {
+                // A word that was cut could not be told from a datagram any more, and one may come at any moment.
+                if pieces.len() == IOV_MAX {
+                    room -= pieces.pop().map_or(0, |piece| piece.len());
+                }
+                pieces.push(IoSliceMut::new(&mut behind));
+            }
             let came = match &mut call.fds {
                 _ if empty => Err(Errno::AGAIN),
                 None => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
@@ -170,7 +171,7 @@ impl End {
             };
             if let Some(crowd) = &mut crowd {
                 match &came {
-                    Ok(message) if message.bytes == WORD && self.is_word(crowd, slices, message, peek) => {
+                    Ok(message) if message.bytes == WORD && self.is_word(crowd, &pieces, message, peek) => {
                         if let Some(fds) = &mut call.fds {
                             **fds = Fds::default();
                         }

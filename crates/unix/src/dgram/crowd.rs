@@ -23,14 +23,16 @@ use onecopy_sys::unix_diag::Diag;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags};
+use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags, sockopt};
 use std::io::IoSlice;
 use std::sync::Arc;
 
 /// Most senders that have a lane at one receiver.
 pub const LANES: usize = 64;
-/// Lines that wait at a beacon, and those that were accepted and not yet knocked for. Of more the oldest are sent away.
+/// Lines that wait at a beacon, and those that were accepted and not yet knocked for.
 const CALLERS: usize = 64;
+/// Looks at one that says nothing before it is sent away. An honest one has said its hello right after connecting.
+const SILENCE: u32 = 8;
 /// Of this way of meeting: part of a beacon's name.
 const VERSION: u32 = 1;
 
@@ -100,6 +102,10 @@ pub struct Gathering {
 struct Caller {
     line: OwnedFd,
     hello: Option<Hello>,
+    /// Looks at it while it was silent.
+    looks: u32,
+    /// Whose it is.
+    uid: Option<u32>,
 }
 
 /// A sender that has a lane.
@@ -209,11 +215,10 @@ impl End {
                 }
                 true
             }
-            Word::Knock { hello, secret, cookie, inode } => {
-                let Some((line, said)) = crowd.line_of(hello) else {
-                    // (Another process that this one was forked from, or has forked, may have met its line.)
-                    return self.comes_to(crowd, inode, cookie);
-                };
+            Word::Knock { hello, secret, cookie, .. } => {
+                // A knock is no datagram, whoever knocks: who has said that hello may be gone, may have been one of too many, or
+                // have come to another process, since a fork.
+                let Some((line, said)) = crowd.line_of(hello) else { return true };
                 if crowd.open && !crowd.closing && other_end(&line) == Ok(cookie) {
                     // Who cannot have a lane finds the line closed.
                     match self.give_lane(crowd, line, said, secret, from) {
@@ -224,18 +229,6 @@ impl End {
                 true
             }
         }
-    }
-
-    /// Whether that is a socket that has come to the beacon.
-    fn comes_to(&self, crowd: &Gathering, inode: u64, cookie: u64) -> bool {
-        let known = || {
-            let diag = Diag::open()?;
-            let caller = diag.look(inode)?;
-            let there = diag.look(caller.peer.ok_or(Errno::NOENT)?)?;
-            let beacon = diag.look(rustix::fs::fstat(&crowd.beacon)?.st_ino)?;
-            io::Result::Ok(caller.cookie == cookie && there.name.is_some() && there.name == beacon.name)
-        };
-        known().unwrap_or(false)
     }
 
     /// Gives a sender a lane. False where there is none left.
@@ -398,17 +391,33 @@ impl Gathering {
         for _ in 0..CALLERS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(line) = rustix::net::accept_with(&self.beacon, flags) else { break };
-            self.callers.push(Caller { line, hello: None });
+            let uid = sockopt::socket_peercred(&line).ok().map(|cred| cred.uid.as_raw());
+            self.callers.push(Caller { line, hello: None, looks: 0, uid });
         }
-        self.callers.retain_mut(|caller| match caller.hello {
-            Some(_) => true,
-            None => hear(caller.line.as_fd()).is_ok_and(|said| {
+        self.callers.retain_mut(|caller| {
+            if caller.hello.is_some() {
+                return true;
+            }
+            caller.looks += 1;
+            hear(caller.line.as_fd()).is_ok_and(|said| {
                 caller.hello = said.map(|(hello, _)| hello);
-                true
-            }),
+                caller.hello.is_some() || caller.looks < SILENCE
+            })
         });
-        let many = self.callers.len().saturating_sub(CALLERS);
-        self.callers.drain(..many);
+        while self.callers.len() > CALLERS {
+            let away = self.one_too_many();
+            self.callers.remove(away);
+        }
+    }
+
+    /// Who is sent away where too many have come: the oldest that says nothing, else the oldest of the user that has most.
+    fn one_too_many(&self) -> usize {
+        if let Some(silent) = self.callers.iter().position(|caller| caller.hello.is_none()) {
+            return silent;
+        }
+        let of = |uid| self.callers.iter().filter(|caller| caller.uid == uid).count();
+        let most = self.callers.iter().max_by_key(|caller| of(caller.uid)).and_then(|caller| caller.uid);
+        self.callers.iter().position(|caller| caller.uid == most).unwrap_or(0)
     }
 
     /// The line on which that was said, if it came to the beacon.

@@ -1,7 +1,8 @@
 //! What lies among the datagrams of a receiver of many and is none: what its senders and itself tell it there.
 //!
 //! All have the same length, so that a datagram of any other is known for one at once, and none says anything without a
-//! nonce that only those have whom it is from and for: a datagram that looks like one of these is one.
+//! nonce that only those have whom it is from and for: a datagram that looks like one of these is one. (A knock alone
+//! may come from who is not known any more; whoever sends what looks like one loses that datagram, and nobody else's.)
 
 use crate::upgrade::Nonce;
 

@@ -34,6 +34,14 @@ impl<'a> Call<'a> {
     pub fn with(fds: &'a mut Fds) -> Call<'a> {
         Call { fds: Some(fds), until: u64::MAX }
     }
+
+    /// What it has been given is nobody's: it goes on elsewhere.
+    pub fn forget(&mut self) {
+        if let Some(fds) = &mut self.fds {
+            **fds = Fds::default();
+        }
+        self.until = u64::MAX;
+    }
 }
 
 /// What a receive from the ring may take next.

@@ -2,6 +2,7 @@
 
 use crate::failpoint;
 use crate::{Carrier, Datagram, Name, RecvFlags, SendFlags};
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use std::sync::Arc;
@@ -91,4 +92,26 @@ fn a_bell_at_the_wrong_moment_is_not_lost() {
         assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 2);
         assert!(!readable(&b));
     }
+}
+
+/// Who sends descriptors, and lies in the same moment, does not have them come with another one's datagram.
+#[test]
+fn what_a_liar_sends_comes_with_nothing_else() {
+    let _alone = crate::tests::alone();
+    let (b, name) = receiver("planted");
+    b.set_pass_credentials(true).unwrap();
+    let (liar, honest) = (laned(&b, &name), laned(&b, &name));
+    liar.send_with(b"liar", &[b.as_fd()], NOW).unwrap();
+    let ring = liar.end.lane().unwrap().end.tx_ring.get().unwrap().clone();
+    ring.header().reader.0.filler.store(u32::MAX, Relaxed);
+    ring.header().reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+    let plain = Datagram::unbound().unwrap();
+    for (from, datagram) in [(&honest, &b"honest"[..]), (&plain, b"kernel")] {
+        from.send_to(datagram, &name, NOW).unwrap();
+        let mut buffer = [0; 9];
+        let (received, with, _) = b.recv_with(&mut buffer, LOOK).unwrap();
+        assert_eq!(&buffer[..received.len], datagram);
+        assert!(with.fds.is_empty() && !with.truncated);
+    }
+    assert_eq!(b.stats().protocol_errors, 1);
 }

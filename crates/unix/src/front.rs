@@ -563,6 +563,24 @@ impl RxRing {
         Ok(())
     }
 
+    /// The frame at the front goes without its descriptors, for which this process has no room. False where it has them already, or
+    /// where the channel may still tell who sends it, and of all that come later.
+    #[cold]
+    pub fn forgo(&mut self, with: With) -> bool {
+        let at = self.consumer.position() + 1;
+        let said = with.who() == Who::Said;
+        if self.front.met == at || !with.is_in_channel() || (said && !self.inlet.is_lost()) {
+            return false;
+        }
+        let gone = (with.fds() > 0).then(|| Descriptors::Here(Fds::gone()));
+        self.front.fds = gone.map(|fds| Arrived { fds, until: u64::MAX });
+        if said {
+            self.front.who = None;
+        }
+        self.front.met = at;
+        true
+    }
+
     /// Bytes that can be received now.
     pub fn payload(&mut self) -> std::result::Result<usize, Lie> {
         let bytes = self.consumer.payload()?;

@@ -115,3 +115,47 @@ fn what_a_liar_sends_comes_with_nothing_else() {
     }
     assert_eq!(b.stats().protocol_errors, 1);
 }
+
+/// A receiver without a descriptor left gets what it is sent, but for the descriptors, as from the kernel, and keeps the lane.
+#[test]
+fn a_receiver_that_can_open_no_more_loses_no_datagram() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let _alone = crate::tests::alone();
+    let child = onecopy_sys::fork::child(|| {
+        let (b, name) = receiver("no-more");
+        let (a, c) = (laned(&b, &name), laned(&b, &name));
+        let (old, look) = (getrlimit(Resource::Nofile), LOOK);
+        let next = |flags| {
+            let mut buffer = [0; 9];
+            b.recv_with(&mut buffer, flags).map(|(_, with, _)| (buffer[0], with.fds.len(), with.truncated))
+        };
+        for round in 0..3 {
+            // The first ones before the channel is known.
+            for i in 1..4 {
+                a.send_with(&[i], &[b.as_fd()], NOW).unwrap();
+                c.send(&[10 + i], NOW).unwrap();
+            }
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
+            let mut got: Vec<_> = (0..6).map(|_| next(look).unwrap()).collect();
+            got.sort_unstable();
+            let all = (1..4).map(|i| (i, 0, true)).chain((11..14).map(|i| (i, 0, false)));
+            assert_eq!(got, all.collect::<Vec<_>>(), "round {round}");
+            assert!(next(look).unwrap_err().would_block());
+            setrlimit(Resource::Nofile, old).unwrap();
+            a.send_with(&[9], &[b.as_fd()], NOW).unwrap();
+            assert_eq!(next(look).unwrap(), (9, 1, false));
+        }
+        // A peek that has no room for copies says so, and takes nothing, nor keeps others from their turns.
+        a.send_with(&[1], &[b.as_fd()], NOW).unwrap();
+        let peek = look | RecvFlags::PEEK;
+        assert_eq!(next(peek).unwrap(), (1, 1, false));
+        c.send(&[2], NOW).unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
+        assert_eq!(next(peek).unwrap_err().raw_os_error(), rustix::io::Errno::MFILE.raw_os_error());
+        assert_eq!(next(look).unwrap(), (2, 0, false));
+        assert_eq!(next(look).unwrap(), (1, 1, false));
+        assert_eq!((b.stats().protocol_errors, a.path().send), (0, Carrier::SharedMemory));
+        0
+    });
+    assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
+}

@@ -137,7 +137,7 @@ impl End {
             }
             let mut crowd = self.crowd().map(Crowd::lock);
             if let Some(crowd) = &mut crowd
-                && let Some(received) = self.recv_in_turn(crowd, slices, flags, call)
+                && let Some(received) = self.recv_in_turn(crowd, slices, flags, call)?
             {
                 return Ok(Some(received));
             }

@@ -18,7 +18,7 @@ use super::words::{WORD, Word};
 use crate::end::{BRIEFLY, End};
 use crate::receive::Call;
 use crate::rx::Rx;
-use crate::{Name, Received, RecvFlags};
+use crate::{Name, Received, RecvFlags, Result};
 use onecopy_ring::Lie;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_sys::scm::{self, Message, Space};
@@ -75,6 +75,16 @@ impl Member {
         let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return Ok(false) };
         let Rx::Ring(ring) = &mut *rx else { return Ok(false) };
         ring.settle(&self.end)
+    }
+
+    /// This process has no room for the descriptors of the datagram at the front: it comes without them, as one of the kernel's
+    /// does (MSG_CTRUNC). Whether it can.
+    #[cold]
+    fn forgo(&self) -> bool {
+        let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return false };
+        let Rx::Ring(ring) = &mut *rx else { return false };
+        let available = ring.consumer.available(1);
+        available.and_then(|available| ring.atomic_frame(available)).is_ok_and(|frame| ring.forgo(frame.with))
     }
 }
 
@@ -142,13 +152,18 @@ impl Gathering {
 
 impl End {
     /// Receives from the lane whose turn it is. None where it is the kernel's.
+    ///
+    /// # Errors
+    ///
+    /// What this process lacks for what comes next there (EMFILE), or another one that it was forked from, or has forked, has
+    /// (EBUSY): it stays, and the next lane has its turn. A sender's lie is no error: it costs the lane.
     pub fn recv_in_turn(
         &self,
         crowd: &mut Gathering,
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
         call: &mut Call<'_>,
-    ) -> Option<(Received, Name)> {
+    ) -> Result<Option<(Received, Name)>> {
         crowd.left = crowd.left.checked_sub(1).unwrap_or_else(|| {
             crowd.look_who_died();
             crowd.let_in();
@@ -163,14 +178,14 @@ impl End {
             crowd.end(all);
         }
         if crowd.lanes.is_empty() {
-            return None;
+            return Ok(None);
         }
         if crowd.since_kernel >= TURN && !crowd.closing {
-            return None;
+            return Ok(None);
         }
         // (Another process that shares the lanes may take what this one has seen.)
         for _ in 0..2 * super::crowd::LANES {
-            let at = crowd.next(self)?;
+            let Some(at) = crowd.next(self) else { return Ok(None) };
             let member = &crowd.lanes[at];
             let came = member.end.recv_record_with(slices, flags | RecvFlags::DONTWAIT, call);
             if came.as_ref().map_or(true, Received::is_end) {
@@ -189,19 +204,25 @@ impl End {
                     }
                     self.counters.user_copied_out.add(received.len);
                     self.mirror_crowd(crowd);
-                    return Some((received, name));
+                    return Ok(Some((received, name)));
                 }
                 Ok(_) => crowd.close(at),
                 Err(error) if error.would_block() => crowd.cursor = (at + 1) % crowd.lanes.len(),
                 Err(error) if error.raw_os_error() == Errno::CONNRESET.raw_os_error() => {}
-                Err(error) => {
-                    let lied = error.raw_os_error() == Errno::PROTO.raw_os_error();
-                    self.counters.protocol_errors.add(usize::from(lied));
+                Err(error) if error.raw_os_error() == Errno::PROTO.raw_os_error() => {
+                    self.counters.protocol_errors.add(1);
                     crowd.close(at);
+                }
+                Err(error) if error.raw_os_error() == Errno::MFILE.raw_os_error() && member.forgo() => {}
+                Err(error) => {
+                    // No fault of the sender's, whose other datagrams are not lost for it.
+                    crowd.cursor = (at + 1) % crowd.lanes.len();
+                    self.mirror_crowd(crowd);
+                    return Err(error);
                 }
             }
         }
-        None
+        Ok(None)
     }
 
     /// The kernel's queue is empty. Whether lanes have something; else their senders ring when they have.

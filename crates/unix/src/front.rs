@@ -514,7 +514,7 @@ impl RxRing {
             }
         }
         if !self.inlet.is_met() || self.inlet.may_meet(made) {
-            self.meet_channel(end).map_err(|errno| Error::new(Op::Recv, errno))?;
+            self.meet_channel(end)?;
             if (self.elsewhere.is_some() || self.inlet.is_lost()) && !self.inlet.has_channel() {
                 self.inlet.has_missed(made);
             }

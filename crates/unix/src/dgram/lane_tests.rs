@@ -5,6 +5,9 @@ use crate::{Carrier, Datagram, Name, RecvFlags, SendFlags};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
+use rustix::fd::OwnedFd;
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
@@ -158,4 +161,38 @@ fn a_receiver_that_can_open_no_more_loses_no_datagram() {
         0
     });
     assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
+}
+
+/// Sends a record, and then one more for each that is looked at, as who floods from another thread does.
+fn flood(line: Arc<OwnedFd>, looked: Rc<Cell<u32>>) {
+    let _ = rustix::net::send(&line, b"b", rustix::net::SendFlags::DONTWAIT);
+    failpoint::at("before the channel", move || {
+        looked.set(looked.get() + 1);
+        if looked.get() < 10_000 {
+            flood(line, looked);
+        }
+    });
+}
+
+/// Who says that there are descriptors, and sends bells in their place without an end, keeps nobody in a call.
+#[test]
+fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
+    let _alone = crate::tests::alone();
+    let (b, name) = receiver("flood");
+    let (liar, honest) = (laned(&b, &name), laned(&b, &name));
+    {
+        let lane = liar.end.lane().unwrap();
+        let looked = Rc::new(Cell::new(0));
+        let ring = lane.end.tx_ring.get().unwrap();
+        let head = ring.header().writer.0.head.load(Relaxed);
+        ring.set_word(head as usize % ring.capacity(), 1 << 32 | 1 << 40);
+        let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
+        ring.header().writer.0.head.store(head + size, Release);
+        flood(Arc::new(lane.end.fd().try_clone_to_owned().unwrap()), Rc::clone(&looked));
+        honest.send(b"honest", NOW).unwrap();
+        assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 6);
+        assert!((1..1000).contains(&looked.get()), "{}", looked.get());
+    }
+    assert_eq!(b.stats().protocol_errors, 1);
+    assert_eq!(honest.path().send, Carrier::SharedMemory);
 }

@@ -5,11 +5,16 @@ use super::{MAX_OWED, MAX_PARKING, RxRing};
 use crate::control;
 use crate::end::End;
 use crate::making::Kind;
+use crate::{Error, Op, Result};
 use onecopy_ring::Lie;
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use rustix::io::Errno;
 use std::time::Instant;
+
+/// Most records that lie before a channel: bells that are pending, or owed, and fillers, of which there are few. A peer that
+/// sends them as fast as they are taken must not keep a call that looks for it.
+const MAX_BEFORE: u32 = 4 * MAX_OWED as u32;
 
 impl RxRing {
     /// Takes bells or bytes of a filler from the control socket. Returns how many were there.
@@ -261,11 +266,19 @@ impl RxRing {
     ///
     /// # Errors
     ///
-    /// EMFILE, with which it stays; bells that were taken before it are made up for when it is met.
-    pub fn meet_channel(&mut self, end: &End) -> rustix::io::Result<()> {
-        while !self.inlet.has_channel() && !self.find_channel(end)? && end.kind.has_records() {
+    /// EMFILE, with which it stays; bells that were taken before it are made up for when it is met. EPROTO where there is no end of
+    /// records before it.
+    pub fn meet_channel(&mut self, end: &End) -> Result<()> {
+        let error = |errno| Error::new(Op::Recv, errno);
+        let mut before = 0;
+        while !self.inlet.has_channel() && !self.find_channel(end).map_err(error)? && end.kind.has_records() {
             if self.inlet.has_channel() {
                 break; // whose record was counted before
+            }
+            point!("before the channel");
+            before += 1;
+            if before > MAX_BEFORE {
+                return Err(end.lie(Op::Recv, Lie::Bells));
             }
             match self.take_record(end) {
                 None => break,

@@ -196,3 +196,28 @@ fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
     assert_eq!(b.stats().protocol_errors, 1);
     assert_eq!(honest.path().send, Carrier::SharedMemory);
 }
+
+/// FIONREAD tells the size of what is received next, whoever's turn it is.
+#[test]
+fn what_is_there_is_what_comes() {
+    let _alone = crate::tests::alone();
+    let (b, name) = receiver("asked");
+    let (a, plain) = (laned(&b, &name), Datagram::unbound().unwrap());
+    for polls in [false, true] {
+        if polls {
+            assert!(!readable(&b));
+        }
+        for round in 0..20 {
+            (0..40).for_each(|_| assert_eq!(a.send(b"x", NOW).unwrap(), 1));
+            let theirs = round % 4;
+            (0..theirs).for_each(|i| assert_eq!(plain.send_to(&[7; 300][i..], &name, NOW).unwrap(), 300 - i));
+            for _ in 0..40 + theirs {
+                let there = b.readable_bytes().unwrap();
+                assert!(!polls || readable(&b));
+                assert_eq!(b.recv(&mut [0; 999], LOOK).unwrap(), there);
+            }
+            assert_eq!(b.readable_bytes().unwrap(), 0);
+            assert!(!polls || !readable(&b));
+        }
+    }
+}

@@ -319,12 +319,19 @@ impl End {
         true
     }
 
-    /// Bytes of the next datagram, if it lies in a lane.
+    /// Bytes of the datagram that is received next, if it lies in a lane.
     pub fn next_in_lanes(&self) -> Option<usize> {
         let mut crowd = self.crowd()?.lock();
-        if crowd.next(self).is_none() && self.heed_words(&mut crowd) {
+        // Then what the kernel has comes first, if it has any.
+        let kernels = crowd.since_kernel >= TURN && !crowd.closing;
+        let heeded = (kernels || crowd.next(self).is_none()) && self.heed_words(&mut crowd);
+        let theirs = kernels && self.look_for_word(rustix::net::RecvFlags::PEEK).is_some();
+        if heeded {
             // Who polls, or sleeps, was to be told by those.
             self.mirror_crowd(&mut crowd);
+        }
+        if theirs {
+            return None;
         }
         let at = crowd.next(self)?;
         let mut rx = crowd.lanes[at].end.rx.try_lock()?;

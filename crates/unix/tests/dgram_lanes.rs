@@ -2,6 +2,9 @@
 //! small, processes that are out of descriptors.
 
 use onecopy_unix::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -52,4 +55,48 @@ fn more_senders_begin_at_once_than_are_kept_in_mind() {
     let laned = senders.iter().filter(|sender| sender.path().send == Carrier::SharedMemory).count();
     assert!(laned > 0, "nobody");
     assert_eq!(b.stats().protocol_errors, 0);
+}
+
+fn path(what: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("onecopy-test-lanes-{what}-{}", std::process::id()))
+}
+
+/// A sender with a lane; what it sends to come by that is received.
+fn laned(receiver: &Datagram, name: &Name) -> Datagram {
+    let sender = Datagram::unbound().unwrap();
+    sender.connect(name).unwrap();
+    for i in 0..60 {
+        sender.send(&[i], NOW).unwrap();
+        assert_eq!(recv(receiver), [i]);
+    }
+    assert_eq!(sender.path().send, Carrier::SharedMemory);
+    sender
+}
+
+fn poll(socket: &Datagram, events: PollFlags) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), events)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    fds[0].revents().contains(events)
+}
+
+/// A receiver whose name is gone is as readable as any.
+#[test]
+fn a_receiver_without_its_name_stays_readable() {
+    let _alone = alone();
+    let path = path("unlinked");
+    let name = Name::path(&path);
+    let b = receiver(&name, &Config::default());
+    let a = laned(&b, &name);
+    std::fs::remove_file(&path).unwrap();
+    assert!(!poll(&b, PollFlags::IN));
+    for _ in 0..20 {
+        for i in 0..9 {
+            a.send(&[i], NOW).unwrap();
+        }
+        for i in 0..9 {
+            assert!(poll(&b, PollFlags::IN), "datagram {i}");
+            assert_eq!(recv(&b), [i]);
+        }
+        assert!(!poll(&b, PollFlags::IN));
+    }
 }

@@ -2,14 +2,14 @@
 //!
 //! A socket that is bound and connected to nobody listens on a beacon (one descriptor) from its first datagram on. A sender
 //! that has come there and has knocked ([`super::lane`]) gets a lane: one descriptor here, the line; and a ring of the
-//! capacity that a connection would have, of which the memory is taken as it is used. The receiver makes a
-//! door into its own queue, too, once it has to keep itself readable. At most [`LANES`] have a lane: more senders than that,
+//! capacity that a connection would have, of which the memory is taken as it is used. With the first the receiver makes a
+//! door into its own queue, too, to keep itself readable. At most [`LANES`] have a lane: more senders than that,
 //! and plain ones, stay with the kernel.
 //!
 //! What a sender does on its lane is its own business: where it lies, the lane is closed and counted, and nobody else notices.
 
 use super::lane::over_line;
-use super::meet::{hear, other_end, seqpacket};
+use super::meet::{hear, other_end, overflow_uid, seqpacket};
 use super::words::{Answer, WORD, Word};
 use crate::end::{BRIEFLY, End, PASS_CREDENTIALS, PASS_PIDFD};
 use crate::making::Kind;
@@ -21,10 +21,12 @@ use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags, sockopt};
+use std::ffi::OsStr;
 use std::io::IoSlice;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 /// Most senders that have a lane at one receiver.
@@ -34,7 +36,7 @@ const CALLERS: usize = 64;
 /// Looks at one that says nothing before it is sent away. An honest one has said its hello right after connecting.
 const SILENCE: u32 = 8;
 /// Of this way of meeting: part of a beacon's name.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A receiver of many. Its lock comes after that of the receiving side.
 #[derive(Debug)]
@@ -113,6 +115,8 @@ struct Caller {
 pub struct Member {
     pub end: Arc<End>,
     key: Nonce,
+    /// Of the socket that sends.
+    inode: u64,
     /// As the kernel has told it with the knock, or later.
     pub name: Name,
     /// It has switched: what is in the ring comes behind all that it sent over the kernel.
@@ -209,19 +213,24 @@ impl End {
             Word::Token(_) => false,
             Word::Switched { crowd: nonce, .. } if nonce != crowd.nonce => false,
             Word::Switched { lane, .. } => {
-                if let Some(member) = crowd.lanes.iter_mut().find(|member| member.key == lane) {
-                    member.named = member.live;
-                    (member.live, member.name) = (true, from);
+                let Some(at) = crowd.lanes.iter().position(|member| member.key == lane) else { return true };
+                let member = &crowd.lanes[at];
+                // Somebody else may have been made to say it.
+                let its = member.name == from || is_socket(crowd, member.inode, member.end.fd(), &from);
+                let member = &mut crowd.lanes[at];
+                if its {
+                    (member.named, member.name) = (member.live, from);
                 }
+                member.live = true;
                 true
             }
-            Word::Knock { hello, secret, cookie, .. } => {
+            Word::Knock { hello, secret, cookie, inode } => {
                 // A knock is no datagram, whoever knocks: who has said that hello may be gone, may have been one of too many, or
                 // have come to another process, since a fork.
                 let Some((line, said)) = crowd.line_of(hello) else { return true };
                 if crowd.open && !crowd.closing && other_end(&line) == Ok(cookie) {
                     // Who cannot have a lane finds the line closed.
-                    match self.give_lane(crowd, line, said, secret, from) {
+                    match self.give_lane(crowd, line, said, secret, (inode, from)) {
                         Ok(true) => {}
                         Ok(false) | Err(_) => self.counters.fallbacks.add(1),
                     }
@@ -238,8 +247,11 @@ impl End {
         line: OwnedFd,
         hello: Hello,
         secret: Nonce,
-        name: Name,
+        (inode, name): (u64, Name),
     ) -> io::Result<bool> {
+        if !is_socket(crowd, inode, line.as_fd(), &name) {
+            return Ok(false);
+        }
         if crowd.lanes.len() >= LANES {
             crowd.look_who_died();
             crowd.bury();
@@ -255,7 +267,10 @@ impl End {
         let (mine, to) = upgrade::new_ring(capacity, &lane_config)?;
         let (theirs, back) = upgrade::new_ring(MIN_CAPACITY, &lane_config)?;
         mine.header().info.0.shut.store(self.recv_shut.load(Relaxed), Release);
-        let door = self.door(crowd)?;
+        if crowd.door.is_none() {
+            // While the name is certainly this socket's: later it may be another's, or none.
+            crowd.door = Some(self.door(crowd)?);
+        }
         let answer = Answer {
             secret,
             crowd: crowd.nonce,
@@ -270,11 +285,11 @@ impl End {
                 end.pass(which, true)?;
             }
         }
-        let fds = [to.as_fd(), back.as_fd(), door.as_fd()];
+        let fds = [to.as_fd(), back.as_fd()];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         scm::send(end.fd(), &[IoSlice::new(&answer.encode())], &fds, None, flags)?;
         let (live, dead, named, until) = (false, false, false, None);
-        crowd.lanes.push(Member { end, key: answer.lane, name, live, dead, named, until });
+        crowd.lanes.push(Member { end, key: answer.lane, inode, name, live, dead, named, until });
         Ok(true)
     }
 
@@ -293,10 +308,7 @@ impl End {
         if crowd.token {
             return;
         }
-        if crowd.door.is_none() {
-            crowd.door = self.door(crowd).ok();
-        }
-        let Some(door) = &crowd.door else { return };
+        let Some(door) = &crowd.door else { return }; // there is no lane, and was none
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         crowd.token = rustix::net::send(door, &Word::Token(crowd.nonce).encode(), flags) == Ok(WORD);
     }
@@ -359,6 +371,21 @@ impl End {
         crowd.open &= !crowd.lanes.is_empty();
         !crowd.lanes.is_empty()
     }
+}
+
+/// Whether that socket has that name, sends to this one, and is the same user's who is at the other end of `line`: not somebody
+/// else's who was made to say what another one wants.
+fn is_socket(crowd: &Gathering, inode: u64, line: BorrowedFd<'_>, name: &Name) -> bool {
+    let known = Diag::open().and_then(|diag| diag.look(inode));
+    let user = sockopt::socket_peercred(line).map(|cred| cred.uid.as_raw());
+    let (Ok(known), Ok(user)) = (known, user) else { return false };
+    let called = match known.name.as_deref() {
+        None | Some([]) => Name::unnamed(),
+        Some([0, name @ ..]) => Name::abstract_(name),
+        Some(path) => Name::path(OsStr::from_bytes(path.strip_suffix(&[0]).unwrap_or(path))),
+    };
+    let its = known.peer == Some(crowd.inode) && called == *name;
+    its && known.uid == Some(user) && user != overflow_uid()
 }
 
 impl Member {

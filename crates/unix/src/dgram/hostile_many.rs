@@ -218,8 +218,6 @@ fn who_squats_a_beacon_of_many_gets_nothing() {
     ours.connect(abstract_("plain")).unwrap();
     let (mine, to) = new_ring(1 << 16, &Config::default()).unwrap();
     let (_, back) = new_ring(4096, &Config::default()).unwrap();
-    let door = Datagram::unbound().unwrap();
-    door.connect(abstract_("plain")).unwrap();
     let (mut answered, mut foreign) = (0, 0);
     for i in 0..3000u32 {
         ours.send(&i.to_le_bytes(), NOW).unwrap();
@@ -231,7 +229,7 @@ fn who_squats_a_beacon_of_many_gets_nothing() {
         let Some((line, hello)) = visitor(&squatter) else { continue };
         let answer =
             Answer { secret: hello.nonce, crowd: [1; 16], lane: [2; 16], capacity: 1 << 16, back: 4096 };
-        let fds = [to.as_fd(), back.as_fd(), door.end.fd()];
+        let fds = [to.as_fd(), back.as_fd()];
         scm::send(&line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
         answered += 1;
     }
@@ -279,44 +277,91 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
     assert_eq!(a.path().send, Carrier::Kernel);
 }
 
-/// A receiver that gives somebody else's socket for its door.
+/// The name that the peer had may be somebody else's by the time the sender makes its door.
 #[test]
 fn bells_go_to_nobody_but_the_peer() {
     let _alone = crate::tests::alone();
-    let plain =
-        UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("wrong-door")).unwrap()).unwrap();
-    let victim =
-        UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("elsewhere")).unwrap()).unwrap();
-    let beacon = squat(&plain);
-    let a = Datagram::unbound().unwrap();
-    a.connect(abstract_("wrong-door")).unwrap();
-    let door = Datagram::unbound().unwrap();
-    door.connect(abstract_("elsewhere")).unwrap();
-    let (_ring, to) = new_ring(1 << 16, &Config::default()).unwrap();
-    let (_, back) = new_ring(4096, &Config::default()).unwrap();
-    let (mut lines, mut answered) = (Vec::new(), false);
-    for i in 0..2000u32 {
-        a.send(&i.to_le_bytes(), NOW).unwrap();
-        lines.extend(visitor(&beacon));
-        let mut buffer = [0; 99];
-        loop {
-            let n = plain.recv(&mut buffer).unwrap();
-            if let Some(Word::Knock { secret, .. }) = Word::decode(&buffer[..n]) {
-                let answer = Answer { secret, crowd: [1; 16], lane: [2; 16], capacity: 1 << 16, back: 4096 };
-                let fds = [to.as_fd(), back.as_fd(), door.end.fd()];
-                let (line, _) = lines.last().unwrap();
-                scm::send(line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
-                answered = true;
-                continue;
+    for moved in [false, true] {
+        let path = std::env::temp_dir().join(text("door"));
+        let plain = UnixDatagram::bind(&path).unwrap();
+        let beacon = squat(&plain);
+        let a = Datagram::unbound().unwrap();
+        a.connect(Name::path(&path)).unwrap();
+        if moved {
+            std::fs::remove_file(&path).unwrap();
+        }
+        let other = moved.then(|| UnixDatagram::bind(&path).unwrap());
+        let (_ring, to) = new_ring(1 << 18, &Config::default()).unwrap();
+        let (_, back) = new_ring(4096, &Config::default()).unwrap();
+        plain.set_nonblocking(true).unwrap();
+        let (mut lines, mut answered, mut came, mut bells) = (Vec::new(), false, 0, 0);
+        for i in 0..2000u32 {
+            a.send(&i.to_le_bytes(), NOW).unwrap();
+            lines.extend(visitor(&beacon));
+            let mut buffer = [0; 99];
+            while let Ok(n) = plain.recv(&mut buffer) {
+                match Word::decode(&buffer[..n]) {
+                    Some(Word::Knock { secret, .. }) => {
+                        let answer =
+                            Answer { secret, crowd: [1; 16], lane: [2; 16], capacity: 1 << 18, back: 4096 };
+                        let fds = [to.as_fd(), back.as_fd()];
+                        let (line, _) = lines.last().unwrap();
+                        scm::send(line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
+                        answered = true;
+                    }
+                    Some(Word::Bell(crowd)) => bells += u32::from(crowd == [1; 16]),
+                    Some(_) => {}
+                    None => came += 1,
+                }
             }
-            assert_eq!(n, 4);
-            break;
+        }
+        assert!(answered);
+        std::fs::remove_file(&path).unwrap();
+        if let Some(other) = other {
+            assert_eq!((a.path().send, a.stats().fallbacks, came), (Carrier::Kernel, 1, 2000));
+            other.set_nonblocking(true).unwrap();
+            assert!(other.recv(&mut [0; 99]).is_err());
+        } else {
+            assert_eq!((a.path().send, bells), (Carrier::SharedMemory, 1));
         }
     }
-    assert!(answered);
-    assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::Kernel, 1));
-    victim.set_nonblocking(true).unwrap();
-    assert!(victim.recv(&mut [0; 99]).is_err());
+}
+
+/// One who has another socket say his knock, or that he has switched, has no lane under that one's name.
+#[test]
+fn who_has_another_one_knock_gets_no_lane_of_its_name() {
+    let _alone = crate::tests::alone();
+    let victim = Datagram::bind(abstract_("echoed")).unwrap();
+    let honest = laned(&victim, "echoed");
+    // It sends whatever anybody tells it to.
+    let echo = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("echo")).unwrap()).unwrap();
+    let to = SocketAddr::from_abstract_name(text("echoed")).unwrap();
+    echo.connect_addr(&to).unwrap();
+    let own = UnixDatagram::unbound().unwrap();
+    own.connect_addr(&to).unwrap();
+    let inode = |of: &UnixDatagram| rustix::fs::fstat(of).unwrap().st_ino;
+    let beacon = name_for_many(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
+    let (mut nonce, mut given) = ([0; 16], Vec::new());
+    for (knocks, named) in [(&echo, inode(&own)), (&echo, 1), (&own, inode(&echo)), (&own, inode(&own))] {
+        let line = seqpacket().unwrap();
+        rustix::net::connect(&line, &beacon).unwrap();
+        nonce[0] += 1;
+        say(&line, &Hello { nonce, capacity: 0, send_buffer: 0 }).unwrap();
+        let cookie = rustix::net::sockopt::socket_cookie(&line).unwrap();
+        let knock = Word::Knock { hello: nonce, secret: nonce, cookie, inode: named };
+        knocks.send(&knock.encode()).unwrap();
+        assert!(victim.recv(&mut [0; 64], LOOK).is_err());
+        let mut wire = [0; 64];
+        let got = rustix::net::recv(&line, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
+        given.push(matches!(got, Ok((64, _))));
+    }
+    assert_eq!(given, [false, false, false, true]);
+    // A lane keeps its name, whoever says that it has another one.
+    let lane = honest.end.lane().unwrap();
+    echo.send(&lane.switched().encode()).unwrap();
+    assert!(victim.recv(&mut [0; 64], LOOK).is_err());
+    honest.send(b"x", NOW).unwrap();
+    assert_eq!(victim.recv_from(&mut [0; 9], LOOK).unwrap().1, Name::unnamed());
 }
 
 /// Strangers who come and say nothing, or nonsense, or too much.

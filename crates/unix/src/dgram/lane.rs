@@ -8,18 +8,21 @@
 //! 1. The sender asks the kernel (sock_diag(7)) who its peer is. If that one is connected to nobody, and its user has a
 //!    beacon named after its inode, the sender connects there and says hello, with a nonce.
 //! 2. It *knocks*: a datagram to its peer, with that nonce, the cookie (SO_COOKIE) of its end of the line, and a secret.
-//! 3. Who receives from that queue finds the knock, and the line whose hello it is. The kernel says what the sender's name is, who
-//!    sent the knock, and that the other end of the line has that cookie. So it answers on the line, with the secret, the memfds
-//!    of two rings, and a *door*: a socket that is connected to the receiver's.
+//! 3. Who receives from that queue finds the knock, and the line whose hello it is. The kernel says what the name of who sent the
+//!    knock is, that the other end of the line has that cookie, and that the socket with the inode in the knock has that name, is
+//!    connected to the receiver's, and is the same user's as the line. So it answers on the line, with the secret and the
+//!    memfds of two rings.
 //! 4. The sender believes who knows the secret, which was nowhere but in that queue. Its last datagram over the kernel says that
 //!    it has switched, so that its datagrams stay in order.
 //!
-//! So nobody gets a datagram that the kernel would not have brought to him, and none comes under another's name. Who has the
+//! So nobody gets a datagram that the kernel would not have brought to him, and none comes under the name of another
+//! user's socket, even one that can be made to say what somebody else wants. Who has the
 //! rights of the receiver's user can have one of our senders send 64 bytes to a plain receiver, by squatting its beacon.
 //!
-//! **Waking the receiver.** Bells go to the line, as everywhere, and to the door besides, so that they lie in the queue that
+//! **Waking the receiver.** Bells go to the line, as everywhere, and through a *door* besides, so that they lie in the queue that
 //! poll(2) watches. Where that has no room it is readable anyway, and who receives there looks at the lanes, too. The
-//! door is the receiver's make: a bell cannot fail for anything else that this sender has under way.
+//! door is another socket of the sender's, connected to the receiver: a bell cannot fail for anything else that
+//! the sender has under way, and nobody else can lead it elsewhere.
 //!
 //! **Waiting for room.** On the line, as everywhere. Who polls the datagram socket is told by a filler that is sent *from*
 //! it, to a socket that is nobody's but for the message on the line that it travels in: who takes that message from the line ends
@@ -42,7 +45,7 @@ use onecopy_sys::scm::{self, Space};
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
-use rustix::net::{RecvFlags, sockopt};
+use rustix::net::{RecvFlags, SocketAddrUnix, sockopt};
 use std::io::IoSliceMut;
 use std::sync::{Arc, Weak};
 
@@ -63,6 +66,13 @@ pub struct Lane {
     switched: Word,
     /// 1 while the receiver is to be told of a new name.
     renamed: AtomicU32,
+}
+
+#[cfg(test)]
+impl Lane {
+    pub fn switched(&self) -> Word {
+        self.switched
+    }
 }
 
 impl Drop for Lane {
@@ -118,7 +128,7 @@ pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Re
 }
 
 /// The receiver's answer, if it is there.
-fn hear_answer(line: &OwnedFd) -> io::Result<Option<(Answer, [OwnedFd; 3])>> {
+fn hear_answer(line: &OwnedFd) -> io::Result<Option<(Answer, [OwnedFd; 2])>> {
     let mut wire = [0; WORD];
     let came = match scm::recv(line, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT) {
         Ok(came) => came,
@@ -196,7 +206,7 @@ impl End {
             hello: knocking.hello,
             secret: knocking.secret,
             cookie: sockopt::socket_cookie(&knocking.line)?,
-            inode: rustix::fs::fstat(&knocking.line)?.st_ino,
+            inode: rustix::fs::fstat(&self.fd)?.st_ino,
         };
         self.send_word(&knock)
     }
@@ -216,7 +226,7 @@ impl End {
         meeting: &Meeting,
         line: OwnedFd,
         answer: &Answer,
-        [to, back, door]: [OwnedFd; 3],
+        [to, back]: [OwnedFd; 2],
     ) -> io::Result<Lane> {
         let open = |memfd: OwnedFd, capacity: u64, most: usize| {
             let capacity = usize::try_from(capacity).ok().filter(|capacity| *capacity <= most)?;
@@ -224,19 +234,27 @@ impl End {
         };
         let theirs = open(to, answer.capacity, self.config.max_ring.max(MIN_CAPACITY));
         let mine = open(back, answer.back, MIN_CAPACITY);
-        // Bells are this process's messages: they go to nobody but the peer.
-        let diag = Diag::open()?;
-        let known = |fd: &OwnedFd| diag.look(rustix::fs::fstat(fd)?.st_ino);
-        let leads =
-            known(&self.fd)?.peer.is_some_and(|peer| known(&door).is_ok_and(|door| door.peer == Some(peer)));
-        let (Some(theirs), Some(mine), true, Some(front)) = (theirs, mine, leads, meeting.front()) else {
+        let (Some(theirs), Some(mine), Some(front)) = (theirs, mine, meeting.front()) else {
             return Err(Errno::PROTO);
         };
+        let door = self.door_to_peer()?;
         let end = over_line(line, mine, theirs, &self.config).map_err(|_| Errno::NOMEM)?;
         let outside = Outside { door, bell: Word::Bell(answer.crowd).encode(), front };
         let _ = end.outside.set(Box::new(outside));
         let switched = Word::Switched { crowd: answer.crowd, lane: answer.lane };
         Ok(Lane { end, switched, renamed: AtomicU32::new(0) })
+    }
+
+    /// Another way to the peer. Bells are this process's messages: they go to nobody else, whoever has the name by now.
+    fn door_to_peer(&self) -> io::Result<OwnedFd> {
+        let peer = rustix::net::getpeername(&self.fd)?.ok_or(Errno::NOTCONN)?;
+        let peer = SocketAddrUnix::try_from(peer).map_err(|_| Errno::INVAL)?;
+        let door = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
+        rustix::net::connect(&door, &peer)?;
+        let diag = Diag::open()?;
+        let peer = |fd: &OwnedFd| io::Result::Ok(diag.look(rustix::fs::fstat(fd)?.st_ino)?.peer);
+        let there = peer(&door)?;
+        if there.is_some() && there == peer(&self.fd)? { Ok(door) } else { Err(Errno::NOENT) }
     }
 
     /// The last datagram over the kernel.

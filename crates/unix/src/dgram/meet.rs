@@ -745,7 +745,7 @@ pub fn other_end(line: &OwnedFd) -> io::Result<u64> {
 }
 
 /// The user that all those seem to be whom this user namespace does not know (user_namespaces(7)).
-fn overflow_uid() -> u32 {
+pub fn overflow_uid() -> u32 {
     let said = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     said.and_then(|said| said.trim().parse().ok()).unwrap_or(65534)
 }

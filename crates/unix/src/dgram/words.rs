@@ -21,6 +21,7 @@ pub enum Word {
         secret: Nonce,
         /// Of its end of that line.
         cookie: u64,
+        /// Of the socket that sends it.
         inode: u64,
     },
     /// What it sends from here on lies in its lane; and this is its name now.
@@ -69,7 +70,7 @@ impl Word {
     }
 }
 
-/// What a receiver answers on the line, with the memfds of both rings and the door.
+/// What a receiver answers on the line, with the memfds of both rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// What was in the knock.

@@ -39,6 +39,7 @@ use crate::rx::Rx;
 use crate::tx::{Cursor, Tx};
 use crate::upgrade::{self, Hello, Nonce};
 use crate::{Config, Result, SendFlags};
+use onecopy_ring::record::largest;
 use onecopy_ring::{Consumer, MIN_CAPACITY, Producer, Ring};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::scm::{self, Space};
@@ -146,7 +147,12 @@ impl End {
     /// Comes to the beacon of a receiver of many.
     pub fn come(&self, line: OwnedFd) -> io::Result<Phase> {
         let (hello, secret) = (upgrade::nonce()?, upgrade::nonce()?);
-        say(&line, &Hello { nonce: hello, capacity: 0, send_buffer: self.wish() })?;
+        // What the kernel takes the lane is to take, too, however little the receiver asks for.
+        let least = match self.config.send_buffer {
+            Some(_) => 0,
+            None => upgrade::DEFAULT_BUFFER.max(sockopt::socket_send_buffer_size(&self.fd)?),
+        };
+        say(&line, &Hello { nonce: hello, capacity: 0, send_buffer: self.wish().max(least as u64) })?;
         Ok(Phase::Knocking(Knocking { line, hello, secret, sent: false }))
     }
 
@@ -237,6 +243,9 @@ impl End {
         let (Some(theirs), Some(mine), Some(front)) = (theirs, mine, meeting.front()) else {
             return Err(Errno::PROTO);
         };
+        if largest(theirs.capacity()) < self.max_kernel_record() {
+            return Err(Errno::MSGSIZE); // what could be sent before could not any more
+        }
         let door = self.door_to_peer()?;
         let end = over_line(line, mine, theirs, &self.config).map_err(|_| Errno::NOMEM)?;
         let outside = Outside { door, bell: Word::Bell(answer.crowd).encode(), front };

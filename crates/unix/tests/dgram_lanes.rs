@@ -4,6 +4,7 @@
 use onecopy_unix::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -98,5 +99,57 @@ fn a_receiver_without_its_name_stays_readable() {
             assert_eq!(recv(&b), [i]);
         }
         assert!(!poll(&b, PollFlags::IN));
+    }
+}
+
+/// Whatever name of the receiver's it is sent to, and whoever has that name by now.
+#[test]
+fn other_names_of_a_receiver_are_its_own() {
+    let _alone = alone();
+    let (path, other) = (path("names"), path("names-other"));
+    let name = Name::path(&path);
+    let b = receiver(&name, &Config::default());
+    std::os::unix::fs::symlink(&path, &other).unwrap();
+    let a = laned(&b, &name);
+    for round in 0..30u8 {
+        a.send(&[round, 1], NOW).unwrap();
+        a.send_to(&[round, 2], Name::path(&other), NOW).unwrap();
+        a.send_to(&[round, 3], &name, NOW).unwrap();
+        a.send(&[round, 4], NOW).unwrap();
+        for i in 1..5 {
+            assert_eq!(recv(&b), [round, i]);
+        }
+    }
+    assert_eq!(a.path().send, Carrier::SharedMemory);
+    std::fs::remove_file(&path).unwrap();
+    let successor = receiver(&name, &Config::default());
+    a.send_to(b"new", &name, NOW).unwrap();
+    a.send(b"old", NOW).unwrap();
+    assert_eq!((recv(&successor), recv(&b)), (b"new".to_vec(), b"old".to_vec()));
+    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(&other).unwrap();
+    assert_eq!(a.send_to(b"x", &name, NOW).unwrap_err().raw_os_error(), Errno::NOENT.raw_os_error());
+}
+
+/// What the kernel takes, a sender may send all the while, whatever room the receiver asks for.
+#[test]
+fn a_lane_takes_what_the_kernel_takes() {
+    let _alone = alone();
+    let small = |receive, max| Config { receive_buffer: receive, max_ring: max, ..Config::default() };
+    for (config, carrier) in [
+        (small(Some(4096), Config::default().max_ring), Carrier::SharedMemory),
+        (small(None, 16 << 10), Carrier::Kernel),
+    ] {
+        let name = abstract_("small");
+        let b = receiver(&name, &config);
+        let a = Datagram::unbound().unwrap();
+        a.connect(&name).unwrap();
+        let mut buffer = vec![0; 150_000];
+        for i in 0..60 {
+            assert_eq!(a.send(&vec![i; 150_000], NOW).unwrap(), 150_000);
+            assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 150_000);
+            assert_eq!(buffer, vec![i; 150_000]);
+        }
+        assert_eq!(a.path().send, carrier);
     }
 }

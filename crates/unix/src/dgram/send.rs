@@ -2,6 +2,7 @@
 
 use crate::control;
 use crate::end::End;
+use crate::making::Kind;
 use crate::receive::IOV_MAX;
 use crate::rights::Attached;
 use crate::seqpacket::too_long;
@@ -10,6 +11,7 @@ use crate::{Error, Name, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
+use onecopy_sys::unix_diag::Diag;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
@@ -244,12 +246,15 @@ impl End {
             self.check(Op::Send)?;
             return self.kernel_datagram(&cursor, Some(&address), attached, flags).map(|()| cursor.left);
         }
-        // What the peer finds in the kernel's queue it takes for a bell, so nothing else may come there from here.
-        match self.is_peer(name) {
+        // What the peer finds in the kernel's queue it takes for a bell, so nothing else may come there from here. And what went to a
+        // lane must not be overtaken.
+        let is_peer = match self.lane() {
+            Some(_) => Some(self.is_receiver(&address).map_err(|errno| Error::new(Op::Send, errno))?),
+            None => self.is_peer(name),
+        };
+        match is_peer {
             Some(true) => return self.send_to_peer(slices, Some(&address), attached, flags),
             Some(false) => {}
-            // (On a lane there is nothing that could be taken for a bell.)
-            None if self.lane().is_some() => {}
             None => {
                 let mut tx = self.lock_tx(flags)?;
                 self.leave_ring(&mut tx);
@@ -274,6 +279,18 @@ impl End {
             }
             _ => Some(false),
         }
+    }
+
+    /// Whether who is bound to that address now is the receiver of many that this socket is connected to: only the kernel knows, since one
+    /// socket may have many paths, and a path another socket by now.
+    #[cold]
+    fn is_receiver(&self, address: &SocketAddrUnix) -> rustix::io::Result<bool> {
+        let probe = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
+        if rustix::net::connect(&probe, address).is_err() {
+            return Ok(false); // the kernel will say why
+        }
+        let peer = Diag::open()?.look(rustix::fs::fstat(&probe)?.st_ino)?.peer;
+        Ok(peer.is_some() && peer == self.peer_inode())
     }
 
     /// Whether a send is who is told of a reset that the kernel told to a look of this side's. It comes behind EMSGSIZE and

@@ -1,5 +1,7 @@
 //! What a receiver of many owes those who wait for it and its other senders, at the moments when that is hard.
 
+use super::turns::WORDS;
+use super::words::Word;
 use crate::failpoint;
 use crate::{Carrier, Datagram, Name, RecvFlags, SendFlags};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
@@ -220,4 +222,36 @@ fn what_is_there_is_what_comes() {
             assert!(!polls || !readable(&b));
         }
     }
+}
+
+/// Rings before each look into the queue, so many times.
+fn ring(bell: [u8; 64], to: Name, times: u32) {
+    failpoint::at("looked for a sign", move || {
+        Datagram::unbound().unwrap().send_to(&bell, &to, NOW).unwrap();
+        if times > 1 {
+            ring(bell, to, times - 1);
+        }
+    });
+}
+
+/// A receive that does not wait comes back from a flood of words, and whoever sends after it rings.
+#[test]
+fn a_flood_of_words_is_left_with_lanes_armed() {
+    let _alone = crate::tests::alone();
+    let (b, name) = receiver("words");
+    let a = laned(&b, &name);
+    let bell = Word::Bell(b.end.crowd().unwrap().lock().nonce_of_all());
+    let lane = a.end.lane().unwrap();
+    let header = lane.end.tx_ring.get().unwrap().header();
+    assert!(!header.is_armed());
+    ring(bell.encode(), name.clone(), WORDS);
+    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(header.is_armed());
+    // Who polls is to come again.
+    assert!(!readable(&b));
+    ring(bell.encode(), name, WORDS);
+    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(readable(&b));
+    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(!readable(&b));
 }

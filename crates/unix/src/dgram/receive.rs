@@ -179,7 +179,7 @@ impl End {
                         if words % WORDS == 0 {
                             // Somebody rings as fast as this takes; the others have their turns, and who does not wait is not kept.
                             crowd.since_kernel = 0;
-                            if dontwait && crowd.lanes.iter().all(|member| !member.has_some()) {
+                            if dontwait && self.leave_for_now(crowd) {
                                 return Err(error(Errno::AGAIN));
                             }
                         }

@@ -243,6 +243,18 @@ impl End {
         some
     }
 
+    /// Nothing but words has come for long, and this call does not wait. Whether lanes have nothing either: then their senders ring
+    /// when they have, and the socket becomes readable once more, for who waits for that, and for what lies behind the words.
+    #[cold]
+    pub fn leave_for_now(&self, crowd: &mut Gathering) -> bool {
+        if crowd.next(self).is_some() || crowd.arm(self) {
+            return false;
+        }
+        crowd.token = false;
+        self.leave_token(crowd);
+        true
+    }
+
     /// After a receive: keeps the socket readable while lanes have something, where somebody may look.
     pub fn mirror_crowd(&self, crowd: &mut Gathering) {
         let Some(all) = self.crowd() else { return };

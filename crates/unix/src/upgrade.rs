@@ -427,10 +427,11 @@ mod tests {
             let mut name = invitation.name().into_bytes();
             prop_assert_eq!(Invitation::parse(&name), Some(invitation));
             let at = at.index(name.len());
+            let spoilt = name[at] != byte;
             name[at] = byte;
             // What it says then is for the handshake to find out; here it has to be said by the same number of digits.
             if let Some(other) = Invitation::parse(&name) {
-                prop_assert!(at >= PREFIX.len(), "{}", name.escape_ascii());
+                prop_assert!(!spoilt || at >= PREFIX.len(), "{}", name.escape_ascii());
                 prop_assert!(other.name().len() <= name.len());
             }
             name.truncate(at);

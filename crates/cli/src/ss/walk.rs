@@ -190,9 +190,12 @@ fn is_invitation(name: &str) -> bool {
 
 fn descriptors(proc: &Path) -> anyhow::Result<Descriptors> {
     let mut found = Descriptors::default();
-    for process in fs::read_dir(proc)?.map_while(Result::ok) {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        match fs::read_dir(process.path().join("fd")) {
+    let pid = |process: fs::DirEntry| process.file_name().to_str()?.parse::<u32>().ok();
+    let mut pids: Vec<u32> = fs::read_dir(proc)?.map_while(Result::ok).filter_map(pid).collect();
+    // Parents before children, which hold the same: by number they are only until the numbers begin anew.
+    pids.sort_by_cached_key(|pid| (started(&proc.join(pid.to_string())), *pid));
+    for pid in pids {
+        match fs::read_dir(proc.join(pid.to_string()).join("fd")) {
             Ok(links) => {
                 for link in links.map_while(Result::ok) {
                     let Ok(to) = fs::read_link(link.path()) else { continue }; // closed meanwhile
@@ -233,6 +236,14 @@ fn command(pid: u32) -> String {
     String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned()
 }
 
+/// When a process began, in ticks since the machine did (proc(5), stat, the 20th word behind the name).
+fn started(process: &Path) -> u64 {
+    let stat = fs::read(process.join("stat")).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
+    behind.split(' ').nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(0)
+}
+
 /// The effective user of a process, as proc(5) tells it. (Who owns its folder there would not do: that is root where a
 /// process lets nobody trace it.)
 fn user(pid: u32) -> Option<u32> {
@@ -261,6 +272,19 @@ mod tests {
         // What root began, a child with fewer rights goes on with.
         assert_eq!(believed(told(0, &[1]), &[30]), Some(30));
         assert_eq!(super::user(std::process::id()), Some(rustix::process::geteuid().as_raw()));
+    }
+
+    #[test]
+    fn processes_are_known_by_when_they_began() {
+        let dir = tempfile::tempdir().unwrap();
+        let with = |stat: &str| {
+            fs::write(dir.path().join("stat"), stat).unwrap();
+            started(dir.path())
+        };
+        let fields = "R 1 1 1 0 -1 4194304 98 0 0 0 0 0 0 0 20 0 1 0 77 1 1";
+        assert_eq!(with(&format!("12 (a) b) 9) {fields}")), 77);
+        assert_eq!((with(""), with("12 (a) R 1"), with("12 (a) S x y")), (0, 0, 0));
+        assert!(started(Path::new("/proc/self")) > started(Path::new("/proc/1")));
     }
 
     #[test]

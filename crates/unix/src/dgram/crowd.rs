@@ -11,12 +11,13 @@
 use super::lane::over_line;
 use super::meet::{hear, other_end, overflow_uid, seqpacket};
 use super::words::{Answer, WORD, Word};
-use crate::end::{BRIEFLY, End, PASS_CREDENTIALS, PASS_PIDFD};
+use crate::end::{End, PASS_CREDENTIALS, PASS_PIDFD};
 use crate::making::Kind;
 use crate::upgrade::{self, Hello, Nonce};
 use crate::{Name, Transport};
 use onecopy_ring::MIN_CAPACITY;
-use onecopy_sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use onecopy_sync::atomic::AtomicU32;
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
@@ -26,6 +27,7 @@ use rustix::io::{self, Errno};
 use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags, sockopt};
 use std::ffi::OsStr;
 use std::io::IoSlice;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -44,13 +46,53 @@ pub struct Crowd {
     state: Mutex<Gathering>,
     /// Threads that sleep in a receive, and must be woken for what lies in lanes.
     pub sleepers: AtomicU32,
+    /// 1 while new senders get lanes.
+    open: AtomicU32,
+    /// Lanes, with one that is being made: for a fork, which takes no lock for it.
+    laned: AtomicU32,
     /// 1 while there is something in lanes that comes before what anybody sends from now on.
     pub left_over: AtomicU32,
 }
 
 impl Crowd {
-    pub fn lock(&self) -> MutexGuard<'_, Gathering> {
-        self.state.lock()
+    pub fn lock(&self) -> Gathered<'_> {
+        Gathered { laned: &self.laned, state: self.state.lock() }
+    }
+
+    /// Whether nobody holds its lock; in the child of a fork: whether nobody held it who is not there any more.
+    pub fn is_free(&self) -> bool {
+        self.state.try_lock().is_some()
+    }
+}
+
+/// Who holds it.
+#[derive(Debug)]
+pub struct Gathered<'a> {
+    laned: &'a AtomicU32,
+    state: MutexGuard<'a, Gathering>,
+}
+
+impl Deref for Gathered<'_> {
+    type Target = Gathering;
+
+    fn deref(&self) -> &Gathering {
+        &self.state
+    }
+}
+
+impl DerefMut for Gathered<'_> {
+    fn deref_mut(&mut self) -> &mut Gathering {
+        &mut self.state
+    }
+}
+
+impl Drop for Gathered<'_> {
+    fn drop(&mut self) {
+        // SeqCst as in `give_lane`; most calls find it as it is.
+        let laned = self.state.lanes.len() as u32;
+        if self.laned.load(Relaxed) != laned {
+            self.laned.store(laned, SeqCst);
+        }
     }
 }
 
@@ -93,8 +135,6 @@ pub struct Gathering {
     pub since_kernel: u32,
     /// Receives until it is looked who has died.
     pub left: u32,
-    /// Whether new senders get lanes.
-    open: bool,
     /// The socket was connected to somebody: lanes are received to their end, and nobody gets another.
     pub closing: bool,
 }
@@ -192,11 +232,15 @@ impl End {
             cursor: 0,
             since_kernel: 0,
             left: 0,
-            open: true,
             closing: false,
         };
-        let crowd =
-            Crowd { state: Mutex::new(state), sleepers: AtomicU32::new(0), left_over: AtomicU32::new(0) };
+        let crowd = Crowd {
+            state: Mutex::new(state),
+            sleepers: AtomicU32::new(0),
+            open: AtomicU32::new(1),
+            laned: AtomicU32::new(0),
+            left_over: AtomicU32::new(0),
+        };
         let _ = self.crowd.set(Box::new(crowd));
         Ok(())
     }
@@ -228,7 +272,8 @@ impl End {
                 // A knock is no datagram, whoever knocks: who has said that hello may be gone, may have been one of too many, or
                 // have come to another process, since a fork.
                 let Some((line, said)) = crowd.line_of(hello) else { return true };
-                if crowd.open && !crowd.closing && other_end(&line) == Ok(cookie) {
+                let open = self.crowd().is_some_and(|all| all.open.load(Relaxed) != 0);
+                if open && !crowd.closing && other_end(&line) == Ok(cookie) {
                     // Who cannot have a lane finds the line closed.
                     match self.give_lane(crowd, line, said, secret, (inode, from)) {
                         Ok(true) => {}
@@ -258,6 +303,12 @@ impl End {
             if crowd.lanes.len() >= LANES {
                 return Ok(false);
             }
+        }
+        // A fork closes it and then looks how many there are, and this is the other way round (both SeqCst): one sees the other.
+        let Some(all) = self.crowd() else { return Ok(false) };
+        all.laned.store(crowd.lanes.len() as u32 + 1, SeqCst);
+        if all.open.load(SeqCst) == 0 {
+            return Ok(false);
         }
         let config = &self.config;
         let wish = hello.send_buffer;
@@ -350,7 +401,7 @@ impl End {
     pub fn after_connecting(&self, lost: bool) {
         let Some(crowd) = self.crowd() else { return };
         let mut state = crowd.lock();
-        state.open = false;
+        crowd.open.store(0, SeqCst);
         if lost {
             state.lanes.clear();
             state.token = false;
@@ -365,11 +416,13 @@ impl End {
 
     /// Before a fork: what has lanes is one process's; what has none is the kernel's, and everybody's. Whether it has some.
     pub fn crowd_forks(&self) -> bool {
-        let Some(mut crowd) = self.crowd().and_then(|crowd| crowd.state.lock_for(BRIEFLY)) else {
-            return false;
-        };
-        crowd.open &= !crowd.lanes.is_empty();
-        !crowd.lanes.is_empty()
+        let Some(crowd) = self.crowd() else { return false };
+        let open = crowd.open.swap(0, SeqCst);
+        let has_some = crowd.laned.load(SeqCst) > 0;
+        if has_some {
+            crowd.open.store(open, SeqCst);
+        }
+        has_some
     }
 }
 

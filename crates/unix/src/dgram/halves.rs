@@ -69,8 +69,27 @@ impl End {
     /// In the child.
     pub fn pick_up_later(&self) {
         TOKEN.store(0, Relaxed);
-        if self.shares() && self.broken.load(Relaxed) == broken::NOT {
-            self.broken.store(broken::UNCLAIMED, Relaxed);
+        let shares = self.shares();
+        if self.broken.load(Relaxed) != broken::NOT && !shares {
+            return;
+        }
+        // What a thread of the parent held nobody will ever unlock here.
+        let receives =
+            self.rx.mutex().try_lock().is_some() && self.crowd().is_none_or(|crowd| crowd.is_free());
+        let sends = self.tx.mutex().try_lock().is_some();
+        if shares && !(receives && sends) {
+            // A ticket that is none: it is the parent's, or another child's.
+            let ticket = self.claim.ticket.load(Relaxed).wrapping_add(1 << 31);
+            self.claim.ticket.store(ticket, Relaxed);
+        }
+        if self.broken.load(Relaxed) == broken::NOT {
+            let broken = match (shares, receives, sends) {
+                (true, ..) => broken::UNCLAIMED,
+                (false, false, _) => broken::ORPHAN,
+                (false, true, false) => broken::CANNOT_SEND,
+                (false, true, true) => broken::NOT,
+            };
+            self.broken.store(broken, Relaxed);
         }
     }
 

@@ -429,3 +429,34 @@ fn no_word_is_cut_into_a_datagram() {
     let (received, _) = victim.recv_datagram(&mut buffer[..5], LOOK).unwrap();
     assert_eq!((received.len, received.full, buffer), (5, 64, [7, 7, 7, 7, 7, 0, 0, 0, 0]));
 }
+
+/// A fork while another thread is in a receive: the child is told, and waits for nobody who is not there.
+#[test]
+fn a_child_does_not_wait_for_a_thread_of_its_parent() {
+    let _alone = crate::tests::alone();
+    for with_lane in [true, false] {
+        let name = ["forked-without", "forked-with"][usize::from(with_lane)];
+        let victim = Datagram::bind(abstract_(name)).unwrap();
+        let stranger = Datagram::unbound().unwrap();
+        stranger.send_to(b"x", abstract_(name), NOW).unwrap();
+        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        let sender = with_lane.then(|| laned(&victim, name));
+        let receiving = victim.end.crowd().unwrap().lock();
+        let start = std::time::Instant::now();
+        let child = onecopy_sys::fork::child(|| {
+            std::thread::spawn(|| {
+                std::thread::sleep(std::time::Duration::from_secs(10));
+                onecopy_sys::fork::kill_self();
+            });
+            let told = victim.recv(&mut [0; 9], LOOK).map_err(|error| error.raw_os_error());
+            i32::from(told != Err(Errno::BUSY.raw_os_error()))
+        })
+        .unwrap();
+        assert_eq!(child.wait(), onecopy_sys::fork::Ended::Returned(0), "{name}, {:?}", start.elapsed());
+        drop(receiving);
+        // Where there are lanes they are the parent's, and without one nothing has changed for it.
+        let sender = sender.unwrap_or(stranger);
+        sender.send_to(b"still", abstract_(name), NOW).unwrap();
+        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 5);
+    }
+}

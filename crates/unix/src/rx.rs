@@ -1,10 +1,13 @@
 //! The receiving side: data first, then the error, then the end; and sleeping on the control socket.
 
 mod bells;
+mod waiting;
+
+pub use waiting::Waiting;
 
 use crate::channel::Inlet;
 use crate::control::{self, Peek};
-use crate::end::{BRIEFLY, End, STUCK, stuck};
+use crate::end::End;
 use crate::front::Front;
 use crate::making::Kind;
 use crate::mending::Taking;
@@ -14,10 +17,8 @@ use crate::upgrade::Nonce;
 use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::index::FARTHEST;
 use onecopy_ring::{Consumer, Lie, Ring};
-use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
-use onecopy_sync::spin::{self, Adaptive};
-use onecopy_sys::signal;
+use onecopy_sync::spin::Adaptive;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
@@ -132,10 +133,6 @@ pub const MAX_OWED: isize = 64;
 /// half-way, which is no lie: so this is longer than a machine with too much to do keeps anybody waiting. A peer that does mean
 /// ill makes a poll(2) that finds nothing of it, for as long; his bells for nothing do the same.
 const MAX_PARKING: Duration = Duration::from_secs(10);
-/// Sleep on the clock where readiness tells nothing.
-const NAP: Duration = Duration::from_millis(1);
-/// Between two looks of one who spins at the control socket, in nanoseconds.
-const LONGEST_SPIN: u32 = 1_000_000;
 /// How often one call believes a bell for which there was no data.
 const MAX_EMPTY_BELLS: u32 = 64;
 
@@ -172,59 +169,6 @@ impl Rx {
             looked: 0,
             rest: None,
         })
-    }
-}
-
-/// A receive's sleeps, added up.
-pub struct Waiting {
-    /// When the caller began to wait, for the timeout.
-    began: Option<Instant>,
-    /// When the wait for the next byte began, for what is learnt from it.
-    start: Option<Instant>,
-    /// What the kernel said at the end of the last sleep.
-    told: Option<Peek>,
-    /// The next bytes come over the kernel, where other processes that share the end may be receiving.
-    over_kernel: bool,
-    slept: bool,
-    /// At the last look processes shared the end.
-    shared: bool,
-    empty_bells: u32,
-    /// Bytes that the caller will surely take if they are there and no mark lies among them.
-    pub takes: usize,
-}
-
-impl Waiting {
-    /// Of a caller who will take as many as `takes` bytes if they are there; 0 if he may leave any.
-    pub fn new(takes: usize) -> Waiting {
-        Waiting {
-            began: None,
-            start: None,
-            told: None,
-            over_kernel: false,
-            slept: false,
-            shared: false,
-            empty_bells: 0,
-            takes,
-        }
-    }
-}
-
-/// One of this process's threads that sleep for something to receive.
-struct Asleep<'a> {
-    count: &'a AtomicU32,
-    alone: bool,
-}
-
-impl Asleep<'_> {
-    fn one_of(count: &AtomicU32) -> Asleep<'_> {
-        // Relaxed: of two that come at once one finds the other, which is all.
-        Asleep { alone: count.fetch_add(1, Relaxed) == 0, count }
-    }
-}
-
-impl Drop for Asleep<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Relaxed);
     }
 }
 
@@ -524,163 +468,6 @@ impl End {
             }
             Peek::Failed(errno) => Err(Error::new(Op::Recv, errno)),
             _ => Ok(Ready::End),
-        }
-    }
-
-    /// Spins for data as far as the settings and experience allow. Returns whether it came.
-    fn spin(&self, ring: &mut RxRing, waiting: &mut Waiting) -> std::result::Result<bool, Lie> {
-        let budget = match self.settings.wait() {
-            Wait::Block => return Ok(false),
-            Wait::Spin => LONGEST_SPIN,
-            // After a sleep there is nothing to be gained.
-            Wait::Adaptive if waiting.slept => return Ok(false),
-            Wait::Adaptive => ring.spin.budget(),
-        };
-        if budget == 0 {
-            waiting.start.get_or_insert_with(Instant::now);
-            return Ok(false);
-        }
-        let mut lie = None;
-        let consumer = &mut ring.consumer;
-        if consumer.is_shared() {
-            // Not with a lock that other processes want: `spin_unlocked`.
-            return Ok(false);
-        }
-        let spun = spin::until(budget, || match consumer.available(1) {
-            Ok(0) => {
-                consumer.prefetch();
-                false
-            }
-            Ok(_) => true,
-            Err(found) => {
-                lie = Some(found);
-                true
-            }
-        });
-        if let Some(lie) = lie {
-            return Err(lie);
-        }
-        match spun {
-            Ok(took) => {
-                ring.spin.paid(took);
-                self.counters.spins.add_exclusive(1);
-                Ok(true)
-            }
-            Err(start) => {
-                ring.spin.in_vain();
-                waiting.start.get_or_insert(start);
-                // Asked to spin: look at the control socket now and then, and go on.
-                Ok(false)
-            }
-        }
-    }
-
-    /// For who spins: lets others have the lock for a moment.
-    fn let_in(&self, guard: SideGuard<'_, Rx>) {
-        if guard.is_shared() {
-            self.spin_unlocked(guard);
-        } else {
-            drop(guard.give_way());
-        }
-    }
-
-    /// Spins without the lock, which other processes want too, one of which may be stopped at any moment. Returns whether
-    /// something came.
-    #[cold]
-    fn spin_unlocked(&self, mut guard: SideGuard<'_, Rx>) -> bool {
-        let Rx::Ring(ring) = &mut *guard else { return false };
-        let budget = if self.settings.wait() == Wait::Spin { LONGEST_SPIN } else { ring.spin.budget() };
-        let (seen, header) = (ring.consumer.position(), ring.consumer.ring().clone());
-        drop(guard);
-        // Relaxed: whether it is true, and what it brings, is found out with the lock.
-        let came = || header.header().writer.0.head.load(Relaxed) != seen;
-        budget > 0 && spin::until(budget, came).is_ok()
-    }
-
-    /// How long to wait for the lock.
-    fn patience(&self, dontwait: bool, waiting: &mut Waiting) -> Duration {
-        if dontwait { BRIEFLY } else { self.left(waiting).map_or(BRIEFLY, |left| left.unwrap_or(STUCK)) }
-    }
-
-    /// What a receive says that did not get the lock.
-    #[cold]
-    fn kept(&self, dontwait: bool) -> Error {
-        if !dontwait && self.settings.read_timeout().is_none() {
-            return stuck(Op::Recv);
-        }
-        self.turn_receiver_away();
-        Error::new(Op::Recv, Errno::AGAIN)
-    }
-
-    /// What is left of the read timeout, if there is one.
-    fn left(&self, waiting: &mut Waiting) -> Result<Option<Duration>> {
-        let began = *waiting.began.get_or_insert_with(Instant::now);
-        control::remaining(began, self.settings.read_timeout()).map_err(|errno| Error::new(Op::Recv, errno))
-    }
-
-    /// Sleeps a moment, for what the queue's readiness does not tell: room for a sender whose filler lies there.
-    /// Wakes at once when the peer goes.
-    fn nap(&self, waiting: &mut Waiting) -> Result<()> {
-        let nap = self.left(waiting)?.map_or(NAP, |left| left.min(NAP));
-        match control::wait(self.life(), PollFlags::RDHUP, Some(nap)) {
-            Ok(_) => {
-                if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
-                    && let Rx::Ring(ring) = &mut *rx
-                {
-                    ring.drain(self);
-                }
-                Ok(())
-            }
-            Err(Errno::AGAIN) => Ok(()),
-            Err(errno) => Err(Error::new(Op::Recv, errno)),
-        }
-    }
-
-    /// Sleeps until something is in the queue, and says what.
-    pub fn sleep(&self, waiting: &mut Waiting) -> Result<Peek> {
-        waiting.slept = true;
-        let now = Instant::now();
-        waiting.start.get_or_insert(now);
-        waiting.began.get_or_insert(now);
-        self.counters.sleeps.add(1);
-        let error = |errno| Error::new(Op::Recv, errno);
-        // One byte may ring for many records, and of those asleep in recv(2) for records the kernel wakes one for it (net/core/
-        // datagram.c: __skb_wait_for_more_packets waits exclusively; of a stream all wake). So there is one in recv(2) at most, and
-        // the others are in poll(2), which wakes all of them besides.
-        let asleep = Asleep::one_of(&self.sleepers);
-        let not_alone = self.kind.has_records() && (waiting.shared || !asleep.alone);
-        match self.settings.read_timeout() {
-            None if !not_alone => {
-                match if waiting.over_kernel { control::wait_for_any(self.fd()) } else { self.peek(true) } {
-                    // O_NONBLOCK was set behind our back.
-                    Peek::Nothing => Err(error(Errno::AGAIN)),
-                    Peek::Failed(Errno::CONNRESET) => {
-                        self.reset.store(1, Relaxed);
-                        Ok(Peek::Failed(Errno::CONNRESET))
-                    }
-                    Peek::Failed(errno) => Err(error(errno)),
-                    peek => Ok(peek),
-                }
-            }
-            limit => {
-                loop {
-                    let left = self.left(waiting)?;
-                    match control::wait(self.fd(), PollFlags::IN, left) {
-                        // recv(2) without a limit would go on.
-                        Err(Errno::INTR) if limit.is_none() && signal::all_restart() => {}
-                        done => break done.map(drop).map_err(error)?,
-                    }
-                }
-                if waiting.over_kernel {
-                    // What it is, is looked at with the lock in hand.
-                    return Ok(Peek::Byte);
-                }
-                Ok(match self.ask() {
-                    // A datagram socket that is shut down says so only to who sleeps in a receive.
-                    Peek::Nothing if self.kind == Kind::Datagram && control::hung_up(self.fd()) => Peek::End,
-                    peek => peek,
-                })
-            }
         }
     }
 

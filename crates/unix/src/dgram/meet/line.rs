@@ -1,0 +1,69 @@
+//! Beacons, the lines to them, and what is said there before anybody is trusted.
+
+use crate::Config;
+use crate::upgrade::{self, Hello};
+use onecopy_ring::Ring;
+use onecopy_sys::unix_diag::Diag;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+/// Of this way of meeting: part of a beacon's name.
+const VERSION: u32 = 3;
+
+/// The name of the beacon of the socket with that inode.
+pub fn beacon_name(inode: u64) -> io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-{VERSION}-{inode:x}").as_bytes())
+}
+
+pub fn seqpacket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Whether who is at the other end of `line` is that user.
+pub fn is_user(line: &OwnedFd, uid: u32) -> bool {
+    sockopt::socket_peercred(line).is_ok_and(|cred| cred.uid.as_raw() == uid)
+}
+
+pub fn say(line: &OwnedFd, hello: &Hello) -> io::Result<()> {
+    rustix::net::send(line, &hello.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
+}
+
+/// The ring that came with a hello.
+pub fn open_ring(hello: &Hello, memfd: Option<OwnedFd>, config: &Config) -> Option<Ring> {
+    let capacity = usize::try_from(hello.capacity).ok()?;
+    let fits = capacity <= config.max_ring.max(onecopy_ring::MIN_CAPACITY);
+    memfd.filter(|_| fits).and_then(|memfd| Ring::open(memfd, capacity).ok())
+}
+
+/// Connects to a beacon. None where that user has none there.
+pub fn ask(beacon: &SocketAddrUnix, uid: u32) -> io::Result<Option<OwnedFd>> {
+    let line = seqpacket()?;
+    let there = rustix::net::connect(&line, beacon).is_ok();
+    Ok(Some(line).filter(|line| there && is_user(line, uid)))
+}
+
+/// The cookie of the socket that `line` is connected to, which the kernel gives to no other one, ever.
+pub fn other_end(line: &OwnedFd) -> io::Result<u64> {
+    let diag = Diag::open()?;
+    let me = rustix::fs::fstat(line)?.st_ino;
+    let known = diag.look(diag.look(me)?.peer.ok_or(Errno::NOTCONN)?)?;
+    if known.peer == Some(me) { Ok(known.cookie) } else { Err(Errno::PROTO) }
+}
+
+/// The user that all those seem to be whom this user namespace does not know (user_namespaces(7)).
+pub fn overflow_uid() -> u32 {
+    let said = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
+    said.and_then(|said| said.trim().parse().ok()).unwrap_or(65534)
+}
+
+/// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it.
+pub fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Hello, Option<OwnedFd>)>> {
+    match upgrade::receive_hello(line) {
+        Ok((Some(hello), memfd, _)) => Ok(Some((hello, memfd))),
+        Ok((None, ..)) => Err(Errno::PROTO),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}

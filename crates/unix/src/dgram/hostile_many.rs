@@ -29,17 +29,9 @@ fn abstract_(what: &str) -> Name {
     Name::abstract_(text(what))
 }
 
-/// Goes to and fro until what is sent goes over a lane.
+/// A sender that has a lane.
 fn laned(to: &Datagram, name: &str) -> Datagram {
-    let sender = Datagram::unbound().unwrap();
-    sender.connect(abstract_(name)).unwrap();
-    for i in 0..60 {
-        sender.send(&[i], NOW).unwrap();
-        let mut buffer = [0; 9];
-        assert_eq!((to.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
-    }
-    assert_eq!(sender.path().send, Carrier::SharedMemory);
-    sender
+    super::lane_tests::laned(to, &abstract_(name))
 }
 
 fn ring(liar: &Datagram) -> Ring {

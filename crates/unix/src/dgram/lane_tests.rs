@@ -31,7 +31,7 @@ fn connected(name: &Name) -> Datagram {
 }
 
 /// A sender that has a lane.
-fn laned(to: &Datagram, name: &Name) -> Datagram {
+pub fn laned(to: &Datagram, name: &Name) -> Datagram {
     let sender = connected(name);
     for i in 0..60 {
         sender.send(&[i], NOW).unwrap();

@@ -1,23 +1,10 @@
 //! One end in several processes.
 
-use super::{PATIENCE, Wire, alone, pair, send, small};
+use super::{PATIENCE, Wire, alone, count_whole, pair, send, small};
 use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-
-/// Reads messages of `len` equal bytes, `count` of them, and counts them by byte.
-fn count_whole(stream: &Stream, len: usize, count: usize) -> [usize; 256] {
-    let mut counts = [0; 256];
-    let mut message = vec![0; len];
-    for _ in 0..count {
-        let n = stream.recv(&mut message, RecvFlags::WAITALL).unwrap();
-        assert_eq!(n, len);
-        assert!(message.iter().all(|byte| *byte == message[0]), "senders interleaved");
-        counts[message[0] as usize] += 1;
-    }
-    counts
-}
 
 #[test]
 fn senders_in_three_processes_do_not_interleave() {

@@ -13,7 +13,7 @@ mod sharing;
 mod spoilers;
 mod switching;
 
-use crate::{Config, SendFlags, Stream};
+use crate::{Config, RecvFlags, SendFlags, Stream};
 use rustix::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -122,4 +122,17 @@ fn wild(random: &mut Random, was: u64) -> u64 {
         4 => was.wrapping_sub(1 + random.next() % 5000),
         _ => was.wrapping_add(1 + random.next() % 5000),
     }
+}
+
+/// Reads messages of `len` equal bytes, `count` of them, and counts them by byte.
+fn count_whole(stream: &Stream, len: usize, count: usize) -> [usize; 256] {
+    let mut counts = [0; 256];
+    let mut message = vec![0; len];
+    for _ in 0..count {
+        let n = stream.recv(&mut message, RecvFlags::WAITALL).unwrap();
+        assert_eq!(n, len);
+        assert!(message.iter().all(|byte| *byte == message[0]), "senders interleaved");
+        counts[message[0] as usize] += 1;
+    }
+    counts
 }

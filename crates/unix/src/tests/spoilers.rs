@@ -231,6 +231,32 @@ fn who_spoils_shared_records_loses_them_and_nothing_else() {
     assert!(lost * 10 > seeds(0).count(), "{lost}");
 }
 
+/// Two threads call whatever there is, of `a` mostly, which another process spoils. `shares`: and share it once more.
+fn use_for_a_while(a: &Stream, b: &Stream, seed: u64, shares: bool) {
+    let until = Instant::now() + Duration::from_millis(150);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            scope.spawn(move || {
+                let random = &mut Random::new(seed * 2 + thread);
+                while Instant::now() < until {
+                    let began = Instant::now();
+                    is_told(seed, began, a.call(b, random));
+                    let mut buffer = [2; 3000];
+                    let n = random.below(3000);
+                    let began = Instant::now();
+                    let waits = match random.below(5) {
+                        0 => a.send(&buffer[..n], SendFlags::NOSIGNAL),
+                        1 => a.recv(&mut buffer[..n], RecvFlags::empty()),
+                        2 if shares => a.share_fds().map(|fds| fds.len()).or(Ok(0)),
+                        _ => Ok(0),
+                    };
+                    is_told(seed, began, waits);
+                }
+            });
+        }
+    });
+}
+
 /// As above, by a process that does nothing else, at any moment.
 #[test]
 fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
@@ -253,28 +279,7 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
             }
         });
         let spoiler = spoiler.unwrap();
-        let until = Instant::now() + Duration::from_millis(150);
-        std::thread::scope(|scope| {
-            for thread in 0..2 {
-                let (a, b) = (&a, &b);
-                scope.spawn(move || {
-                    let random = &mut Random::new(seed * 2 + thread);
-                    while Instant::now() < until {
-                        let began = Instant::now();
-                        is_told(seed, began, a.call(b, random));
-                        let mut buffer = [2; 3000];
-                        let n = random.below(3000);
-                        let began = Instant::now();
-                        let waits = match random.below(3) {
-                            0 => a.send(&buffer[..n], SendFlags::NOSIGNAL),
-                            1 => a.recv(&mut buffer[..n], RecvFlags::empty()),
-                            _ => Ok(0),
-                        };
-                        is_told(seed, began, waits);
-                    }
-                });
-            }
-        });
+        use_for_a_while(&a, &b, seed, false);
         drop(spoiler);
         let began = Instant::now();
         drop((a, b));
@@ -490,29 +495,7 @@ fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
         }
         stranger.line.give(a.share_fds().unwrap());
         stranger.line.take();
-        let until = Instant::now() + Duration::from_millis(150);
-        std::thread::scope(|scope| {
-            for thread in 0..2 {
-                let (a, b) = (&a, &b);
-                scope.spawn(move || {
-                    let random = &mut Random::new(seed * 2 + thread);
-                    while Instant::now() < until {
-                        let began = Instant::now();
-                        is_told(seed, began, a.call(b, random));
-                        let mut buffer = [2; 3000];
-                        let n = random.below(3000);
-                        let began = Instant::now();
-                        let waits = match random.below(5) {
-                            0 => a.send(&buffer[..n], SendFlags::NOSIGNAL),
-                            1 => a.recv(&mut buffer[..n], RecvFlags::empty()),
-                            2 => a.share_fds().map(|fds| fds.len()).or(Ok(0)),
-                            _ => Ok(0),
-                        };
-                        is_told(seed, began, waits);
-                    }
-                });
-            }
-        });
+        use_for_a_while(&a, &b, seed, true);
         drop(stranger.child);
         let began = Instant::now();
         drop((a, b));

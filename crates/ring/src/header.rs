@@ -86,4 +86,13 @@ pub struct InfoLine {
     pub shut: AtomicU32,
     /// 0: the receiver does not ask who sends. Else it does, and a change asks again: sends say it before their bytes.
     pub asks_who: AtomicU32,
+    /// Which connection it is for, where it was made with another ring ([`crate::memory::Ring::pair`]).
+    pub nonce: [AtomicU64; 2],
+    /// Of a ring that its sender has made: [`crate::memory::JOINED`] once the receiver has it, and will look for bytes in it.
+    pub joined: AtomicU32,
+    /// Bytes of data room that a receiver or a sender wants who did not make it: [`crate::memory::TOO_SMALL`].
+    pub wanted: AtomicU64,
 }
+
+#[cfg(not(loom))]
+const _: () = assert!(std::mem::size_of::<InfoLine>() == 64);

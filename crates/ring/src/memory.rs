@@ -1,6 +1,6 @@
 //! Making, opening and mapping a ring.
 
-use crate::header::HEADER_LEN;
+use crate::header::{HEADER_LEN, InfoLine};
 use crate::{Header, bell};
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +19,16 @@ pub const MAX_CAPACITY: usize = 1 << 38;
 /// "ONECOPY1", for a person who looks at the page.
 const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPY1");
 
+/// In [`joined`](crate::header::InfoLine::joined): the peer of who made two rings has not looked at them.
+pub const UNSEEN: u32 = 0;
+/// It receives from the one, and will send into the other.
+pub const JOINED: u32 = 1;
+/// It would, if they were as large as each one's [`wanted`](crate::header::InfoLine::wanted) says, and waits for such.
+pub const TOO_SMALL: u32 = 2;
+
+/// What says for which connection two rings were made.
+pub type Nonce = [u8; 16];
+
 /// The capacity that a wish of `bytes` gets: whole cache lines, never more than the wish (a program that
 /// compares with the kernel wants no larger buffer), between [`MIN_CAPACITY`] and `max`.
 pub fn round_capacity(bytes: usize, max: usize) -> usize {
@@ -29,7 +39,14 @@ pub fn round_capacity(bytes: usize, max: usize) -> usize {
 #[derive(Clone)]
 pub struct Ring {
     memory: Arc<Memory>,
+    /// Where its header begins: a multiple of [`HEADER_LEN`].
+    at: usize,
     capacity: usize,
+}
+
+/// Where the second of two rings begins.
+fn behind(first: usize) -> usize {
+    HEADER_LEN + first.next_multiple_of(HEADER_LEN)
 }
 
 /// As the shared page says at this moment, for who looks for the cause of a stall: positions, bells, fillers.
@@ -67,12 +84,126 @@ impl Ring {
     pub fn create(capacity: usize) -> rustix::io::Result<(Ring, OwnedFd)> {
         let len = HEADER_LEN + capacity;
         let fd = memfd::create("onecopy-ring", len)?;
-        let ring = Ring { memory: Memory::of(Mapping::new(&fd, len)?), capacity };
-        let header = ring.header();
-        header.info.0.magic.store(MAGIC, Ordering::Relaxed);
-        header.info.0.capacity.store(capacity as u64, Ordering::Relaxed);
-        header.writer.0.armed.store(bell::ARMED, Ordering::Relaxed);
+        let ring = Ring { memory: Memory::of(Mapping::new(&fd, len)?), at: 0, capacity };
+        ring.begin();
         Ok((ring, fd))
+    }
+
+    fn begin(&self) {
+        let header = self.header();
+        header.info.0.magic.store(MAGIC, Ordering::Relaxed);
+        header.info.0.capacity.store(self.capacity as u64, Ordering::Relaxed);
+        header.writer.0.armed.store(bell::ARMED, Ordering::Relaxed);
+    }
+
+    /// Makes the rings of both directions of a connection, armed and empty, in one memfd: the first is for its peer to
+    /// receive from, the second for its maker. `nonce` says for which connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::create`].
+    pub fn pair(capacities: [usize; 2], nonce: &Nonce) -> rustix::io::Result<([Ring; 2], OwnedFd)> {
+        let second = behind(capacities[0]);
+        let len = second + HEADER_LEN + capacities[1];
+        let fd = memfd::create("onecopy-rings", len)?;
+        let memory = Memory::of(Mapping::new(&fd, len)?);
+        let rings = [(0, capacities[0]), (second, capacities[1])].map(|(at, capacity)| {
+            let ring = Ring { memory: memory.clone(), at, capacity };
+            ring.begin();
+            let halves = nonce.chunks_exact(8).map(|half| half.try_into().map_or(0, u64::from_le_bytes));
+            for (word, half) in ring.header().info.0.nonce.iter().zip(halves) {
+                word.store(half, Ordering::Relaxed);
+            }
+            ring
+        });
+        Ok((rings, fd))
+    }
+
+    /// For which connection the rings in a descriptor were made, if that is what it is. Nothing is mapped, and what is no sealed
+    /// memfd is not read from.
+    #[cfg(not(loom))]
+    pub fn label(fd: impl AsFd) -> Option<Nonce> {
+        let seals = rustix::fs::fcntl_get_seals(&fd).ok()?;
+        if !seals.contains(memfd::REQUIRED_SEALS) {
+            return None;
+        }
+        let mut info = [0u8; size_of::<InfoLine>()];
+        let at = std::mem::offset_of!(Header, info) as u64;
+        if rustix::io::pread(&fd, &mut info, at).ok()? != info.len() {
+            return None;
+        }
+        let magic = info[..8].try_into().map(u64::from_le_bytes).ok()?;
+        let nonce = std::mem::offset_of!(InfoLine, nonce);
+        (magic == MAGIC).then(|| info[nonce..][..size_of::<Nonce>()].try_into().ok()).flatten()
+    }
+
+    /// Maps the two rings that a peer made ([`Ring::pair`]), after checking that their memfd is what they say of themselves. The
+    /// first one is to receive from.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], with the first check that fails; `NoMapping` where one is larger than `most`.
+    pub fn open_pair(fd: impl AsFd, most: usize) -> Result<[Ring; 2], Refused> {
+        let size = rustix::fs::fstat(&fd).map_err(Refused::NotAMemfd)?.st_size;
+        let len = usize::try_from(size).unwrap_or(0);
+        let wrong = |found: u64| Refused::Size { expected: len as u64, found };
+        memfd::verify(&fd, len)?;
+        if len > 2 * (HEADER_LEN + most.next_multiple_of(HEADER_LEN)) {
+            return Err(Refused::NoMapping(Errno::NOBUFS));
+        }
+        if len < 2 * (HEADER_LEN + MIN_CAPACITY) {
+            return Err(wrong(0));
+        }
+        let memory = Memory::of(map(&fd, len)?);
+        let says = |at: usize| {
+            // (Only as long as the header is known to lie inside.)
+            let ring = Ring { memory: memory.clone(), at, capacity: 0 };
+            ring.header().info.0.capacity.load(Ordering::Relaxed)
+        };
+        let first = says(0);
+        let capacity = usize::try_from(first).unwrap_or(usize::MAX);
+        let possible = |capacity: usize| {
+            (MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) && capacity.is_multiple_of(64)
+        };
+        if !possible(capacity) || behind(capacity) + HEADER_LEN + MIN_CAPACITY > len {
+            return Err(wrong(first));
+        }
+        let second = behind(capacity);
+        let rest = len - second - HEADER_LEN;
+        if !possible(rest) || says(second) != rest as u64 {
+            return Err(wrong(rest as u64));
+        }
+        if capacity.max(rest) > most {
+            return Err(Refused::NoMapping(Errno::NOBUFS));
+        }
+        Ok([Ring { memory: memory.clone(), at: 0, capacity }, Ring { memory, at: second, capacity: rest }])
+    }
+
+    /// Maps a ring that lies somewhere in a memfd ([`Ring::place`]), whoever made it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ring::open`].
+    pub fn open_at(fd: impl AsFd, at: usize, capacity: usize) -> Result<Ring, Refused> {
+        let size = rustix::fs::fstat(&fd).map_err(Refused::NotAMemfd)?.st_size;
+        let len = usize::try_from(size).unwrap_or(0);
+        let possible = (MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) && capacity.is_multiple_of(64);
+        let end = at.checked_add(HEADER_LEN + if possible { capacity } else { 0 });
+        if !possible || !at.is_multiple_of(HEADER_LEN) || end.is_none_or(|end| end > len) {
+            return Err(Refused::Size { expected: capacity as u64, found: len as u64 });
+        }
+        memfd::verify(&fd, len)?;
+        Ok(Ring { memory: Memory::of(map(&fd, len)?), at, capacity })
+    }
+
+    /// Where it lies in its memfd.
+    pub fn place(&self) -> usize {
+        self.at
+    }
+
+    /// Its memory, and so another ring's, is this one's too.
+    pub fn is_beside(&self, other: &Ring) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
     }
 
     /// Maps a ring that a peer made, after checking that its memfd is what was announced.
@@ -82,13 +213,7 @@ impl Ring {
     /// [`Refused`], with the first check that fails.
     pub fn open(fd: impl AsFd, capacity: usize) -> Result<Ring, Refused> {
         Ring::verify(&fd, capacity)?;
-        let len = HEADER_LEN + capacity;
-        let mapping = Mapping::new(&fd, len).map_err(|errno| match errno {
-            Errno::NOMEM | Errno::AGAIN => Refused::NoMapping(errno),
-            // Opened for reading only, say, or sealed against writing.
-            errno => Refused::NotAMemfd(errno),
-        })?;
-        Ok(Ring { memory: Memory::of(mapping), capacity })
+        Ok(Ring { memory: Memory::of(map(&fd, HEADER_LEN + capacity)?), at: 0, capacity })
     }
 
     /// The checks of [`Ring::open`], without mapping anything.
@@ -124,11 +249,11 @@ impl Ring {
     #[inline]
     pub fn header(&self) -> &Header {
         // SAFETY:
-        // - the mapping is at least HEADER_LEN bytes (create and open see to it), page-aligned, and lives as
-        //   long as `self`;
+        // - the mapping has at least HEADER_LEN bytes from `at` on (all who make a Ring see to it), is page-aligned, as `at`
+        //   is aligned to 4096, and lives as long as `self`;
         // - `Header` is repr(C), all atomics of integers: every bit pattern is valid, and writes of the other
         //   process are races between atomics only.
-        unsafe { &*self.memory.mapping.base().as_ptr().cast::<Header>() }
+        unsafe { &*self.memory.mapping.base().as_ptr().add(self.at).cast::<Header>() }
     }
 
     /// Views of `len` bytes from `offset` (less than the capacity) on, the second one from the wrap.
@@ -140,10 +265,8 @@ impl Ring {
     pub fn spans(&self, offset: usize, len: usize) -> Spans<'_> {
         assert!(offset < self.capacity && len <= self.capacity, "outside of the ring");
         let first = len.min(self.capacity - offset);
-        [
-            self.memory.mapping.span(HEADER_LEN + offset, first),
-            self.memory.mapping.span(HEADER_LEN, len - first),
-        ]
+        let data = self.at + HEADER_LEN;
+        [self.memory.mapping.span(data + offset, first), self.memory.mapping.span(data, len - first)]
     }
 
     /// The word of data at `offset`, which is a multiple of eight. What it means is the peer's say: check it.
@@ -171,12 +294,13 @@ impl Ring {
     #[inline]
     fn word_at(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset < self.capacity, "no word of the ring");
+        let at = self.at + HEADER_LEN + offset;
         // SAFETY:
-        // - the mapping has `capacity` bytes behind the header, a multiple of 64 (create and open see to it), so
+        // - the mapping has `capacity` bytes behind the header, a multiple of 64 (all who make a Ring see to it), so
         //   eight bytes from a multiple of eight below it lie inside; it is page-aligned and lives as long as `self`;
         // - every bit pattern is a valid AtomicU64, and all writes of such words are atomic; a peer that writes
         //   otherwise makes them garbage, which is its right.
-        unsafe { &*self.memory.mapping.base().as_ptr().add(HEADER_LEN + offset).cast::<AtomicU64>() }
+        unsafe { &*self.memory.mapping.base().as_ptr().add(at).cast::<AtomicU64>() }
     }
 
     /// Asks for the cache line at `offset`, without waiting for it.
@@ -207,6 +331,14 @@ impl Ring {
             onecopy_copy::copy_out(b, second, hint);
         }
     }
+}
+
+fn map(fd: impl AsFd, len: usize) -> Result<Mapping, Refused> {
+    Mapping::new(fd, len).map_err(|errno| match errno {
+        Errno::NOMEM | Errno::AGAIN => Refused::NoMapping(errno),
+        // Opened for reading only, say, or sealed against writing.
+        errno => Refused::NotAMemfd(errno),
+    })
 }
 
 /// Asks for the cache line at an address, without waiting for it.
@@ -245,6 +377,39 @@ mod tests {
         for capacity in [0, 64, 4096, 8191, 8256, usize::MAX & !63] {
             assert!(matches!(Ring::open(&fd, capacity), Err(Refused::Size { .. })), "{capacity}");
         }
+    }
+
+    #[test]
+    fn two_rings_lie_in_one_memfd_and_open_only_as_what_they_say() {
+        let nonce = *b"0123456789abcdef";
+        let ([theirs, mine], fd) = Ring::pair([16_000, 8192], &nonce).unwrap();
+        assert_eq!(Ring::label(&fd), Some(nonce));
+        let [first, second] = Ring::open_pair(&fd, 16_000).unwrap();
+        assert_eq!((first.capacity(), second.capacity()), (16_000, 8192));
+        assert_eq!((first.place(), second.place()), (theirs.place(), mine.place()));
+        theirs.set_word(15_992, 7);
+        mine.set_word(0, 8);
+        assert_eq!((first.word(15_992), second.word(0)), (7, 8));
+        assert!(matches!(Ring::open_pair(&fd, 15_000), Err(Refused::NoMapping(_))), "more than it accepts");
+        let again = Ring::open_at(&fd, mine.place(), 8192).unwrap();
+        assert_eq!(again.word(0), 8);
+        for (at, capacity) in
+            [(mine.place(), 8256), (mine.place() + 64, 4096), (1 << 40, 4096), (0, 0), (0, 63)]
+        {
+            assert!(Ring::open_at(&fd, at, capacity).is_err(), "{at} {capacity}");
+        }
+        for lie in [0, 64, 4096, 16_001, 24_576, u64::MAX, 1 << 40] {
+            theirs.header().info.0.capacity.store(lie, Ordering::Relaxed);
+            assert!(matches!(Ring::open_pair(&fd, 1 << 20), Err(Refused::Size { .. })), "{lie}");
+        }
+        theirs.header().info.0.capacity.store(16_000, Ordering::Relaxed);
+        mine.header().info.0.capacity.store(4096, Ordering::Relaxed);
+        assert!(matches!(Ring::open_pair(&fd, 1 << 20), Err(Refused::Size { .. })));
+        let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+        assert_eq!(Ring::label(&pipe), None);
+        let short = memfd::create("short", 100).unwrap();
+        assert_eq!(Ring::label(&short), None);
+        assert!(Ring::open_pair(&short, 1 << 20).is_err());
     }
 
     #[test]

@@ -17,10 +17,11 @@ const ERROR: u16 = 2;
 const DONE: u16 = 3;
 /// Attributes (linux/unix_diag.h), and which bit asks for each.
 const NAME: u16 = 0;
+const FILE: u16 = 1;
 const PEER: u16 = 2;
 const RQLEN: u16 = 4;
 const UID: u16 = 7;
-const SHOW: u32 = 1 | 4 | 16 | 0x40;
+const SHOW: u32 = 1 | 2 | 4 | 16 | 0x40;
 /// Lengths of nlmsghdr, unix_diag_msg, nlattr, and of a request.
 const HEADER: usize = 16;
 const MESSAGE: usize = 16;
@@ -38,6 +39,8 @@ pub struct Known {
     pub cookie: u64,
     /// As it was bound: a path, which may end with a zero, or a zero and an abstract name (unix(7)).
     pub name: Option<Vec<u8>>,
+    /// The lower half of the inode of its path.
+    pub file: Option<u32>,
     /// Inode of the socket that it is connected to.
     pub peer: Option<u64>,
     /// Whose it is: of the user that made it. None before Linux 5.3.
@@ -145,6 +148,7 @@ fn socket(message: &[u8]) -> Option<Known> {
         let Some(value) = rest.get(ATTRIBUTE..length) else { break };
         match kind {
             NAME => known.name = Some(value.to_owned()),
+            FILE => known.file = word(value, 0),
             PEER => known.peer = word(value, 0).map(u64::from).filter(|inode| *inode != 0),
             RQLEN => known.queued = word(value, 0),
             UID => known.uid = word(value, 0),
@@ -185,6 +189,7 @@ mod tests {
             inode: inode(socket),
             cookie: sockopt::socket_cookie(socket).unwrap(),
             name: Some(format!("\0{}", text(n)).into_bytes()),
+            file: None,
             peer,
             uid: Some(rustix::process::geteuid().as_raw()),
             queued: Some(0),

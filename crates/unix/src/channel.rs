@@ -215,6 +215,14 @@ impl Fds {
         Ok(())
     }
 
+    /// Adds what came with another message of the same receive.
+    pub fn add(&mut self, mut more: Fds) {
+        self.list.append(&mut more.list);
+        self.truncated |= more.truncated;
+        self.who = more.who.or(self.who);
+        self.pidfd = more.pidfd.or(self.pidfd.take());
+    }
+
     /// recvmsg(2), which adds to them.
     ///
     /// # Errors

@@ -124,7 +124,7 @@ impl End {
                 let mut consumer = end.rx_ring.get().map(|ring| Consumer::new(ring.clone()));
                 if end.kind.has_records() {
                     let in_ring = consumer.as_mut().and_then(|ring| records_in(ring, 0).ok()).unwrap_or(0);
-                    // Once the peer has switched, its hello and bells lie there too: an upper bound.
+                    // Once the peer has switched, its bells lie there too: an upper bound.
                     let queued = if left == Some(0) { 0 } else { queued };
                     return Ok(queued.saturating_sub(switching.carry.past()) + in_ring);
                 }
@@ -229,7 +229,7 @@ impl End {
             // While it was pending, bells could not be taken.
             self.mirror_empty(rx)?;
         }
-        if errno == Errno::CONNRESET && !self.was_reset(&*self.lock_rx(Op::Option)?) {
+        if errno == Errno::CONNRESET && !self.was_reset() {
             return Ok(None);
         }
         Ok(Some(Error::new(Op::Recv, errno)))
@@ -270,7 +270,7 @@ impl End {
             // The queue, the ring and the connection are another process's too.
             return;
         }
-        // A bell or a hello that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        // A bell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
         let Some(mut rx) = end.rx.lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
             Rx::Plain => end.before_connecting(),
@@ -286,7 +286,7 @@ impl End {
             }
             Rx::Undecided(_) | Rx::Switching(_) => {
                 drop(rx);
-                // A look whether there is something to receive takes a hello, and what follows it.
+                // A look whether there is something to receive takes the bells that follow the kernel's bytes.
                 let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new(0));
             }
         }

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `rx` | the receiving side: what state it is in, positions, borrows | never |
 //! | `tx` | the sending side: whole sends and reservations, so that they never interleave | yes |
-//! | `offer` | the peer's ring, from when its hello is read until the sender switches to it | never |
+//! | `offer` | the peer's ring, from when there is one until the sender switches to it | never |
 //!
 //! A receiver only ever *tries* `tx`: a sender asleep for want of room must not stop receiving. So `Datagram::connect`
 //! may take `tx` first, and then `rx`. A datagram socket's `Meeting::state` comes after both; who holds it only tries them.
@@ -202,9 +202,9 @@ pub struct End {
     pub rx: Side<Rx>,
     pub tx: Side<Tx>,
     pub offer: Mutex<Option<Offer>>,
-    /// 1 while `offer` holds one.
+    /// What `offer` holds ([`crate::upgrade::offered`]).
     pub offered: AtomicU32,
-    /// 1 while a client does not know yet whether the server is capable.
+    /// 1 while this side has attached no rings for good, and joined none, and may.
     pub undecided: AtomicU32,
     /// Threads of this process that sleep for something to receive.
     pub sleepers: AtomicU32,
@@ -483,14 +483,16 @@ impl End {
         })
     }
 
-    /// As [`End::lie`], for a hello that cannot be.
+    /// As [`End::lie`], for rings that are none.
     #[cold]
-    pub fn bad_hello(&self, op: Op, why: &'static str) -> Error {
+    pub fn bad_rings(&self, op: Op) -> Error {
         self.counters.protocol_errors.add(1);
         self.broken.store(broken::LIED, Relaxed);
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
         self.end_life();
-        Error::new(op, Errno::PROTO).because(why)
+        Error::new(op, Errno::PROTO).because(
+            "the peer's rings are no sealed memfd of the size that they say; this connection is lost",
+        )
     }
 
     #[inline]

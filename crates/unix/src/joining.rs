@@ -89,6 +89,9 @@ impl End {
             self.adopt(&mut tx.value);
         }
         self.can_be_joined(&rx, tx.is_shared())?;
+        if !rx.is_shared() {
+            rx.value.settle(self);
+        }
         // (First: one that cannot be shared is left as it was.)
         let mut passport = Passport { words: [0; PASS_WORDS], fds: vec![copy(&self.fd)?] };
         passport.words[word::NAMES] = cookie(&self.fd).map_err(plain)?;
@@ -166,7 +169,7 @@ impl End {
             ));
         }
         let moving = self.config.records == Records::Stream && !matches!(rx.value, Rx::Ring(_));
-        if !rx.is_shared() && (moving || !sends && self.offered.load(Relaxed) != 0) {
+        if !rx.is_shared() && (moving || !sends && self.waits_to_switch()) {
             return Err(error(
                 Errno::AGAIN,
                 "this connection is just moving to shared memory; share it once bytes went both ways",
@@ -228,7 +231,7 @@ impl End {
         let mut arrived = Arrived::of(words, page.words(), kind)?;
         arrived.belong_together(&control, fds.collect(), config)?;
         let config = Config { records: arrived.records(kind)?, ..*config };
-        let (rx, tx) = arrived.sides().map_err(lied)?;
+        let (rx, tx) = arrived.sides(&control).map_err(lied)?;
         let me = file.keep(page_file).join().map_err(plain)?;
         let end = Arc::new(End::new(control, kind, &config, rx, tx));
         let sharing = end.sharing.get_or_init(|| Sharing::joined(&end, page, file, me)).clone();

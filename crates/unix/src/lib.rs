@@ -22,6 +22,7 @@ mod passing;
 mod receive;
 mod reference;
 pub mod registry;
+mod rendezvous;
 mod rights;
 mod rx;
 mod seqpacket;

@@ -2,14 +2,39 @@
 
 use crate::making::Kind;
 use crate::registry::{Row, Type};
-use crate::{Config, Error, Name, Op, Result, SeqPacket, Stream};
+use crate::rendezvous::{Rendezvous, Target};
+use crate::{Config, Error, Name, Op, Result, SeqPacket, Stream, Transport};
+use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// What a listener is found by that has that name.
+fn target(name: &Name, kind: Kind, config: &Config) -> Option<Target> {
+    match config.transport {
+        Transport::Auto => Target::of(name, kind, kind.records(config)),
+        Transport::Kernel => None,
+    }
+}
+
+/// Whether a name that a listener was bound to is its name here and now: a path may be another socket's by now, or of another
+/// directory.
+fn is_of(name: &Name, listener: &OwnedFd) -> bool {
+    let Some(path) = name.as_path() else { return true };
+    let known = || {
+        let file = rustix::fs::stat(path)?;
+        let known = Diag::open()?.look(rustix::fs::fstat(listener)?.st_ino)?;
+        // (The kernel tells the lower half.)
+        Ok::<_, rustix::io::Errno>(known.file == Some(file.st_ino as u32))
+    };
+    known().unwrap_or(false)
+}
 
 macro_rules! listener {
     ($(#[$doc:meta])* $listener:ident, $socket:ty, $kind:expr, $type:expr) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $listener {
+            /// (Goes before the listener itself does.)
+            rendezvous: Rendezvous,
             fd: OwnedFd,
             config: Config,
             /// For who looks from outside.
@@ -33,7 +58,8 @@ macro_rules! listener {
             /// As `bind`.
             pub fn bind_with(name: impl Into<Name>, config: &Config) -> Result<$listener> {
                 let bind = |errno| Error::new(Op::Bind, errno);
-                let address = name.into().address(Op::Bind)?;
+                let name = name.into();
+                let address = name.address(Op::Bind)?;
                 let fd = $kind.socket()?;
                 // (These are for what it accepts. Sizes that cannot be are told now, not to each accept.)
                 crate::making::buffers(&fd, config)?;
@@ -46,7 +72,8 @@ macro_rules! listener {
                 let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
                 rustix::net::listen(&fd, backlog).map_err(bind)?;
                 let row = Row::claim(std::process::id(), &fd, $type, true);
-                Ok($listener { fd, config: *config, _row: row })
+                let rendezvous = Rendezvous::open(target(&name, $kind, config));
+                Ok($listener { rendezvous, fd, config: *config, _row: row })
             }
 
             /// Shares the listener with another process, any one: for `from_fds` there, as a socket's `share_fds`. It is one
@@ -69,7 +96,10 @@ macro_rules! listener {
             pub fn from_fds_with(fds: Vec<OwnedFd>, config: &Config) -> Result<$listener> {
                 let fd = crate::passing::listening(fds, $kind.socket_type())?;
                 let row = Row::claim(std::process::id(), &fd, $type, true);
-                Ok($listener { fd, config: *config, _row: row })
+                let name = crate::common::local_name(&fd).ok().filter(|name| is_of(name, &fd));
+                let target = name.and_then(|name| target(&name, $kind, config));
+                let rendezvous = Rendezvous::open(target);
+                Ok($listener { rendezvous, fd, config: *config, _row: row })
             }
 
             /// As `from_fds_with`, with the default configuration.
@@ -89,7 +119,9 @@ macro_rules! listener {
             ///
             /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE.
             pub fn accept(&self) -> Result<$socket> {
-                <$socket>::accept(&self.fd, &self.config)
+                let accepted = <$socket>::accept(&self.fd, &self.config)?;
+                self.rendezvous.accepted();
+                Ok(accepted)
             }
 
             /// Whether accept fails with EAGAIN instead of waiting.

@@ -2,9 +2,10 @@
 
 use crate::channel::Inlet;
 use crate::end::End;
+use crate::rendezvous::Target;
 use crate::rx::Rx;
 use crate::tx::Tx;
-use crate::upgrade::{self, Invitation};
+use crate::upgrade::{self, Invitation, Undecided};
 use crate::{Config, Error, Name, Op, Records, Result, Transport};
 use onecopy_ring::{Consumer, Producer, Ring};
 use rustix::fd::{AsFd, OwnedFd};
@@ -49,7 +50,7 @@ impl Kind {
     }
 
     /// How its records are kept.
-    fn records(self, config: &Config) -> Records {
+    pub fn records(self, config: &Config) -> Records {
         if self == Kind::SeqPacket { config.records } else { Records::Atomic }
     }
 }
@@ -59,6 +60,14 @@ fn needs_memory(op: Op) -> Error {
     Error::new(op, Errno::PROTONOSUPPORT)
         .about("Config::records")
         .because("stream records need shared memory, which is refused here; use atomic records")
+}
+
+/// A listener that is not known to keep stream records is taken for one that does not.
+fn no_agreement() -> Error {
+    Error::new(Op::Connect, Errno::PROTONOSUPPORT).about("Config::records").because(
+        "the listener is not known to keep stream records; have it listen with them, in this network namespace \
+         and as the user that it was bound by, or use atomic records",
+    )
 }
 
 /// Sets the sizes of a socket's buffers that `config` asks for.
@@ -107,7 +116,7 @@ impl End {
         let rings = match config.transport {
             Transport::Kernel => None,
             Transport::Auto => {
-                let wish = config.send_buffer.map_or(0, |bytes| bytes.saturating_mul(2)) as u64;
+                let wish = upgrade::wish(config.send_buffer);
                 let capacity = upgrade::capacity_for(kind, config.receive_buffer, wish, config.max_ring);
                 let ring = || upgrade::new_ring(capacity, config).map(|(ring, _)| ring);
                 ring().and_then(|one| Ok((one, ring()?))).ok()
@@ -164,8 +173,15 @@ impl End {
         if records == Records::Stream && invitation.is_none() {
             return Err(needs_memory(Op::Connect));
         }
+        let target = invitation.and_then(|_| Target::of(&name, kind, records));
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
-        let rx = invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(invitation.nonce));
+        let target = target.filter(|target| target.is_still(&name));
+        if records == Records::Stream && !target.as_ref().is_some_and(|target| target.is_ours(fd.as_fd())) {
+            // (Nothing was said: to who listens there it was a connection that was closed again.)
+            return Err(no_agreement());
+        }
+        let rx =
+            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, target)));
         let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
         let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         end.counters.fallbacks.add(usize::from(fallback));
@@ -198,27 +214,12 @@ impl End {
         invitation: Option<Invitation>,
         config: &Config,
     ) -> Result<Arc<End>> {
-        let welcome =
-            invitation.map(|invitation| upgrade::welcome(fd.as_fd(), kind, &invitation, config)).transpose();
-        // Who has left, or does not receive, must not be the listener's trouble: his own connection says that it is over.
-        let left = matches!(welcome, Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN));
-        let welcome = welcome.unwrap_or(None);
-        if kind.records(config) == Records::Stream && welcome.is_none() && !left {
+        if kind.records(config) == Records::Stream && invitation.is_none() {
             return Err(needs_memory(Op::Accept));
         }
-        if kind.records(config) == Records::Stream && left {
-            // It may live, and only not receive: they can never agree on how records are kept.
-            let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
-        }
-        let fallback = config.transport == Transport::Auto && welcome.is_none();
-        let (rx, ring) = match welcome {
-            Some((switching, ring)) => (Rx::Switching(switching), Some(ring)),
-            None => (Rx::Plain, None),
-        };
+        let fallback = config.transport == Transport::Auto && invitation.is_none();
+        let rx = invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::server(invitation)));
         let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
-        if let Some(ring) = ring {
-            end.set_rx_ring(ring);
-        }
         end.counters.fallbacks.add(usize::from(fallback));
         Ok(end)
     }

@@ -12,7 +12,7 @@ use crate::control;
 use crate::end::End;
 use crate::front::TOLD;
 use crate::making::Kind;
-use crate::rx::{MAX_OWED, Rx, RxRing};
+use crate::rx::{MAX_OWED, Rx, RxRing, Strips};
 use crate::seqpacket::Rest;
 use crate::sharing::Sharing;
 use crate::side::Shared;
@@ -41,6 +41,8 @@ mod rx {
     pub const MET: usize = 8;
     pub const MIRROR: usize = 9;
     pub const REST: usize = 10;
+    /// Before there is a ring: which messages may bring rings.
+    pub const STRIPS: usize = 10;
     /// What was found at the front ([`crate::front::TOLD`]).
     pub const FRONT: usize = 13;
     /// What is known of the channels ([`crate::channel::Inlet::known`]).
@@ -111,8 +113,6 @@ pub enum Taking {
     Record = 4,
     /// One of none, of which the kernel counts nothing.
     Empty = 5,
-    /// The client's hello, likewise.
-    Hello = 6,
 }
 
 /// Most bytes of a stream that are taken from the kernel at once where processes share the end.
@@ -146,7 +146,11 @@ impl Rx {
             end.mirror.store(1, Relaxed);
         }
         match (words[rx::MODE], &mut *self) {
-            (PLAIN, Rx::Plain) | (UNDECIDED, Rx::Undecided(_)) => return Ok(()),
+            (PLAIN, Rx::Plain) => return Ok(()),
+            (UNDECIDED, Rx::Undecided(undecided)) => {
+                undecided.resume(words[rx::RECEIVED], words[rx::STRIPS] != 0);
+                return Ok(());
+            }
             (PLAIN, Rx::Undecided(_)) => {
                 end.undecided.store(0, Relaxed);
                 *self = Rx::Plain;
@@ -154,7 +158,7 @@ impl Rx {
             }
             (SWITCHING, Rx::Switching(switching)) => {
                 switching.mended = words[rx::FORGIVEN] != 0;
-                return switching.resume(words[rx::RECEIVED]);
+                return switching.resume(words[rx::RECEIVED], Strips::of(words[rx::STRIPS]));
             }
             (RING, Rx::Switching(switching)) => {
                 let ring = switching.ring().clone();
@@ -211,6 +215,7 @@ impl Rx {
     }
 
     pub fn begin_sharing(&mut self, end: &End, me: u32) {
+        self.settle(end);
         if let Rx::Ring(ring) = self {
             ring.consumer.share(me);
         }
@@ -231,10 +236,15 @@ impl Shared for Rx {
         words[rx::MIRROR] = u64::from(end.mirror.load(Relaxed));
         match self {
             Rx::Plain => words[rx::MODE] = PLAIN,
-            Rx::Undecided(_) => words[rx::MODE] = UNDECIDED,
+            Rx::Undecided(undecided) => {
+                words[rx::MODE] = UNDECIDED;
+                words[rx::RECEIVED] = undecided.received;
+                words[rx::STRIPS] = u64::from(undecided.looks());
+            }
             Rx::Switching(switching) => {
                 words[rx::MODE] = SWITCHING;
                 words[rx::RECEIVED] = switching.received();
+                words[rx::STRIPS] = switching.strips() as u64;
                 words[rx::FORGIVEN] = u64::from(switching.mended);
             }
             Rx::Ring(ring) => {
@@ -277,7 +287,7 @@ impl Shared for Rx {
     ) -> std::result::Result<(), Lie> {
         let doing = &sharing.words().rx.0.doing;
         if died && words[rx::MODE] != SWITCHING && doing.swap(0, Relaxed) != 0 {
-            // It had saved all that it took, the hello last, and not come to this. (Not left to `saved`: this process may be alone
+            // It had saved all that it took, and not come to this. (Not left to `saved`: this process may be alone
             // from here on.)
             let _ = sockopt::set_peek_off(end.fd(), -1);
         }
@@ -563,10 +573,7 @@ impl End {
             _ => return Err(Lie::Holder),
         };
         let is = |taking: Taking| what == taking as u64;
-        if is(Taking::Hello) && taken > 0 {
-            words[rx::MODE] = RING;
-            (words[rx::RECEIVED], words[rx::FORGIVEN]) = (0, 0);
-        } else if is(Taking::Empty) && control::peek_record(self.fd()) == Some(0) {
+        if is(Taking::Empty) && control::peek_record(self.fd()) == Some(0) {
             return Err(Lie::Holder); // that one, or one behind it
         } else {
             words[rx::RECEIVED] =

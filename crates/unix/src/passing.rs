@@ -26,9 +26,8 @@ use crate::mending::{Mode, Saved};
 use crate::rx::{Rx, Switching};
 use crate::side::Shared;
 use crate::tx::Tx;
-use crate::upgrade::Nonce;
+use crate::upgrade::{Nonce, Undecided};
 use crate::{Config, Error, Op, Records, Result};
-use onecopy_ring::header::HEADER_LEN;
 use onecopy_ring::page::{EndPage, PAGE_LEN, PASS_WORDS, Words};
 use onecopy_ring::{Consumer, Lie, Producer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -70,7 +69,7 @@ impl<S> From<NotPassed<S>> for std::io::Error {
 }
 
 /// What a page is that an end is passed on in, and its layout: changed with each change of any word of it.
-const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x04");
 
 /// The words of [`onecopy_ring::page::PassPage`].
 pub(crate) mod word {
@@ -80,19 +79,18 @@ pub(crate) mod word {
     pub const RECORDS: usize = 2;
     /// The control socket's cookie, and what else tells that the descriptors belong together, in their order.
     pub const NAMES: usize = 3;
-    pub const NONCE: usize = 8;
-    /// A server's client has yet to send its hello.
-    pub const HELLO: usize = 10;
-    pub const KERNEL_SENT: usize = 11;
-    pub const RESET: usize = 12;
-    pub const SEND_SHUT: usize = 13;
-    pub const RECV_SHUT: usize = 14;
-    pub const PASSES: usize = 15;
-    pub const ASKED: usize = 16;
+    /// Where the rings lie in their memfds, and how large they are: two words for each.
+    pub const PLACES: usize = 8;
+    pub const KERNEL_SENT: usize = 12;
+    pub const RESET: usize = 13;
+    pub const SEND_SHUT: usize = 14;
+    pub const RECV_SHUT: usize = 15;
+    pub const PASSES: usize = 16;
+    pub const ASKED: usize = 17;
     /// The channel came when the process that had the end could open no more descriptors.
-    pub const LOST: usize = 17;
+    pub const LOST: usize = 18;
     /// Which of the channels that were made the outlet is.
-    pub const MADE: usize = 18;
+    pub const MADE: usize = 19;
 }
 
 /// In [`word::HAS`], in the order of the descriptors.
@@ -190,6 +188,8 @@ impl End {
         self.decide(&mut rx, Op::Pass)?;
         self.adopt(&mut tx);
         self.can_be_passed(&mut rx)?;
+        rx.settle(self);
+        self.decline_offer();
         let page = memfd::create("onecopy-end", PAGE_LEN).map_err(plain)?;
         let words = EndPage::over(Mapping::new(&page, PAGE_LEN).map_err(plain)?);
         let mut passport = Passport { words: [0; PASS_WORDS], fds: vec![copy(&self.fd)?, page] };
@@ -217,7 +217,7 @@ impl End {
                 "other processes share this socket, or were given it; pass it on before that, or once they are gone",
             ));
         }
-        if self.offered.load(Relaxed) != 0 {
+        if self.waits_to_switch() {
             return Err(error(
                 Errno::AGAIN,
                 "this connection is just moving to shared memory, and too much of what was sent before lies unread; \
@@ -270,24 +270,12 @@ impl End {
         let (passes, asked) = self.asks();
         words[word::PASSES] = u64::from(passes);
         words[word::ASKED] = u64::from(asked);
-        let nonce = match rx {
-            Rx::Undecided(nonce) => Some(*nonce),
-            Rx::Switching(switching) => {
-                words[word::HELLO] = u64::from(switching.hello().is_some());
-                switching.hello()
-            }
-            _ => None,
-        };
-        if let Some(nonce) = nonce {
-            let (low, high) = nonce.split_at(8);
-            for (to, half) in words[word::NONCE..].iter_mut().zip([low, high]) {
-                *to = half.try_into().map_or(0, u64::from_le_bytes);
-            }
-        }
         let rings = [(has::RX_RING, &self.rx_ring), (has::TX_RING, &self.tx_ring)];
-        for (has, ring) in rings {
+        for (at, (has, ring)) in rings.into_iter().enumerate() {
             if let Some(ring) = ring.get() {
                 let memfd = ring.memfd().ok_or_else(not_kept)?;
+                passport.words[word::PLACES + 2 * at] = ring.place() as u64;
+                passport.words[word::PLACES + 2 * at + 1] = ring.capacity() as u64;
                 passport.add(has, inode(memfd).map_err(plain)?, memfd)?;
             }
         }
@@ -331,7 +319,7 @@ impl End {
         let mut arrived = Arrived::read(&page, kind)?;
         arrived.belong_together(&control, fds.collect(), config)?;
         let config = Config { records: arrived.records(kind)?, ..*config };
-        let (rx, tx) = arrived.sides().map_err(lied)?;
+        let (rx, tx) = arrived.sides(&control).map_err(lied)?;
         // All seems right: from here on nobody else gets it.
         // Acquire: who took it up before, and has passed it on since, is done with this page.
         if page.words().pass.0.taken.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
@@ -461,7 +449,8 @@ impl Arrived {
                 return Err(strange());
             }
             if ring {
-                self.rings[at] = Some(open_ring(fd, config)?);
+                let place = &self.words[word::PLACES + 2 * at..][..2];
+                self.rings[at] = Some(open_ring(fd, place[0], place[1], config)?);
             } else {
                 is_socket(&fd, SocketType::SEQPACKET)?;
                 *(if what == has::INLET { &mut self.inlet } else { &mut self.outlet }) = Some(fd);
@@ -479,17 +468,17 @@ impl Arrived {
     }
 
     /// Both sides, as they are before they resume.
-    pub fn sides(&self) -> std::result::Result<(Rx, Tx), Lie> {
-        let mut nonce = Nonce::default();
-        for (to, half) in nonce.chunks_exact_mut(8).zip(&self.words[word::NONCE..]) {
-            to.copy_from_slice(&half.to_le_bytes());
-        }
-        let hello = (self.words[word::HELLO] != 0).then_some(nonce);
+    pub fn sides(&self, control: &OwnedFd) -> std::result::Result<(Rx, Tx), Lie> {
         let [rx_ring, tx_ring] = self.rings.clone();
+        // (Who has invited whom is in the names of the connection.)
+        let undecided = || Undecided::of(control.as_fd());
         let rx = match (Rx::mode(&self.rx)?, rx_ring) {
             (Mode::Plain, None) => Rx::Plain,
-            (Mode::Undecided, None) => Rx::Undecided(nonce),
-            (Mode::Switching, Some(ring)) => Rx::Switching(Switching::new(ring, hello)),
+            (Mode::Undecided, None) => Rx::Undecided(undecided().ok_or(Lie::Holder)?),
+            (Mode::Switching, Some(ring)) => {
+                let nonce = undecided().map_or_else(Nonce::default, |undecided| undecided.nonce());
+                Rx::Switching(Switching::new(ring, 0, nonce))
+            }
             (Mode::Ring, Some(ring)) => Rx::ring(Consumer::new(ring)),
             _ => return Err(Lie::Holder),
         };
@@ -553,20 +542,19 @@ pub fn open_page(memfd: &OwnedFd) -> Result<EndPage> {
     }
 }
 
-/// Maps a ring, whoever made it.
-fn open_ring(memfd: OwnedFd, config: &Config) -> Result<Ring> {
-    let size = rustix::fs::fstat(&memfd).map_err(plain)?.st_size;
-    // (That it stays so long is what the seals say, which are looked at next.)
-    let capacity = usize::try_from(size).ok().and_then(|size| size.checked_sub(HEADER_LEN)).unwrap_or(0);
+/// Maps a ring of `capacity` bytes that lies `at` so many in a memfd, whoever made it.
+fn open_ring(memfd: OwnedFd, at: u64, capacity: u64, config: &Config) -> Result<Ring> {
+    let size = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
+    let (at, capacity) = (size(at), size(capacity));
+    let ring = Ring::open_at(&memfd, at, capacity).map_err(|refused| {
+        refuse(refused, "a buffer of this socket is no sealed memfd of a possible size")
+    })?;
     if capacity > config.max_ring.max(onecopy_ring::MIN_CAPACITY) {
         return Err(error(
             Errno::MSGSIZE,
             "a buffer of this socket is larger than Config::max_ring; raise that",
         ));
     }
-    let ring = Ring::open(&memfd, capacity).map_err(|refused| {
-        refuse(refused, "a buffer of this socket is no sealed memfd of a possible size")
-    })?;
     if config.passable {
         ring.keep(memfd);
     }

@@ -8,10 +8,12 @@ use crate::making::Kind;
 use crate::mending::Taking;
 use crate::rx::{Ready, Rx, RxRing, Switching, Waiting};
 use crate::side::SideGuard;
+use crate::upgrade::Nonce;
 use crate::{Error, Op, RecvFlags, Result};
 use onecopy_ring::{Consumer, Mark};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 
@@ -184,28 +186,38 @@ impl End {
         // the peer has switched, these may be the channel or a hello's, which are not the caller's.
         let switched = matches!(&*guard, Rx::Switching(switching) if switching.left() != Ok(None));
         let mut limit = limit;
+        let may_bring = guard.may_bring_rings();
         if !peek
             && guard.is_shared()
             && let Rx::Switching(switching) = &*guard
         {
             limit = self.doing_taking(Taking::Bytes, limit, switching.received());
         }
-        let n = if peek && switched && call.fds.is_some() {
-            self.recvmsg(slices, skip, limit, kernel, &mut Call::plain(), false)?
-        } else {
-            self.recvmsg(slices, skip, limit, kernel, call, true)?
+        let (n, rings) = match may_bring {
+            Some(nonce) => self.recv_with_rings(&nonce, slices, skip, limit, kernel, call)?,
+            None if peek && switched && call.fds.is_some() => {
+                (self.recvmsg(slices, skip, limit, kernel, &mut Call::plain(), false)?, None)
+            }
+            None => (self.recvmsg(slices, skip, limit, kernel, call, true)?, None),
         };
-        let Rx::Switching(switching) = &mut *guard else { return Ok(n) };
         // What the kernel has not is in the ring, and belongs to this receive too, unless descriptors end it, or who sent it
-        // matters.
-        let goes_on = call.until == u64::MAX && !self.passes_who() && self.ends_here(switching, n);
-        *last |= call.until == 0 || self.passes_who();
+        // matters. Rings end it for the kernel alone.
+        let may_go_on = call.until == u64::MAX && !self.passes_who();
+        let switching = match &*guard {
+            Rx::Switching(switching) => Some(switching),
+            _ => None,
+        };
+        let ends_here = switching.is_some_and(|switching| self.ends_here(switching, n));
+        *last |= !may_go_on;
         if !peek {
-            *last &= !goes_on;
+            *last &= !(may_go_on && (ends_here || rings.is_some()));
             point!("received over the kernel");
-            switching.count(n);
+            self.received_over_kernel(&mut guard, n as u64, rings, Op::Recv)?;
             self.counters.received.add_exclusive(n);
-        } else if goes_on {
+        } else if may_go_on
+            && ends_here
+            && let Some(switching) = switching
+        {
             // What follows lies in the ring, which is not this side's yet: a peek looks there all the same.
             let mut consumer = Consumer::new(switching.ring().clone());
             let lie = |lie| self.lie(Op::Recv, lie);
@@ -214,6 +226,54 @@ impl End {
             return Ok(n + copy_ahead(&consumer, slices, skip + n, 0, before_mark));
         }
         Ok(n)
+    }
+
+    /// As `recvmsg`, of bytes that rings of the connection may have come with, which are taken out of the descriptors.
+    fn recv_with_rings(
+        &self,
+        nonce: &Nonce,
+        slices: &mut [IoSliceMut<'_>],
+        skip: usize,
+        limit: usize,
+        flags: rustix::net::RecvFlags,
+        call: &mut Call<'_>,
+    ) -> Result<(usize, Option<OwnedFd>)> {
+        let mut fds = Fds::default();
+        let mut inner = Call { fds: Some(&mut fds), until: u64::MAX };
+        let mut n = self.recvmsg(slices, skip, limit, flags, &mut inner, true)?;
+        let rings = fds.take_rings(nonce);
+        if rings.is_some() && fds.list.is_empty() && flags.contains(rustix::net::RecvFlags::PEEK) {
+            // The kernel ends a peek here, where it would go on without them.
+            n += self.peek_behind(slices, skip, n, limit, flags, &mut fds)?;
+        }
+        if fds.truncated || !fds.list.is_empty() {
+            call.until = 0;
+        }
+        if let Some(to) = &mut call.fds {
+            to.add(fds);
+        }
+        Ok((n, rings))
+    }
+
+    /// Peeks behind the first `n` bytes, which are there.
+    fn peek_behind(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        skip: usize,
+        n: usize,
+        limit: usize,
+        flags: rustix::net::RecvFlags,
+        fds: &mut Fds,
+    ) -> Result<usize> {
+        let at = i32::try_from(n).ok().filter(|_| n < limit && rest(slices, skip + n).next().is_some());
+        let Some(Ok(())) = at.map(|at| onecopy_sys::sockopt::set_peek_off(self.fd(), at)) else {
+            return Ok(0);
+        };
+        let mut call = Call { fds: Some(fds), until: u64::MAX };
+        let behind = self.recvmsg(slices, skip + n, limit - n, flags, &mut call, true);
+        let _ = onecopy_sys::sockopt::set_peek_off(self.fd(), -1);
+        // (Nothing lies there, most often.)
+        Ok(behind.unwrap_or(0))
     }
 
     /// Whether `n` bytes are all that comes over the kernel.

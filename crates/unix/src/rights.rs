@@ -9,7 +9,7 @@ use crate::{Credentials, Error, Name, Op, Received, RecvFlags, Result, SendFlags
 use onecopy_ring::record::{Who, With};
 use onecopy_ring::{Lie, Mark};
 use onecopy_sync::atomic::Ordering::Relaxed;
-use onecopy_sys::scm::{self, Ucred};
+use onecopy_sys::scm::Ucred;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -113,9 +113,17 @@ impl End {
     ) -> Result<()> {
         match tx {
             Tx::Kernel { sent } => {
-                let n = self.send_kernel_with(cursor, attached, flags)?;
+                let (n, more) = self.send_kernel(cursor, attached, flags)?;
                 point!("sent over the kernel");
                 *sent = sent.saturating_add(n as u64);
+                if n == 0 && more {
+                    // It is time to switch.
+                    self.adopt(tx);
+                    return self.send_with_locked(tx, cursor, attached, flags);
+                }
+                if !more {
+                    return Ok(());
+                }
             }
             Tx::Ring(ring) => {
                 let saying = self.saying(ring, attached.who);
@@ -133,26 +141,6 @@ impl End {
             ring.said.holds = false;
         }
         result
-    }
-
-    fn send_kernel_with(
-        &self,
-        cursor: &mut Cursor<'_, '_>,
-        attached: Attached<'_>,
-        flags: SendFlags,
-    ) -> Result<usize> {
-        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
-        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let n = scm::send(&self.fd, &cursor.pieces(usize::MAX), attached.fds, attached.who, kernel).map_err(
-            |errno| match errno {
-                Errno::PERM if attached.who.is_some() => self.no_channel(errno),
-                errno => Error::new(Op::Send, errno),
-            },
-        )?;
-        cursor.advance(n);
-        self.counters.sent.add_exclusive(n);
-        self.counters.kernel_copied.add(n);
-        Ok(n)
     }
 
     /// Lays a mark for descriptors, which are in the channel, where the next of `len` bytes follow.

@@ -10,10 +10,9 @@ use crate::control::{self, Peek};
 use crate::end::End;
 use crate::front::Front;
 use crate::making::Kind;
-use crate::mending::Taking;
 use crate::seqpacket::{Carry, Rest};
 use crate::side::SideGuard;
-use crate::upgrade::Nonce;
+use crate::upgrade::{Nonce, Undecided};
 use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::index::FARTHEST;
 use onecopy_ring::{Consumer, Lie, Ring};
@@ -29,8 +28,8 @@ use std::time::{Duration, Instant};
 pub enum Rx {
     /// The peer is plain: all bytes come over the kernel, for ever.
     Plain,
-    /// A client that does not know yet what the server is.
-    Undecided(Nonce),
+    /// There are no rings yet that both sides have: all bytes come over the kernel, until there are.
+    Undecided(Undecided),
     /// The peer has our ring, or will get it, and may switch to it at any byte.
     Switching(Switching),
     /// All further bytes come through the ring.
@@ -43,17 +42,60 @@ pub struct Switching {
     ring: Ring,
     /// Bytes of the stream, or records, that came over the kernel so far.
     received: u64,
-    /// Of a server: the client's hello will come right after the last byte over the kernel.
-    hello: Option<Nonce>,
+    /// With which rings of this connection are labelled.
+    nonce: Nonce,
+    /// Which messages over the kernel may have such with them, that are nobody's.
+    strips: Strips,
     /// A process that shared the end was killed while it received: what it left in the queue of bells is to be forgiven.
     pub mended: bool,
     /// Of stream records: what came over the kernel and was not received yet.
     pub carry: Carry,
 }
 
+/// Which of the messages that come over the kernel may have rings with them that are not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strips {
+    No,
+    /// The next one.
+    Next,
+    /// Any.
+    All,
+}
+
+impl Strips {
+    /// Of a word that another process wrote.
+    pub fn of(word: u64) -> Strips {
+        match word {
+            0 => Strips::No,
+            1 => Strips::Next,
+            _ => Strips::All,
+        }
+    }
+}
+
 impl Switching {
-    pub fn new(ring: Ring, hello: Option<Nonce>) -> Switching {
-        Switching { ring, received: 0, hello, mended: false, carry: Carry::default() }
+    /// Of a connection over which `received` came so far.
+    pub fn new(ring: Ring, received: u64, nonce: Nonce) -> Switching {
+        Switching { ring, received, nonce, strips: Strips::No, mended: false, carry: Carry::default() }
+    }
+
+    /// The peer may have sent rings of its own with its next message, or with any.
+    pub fn stripping(mut self, next: bool, all: bool) -> Switching {
+        self.strips = match (next, all) {
+            (_, true) => Strips::All,
+            (true, _) => Strips::Next,
+            _ => Strips::No,
+        };
+        self
+    }
+
+    /// The next message still has the rings with it that were joined.
+    pub fn strip_next(&mut self) {
+        self.strips = Strips::Next;
+    }
+
+    pub fn strips(&self) -> Strips {
+        self.strips
     }
 
     pub fn received(&self) -> u64 {
@@ -65,17 +107,12 @@ impl Switching {
     /// # Errors
     ///
     /// [`Lie::Holder`]: more than anybody ever has.
-    pub fn resume(&mut self, received: u64) -> std::result::Result<(), Lie> {
+    pub fn resume(&mut self, received: u64, strips: Strips) -> std::result::Result<(), Lie> {
         if received > FARTHEST {
             return Err(Lie::Holder);
         }
-        self.received = received;
+        (self.received, self.strips) = (received, strips);
         Ok(())
-    }
-
-    /// Of a server whose client's hello is still to come.
-    pub fn hello(&self) -> Option<Nonce> {
-        self.hello
     }
 
     /// Where the bytes after the switch come.
@@ -83,9 +120,12 @@ impl Switching {
         &self.ring
     }
 
-    /// That many bytes of the stream came over the kernel.
-    pub fn count(&mut self, bytes: usize) {
-        self.received += bytes as u64;
+    /// That many bytes of the stream, or records, came over the kernel.
+    pub fn count(&mut self, count: u64) {
+        self.received += count;
+        if self.strips == Strips::Next {
+            self.strips = Strips::No;
+        }
     }
 
     /// Bytes that may still be received over the kernel; None while the peer has not switched.
@@ -149,6 +189,33 @@ pub enum Ready<'a> {
 }
 
 impl Rx {
+    /// With which rings are labelled that may come with the next message over the kernel, if any may.
+    pub fn may_bring_rings(&self) -> Option<Nonce> {
+        match self {
+            Rx::Undecided(undecided) => undecided.looks().then(|| undecided.nonce()),
+            Rx::Switching(switching) => (switching.strips != Strips::No).then_some(switching.nonce),
+            _ => None,
+        }
+    }
+
+    /// Before several processes go on with it, or another one: attaches and joins nothing any more.
+    pub fn settle(&mut self, end: &End) {
+        if !matches!(self, Rx::Undecided(_)) {
+            return;
+        }
+        let Rx::Undecided(undecided) = std::mem::replace(self, Rx::Plain) else { return };
+        *self = match undecided.settled() {
+            Ok(switching) => {
+                if end.rx_ring.get().is_none() {
+                    end.set_rx_ring(switching.ring().clone());
+                }
+                Rx::Switching(switching)
+            }
+            Err(Some(undecided)) => Rx::Undecided(undecided),
+            Err(None) => Rx::Plain,
+        };
+    }
+
     pub fn ring(consumer: Consumer) -> Rx {
         Rx::ring_with(consumer, Inlet::default())
     }
@@ -204,12 +271,10 @@ impl End {
             if let Some(lie) = guard.lie() {
                 return Err(self.lie(Op::Recv, lie));
             }
-            self.decide(&mut guard, Op::Recv)?;
             let lie = |lie| self.lie(Op::Recv, lie);
             let idle = match &mut *guard {
                 Rx::Plain => return Ok(Ready::Plain),
-                Rx::Undecided(_) => Idle::Ask,
-                Rx::Switching(_) => match self.kernel_ready(&mut guard)? {
+                Rx::Undecided(_) | Rx::Switching(_) => match self.kernel_ready(&mut guard)? {
                     Some(0) => {
                         waiting.over_kernel = false;
                         Idle::Again
@@ -256,7 +321,7 @@ impl End {
                 (Idle::Sleep, Some(Peek::Byte) | None) if !asleep => Idle::Ask,
                 // The byte of the last sleep may have been taken since; what else it said stands.
                 (Idle::Sleep | Idle::Ask, Some(told @ (Peek::End | Peek::Failed(_)))) => {
-                    return self.at_end(told, &guard);
+                    return self.at_end(told);
                 }
                 (idle, _) => idle,
             };
@@ -306,7 +371,7 @@ impl End {
                     }
                     Peek::Nothing => {}
                     // What was published before the end comes first.
-                    end if self.is_empty(&mut guard)? => return self.at_end(end, &guard),
+                    end if self.is_empty(&mut guard)? => return self.at_end(end),
                     _ => continue,
                 },
             }
@@ -325,33 +390,31 @@ impl End {
     }
 
     /// The kernel has bytes of the stream: how many at most. Some(0) when the peer has switched and the ring is
-    /// next.
+    /// next, or it is time for another look.
     fn kernel_ready(&self, rx: &mut SideGuard<'_, Rx>) -> Result<Option<usize>> {
-        let shared = rx.is_shared();
-        let Rx::Switching(switching) = &mut **rx else { return Ok(Some(0)) };
-        if switching.carry.is_pending() {
+        if let Rx::Switching(switching) = &**rx
+            && switching.carry.is_pending()
+        {
             return Ok(Some(1));
         }
         // The order matters: see the module `upgrade`.
         let queued = self.queued().map_err(|errno| Error::new(Op::Recv, errno))?;
+        if self.is_joined(rx) {
+            return Ok(Some(0));
+        }
+        let switching = match &mut **rx {
+            Rx::Undecided(_) => return Ok(Some(queued).filter(|queued| *queued > 0)),
+            Rx::Switching(switching) => switching,
+            _ => return Ok(Some(0)),
+        };
         let left = switching.left().map_err(|lie| self.lie(Op::Recv, lie))?;
         if left != Some(0) {
             let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
             return Ok(Some(queued.min(left)).filter(|limit| *limit > 0));
         }
         let (ring, mended) = (switching.ring.clone(), switching.mended);
-        let received = switching.received;
-        **rx = match switching.hello {
-            None => Rx::ring(Consumer::new(ring)),
-            Some(nonce) if queued > 0 => {
-                if shared {
-                    self.doing_taking(Taking::Hello, 1, received);
-                }
-                self.accept_answer(Op::Recv, nonce, ring)?
-            }
-            // The count comes before the hello: that is under way.
-            Some(_) => return Ok(None),
-        };
+        **rx = Rx::ring(Consumer::new(ring));
+        point!("switched");
         if let Rx::Ring(ring) = &mut **rx
             && mended
         {
@@ -460,28 +523,23 @@ impl End {
     }
 
     /// The ring is empty and the kernel has nothing either: the error, once, then the end.
-    fn at_end(&self, peek: Peek, rx: &Rx) -> Result<Ready<'_>> {
+    fn at_end(&self, peek: Peek) -> Result<Ready<'_>> {
         match peek {
             Peek::Failed(Errno::CONNRESET) => {
                 self.reset.store(0, Relaxed);
-                if self.was_reset(rx) { Err(Error::new(Op::Recv, Errno::CONNRESET)) } else { Ok(Ready::End) }
+                if self.was_reset() { Err(Error::new(Op::Recv, Errno::CONNRESET)) } else { Ok(Ready::End) }
             }
             Peek::Failed(errno) => Err(Error::new(Op::Recv, errno)),
             _ => Ok(Ready::End),
         }
     }
 
-    /// Whether an ECONNRESET of the kernel is one: it also comes when the peer left nothing but a bell or a
-    /// hello unread.
-    pub fn was_reset(&self, rx: &Rx) -> bool {
+    /// Whether an ECONNRESET of the kernel is one: it also comes when the peer left nothing but a bell unread.
+    pub fn was_reset(&self) -> bool {
         if self.tx_ring.get().is_some() {
             return self.left_unread();
         }
-        // A server whose hello nobody read, and which sent nothing else.
-        match rx {
-            Rx::Switching(switching) if switching.hello.is_some() => self.counters.sent.get() > 0,
-            _ => true,
-        }
+        true
     }
 
     /// Takes the filler of a sender that waits for room, if it has what it waits for.

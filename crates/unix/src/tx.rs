@@ -5,13 +5,14 @@ use crate::end::End;
 use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
 use crate::reference::Slots;
-use crate::rx::Rx;
+use crate::rights::Attached;
 use crate::side::SideGuard;
+use crate::upgrade::offered;
 use crate::who::Said;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
 use onecopy_ring::{Lie, Producer, Ring};
-use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sync::spin::{self, Adaptive};
@@ -172,16 +173,8 @@ impl End {
     pub fn lock_tx(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
         let error = |errno| Error::new(Op::Send, errno);
         self.check(Op::Send)?;
-        // A client that only sends would never see the server's hello otherwise.
-        if self.undecided.load(Relaxed) != 0
-            && let Some(mut rx) = self.rx.try_lock()
-        {
-            self.decide(&mut rx, Op::Send)?;
-            if !matches!(&*rx, Rx::Undecided(_)) {
-                // Maybe it was another process that has decided. (Release: as in `decided_now`, whose store this one may
-                // replace before a sender has seen it.)
-                self.undecided.store(0, Release);
-            }
+        if self.undecided.load(Relaxed) != 0 {
+            self.prepare_to_send()?;
         }
         let mut tx = match self.tx.try_lock() {
             Some(tx) => tx,
@@ -270,7 +263,7 @@ impl End {
 
     pub fn send_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
         while let Tx::Kernel { sent } = tx {
-            let (n, whole) = self.send_kernel(cursor, flags)?;
+            let (n, whole) = self.send_kernel(cursor, Attached::default(), flags)?;
             *sent = sent.saturating_add(n as u64);
             point!("sent over the kernel");
             if cursor.left == 0 || !whole {
@@ -283,19 +276,52 @@ impl End {
         self.send_ring(ring, cursor, flags)
     }
 
-    /// Returns bytes sent, and whether that is all that was asked of the kernel: a short count ends the send.
-    fn send_kernel(&self, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<(usize, bool)> {
-        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
-        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        // Where the ring may come at any moment, a long send is cut, so that its rest can go there. (Acquire: as in `decided`.)
-        let may_switch = self.undecided.load(Acquire) != 0 || self.rx_ring.get().is_some();
+    /// Sends the next bytes over the kernel, with what is `attached` to them. Returns how many, and whether there is more to be
+    /// done: a short count ends the send.
+    pub fn send_kernel(
+        &self,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<(usize, bool)> {
+        // Where the ring may come at any moment, a long send is cut, so that its rest can go there. (Acquire pairs with the
+        // Release store in `decided_now`.)
+        let may_switch = self.undecided.load(Acquire) != 0 || self.offered.load(Relaxed) != offered::NONE;
         let pieces = cursor.pieces(if may_switch { KERNEL_PIECE } else { usize::MAX });
-        let n = rustix::net::sendmsg(&self.fd, &pieces, &mut Default::default(), kernel)
-            .map_err(|errno| Error::new(Op::Send, errno))?;
+        let waits = self.waits_to_switch();
+        let n = match self.send_message(&pieces, attached, self.kernel_flags(flags)) {
+            Err(Errno::AGAIN) if waits => {
+                self.wait_to_switch(flags)?;
+                return Ok((0, true));
+            }
+            sent => sent.map_err(|errno| match errno {
+                Errno::PERM if attached.who.is_some() => self.no_channel(errno),
+                errno => Error::new(Op::Send, errno),
+            })?,
+        };
         cursor.advance(n);
         self.counters.sent.add_exclusive(n);
         self.counters.kernel_copied.add(n);
-        Ok((n, n == pieces.iter().map(|piece| piece.len()).sum::<usize>()))
+        Ok((n, waits || n == pieces.iter().map(|piece| piece.len()).sum::<usize>()))
+    }
+
+    /// How the kernel is to send: a send that would switch does not sleep for room in the kernel's queue.
+    pub fn kernel_flags(&self, flags: SendFlags) -> rustix::net::SendFlags {
+        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
+        let dontwait = flags.contains(SendFlags::DONTWAIT) || self.waits_to_switch();
+        kernel.set(rustix::net::SendFlags::DONTWAIT, dontwait);
+        kernel
+    }
+
+    /// The kernel's queue is full of what was sent before the switch: waits until there is room behind it.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EINTR.
+    #[cold]
+    pub fn wait_to_switch(&self, flags: SendFlags) -> Result<()> {
+        let limit = if self.dontwait(flags) { Some(Duration::ZERO) } else { self.settings.write_timeout() };
+        control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
     }
 
     fn send_ring(&self, ring: &mut TxRing, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {

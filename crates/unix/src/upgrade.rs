@@ -1,49 +1,59 @@
 //! How a kernel connection becomes a shared-memory one, in place.
 //!
-//! 1. A capable client binds itself to an abstract name `onecopy-3-<nonce>-<send buffer>` before it connects. An
+//! 1. A capable client binds itself to an abstract name `onecopy-4-<nonce>-<what it asks for>` before it connects. An
 //!    incapable server does not care; a capable one sees it at accept.
-//! 2. A capable server sends a [`Hello`] with the nonce and the memfd of *its* ring, before anything else.
-//! 3. The client finds it at the head of what it receives (anything else there: a plain server), and before its
-//!    next send notes in the server's ring how many bytes it has sent over the kernel, sends its own hello with
-//!    the memfd of its ring, and from then on sends through the server's ring.
-//! 4. The server finds that hello after exactly so many bytes, notes in the client's ring how many bytes *it* has
-//!    sent over the kernel since its hello, and from then on sends through the client's ring.
+//! 2. Either side *attaches*: it makes both rings, in one memfd, labelled with the nonce, and sends that memfd as SCM_RIGHTS
+//!    with the first bytes that its program sends. A server does so where its client has invited it, a client where it knows the
+//!    listener for one of ours ([`crate::rendezvous`]): nobody else is ever handed a descriptor. Who has nothing to send attaches
+//!    nothing, and nothing of the handshake lies in the queue by itself: poll(2) tells of the program's bytes and of nothing else.
+//! 3. The other side takes the memfd off when it receives those bytes, checks and maps it, and *joins* by a word in the ring that
+//!    it will receive from ([`InfoLine::joined`]). Before its next send it notes in the other ring how many bytes it has sent over
+//!    the kernel ([`WriterLine::switch_at`]), and from then on sends through that.
+//! 4. Who attached finds the word in its own calls, and switches in the same way.
 //!
-//! So each direction switches at an exact byte ([`WriterLine::switch_at`]), nobody ever waits for the other to
-//! take part, and either may stay silent, or plain, for ever. A receiver asks how many bytes the kernel holds
-//! *before* it reads `switch_at`: bytes that it was told of without a switch are bytes of the stream.
+//! So each direction switches at an exact byte, nobody ever waits for the other to take part, and either may stay silent,
+//! or plain, for ever. A receiver asks how many bytes the kernel holds *before* it reads `joined` or `switch_at`: bytes that it
+//! was told of without a switch are bytes of the stream.
 //!
+//! Where both attach at once the server's rings stand: a server that has attached joins nothing, and a client that finds the
+//! server's with its bytes drops its own. A server that wants larger rings than a client has made says so in them, once
+//! ([`TOO_SMALL`]), and the client attaches others to its next bytes.
+//!
+//! What the kernel does with descriptors makes this work (net/unix/af_unix.c): they travel with the first bytes of their send,
+//! a receive ends behind those bytes, and one without room for them closes them.
+//!
+//! [`InfoLine::joined`]: onecopy_ring::header::InfoLine
 //! [`WriterLine::switch_at`]: onecopy_ring::header::WriterLine
 
+use crate::channel::Fds;
 use crate::config::Config;
 use crate::end::End;
 use crate::making::Kind;
+use crate::rendezvous::{self, Target};
+use crate::rights::Attached;
 use crate::rx::{Rx, Switching};
 use crate::tx::{Tx, UNKNOWN};
-use crate::{Error, Op, Records, Result, control};
-use onecopy_ring::{Consumer, Producer, Ring, round_capacity};
-use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use crate::{Op, Records, Result};
+use onecopy_ring::memory::{JOINED, TOO_SMALL};
+use onecopy_ring::{MIN_CAPACITY, Producer, Ring, round_capacity};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::memfd::Refused;
-use onecopy_sys::scm::{self, Space};
+use onecopy_sys::scm::{self, MAX_FDS, Space};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketAddrUnix, sockopt};
-use std::io::IoSliceMut;
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, sockopt};
+use std::io::{IoSlice, IoSliceMut};
+
+pub use onecopy_ring::memory::Nonce;
 
 /// Version of the layout and of the upgrade. A peer of another version is plain to us, and we to it.
-pub const VERSION: u8 = 3;
-/// Bytes of a hello on the wire.
-pub const HELLO_LEN: usize = 64;
+pub const VERSION: u8 = 4;
 /// Default data room of a ring in bytes.
 pub const DEFAULT_BUFFER: usize = 256 << 10;
 
-const MAGIC: [u8; 8] = *b"onecopy\x03";
-const PREFIX: &str = "onecopy-3-";
+const PREFIX: &str = "onecopy-4-";
 /// What the name of a client ends with that keeps stream records.
 const STREAM_RECORDS: &str = "-s";
-
-/// What names one upgrade: guessed by nobody who has not seen the client's address.
-pub type Nonce = [u8; 16];
 
 /// One that nobody has seen.
 ///
@@ -61,23 +71,34 @@ pub fn nonce() -> rustix::io::Result<Nonce> {
 /// What a client tells by the name it is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// To be repeated in both hellos.
+    /// With which the rings of this connection are labelled.
     pub nonce: Nonce,
     /// Bytes of send buffer that the client asked for, doubled; 0 for none in particular.
     pub send_buffer: u64,
+    /// The same of its receive buffer.
+    pub receive_buffer: u64,
+    /// Bytes of the largest ring that it accepts.
+    pub max_ring: u64,
     /// How the client keeps its records.
     pub records: Records,
 }
 
 impl Invitation {
     fn new(records: Records, config: &Config) -> rustix::io::Result<Invitation> {
-        Ok(Invitation { nonce: nonce()?, send_buffer: wish(config.send_buffer) as u64, records })
+        Ok(Invitation {
+            nonce: nonce()?,
+            send_buffer: wish(config.send_buffer),
+            receive_buffer: wish(config.receive_buffer),
+            max_ring: config.max_ring as u64,
+            records,
+        })
     }
 
     fn name(&self) -> String {
         let nonce = self.nonce.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let records = if self.records == Records::Stream { STREAM_RECORDS } else { "" };
-        format!("{PREFIX}{nonce}-{:x}{records}", self.send_buffer)
+        let Invitation { send_buffer, receive_buffer, max_ring, .. } = self;
+        format!("{PREFIX}{nonce}-{send_buffer:x}-{receive_buffer:x}-{max_ring:x}{records}")
     }
 
     /// The invitation in a peer's abstract name, if it is one.
@@ -87,72 +108,145 @@ impl Invitation {
             Some(rest) => (rest, Records::Stream),
             None => (rest, Records::Atomic),
         };
-        let (hex, buffer) = rest.split_once('-')?;
-        if hex.len() != 32 || !hex.is_ascii() {
-            return None;
-        }
+        let mut parts = rest.split('-');
+        let hex = parts.next().filter(|hex| hex.len() == 32 && hex.is_ascii())?;
         let mut nonce = Nonce::default();
         for (byte, digits) in nonce.iter_mut().zip(hex.as_bytes().chunks_exact(2)) {
             *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
         }
-        Some(Invitation { nonce, send_buffer: u64::from_str_radix(buffer, 16).ok()?, records })
+        let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+        let (send_buffer, receive_buffer, max_ring) = (number()?, number()?, number()?);
+        let invitation = Invitation { nonce, send_buffer, receive_buffer, max_ring, records };
+        parts.next().is_none().then_some(invitation)
+    }
+
+    fn of(name: Option<SocketAddrUnix>) -> Option<Invitation> {
+        Invitation::parse(name?.abstract_name()?)
     }
 }
 
-/// What travels with the memfd of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
-    /// The client's.
-    pub nonce: Nonce,
-    /// Bytes of data room in the ring whose memfd is attached.
-    pub capacity: u64,
-    /// Bytes of send buffer that this side asked for, doubled; 0 for none in particular.
-    pub send_buffer: u64,
+/// A connection that has no rings yet.
+#[derive(Debug)]
+pub struct Undecided {
+    /// With which its rings will be labelled.
+    nonce: Nonce,
+    who: Who,
+    /// Bytes of the stream, or records, that came over the kernel so far.
+    pub received: u64,
+    /// The next message of the peer's may have rings with it.
+    looks: bool,
+    /// Larger rings than the client's were asked for.
+    larger: bool,
+    /// Of a client: the rings that it has sent. The first one is the server's to receive from.
+    attached: Option<[Ring; 2]>,
 }
 
-impl Hello {
-    /// On the wire: magic and version, nonce, capacity, send buffer (little-endian), zeroes.
-    pub fn encode(&self) -> [u8; HELLO_LEN] {
-        let mut wire = [0; HELLO_LEN];
-        wire[..8].copy_from_slice(&MAGIC);
-        wire[8..24].copy_from_slice(&self.nonce);
-        wire[24..32].copy_from_slice(&self.capacity.to_le_bytes());
-        wire[32..40].copy_from_slice(&self.send_buffer.to_le_bytes());
-        wire
+/// Which side this is.
+#[derive(Debug)]
+enum Who {
+    /// The listener, where it may be one that is known as ours.
+    Client(Option<Target>),
+    /// What its client asks for, as long as rings can be made.
+    Server(Option<Invitation>),
+}
+
+impl Undecided {
+    /// Of a client that has invited the server. `target` says which listener that is of.
+    pub fn client(invitation: &Invitation, target: Option<Target>) -> Undecided {
+        Undecided::new(invitation.nonce, Who::Client(target))
     }
 
-    /// The hello in `wire`, if it is one.
-    pub fn decode(wire: &[u8]) -> Option<Hello> {
-        let wire: &[u8; HELLO_LEN] = wire.try_into().ok()?;
-        if wire[..8] != MAGIC {
-            return None;
+    /// Of a server that was invited.
+    pub fn server(invitation: Invitation) -> Undecided {
+        Undecided::new(invitation.nonce, Who::Server(Some(invitation)))
+    }
+
+    fn new(nonce: Nonce, who: Who) -> Undecided {
+        Undecided { nonce, who, received: 0, looks: true, larger: false, attached: None }
+    }
+
+    /// Of a connection that another process has passed on. None where no side has invited the other.
+    pub fn of(socket: BorrowedFd<'_>) -> Option<Undecided> {
+        let name = |name: Option<rustix::net::SocketAddrAny>| SocketAddrUnix::try_from(name?).ok();
+        let mine = rustix::net::getsockname(socket).ok().and_then(|mine| name(Some(mine)));
+        if let Some(invitation) = Invitation::of(mine) {
+            return Some(Undecided::client(&invitation, None));
         }
-        let number = |at: usize| wire[at..at + 8].try_into().map(u64::from_le_bytes);
-        Some(Hello {
-            nonce: wire[8..24].try_into().ok()?,
-            capacity: number(24).ok()?,
-            send_buffer: number(32).ok()?,
-        })
+        let peer = rustix::net::getpeername(socket).ok().and_then(name);
+        Invitation::of(peer).map(Undecided::server)
+    }
+
+    /// With which its rings will be labelled.
+    pub fn nonce(&self) -> Nonce {
+        self.nonce
+    }
+
+    /// Whether the next message of the peer's may have rings with it.
+    pub fn looks(&self) -> bool {
+        self.looks
+    }
+
+    /// Goes on where another process has left off.
+    pub fn resume(&mut self, received: u64, looks: bool) {
+        (self.received, self.looks) = (received, looks);
+    }
+
+    fn is_server(&self) -> bool {
+        matches!(self.who, Who::Server(_))
+    }
+
+    /// What this side is at where it will attach and join nothing any more, since several processes are to go on with it: what
+    /// was attached stays.
+    pub fn settled(self) -> std::result::Result<Switching, Option<Undecided>> {
+        let Undecided { nonce, received, looks, .. } = self;
+        match self.attached {
+            Some([_, mine]) => Ok(Switching::new(mine, received, nonce).stripping(looks, false)),
+            // (Where no rings can come any more, the peer is plain.)
+            None if !looks => Err(None),
+            None => Err(Some(self)),
+        }
     }
 }
 
-/// The peer's ring, and what must still be sent before this end may send into it.
+/// The peer's ring, and what must still happen before this end may send into it.
 #[derive(Debug)]
 pub struct Offer {
     ring: Ring,
-    /// A client's answer: its hello and the memfd of its ring.
-    answer: Option<(Hello, OwnedFd)>,
+    stage: Stage,
+    /// Of a client that has attached: what it receives from once the server has joined.
+    mine: Option<Ring>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The memfd of both rings goes with the next bytes.
+    Attach(OwnedFd),
+    /// The peer has it, or gets it, and may join.
+    Sent,
+    /// The peer receives from it, and lets this side begin.
+    Joined,
+}
+
+/// What [`End::offered`] says.
+pub mod offered {
+    /// There is no offer.
+    pub const NONE: u32 = 0;
+    /// The peer may join.
+    pub const SENT: u32 = 1;
+    /// Rings go with the next bytes.
+    pub const ATTACH: u32 = 2;
+    /// The peer has joined, and too much of what was sent before lies unread.
+    pub const FULL: u32 = 3;
 }
 
 /// What a buffer size that was asked for becomes: doubled, as Linux does (socket(7), SO_SNDBUF); 0 stays 0.
-pub fn wish(bytes: Option<usize>) -> usize {
-    bytes.map_or(0, |bytes| bytes.saturating_mul(2))
+pub fn wish(bytes: Option<usize>) -> u64 {
+    bytes.map_or(0, |bytes| bytes.saturating_mul(2)) as u64
 }
 
 /// Data room of a ring of a stream: the larger of what its receiver and its sender asked for.
-fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
-    let peer_send = usize::try_from(peer_send).unwrap_or(usize::MAX);
-    let asked = wish(receive).max(peer_send);
+fn capacity(wishes: [u64; 2], max_ring: usize) -> usize {
+    let asked = usize::try_from(wishes[0].max(wishes[1])).unwrap_or(usize::MAX);
     round_capacity(if asked == 0 { DEFAULT_BUFFER } else { asked }, max_ring)
 }
 
@@ -161,9 +255,15 @@ fn capacity(receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
 const FRAMING: usize = 8 * onecopy_ring::record::HEADER;
 
 /// As `capacity`, of a ring for `kind`: what was asked for is room for bytes that are sent.
-pub fn capacity_for(kind: Kind, receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
-    let capacity = capacity(receive, peer_send, max_ring);
+fn capacity_of(kind: Kind, wishes: [u64; 2], max_ring: usize) -> usize {
+    let capacity = capacity(wishes, max_ring);
     if kind == Kind::Stream { capacity } else { round_capacity(capacity + FRAMING, max_ring) }
+}
+
+/// Data room of a ring for `kind` whose receiver has asked for `receive` bytes, before they are doubled, and its sender for
+/// `peer_send`, after that.
+pub fn capacity_for(kind: Kind, receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
+    capacity_of(kind, [wish(receive), peer_send], max_ring)
 }
 
 /// A ring to receive into, which says what its receiver maps besides.
@@ -188,47 +288,48 @@ pub fn invite(socket: BorrowedFd<'_>, records: Records, config: &Config) -> rust
     Ok(invitation)
 }
 
-/// Server, at accept: answers an invitation with its ring. The stream's receiving side.
-pub fn welcome(
-    socket: BorrowedFd<'_>,
-    kind: Kind,
-    invitation: &Invitation,
-    config: &Config,
-) -> rustix::io::Result<(Switching, Ring)> {
-    let capacity = capacity_for(kind, config.receive_buffer, invitation.send_buffer, config.max_ring);
-    let (ring, memfd) = new_ring(capacity, config)?;
-    let hello = Hello {
-        nonce: invitation.nonce,
-        capacity: capacity as u64,
-        send_buffer: wish(config.send_buffer) as u64,
-    };
-    control::send_fd(socket, &hello.encode(), memfd.as_fd())?;
-    Ok((Switching::new(ring.clone(), Some(invitation.nonce)), ring))
+/// Of descriptors that came with a message, the rings of the connection with that nonce: they come behind the program's.
+pub fn take_rings(fds: &mut Vec<OwnedFd>, nonce: &Nonce) -> Option<OwnedFd> {
+    let last = fds.last()?;
+    if Ring::label(last).as_ref() == Some(nonce) { fds.pop() } else { None }
 }
 
-/// Takes a hello off the queue, if it is one, with its descriptor; that is missing where this process has no room for
-/// one, which the last value says (MSG_CTRUNC, unix(7)).
-///
-/// # Errors
-///
-/// What recvmsg(2) says.
-pub fn receive_hello(socket: BorrowedFd<'_>) -> rustix::io::Result<(Option<Hello>, Option<OwnedFd>, bool)> {
-    let mut wire = [0u8; HELLO_LEN];
-    let came = scm::recv(socket, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT)?;
-    let (n, cut) = (came.bytes, came.control_cut);
-    // Every descriptor that was not asked for is closed.
-    let memfd = came.fds.into_iter().next();
-    Ok((Hello::decode(&wire[..n]), memfd, cut))
+fn joined(ring: &Ring) -> u32 {
+    // Acquire pairs with the Release store in `join`: what the peer says of the ring is there.
+    ring.header().info.0.joined.load(Acquire)
 }
 
 impl End {
-    /// Client: looks, without waiting, whether a hello is the first thing that came.
+    /// Whether the server has joined the rings that this client has attached: then they are what is received from.
+    pub fn is_joined(&self, rx: &mut Rx) -> bool {
+        let Rx::Undecided(undecided) = &*rx else { return false };
+        let Some([theirs, mine]) = &undecided.attached else { return false };
+        if joined(theirs) != JOINED {
+            return false;
+        }
+        let mine = mine.clone();
+        let (received, nonce) = (undecided.received, undecided.nonce);
+        if self.rx_ring.get().is_none() {
+            self.set_rx_ring(mine.clone());
+        }
+        *rx = Rx::Switching(Switching::new(mine, received, nonce));
+        self.decided_now();
+        true
+    }
+
+    /// Looks, without waiting, whether the peer's rings came with what is next in the queue, and joins them. They are taken out
+    /// of there with those bytes.
     pub fn decide(&self, rx: &mut Rx, op: Op) -> Result<()> {
-        let Rx::Undecided(nonce) = *rx else { return Ok(()) };
-        let mut first = [0u8; HELLO_LEN];
+        if self.is_joined(rx) || self.is_shared() {
+            return Ok(());
+        }
+        let Rx::Undecided(undecided) = rx else { return Ok(()) };
+        if !undecided.looks {
+            return Ok(());
+        }
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let n = match rustix::net::recv(&self.fd, &mut first, flags) {
-            Ok((_, n)) => n,
+        let mut came = match scm::recv(self.fd(), &mut [IoSliceMut::new(&mut [0])], Space::All, flags) {
+            Ok(came) => came,
             Err(Errno::CONNRESET) => {
                 // The kernel tells it once; it is for whoever receives.
                 self.reset.store(1, Relaxed);
@@ -236,91 +337,197 @@ impl End {
             }
             Err(_) => return Ok(()),
         };
-        if Hello::decode(&first[..n]).is_none_or(|hello| hello.nonce != nonce) {
-            // Something else came first, or the end: a plain server.
-            self.counters.fallbacks.add(1);
-            *rx = Rx::Plain;
-            self.decided_now();
-            return Ok(());
+        match take_rings(&mut came.fds, &undecided.nonce) {
+            Some(memfd) => {
+                self.join(rx, memfd, op)?;
+                if let Rx::Switching(switching) = rx {
+                    switching.strip_next();
+                }
+            }
+            // (There may be some for which this process has no room: what receives these bytes will see.)
+            None if came.control_cut => {}
+            None => self.without_rings(rx),
         }
-        let taken = self.take_ring(op, nonce)?;
-        let Some((hello, ring)) = taken.filter(|_| !self.is_shared()) else {
-            // (Of processes that share this end one alone would have the rings: the kernel carries on.)
-            *rx = Rx::Plain;
-            self.decided_now();
-            return Ok(());
-        };
-        let config = &self.config;
-        let capacity = capacity_for(self.kind, config.receive_buffer, hello.send_buffer, config.max_ring);
-        let Ok((mine, memfd)) = new_ring(capacity, &self.config) else {
-            // No memory of our own to offer. The server waits for nothing, and the kernel carries on.
-            self.counters.fallbacks.add(1);
-            *rx = Rx::Plain;
-            self.decided_now();
-            return Ok(());
-        };
-        self.set_rx_ring(mine.clone());
-        self.decided_now();
-        let send_buffer = wish(self.config.send_buffer) as u64;
-        let answer = Hello { nonce, capacity: capacity as u64, send_buffer };
-        *rx = Rx::Switching(Switching::new(mine, None));
-        self.offer(Offer { ring, answer: Some((answer, memfd)) });
         Ok(())
     }
 
-    /// It is known what the server is, and the ring, if there is one, is in its place: a sender looks at this without a lock, and
-    /// takes a peer for one without agreement where it then finds no ring.
+    /// `count` bytes, or records, were received over the kernel, and rings with them or none.
+    pub fn received_over_kernel(
+        &self,
+        rx: &mut Rx,
+        count: u64,
+        rings: Option<OwnedFd>,
+        op: Op,
+    ) -> Result<()> {
+        match rx {
+            Rx::Undecided(undecided) => {
+                undecided.received += count;
+                match rings {
+                    Some(memfd) if !self.is_shared() => self.join(rx, memfd, op)?,
+                    _ => self.without_rings(rx),
+                }
+            }
+            Rx::Switching(switching) => switching.count(count),
+            Rx::Plain | Rx::Ring(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The peer's next bytes have no rings with them, or none that can be used: a server that had any would have attached them.
+    fn without_rings(&self, rx: &mut Rx) {
+        let Rx::Undecided(undecided) = rx else { return };
+        undecided.looks = undecided.larger && undecided.is_server();
+        let may_come = undecided.is_server() || undecided.attached.is_some();
+        if !undecided.looks && (!may_come || self.is_shared()) {
+            self.counters.fallbacks.add(1);
+            *rx = Rx::Plain;
+            self.decided_now();
+        }
+    }
+
+    /// It is known what the peer is, and the ring, if there is one, is in its place: a sender looks at this without a lock.
     fn decided_now(&self) {
-        // Release pairs with the Acquire load in `decided`.
+        // Release pairs with the Acquire loads in `tx.rs`.
         self.undecided.store(0, Release);
     }
 
-    /// Server: the client's hello is next in the queue, and its ring bytes go through `mine` from here on.
-    pub fn accept_answer(&self, op: Op, nonce: Nonce, mine: Ring) -> Result<Rx> {
-        // Without the client's ring we go on sending over the kernel, which it never stops to expect.
-        let taken = self.take_ring(op, nonce)?;
-        point!("hello taken");
-        if let Some((_, ring)) = taken.filter(|_| !self.is_shared()) {
-            self.offer(Offer { ring, answer: None });
+    /// The peer's rings came, of which this side receives from the first and sends into the second. Where it is this side that
+    /// cannot (out of address space, or they are larger than it accepts), the kernel carries on.
+    ///
+    /// # Errors
+    ///
+    /// EPROTO where they are none.
+    fn join(&self, rx: &mut Rx, memfd: OwnedFd, op: Op) -> Result<()> {
+        let Rx::Undecided(undecided) = rx else { return Ok(()) };
+        let [mine, theirs] = match Ring::open_pair(&memfd, self.config.max_ring.max(MIN_CAPACITY)) {
+            Ok(rings) => rings,
+            Err(Refused::NoMapping(_)) => {
+                self.without_rings(rx);
+                return Ok(());
+            }
+            Err(_) => return Err(self.bad_rings(op)),
+        };
+        point!("rings taken");
+        if let Who::Server(Some(invitation)) = &undecided.who
+            && !undecided.larger
+        {
+            let [to_client, from_client] = self.capacities(invitation);
+            if mine.capacity() < from_client || theirs.capacity() < to_client {
+                // (They are its memory: what it makes of the wish is bounded by what it has said in its name.)
+                mine.header().info.0.wanted.store(from_client as u64, Relaxed);
+                theirs.header().info.0.wanted.store(to_client as u64, Relaxed);
+                // Release pairs with the Acquire load in `joined`: the sizes are there.
+                mine.header().info.0.joined.store(TOO_SMALL, Release);
+                (undecided.larger, undecided.looks) = (true, true);
+                return Ok(());
+            }
         }
-        Ok(Rx::ring(Consumer::new(mine)))
+        if self.config.passable {
+            mine.keep(memfd);
+        }
+        mine.header().info.0.max_shared.store(self.config.max_shared as u64, Relaxed);
+        self.set_rx_ring(mine.clone());
+        // Release pairs with the Acquire load in `joined`: what the ring says of its receiver is there.
+        mine.header().info.0.joined.store(JOINED, Release);
+        point!("joined");
+        *rx = Rx::Switching(Switching::new(mine, undecided.received, undecided.nonce));
+        self.decided_now();
+        self.offer(Offer { ring: theirs, stage: Stage::Joined, mine: None });
+        Ok(())
     }
 
-    /// Takes a hello off the queue, checks it and maps the ring that came with it. None where it is this side that
-    /// cannot: out of descriptors or address space, or the ring is larger than this side accepts.
-    fn take_ring(&self, op: Op, nonce: Nonce) -> Result<Option<(Hello, Ring)>> {
-        let (hello, memfd) = self.take_hello(op)?;
-        if hello.nonce != nonce {
-            return Err(self.bad_hello(op, "the peer's hello has the wrong nonce; this connection is lost"));
+    /// Data room of the rings of a server: of the one to its client, and of the one from there.
+    fn capacities(&self, invitation: &Invitation) -> [usize; 2] {
+        let config = &self.config;
+        let most = config.max_ring.min(usize::try_from(invitation.max_ring).unwrap_or(usize::MAX));
+        [
+            capacity_of(self.kind, [invitation.receive_buffer, wish(config.send_buffer)], most),
+            capacity_of(self.kind, [wish(config.receive_buffer), invitation.send_buffer], most),
+        ]
+    }
+
+    /// Before a send, while it is not known what the peer is: looks for its rings, else attaches some where it may. What only ever
+    /// sends would stay with the kernel otherwise.
+    pub fn prepare_to_send(&self) -> Result<()> {
+        let Some(mut rx) = self.rx.lock_within(|| crate::end::BRIEFLY) else { return Ok(()) };
+        self.decide(&mut rx, Op::Send)?;
+        if !rx.is_shared() && !self.is_shared() {
+            self.attach_rings(&mut rx);
         }
-        let capacity = usize::try_from(hello.capacity).unwrap_or(usize::MAX);
-        let too_large = capacity > self.config.max_ring.max(onecopy_ring::MIN_CAPACITY);
-        let opened = match &memfd {
-            None => Ok(None),
-            Some(memfd) if too_large => Ring::verify(memfd, capacity).map(|()| None),
-            Some(memfd) => Ring::open(memfd, capacity).map(Some),
-        };
-        match opened {
-            Ok(Some(ring)) => {
-                if let Some(memfd) = memfd.filter(|_| self.config.passable) {
-                    ring.keep(memfd);
+        if !matches!(&*rx, Rx::Undecided(_)) {
+            // Maybe it was another process that has decided. (Release: as in `decided_now`, whose store this one may
+            // replace before a sender has seen it.)
+            self.undecided.store(0, Release);
+        }
+        Ok(())
+    }
+
+    /// Makes rings that go with the next bytes, if this side may and has not.
+    fn attach_rings(&self, rx: &mut Rx) {
+        let Rx::Undecided(undecided) = rx else { return };
+        let config = &self.config;
+        let capacities = match (&undecided.who, &undecided.attached) {
+            (Who::Server(Some(invitation)), _) => self.capacities(invitation),
+            (Who::Client(Some(target)), None) => {
+                if !rendezvous::is_ours(target, self.fd()) {
+                    undecided.who = Who::Client(None);
+                    return;
                 }
-                Ok(Some((hello, ring)))
+                let of = |bytes| capacity_of(self.kind, [wish(bytes), 0], config.max_ring);
+                [of(config.send_buffer), of(config.receive_buffer)]
             }
-            Ok(None) | Err(Refused::NoMapping(_)) => {
-                self.counters.fallbacks.add(1);
-                Ok(None)
+            (Who::Client(Some(_)), Some([theirs, mine]))
+                if !undecided.larger && joined(theirs) == TOO_SMALL =>
+            {
+                undecided.larger = true;
+                [theirs, mine].map(|ring| {
+                    let wanted = ring.header().info.0.wanted.load(Relaxed);
+                    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).max(ring.capacity());
+                    round_capacity(wanted, config.max_ring)
+                })
             }
-            Err(_) => Err(self
-                .bad_hello(op, "the peer's ring is no sealed memfd of the announced size; connection lost")),
+            _ => return,
+        };
+        let kept = |memfd: &OwnedFd| match config.passable {
+            true => rustix::io::fcntl_dupfd_cloexec(memfd, 3).map(Some),
+            false => Ok(None),
+        };
+        let made = Ring::pair(capacities, &undecided.nonce)
+            .and_then(|(rings, memfd)| Ok((rings, kept(&memfd)?, memfd)));
+        let Ok(([theirs, mine], kept, memfd)) = made else {
+            // No memory to offer. The peer waits for nothing, and the kernel carries on.
+            self.counters.fallbacks.add(1);
+            match &mut undecided.who {
+                Who::Client(target) => *target = None,
+                Who::Server(invitation) => *invitation = None,
+            }
+            return;
+        };
+        if let Some(kept) = kept {
+            mine.keep(kept);
         }
+        mine.header().info.0.max_shared.store(config.max_shared as u64, Relaxed);
+        let mut offer = Offer { ring: theirs.clone(), stage: Stage::Attach(memfd), mine: None };
+        if undecided.is_server() {
+            // The client's own may come with what it has sent before it saw these.
+            let (looks, larger) = (undecided.looks, undecided.larger);
+            let switching = Switching::new(mine.clone(), undecided.received, undecided.nonce);
+            *rx = Rx::Switching(switching.stripping(looks, larger));
+            self.set_rx_ring(mine);
+            self.decided_now();
+        } else {
+            offer.mine = Some(mine.clone());
+            undecided.attached = Some([theirs, mine]);
+        }
+        *self.offer.lock() = Some(offer);
+        self.offered.store(offered::ATTACH, Release);
     }
 
     /// Offers the peer's ring to the sending side, which switches at once if it is free, else before its next
     /// bytes.
     fn offer(&self, offer: Offer) {
         *self.offer.lock() = Some(offer);
-        self.offered.store(1, Release);
+        self.offered.store(offered::SENT, Release);
         if let Some(mut tx) = self.tx.try_lock() {
             self.adopt(&mut tx);
             tx.unlock_fenced();
@@ -330,64 +537,110 @@ impl End {
 
     /// Before other processes share this end: what was not adopted by now never is.
     pub fn decline_offer(&self) {
-        self.offered.store(0, Relaxed);
+        self.offered.store(offered::NONE, Relaxed);
         *self.offer.lock() = None;
     }
 
-    fn take_hello(&self, op: Op) -> Result<(Hello, Option<OwnedFd>)> {
-        let (hello, memfd, cut) = receive_hello(self.fd()).map_err(|errno| Error::new(op, errno))?;
-        match (hello, memfd) {
-            (Some(hello), memfd) if memfd.is_some() || cut => Ok((hello, memfd)),
-            _ => Err(self.bad_hello(op, "the peer's hello is garbled or has no memfd; connection lost")),
+    /// Sends over the kernel, and the memfd of the rings with it where that is to go.
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) says.
+    pub fn send_message(
+        &self,
+        pieces: &[IoSlice<'_>],
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> rustix::io::Result<usize> {
+        if self.offered.load(Relaxed) == offered::ATTACH
+            && let Some(memfd) = self.stage(|stage| match std::mem::replace(stage, Stage::Sent) {
+                Stage::Attach(memfd) => Some(memfd),
+                other => {
+                    *stage = other;
+                    None
+                }
+            })
+        {
+            self.offered.store(offered::SENT, Relaxed);
+            if attached.fds.len() < MAX_FDS {
+                let mut fds = attached.fds.to_vec();
+                fds.push(memfd.as_fd());
+                match scm::send(&self.fd, pieces, &fds, attached.who, flags) {
+                    // Too many are in flight: this connection stays with the kernel.
+                    Err(Errno::TOOMANYREFS) => {}
+                    Ok(sent) => return Ok(sent),
+                    Err(errno) => {
+                        // Nothing was sent: with the next bytes, then.
+                        self.stage(|stage| match stage {
+                            Stage::Sent => {
+                                *stage = Stage::Attach(memfd);
+                                Some(())
+                            }
+                            _ => None,
+                        })
+                        .inspect(|()| self.offered.store(offered::ATTACH, Relaxed));
+                        return Err(errno);
+                    }
+                }
+            }
+            self.counters.fallbacks.add(1);
+            self.decline_offer();
         }
+        scm::send(&self.fd, pieces, attached.fds, attached.who, flags)
     }
 
-    /// Switches the sending side to the offered ring.
+    fn stage<T>(&self, then: impl FnOnce(&mut Stage) -> Option<T>) -> Option<T> {
+        self.offer.lock().as_mut().and_then(|offer| then(&mut offer.stage))
+    }
+
+    /// Whether the sending side would switch, but for what lies unread in the kernel's queue: a send then waits for that to
+    /// become less, and not for the kernel to take its bytes.
+    pub fn waits_to_switch(&self) -> bool {
+        self.offered.load(Relaxed) == offered::FULL
+    }
+
+    /// Switches the sending side to the offered ring, if the peer receives from it.
     pub fn adopt(&self, tx: &mut Tx) {
-        if self.offered.load(Relaxed) == 0 {
+        if self.offered.load(Relaxed) == offered::NONE {
             return;
         }
         let Tx::Kernel { sent } = *tx else { return };
         if sent == UNKNOWN {
             return self.decline_offer();
         }
+        let mut slot = self.offer.lock();
+        let Some(offer) = slot.as_mut() else { return };
+        match offer.stage {
+            Stage::Attach(_) => return,
+            Stage::Sent if joined(&offer.ring) != JOINED => return,
+            Stage::Sent | Stage::Joined => offer.stage = Stage::Joined,
+        }
         // Bells must have room behind what the peer has not yet received over the kernel.
-        // (A hello and a bell always have it.)
+        // (A bell alone always has it.)
         if sent > 0 {
             let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(usize::MAX);
             let buffer = sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
             if unread > buffer / 2 {
-                return;
+                return self.offered.store(offered::FULL, Relaxed);
             }
         }
-        let mut slot = self.offer.lock();
-        let Some(offer) = slot.take() else { return };
-        let switch_at = &offer.ring.header().writer.0.switch_at;
-        // Release: the count is there before the hello (and before the first byte in the ring) is.
-        switch_at.store(sent + 1, Release);
-        if let Some((hello, memfd)) = &offer.answer {
-            match control::send_fd(self.fd(), &hello.encode(), memfd.as_fd()) {
-                Ok(()) => {}
-                Err(Errno::AGAIN | Errno::INTR) => {
-                    // Nothing was sent: the peer cannot have acted on the count. Again before the next send.
-                    switch_at.store(0, Release);
-                    *slot = Some(offer);
-                    return;
-                }
-                Err(errno) => {
-                    // The peer is gone, and the send that follows says so; or too many descriptors are in
-                    // flight, say, and the kernel carries on.
-                    switch_at.store(0, Release);
-                    self.offered.store(0, Relaxed);
-                    self.counters.fallbacks.add(usize::from(errno != Errno::PIPE));
-                    return;
-                }
-            }
+        let Some(Offer { ring, mine, .. }) = slot.take() else { return };
+        self.offered.store(offered::NONE, Relaxed);
+        if let Some(mine) = mine.filter(|_| self.rx_ring.get().is_none()) {
+            self.set_rx_ring(mine);
         }
-        self.offered.store(0, Relaxed);
+        // Release: the count is there before the first byte in the ring is.
+        ring.header().writer.0.switch_at.store(sent + 1, Release);
         self.kernel_sent.store(sent, Relaxed);
-        self.set_tx_ring(offer.ring.clone());
-        *tx = Tx::ring(Producer::new(offer.ring));
+        self.set_tx_ring(ring.clone());
+        *tx = Tx::ring(Producer::new(ring));
+    }
+}
+
+impl Fds {
+    /// Takes the rings of a connection out of them.
+    pub fn take_rings(&mut self, nonce: &Nonce) -> Option<OwnedFd> {
+        take_rings(&mut self.list, nonce)
     }
 }
 
@@ -397,33 +650,39 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn invitations_and_hellos_come_back_as_they_went() {
+    fn invitations_come_back_as_they_went() {
         let nonce = *b"0123456789abcdef";
         for records in [Records::Atomic, Records::Stream] {
-            let invitation = Invitation { nonce, send_buffer: 0x1234, records };
+            let (send_buffer, receive_buffer, max_ring) = (0x1234, u64::MAX, 0);
+            let invitation = Invitation { nonce, send_buffer, receive_buffer, max_ring, records };
             assert_eq!(Invitation::parse(invitation.name().as_bytes()), Some(invitation));
+            assert!(invitation.name().len() <= 107, "an abstract name has no room for more");
         }
-        let hello = Hello { nonce, capacity: 4096, send_buffer: 1 };
-        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
     }
 
     #[test]
-    fn garbage_is_neither() {
-        for name in ["", "onecopy-3-", "onecopy-3-00-1", "onecopy-1-30313233343536373839616263646566-1"] {
+    fn garbage_is_none() {
+        for name in [
+            "",
+            "onecopy-4-",
+            "onecopy-4-00-1-1-1",
+            "onecopy-3-30313233343536373839616263646566-1-1-1",
+            "onecopy-4-30313233343536373839616263646566-1-1",
+            "onecopy-4-30313233343536373839616263646566-1-1-1-1",
+            "onecopy-4-3031323334353637383961626364656\u{e9}-1-1-1",
+        ] {
             assert_eq!(Invitation::parse(name.as_bytes()), None, "{name}");
         }
-        assert_eq!(Invitation::parse("onecopy-3-3031323334353637383961626364656\u{e9}-1".as_bytes()), None);
-        assert_eq!(Hello::decode(&[0; HELLO_LEN]), None);
-        assert_eq!(Hello::decode(b"onecopy\x03"), None);
     }
 
     proptest! {
         #[test]
         fn what_anybody_says_is_an_invitation_or_none(
-            nonce: Nonce, send_buffer: u64, stream: bool, at: prop::sample::Index, byte: u8,
+            nonce: Nonce, send_buffer: u64, receive_buffer: u64, max_ring: u64, stream: bool,
+            at: prop::sample::Index, byte: u8,
         ) {
             let records = if stream { Records::Stream } else { Records::Atomic };
-            let invitation = Invitation { nonce, send_buffer, records };
+            let invitation = Invitation { nonce, send_buffer, receive_buffer, max_ring, records };
             let mut name = invitation.name().into_bytes();
             prop_assert_eq!(Invitation::parse(&name), Some(invitation));
             let at = at.index(name.len());
@@ -437,25 +696,14 @@ mod tests {
             name.truncate(at);
             let _ = Invitation::parse(&name);
         }
-
-        #[test]
-        fn a_hello_is_whole_or_none(nonce: Nonce, capacity: u64, send_buffer: u64, at in 0..HELLO_LEN, byte: u8) {
-            let hello = Hello { nonce, capacity, send_buffer };
-            let mut wire = hello.encode();
-            prop_assert_eq!(Hello::decode(&wire), Some(hello));
-            prop_assert_eq!(Hello::decode(&wire[..at]), None);
-            let magic = wire[at] != byte && at < 8;
-            wire[at] = byte;
-            prop_assert_eq!(Hello::decode(&wire).is_none(), magic);
-        }
     }
 
     #[test]
     fn the_larger_wish_counts() {
-        assert_eq!(capacity(None, 0, 1 << 30), DEFAULT_BUFFER);
-        assert_eq!(capacity(Some(8000), 0, 1 << 30), 16_000);
-        assert_eq!(capacity(Some(8000), 64_000, 1 << 30), 64_000);
-        assert_eq!(capacity(Some(8000), u64::MAX, 1 << 20), 1 << 20);
+        assert_eq!(capacity([0, 0], 1 << 30), DEFAULT_BUFFER);
+        assert_eq!(capacity([16_000, 0], 1 << 30), 16_000);
+        assert_eq!(capacity([16_000, 64_000], 1 << 30), 64_000);
+        assert_eq!(capacity([16_000, u64::MAX], 1 << 20), 1 << 20);
         assert_eq!(capacity_for(Kind::Stream, Some(8000), 0, 1 << 30), 16_000);
         assert_eq!(capacity_for(Kind::SeqPacket, Some(8000), 0, 1 << 30), 16_064);
         assert_eq!(capacity_for(Kind::Datagram, Some(8000), 0, 1 << 30), 16_064);

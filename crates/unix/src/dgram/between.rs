@@ -1,7 +1,8 @@
 //! Others of the same user who stand where two sockets meet, and speak well.
 
+use super::hello::{Hello, receive_hello};
 use crate::control::send_fd;
-use crate::upgrade::{Hello, new_ring, receive_hello};
+use crate::upgrade::new_ring;
 use crate::{Config, Datagram, Name, RecvFlags, SendFlags};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::fd::{AsFd, OwnedFd};

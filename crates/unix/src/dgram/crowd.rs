@@ -8,12 +8,13 @@
 //!
 //! What a sender does on its lane is its own business: where it lies, the lane is closed and counted, and nobody else notices.
 
+use super::hello::Hello;
 use super::lane::over_line;
 use super::meet::{hear, other_end, overflow_uid, seqpacket};
 use super::words::{Answer, WORD, Word};
 use crate::end::{End, PASS_CREDENTIALS, PASS_PIDFD};
 use crate::making::Kind;
-use crate::upgrade::{self, Hello, Nonce};
+use crate::upgrade::{self, Nonce};
 use crate::{Name, Transport};
 use onecopy_ring::MIN_CAPACITY;
 use onecopy_sync::atomic::AtomicU32;

@@ -2,10 +2,11 @@
 //! a count. And others of the same user who stand where they meet.
 
 use super::crowd::name_for_many;
+use super::hello::Hello;
 use super::words::{Answer, Word};
 use crate::control::send_fd;
 use crate::dgram::meet::{hear, say, seqpacket};
-use crate::upgrade::{Hello, new_ring};
+use crate::upgrade::new_ring;
 use crate::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
 use onecopy_ring::{Header, Ring};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};

@@ -28,6 +28,7 @@
 //! it, to a socket that is nobody's but for the message on the line that it travels in: who takes that message from the line ends
 //! the socket and with it the filler, and POLLOUT is on again. None of it lies in the receiver's queue.
 
+use super::hello::Hello;
 use super::meet::{Meeting, Phase, State, say};
 use super::words::{Answer, WORD, Word};
 use crate::config::Records;
@@ -37,7 +38,7 @@ use crate::making::Kind;
 use crate::rights::Attached;
 use crate::rx::Rx;
 use crate::tx::{Cursor, Tx};
-use crate::upgrade::{self, Hello, Nonce};
+use crate::upgrade::{self, Nonce};
 use crate::{Config, Result, SendFlags};
 use onecopy_ring::record::largest;
 use onecopy_ring::{Consumer, MIN_CAPACITY, Producer, Ring};

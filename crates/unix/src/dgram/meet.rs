@@ -33,6 +33,7 @@ mod switch;
 use line::{ask, open_ring};
 pub use line::{beacon_name, hear, is_user, other_end, overflow_uid, say, seqpacket};
 
+use super::hello::Hello;
 use crate::Name;
 use crate::control;
 use crate::dgram::crowd::name_for_many;
@@ -40,7 +41,7 @@ use crate::dgram::lane::{Knocking, Lane};
 use crate::end::End;
 use crate::making::Kind;
 use crate::rx::Rx;
-use crate::upgrade::{self, Hello, Nonce};
+use crate::upgrade::{self, Nonce};
 use onecopy_ring::Ring;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
@@ -405,7 +406,7 @@ impl End {
     }
 
     pub fn wish(&self) -> u64 {
-        upgrade::wish(self.config.send_buffer) as u64
+        upgrade::wish(self.config.send_buffer)
     }
 
     fn asked(&self, line: OwnedFd) -> io::Result<Phase> {

@@ -23,6 +23,7 @@ mod between;
 mod connect;
 mod crowd;
 mod halves;
+mod hello;
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
@@ -39,7 +40,7 @@ mod words;
 pub use crowd::Crowd;
 pub use halves::Claim;
 pub use lane::Outside;
-pub use meet::{Meeting, Next};
+pub use meet::{Meeting, Next, overflow_uid};
 
 use crate::common::{credential_methods, socket_methods};
 use crate::end::End;

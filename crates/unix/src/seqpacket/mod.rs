@@ -194,12 +194,10 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::send`].
     pub fn reserve_with(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
-        self.end.decided(flags).and_then(|()| Slot::reserve(&self.end, len, flags)).map_err(
-            |error| match self.end.finish(Err(error), 0, flags) {
-                Err(error) => error,
-                Ok(_) => error,
-            },
-        )
+        Slot::reserve(&self.end, len, flags).map_err(|error| match self.end.finish(Err(error), 0, flags) {
+            Err(error) => error,
+            Ok(_) => error,
+        })
     }
 
     /// Borrows the next record, of which at most `max` bytes, waiting for it; the rest is dropped. Of stream records: what

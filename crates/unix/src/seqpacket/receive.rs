@@ -309,14 +309,29 @@ impl End {
         let room = slices.iter().map(|slice| slice.len()).sum();
         let mut pieces: Vec<IoSliceMut<'_>> =
             slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
-        let received = match &mut call.fds {
-            None => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
-            Some(fds) => fds.recv(self.fd(), &mut pieces, kernel),
+        // Rings of this connection are none of what the caller asks for, and make a record neither cut nor more than it is.
+        let may_bring = guard.as_ref().and_then(|rx| rx.may_bring_rings());
+        let (mut rings, mut more) = (None, false);
+        let received = match (&mut call.fds, may_bring) {
+            (None, None) => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
+            (Some(fds), None) => fds.recv(self.fd(), &mut pieces, kernel),
+            (to, Some(nonce)) => {
+                let mut fds = Fds::default();
+                fds.recv(self.fd(), &mut pieces, kernel).map(|mut message| {
+                    rings = fds.take_rings(&nonce);
+                    more = !fds.list.is_empty();
+                    match to {
+                        Some(to) => to.add(fds),
+                        None => message.control_cut |= more,
+                    }
+                    message
+                })
+            }
         };
         let message = match received {
             Ok(message) => message,
-            Err(Errno::CONNRESET) if guard.as_ref().is_some_and(|rx| !self.was_reset(rx)) => {
-                // A hello was left unread, nothing else: the next look sees what is there.
+            Err(Errno::CONNRESET) if guard.is_some() && !self.was_reset() => {
+                // Bells were left unread, nothing else: the next look sees what is there.
                 drop(guard);
                 return self.recv_record_with(slices, flags, call);
             }
@@ -326,7 +341,10 @@ impl End {
         let len = full.min(room);
         // A record of no bytes has its sender's name, if there is one, or descriptors, and may have others behind it; the end
         // has none of these.
-        let with = message.control_cut || call.fds.as_ref().is_some_and(|fds| !fds.list.is_empty());
+        let with = message.control_cut
+            || more
+            || rings.is_some()
+            || call.fds.as_ref().is_some_and(|fds| !fds.list.is_empty());
         if full == 0
             && message.name.is_none()
             && !with
@@ -337,16 +355,16 @@ impl End {
         }
         self.counters.kernel_copied.add(len);
         if !peek {
-            if let Some(mut guard) = guard
-                && let Rx::Switching(switching) = &mut *guard
-            {
+            if let Some(mut guard) = guard {
                 if shared {
-                    let what = if full > 0 { Taking::Record } else { Taking::Empty };
-                    self.doing_taking(what, 1, switching.received());
+                    if let Rx::Switching(switching) = &*guard {
+                        let what = if full > 0 { Taking::Record } else { Taking::Empty };
+                        self.doing_taking(what, 1, switching.received());
+                    }
                     self.take_piece()?;
                 }
                 point!("received over the kernel");
-                switching.count(1);
+                self.received_over_kernel(&mut guard, 1, rings, Op::Recv)?;
             }
             self.counters.received.add(len);
         }
@@ -483,26 +501,10 @@ impl End {
         call: &mut Call<'_>,
         last: &mut bool,
     ) -> Result<()> {
-        let Rx::Switching(switching) = &mut *guard else { return Ok(()) };
-        if !switching.carry.is_pending() {
-            let error = |errno| Error::new(Op::Recv, errno);
-            // All that is queued is no less than the next record.
-            let mut bytes = vec![0; control::queued(self.fd()).map_err(error)?];
-            // It stays there until all of it was received: what poll(2) says is what lies in the kernel's queue.
-            let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
-            let mut fds = Fds::default();
-            let n = fds.recv(self.fd(), &mut [IoSliceMut::new(&mut bytes)], flags).map_err(error)?.bytes;
-            bytes.truncate(n);
-            let with = fds.truncated || !fds.list.is_empty() || fds.who.is_some() || fds.pidfd.is_some();
-            let fds = Some(fds).filter(|_| with);
-            match bytes.first() {
-                Some(end @ 0..=1) => {
-                    let end = *end == 1;
-                    switching.carry = Carry { bytes, at: 1, end, pending: true, fds };
-                }
-                _ => return Err(self.lie(Op::Recv, Lie::Frame { word: 0, available: n as u64 })),
-            }
-            self.counters.kernel_copied.add(n);
+        let carry = self.next_piece(&mut guard)?;
+        let Rx::Switching(switching) = &mut *guard else { return Err(self.no_agreement(Op::Recv)) };
+        if let Some(carry) = carry {
+            switching.carry = carry;
         }
         let carry = &mut switching.carry;
         if let Some(fds) = &carry.fds {
@@ -539,6 +541,38 @@ impl End {
             }
         }
         Ok(())
+    }
+
+    /// The piece of a stream record at the front of the kernel's queue, if none is being received. Rings that come with it are
+    /// joined.
+    fn next_piece(&self, rx: &mut Rx) -> Result<Option<Carry>> {
+        if let Rx::Switching(switching) = &*rx
+            && switching.carry.is_pending()
+        {
+            return Ok(None);
+        }
+        let error = |errno| Error::new(Op::Recv, errno);
+        // All that is queued is no less than the next record.
+        let mut bytes = vec![0; control::queued(self.fd()).map_err(error)?];
+        // It stays there until all of it was received: what poll(2) says is what lies in the kernel's queue.
+        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
+        let mut fds = Fds::default();
+        let n = fds.recv(self.fd(), &mut [IoSliceMut::new(&mut bytes)], flags).map_err(error)?.bytes;
+        bytes.truncate(n);
+        let rings = rx.may_bring_rings().and_then(|nonce| fds.take_rings(&nonce));
+        if let Rx::Undecided(_) = rx {
+            self.received_over_kernel(rx, 0, rings, Op::Recv)?;
+        }
+        let with = fds.truncated || !fds.list.is_empty() || fds.who.is_some() || fds.pidfd.is_some();
+        let fds = Some(fds).filter(|_| with);
+        match bytes.first() {
+            Some(end @ 0..=1) => {
+                let end = *end == 1;
+                self.counters.kernel_copied.add(n);
+                Ok(Some(Carry { bytes, at: 1, end, pending: true, fds }))
+            }
+            _ => Err(self.lie(Op::Recv, Lie::Frame { word: 0, available: n as u64 })),
+        }
     }
 
     /// Takes the record at the front of the kernel's queue, which was received. (Of its descriptors, copies were.)

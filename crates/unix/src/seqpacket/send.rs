@@ -5,15 +5,13 @@ use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
 use crate::rights::Attached;
 use crate::tx::{Cursor, Tx, TxRing};
+use crate::upgrade::offered;
 use crate::{Error, Op, Records, Result, SendFlags, control};
 use onecopy_copy::Store;
 use onecopy_ring::record::{self, Frame, HEADER};
-use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
-use onecopy_sys::scm;
-use rustix::event::PollFlags;
+use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 use std::io::IoSlice;
-use std::time::Instant;
 
 /// Longest piece of a stream record that goes over the kernel, before the ring is there.
 const KERNEL_PIECE: usize = 16 << 10;
@@ -43,7 +41,7 @@ impl End {
         attached.check()?;
         let mut cursor = Cursor::new(slices);
         let total = cursor.left;
-        let result = self.decided(flags).and_then(|()| self.lock_tx(flags)).and_then(|mut tx| {
+        let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_record_locked(&mut tx, &mut cursor, attached, flags);
             tx.unlock_fenced();
             self.welcome_back();
@@ -72,12 +70,20 @@ impl End {
         flags: SendFlags,
     ) -> Result<()> {
         match (self.config.records, tx) {
-            (Records::Atomic, Tx::Ring(ring)) => self.send_frame(ring, cursor, attached, flags),
-            (Records::Atomic, Tx::Kernel { sent }) => {
-                self.send_kernel_record(cursor, attached, flags)?;
-                point!("sent over the kernel");
-                *sent = sent.saturating_add(1);
-                Ok(())
+            (Records::Atomic, tx) => {
+                if let Tx::Kernel { sent } = tx {
+                    if self.send_kernel_record(cursor, attached, flags)? {
+                        point!("sent over the kernel");
+                        *sent = sent.saturating_add(1);
+                        return Ok(());
+                    }
+                    self.adopt(tx);
+                }
+                match tx {
+                    Tx::Ring(ring) => self.send_frame(ring, cursor, attached, flags),
+                    // (Somebody else has filled the queue since.)
+                    Tx::Kernel { .. } => Err(Error::new(Op::Send, Errno::AGAIN)),
+                }
             }
             (Records::Stream, tx) => {
                 let mut first = true;
@@ -86,7 +92,9 @@ impl End {
                     match tx {
                         Tx::Ring(ring) => return self.send_parts(ring, cursor, attached, flags),
                         Tx::Kernel { sent } => {
-                            self.send_kernel_part(cursor, attached, flags)?;
+                            if !self.send_kernel_part(cursor, attached, flags)? {
+                                continue;
+                            }
                             attached = Attached::default();
                             *sent = sent.saturating_add(1);
                         }
@@ -198,53 +206,61 @@ impl End {
         }
     }
 
+    /// Whether it was sent: else the ring is there now.
     fn send_kernel_record(
         &self,
         cursor: &mut Cursor<'_, '_>,
         attached: Attached<'_>,
         flags: SendFlags,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let len = cursor.left;
         let pieces = cursor.pieces(usize::MAX);
         if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
             return Err(too_long());
         }
-        self.kernel_send(&pieces, attached, flags)?;
+        if !self.kernel_send(&pieces, attached, flags)? {
+            return Ok(false);
+        }
         cursor.advance(len);
         self.counters.sent.add_exclusive(len);
-        Ok(())
+        Ok(true)
     }
 
     /// A piece of a stream record over the kernel: one of the kernel's records, whose first byte says whether the
-    /// stream record ends with it.
+    /// stream record ends with it. Whether it was sent: else the ring is there now.
     fn send_kernel_part(
         &self,
         cursor: &mut Cursor<'_, '_>,
         attached: Attached<'_>,
         flags: SendFlags,
-    ) -> Result<()> {
-        if self.rx_ring.get().is_none() {
+    ) -> Result<bool> {
+        if self.offered.load(Relaxed) == offered::NONE && self.rx_ring.get().is_none() {
             return Err(self.no_agreement(Op::Send));
         }
         let end = flags.contains(SendFlags::EOR);
         if cursor.left == 0 && !end {
-            return Ok(());
+            return Ok(true);
         }
         let mut pieces = cursor.pieces(KERNEL_PIECE);
         pieces.truncate(IOV_MAX - 1);
         let len = pieces.iter().map(|piece| piece.len()).sum();
         let head = [u8::from(end && len == cursor.left)];
         pieces.insert(0, IoSlice::new(&head));
-        self.kernel_send(&pieces, attached, flags)?;
+        if !self.kernel_send(&pieces, attached, flags)? {
+            return Ok(false);
+        }
         cursor.advance(len);
         self.counters.sent.add_exclusive(len);
-        Ok(())
+        Ok(true)
     }
 
-    fn kernel_send(&self, pieces: &[IoSlice<'_>], attached: Attached<'_>, flags: SendFlags) -> Result<()> {
-        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
-        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let n = scm::send(&self.fd, pieces, attached.fds, attached.who, kernel).map_err(|errno| {
+    /// Whether it was sent: else it is time to switch.
+    fn kernel_send(&self, pieces: &[IoSlice<'_>], attached: Attached<'_>, flags: SendFlags) -> Result<bool> {
+        let sent = match self.send_message(pieces, attached, self.kernel_flags(flags)) {
+            Err(Errno::AGAIN) if self.waits_to_switch() => return self.wait_to_switch(flags).map(|()| false),
+            other => other,
+        };
+        let n = sent.map_err(|errno| {
             match errno {
                 Errno::TOOMANYREFS => self.no_channel(errno),
                 Errno::PERM if attached.who.is_some() => self.no_channel(errno),
@@ -257,37 +273,7 @@ impl End {
             }
         })?;
         self.counters.kernel_copied.add(n);
-        Ok(())
-    }
-
-    /// With stream records, a client's sends wait until it knows that the server keeps them too.
-    #[inline]
-    pub fn decided(&self, flags: SendFlags) -> Result<()> {
-        // Acquire pairs with the Release store in `decided_now`: what it has decided is there.
-        if self.config.records == Records::Atomic || self.undecided.load(Acquire) == 0 {
-            return Ok(());
-        }
-        self.decide_now(flags)
-    }
-
-    #[cold]
-    fn decide_now(&self, flags: SendFlags) -> Result<()> {
-        let error = |errno| Error::new(Op::Send, errno);
-        let start = Instant::now();
-        loop {
-            self.decide(&mut *self.lock_rx(Op::Send)?, Op::Send)?;
-            if self.undecided.load(Relaxed) == 0 {
-                return Ok(());
-            }
-            if self.dontwait(flags) {
-                return Err(error(Errno::AGAIN).because("the server has not accepted yet; wait for POLLIN"));
-            }
-            let left = control::remaining(start, self.settings.write_timeout()).map_err(error)?;
-            let events = control::wait(self.fd(), PollFlags::IN, left).map_err(error)?;
-            if events.contains(PollFlags::HUP) && self.reset.load(Relaxed) != 0 {
-                return Err(error(Errno::PIPE));
-            }
-        }
+        Ok(true)
     }
 
     /// The peer does not keep stream records, or has left before it could say.

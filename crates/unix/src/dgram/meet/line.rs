@@ -1,7 +1,7 @@
 //! Beacons, the lines to them, and what is said there before anybody is trusted.
 
 use crate::Config;
-use crate::upgrade::{self, Hello};
+use crate::dgram::hello::{self, Hello};
 use onecopy_ring::Ring;
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -60,7 +60,7 @@ pub fn overflow_uid() -> u32 {
 
 /// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it.
 pub fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Hello, Option<OwnedFd>)>> {
-    match upgrade::receive_hello(line) {
+    match hello::receive_hello(line) {
         Ok((Some(hello), memfd, _)) => Ok(Some((hello, memfd))),
         Ok((None, ..)) => Err(Errno::PROTO),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),

@@ -3,11 +3,11 @@
 use super::{Line, Meeting, Next, PRESENT, Phase, SWITCHED, State, hear, open_ring};
 use crate::channel::Inlet;
 use crate::control;
+use crate::dgram::hello::{HELLO_LEN, Hello};
 use crate::dgram::lane::Lane;
 use crate::end::End;
 use crate::rx::Rx;
 use crate::tx::Tx;
-use crate::upgrade::{HELLO_LEN, Hello};
 use crate::{Error, Op, Result};
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::atomic::Ordering::Relaxed;

@@ -175,13 +175,13 @@ impl End {
         }
         let target = invitation.and_then(|_| Target::of(&name, kind, records));
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
-        let target = target.filter(|target| target.is_still(&name));
-        if records == Records::Stream && !target.as_ref().is_some_and(|target| target.is_ours(fd.as_fd())) {
+        let ours = target.is_some_and(|target| target.is_ours(&name, fd.as_fd()));
+        if records == Records::Stream && !ours {
             // (Nothing was said: to who listens there it was a connection that was closed again.)
             return Err(no_agreement());
         }
         let rx =
-            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, target)));
+            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, ours)));
         let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
         let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         end.counters.fallbacks.add(usize::from(fallback));

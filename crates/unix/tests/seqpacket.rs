@@ -242,7 +242,7 @@ fn a_reset_comes_before_what_is_queued_and_once() {
 
 #[test]
 fn what_is_reserved_and_borrowed_is_one_record() {
-    for (a, b) in [SeqPacket::pair_with(&small()).unwrap(), both("slot", &small())] {
+    for (a, b) in [SeqPacket::pair_with(&small()).unwrap(), connected("slot", &small())] {
         for i in 0..100 {
             let mut slot = a.reserve(3000).unwrap();
             assert_eq!(slot.len(), 3000);

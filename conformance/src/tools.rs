@@ -203,6 +203,37 @@ pub fn poll_now(end: &dyn End) -> Result<String, Stop> {
     poll(end.fd(), any(), 0)
 }
 
+/// What poll says of an end right now, where select and epoll say the same, and so does who would receive; else who says what.
+pub fn readiness(end: &dyn End) -> Result<String, Stop> {
+    let polled = poll_now(end)?;
+    let is = |event: &str| polled.split('+').any(|bit| bit == event);
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP;
+    let epolled = Epoll::watching(end, flags)?.wait(0)?;
+    if epolled != polled {
+        return Ok(format!("poll says {polled}, epoll {epolled}"));
+    }
+    // (select(2) has a table of which events are what.)
+    let table = (is("IN") || is("HUP") || is("ERR"), is("OUT") || is("ERR"));
+    let selected = onecopy_sys::socket::select(end.fd())?;
+    if selected != table {
+        return Ok(format!("poll says {polled}, select {selected:?}"));
+    }
+    let peeked = said(end.recv(&mut [0], Rx { peek: true, ..NOW }))?;
+    if is("IN") == (peeked == "EAGAIN") {
+        return Ok(format!("poll says {polled}, a receive {peeked}"));
+    }
+    let after = poll_now(end)?;
+    Ok(if after == polled || is("ERR") { polled } else { format!("{polled}, and after a look {after}") })
+}
+
+/// Which of the ends one call of poll says are readable, of all of them.
+pub fn readable<'a>(ends: impl IntoIterator<Item = &'a dyn End>) -> Result<Vec<usize>, Stop> {
+    let fds: Vec<_> = ends.into_iter().map(End::fd).collect();
+    let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    rustix::event::poll(&mut fds, Some(&timespec(Duration::ZERO)))?;
+    Ok(fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(i, _)| i).collect())
+}
+
 fn timespec(d: Duration) -> Timespec {
     Timespec { tv_sec: d.as_secs() as i64, tv_nsec: d.subsec_nanos().into() }
 }

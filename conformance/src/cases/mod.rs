@@ -9,6 +9,9 @@ mod epoll;
 mod fork;
 mod messages;
 mod poll;
+mod ready;
+mod ready_dgram;
+mod ready_programs;
 mod records;
 mod seqpacket;
 mod setup;
@@ -29,13 +32,15 @@ pub fn all() -> Vec<&'static Case> {
     let records = RECORDS.get_or_init(|| {
         // What is said of readiness, waiting and control messages holds for records as for bytes.
         let same = [setup::CASES, wait::CASES, ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES];
-        let same = same.into_iter().flatten();
+        let same = same.into_iter().chain([ready::CASES, ready_programs::CASES]).flatten();
         same.filter(|case| !seqpacket::NOT_AGAIN.contains(&case.name)).map(seqpacket::again).collect()
     });
     static PIECES: OnceLock<Vec<Case>> = OnceLock::new();
     let pieces = PIECES.get_or_init(|| {
         let same = [wait::CASES, transfer::CASES, ancillary::CASES, shutdown::CASES, poll::CASES];
-        let same = same.into_iter().chain([epoll::CASES, traffic::CASES]).flatten();
+        let same =
+            same.into_iter().chain([epoll::CASES, ready::CASES, ready_programs::CASES, traffic::CASES]);
+        let same = same.flatten();
         same.filter(|case| !records::NOT_AGAIN.contains(&case.name)).map(records::again).collect()
     });
     static MESSAGES: OnceLock<Vec<Case>> = OnceLock::new();
@@ -54,6 +59,8 @@ pub fn all() -> Vec<&'static Case> {
         shutdown::CASES,
         poll::CASES,
         epoll::CASES,
+        ready::CASES,
+        ready_programs::CASES,
         traffic::CASES,
         fork::CASES,
         seqpacket::CASES,
@@ -64,6 +71,7 @@ pub fn all() -> Vec<&'static Case> {
         dgram::CASES,
         dgram_many::CASES,
         dgram_rights::CASES,
+        ready_dgram::CASES,
         datagrams,
         messages,
     ]

@@ -19,6 +19,31 @@ pub fn unread_memory(fd: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
+/// select(2) without waiting: whether it calls a descriptor readable, and whether writable.
+///
+/// # Errors
+///
+/// What select(2) says; EINVAL for a descriptor that no set of its has a place for.
+pub fn select(fd: impl AsFd) -> io::Result<(bool, bool)> {
+    let fd = fd.as_fd().as_raw_fd();
+    if usize::try_from(fd).map_or(true, |fd| fd >= libc::FD_SETSIZE) {
+        return Err(Errno::INVAL);
+    }
+    let mut at_once = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    // SAFETY: all zeroes is an empty set; the descriptor has a place in one, as was just looked at; sets and time are this
+    // frame's own and outlast the call.
+    unsafe {
+        let (mut read, mut write): (libc::fd_set, libc::fd_set) = std::mem::zeroed();
+        libc::FD_SET(fd, &raw mut read);
+        libc::FD_SET(fd, &raw mut write);
+        let none = std::ptr::null_mut();
+        if libc::select(fd + 1, &raw mut read, &raw mut write, none, &raw mut at_once) < 0 {
+            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+        }
+        Ok((libc::FD_ISSET(fd, &raw const read), libc::FD_ISSET(fd, &raw const write)))
+    }
+}
+
 /// Most records in one [`recv_many`].
 pub const MANY: usize = 64;
 
@@ -59,6 +84,17 @@ pub fn recv_many(fd: impl AsFd, buffer: &mut [u8], size: usize, lens: &mut [usiz
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+    #[test]
+    fn select_tells_what_is_ready() {
+        let kind = SocketType::STREAM;
+        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        assert_eq!(select(&b), Ok((false, true)));
+        rustix::net::send(&a, b"x", SendFlags::empty()).unwrap();
+        assert_eq!(select(&b), Ok((true, true)));
+        while rustix::net::send(&a, &[0; 4096], SendFlags::DONTWAIT).is_ok() {}
+        assert_eq!(select(&a), Ok((false, false)));
+    }
 
     #[test]
     fn many_records_come_at_once_each_in_its_place() {

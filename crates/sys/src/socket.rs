@@ -44,6 +44,45 @@ pub fn select(fd: impl AsFd) -> io::Result<(bool, bool)> {
     }
 }
 
+/// bind(2) to an address whose `sun_path` is exactly these bytes, however many: what the kernel says of one that is too long no
+/// address type can ask.
+///
+/// # Errors
+///
+/// What bind(2) says.
+pub fn bind_as_is(fd: impl AsFd, sun_path: &[u8]) -> io::Result<()> {
+    with_address(sun_path, |address, len| {
+        // SAFETY: the address is `len` readable bytes, which the kernel copies.
+        unsafe { libc::bind(fd.as_fd().as_raw_fd(), address, len) }
+    })
+}
+
+/// connect(2), as [`bind_as_is`].
+///
+/// # Errors
+///
+/// What connect(2) says.
+pub fn connect_as_is(fd: impl AsFd, sun_path: &[u8]) -> io::Result<()> {
+    with_address(sun_path, |address, len| {
+        // SAFETY: the address is `len` readable bytes, which the kernel copies.
+        unsafe { libc::connect(fd.as_fd().as_raw_fd(), address, len) }
+    })
+}
+
+/// Calls `call` with an address of this family, and its length.
+fn with_address(
+    sun_path: &[u8],
+    call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> libc::c_int,
+) -> io::Result<()> {
+    let mut address = (libc::AF_UNIX as libc::sa_family_t).to_ne_bytes().to_vec();
+    address.extend_from_slice(sun_path);
+    let len = libc::socklen_t::try_from(address.len()).map_err(|_| Errno::INVAL)?;
+    match call(address.as_ptr().cast(), len) {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
 /// Most records in one [`recv_many`].
 pub const MANY: usize = 64;
 
@@ -94,6 +133,23 @@ mod tests {
         assert_eq!(select(&b), Ok((true, true)));
         while rustix::net::send(&a, &[0; 4096], SendFlags::DONTWAIT).is_ok() {}
         assert_eq!(select(&a), Ok((false, false)));
+    }
+
+    #[test]
+    fn an_address_goes_to_the_kernel_as_it_is() {
+        let socket =
+            || rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+        let name = format!("\0as-it-is-{}", std::process::id());
+        let (bound, other) = (socket().unwrap(), socket().unwrap());
+        bind_as_is(&bound, name.as_bytes()).unwrap();
+        assert_eq!(bind_as_is(&other, name.as_bytes()), Err(Errno::ADDRINUSE));
+        assert_eq!(connect_as_is(&other, name.as_bytes()), Err(Errno::CONNREFUSED));
+        rustix::net::listen(&bound, 1).unwrap();
+        connect_as_is(&other, name.as_bytes()).unwrap();
+        for long in [109, 126, 127, 4096] {
+            assert_eq!(bind_as_is(&other, &vec![b'x'; long]), Err(Errno::INVAL));
+            assert_eq!(connect_as_is(socket().unwrap(), &vec![b'x'; long]), Err(Errno::INVAL));
+        }
     }
 
     #[test]

@@ -185,8 +185,7 @@ impl<'a> Slot<'a> {
                         end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
                     }
                 };
-                guard.unlock_fenced();
-                end.welcome_back();
+                end.unlock_tx(guard);
                 end.finish(
                     end.ring_after(result.is_ok() || cursor.left < filled, result),
                     filled - cursor.left,
@@ -218,8 +217,7 @@ impl<'a> Slot<'a> {
                     }
                     point!("committed");
                 }
-                guard.unlock_fenced();
-                end.welcome_back();
+                end.unlock_tx(guard);
                 if alive {
                     result = end.ring_if_armed();
                 }

@@ -57,8 +57,7 @@ impl End {
             loop {
                 let mut tx = self.lock_tx(flags)?;
                 let result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
-                tx.unlock_fenced();
-                self.welcome_back();
+                self.unlock_tx(tx);
                 match result {
                     Err(error) if error.raw_os_error() == Errno::ALREADY.raw_os_error() => {
                         self.let_connect(&mut began)?;
@@ -258,8 +257,7 @@ impl End {
             None => {
                 let mut tx = self.lock_tx(flags)?;
                 self.leave_ring(&mut tx);
-                tx.unlock_fenced();
-                self.welcome_back();
+                self.unlock_tx(tx);
                 self.counters.fallbacks.add(1);
                 self.forget_peer();
             }

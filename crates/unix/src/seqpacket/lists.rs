@@ -275,8 +275,7 @@ impl End {
             Err(error) => return Err(self.not_sent(error, len, len, segment, flags)),
         };
         let result = self.send_list(&mut tx, head, &mut segment, flags);
-        tx.unlock_fenced();
-        self.welcome_back();
+        self.unlock_tx(tx);
         // What was published is sent, whatever the bell says: a pool may have been before an error, too.
         let rung = self.ring_if_armed();
         match result {

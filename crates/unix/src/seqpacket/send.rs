@@ -273,13 +273,13 @@ impl End {
     #[cold]
     fn decide_now(&self, flags: SendFlags) -> Result<()> {
         let error = |errno| Error::new(Op::Send, errno);
-        let start = Instant::now();
+        let (start, mut asked) = (Instant::now(), false);
         loop {
             self.decide(&mut *self.lock_rx(Op::Send)?, Op::Send)?;
             if self.undecided.load(Relaxed) == 0 {
                 return Ok(());
             }
-            if self.dontwait(flags) {
+            if self.must_not_wait(flags, &mut asked) {
                 return Err(error(Errno::AGAIN).because("the server has not accepted yet; wait for POLLIN"));
             }
             let left = control::remaining(start, self.settings.write_timeout()).map_err(error)?;

@@ -251,7 +251,9 @@ impl End {
                 // poll(2) does not heed it. (A look then is what a receive does that does not wait.)
                 let now = *waiting.nonblocking.get_or_insert_with(|| self.is_nonblocking());
                 loop {
-                    let left = if now { Some(Duration::ZERO) } else { self.left(waiting)? };
+                    // Whose time is over looks once more all the same: this thread may have been kept from it until now.
+                    let left = self.left(waiting).unwrap_or(Some(Duration::ZERO));
+                    let left = if now { Some(Duration::ZERO) } else { left };
                     match control::wait(self.fd(), PollFlags::IN, left) {
                         // recv(2) without a limit would go on.
                         Err(Errno::INTR) if limit.is_none() && signal::all_restart() => {}

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::case::Stop;
@@ -125,6 +126,13 @@ pub fn drain_to_end(end: &dyn End) -> (usize, Option<io::Error>) {
             Err(e) => return (sum, Some(e)),
         }
     }
+}
+
+/// Sets O_NONBLOCK, or clears it, as others do that have the descriptor.
+pub fn others_set(fd: impl AsFd, on: bool) -> io::Result<()> {
+    let mut flags = fcntl_getfl(&fd)?;
+    flags.set(OFlags::NONBLOCK, on);
+    Ok(fcntl_setfl(&fd, flags)?)
 }
 
 /// Runs `f` on a thread of its own and returns once it sleeps in the kernel (or is done, or ten seconds passed).

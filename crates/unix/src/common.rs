@@ -51,6 +51,20 @@ impl End {
         if nonblocking { self.reflect() } else { Ok(()) }
     }
 
+    /// Whether O_NONBLOCK is set, which others may do, and undo, on the descriptor or a copy of it (fcntl(2), FIONBIO): so the
+    /// kernel is asked. That is a system call, and made where a call is about to sleep, or to say EAGAIN by what it
+    /// remembers: nowhere else.
+    #[cold]
+    pub fn is_nonblocking(&self) -> bool {
+        let remembered = self.settings.nonblocking();
+        let now = rustix::fs::fcntl_getfl(&self.fd)
+            .map_or(remembered, |flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
+        if now != remembered {
+            self.settings.set_nonblocking(now);
+        }
+        now
+    }
+
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
         sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(timeout(limit))?;
         self.settings.set_read_timeout(limit);
@@ -259,6 +273,11 @@ impl End {
                 Rx::Ring(rx) => drop(self.mirror_empty(rx)?),
                 _ => self.reflect_crowd(),
             }
+            drop(rx);
+            // (Who has the sending side sees to it when he gives it up.)
+            if let Some(tx) = self.tx.try_lock() {
+                self.unlock_tx(tx);
+            }
         }
         Ok(())
     }
@@ -324,7 +343,8 @@ macro_rules! socket_methods {
                 self.end.settings.set_wait(wait);
             }
 
-            /// Whether calls fail with EAGAIN instead of waiting (O_NONBLOCK).
+            /// Whether calls fail with EAGAIN instead of waiting (O_NONBLOCK). Who sets or clears it on the descriptor, by fcntl(2)
+            /// or FIONBIO, is heeded as well.
             ///
             /// # Errors
             ///
@@ -444,8 +464,8 @@ macro_rules! socket_methods {
 
         impl rustix::fd::AsFd for $socket {
             /// The control socket, for poll and epoll: POLLIN, POLLOUT, POLLRDHUP and POLLHUP, level and edge.
-            /// Reading or writing it directly breaks the connection. From the first call on, readiness costs a
-            /// system call on each change between empty and not empty.
+            /// Reading or writing it directly breaks the connection; O_NONBLOCK may be set on it, as runtimes do. From the first
+            /// call on, readiness costs a system call on each change between empty and not empty.
             fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
                 // A lie that is found here is told by the next call.
                 let _ = self.end.reflect();

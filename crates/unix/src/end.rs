@@ -143,6 +143,7 @@ impl Settings {
         }
     }
 
+    /// O_NONBLOCK as it was last seen: [`End::is_nonblocking`] asks.
     pub fn nonblocking(&self) -> bool {
         self.nonblocking.load(Relaxed) != 0
     }

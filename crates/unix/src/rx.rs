@@ -261,12 +261,13 @@ impl End {
     /// EAGAIN, EINTR, ECONNRESET, EPROTO.
     pub fn ready(&self, flags: RecvFlags, waiting: &mut Waiting) -> Result<Ready<'_>> {
         self.check(Op::Recv)?;
-        let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
-        let asleep = !dontwait && self.settings.wait() != Wait::Spin;
         loop {
+            let dontwait = self.does_not_wait(flags, waiting);
+            let asleep = !dontwait && self.settings.wait() != Wait::Spin;
             let mut guard = match self.rx.lock_within(|| self.patience(dontwait, waiting)) {
                 Some(guard) => guard,
-                None => return Err(self.kept(dontwait)),
+                None if self.waits_on_for_lock(flags, waiting) => continue,
+                None => return Err(self.kept(self.does_not_wait(flags, waiting))),
             };
             if let Some(lie) = guard.lie() {
                 return Err(self.lie(Op::Recv, lie));
@@ -332,6 +333,7 @@ impl End {
                     return Ok(Ready::Plain);
                 }
                 Idle::Sleep => {}
+                Idle::Nap if self.was_wrong(dontwait, flags, waiting) => continue,
                 // The hang-up's one edge may be over: what a peer that is gone left in the queue must not hide the end.
                 Idle::Nap if dontwait && !self.hung_up() => {
                     return Err(Error::new(Op::Recv, Errno::AGAIN));
@@ -342,6 +344,9 @@ impl End {
                     continue;
                 }
                 Idle::Ask => match self.ask() {
+                    Peek::Byte | Peek::Nothing if !asleep && self.was_wrong(dontwait, flags, waiting) => {
+                        continue;
+                    }
                     // It came just now; or it is a byte that `ring_idle` has explained.
                     Peek::Byte if dontwait && matches!(&*guard, Rx::Ring(_)) => {
                         if self.is_empty(&mut guard)? {

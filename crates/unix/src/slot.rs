@@ -14,6 +14,7 @@ use onecopy_ring::record::{self, Frame, Who, With};
 use onecopy_sys::map::{Span, slice, total};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
@@ -136,7 +137,7 @@ impl<'a> Slot<'a> {
     /// What pread(2) says.
     pub fn read_from(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
         let n = match &mut self.place {
-            _ if self.generation != generation() => return Err(rustix::io::Errno::BUSY.into()),
+            _ if self.generation != generation() => return Err(Errno::BUSY.into()),
             Place::Gone => 0,
             Place::Heap(_, heap) => {
                 let room = Span::of(&mut heap[self.filled..]);
@@ -167,7 +168,7 @@ impl<'a> Slot<'a> {
         let (end, flags, filled) = (self.end, self.flags, self.filled);
         let records = end.kind.has_records();
         if self.generation != generation() {
-            return Err(Error::new(Op::Send, rustix::io::Errno::BUSY).because(
+            return Err(Error::new(Op::Send, Errno::BUSY).because(
                 "this room was reserved before a fork, and is the parent's; reserve room in the child",
             ));
         }
@@ -194,7 +195,7 @@ impl<'a> Slot<'a> {
             }
             Place::Ring(mut guard) => {
                 let Tx::Ring(ring) = &mut *guard else {
-                    return Err(Error::new(Op::Send, rustix::io::Errno::NOTCONN));
+                    return Err(Error::new(Op::Send, Errno::NOTCONN));
                 };
                 // Nothing is published if the peer went away meanwhile, as far as is known.
                 let mut result = end.check_peer(ring);
@@ -231,8 +232,14 @@ impl End {
     /// Until the kernel has room for a record. It goes whole or not at all, and lies in the slot alone: what `commit` had no
     /// room for would be lost.
     fn wait_for_kernel(&self, flags: SendFlags) -> Result<()> {
-        let limit = if self.dontwait(flags) { Some(Duration::ZERO) } else { self.settings.write_timeout() };
-        control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
+        let wait = |limit| control::wait(self.fd(), PollFlags::OUT, limit).map(drop);
+        let waited = match wait(Some(Duration::ZERO)) {
+            Err(Errno::AGAIN) if !self.must_not_wait(flags, &mut false) => {
+                wait(self.settings.write_timeout())
+            }
+            done => done,
+        };
+        waited.map_err(|errno| Error::new(Op::Send, errno))
     }
 }
 

@@ -58,6 +58,15 @@ pub struct TxRing {
     pub rung: u64,
 }
 
+/// A send's wait for room.
+#[derive(Debug)]
+pub struct Waited {
+    /// For the timeout.
+    began: Instant,
+    /// Whether the kernel was asked for O_NONBLOCK.
+    asked: bool,
+}
+
 /// How long a sender with room may believe that the peer lives: a killed one is noticed within twice this.
 const CHECK_MS: u64 = 40;
 /// Longest sleep for room before the peer is looked at again, for shutdowns made behind our back.
@@ -169,8 +178,9 @@ impl<'a, 'b> Cursor<'a, 'b> {
 }
 
 impl End {
-    pub fn dontwait(&self, flags: SendFlags) -> bool {
-        flags.contains(SendFlags::DONTWAIT) || self.settings.nonblocking()
+    /// Whether a send that is about to wait must not. It asks once: one that has waited goes on, as in the kernel.
+    pub fn must_not_wait(&self, flags: SendFlags, asked: &mut bool) -> bool {
+        flags.contains(SendFlags::DONTWAIT) || !std::mem::replace(asked, true) && self.is_nonblocking()
     }
 
     /// Takes the sending side, on the newest way there is.
@@ -182,7 +192,7 @@ impl End {
         }
         let mut tx = match self.tx.try_lock() {
             Some(tx) => tx,
-            None if self.dontwait(flags) => {
+            None if self.must_not_wait(flags, &mut false) => {
                 self.turn_away();
                 self.tx.try_lock().ok_or(error(Errno::AGAIN))?
             }
@@ -323,7 +333,8 @@ impl End {
     /// EAGAIN, EINTR.
     #[cold]
     pub fn wait_to_switch(&self, flags: SendFlags) -> Result<()> {
-        let limit = if self.dontwait(flags) { Some(Duration::ZERO) } else { self.settings.write_timeout() };
+        let dontwait = self.must_not_wait(flags, &mut false);
+        let limit = if dontwait { Some(Duration::ZERO) } else { self.settings.write_timeout() };
         control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
     }
 
@@ -400,26 +411,33 @@ impl End {
         want: usize,
         least: usize,
         flags: SendFlags,
-        start: &mut Option<Instant>,
+        waited: &mut Option<Waited>,
     ) -> Result<usize> {
-        let error = |errno| Error::new(Op::Send, errno);
-        let lie = |lie: Lie| self.lie(Op::Send, lie);
         self.check_peer(ring)?;
-        let room = ring.producer.room(want).map_err(lie)?;
+        let room = ring.producer.room(want).map_err(|lie| self.lie(Op::Send, lie))?;
         if room >= least {
             return Ok(room);
         }
         // What was published so far must wake the receiver before this side waits for it.
         fence(SeqCst);
         self.ring_published(ring)?;
-        if self.dontwait(flags) {
-            // From here on the socket is not writable until there is room.
-            let wanted = least.max(ring.low_water());
-            self.park(ring, wanted)?;
-            let room = ring.producer.room(want).map_err(lie)?;
-            return if room >= least { Ok(room) } else { Err(error(Errno::AGAIN)) };
+        if flags.contains(SendFlags::DONTWAIT) {
+            return self.no_room(ring, want, least);
         }
-        self.sleep_for_room(ring, want, least, start)
+        let waited = waited.get_or_insert_with(|| Waited { began: Instant::now(), asked: false });
+        // Who is remembered not to wait does not spin first.
+        if self.settings.nonblocking() && self.must_not_wait(flags, &mut waited.asked) {
+            return self.no_room(ring, want, least);
+        }
+        self.sleep_for_room(ring, want, least, flags, waited)
+    }
+
+    /// For who does not wait: from here on the socket is not writable until there is room.
+    fn no_room(&self, ring: &mut TxRing, want: usize, least: usize) -> Result<usize> {
+        let wanted = least.max(ring.low_water());
+        self.park(ring, wanted)?;
+        let room = ring.producer.room(want).map_err(|lie| self.lie(Op::Send, lie))?;
+        if room >= least { Ok(room) } else { Err(Error::new(Op::Send, Errno::AGAIN)) }
     }
 
     #[cold]
@@ -428,14 +446,14 @@ impl End {
         ring: &mut TxRing,
         want: usize,
         least: usize,
-        start: &mut Option<Instant>,
+        flags: SendFlags,
+        waited: &mut Waited,
     ) -> Result<usize> {
         let error = |errno| Error::new(Op::Send, errno);
         let lie = |lie: Lie| self.lie(Op::Send, lie);
         let limit = self.settings.write_timeout();
         // A little room is not worth a wake-up.
         let wanted = least.max(ring.low_water().min(want));
-        let began = *start.get_or_insert_with(Instant::now);
         let mut slept = false;
         loop {
             let budget = match self.settings.wait() {
@@ -461,11 +479,14 @@ impl End {
             if room >= least {
                 return Ok(room);
             }
+            if self.must_not_wait(flags, &mut waited.asked) {
+                return self.no_room(ring, want, least);
+            }
             if self.connecting.load(Relaxed) != 0 {
                 // A datagram socket's only. Nothing of this datagram is in the ring yet.
                 return Err(error(Errno::ALREADY));
             }
-            let left = control::remaining(began, limit).map_err(error)?;
+            let left = control::remaining(waited.began, limit).map_err(error)?;
             if self.settings.wait() == Wait::Spin {
                 continue;
             }

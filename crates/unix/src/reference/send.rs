@@ -367,7 +367,7 @@ impl End {
     #[cold]
     fn wait_for_slot(&self, lender: &Lender, slots: &mut Slots, flags: SendFlags) -> Result<()> {
         let error = |errno| Error::new(Op::Send, errno);
-        let began = Instant::now();
+        let (began, mut asked) = (Instant::now(), false);
         loop {
             lender.collect(drop).map_err(|_| error(Errno::PROTO))?;
             if lender.find_free(slots) {
@@ -377,7 +377,7 @@ impl End {
             if self.cannot_send() {
                 return Err(error(Errno::PIPE));
             }
-            if flags.contains(SendFlags::DONTWAIT) || self.settings.nonblocking() {
+            if self.must_not_wait(flags, &mut asked) {
                 return Err(error(Errno::AGAIN).because(
                     "the peer holds all the pages that may be lent at once; wait until it gives some back",
                 ));

@@ -273,11 +273,6 @@ impl End {
                 Rx::Ring(rx) => drop(self.mirror_empty(rx)?),
                 _ => self.reflect_crowd(),
             }
-            drop(rx);
-            // (Who has the sending side sees to it when he gives it up.)
-            if let Some(tx) = self.tx.try_lock() {
-                self.unlock_tx(tx);
-            }
         }
         Ok(())
     }

@@ -354,15 +354,9 @@ impl End {
             self.decline_offer();
             tx.share(sharing.clone());
             sharing.sends_too();
-            // A thread that has published and unlocked, and now finds the side shared, leaves the bell to this one. (Where all was
-            // given back nobody waits for one, and it would be for nothing.)
+            // A thread that has published and unlocked, and now finds the side shared, leaves the bell to this one.
             fence(SeqCst);
-            if self.unread_in_ring() > 0 {
-                let _ = self.ring_under_lock();
-            }
-            if let Tx::Ring(ring) = &mut tx.value {
-                ring.rung = ring.producer.head();
-            }
+            let _ = self.ring_under_lock();
         }
     }
 

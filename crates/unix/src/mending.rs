@@ -415,7 +415,6 @@ impl Tx {
             (RING, Tx::Ring(ring)) => {
                 let state = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
                 ring.producer.resume(state)?;
-                ring.rung = ring.producer.head();
                 ring.learn_channel(words[tx::CHANNEL] as u32);
                 // What the peer was told of who sends was said of another process.
                 ring.said = Said::default();
@@ -469,8 +468,6 @@ impl Shared for Tx {
         if let Tx::Ring(ring) = self {
             // (A death may have brought marks to light that `resume` has not seen.)
             ring.part_from_the_dead(end.kind);
-            // Who saved has rung; who died may not have.
-            ring.rung = if died { u64::MAX } else { ring.producer.head() };
         }
         Ok(())
     }
@@ -494,9 +491,7 @@ impl Shared for Tx {
         // Under the lock, so that a bell that was announced and not sent is found. What was published comes before the look
         // at who waits for it. A peer that is gone is told by the next call.
         fence(SeqCst);
-        if let Tx::Ring(ring) = self {
-            let _ = end.ring_published(ring);
-        }
+        let _ = end.ring_under_lock();
     }
 
     fn left(end: &End, sharing: &Sharing) {

@@ -97,7 +97,8 @@ impl End {
         let mut cursor = Cursor::new(&slices);
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_with_locked(&mut tx, &mut cursor, attached, flags);
-            self.unlock_tx(tx);
+            tx.unlock_fenced();
+            self.welcome_back();
             self.ring_after(cursor.left < bytes.len(), result)
         });
         self.finish(result, bytes.len() - cursor.left, flags)

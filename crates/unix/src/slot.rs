@@ -186,7 +186,8 @@ impl<'a> Slot<'a> {
                         end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
                     }
                 };
-                end.unlock_tx(guard);
+                guard.unlock_fenced();
+                end.welcome_back();
                 end.finish(
                     end.ring_after(result.is_ok() || cursor.left < filled, result),
                     filled - cursor.left,
@@ -218,7 +219,8 @@ impl<'a> Slot<'a> {
                     }
                     point!("committed");
                 }
-                end.unlock_tx(guard);
+                guard.unlock_fenced();
+                end.welcome_back();
                 if alive {
                     result = end.ring_if_armed();
                 }

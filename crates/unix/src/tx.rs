@@ -11,7 +11,6 @@ use crate::upgrade::offered;
 use crate::who::Said;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
-use onecopy_ring::record::{Frame, With};
 use onecopy_ring::{Lie, Producer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
@@ -54,8 +53,6 @@ pub struct TxRing {
     pub said: Said,
     /// Where pages are put that are lent, once some were.
     pub slots: Option<Slots>,
-    /// Up to where the bell was looked at: where nothing was published since, one would be for nothing.
-    pub rung: u64,
 }
 
 /// A send's wait for room.
@@ -89,7 +86,6 @@ impl Tx {
             made: 0,
             said: Said::default(),
             slots: None,
-            rung: 0,
         })
     }
 }
@@ -242,7 +238,8 @@ impl End {
         }
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_locked(&mut tx, &mut cursor, flags);
-            self.unlock_tx(tx);
+            tx.unlock_fenced();
+            self.welcome_back();
             // The last piece was published without a look at the bell: unlocking is the fence that it wants.
             self.ring_after(cursor.left < total, result)
         });
@@ -420,7 +417,7 @@ impl End {
         }
         // What was published so far must wake the receiver before this side waits for it.
         fence(SeqCst);
-        self.ring_published(ring)?;
+        self.ring_under_lock()?;
         if flags.contains(SendFlags::DONTWAIT) {
             return self.no_room(ring, want, least);
         }
@@ -505,49 +502,6 @@ impl End {
                 Err(errno) => return Err(error(errno)),
             }
             ring.checked = 0;
-        }
-    }
-
-    /// After a full fence: rings the bell for what was published since it was last looked at, if the receiver armed it.
-    pub fn ring_published(&self, ring: &mut TxRing) -> Result<()> {
-        let head = ring.producer.head();
-        if ring.rung == head {
-            return Ok(());
-        }
-        ring.rung = head;
-        self.ring_under_lock()
-    }
-
-    /// Gives the sending side up after a send, with a full fence behind.
-    #[inline]
-    pub fn unlock_tx(&self, mut tx: SideGuard<'_, Tx>) {
-        let shared = tx.is_shared();
-        if let Tx::Ring(ring) = &mut *tx {
-            if self.mirror.load(Relaxed) != 0 {
-                self.mirror_full(ring);
-            }
-            if !shared {
-                // (The bell is looked at next. Where processes share this side, it is before it is given up.)
-                ring.rung = ring.producer.head();
-            }
-        }
-        tx.unlock_fenced();
-        self.welcome_back();
-    }
-
-    /// After a send that left no room for another one: lets readiness say so, where somebody may look.
-    fn mirror_full(&self, ring: &mut TxRing) {
-        let least = match self.kind {
-            Kind::Stream => 1,
-            // (A record that is larger may find no room although poll(2) says that there is some.)
-            _ => Frame { len: 1, end: true, with: With::default() }.size(ring.producer.ring().capacity()),
-        };
-        if ring.producer.room(least).is_ok_and(|room| room < least) {
-            // (A receiver that sleeps must not sleep on in the belief that nothing came: the bell goes first. What is wrong with the
-            // peer is told by the next call.)
-            fence(SeqCst);
-            let wanted = least.max(ring.low_water());
-            let _ = self.ring_published(ring).and_then(|()| self.park(ring, wanted));
         }
     }
 

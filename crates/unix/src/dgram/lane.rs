@@ -304,13 +304,11 @@ impl End {
             end.rx_ring.get().inspect(|back| back.header().info.0.asks_who.store(1, Release));
         }
         end.settings.follow(&self.settings);
-        if self.mirror.load(Relaxed) != 0 {
-            end.mirror.store(1, Relaxed);
-        }
         let streamed = end.counters.user_copied_nt.get();
         let mut tx = end.lock_tx(flags)?;
         let sent = end.send_record_locked(&mut tx, cursor, attached, flags);
-        end.unlock_tx(tx);
+        tx.unlock_fenced();
+        end.welcome_back();
         // It was published without a look at the bell: unlocking is the fence that it wants. A receiver that lets go of a lane
         // arms first, looks once more, and only then closes the line: so where the bell fails it will never see this one.
         sent.and_then(|()| end.ring_if_armed())?;

@@ -57,7 +57,8 @@ impl End {
             loop {
                 let mut tx = self.lock_tx(flags)?;
                 let result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
-                self.unlock_tx(tx);
+                tx.unlock_fenced();
+                self.welcome_back();
                 match result {
                     Err(error) if error.raw_os_error() == Errno::ALREADY.raw_os_error() => {
                         if self.must_not_wait(flags, &mut asked) {
@@ -260,7 +261,8 @@ impl End {
             None => {
                 let mut tx = self.lock_tx(flags)?;
                 self.leave_ring(&mut tx);
-                self.unlock_tx(tx);
+                tx.unlock_fenced();
+                self.welcome_back();
                 self.counters.fallbacks.add(1);
                 self.forget_peer();
             }

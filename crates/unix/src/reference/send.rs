@@ -90,7 +90,8 @@ impl End {
             Ok(Way::Lent(name)) => {
                 let mut once = Some(loan);
                 let lent = self.lend(&mut tx, name, 1, flags, || once.take().map(Loan::into_part));
-                self.unlock_tx(tx);
+                tx.unlock_fenced();
+                self.welcome_back();
                 // What was published is sent, whatever the bell says.
                 let _ = self.ring_if_armed();
                 return match (lent, once) {
@@ -104,7 +105,8 @@ impl End {
                 result
             }
         };
-        self.unlock_tx(tx);
+        tx.unlock_fenced();
+        self.welcome_back();
         match self.ring_after(loan.len() < len, result) {
             Ok(()) => {
                 loan.was_copied();
@@ -134,7 +136,8 @@ impl End {
         while result.is_ok() && !segment.payload().is_empty() {
             result = self.send_front(&mut tx, &mut segment, flags);
         }
-        self.unlock_tx(tx);
+        tx.unlock_fenced();
+        self.welcome_back();
         let rung = self.ring_if_armed();
         let left = segment.payload().len();
         match if left == 0 && len > 0 { Ok(()) } else { result.and(rung) } {

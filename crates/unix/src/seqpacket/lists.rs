@@ -275,7 +275,8 @@ impl End {
             Err(error) => return Err(self.not_sent(error, len, len, segment, flags)),
         };
         let result = self.send_list(&mut tx, head, &mut segment, flags);
-        self.unlock_tx(tx);
+        tx.unlock_fenced();
+        self.welcome_back();
         // What was published is sent, whatever the bell says: a pool may have been before an error, too.
         let rung = self.ring_if_armed();
         match result {

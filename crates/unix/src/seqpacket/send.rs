@@ -43,7 +43,8 @@ impl End {
         let total = cursor.left;
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_record_locked(&mut tx, &mut cursor, attached, flags);
-            self.unlock_tx(tx);
+            tx.unlock_fenced();
+            self.welcome_back();
             let nothing = match self.config.records {
                 Records::Atomic => result.is_err(),
                 Records::Stream => total == 0 && !flags.contains(SendFlags::EOR),

@@ -1,7 +1,28 @@
-//! What an AF_UNIX socket tells about its queues.
+//! What an AF_UNIX socket tells about its queues and names.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::{self, Errno};
+use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix};
+
+/// The address of a unix socket; None for one of another family. The NUL behind the longest path, of 108 bytes, has no place in
+/// sockaddr_un, and is told all the same (net/unix/af_unix.c: unix_mkname_bsd): rustix's own conversion panics at it, and anybody may
+/// have such a name.
+pub fn unix_address(address: SocketAddrAny) -> Option<SocketAddrUnix> {
+    let fits = address.addr_len() as usize <= size_of::<libc::sockaddr_un>();
+    if fits || address.address_family() != AddressFamily::UNIX {
+        return SocketAddrUnix::try_from(address).ok();
+    }
+    // SAFETY: more bytes than a sockaddr_un has are initialised (the invariant of SocketAddrAny), in a storage for any address, which is
+    // aligned for all; any bytes are a sockaddr_un.
+    let longest = unsafe { &*address.as_ptr().cast::<libc::sockaddr_un>() };
+    SocketAddrUnix::new(&longest.sun_path.map(|c| c as u8)[..]).ok()
+}
+
+/// The path of a unix socket, without a NUL.
+pub fn path(address: &SocketAddrUnix) -> Option<&[u8]> {
+    // (rustix counts the NUL of a path of 107 bytes to it, which fills sockaddr_un together with it. No path has one inside.)
+    address.path_bytes().map(|path| path.strip_suffix(&[0]).unwrap_or(path))
+}
 
 /// SIOCOUTQ: bytes of kernel memory that what was sent and not yet received is charged with (a multiple of
 /// what was sent: 768 for one byte).
@@ -150,6 +171,24 @@ mod tests {
             assert_eq!(bind_as_is(&other, &vec![b'x'; long]), Err(Errno::INVAL));
             assert_eq!(connect_as_is(socket().unwrap(), &vec![b'x'; long]), Err(Errno::INVAL));
         }
+    }
+
+    #[test]
+    fn the_longest_paths_are_told_as_they_are() {
+        let dir = std::env::temp_dir().join(format!("onecopy-sys-names-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        for len in [106, 107, 108] {
+            let path = dir.join("x".repeat(len - dir.as_os_str().len() - 1));
+            let flags = SocketFlags::CLOEXEC;
+            let socket =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
+            let address = SocketAddrUnix::new(&path).unwrap();
+            rustix::net::bind(&socket, &address).unwrap();
+            let told = unix_address(rustix::net::getsockname(&socket).unwrap()).unwrap();
+            assert_eq!(super::path(&told), Some(path.as_os_str().as_encoded_bytes()), "{len}");
+            assert_eq!(told, address, "{len}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

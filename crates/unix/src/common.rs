@@ -10,6 +10,7 @@ use onecopy_ring::{Consumer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
+use onecopy_sys::socket::unix_address;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
@@ -33,7 +34,7 @@ fn timeout(limit: Option<Duration>) -> impl Fn(Errno) -> Error {
 
 pub(crate) fn local_name(fd: &OwnedFd) -> Result<Name> {
     let address = rustix::net::getsockname(fd).map_err(option)?;
-    Ok(SocketAddrUnix::try_from(address).map_or_else(|_| Name::unnamed(), |a| visible_name(&a)))
+    Ok(unix_address(address).map_or_else(Name::unnamed, |a| visible_name(&a)))
 }
 
 /// An invitation is no name that anybody gave.
@@ -226,9 +227,7 @@ impl End {
 
     pub fn peer_name(&self) -> Result<Name> {
         let address = rustix::net::getpeername(&self.fd).map_err(option)?;
-        Ok(address
-            .and_then(|a| SocketAddrUnix::try_from(a).ok())
-            .map_or_else(Name::unnamed, |a| visible_name(&a)))
+        Ok(address.and_then(unix_address).map_or_else(Name::unnamed, |a| visible_name(&a)))
     }
 
     pub fn take_error(&self) -> Result<Option<Error>> {

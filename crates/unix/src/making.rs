@@ -10,7 +10,7 @@ use crate::{Config, Error, Name, Op, Records, Result, Transport};
 use onecopy_ring::{Consumer, Producer, Ring};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::sync::Arc;
 
 /// What kind of socket an end is of.
@@ -198,7 +198,7 @@ impl End {
         loop {
             let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
                 .map_err(|errno| Error::new(Op::Accept, errno))?;
-            let peer = peer.and_then(|peer| SocketAddrUnix::try_from(peer).ok());
+            let peer = peer.and_then(onecopy_sys::socket::unix_address);
             let invitation = peer.and_then(|peer| Invitation::parse(peer.abstract_name()?));
             let theirs = invitation.map_or(Records::Atomic, |invitation| invitation.records);
             if theirs == kind.records(config) {

@@ -56,7 +56,7 @@ impl Name {
         if let Some(name) = address.abstract_name().filter(|name| !name.is_empty()) {
             return Name(Kind::Abstract(name.to_owned()));
         }
-        match address.path_bytes() {
+        match onecopy_sys::socket::path(address) {
             Some(path) if !path.is_empty() => Name::path(OsStr::from_bytes(path)),
             _ => Name(Kind::Unnamed),
         }

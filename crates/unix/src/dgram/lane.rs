@@ -44,10 +44,11 @@ use onecopy_ring::record::largest;
 use onecopy_ring::{Consumer, MIN_CAPACITY, Producer, Ring};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::scm::{self, Space};
+use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
-use rustix::net::{RecvFlags, SocketAddrUnix, sockopt};
+use rustix::net::{RecvFlags, sockopt};
 use std::io::IoSliceMut;
 use std::sync::{Arc, Weak};
 
@@ -258,7 +259,7 @@ impl End {
     /// Another way to the peer. Bells are this process's messages: they go to nobody else, whoever has the name by now.
     fn door_to_peer(&self) -> io::Result<OwnedFd> {
         let peer = rustix::net::getpeername(&self.fd)?.ok_or(Errno::NOTCONN)?;
-        let peer = SocketAddrUnix::try_from(peer).map_err(|_| Errno::INVAL)?;
+        let peer = unix_address(peer).ok_or(Errno::INVAL)?;
         let door = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
         rustix::net::connect(&door, &peer)?;
         let diag = Diag::open()?;

@@ -13,8 +13,8 @@ use crate::{Error, Name, Op, Received, ReceivedFlags, RecvFlags, Result};
 use onecopy_ring::Lie;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
+use onecopy_sys::socket::unix_address;
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
 use std::io::IoSliceMut;
 
 impl RxRing {
@@ -208,7 +208,7 @@ impl End {
                     if !peek {
                         self.counters.received.add(len);
                     }
-                    let address = message.name.and_then(|name| SocketAddrUnix::try_from(*name).ok());
+                    let address = message.name.and_then(|name| unix_address(*name));
                     let name = address.map_or_else(Name::unnamed, |address| Name::of(&address));
                     let mut received = Received::atomic(len, message.bytes);
                     received.flags.set(ReceivedFlags::CTRUNC, message.control_cut);

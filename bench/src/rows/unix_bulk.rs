@@ -28,10 +28,10 @@ const SIZES: &[(usize, Option<f64>)] = &[
     (8_000, Some(3.8)),
     (32_000, None),
     (64_000, None),
-    (128_000, Some(1.25)),
+    (128_000, Some(1.6)),
     (256_000, None),
     (512_000, None),
-    (1_000_000, Some(1.4)),
+    (1_000_000, Some(1.9)),
 ];
 
 /// The size of reads and writes where each side keeps its own default buffers.
@@ -41,7 +41,7 @@ const DEFAULT_PIECE: usize = 64 * 1024;
 const WARM: u64 = 8 << 20;
 
 /// The rate that must be reached there.
-const DEFAULT_REACH: f64 = 1.5;
+const DEFAULT_REACH: f64 = 2.5;
 
 fn cases(_: Scale) -> Vec<Case> {
     let mut cases = Vec::new();

@@ -46,7 +46,7 @@ fn case(size: usize) -> Case {
         name: size_name(size as u64),
         engines: vec!["kernel", "kernel-mmsg", "auto"],
         baseline: "kernel",
-        reach: if size == 64 { vec![Reach::ratio("auto", "rate", 5.0, kernels)] } else { vec![] },
+        reach: if size == 64 { vec![Reach::ratio("auto", "rate", 8.0, kernels)] } else { vec![] },
         work: Work { warmup: 20_000, least: 20_000, most: 100_000_000, step: BATCH as u64 },
         open: Box::new(move |context, engine| {
             Ok(Box::new(Records { context: context.clone(), engine: engine.to_owned(), size }))

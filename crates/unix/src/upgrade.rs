@@ -38,6 +38,7 @@ use onecopy_ring::{MIN_CAPACITY, Producer, Ring, round_capacity};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::memfd::Refused;
 use onecopy_sys::scm::{self, MAX_FDS, Space};
+use onecopy_sys::socket::unix_address;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, sockopt};
@@ -166,12 +167,11 @@ impl Undecided {
 
     /// Of a connection that another process has passed on. None where no side has invited the other.
     pub fn of(socket: BorrowedFd<'_>) -> Option<Undecided> {
-        let name = |name: Option<rustix::net::SocketAddrAny>| SocketAddrUnix::try_from(name?).ok();
-        let mine = rustix::net::getsockname(socket).ok().and_then(|mine| name(Some(mine)));
+        let mine = rustix::net::getsockname(socket).ok().and_then(unix_address);
         if let Some(invitation) = Invitation::of(mine) {
             return Some(Undecided::client(&invitation, false));
         }
-        let peer = rustix::net::getpeername(socket).ok().and_then(name);
+        let peer = rustix::net::getpeername(socket).ok().flatten().and_then(unix_address);
         Invitation::of(peer).map(Undecided::server)
     }
 

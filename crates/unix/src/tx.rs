@@ -279,7 +279,7 @@ impl End {
             self.adopt(tx);
         }
         let Tx::Ring(ring) = tx else { return Ok(()) };
-        self.say_who(ring, flags)?;
+        self.say_who(ring, 1, flags)?;
         self.send_ring(ring, cursor, flags)
     }
 

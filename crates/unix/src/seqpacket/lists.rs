@@ -21,7 +21,7 @@ use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, SendFlags, Vie
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_copy::Hint;
-use onecopy_ring::record::{self, Frame, MAX_PARTS, Parts, Who};
+use onecopy_ring::record::{self, Frame, MAX_PARTS, Parts, Who, With};
 use onecopy_ring::{Lie, Mark};
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -297,8 +297,16 @@ impl End {
         flags: SendFlags,
     ) -> Result<Fate> {
         let mut names = Vec::new();
+        let then = match &*tx {
+            Tx::Ring(ring) => {
+                let parts = Parts { bytes: head.len(), references: segment.payload().fragments().count() };
+                let frame = Frame { len: parts.len(), end: true, with: With::default().parts() };
+                frame.size(ring.producer.ring().capacity())
+            }
+            Tx::Kernel { .. } => 0,
+        };
         for fragment in segment.payload().fragments() {
-            names.push(match self.way(tx, fragment.page(), flags)? {
+            names.push(match self.way(tx, fragment.page(), then, flags)? {
                 Way::Lent(name) => Some(name),
                 Way::Copied => None,
             });

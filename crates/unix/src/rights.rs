@@ -97,6 +97,7 @@ impl End {
         let mut cursor = Cursor::new(&slices);
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_with_locked(&mut tx, &mut cursor, attached, flags);
+            self.mirror_full(&mut tx);
             tx.unlock_fenced();
             self.welcome_back();
             self.ring_after(cursor.left < bytes.len(), result)

@@ -189,6 +189,7 @@ impl<'a> Slot<'a> {
                         end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
                     }
                 };
+                end.mirror_full(&mut guard);
                 guard.unlock_fenced();
                 end.welcome_back();
                 end.finish(
@@ -225,6 +226,7 @@ impl<'a> Slot<'a> {
                     }
                     point!("committed");
                 }
+                end.mirror_full(&mut guard);
                 guard.unlock_fenced();
                 end.welcome_back();
                 if alive {

@@ -90,6 +90,7 @@ impl End {
             Ok(Way::Lent(name)) => {
                 let mut once = Some(loan);
                 let lent = self.lend(&mut tx, name, 1, flags, || once.take().map(Loan::into_part));
+                self.mirror_full(&mut tx);
                 tx.unlock_fenced();
                 self.welcome_back();
                 // What was published is sent, whatever the bell says.
@@ -105,6 +106,7 @@ impl End {
                 result
             }
         };
+        self.mirror_full(&mut tx);
         tx.unlock_fenced();
         self.welcome_back();
         match self.ring_after(loan.len() < len, result) {
@@ -136,6 +138,7 @@ impl End {
         while result.is_ok() && !segment.payload().is_empty() {
             result = self.send_front(&mut tx, &mut segment, flags);
         }
+        self.mirror_full(&mut tx);
         tx.unlock_fenced();
         self.welcome_back();
         let rung = self.ring_if_armed();

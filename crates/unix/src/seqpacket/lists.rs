@@ -275,6 +275,7 @@ impl End {
             Err(error) => return Err(self.not_sent(error, len, len, segment, flags)),
         };
         let result = self.send_list(&mut tx, head, &mut segment, flags);
+        self.mirror_full(&mut tx);
         tx.unlock_fenced();
         self.welcome_back();
         // What was published is sent, whatever the bell says: a pool may have been before an error, too.

@@ -90,6 +90,11 @@ impl Flow {
         }
     }
 
+    /// Whether borrows keep room from the sender.
+    pub fn is_held(&self) -> bool {
+        !self.borrows.is_empty()
+    }
+
     /// Messages that were not received.
     pub fn waiting(&self) -> usize {
         self.queue.len()

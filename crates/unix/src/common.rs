@@ -264,9 +264,16 @@ impl End {
 
     /// From here on the control socket's readiness mirrors the ring's.
     pub fn reflect(&self) -> Result<()> {
-        if self.mirror.swap(1, Relaxed) == 0
-            && let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
-        {
+        if self.mirror.swap(1, Relaxed) != 0 {
+            return Ok(());
+        }
+        // (Whoever sends now has a look himself, when done.)
+        if let Some(mut tx) = self.tx.try_lock() {
+            self.park_if_full(&mut tx);
+            tx.unlock_fenced();
+            self.welcome_back();
+        }
+        if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) {
             // (Where another process keeps it, it finds the word when it lets go, at its next look.)
             match &mut *rx {
                 Rx::Ring(rx) => drop(self.mirror_empty(rx)?),

@@ -28,7 +28,7 @@ pub struct Slot<'a> {
     end: &'a End,
     place: Place<'a>,
     flags: SendFlags,
-    /// Bytes in front of the room, for the header of a record.
+    /// Bytes in front of the room, for the header of a record, or a mark.
     base: usize,
     len: usize,
     filled: usize,
@@ -53,6 +53,7 @@ impl<'a> Slot<'a> {
     pub(crate) fn reserve(end: &'a End, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
         let mut saying = Saying::default();
+        let mut base = if end.kind.has_records() { record::HEADER } else { 0 };
         let (place, len) = match &mut *guard {
             Tx::Kernel { .. } => {
                 if end.kind.has_records() {
@@ -78,13 +79,16 @@ impl<'a> Slot<'a> {
                 (Place::Ring(guard), len)
             }
             Tx::Ring(ring) => {
-                end.say_who(ring, flags)?;
-                let len = len.min(ring.producer.ring().capacity());
-                end.room(ring, len, len, flags, &mut None)?;
+                // What is to be said goes before the first byte, and is laid with it: a mark alone would be nothing to receive.
+                saying = end.saying(ring, None);
+                if saying.who != Who::AsBefore {
+                    base = ring.producer.stride();
+                }
+                let len = len.min(ring.producer.ring().capacity() - base);
+                end.room(ring, base + len, base + len, flags, &mut None)?;
                 (Place::Ring(guard), len)
             }
         };
-        let base = if end.kind.has_records() { record::HEADER } else { 0 };
         Ok(Slot { end, place, flags, base, len, filled: 0, saying, generation: generation() })
     }
 
@@ -186,6 +190,7 @@ impl<'a> Slot<'a> {
                         end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
                     }
                 };
+                end.mirror_full(&mut guard);
                 guard.unlock_fenced();
                 end.welcome_back();
                 end.finish(
@@ -201,8 +206,11 @@ impl<'a> Slot<'a> {
                 // Nothing is published if the peer went away meanwhile, as far as is known.
                 let mut result = end.check_peer(ring);
                 let saying = self.saying;
-                if records && saying.who != Who::AsBefore {
-                    result = result.and_then(|()| end.put(ring, &[], saying, flags));
+                if saying.who != Who::AsBefore {
+                    result = result.and_then(|()| match records {
+                        true => end.put(ring, &[], saying, flags),
+                        false => end.lay(ring, saying, flags),
+                    });
                 }
                 let alive = result.is_ok();
                 if alive {
@@ -219,6 +227,7 @@ impl<'a> Slot<'a> {
                     }
                     point!("committed");
                 }
+                end.mirror_full(&mut guard);
                 guard.unlock_fenced();
                 end.welcome_back();
                 if alive {

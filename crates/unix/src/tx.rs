@@ -11,6 +11,7 @@ use crate::upgrade::offered;
 use crate::who::Said;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
+use onecopy_ring::record::{Frame, With};
 use onecopy_ring::{Lie, Producer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
@@ -238,6 +239,7 @@ impl End {
         }
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_locked(&mut tx, &mut cursor, flags);
+            self.mirror_full(&mut tx);
             tx.unlock_fenced();
             self.welcome_back();
             // The last piece was published without a look at the bell: unlocking is the fence that it wants.
@@ -282,7 +284,7 @@ impl End {
             self.adopt(tx);
         }
         let Tx::Ring(ring) = tx else { return Ok(()) };
-        self.say_who(ring, flags)?;
+        self.say_who(ring, 1, flags)?;
         self.send_ring(ring, cursor, flags)
     }
 
@@ -502,6 +504,35 @@ impl End {
                 Err(errno) => return Err(error(errno)),
             }
             ring.checked = 0;
+        }
+    }
+
+    /// After a send, and before anybody may look for the first time: a ring that is full to the byte is not writable, although
+    /// nobody was refused yet. (Whoever is refused parks in any case.)
+    #[inline]
+    pub fn mirror_full(&self, tx: &mut Tx) {
+        if self.mirror.load(Relaxed) != 0 {
+            self.park_if_full(tx);
+        }
+    }
+
+    /// As [`End::mirror_full`], whoever may look.
+    pub fn park_if_full(&self, tx: &mut Tx) {
+        let Tx::Ring(ring) = tx else { return };
+        let capacity = ring.producer.ring().capacity();
+        let least = if self.kind.has_records() {
+            Frame { len: 1, end: true, with: With::default() }.size(capacity)
+        } else {
+            1
+        };
+        // And a mark, for what the receiver may ask to be told before the next byte.
+        let least = least + ring.producer.stride();
+        // (Where a filler is there, it waits for what somebody wanted.)
+        if ring.producer.room(least).is_ok_and(|room| room < least) && !ring.producer.header().is_parked() {
+            // What was published so far must wake the receiver first, as before any wait for room. What fails here the next
+            // send is told.
+            fence(SeqCst);
+            let _ = self.ring_under_lock().and_then(|()| self.park(ring, least.max(ring.low_water())));
         }
     }
 

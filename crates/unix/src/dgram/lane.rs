@@ -308,6 +308,9 @@ impl End {
         let streamed = end.counters.user_copied_nt.get();
         let mut tx = end.lock_tx(flags)?;
         let sent = end.send_record_locked(&mut tx, cursor, attached, flags);
+        if self.mirror.load(Relaxed) != 0 {
+            end.park_if_full(&mut tx);
+        }
         tx.unlock_fenced();
         end.welcome_back();
         // It was published without a look at the bell: unlocking is the fence that it wants. A receiver that lets go of a lane

@@ -57,6 +57,7 @@ impl End {
             loop {
                 let mut tx = self.lock_tx(flags)?;
                 let result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
+                self.mirror_full(&mut tx);
                 tx.unlock_fenced();
                 self.welcome_back();
                 match result {

@@ -102,7 +102,7 @@ impl World {
             stranger: None,
             credentials: false,
             numbers: 0,
-            looks_away: crate::without().iter().any(|name| name == "held-up"),
+            looks_away: std::env::var("READINESS_VIEWS").is_err(),
         };
         if program.steps.iter().any(|step| matches!(step.call, Call::Share)) && made[0].passable {
             let none = vec![false; count];

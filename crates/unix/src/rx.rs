@@ -524,10 +524,10 @@ impl End {
                 let n = ring.consumer.available(1).map_err(|lie| self.lie(Op::Recv, lie))?;
                 Ok(n == 0)
             }
-            // The peer may have switched since it was looked at, and a bell that a shutdown overtook is not in the queue. (A
-            // server's switch comes without a hello; a client's is what a hello in the queue tells.)
-            Rx::Switching(switching) => Ok(switching.hello.is_some() || switching.left() != Ok(Some(0))),
-            _ => Ok(true),
+            // The peer may have joined and switched since it was looked at, and a bell that a shutdown overtook is not in the queue.
+            Rx::Switching(switching) => Ok(switching.left() != Ok(Some(0))),
+            Rx::Undecided(_) => Ok(!self.is_joined(rx)),
+            Rx::Plain => Ok(true),
         }
     }
 

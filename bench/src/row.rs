@@ -175,6 +175,8 @@ pub enum Bound {
     Ratio(f64, Vec<&'static str>),
     /// Not above this, in the metric's unit.
     AtMost(f64),
+    /// Not below this, in the metric's unit.
+    AtLeast(f64),
     /// Not more than this above the best (smallest) of those engines, in the metric's unit.
     Within(f64, Vec<&'static str>),
     /// Not above so many times that engine plus so much, in the metric's unit.
@@ -190,6 +192,11 @@ impl Reach {
     /// `engine` must not be above `most` in `metric`.
     pub fn at_most(engine: &'static str, metric: &'static str, most: f64) -> Reach {
         Reach { engine, metric, bound: Bound::AtMost(most) }
+    }
+
+    /// `engine` must not be below `least` in `metric`.
+    pub fn at_least(engine: &'static str, metric: &'static str, least: f64) -> Reach {
+        Reach { engine, metric, bound: Bound::AtLeast(least) }
     }
 
     /// `engine` must be within `slack` of the best (smallest) of `against` in `metric`.
@@ -213,8 +220,10 @@ impl Reach {
         match &self.bound {
             Bound::Ratio(times, against) => format!(">= {times} x {}", best_of(against)),
             Bound::AtMost(most) => format!("<= {} {unit}", crate::show::number(*most)),
+            Bound::AtLeast(least) => format!(">= {} {unit}", crate::show::number(*least)),
             Bound::Within(slack, against) => format!("<= {} + {slack} {unit}", best_of(against)),
             // Without the " x " that ratios have: what is reached is a figure in `unit`.
+            Bound::AtMostTimes(times, against, 0.0) => format!("<= {times}*{against}"),
             Bound::AtMostTimes(times, against, slack) => format!("<= {times}*{against} + {slack} {unit}"),
         }
     }
@@ -235,6 +244,7 @@ impl Reach {
                 Some((reached, reached >= *times))
             }
             Bound::AtMost(most) => Some((own, own <= *most)),
+            Bound::AtLeast(least) => Some((own, own >= *least)),
             Bound::Within(slack, against) => {
                 let distance = own - best(against)?;
                 Some((distance, distance <= *slack))
@@ -279,6 +289,9 @@ mod tests {
     fn absolute_bounds() {
         assert_eq!(Reach::at_most("auto", "time", 9.0).judge(false, medians), Some((9.0, true)));
         assert_eq!(Reach::at_most("auto", "time", 8.9).judge(false, medians), Some((9.0, false)));
+        assert_eq!(Reach::at_least("auto", "share", 9.0).judge(true, medians), Some((9.0, true)));
+        assert_eq!(Reach::at_least("auto", "share", 9.1).judge(true, medians), Some((9.0, false)));
+        assert_eq!(Reach::at_least("auto", "share", 90.0).demand("%"), ">= 90.0 %");
         assert_eq!(Reach::within("auto", "time", 5.0, &["kernel"]).judge(false, medians), Some((5.0, true)));
         assert_eq!(
             Reach::within("auto", "time", 3.0, &["kernel", "nt"]).judge(false, medians),
@@ -291,6 +304,7 @@ mod tests {
         let reach = Reach::at_most_times("auto", "time", 0.5, "nt", 4.0);
         assert_eq!(reach.judge(false, medians), Some((9.0, true)));
         assert_eq!(reach.demand("ns"), "<= 0.5*nt + 4 ns");
+        assert_eq!(Reach::at_most_times("auto", "time", 0.5, "nt", 0.0).demand("ns"), "<= 0.5*nt");
         let reach = Reach::at_most_times("auto", "time", 0.5, "nt", 3.9);
         assert_eq!(reach.judge(false, medians), Some((9.0, false)));
         assert_eq!(Reach::at_most_times("auto", "time", 0.5, "nginx", 3.9).judge(false, medians), None);

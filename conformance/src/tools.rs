@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use crate::case::Stop;
@@ -127,6 +128,13 @@ pub fn drain_to_end(end: &dyn End) -> (usize, Option<io::Error>) {
     }
 }
 
+/// Sets O_NONBLOCK, or clears it, as others do that have the descriptor.
+pub fn others_set(fd: impl AsFd, on: bool) -> io::Result<()> {
+    let mut flags = fcntl_getfl(&fd)?;
+    flags.set(OFlags::NONBLOCK, on);
+    Ok(fcntl_setfl(&fd, flags)?)
+}
+
 /// Runs `f` on a thread of its own and returns once it sleeps in the kernel (or is done, or ten seconds passed).
 pub fn asleep<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
@@ -217,6 +225,37 @@ pub fn any() -> PollFlags {
 /// What poll says about an end right now.
 pub fn poll_now(end: &dyn End) -> Result<String, Stop> {
     poll(end.fd(), any(), 0)
+}
+
+/// What poll says of an end right now, where select and epoll say the same, and so does who would receive; else who says what.
+pub fn readiness(end: &dyn End) -> Result<String, Stop> {
+    let polled = poll_now(end)?;
+    let is = |event: &str| polled.split('+').any(|bit| bit == event);
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP;
+    let epolled = Epoll::watching(end, flags)?.wait(0)?;
+    if epolled != polled {
+        return Ok(format!("poll says {polled}, epoll {epolled}"));
+    }
+    // (select(2) has a table of which events are what.)
+    let table = (is("IN") || is("HUP") || is("ERR"), is("OUT") || is("ERR"));
+    let selected = onecopy_sys::socket::select(end.fd())?;
+    if selected != table {
+        return Ok(format!("poll says {polled}, select {selected:?}"));
+    }
+    let peeked = said(end.recv(&mut [0], Rx { peek: true, ..NOW }))?;
+    if is("IN") == (peeked == "EAGAIN") {
+        return Ok(format!("poll says {polled}, a receive {peeked}"));
+    }
+    let after = poll_now(end)?;
+    Ok(if after == polled || is("ERR") { polled } else { format!("{polled}, and after a look {after}") })
+}
+
+/// Which of the ends one call of poll says are readable, of all of them.
+pub fn readable<'a>(ends: impl IntoIterator<Item = &'a dyn End>) -> Result<Vec<usize>, Stop> {
+    let fds: Vec<_> = ends.into_iter().map(End::fd).collect();
+    let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    rustix::event::poll(&mut fds, Some(&timespec(Duration::ZERO)))?;
+    Ok(fds.iter().enumerate().filter(|(_, fd)| !fd.revents().is_empty()).map(|(i, _)| i).collect())
 }
 
 fn timespec(d: Duration) -> Timespec {

@@ -64,7 +64,7 @@ impl Kind {
 pub struct Setup {
     /// Which engine: `kernel...`, or a policy of ours: `cached`, `nt`, `auto`.
     pub engine: String,
-    /// The abstract name to meet at.
+    /// The abstract name to meet at; a path of the kernel's sockets where it begins with a slash.
     pub name: String,
     /// What is asked for as send and receive buffer, doubled by both; `None` leaves the defaults.
     pub buffer: Option<usize>,
@@ -109,13 +109,29 @@ impl Setup {
 
     /// The name, as the kernel has it.
     pub fn address(&self) -> Result<SocketAddrUnix> {
-        Ok(SocketAddrUnix::new_abstract_name(self.name.as_bytes())?)
+        Ok(match self.name.starts_with('/') {
+            true => SocketAddrUnix::new(&*self.name)?,
+            false => SocketAddrUnix::new_abstract_name(self.name.as_bytes())?,
+        })
+    }
+
+    /// A stream of the kernel's beside this one, for signs where nothing may be sent back on what is measured.
+    pub fn aside(&self) -> Setup {
+        let (engine, name) = ("kernel".to_owned(), format!("{}-aside", self.name));
+        Setup { engine, name, ..Setup::default() }
     }
 
     /// Binds the name and says that the peer may come.
     pub fn listen(&self) -> Result<Server> {
+        let server = self.bind()?;
+        crate::proc::say_ready()?;
+        Ok(server)
+    }
+
+    /// Binds the name. The peer is not told yet.
+    pub fn bind(&self) -> Result<Server> {
         let name = || Name::abstract_(&self.name);
-        let server = match self.kind {
+        Ok(match self.kind {
             kind if self.is_kernel() => {
                 let fd = kind.kernel_socket()?;
                 rustix::net::bind(&fd, &self.address()?)?;
@@ -126,9 +142,7 @@ impl Setup {
             Kind::Stream => Server::Ours(Listener::bind_with(name(), &self.config()?)?),
             Kind::Records => Server::Records(SeqListener::bind_with(name(), &self.config()?)?),
             Kind::Datagrams => bail!("datagram sockets do not listen"),
-        };
-        crate::proc::say_ready()?;
-        Ok(server)
+        })
     }
 
     /// Accepts the one peer of this name.
@@ -316,15 +330,18 @@ impl Conn {
 
     /// Which way what is sent takes.
     pub fn path(&self) -> &'static str {
-        match self.ways() {
-            Some(path) if path.send == Carrier::SharedMemory => "shared memory",
-            _ => "kernel",
-        }
+        if self.shares()[0] { "shared memory" } else { "kernel" }
     }
 
     /// Whether both directions run over shared memory.
     pub fn upgraded(&self) -> bool {
-        self.ways().is_some_and(|path| path.is_shared_memory())
+        self.shares() == [true; 2]
+    }
+
+    /// Whether what this end sends, and what it receives, runs over shared memory.
+    pub fn shares(&self) -> [bool; 2] {
+        let ways = self.ways();
+        ways.map_or([false; 2], |path| [path.send, path.receive].map(|way| way == Carrier::SharedMemory))
     }
 
     /// How this end has worked so far; null for the kernel's.

@@ -8,6 +8,7 @@ pub mod conn;
 mod connect;
 mod copy;
 mod dgram;
+mod fan_in;
 mod feed;
 mod hot_set;
 mod http;
@@ -28,6 +29,7 @@ pub const ROWS: &[&Row] = &[
     &ping_pong::ROW,
     &connect::ROW,
     &records::ROW,
+    &fan_in::ROW,
     &reference::ROW,
     &pool::ROW,
     &zc::ROW,

@@ -66,23 +66,14 @@ fn cases(_: Scale) -> Vec<Case> {
         }),
     };
     vec![
-        same_cpu(
-            "01",
-            Way::Direct,
-            each(&|engine| {
-                vec![
-                    Reach::at_most(engine, "time", 3.0),
-                    Reach::at_most_times(engine, "time", 0.5, "atomic_inc", 2.0),
-                ]
-            }),
-        ),
-        same_cpu("02", Way::Ring, each(&|engine| vec![Reach::at_most(engine, "cycles", 51.0)])),
-        same_cpu("03", Way::Held, each(&|engine| vec![Reach::at_most(engine, "cycles", 168.0)])),
+        same_cpu("01", Way::Direct, each(&|engine| vec![Reach::at_most(engine, "time", 2.0)])),
+        same_cpu("02", Way::Ring, each(&|engine| vec![Reach::at_most(engine, "cycles", 42.0)])),
+        same_cpu("03", Way::Held, each(&|engine| vec![Reach::at_most(engine, "cycles", 150.0)])),
         Case {
             name: "cross".to_owned(),
             engines: ["malloc", "lock"].into_iter().chain(OURS).collect(),
             baseline: "lock",
-            reach: each(&|engine| vec![Reach::ratio(engine, "time", 1.0, &["malloc", "lock"])]),
+            reach: each(&|engine| vec![Reach::at_most_times(engine, "time", 0.8, "malloc", 0.0)]),
             work: Work { warmup: 20_000, least: 20_000, most: 1 << 31, step: (BATCH * UNDER_WAY) as u64 },
             open: Box::new(|context: &Context, engine| {
                 Ok(match engine {

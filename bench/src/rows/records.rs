@@ -34,7 +34,7 @@ const SIZES: [usize; 3] = [64, 1 << 10, 8 << 10];
 const WARM: u64 = 100_000;
 
 /// Records in one call of sendmmsg or recvmmsg.
-const BATCH: usize = onecopy_sys::socket::MANY;
+pub(super) const BATCH: usize = onecopy_sys::socket::MANY;
 
 fn cases(_: Scale) -> Vec<Case> {
     SIZES.map(case).into()
@@ -46,7 +46,7 @@ fn case(size: usize) -> Case {
         name: size_name(size as u64),
         engines: vec!["kernel", "kernel-mmsg", "auto"],
         baseline: "kernel",
-        reach: if size == 64 { vec![Reach::ratio("auto", "rate", 5.0, kernels)] } else { vec![] },
+        reach: if size == 64 { vec![Reach::ratio("auto", "rate", 8.0, kernels)] } else { vec![] },
         work: Work { warmup: 20_000, least: 20_000, most: 100_000_000, step: BATCH as u64 },
         open: Box::new(move |context, engine| {
             Ok(Box::new(Records { context: context.clone(), engine: engine.to_owned(), size }))
@@ -83,12 +83,7 @@ impl Session for Records {
             ("buffer".to_owned(), whole(&writer, "effective")?.to_string()),
             ("path".to_owned(), text(&writer, "path")?.to_owned()),
         ];
-        for (end, figures) in [("writer", &writer), ("reader", &reader)] {
-            if let (Some(sleeps), Some(spins)) = (figures["sleeps"].as_u64(), figures["spins"].as_u64()) {
-                let of = |count: u64| crate::show::number(count as f64 / work as f64 * 1e6);
-                settings.push((end.to_owned(), format!("{} sleeps {} spins / M", of(sleeps), of(spins))));
-            }
-        }
+        settings.extend(waits_settings(&[("writer", &writer), ("reader", &reader)], work as f64));
         let values = vec![("rate", work as f64 / seconds / 1e6), ("cpu", cpu * 1e9 / work as f64)];
         Ok(Sample { seconds, values, settings })
     }
@@ -135,7 +130,7 @@ fn receive(
 }
 
 /// Sends `count` records, many to a call.
-fn send_batches(conn: &Conn, record: &[u8], count: u64) -> Result<()> {
+pub(super) fn send_batches(conn: &Conn, record: &[u8], count: u64) -> Result<()> {
     let slices = [IoSlice::new(record)];
     let mut none: Vec<SendAncillaryBuffer<'_, '_, '_>> = (0..BATCH).map(|_| Default::default()).collect();
     let mut messages: Vec<_> = none.iter_mut().map(|none| MMsgHdr::new(&slices, none)).collect();
@@ -191,9 +186,19 @@ fn writer(job: &Value) -> Result<Value> {
     Ok(with(waits(&conn), json!({"start": start, "cpu": cpu, "effective": effective, "path": path})))
 }
 
-fn waits(conn: &Conn) -> Value {
+/// How this end has waited so far, if it is ours.
+pub(super) fn waits(conn: &Conn) -> Value {
     match conn.stats() {
         Some(stats) => json!({"sleeps": stats.sleeps, "spins": stats.spins + stats.room_spins}),
         None => json!({}),
     }
+}
+
+/// What [`waits`] of those ends said, for a million of the `count` records, as settings.
+pub(super) fn waits_settings(ends: &[(&str, &Value)], count: f64) -> Vec<(String, String)> {
+    let words = |figures: &Value| {
+        let of = |name: &str| Some(crate::show::number(figures[name].as_u64()? as f64 / count * 1e6));
+        Some(format!("{} sleeps {} spins / M", of("sleeps")?, of("spins")?))
+    };
+    ends.iter().filter_map(|(end, figures)| Some(((*end).to_owned(), words(figures)?))).collect()
 }

@@ -41,13 +41,10 @@ fn cases(scale: Scale) -> Vec<Case> {
 
 fn case(size: usize, read: bool) -> Case {
     let mut engines = vec!["kernel", "iceoryx2", "auto"];
-    let mut reach = Vec::new();
-    if !read {
-        reach.push(Reach::ratio("auto", "latency", 2.0, &["iceoryx2"]));
-        if size > 64 {
-            engines.push("auto-64");
-            reach.push(Reach::within("auto", "latency", SLACK, &["auto-64"]));
-        }
+    let mut reach = vec![Reach::ratio("auto", "latency", if read { 1.0 } else { 2.0 }, &["iceoryx2"])];
+    if !read && size > 64 {
+        engines.push("auto-64");
+        reach.push(Reach::within("auto", "latency", SLACK, &["auto-64"]));
     }
     Case {
         name: format!("{}{}", size_name(size as u64), if read { "/read" } else { "" }),

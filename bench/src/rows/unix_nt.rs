@@ -46,7 +46,7 @@ fn cases(_: Scale) -> Vec<Case> {
 
 fn case(name: &str, ring: usize) -> Case {
     let mut reach = vec![
-        Reach::ratio("auto", "rate", 1.43, &[KERNEL]),
+        Reach::ratio("auto", "rate", if name == "256M" { 1.6 } else { 3.0 }, &[KERNEL]),
         Reach::ratio("auto", "rate", 0.95, &["cached", "nt"]),
     ];
     if name == "256M" {

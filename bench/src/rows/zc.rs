@@ -54,8 +54,8 @@ fn case(size: usize) -> Case {
         engines: vec!["copy", "zc", "zc-stacked", "zc-merged"],
         baseline: "zc",
         reach: vec![
-            Reach::at_most("zc-stacked", "notif", 40.0),
-            Reach::ratio("zc-stacked", "notif", 3.0, &["zc"]),
+            Reach::at_most("zc-stacked", "notif", 15.0),
+            Reach::ratio("zc-stacked", "notif", 3.5, &["zc"]),
         ],
         work: Work { warmup: 20_000, least: 50_000, most: 1 << 31, step: LOOK },
         open: Box::new(move |context: &Context, engine| {

@@ -9,8 +9,9 @@ use crate::cases::ancillary::{closed, give, pipe, take};
 use crate::cases::dgram::same;
 use crate::cases::dgram_names::{bound, dg, short};
 use crate::cases::messages::whole;
+use crate::cases::nonblocking::{LONG, until_refused, waits_for};
 use crate::impls::{End, Name, Rx, Socket};
-use crate::tools::{NOW, PEEK, TX_NOW, asleep, poll_now, rx, said, tx};
+use crate::tools::{NOW, PEEK, TX_NOW, asleep, others_set, poll_now, rx, said, tx};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -139,6 +140,13 @@ pub const CASES: &[Case] = &[
         Both,
         "\"a\", \"b\", \"c\"; \"o\"",
         by_name,
+    ),
+    same(
+        "dgram_many.nonblocking",
+        "O_NONBLOCK set by others, of a sender among many and of their receiver",
+        Both,
+        "EAGAIN, \"f\" and then EAGAIN, waits, \"hi\"",
+        lanes,
     ),
     same(
         "dgram_many.rights",
@@ -447,4 +455,24 @@ fn too_long(cx: &Ctx<'_>) -> Outcome {
     let long = said(senders[0].send(&vec![0; 1 << 22], TX_NOW))?;
     tx(&*senders[0] as &dyn End, b"x")?;
     Ok(format!("{long}, {}", rx(&*to as &dyn End, 9, NOW)?))
+}
+
+fn lanes(cx: &Ctx<'_>) -> Outcome {
+    let (to, senders) = many(cx, 2)?;
+    let (to, sender) = (&*to as &dyn End, &*senders[0] as &dyn End);
+    sender.set_write_timeout(Some(LONG))?;
+    to.set_read_timeout(Some(LONG))?;
+    others_set(sender.fd(), true)?;
+    let refused = until_refused(sender)?;
+    others_set(to.fd(), true)?;
+    let first = rx(to, 1, Rx::default())?;
+    let then = loop {
+        match rx(to, 1, Rx::default())? {
+            same if same == first => {}
+            other => break other,
+        }
+    };
+    others_set(to.fd(), false)?;
+    let (waits, came) = waits_for(|| rx(to, 9, Rx::default()), || tx(sender, b"hi").map(drop))?;
+    Ok(format!("{refused}, {first} and then {then}, {waits}, {came}"))
 }

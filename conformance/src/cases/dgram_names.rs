@@ -3,7 +3,7 @@
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx, Outcome, Stop};
 use crate::cases::dgram::same;
-use crate::cases::setup::raw;
+use crate::cases::setup::{longest, raw};
 use crate::impls::kernel::Kernel;
 use crate::impls::{End, Kind, Name, Socket, Sockets};
 use crate::tools::{NOW, errno, ok, rx, said, tx};
@@ -25,6 +25,13 @@ pub const CASES: &[Case] = &[
         Linux,
         "EADDRINUSE, after close ok",
         abstract_name,
+    ),
+    same(
+        "dgram.long_names",
+        "a name longer than sun_path EINVAL, bind and connect; as long as it is right",
+        Linux,
+        "path ok, EINVAL, EINVAL; abstract ok, EINVAL, EINVAL",
+        long_names,
     ),
     same("dgram.connect_missing", "connect missing ENOENT", Both, "ENOENT, ECONNREFUSED", connect_missing),
     same("dgram.connect_wrong_type", "wrong type EPROTOTYPE", Both, "EPROTOTYPE, EPROTOTYPE", wrong_type),
@@ -158,6 +165,15 @@ fn abstract_name(cx: &Ctx<'_>) -> Outcome {
     let twice = ok(second.bind(&name))?;
     drop(first);
     Ok(format!("{twice}, after close {}", ok(second.bind(&name))?))
+}
+
+fn long_names(cx: &Ctx<'_>) -> Outcome {
+    let mut seen = Vec::new();
+    for (word, fits, long) in longest(cx) {
+        let (fits, bind) = (ok(dg(cx)?.bind(&fits))?, ok(dg(cx)?.bind(&long))?);
+        seen.push(format!("{word} {fits}, {bind}, {}", ok(dg(cx)?.connect(&long))?));
+    }
+    Ok(seen.join("; "))
 }
 
 fn connect_missing(cx: &Ctx<'_>) -> Outcome {

@@ -8,7 +8,11 @@ mod dgram_rights;
 mod epoll;
 mod fork;
 mod messages;
+mod nonblocking;
 mod poll;
+mod ready;
+mod ready_dgram;
+mod ready_programs;
 mod records;
 mod seqpacket;
 mod setup;
@@ -29,31 +33,39 @@ pub fn all() -> Vec<&'static Case> {
     let records = RECORDS.get_or_init(|| {
         // What is said of readiness, waiting and control messages holds for records as for bytes.
         let same = [setup::CASES, wait::CASES, ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES];
-        let same = same.into_iter().flatten();
+        let same =
+            same.into_iter().chain([ready::CASES, ready_programs::CASES, nonblocking::CASES]).flatten();
+        let same = same.filter(|case| !nonblocking::NOT_OF_RECORDS.contains(&case.name));
         same.filter(|case| !seqpacket::NOT_AGAIN.contains(&case.name)).map(seqpacket::again).collect()
     });
     static PIECES: OnceLock<Vec<Case>> = OnceLock::new();
     let pieces = PIECES.get_or_init(|| {
         let same = [wait::CASES, transfer::CASES, ancillary::CASES, shutdown::CASES, poll::CASES];
-        let same = same.into_iter().chain([epoll::CASES, traffic::CASES]).flatten();
+        let more = [epoll::CASES, ready::CASES, ready_programs::CASES, traffic::CASES, nonblocking::CASES];
+        let same = same.into_iter().chain(more).flatten();
         same.filter(|case| !records::NOT_AGAIN.contains(&case.name)).map(records::again).collect()
     });
     static MESSAGES: OnceLock<Vec<Case>> = OnceLock::new();
     let messages = MESSAGES.get_or_init(|| transfer_messages::cases().collect());
     static DATAGRAMS: OnceLock<Vec<Case>> = OnceLock::new();
     let datagrams = DATAGRAMS.get_or_init(|| {
-        let same = [ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES].into_iter().flatten();
+        let same = [ancillary::CASES, shutdown::CASES, poll::CASES, epoll::CASES].into_iter();
+        let same = same.chain([nonblocking::CASES]).flatten();
+        let same = same.filter(|case| !nonblocking::NOT_OF_DATAGRAMS.contains(&case.name));
         same.filter(|case| !dgram::NOT_AGAIN.contains(&case.name)).map(dgram::again).collect()
     });
     [
         setup::CASES,
         stream::CASES,
         wait::CASES,
+        nonblocking::CASES,
         transfer::CASES,
         ancillary::CASES,
         shutdown::CASES,
         poll::CASES,
         epoll::CASES,
+        ready::CASES,
+        ready_programs::CASES,
         traffic::CASES,
         fork::CASES,
         seqpacket::CASES,
@@ -64,6 +76,7 @@ pub fn all() -> Vec<&'static Case> {
         dgram::CASES,
         dgram_many::CASES,
         dgram_rights::CASES,
+        ready_dgram::CASES,
         datagrams,
         messages,
     ]

@@ -48,6 +48,8 @@ pub const NOT_AGAIN: &[&str] = &[
     "upgrade.chopped",
     "upgrade.half_close",
     "creds.before_accept",
+    "ready.early",
+    "ready.full_before_accept",
     // Other programs know no such records.
     "interop.std_client",
     "interop.std_server",

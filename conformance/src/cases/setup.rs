@@ -161,6 +161,13 @@ pub const CASES: &[Case] = &[
         abstract_name,
     ),
     Case::same(
+        "setup.long_names",
+        "a name longer than sun_path EINVAL, bind and connect; as long as it is right",
+        Linux,
+        "path ok, EINVAL, EINVAL; abstract ok, EINVAL, EINVAL",
+        long_names,
+    ),
+    Case::same(
         "setup.peercred",
         "SO_PEERCRED is fixed at connect, listen or socketpair",
         Linux,
@@ -431,6 +438,30 @@ fn abstract_name(cx: &Ctx<'_>) -> Outcome {
     tx(&*client, b"hi")?;
     let conn = server.accept()?;
     Ok(format!("{twice}, after close {again}, {}", rx(&*conn, 9, Rx::default())?))
+}
+
+/// A path, and an abstract name, of as many bytes as sun_path has; and each with one more.
+pub fn longest(cx: &Ctx<'_>) -> [(&'static str, Name, Name); 2] {
+    let folder = cx.dir.as_os_str().len() + 1;
+    let path = |bytes: usize| cx.path(&"p".repeat(bytes.saturating_sub(folder).max(1)));
+    let name = |bytes| match cx.abstract_name("n") {
+        Name::Abstract(mut name) => {
+            name.resize(bytes, b'n');
+            Name::Abstract(name)
+        }
+        other => other,
+    };
+    [("path", path(108), path(109)), ("abstract", name(107), name(108))]
+}
+
+fn long_names(cx: &Ctx<'_>) -> Outcome {
+    let mut seen = Vec::new();
+    for (word, fits, long) in longest(cx) {
+        let listen = |name| ok(cx.imp.listen(cx.kind, name, None).map(|_| ()));
+        let connect = ok(cx.imp.connect(cx.kind, &long).map(|_| ()))?;
+        seen.push(format!("{word} {}, {}, {connect}", listen(&fits)?, listen(&long)?));
+    }
+    Ok(seen.join("; "))
 }
 
 fn peercred(cx: &Ctx<'_>) -> Outcome {

@@ -271,26 +271,31 @@ fn peek_wrap(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn nonblocking(cx: &Ctx<'_>) -> Outcome {
-    const SUM: usize = 2 << 20;
     let (a, b) = cx.pair()?;
+    to_and_fro(&*a, &*b, TX_NOW, NOW)
+}
+
+/// Both ways in one thread, by calls that do not wait.
+pub fn to_and_fro(a: &dyn End, b: &dyn End, tx: Tx, rx: Rx) -> Outcome {
+    const SUM: usize = 2 << 20;
     let patterns = [Pattern(61), Pattern(62)];
     let (mut dice, mut sent, mut got) = (Dice(63), [0; 2], [0; 2]);
     let mut buf = vec![0; 70_000];
     let mut idle = 0;
     while got != [SUM; 2] {
         let way = dice.one_in(2) as usize;
-        let (from, to): (&dyn End, &dyn End) = if way == 0 { (&*a, &*b) } else { (&*b, &*a) };
+        let (from, to) = if way == 0 { (a, b) } else { (b, a) };
         let before = (sent, got);
         if dice.one_in(2) {
             let n = dice.size(70_000).min(SUM - sent[way]);
-            match from.send(&patterns[way].bytes(sent[way], n), TX_NOW) {
+            match from.send(&patterns[way].bytes(sent[way], n), tx) {
                 Ok(n) => sent[way] += n,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(e.into()),
             }
         } else {
             let max = dice.size(buf.len());
-            match to.recv(&mut buf[..max], NOW) {
+            match to.recv(&mut buf[..max], rx) {
                 Ok(0) => return Ok("end of stream".to_owned()),
                 Ok(n) => {
                     patterns[way].check(got[way], &buf[..n])?;

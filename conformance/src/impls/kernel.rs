@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use onecopy_sys::scm::{self, Message, Space, Ucred};
+use onecopy_sys::socket;
 use rustix::net::{
     self, AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, sockopt,
@@ -97,6 +98,15 @@ pub fn address(name: &Name) -> io::Result<SocketAddrUnix> {
         Name::Path(p) => SocketAddrUnix::new(p.as_os_str().as_bytes())?,
         Name::Abstract(n) => SocketAddrUnix::new_abstract_name(n)?,
     })
+}
+
+/// The bytes of a name that has no such form: it is the kernel that says what is wrong with it.
+fn sun_path(name: &Name) -> Vec<u8> {
+    match name {
+        Name::Unnamed => Vec::new(),
+        Name::Path(p) => p.as_os_str().as_bytes().to_vec(),
+        Name::Abstract(n) => [b"\0", &n[..]].concat(),
+    }
 }
 
 fn name(addr: Option<SocketAddrAny>) -> io::Result<Name> {
@@ -281,11 +291,17 @@ impl Listening for Plain {
 
 impl Socket for Plain {
     fn bind(&self, name: &Name) -> io::Result<()> {
-        Ok(net::bind(&self.0, &address(name)?)?)
+        match address(name) {
+            Ok(address) => Ok(net::bind(&self.0, &address)?),
+            Err(_) => Ok(socket::bind_as_is(&self.0, &sun_path(name))?),
+        }
     }
 
     fn connect(&self, name: &Name) -> io::Result<()> {
-        Ok(net::connect(&self.0, &address(name)?)?)
+        match address(name) {
+            Ok(address) => Ok(net::connect(&self.0, &address)?),
+            Err(_) => Ok(socket::connect_as_is(&self.0, &sun_path(name))?),
+        }
     }
 
     fn disconnect(&self) -> io::Result<()> {

@@ -15,7 +15,7 @@ use onecopy_conformance::tools::{NOW, TX_NOW, errno, poll_now};
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError};
 
-use crate::world::tokens;
+use crate::world::{set_nonblocking, tokens};
 use crate::{alone, held, name};
 
 /// How the two come about.
@@ -74,7 +74,11 @@ enum Call {
     Disconnect,
     Shutdown(Shutdown),
     Close,
-    Nonblocking(bool),
+    /// O_NONBLOCK, by the call for it or by others
+    Nonblocking {
+        on: bool,
+        others: bool,
+    },
     Poll,
     /// SIOCINQ
     Queued,
@@ -117,7 +121,7 @@ fn call() -> impl Strategy<Value = Call> {
         1 => Just(Call::Disconnect),
         2 => how.prop_map(Call::Shutdown),
         1 => Just(Call::Close),
-        2 => any::<bool>().prop_map(Call::Nonblocking),
+        2 => any::<(bool, bool)>().prop_map(|(on, others)| Call::Nonblocking { on, others }),
         8 => Just(Call::Poll),
         4 => Just(Call::Queued),
         3 => Just(Call::Error),
@@ -267,7 +271,7 @@ impl World {
             Call::Disconnect => said(end.disconnect(), ok),
             Call::Shutdown(how) => said(end.shutdown(*how), ok),
             Call::Close => "ok".into(),
-            Call::Nonblocking(on) => said(end.set_nonblocking(*on), ok),
+            Call::Nonblocking { on, others } => said(set_nonblocking(end, *on, *others), ok),
             Call::Poll => poll_now(end).unwrap_or_else(|stop| format!("{stop:?}")),
             Call::Queued => said(end.readable_bytes(), |n| format!("{n} queued")),
             Call::Error => said(end.take_error(), |e| {
@@ -395,6 +399,7 @@ fn what_was_found_once_with_datagrams() {
     let _alone = alone();
     let (a, b) = (0, 1);
     let any = || Recv { max: 0, with: false, flags: Rx::default() };
+    let nonblocking = || Nonblocking { on: true, others: false };
     let nothing = || SendFds { to: None, len: 0, count: 1 };
     let programs: Vec<Vec<(usize, Call)>> = vec![
         // By its name, a peer that is gone is nobody, and stays the peer.
@@ -464,8 +469,8 @@ fn what_was_found_once_with_datagrams() {
         .chain([(b, Recv { max: 0, with: false, flags: NOW })])
         .collect(),
         // There was something to receive where a send had been told the error.
-        vec![(b, Send(0)), (a, Disconnect), (b, Nonblocking(true)), (b, Send(0)), (b, Poll)],
-        vec![(b, Send(0)), (a, Connect(2)), (b, Nonblocking(true)), (b, any()), (b, Poll)],
+        vec![(b, Send(0)), (a, Disconnect), (b, nonblocking()), (b, Send(0)), (b, Poll)],
+        vec![(b, Send(0)), (a, Connect(2)), (b, nonblocking()), (b, any()), (b, Poll)],
         // A reset that a look of this side's was told, and the peer gone: it comes before ENOTCONN.
         [(a, Send(0)), (a, any()), (b, nothing()), (b, Send(0)), (a, nothing()), (a, any()), (b, Connect(2))]
             .into_iter()

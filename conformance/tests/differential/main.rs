@@ -276,7 +276,13 @@ fn what_was_found_once() {
         &[(b, SendFds { len: 1, count: 1 }), (a, Queued)],
         &[(a, Queued), (b, any(0)), (b, send(1)), (a, Queued)],
         // A send of nothing rang.
-        &[(a, Nonblocking(true)), (b, send(0)), (a, Poll), (b, SendFds { len: 0, count: 1 }), (a, Poll)],
+        &[
+            (a, Nonblocking { on: true, others: false }),
+            (b, send(0)),
+            (a, Poll),
+            (b, SendFds { len: 0, count: 1 }),
+            (a, Poll),
+        ],
         // A pending error comes before EMSGSIZE.
         &[(b, send(1)), (a, Close), (b, SendTooLong), (b, SendTooLong)],
         // Who receives no more said so before there was a ring to say it in.

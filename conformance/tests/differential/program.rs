@@ -30,8 +30,8 @@ pub enum Call {
     Shutdown(Shutdown),
     /// close()
     Close,
-    /// O_NONBLOCK
-    Nonblocking(bool),
+    /// O_NONBLOCK, by the call for it or by others
+    Nonblocking { on: bool, others: bool },
     /// poll() without waiting
     Poll,
     /// epoll_wait() without waiting, edge-triggered; the epoll is made by the first of these calls
@@ -105,7 +105,7 @@ fn call() -> impl Strategy<Value = Call> {
         6 => size().prop_map(|max| Call::RecvInPlace { max }),
         3 => how().prop_map(Call::Shutdown),
         2 => Just(Call::Close),
-        2 => any::<bool>().prop_map(Call::Nonblocking),
+        2 => any::<(bool, bool)>().prop_map(|(on, others)| Call::Nonblocking { on, others }),
         10 => Just(Call::Poll),
         8 => Just(Call::Edge),
         5 => Just(Call::Queued),

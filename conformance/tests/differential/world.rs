@@ -19,6 +19,8 @@ use crate::program::Call;
 const ROOM: usize = 48_000;
 /// Longest wait of a call that waits.
 const SOON: Duration = Duration::from_millis(1);
+/// Timeout of who does not wait: a call that does is seen to hang.
+const NEVER: Duration = Duration::from_secs(3600);
 /// Bytes of a piece of [`Call::Fill`].
 const PIECE: usize = 4096;
 
@@ -135,6 +137,14 @@ fn said<T>(result: io::Result<T>, ok: impl FnOnce(T) -> String) -> String {
         }
         Err(e) => errno(&e),
     }
+}
+
+/// O_NONBLOCK, by the call for it or as others set it on the descriptor.
+pub fn set_nonblocking(end: &dyn End, on: bool, others: bool) -> io::Result<()> {
+    let limit = Some(if on { NEVER } else { SOON });
+    end.set_read_timeout(limit)?;
+    end.set_write_timeout(limit)?;
+    if others { tools::others_set(end.fd(), on) } else { end.set_nonblocking(on) }
 }
 
 /// Descriptors to send, which can be told apart.
@@ -341,7 +351,7 @@ impl World {
             }
             Call::Shutdown(how) => said(end.shutdown(*how), |()| "ok".into()),
             Call::Close => "ok".into(),
-            Call::Nonblocking(on) => said(end.set_nonblocking(*on), |()| "ok".into()),
+            Call::Nonblocking { on, others } => said(set_nonblocking(end, *on, *others), |()| "ok".into()),
             Call::Poll => tools::poll_now(end).map_err(|e| format!("{e:?}"))?,
             Call::Edge => {
                 let watched = &mut self.watched[at];

@@ -46,12 +46,16 @@ impl Header {
     }
 
     /// Sender, after publishing and a full fence: whether it must send a bell now. Without the fence it is an early
-    /// look, which may miss a receiver that arms at this moment.
+    /// look, which may miss a receiver that arms at this moment. Where nothing was published that is not received already, there
+    /// is nothing to ring for, and a bell would have the receiver readable with nothing to receive.
     #[inline]
     pub fn must_ring(&self) -> bool {
-        // The swap lets one of two senders win; what it publishes went before, through `head`.
+        // Acquire pairs with the Release store in `arm`: where it armed is seen. The swap lets one of two senders win; what it
+        // publishes went before, through `head`.
         let armed = &self.writer.0.armed;
-        armed.load(Ordering::Relaxed) == ARMED && armed.swap(RUNG, Ordering::Relaxed) == ARMED
+        armed.load(Ordering::Acquire) == ARMED
+            && self.writer.0.head.load(Ordering::Relaxed) != self.reader.0.armed_at.load(Ordering::Relaxed)
+            && armed.swap(RUNG, Ordering::Relaxed) == ARMED
     }
 
     /// Whether a bell is pending or under way.
@@ -60,11 +64,14 @@ impl Header {
         self.writer.0.armed.load(Ordering::Relaxed) == RUNG
     }
 
-    /// Receiver, with the ring empty: arms. It must then look at the ring again, and either take the old bell
-    /// from the queue, or, if there is data after all, `disarm`.
+    /// Receiver, with the ring empty but for what it will take now: arms, `at` the first byte behind that. It must then look at the
+    /// ring again, and either take the old bell from the queue, or, if there is data after all, `disarm`.
     #[inline]
-    pub fn arm(&self) {
-        self.writer.0.armed.store(ARMED, Ordering::Relaxed);
+    pub fn arm(&self, at: u64) {
+        // (Nobody looks there while it is not armed.)
+        self.reader.0.armed_at.store(at, Ordering::Relaxed);
+        // Release pairs with the Acquire load in `must_ring`.
+        self.writer.0.armed.store(ARMED, Ordering::Release);
         // Pairs with the sender's fence between publishing and `must_ring`: either it sees ARMED, or we see what
         // it published.
         fence(Ordering::SeqCst);
@@ -203,7 +210,7 @@ mod models {
                 continue;
             }
             if header.is_rung() {
-                header.arm();
+                header.arm(index.read());
                 if index.available(header, 1).unwrap() > 0 && header.disarm() {
                     continue;
                 }
@@ -220,7 +227,7 @@ mod models {
     fn no_byte_is_slept_over() {
         loom::model(|| {
             let header = Arc::new(Header::default());
-            header.arm();
+            header.arm(0);
             let queue = Arc::new(Queue::default());
             let (h, q) = (header.clone(), queue.clone());
             let receiver = loom::thread::spawn(move || receive(&h, &q, 64, 2));

@@ -69,6 +69,8 @@ pub struct ReaderLine {
     /// Written by the sender. Channels for descriptors and credentials that it has sent over the control socket: it makes a new
     /// one where the last has gone with who had it.
     pub channels: AtomicU32,
+    /// What was received when the receiver armed, of what was published: a bell is for what comes behind it.
+    pub armed_at: AtomicU64,
 }
 
 /// What the ring is, for a person with a debugger, and whether it is still received from.

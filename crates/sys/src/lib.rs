@@ -5,7 +5,7 @@
 //! | [`memfd`] | sealed anonymous files that two processes map, made and verified |
 //! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
 //! | [`spans`] | pread, writev and sendmsg on such views |
-//! | [`socket`] | how much lies unread in the kernel |
+//! | [`socket`] | how much lies unread in the kernel, and the longest names |
 //! | [`eventfd`] | a descriptor that is readable while something waits |
 //! | [`fork`] | being told of forks, and forking |
 //! | [`futex`] | wait and wake on a word that processes share |

@@ -247,7 +247,7 @@ mod tests {
             name in prop::option::of(prop::collection::vec(any::<u8>(), 0..108)),
             peer in prop::option::of(1u32..), uid: Option<u32>, queued: Option<u32>,
         ) -> Known {
-            Known { inode: inode.into(), cookie, name, peer: peer.map(u64::from), uid, queued }
+            Known { inode: inode.into(), cookie, name, file: None, peer: peer.map(u64::from), uid, queued }
         }
     }
 

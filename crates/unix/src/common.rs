@@ -10,6 +10,7 @@ use onecopy_ring::{Consumer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
+use onecopy_sys::socket::unix_address;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
@@ -33,7 +34,7 @@ fn timeout(limit: Option<Duration>) -> impl Fn(Errno) -> Error {
 
 pub(crate) fn local_name(fd: &OwnedFd) -> Result<Name> {
     let address = rustix::net::getsockname(fd).map_err(option)?;
-    Ok(SocketAddrUnix::try_from(address).map_or_else(|_| Name::unnamed(), |a| visible_name(&a)))
+    Ok(unix_address(address).map_or_else(Name::unnamed, |a| visible_name(&a)))
 }
 
 /// An invitation is no name that anybody gave.
@@ -49,6 +50,20 @@ impl End {
         rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(option)?;
         self.settings.set_nonblocking(nonblocking);
         if nonblocking { self.reflect() } else { Ok(()) }
+    }
+
+    /// Whether O_NONBLOCK is set, which others may do, and undo, on the descriptor or a copy of it (fcntl(2), FIONBIO): so the
+    /// kernel is asked. That is a system call, and made where a call is about to sleep, or to say EAGAIN by what it
+    /// remembers: nowhere else.
+    #[cold]
+    pub fn is_nonblocking(&self) -> bool {
+        let remembered = self.settings.nonblocking();
+        let now = rustix::fs::fcntl_getfl(&self.fd)
+            .map_or(remembered, |flags| flags.contains(rustix::fs::OFlags::NONBLOCK));
+        if now != remembered {
+            self.settings.set_nonblocking(now);
+        }
+        now
     }
 
     pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
@@ -212,9 +227,7 @@ impl End {
 
     pub fn peer_name(&self) -> Result<Name> {
         let address = rustix::net::getpeername(&self.fd).map_err(option)?;
-        Ok(address
-            .and_then(|a| SocketAddrUnix::try_from(a).ok())
-            .map_or_else(Name::unnamed, |a| visible_name(&a)))
+        Ok(address.and_then(unix_address).map_or_else(Name::unnamed, |a| visible_name(&a)))
     }
 
     pub fn take_error(&self) -> Result<Option<Error>> {
@@ -251,9 +264,16 @@ impl End {
 
     /// From here on the control socket's readiness mirrors the ring's.
     pub fn reflect(&self) -> Result<()> {
-        if self.mirror.swap(1, Relaxed) == 0
-            && let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
-        {
+        if self.mirror.swap(1, Relaxed) != 0 {
+            return Ok(());
+        }
+        // (Whoever sends now has a look himself, when done.)
+        if let Some(mut tx) = self.tx.try_lock() {
+            self.park_if_full(&mut tx);
+            tx.unlock_fenced();
+            self.welcome_back();
+        }
+        if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) {
             // (Where another process keeps it, it finds the word when it lets go, at its next look.)
             match &mut *rx {
                 Rx::Ring(rx) => drop(self.mirror_empty(rx)?),
@@ -324,7 +344,8 @@ macro_rules! socket_methods {
                 self.end.settings.set_wait(wait);
             }
 
-            /// Whether calls fail with EAGAIN instead of waiting (O_NONBLOCK).
+            /// Whether calls fail with EAGAIN instead of waiting (O_NONBLOCK). Who sets or clears it on the descriptor, by fcntl(2)
+            /// or FIONBIO, is heeded as well.
             ///
             /// # Errors
             ///
@@ -444,8 +465,8 @@ macro_rules! socket_methods {
 
         impl rustix::fd::AsFd for $socket {
             /// The control socket, for poll and epoll: POLLIN, POLLOUT, POLLRDHUP and POLLHUP, level and edge.
-            /// Reading or writing it directly breaks the connection. From the first call on, readiness costs a
-            /// system call on each change between empty and not empty.
+            /// Reading or writing it directly breaks the connection; O_NONBLOCK may be set on it, as runtimes do. From the first
+            /// call on, readiness costs a system call on each change between empty and not empty.
             fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
                 // A lie that is found here is told by the next call.
                 let _ = self.end.reflect();

@@ -143,6 +143,7 @@ impl Settings {
         }
     }
 
+    /// O_NONBLOCK as it was last seen: [`End::is_nonblocking`] asks.
     pub fn nonblocking(&self) -> bool {
         self.nonblocking.load(Relaxed) != 0
     }
@@ -396,7 +397,11 @@ impl End {
         let others = self.passes.load(Relaxed) & !which;
         self.passes.store(if on { others | which } else { others }, Relaxed);
         self.asked.fetch_add(1, Relaxed);
-        if let Some(ring) = self.rx_ring.get() {
+        let attached = match &*rx {
+            Rx::Undecided(undecided) => undecided.attached(),
+            _ => None,
+        };
+        if let Some(ring) = self.rx_ring.get().or(attached) {
             self.ask_who(ring);
         }
         self.ask_lanes(which, on)?;
@@ -437,7 +442,7 @@ impl End {
     }
 
     /// Lets who sends into this ring know what is asked.
-    fn ask_who(&self, ring: &Ring) {
+    pub fn ask_who(&self, ring: &Ring) {
         let asks = if self.passes_who() { self.asked.load(Relaxed).max(1) } else { 0 };
         // Release: a sender that this thread tells of it finds it; its pair is whatever brings the news.
         ring.header().info.0.asks_who.store(asks, Release);

@@ -56,6 +56,8 @@ impl Op {
 pub struct Error {
     op: Op,
     errno: Errno,
+    /// Bytes of an argument that is too long; else 0.
+    len: u32,
     argument: Option<&'static str>,
     why: Option<&'static str>,
 }
@@ -65,7 +67,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn new(op: Op, errno: Errno) -> Error {
-        Error { op, errno, argument: None, why: None }
+        Error { op, errno, len: 0, argument: None, why: None }
     }
 
     /// Which of the call's arguments it is about.
@@ -75,6 +77,11 @@ impl Error {
 
     pub(crate) fn because(self, why: &'static str) -> Error {
         Error { why: Some(why), ..self }
+    }
+
+    /// How long the argument is that is too long.
+    pub(crate) fn of_bytes(self, len: usize) -> Error {
+        Error { len: u32::try_from(len).unwrap_or(u32::MAX), ..self }
     }
 
     /// The call that failed.
@@ -193,9 +200,10 @@ impl fmt::Display for Error {
             write!(f, "{argument}: ")?;
         }
         write!(f, "{}", self.errno)?;
-        match self.reason() {
-            Some(why) => write!(f, ": {why}"),
-            None => Ok(()),
+        match (self.reason(), self.len) {
+            (Some(why), 0) => write!(f, ": {why}"),
+            (Some(why), len) => write!(f, ": it has {len} bytes; {why}"),
+            (None, _) => Ok(()),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{Config, Error, Name, Op, Records, Result, Transport};
 use onecopy_ring::{Consumer, Producer, Ring};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::sync::Arc;
 
 /// What kind of socket an end is of.
@@ -175,13 +175,13 @@ impl End {
         }
         let target = invitation.and_then(|_| Target::of(&name, kind, records));
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
-        let target = target.filter(|target| target.is_still(&name));
-        if records == Records::Stream && !target.as_ref().is_some_and(|target| target.is_ours(fd.as_fd())) {
+        let ours = target.is_some_and(|target| target.is_ours(&name, fd.as_fd()));
+        if records == Records::Stream && !ours {
             // (Nothing was said: to who listens there it was a connection that was closed again.)
             return Err(no_agreement());
         }
         let rx =
-            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, target)));
+            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, ours)));
         let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
         let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         end.counters.fallbacks.add(usize::from(fallback));
@@ -198,7 +198,7 @@ impl End {
         loop {
             let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
                 .map_err(|errno| Error::new(Op::Accept, errno))?;
-            let peer = peer.and_then(|peer| SocketAddrUnix::try_from(peer).ok());
+            let peer = peer.and_then(onecopy_sys::socket::unix_address);
             let invitation = peer.and_then(|peer| Invitation::parse(peer.abstract_name()?));
             let theirs = invitation.map_or(Records::Atomic, |invitation| invitation.records);
             if theirs == kind.records(config) {

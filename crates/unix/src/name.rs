@@ -21,7 +21,7 @@ enum Kind {
 }
 
 impl Name {
-    /// A path of 1 to 108 bytes.
+    /// A path of 1 to 108 bytes. (One of none, or of more, is EINVAL where it is used, as bind(2) has it.)
     pub fn path(path: impl AsRef<Path>) -> Name {
         Name(Kind::Path(path.as_ref().to_owned()))
     }
@@ -56,38 +56,41 @@ impl Name {
         if let Some(name) = address.abstract_name().filter(|name| !name.is_empty()) {
             return Name(Kind::Abstract(name.to_owned()));
         }
-        match address.path_bytes() {
+        match onecopy_sys::socket::path(address) {
             Some(path) if !path.is_empty() => Name::path(OsStr::from_bytes(path)),
             _ => Name(Kind::Unnamed),
         }
     }
 
     pub(crate) fn address(&self, op: Op) -> Result<SocketAddrUnix, Error> {
-        let refused = |errno, why| Err(Error::new(op, errno).about("name").because(why));
-        let address = match &self.0 {
+        // EINVAL whatever is wrong, as bind(2) says of an address that is none (net/unix/af_unix.c: unix_validate_addr).
+        let wrong = |why| Error::new(op, Errno::INVAL).about("name").because(why);
+        let refused = |why| Err(wrong(why));
+        let (address, len, long) = match &self.0 {
             Kind::Path(path) if path.as_os_str().is_empty() => {
-                return refused(Errno::INVAL, "it is empty; a path has 1 to 108 bytes (unix(7))");
+                return refused("it is empty; a path has 1 to 108 bytes (unix(7))");
             }
             Kind::Path(path) if path.as_os_str().as_bytes().contains(&0) => {
-                let why = "no path has a zero byte; Name::abstract_ is for the abstract namespace";
-                return refused(Errno::INVAL, why);
+                return refused("no path has a zero byte; Name::abstract_ is for the abstract namespace");
             }
-            Kind::Path(path) => SocketAddrUnix::new(path.as_path()),
+            Kind::Path(path) => (
+                SocketAddrUnix::new(path.as_path()),
+                path.as_os_str().len(),
+                "a socket path has at most 108 bytes (unix(7)); choose a shorter one",
+            ),
             Kind::Abstract(name) if name.is_empty() => {
-                let why = "it is empty; an abstract name has 1 to 107 bytes (unix(7))";
-                return refused(Errno::INVAL, why);
+                return refused("it is empty; an abstract name has 1 to 107 bytes (unix(7))");
             }
-            Kind::Abstract(name) => SocketAddrUnix::new_abstract_name(name),
+            Kind::Abstract(name) => (
+                SocketAddrUnix::new_abstract_name(name),
+                name.len(),
+                "an abstract name has at most 107 bytes (unix(7)); choose a shorter one",
+            ),
             Kind::Unnamed => {
-                return refused(
-                    Errno::INVAL,
-                    "that socket has no name, and cannot be reached by one; have it bound",
-                );
+                return refused("that socket has no name, and cannot be reached by one; have it bound");
             }
         };
-        let long =
-            "a socket path has at most 108 bytes, an abstract name 107 (unix(7)); choose a shorter one";
-        address.or_else(|errno| refused(errno, long))
+        address.map_err(|_| wrong(long).of_bytes(len))
     }
 }
 
@@ -163,11 +166,26 @@ mod tests {
     fn names_that_no_socket_can_have_are_refused() {
         for text in ["", "unix:", &"x".repeat(109)] {
             let error = text.parse::<Name>().unwrap_err();
+            assert_eq!(error.raw_os_error(), Errno::INVAL.raw_os_error());
             assert!(error.to_string().contains("108"), "{error}");
         }
         for text in ["@", "unix:@", &format!("@{}", "x".repeat(108))] {
             let error = text.parse::<Name>().unwrap_err();
+            assert_eq!(error.raw_os_error(), Errno::INVAL.raw_os_error());
             assert!(error.to_string().contains("107"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_longest_names_are_taken_and_longer_ones_told_by_how_much() {
+        for text in ["x".repeat(108), format!("@{}", "x".repeat(107))] {
+            text.parse::<Name>().unwrap();
+        }
+        for (text, bytes) in
+            [("x".repeat(120), "has 120 bytes"), (format!("@{}", "x".repeat(300)), "has 300 bytes")]
+        {
+            let error = text.parse::<Name>().unwrap_err();
+            assert!(error.to_string().contains(bytes), "{error}");
         }
     }
 }

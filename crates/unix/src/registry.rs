@@ -280,7 +280,8 @@ pub struct Entry {
     pub reader: Reader,
     /// How its blocking calls wait.
     pub wait: Wait,
-    /// Whether its calls fail instead of waiting.
+    /// Whether its calls fail instead of waiting, as its process last saw it: who sets O_NONBLOCK on the descriptor is seen with the
+    /// next call that would wait.
     pub nonblocking: bool,
     /// Bytes of the ring that it receives from; 0 while all comes over the kernel.
     pub receive_capacity: u64,

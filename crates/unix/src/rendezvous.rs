@@ -21,6 +21,7 @@ use onecopy_sync::clock::coarse_ms;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -44,7 +45,7 @@ impl Target {
         match (name.as_path(), name.as_abstract()) {
             (Some(path), _) => {
                 let file = std::fs::metadata(path).ok()?;
-                target.extend_from_slice(format!("-{:x}-{:x}", file.dev(), file.ino()).as_bytes());
+                target.extend_from_slice(&inode(&file));
             }
             (_, Some(name)) => {
                 target.push(b'@');
@@ -55,22 +56,24 @@ impl Target {
         Some(Target(target.into()))
     }
 
-    /// Whether the name is still of what it was of. (An abstract one is as long as the rendezvous is there.)
-    pub fn is_still(&self, name: &Name) -> bool {
-        name.as_path().is_none_or(|path| {
-            std::fs::metadata(path)
-                .is_ok_and(|file| self.0.ends_with(format!("-{:x}-{:x}", file.dev(), file.ino()).as_bytes()))
-        })
+    /// Whether the listener is one of ours that `socket` was connected to, by `name`, since this was told of that name.
+    pub fn is_ours(&self, name: &Name, socket: BorrowedFd<'_>) -> bool {
+        // (An abstract name is its listener's as long as the rendezvous is there, and a path if it has led to the same file before
+        // and after.)
+        let is_still = || match name.as_path() {
+            Some(path) => std::fs::metadata(path).is_ok_and(|file| self.0.ends_with(&inode(&file))),
+            None => true,
+        };
+        is_ours(self, socket) && is_still()
     }
 
     fn address(&self) -> io::Result<SocketAddrUnix> {
         SocketAddrUnix::new_abstract_name(&self.0)
     }
+}
 
-    /// Whether the listener that `socket` is a connection to is one of ours.
-    pub fn is_ours(&self, socket: BorrowedFd<'_>) -> bool {
-        is_ours(self, socket)
-    }
+fn inode(file: &Metadata) -> Vec<u8> {
+    format!("-{:x}-{:x}", file.dev(), file.ino()).into_bytes()
 }
 
 fn socket() -> io::Result<OwnedFd> {
@@ -138,7 +141,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 static KNOWN: LazyLock<Mutex<Vec<(Target, Known)>>> = LazyLock::new(Mutex::default);
 
 /// Whether the listener that `socket` is a connection to is one of ours.
-pub fn is_ours(target: &Target, socket: BorrowedFd<'_>) -> bool {
+fn is_ours(target: &Target, socket: BorrowedFd<'_>) -> bool {
     let Ok(listener) = sockopt::socket_peercred(socket) else { return false };
     let Some(mut known) = KNOWN.lock_for(PATIENCE) else { return false };
     let now = coarse_ms();

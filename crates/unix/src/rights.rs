@@ -97,6 +97,7 @@ impl End {
         let mut cursor = Cursor::new(&slices);
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_with_locked(&mut tx, &mut cursor, attached, flags);
+            self.mirror_full(&mut tx);
             tx.unlock_fenced();
             self.welcome_back();
             self.ring_after(cursor.left < bytes.len(), result)
@@ -128,7 +129,9 @@ impl End {
             Tx::Ring(ring) => {
                 let saying = self.saying(ring, attached.who);
                 if saying.who != Who::AsBefore {
-                    self.say(ring, saying, flags)?;
+                    // What is said, and no more, would be nothing to be received.
+                    let marked = if attached.fds.is_empty() { 0 } else { ring.producer.stride() };
+                    self.say(ring, saying, marked + 1, flags)?;
                 }
                 if !attached.fds.is_empty() {
                     self.mark_fds(ring, cursor.left, attached.fds, flags)?;
@@ -151,8 +154,8 @@ impl End {
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<()> {
-        self.channel(ring)?;
-        // Room for the mark and for a byte at least, so that the descriptors never come alone.
+        // Room for the mark and for a byte at least, so that the descriptors never come alone; and before the channel, which lies in
+        // the receiver's queue from here on.
         let need = ring.producer.stride() + 1;
         self.room(ring, need, need, flags, &mut None)?;
         self.send_over(ring, fds, None, flags)?;

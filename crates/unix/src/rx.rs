@@ -261,12 +261,13 @@ impl End {
     /// EAGAIN, EINTR, ECONNRESET, EPROTO.
     pub fn ready(&self, flags: RecvFlags, waiting: &mut Waiting) -> Result<Ready<'_>> {
         self.check(Op::Recv)?;
-        let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
-        let asleep = !dontwait && self.settings.wait() != Wait::Spin;
         loop {
+            let dontwait = self.does_not_wait(flags, waiting);
+            let asleep = !dontwait && self.settings.wait() != Wait::Spin;
             let mut guard = match self.rx.lock_within(|| self.patience(dontwait, waiting)) {
                 Some(guard) => guard,
-                None => return Err(self.kept(dontwait)),
+                None if self.waits_on_for_lock(flags, waiting) => continue,
+                None => return Err(self.kept(self.does_not_wait(flags, waiting))),
             };
             if let Some(lie) = guard.lie() {
                 return Err(self.lie(Op::Recv, lie));
@@ -281,6 +282,7 @@ impl End {
                     }
                     Some(limit) => return Ok(Ready::Kernel(guard, limit)),
                     None => {
+                        point!("nothing over the kernel");
                         waiting.over_kernel = true;
                         Idle::Ask
                     }
@@ -332,6 +334,7 @@ impl End {
                     return Ok(Ready::Plain);
                 }
                 Idle::Sleep => {}
+                Idle::Nap if self.was_wrong(dontwait, flags, waiting) => continue,
                 // The hang-up's one edge may be over: what a peer that is gone left in the queue must not hide the end.
                 Idle::Nap if dontwait && !self.hung_up() => {
                     return Err(Error::new(Op::Recv, Errno::AGAIN));
@@ -342,6 +345,9 @@ impl End {
                     continue;
                 }
                 Idle::Ask => match self.ask() {
+                    Peek::Byte | Peek::Nothing if !asleep && self.was_wrong(dontwait, flags, waiting) => {
+                        continue;
+                    }
                     // It came just now; or it is a byte that `ring_idle` has explained.
                     Peek::Byte if dontwait && matches!(&*guard, Rx::Ring(_)) => {
                         if self.is_empty(&mut guard)? {
@@ -518,6 +524,9 @@ impl End {
                 let n = ring.consumer.available(1).map_err(|lie| self.lie(Op::Recv, lie))?;
                 Ok(n == 0)
             }
+            // The peer may have switched since it was looked at, and a bell that a shutdown overtook is not in the queue. (A
+            // server's switch comes without a hello; a client's is what a hello in the queue tells.)
+            Rx::Switching(switching) => Ok(switching.hello.is_some() || switching.left() != Ok(Some(0))),
             _ => Ok(true),
         }
     }

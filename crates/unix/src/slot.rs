@@ -14,6 +14,7 @@ use onecopy_ring::record::{self, Frame, Who, With};
 use onecopy_sys::map::{Span, slice, total};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ pub struct Slot<'a> {
     end: &'a End,
     place: Place<'a>,
     flags: SendFlags,
-    /// Bytes in front of the room, for the header of a record.
+    /// Bytes in front of the room, for the header of a record, or a mark.
     base: usize,
     len: usize,
     filled: usize,
@@ -52,6 +53,7 @@ impl<'a> Slot<'a> {
     pub(crate) fn reserve(end: &'a End, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
         let mut saying = Saying::default();
+        let mut base = if end.kind.has_records() { record::HEADER } else { 0 };
         let (place, len) = match &mut *guard {
             Tx::Kernel { .. } => {
                 if end.kind.has_records() {
@@ -77,13 +79,16 @@ impl<'a> Slot<'a> {
                 (Place::Ring(guard), len)
             }
             Tx::Ring(ring) => {
-                end.say_who(ring, flags)?;
-                let len = len.min(ring.producer.ring().capacity());
-                end.room(ring, len, len, flags, &mut None)?;
+                // What is to be said goes before the first byte, and is laid with it: a mark alone would be nothing to receive.
+                saying = end.saying(ring, None);
+                if saying.who != Who::AsBefore {
+                    base = ring.producer.stride();
+                }
+                let len = len.min(ring.producer.ring().capacity() - base);
+                end.room(ring, base + len, base + len, flags, &mut None)?;
                 (Place::Ring(guard), len)
             }
         };
-        let base = if end.kind.has_records() { record::HEADER } else { 0 };
         Ok(Slot { end, place, flags, base, len, filled: 0, saying, generation: generation() })
     }
 
@@ -136,7 +141,7 @@ impl<'a> Slot<'a> {
     /// What pread(2) says.
     pub fn read_from(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
         let n = match &mut self.place {
-            _ if self.generation != generation() => return Err(rustix::io::Errno::BUSY.into()),
+            _ if self.generation != generation() => return Err(Errno::BUSY.into()),
             Place::Gone => 0,
             Place::Heap(_, heap) => {
                 let room = Span::of(&mut heap[self.filled..]);
@@ -167,7 +172,7 @@ impl<'a> Slot<'a> {
         let (end, flags, filled) = (self.end, self.flags, self.filled);
         let records = end.kind.has_records();
         if self.generation != generation() {
-            return Err(Error::new(Op::Send, rustix::io::Errno::BUSY).because(
+            return Err(Error::new(Op::Send, Errno::BUSY).because(
                 "this room was reserved before a fork, and is the parent's; reserve room in the child",
             ));
         }
@@ -185,6 +190,7 @@ impl<'a> Slot<'a> {
                         end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
                     }
                 };
+                end.mirror_full(&mut guard);
                 guard.unlock_fenced();
                 end.welcome_back();
                 end.finish(
@@ -195,13 +201,16 @@ impl<'a> Slot<'a> {
             }
             Place::Ring(mut guard) => {
                 let Tx::Ring(ring) = &mut *guard else {
-                    return Err(Error::new(Op::Send, rustix::io::Errno::NOTCONN));
+                    return Err(Error::new(Op::Send, Errno::NOTCONN));
                 };
                 // Nothing is published if the peer went away meanwhile, as far as is known.
                 let mut result = end.check_peer(ring);
                 let saying = self.saying;
-                if records && saying.who != Who::AsBefore {
-                    result = result.and_then(|()| end.put(ring, &[], saying, flags));
+                if saying.who != Who::AsBefore {
+                    result = result.and_then(|()| match records {
+                        true => end.put(ring, &[], saying, flags),
+                        false => end.lay(ring, saying, flags),
+                    });
                 }
                 let alive = result.is_ok();
                 if alive {
@@ -218,6 +227,7 @@ impl<'a> Slot<'a> {
                     }
                     point!("committed");
                 }
+                end.mirror_full(&mut guard);
                 guard.unlock_fenced();
                 end.welcome_back();
                 if alive {
@@ -233,8 +243,14 @@ impl End {
     /// Until the kernel has room for a record. It goes whole or not at all, and lies in the slot alone: what `commit` had no
     /// room for would be lost.
     fn wait_for_kernel(&self, flags: SendFlags) -> Result<()> {
-        let limit = if self.dontwait(flags) { Some(Duration::ZERO) } else { self.settings.write_timeout() };
-        control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
+        let wait = |limit| control::wait(self.fd(), PollFlags::OUT, limit).map(drop);
+        let waited = match wait(Some(Duration::ZERO)) {
+            Err(Errno::AGAIN) if !self.must_not_wait(flags, &mut false) => {
+                wait(self.settings.write_timeout())
+            }
+            done => done,
+        };
+        waited.map_err(|errno| Error::new(Op::Send, errno))
     }
 }
 

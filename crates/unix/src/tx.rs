@@ -11,6 +11,7 @@ use crate::upgrade::offered;
 use crate::who::Said;
 use crate::{Error, Op, Policy, Result, SendFlags, Wait};
 use onecopy_copy::{Hint, Store};
+use onecopy_ring::record::{Frame, With};
 use onecopy_ring::{Lie, Producer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
@@ -53,6 +54,15 @@ pub struct TxRing {
     pub said: Said,
     /// Where pages are put that are lent, once some were.
     pub slots: Option<Slots>,
+}
+
+/// A send's wait for room.
+#[derive(Debug)]
+pub struct Waited {
+    /// For the timeout.
+    began: Instant,
+    /// Whether the kernel was asked for O_NONBLOCK.
+    asked: bool,
 }
 
 /// How long a sender with room may believe that the peer lives: a killed one is noticed within twice this.
@@ -165,8 +175,9 @@ impl<'a, 'b> Cursor<'a, 'b> {
 }
 
 impl End {
-    pub fn dontwait(&self, flags: SendFlags) -> bool {
-        flags.contains(SendFlags::DONTWAIT) || self.settings.nonblocking()
+    /// Whether a send that is about to wait must not. It asks once: one that has waited goes on, as in the kernel.
+    pub fn must_not_wait(&self, flags: SendFlags, asked: &mut bool) -> bool {
+        flags.contains(SendFlags::DONTWAIT) || !std::mem::replace(asked, true) && self.is_nonblocking()
     }
 
     /// Takes the sending side, on the newest way there is.
@@ -178,7 +189,7 @@ impl End {
         }
         let mut tx = match self.tx.try_lock() {
             Some(tx) => tx,
-            None if self.dontwait(flags) => {
+            None if self.must_not_wait(flags, &mut false) => {
                 self.turn_away();
                 self.tx.try_lock().ok_or(error(Errno::AGAIN))?
             }
@@ -228,6 +239,7 @@ impl End {
         }
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_locked(&mut tx, &mut cursor, flags);
+            self.mirror_full(&mut tx);
             tx.unlock_fenced();
             self.welcome_back();
             // The last piece was published without a look at the bell: unlocking is the fence that it wants.
@@ -272,7 +284,7 @@ impl End {
             self.adopt(tx);
         }
         let Tx::Ring(ring) = tx else { return Ok(()) };
-        self.say_who(ring, flags)?;
+        self.say_who(ring, 1, flags)?;
         self.send_ring(ring, cursor, flags)
     }
 
@@ -320,7 +332,8 @@ impl End {
     /// EAGAIN, EINTR.
     #[cold]
     pub fn wait_to_switch(&self, flags: SendFlags) -> Result<()> {
-        let limit = if self.dontwait(flags) { Some(Duration::ZERO) } else { self.settings.write_timeout() };
+        let dontwait = self.must_not_wait(flags, &mut false);
+        let limit = if dontwait { Some(Duration::ZERO) } else { self.settings.write_timeout() };
         control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
     }
 
@@ -397,26 +410,33 @@ impl End {
         want: usize,
         least: usize,
         flags: SendFlags,
-        start: &mut Option<Instant>,
+        waited: &mut Option<Waited>,
     ) -> Result<usize> {
-        let error = |errno| Error::new(Op::Send, errno);
-        let lie = |lie: Lie| self.lie(Op::Send, lie);
         self.check_peer(ring)?;
-        let room = ring.producer.room(want).map_err(lie)?;
+        let room = ring.producer.room(want).map_err(|lie| self.lie(Op::Send, lie))?;
         if room >= least {
             return Ok(room);
         }
         // What was published so far must wake the receiver before this side waits for it.
         fence(SeqCst);
         self.ring_under_lock()?;
-        if self.dontwait(flags) {
-            // From here on the socket is not writable until there is room.
-            let wanted = least.max(ring.low_water());
-            self.park(ring, wanted)?;
-            let room = ring.producer.room(want).map_err(lie)?;
-            return if room >= least { Ok(room) } else { Err(error(Errno::AGAIN)) };
+        if flags.contains(SendFlags::DONTWAIT) {
+            return self.no_room(ring, want, least);
         }
-        self.sleep_for_room(ring, want, least, start)
+        let waited = waited.get_or_insert_with(|| Waited { began: Instant::now(), asked: false });
+        // Who is remembered not to wait does not spin first.
+        if self.settings.nonblocking() && self.must_not_wait(flags, &mut waited.asked) {
+            return self.no_room(ring, want, least);
+        }
+        self.sleep_for_room(ring, want, least, flags, waited)
+    }
+
+    /// For who does not wait: from here on the socket is not writable until there is room.
+    fn no_room(&self, ring: &mut TxRing, want: usize, least: usize) -> Result<usize> {
+        let wanted = least.max(ring.low_water());
+        self.park(ring, wanted)?;
+        let room = ring.producer.room(want).map_err(|lie| self.lie(Op::Send, lie))?;
+        if room >= least { Ok(room) } else { Err(Error::new(Op::Send, Errno::AGAIN)) }
     }
 
     #[cold]
@@ -425,14 +445,14 @@ impl End {
         ring: &mut TxRing,
         want: usize,
         least: usize,
-        start: &mut Option<Instant>,
+        flags: SendFlags,
+        waited: &mut Waited,
     ) -> Result<usize> {
         let error = |errno| Error::new(Op::Send, errno);
         let lie = |lie: Lie| self.lie(Op::Send, lie);
         let limit = self.settings.write_timeout();
         // A little room is not worth a wake-up.
         let wanted = least.max(ring.low_water().min(want));
-        let began = *start.get_or_insert_with(Instant::now);
         let mut slept = false;
         loop {
             let budget = match self.settings.wait() {
@@ -458,11 +478,14 @@ impl End {
             if room >= least {
                 return Ok(room);
             }
+            if self.must_not_wait(flags, &mut waited.asked) {
+                return self.no_room(ring, want, least);
+            }
             if self.connecting.load(Relaxed) != 0 {
                 // A datagram socket's only. Nothing of this datagram is in the ring yet.
                 return Err(error(Errno::ALREADY));
             }
-            let left = control::remaining(began, limit).map_err(error)?;
+            let left = control::remaining(waited.began, limit).map_err(error)?;
             if self.settings.wait() == Wait::Spin {
                 continue;
             }
@@ -481,6 +504,35 @@ impl End {
                 Err(errno) => return Err(error(errno)),
             }
             ring.checked = 0;
+        }
+    }
+
+    /// After a send, and before anybody may look for the first time: a ring that is full to the byte is not writable, although
+    /// nobody was refused yet. (Whoever is refused parks in any case.)
+    #[inline]
+    pub fn mirror_full(&self, tx: &mut Tx) {
+        if self.mirror.load(Relaxed) != 0 {
+            self.park_if_full(tx);
+        }
+    }
+
+    /// As [`End::mirror_full`], whoever may look.
+    pub fn park_if_full(&self, tx: &mut Tx) {
+        let Tx::Ring(ring) = tx else { return };
+        let capacity = ring.producer.ring().capacity();
+        let least = if self.kind.has_records() {
+            Frame { len: 1, end: true, with: With::default() }.size(capacity)
+        } else {
+            1
+        };
+        // And a mark, for what the receiver may ask to be told before the next byte.
+        let least = least + ring.producer.stride();
+        // (Where a filler is there, it waits for what somebody wanted.)
+        if ring.producer.room(least).is_ok_and(|room| room < least) && !ring.producer.header().is_parked() {
+            // What was published so far must wake the receiver first, as before any wait for room. What fails here the next
+            // send is told.
+            fence(SeqCst);
+            let _ = self.ring_under_lock().and_then(|()| self.park(ring, least.max(ring.low_water())));
         }
     }
 

@@ -29,7 +29,6 @@ use crate::channel::Fds;
 use crate::config::Config;
 use crate::end::End;
 use crate::making::Kind;
-use crate::rendezvous::{self, Target};
 use crate::rights::Attached;
 use crate::rx::{Rx, Switching};
 use crate::tx::{Tx, UNKNOWN};
@@ -39,6 +38,7 @@ use onecopy_ring::{MIN_CAPACITY, Producer, Ring, round_capacity};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::memfd::Refused;
 use onecopy_sys::scm::{self, MAX_FDS, Space};
+use onecopy_sys::socket::unix_address;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, sockopt};
@@ -144,16 +144,16 @@ pub struct Undecided {
 /// Which side this is.
 #[derive(Debug)]
 enum Who {
-    /// The listener, where it may be one that is known as ours.
-    Client(Option<Target>),
+    /// Whether it may attach: its listener is known as one of ours, and rings can be made.
+    Client(bool),
     /// What its client asks for, as long as rings can be made.
     Server(Option<Invitation>),
 }
 
 impl Undecided {
-    /// Of a client that has invited the server. `target` says which listener that is of.
-    pub fn client(invitation: &Invitation, target: Option<Target>) -> Undecided {
-        Undecided::new(invitation.nonce, Who::Client(target))
+    /// Of a client that has invited the server, whose listener is known as one of `ours` or not.
+    pub fn client(invitation: &Invitation, ours: bool) -> Undecided {
+        Undecided::new(invitation.nonce, Who::Client(ours))
     }
 
     /// Of a server that was invited.
@@ -167,18 +167,22 @@ impl Undecided {
 
     /// Of a connection that another process has passed on. None where no side has invited the other.
     pub fn of(socket: BorrowedFd<'_>) -> Option<Undecided> {
-        let name = |name: Option<rustix::net::SocketAddrAny>| SocketAddrUnix::try_from(name?).ok();
-        let mine = rustix::net::getsockname(socket).ok().and_then(|mine| name(Some(mine)));
+        let mine = rustix::net::getsockname(socket).ok().and_then(unix_address);
         if let Some(invitation) = Invitation::of(mine) {
-            return Some(Undecided::client(&invitation, None));
+            return Some(Undecided::client(&invitation, false));
         }
-        let peer = rustix::net::getpeername(socket).ok().and_then(name);
+        let peer = rustix::net::getpeername(socket).ok().flatten().and_then(unix_address);
         Invitation::of(peer).map(Undecided::server)
     }
 
     /// With which its rings will be labelled.
     pub fn nonce(&self) -> Nonce {
         self.nonce
+    }
+
+    /// What a client that has attached rings will receive from, if its server joins.
+    pub fn attached(&self) -> Option<&Ring> {
+        self.attached.as_ref().map(|[_, mine]| mine)
     }
 
     /// Whether the next message of the peer's may have rings with it.
@@ -468,17 +472,11 @@ impl End {
         let config = &self.config;
         let capacities = match (&undecided.who, &undecided.attached) {
             (Who::Server(Some(invitation)), _) => self.capacities(invitation),
-            (Who::Client(Some(target)), None) => {
-                if !rendezvous::is_ours(target, self.fd()) {
-                    undecided.who = Who::Client(None);
-                    return;
-                }
+            (Who::Client(true), None) => {
                 let of = |bytes| capacity_of(self.kind, [wish(bytes), 0], config.max_ring);
                 [of(config.send_buffer), of(config.receive_buffer)]
             }
-            (Who::Client(Some(_)), Some([theirs, mine]))
-                if !undecided.larger && joined(theirs) == TOO_SMALL =>
-            {
+            (Who::Client(true), Some([theirs, mine])) if !undecided.larger && joined(theirs) == TOO_SMALL => {
                 undecided.larger = true;
                 [theirs, mine].map(|ring| {
                     let wanted = ring.header().info.0.wanted.load(Relaxed);
@@ -498,7 +496,7 @@ impl End {
             // No memory to offer. The peer waits for nothing, and the kernel carries on.
             self.counters.fallbacks.add(1);
             match &mut undecided.who {
-                Who::Client(target) => *target = None,
+                Who::Client(may) => *may = false,
                 Who::Server(invitation) => *invitation = None,
             }
             return;
@@ -507,6 +505,7 @@ impl End {
             mine.keep(kept);
         }
         mine.header().info.0.max_shared.store(config.max_shared as u64, Relaxed);
+        self.ask_who(&mine);
         let mut offer = Offer { ring: theirs.clone(), stage: Stage::Attach(memfd), mine: None };
         if undecided.is_server() {
             // The client's own may come with what it has sent before it saw these.

@@ -75,30 +75,40 @@ impl End {
         Ok(())
     }
 
-    /// Says who sends, where that is asked and not known: before bytes of a stream.
+    /// Says who sends, where that is asked and not known: before what of a stream takes at least `then` bytes of room.
     ///
     /// # Errors
     ///
     /// As [`End::room`] and [`End::put`].
     #[inline]
-    pub fn say_who(&self, ring: &mut TxRing, flags: SendFlags) -> Result<()> {
+    pub fn say_who(&self, ring: &mut TxRing, then: usize, flags: SendFlags) -> Result<()> {
         if ring.said.holds {
             return Ok(());
         }
         let saying = self.saying(ring, None);
-        if saying.who == Who::AsBefore { Ok(()) } else { self.say(ring, saying, flags) }
+        if saying.who == Who::AsBefore { Ok(()) } else { self.say(ring, saying, then, flags) }
     }
 
-    /// Lays a mark for what is to be said.
+    /// Lays a mark for what is to be said, with room for `then` bytes behind it: for itself alone it says nothing, and who looked
+    /// would find nothing to receive.
     ///
     /// # Errors
     ///
     /// As [`End::say_who`].
     #[cold]
-    pub fn say(&self, ring: &mut TxRing, saying: Saying, flags: SendFlags) -> Result<()> {
-        // With room for a byte at least: it says nothing for itself alone.
-        let need = ring.producer.stride() + 1;
+    pub fn say(&self, ring: &mut TxRing, saying: Saying, then: usize, flags: SendFlags) -> Result<()> {
+        let need = ring.producer.stride() + then;
         self.room(ring, need, need, flags, &mut None)?;
+        self.lay(ring, saying, flags)
+    }
+
+    /// As [`End::say`], where there is room.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::put`].
+    #[cold]
+    pub fn lay(&self, ring: &mut TxRing, saying: Saying, flags: SendFlags) -> Result<()> {
         self.put(ring, &[], saying, flags)?;
         ring.producer.mark(0, Mark::Who { said: saying.who == Who::Said });
         let stride = ring.producer.stride();

@@ -301,6 +301,26 @@ fn timeouts_end_waits() {
     assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), a.capacity().0);
 }
 
+/// As the kernel does, which looks and only then at the clock: a thread may be kept from the CPU for all of its time.
+#[test]
+fn whose_time_is_over_looks_all_the_same() {
+    for wait in [Wait::Adaptive, Wait::Block, Wait::Spin] {
+        let config = Config { wait, ..small() };
+        let (shared, over_kernel) = (connected("looks", &config), {
+            let listener = Listener::bind_with(name("looks"), &config).unwrap();
+            (Stream::connect_with(name("looks"), &config).unwrap(), listener.accept().unwrap())
+        });
+        for (a, b) in [shared, over_kernel] {
+            a.set_read_timeout(Some(Duration::from_nanos(1))).unwrap();
+            assert!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap_err().would_block());
+            b.send(b"last", SendFlags::NOSIGNAL).unwrap();
+            drop(b);
+            assert_eq!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 4);
+            assert_eq!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 0, "{wait:?}");
+        }
+    }
+}
+
 #[test]
 fn reserved_room_is_sent_when_committed_and_only_then() {
     let (a, b) = connected("reserve", &small());

@@ -84,7 +84,7 @@ fn names(wrong: &mut Vec<Wrong>) {
         Errno::NOENT,
         "make it first",
     );
-    add("bind to a long path", Listener::bind(&long).unwrap_err(), Errno::NAMETOOLONG, "a shorter one");
+    add("bind to a long path", Listener::bind(&long).unwrap_err(), Errno::INVAL, "a shorter one");
     add("bind to a path with a zero", Listener::bind("a\0b").unwrap_err(), Errno::INVAL, "Name::abstract_");
     add(
         "bind below a file",
@@ -120,13 +120,15 @@ fn names(wrong: &mut Vec<Wrong>) {
     add(
         "read a long name",
         long.to_string().parse::<Name>().unwrap_err(),
-        Errno::NAMETOOLONG,
+        Errno::INVAL,
         "choose a shorter one",
     );
     let unnamed = Datagram::unbound().unwrap();
     unnamed.send_to(b"x", name("datagram"), SendFlags::NOSIGNAL).unwrap();
     let (_, nobody) = datagram.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap();
     let to = |name: Name| datagram.send_to(b"x", name, SendFlags::NOSIGNAL).unwrap_err();
+    add("send_to a long path", to(long), Errno::INVAL, "choose a shorter one");
+    add("send_to a long abstract name", to(Name::abstract_("x".repeat(108))), Errno::INVAL, "at most 107");
     add("send_to who has no name", to(nobody), Errno::INVAL, "have it bound");
     add("send_to an abstract name that nobody has", to(name("none")), Errno::CONNREFUSED, "is the receiver");
     add("send_to nobody", to(folder.name("none")), Errno::NOENT, "is the receiver running");

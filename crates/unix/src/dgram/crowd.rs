@@ -21,6 +21,7 @@ use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::scm;
+use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -347,7 +348,7 @@ impl End {
 
     /// A socket that is connected to this one.
     fn door(&self, crowd: &Gathering) -> io::Result<OwnedFd> {
-        let me = SocketAddrUnix::try_from(rustix::net::getsockname(&self.fd)?).map_err(|_| Errno::INVAL)?;
+        let me = unix_address(rustix::net::getsockname(&self.fd)?).ok_or(Errno::INVAL)?;
         let door = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
         rustix::net::connect(&door, &me)?;
         // The path may be another's by now.

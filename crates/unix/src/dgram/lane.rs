@@ -44,10 +44,11 @@ use onecopy_ring::record::largest;
 use onecopy_ring::{Consumer, MIN_CAPACITY, Producer, Ring};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::scm::{self, Space};
+use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
-use rustix::net::{RecvFlags, SocketAddrUnix, sockopt};
+use rustix::net::{RecvFlags, sockopt};
 use std::io::IoSliceMut;
 use std::sync::{Arc, Weak};
 
@@ -258,7 +259,7 @@ impl End {
     /// Another way to the peer. Bells are this process's messages: they go to nobody else, whoever has the name by now.
     fn door_to_peer(&self) -> io::Result<OwnedFd> {
         let peer = rustix::net::getpeername(&self.fd)?.ok_or(Errno::NOTCONN)?;
-        let peer = SocketAddrUnix::try_from(peer).map_err(|_| Errno::INVAL)?;
+        let peer = unix_address(peer).ok_or(Errno::INVAL)?;
         let door = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
         rustix::net::connect(&door, &peer)?;
         let diag = Diag::open()?;
@@ -307,6 +308,9 @@ impl End {
         let streamed = end.counters.user_copied_nt.get();
         let mut tx = end.lock_tx(flags)?;
         let sent = end.send_record_locked(&mut tx, cursor, attached, flags);
+        if self.mirror.load(Relaxed) != 0 {
+            end.park_if_full(&mut tx);
+        }
         tx.unlock_fenced();
         end.welcome_back();
         // It was published without a look at the bell: unlocking is the fence that it wants. A receiver that lets go of a lane

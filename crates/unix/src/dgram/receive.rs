@@ -13,8 +13,8 @@ use crate::{Error, Name, Op, Received, ReceivedFlags, RecvFlags, Result};
 use onecopy_ring::Lie;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
+use onecopy_sys::socket::unix_address;
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
 use std::io::IoSliceMut;
 
 impl RxRing {
@@ -121,13 +121,12 @@ impl End {
         call: &mut Call<'_>,
     ) -> Result<Option<(Received, Name)>> {
         let error = |errno| Error::new(Op::Recv, errno);
-        let dontwait = flags.contains(RecvFlags::DONTWAIT) || self.settings.nonblocking();
         let peek = flags.contains(RecvFlags::PEEK);
         let mut kernel = rustix::net::RecvFlags::TRUNC | rustix::net::RecvFlags::DONTWAIT;
         kernel.set(rustix::net::RecvFlags::PEEK, peek);
         let (mut ended, mut words) = (false, 0);
         loop {
-            let mut empty = false;
+            let (mut empty, dontwait) = (false, self.does_not_wait(flags, waiting));
             if self.reset.swap(0, Relaxed) != 0 {
                 return Err(error(Errno::CONNRESET));
             }
@@ -179,7 +178,8 @@ impl End {
                         if words % WORDS == 0 {
                             // Somebody rings as fast as this takes; the others have their turns, and who does not wait is not kept.
                             crowd.since_kernel = 0;
-                            if dontwait && self.leave_for_now(crowd) {
+                            self.ask_whether_to_wait(flags, waiting);
+                            if self.does_not_wait(flags, waiting) && self.leave_for_now(crowd) {
                                 return Err(error(Errno::AGAIN));
                             }
                         }
@@ -208,7 +208,7 @@ impl End {
                     if !peek {
                         self.counters.received.add(len);
                     }
-                    let address = message.name.and_then(|name| SocketAddrUnix::try_from(*name).ok());
+                    let address = message.name.and_then(|name| unix_address(*name));
                     let name = address.map_or_else(Name::unnamed, |address| Name::of(&address));
                     let mut received = Received::atomic(len, message.bytes);
                     received.flags.set(ReceivedFlags::CTRUNC, message.control_cut);
@@ -216,6 +216,7 @@ impl End {
                 }
                 Err(Errno::AGAIN) if ended => return Ok(Some((Received::end(), Name::unnamed()))),
                 Err(Errno::AGAIN) if !dontwait => {}
+                Err(Errno::AGAIN) if self.was_wrong(dontwait, flags, waiting) => continue,
                 Err(errno) => return Err(error(errno)),
             }
             let woken = self.sleep(waiting);

@@ -53,14 +53,18 @@ impl End {
         let mut cursor = Cursor::new(slices);
         let len = cursor.left;
         let result = if self.shares_memory() {
-            let mut began = None;
+            let (mut began, mut asked) = (None, false);
             loop {
                 let mut tx = self.lock_tx(flags)?;
                 let result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
+                self.mirror_full(&mut tx);
                 tx.unlock_fenced();
                 self.welcome_back();
                 match result {
                     Err(error) if error.raw_os_error() == Errno::ALREADY.raw_os_error() => {
+                        if self.must_not_wait(flags, &mut asked) {
+                            break Err(Error::new(Op::Send, Errno::AGAIN));
+                        }
                         self.let_connect(&mut began)?;
                     }
                     result => break result,
@@ -119,7 +123,7 @@ impl End {
         }
         // Asleep in the kernel, this thread would keep the side from who connects.
         match self.kernel_datagram(cursor, name, attached, flags | SendFlags::DONTWAIT) {
-            Err(error) if error.raw_os_error() == Errno::AGAIN.raw_os_error() && !self.dontwait(flags) => {
+            Err(error) if error.would_block() && !flags.contains(SendFlags::DONTWAIT) => {
                 Err(Error::new(Op::Send, Errno::ALREADY))
             }
             result => result,
@@ -140,7 +144,7 @@ impl End {
             }
             // (What did not go moves nothing on.)
             match self.send_on(&lane, cursor, attached, flags) {
-                Err(error) if error.would_block() && !self.dontwait(flags) => {
+                Err(error) if error.would_block() && !flags.contains(SendFlags::DONTWAIT) => {
                     return Some(Err(Error::new(Op::Send, Errno::ALREADY)));
                 }
                 Err(error) => match Errno::from_raw_os_error(error.raw_os_error()) {

@@ -22,8 +22,8 @@ use crate::{Name, Received, RecvFlags, Result};
 use onecopy_ring::Lie;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_sys::scm::{self, Message, Space};
+use onecopy_sys::socket::unix_address;
 use rustix::io::Errno;
-use rustix::net::SocketAddrUnix;
 use std::io::IoSliceMut;
 
 /// Datagrams from lanes between two looks into the kernel's queue, while all lanes have some.
@@ -366,6 +366,6 @@ impl End {
 
 /// Who has sent it.
 fn name_of(message: &Message) -> Name {
-    let address = message.name.as_ref().and_then(|name| SocketAddrUnix::try_from((**name).clone()).ok());
+    let address = message.name.as_ref().and_then(|name| unix_address((**name).clone()));
     address.map_or_else(Name::unnamed, |address| Name::of(&address))
 }

@@ -84,12 +84,13 @@ impl End {
             Ok(tx) => tx,
             Err(error) => return Err(self.not_sent(error, len, len, loan, flags)),
         };
-        let way = if len > 0 { self.way(&mut tx, loan.page(), flags) } else { Ok(Way::Copied) };
+        let way = if len > 0 { self.way(&mut tx, loan.page(), 0, flags) } else { Ok(Way::Copied) };
         let result = match way {
             Err(error) => Err(error),
             Ok(Way::Lent(name)) => {
                 let mut once = Some(loan);
                 let lent = self.lend(&mut tx, name, 1, flags, || once.take().map(Loan::into_part));
+                self.mirror_full(&mut tx);
                 tx.unlock_fenced();
                 self.welcome_back();
                 // What was published is sent, whatever the bell says.
@@ -105,6 +106,7 @@ impl End {
                 result
             }
         };
+        self.mirror_full(&mut tx);
         tx.unlock_fenced();
         self.welcome_back();
         match self.ring_after(loan.len() < len, result) {
@@ -136,6 +138,7 @@ impl End {
         while result.is_ok() && !segment.payload().is_empty() {
             result = self.send_front(&mut tx, &mut segment, flags);
         }
+        self.mirror_full(&mut tx);
         tx.unlock_fenced();
         self.welcome_back();
         let rung = self.ring_if_armed();
@@ -171,7 +174,7 @@ impl End {
         flags: SendFlags,
     ) -> Result<()> {
         let Some(first) = segment.payload().fragments().next() else { return Ok(()) };
-        match self.way(tx, first.page(), flags)? {
+        match self.way(tx, first.page(), 0, flags)? {
             Way::Lent(name) => {
                 let alike = |fragment: &&Fragment| fragment.page().pool_id() == first.page().pool_id();
                 let most = segment.payload().fragments().take(MARKS).take_while(alike).count();
@@ -200,13 +203,13 @@ impl End {
         }
     }
 
-    /// How the bytes of a page leave.
+    /// How the bytes of a page leave, of which a record takes `then` bytes of room.
     ///
     /// # Errors
     ///
     /// EXDEV; EBUSY for a page that a child has inherited; what sending the pool to the peer says.
     #[inline]
-    pub fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, flags: SendFlags) -> Result<Way> {
+    pub fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, then: usize, flags: SendFlags) -> Result<Way> {
         let Some(domain) = Domain::of(page) else { return Ok(Way::Copied) };
         if !domain.is_own() {
             return Err(Error::new(Op::Send, Errno::BUSY).about("loan").because(
@@ -225,7 +228,9 @@ impl End {
             Some(_) => Err(Error::new(Op::Send, Errno::XDEV).about("loan").because(
                 "its pool is shared with the peer of another stream, for ever; make one for each peer",
             )),
-            None => Ok(self.admit(ring, domain, flags)?.map_or(Way::Copied, |bound| Way::Lent(bound.name))),
+            None => {
+                Ok(self.admit(ring, domain, then, flags)?.map_or(Way::Copied, |bound| Way::Lent(bound.name)))
+            }
         }
     }
 
@@ -257,8 +262,8 @@ impl End {
         let (Tx::Ring(ring), Some(lender)) = (tx, self.lender.get()) else {
             return Err(Error::new(Op::Send, Errno::NOTCONN));
         };
-        self.say_who(ring, flags)?;
         let stride = ring.producer.stride();
+        self.say_who(ring, stride, flags)?;
         let most = most.min(self.room(ring, most * stride, stride, flags, &mut None)? / stride);
         let TxRing { producer, slots: Some(slots), .. } = ring else {
             return Err(Error::new(Op::Send, Errno::NOTCONN));
@@ -290,6 +295,7 @@ impl End {
         self: &Arc<End>,
         ring: &mut TxRing,
         domain: &'a Domain,
+        then: usize,
         flags: SendFlags,
     ) -> Result<Option<&'a Bound>> {
         let most = ring.producer.header().info.0.max_shared.load(onecopy_sync::atomic::Ordering::Relaxed);
@@ -299,6 +305,18 @@ impl End {
         // Of several processes each would lend the same slots.
         if self.sharing.get().is_some() && self.lender.get().is_none() {
             return Ok(None);
+        }
+        // Room for what tells of the pool and for what comes next, so that it never lies there alone; and before the channel, which
+        // lies in the receiver's queue from here on.
+        let stride = ring.producer.stride();
+        if self.kind == SocketKind::Stream {
+            // First: it parts what is laid here from what a dead process has laid.
+            self.say_who(ring, 2 * stride, flags)?;
+            self.room(ring, 2 * stride, 2 * stride, flags, &mut None)?;
+        } else {
+            let capacity = ring.producer.ring().capacity();
+            let all = POOL_FRAME.size(capacity) + then;
+            self.room_for_frame(ring, all.min(capacity), flags)?;
         }
         let channel = self.channel(ring)?;
         let lender = self.lender.get_or_init(|| {
@@ -311,13 +329,11 @@ impl End {
             return Ok(None);
         }
         let Some(name) = lender.name_for(domain.bytes()) else { return Ok(None) };
-        let stride = ring.producer.stride();
-        if self.kind == SocketKind::Stream {
-            // First: it parts what is laid here from what a dead process has laid.
-            self.say_who(ring, flags)?;
-            self.room(ring, stride, stride, flags, &mut None)?;
-        } else {
-            self.room_for_frame(ring, POOL_FRAME.size(ring.producer.ring().capacity()), flags)?;
+        if let Some(slots) = &mut ring.slots
+            && !slots.has_free()
+            && !lender.find_free(slots)
+        {
+            self.wait_for_slot(lender, slots, flags)?;
         }
         let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
         self.send_over(ring, &[fd], None, flags)?;
@@ -370,7 +386,7 @@ impl End {
     #[cold]
     fn wait_for_slot(&self, lender: &Lender, slots: &mut Slots, flags: SendFlags) -> Result<()> {
         let error = |errno| Error::new(Op::Send, errno);
-        let began = Instant::now();
+        let (began, mut asked) = (Instant::now(), false);
         loop {
             lender.collect(drop).map_err(|_| error(Errno::PROTO))?;
             if lender.find_free(slots) {
@@ -380,7 +396,7 @@ impl End {
             if self.cannot_send() {
                 return Err(error(Errno::PIPE));
             }
-            if flags.contains(SendFlags::DONTWAIT) || self.settings.nonblocking() {
+            if self.must_not_wait(flags, &mut asked) {
                 return Err(error(Errno::AGAIN).because(
                     "the peer holds all the pages that may be lent at once; wait until it gives some back",
                 ));

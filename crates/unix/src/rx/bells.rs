@@ -67,7 +67,7 @@ impl RxRing {
         self.take_owed(end);
         let header = self.consumer.header();
         if header.is_rung() {
-            header.arm();
+            header.arm(self.consumer.position());
             point!("armed");
             let data = self.consumer.available(1)? > 0;
             if data && self.consumer.header().disarm() {
@@ -89,7 +89,7 @@ impl RxRing {
         if self.owed > 0 || !header.is_rung() {
             return Ok(data);
         }
-        header.arm();
+        header.arm(self.consumer.position() + data as u64);
         point!("armed");
         let now = self.consumer.available(data + 1)?;
         if now == data || !self.consumer.header().disarm() {

@@ -5,7 +5,7 @@ use crate::control::{self, Peek};
 use crate::end::{BRIEFLY, End, STUCK, stuck};
 use crate::making::Kind;
 use crate::side::SideGuard;
-use crate::{Error, Op, Result, Wait};
+use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::Lie;
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
@@ -34,6 +34,8 @@ pub struct Waiting {
     /// At the last look processes shared the end.
     pub(super) shared: bool,
     pub(super) empty_bells: u32,
+    /// O_NONBLOCK, once the kernel was asked.
+    nonblocking: Option<bool>,
     /// Bytes that the caller will surely take if they are there and no mark lies among them.
     pub takes: usize,
 }
@@ -49,6 +51,7 @@ impl Waiting {
             slept: false,
             shared: false,
             empty_bells: 0,
+            nonblocking: None,
             takes,
         }
     }
@@ -144,9 +147,41 @@ impl End {
         budget > 0 && spin::until(budget, came).is_ok()
     }
 
-    /// How long to wait for the lock.
+    /// Whether a receive must not wait, as far as is known.
+    pub fn does_not_wait(&self, flags: RecvFlags, waiting: &Waiting) -> bool {
+        flags.contains(RecvFlags::DONTWAIT)
+            || waiting.nonblocking.unwrap_or_else(|| self.settings.nonblocking())
+    }
+
+    /// Where a receive is about to wait, or to say EAGAIN by what is remembered: asks the kernel, once a call. Whether it was asked
+    /// now.
+    pub fn ask_whether_to_wait(&self, flags: RecvFlags, waiting: &mut Waiting) -> bool {
+        let ask = !flags.contains(RecvFlags::DONTWAIT) && waiting.nonblocking.is_none();
+        if ask {
+            waiting.nonblocking = Some(self.is_nonblocking());
+        }
+        ask
+    }
+
+    /// As [`End::ask_whether_to_wait`]: whether it is not as the call went by, which then has to look again.
+    pub fn was_wrong(&self, dontwait: bool, flags: RecvFlags, waiting: &mut Waiting) -> bool {
+        self.ask_whether_to_wait(flags, waiting) && waiting.nonblocking != Some(dontwait)
+    }
+
+    /// How long to wait for the lock: not for long, until it is known that the call may.
     pub(super) fn patience(&self, dontwait: bool, waiting: &mut Waiting) -> Duration {
-        if dontwait { BRIEFLY } else { self.left(waiting).map_or(BRIEFLY, |left| left.unwrap_or(STUCK)) }
+        if dontwait {
+            return BRIEFLY;
+        }
+        let left = self.left(waiting).map_or(BRIEFLY, |left| left.unwrap_or(STUCK));
+        if waiting.nonblocking.is_none() { left.min(BRIEFLY) } else { left }
+    }
+
+    /// Whether a receive that did not get the lock goes on waiting for it.
+    #[cold]
+    pub(super) fn waits_on_for_lock(&self, flags: RecvFlags, waiting: &mut Waiting) -> bool {
+        let asked = self.ask_whether_to_wait(flags, waiting);
+        asked && !self.does_not_wait(flags, waiting) && self.left(waiting).is_ok()
     }
 
     /// What a receive says that did not get the lock.
@@ -199,8 +234,11 @@ impl End {
         match self.settings.read_timeout() {
             None if !not_alone => {
                 match if waiting.over_kernel { control::wait_for_any(self.fd()) } else { self.peek(true) } {
-                    // O_NONBLOCK was set behind our back.
-                    Peek::Nothing => Err(error(Errno::AGAIN)),
+                    Peek::Nothing => {
+                        // O_NONBLOCK was set by others, of which the next call is to know.
+                        self.is_nonblocking();
+                        Err(error(Errno::AGAIN))
+                    }
                     Peek::Failed(Errno::CONNRESET) => {
                         self.reset.store(1, Relaxed);
                         Ok(Peek::Failed(Errno::CONNRESET))
@@ -210,8 +248,12 @@ impl End {
                 }
             }
             limit => {
+                // poll(2) does not heed it. (A look then is what a receive does that does not wait.)
+                let now = *waiting.nonblocking.get_or_insert_with(|| self.is_nonblocking());
                 loop {
-                    let left = self.left(waiting)?;
+                    // Whose time is over looks once more all the same: this thread may have been kept from it until now.
+                    let left = self.left(waiting).unwrap_or(Some(Duration::ZERO));
+                    let left = if now { Some(Duration::ZERO) } else { left };
                     match control::wait(self.fd(), PollFlags::IN, left) {
                         // recv(2) without a limit would go on.
                         Err(Errno::INTR) if limit.is_none() && signal::all_restart() => {}
@@ -223,6 +265,7 @@ impl End {
                     return Ok(Peek::Byte);
                 }
                 Ok(match self.ask() {
+                    Peek::Nothing if now => return Err(error(Errno::AGAIN)),
                     // A datagram socket that is shut down says so only to who sleeps in a receive.
                     Peek::Nothing if self.kind == Kind::Datagram && control::hung_up(self.fd()) => Peek::End,
                     peek => peek,

@@ -21,7 +21,7 @@ use crate::{Error, Op, ReceivedFlags, Records, RecvFlags, Result, SendFlags, Vie
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_copy::Hint;
-use onecopy_ring::record::{self, Frame, MAX_PARTS, Parts, Who};
+use onecopy_ring::record::{self, Frame, MAX_PARTS, Parts, Who, With};
 use onecopy_ring::{Lie, Mark};
 use rustix::io::Errno;
 use std::borrow::Cow;
@@ -275,6 +275,7 @@ impl End {
             Err(error) => return Err(self.not_sent(error, len, len, segment, flags)),
         };
         let result = self.send_list(&mut tx, head, &mut segment, flags);
+        self.mirror_full(&mut tx);
         tx.unlock_fenced();
         self.welcome_back();
         // What was published is sent, whatever the bell says: a pool may have been before an error, too.
@@ -297,8 +298,16 @@ impl End {
         flags: SendFlags,
     ) -> Result<Fate> {
         let mut names = Vec::new();
+        let then = match &*tx {
+            Tx::Ring(ring) => {
+                let parts = Parts { bytes: head.len(), references: segment.payload().fragments().count() };
+                let frame = Frame { len: parts.len(), end: true, with: With::default().parts() };
+                frame.size(ring.producer.ring().capacity())
+            }
+            Tx::Kernel { .. } => 0,
+        };
         for fragment in segment.payload().fragments() {
-            names.push(match self.way(tx, fragment.page(), flags)? {
+            names.push(match self.way(tx, fragment.page(), then, flags)? {
                 Way::Lent(name) => Some(name),
                 Way::Copied => None,
             });

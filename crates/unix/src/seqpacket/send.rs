@@ -43,6 +43,7 @@ impl End {
         let total = cursor.left;
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_record_locked(&mut tx, &mut cursor, attached, flags);
+            self.mirror_full(&mut tx);
             tx.unlock_fenced();
             self.welcome_back();
             let nothing = match self.config.records {

@@ -294,6 +294,7 @@ fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
             let (go, done) = (Wire::new(), Wire::new());
             let owner = child(|| {
                 go.hear();
+                assert_eq!(recv(&b), got(b'0', &[]));
                 if !point.is_empty() {
                     arm(point, 1);
                 }
@@ -306,6 +307,8 @@ fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
                 0
             });
             let owner = owner.unwrap();
+            // (Its bell lies before the channel's byte, and is taken in its place.)
+            send(&a, b'0', &[]).unwrap();
             send(&a, b'a', &[1]).unwrap();
             if taken {
                 go.tell(0);

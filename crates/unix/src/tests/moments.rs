@@ -180,3 +180,25 @@ fn is_no_liar(
     assert_eq!(sender.join().unwrap(), 4500);
     assert_eq!(got, 4500);
 }
+
+/// A server that switches to shared memory, sends there and is shut down by another thread before its bell, all while the client looks
+/// whether something is there: the end is not told before what was sent. (It was, and what was sent was lost.)
+#[test]
+fn what_was_sent_behind_the_switch_comes_before_the_end() {
+    let _alone = alone();
+    let name = Name::abstract_(format!("onecopy-test-end-{}", std::process::id()));
+    let listener = crate::Listener::bind(&name).unwrap();
+    let client = Stream::connect(&name).unwrap();
+    let server = Rc::new(listener.accept().unwrap());
+    send(&client, b"?");
+    failpoint::at("nothing over the kernel", move || {
+        assert_eq!(server.recv(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 1);
+        let other = Rc::clone(&server);
+        failpoint::at("published", move || other.shutdown(Shutdown::Write).unwrap());
+        assert_eq!(server.send(b"hello", SendFlags::NOSIGNAL).unwrap(), 5);
+    });
+    let mut buffer = [0; 8];
+    assert_eq!(client.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 5);
+    assert_eq!(&buffer[..5], b"hello");
+    assert_eq!(client.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 0);
+}

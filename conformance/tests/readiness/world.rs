@@ -1,0 +1,690 @@
+//! Sockets under a program, what is known to lie between them, and whether what poll says of them is true.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, OnceLock};
+
+use onecopy::unix::{SharedPool, View};
+use onecopy_conformance::tools::{self, Epoll, errno};
+use rustix::event::epoll::EventFlags;
+
+use crate::Way;
+use crate::held::{Got, Held, Listener, Made};
+use crate::model::{Flow, Sent, Sort};
+use crate::others::{Order, Other, Said};
+use crate::program::{Call, Len, Max, Program};
+
+/// Most bytes of a send or a receive.
+const MOST: usize = 4 << 20;
+/// Most bytes of a view of what came over the kernel.
+const MOST_IN_VIEW: usize = 256 << 10;
+/// Longest of kernel queues of datagrams: net.unix.max_dgram_qlen, as Linux has it.
+const QUEUE: usize = 10;
+
+/// One socket, in this process.
+#[derive(Default)]
+struct Socket {
+    held: Option<Held>,
+    /// It was ever there.
+    made: bool,
+    shut_read: bool,
+    shut_write: bool,
+    epoll: Option<Epoll>,
+    views: Vec<(u64, View)>,
+    pool: Option<SharedPool>,
+    /// Whom it sends to.
+    to: Option<usize>,
+    /// What it has sent.
+    flow: Flow,
+}
+
+/// All of them.
+pub struct World {
+    sort: Sort,
+    made: [Made; 2],
+    listener: Option<Listener>,
+    sockets: Vec<Socket>,
+    others: Vec<Other>,
+    stranger: Option<Other>,
+    /// Whoever sends says who it is, so there are marks.
+    credentials: bool,
+    numbers: u64,
+    /// From who is readable only since views keep a sender from going on.
+    looks_away: bool,
+}
+
+/// What was found.
+type Found<T> = Result<T, String>;
+
+fn name() -> String {
+    static COUNT: Mutex<u64> = Mutex::new(0);
+    let mut n = COUNT.lock().unwrap_or_else(|e| e.into_inner());
+    *n += 1;
+    format!("onecopy-readiness-{}-{n}", std::process::id())
+}
+
+/// Descriptors to send.
+fn tokens() -> &'static [OwnedFd] {
+    static TOKENS: OnceLock<Vec<OwnedFd>> = OnceLock::new();
+    TOKENS.get_or_init(|| (0..4).filter_map(|_| rustix::pipe::pipe().ok().map(|(read, _)| read)).collect())
+}
+
+/// What a send says that would wait.
+fn again() -> String {
+    errno(&rustix::io::Errno::AGAIN.into())
+}
+
+fn is(e: &io::Error, errno: rustix::io::Errno) -> bool {
+    e.raw_os_error() == Some(errno.raw_os_error())
+}
+
+impl World {
+    pub fn new(sort: Sort, way: Way, program: &Program) -> io::Result<World> {
+        let made = |plain, buffer| Made {
+            sort,
+            plain,
+            shares: way != Way::Kernel,
+            passable: program.passable && !plain,
+            buffer,
+        };
+        let [client, server] = program.buffers;
+        let made = [
+            made(matches!(way, Way::FromPlain | Way::Plain), client),
+            made(matches!(way, Way::ToPlain | Way::Plain), server),
+        ];
+        let count = if sort == Sort::Crowd { 4 } else { 2 };
+        let mut world = World {
+            sort,
+            made,
+            listener: None,
+            sockets: (0..count).map(|_| Socket::default()).collect(),
+            others: Vec::new(),
+            stranger: None,
+            credentials: false,
+            numbers: 0,
+            looks_away: crate::without().iter().any(|name| name == "held-up"),
+        };
+        if program.steps.iter().any(|step| matches!(step.call, Call::Share)) && made[0].passable {
+            let none = vec![false; count];
+            world.stranger = Some(Other::fork(&mut [const { None }; 2], none, made[0])?);
+        }
+        for (at, socket) in world.sockets.iter_mut().enumerate() {
+            socket.to = if sort == Sort::Crowd { (at > 0).then_some(0) } else { Some(1 - at) };
+        }
+        match sort {
+            Sort::Crowd => world.gather()?,
+            _ if way == Way::Pair => {
+                let (a, b) = Held::pair(made[0])?;
+                world.has(0, a);
+                world.has(1, b);
+            }
+            Sort::Datagrams => {
+                let names = [name(), name()];
+                let (a, b) = (Held::bind(&names[0], made[0])?, Held::bind(&names[1], made[1])?);
+                a.connect_to(&names[1])?;
+                b.connect_to(&names[0])?;
+                world.has(0, a);
+                world.has(1, b);
+            }
+            _ => {
+                let name = name();
+                world.listener = Some(Listener::bind(&name, made[1])?);
+                world.has(0, Held::connect(&name, made[0])?);
+            }
+        }
+        Ok(world)
+    }
+
+    fn has(&mut self, at: usize, held: Held) {
+        let socket = &mut self.sockets[at];
+        (socket.held, socket.made) = (Some(held), true);
+    }
+
+    fn gather(&mut self) -> io::Result<()> {
+        let to = name();
+        self.has(0, Held::bind(&to, self.made[1])?);
+        for at in 1..self.sockets.len() {
+            let sender = Held::bind(&name(), self.made[0])?;
+            sender.connect_to(&to)?;
+            self.has(at, sender);
+        }
+        Ok(())
+    }
+
+    pub fn count(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Accepts the connection, if it was not.
+    pub fn accept(&mut self) -> io::Result<bool> {
+        let Some(listener) = self.listener.take() else { return Ok(false) };
+        let held = listener.accept()?;
+        self.has(1, held);
+        Ok(true)
+    }
+
+    /// An exchange each way: what comes by itself with a connection's first bytes has come.
+    pub fn exchange(&mut self) -> Found<()> {
+        let rounds = if self.sort.has_datagrams() { 60 } else { 8 };
+        for _ in 0..rounds {
+            for from in 0..self.sockets.len() {
+                let (Some(to), Some(held)) = (self.sockets[from].to, &self.sockets[from].held) else {
+                    continue;
+                };
+                let Some(peer) = &self.sockets[to].held else { continue };
+                held.send(from, 1, true).map_err(|e| format!("a first send: {e}"))?;
+                peer.recv(9, false, false).map_err(|e| format!("a first receive: {e}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody has it any more.
+    fn is_gone(&self, at: usize) -> bool {
+        let socket = &self.sockets[at];
+        let mut others = self.others.iter().chain(&self.stranger);
+        socket.made && socket.held.is_none() && !others.any(|other| other.has.get(at) == Some(&true))
+    }
+
+    fn senders(&self, at: usize) -> impl Iterator<Item = usize> {
+        (0..self.sockets.len()).filter(move |from| self.sockets[*from].to == Some(at))
+    }
+
+    /// What it is connected to, of connections.
+    fn peer(&self, at: usize) -> Option<usize> {
+        self.sockets[at].to.filter(|_| !self.sort.has_datagrams())
+    }
+
+    /// Nothing more will come, and that is told.
+    fn is_over(&self, at: usize) -> bool {
+        self.peer(at).is_some_and(|peer| {
+            self.is_gone(peer) || self.sockets[peer].shut_write || self.sockets[at].shut_read
+        })
+    }
+
+    fn is_readable(&self, at: usize) -> bool {
+        self.senders(at).any(|from| self.sockets[from].flow.is_readable()) || self.is_over(at)
+    }
+
+    /// Whether poll may say that there is no room: Linux does so from a quarter on, and so do we; and for who was refused, until
+    /// there is the room that it wanted.
+    fn may_lack_room(&self, at: usize) -> bool {
+        let socket = &self.sockets[at];
+        let Some(held) = &socket.held else { return true };
+        // (A peer that has closed, and has views left, has only shut down as yet.)
+        if self.peer(at).is_some_and(|peer| self.is_gone(peer) && self.sockets[peer].views.is_empty()) {
+            return false;
+        }
+        let (flow, capacity) = (&socket.flow, held.capacity());
+        let room = capacity.saturating_sub(flow.occupied());
+        // A receiver's queue is full for all that send there.
+        let queued = || -> usize {
+            let all = socket.to.iter().flat_map(|to| self.senders(*to));
+            all.map(|from| self.sockets[from].flow.waiting()).sum()
+        };
+        flow.occupied() > capacity / 4
+            || flow.refused > room
+            || flow.memory() > held.send_buffer() / 4
+            || self.sort.has_datagrams() && held.sends_over_kernel() && queued() >= QUEUE
+    }
+
+    /// What poll says of it, if that is true.
+    fn look(&self, at: usize) -> Found<Option<String>> {
+        let socket = &self.sockets[at];
+        let Some(held) = &socket.held else { return Ok(None) };
+        let polled = tools::poll_now(held.end()).map_err(|stop| format!("{stop:?}"))?;
+        let says = |event: &str| polled.split('+').any(|bit| bit == event);
+        let who = letter(at);
+        if let Some(epoll) = &socket.epoll {
+            let told = epoll.wait(0).map_err(|stop| format!("{stop:?}"))?;
+            if told != polled {
+                return Err(format!("{who}: poll says {polled}, and epoll {told}"));
+            }
+        }
+        let readable = self.is_readable(at);
+        // (A datagram socket that was shut down is told to be readable, and who does not wait is told EAGAIN.)
+        let odd = self.sort.has_datagrams() && socket.shut_read;
+        let held_up =
+            !readable && self.looks_away && self.senders(at).any(|from| self.sockets[from].flow.is_held());
+        if says("IN") != readable && !odd && !held_up {
+            let why = if readable { "there is something to receive" } else { "nothing is to be received" };
+            return Err(format!("{who}: poll says {polled}, and {why}"));
+        }
+        if !says("OUT") && !self.may_lack_room(at) {
+            let flow = &socket.flow;
+            let (capacity, refused) = (held.capacity(), flow.refused);
+            return Err(format!(
+                "{who}: poll says {polled}, with at most {} of {capacity} bytes in use, {refused} refused",
+                flow.occupied()
+            ));
+        }
+        Ok(Some(polled))
+    }
+
+    /// Whether poll tells the truth about all; what it says.
+    pub fn check(&mut self, watched: bool) -> Found<String> {
+        if !watched {
+            return Ok(String::new());
+        }
+        let mut all = Vec::new();
+        for at in 0..self.sockets.len() {
+            let socket = &mut self.sockets[at];
+            if let (Some(held), None) = (&socket.held, &socket.epoll) {
+                let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP;
+                socket.epoll = Some(Epoll::watching(held.end(), flags).map_err(|stop| format!("{stop:?}"))?);
+            }
+            if let Some(polled) = self.look(at)? {
+                if polled.contains("OUT") {
+                    self.sockets[at].flow.refused = 0;
+                }
+                all.push(format!("{} {polled}", letter(at)));
+            }
+        }
+        Ok(all.join(", "))
+    }
+
+    /// Has all look at what they would receive, and who is `at` send a byte: what poll has said must have been true.
+    pub fn try_out(&mut self, at: usize) -> Found<()> {
+        for at in 0..self.sockets.len() {
+            let Some(held) = &self.sockets[at].held else { continue };
+            let result = held.recv(1, false, true);
+            self.was_received(at, result, 1, true)?;
+        }
+        let Some(polled) = self.look(at)? else { return Ok(()) };
+        if polled.contains("OUT") && self.sockets[at].to.is_some() {
+            let said = self.send(at, 1, false)?;
+            if said == again() {
+                return Err(format!("{}: poll says {polled}, and a byte is refused", letter(at)));
+            }
+        }
+        Ok(())
+    }
+
+    fn was_sent(&mut self, at: usize, result: Result<usize, i32>, sent: Sent) -> Found<String> {
+        use rustix::io::Errno;
+        let (sort, with) = (self.sort, sent.with || self.credentials);
+        let socket = &mut self.sockets[at];
+        let errno = match result {
+            Ok(n) => {
+                let capacity = socket.held.as_ref().map_or(MOST, Held::capacity);
+                let end = sent.end && n == sent.len;
+                socket.flow.was_sent(sort, Sent { len: n, end, with, ..sent }, capacity);
+                return Ok(format!("{n} sent"));
+            }
+            Err(errno) => Errno::from_raw_os_error(errno),
+        };
+        if errno == Errno::AGAIN {
+            socket.flow.refused = socket.flow.refused.max(sent.len);
+            if let Some(held) = &socket.held
+                && sent.len == 1
+            {
+                // (Who does not look has no readiness.)
+                let polled = tools::poll_now(held.end()).map_err(|stop| format!("{stop:?}"))?;
+                if socket.epoll.is_some() && polled.contains("OUT") {
+                    return Err(format!("a byte was refused (EAGAIN), and poll says {polled}"));
+                }
+            }
+        }
+        if errno == Errno::CONNREFUSED
+            && let Some(to) = socket.to
+        {
+            // It parts from a peer that is gone, and loses what that had sent.
+            self.sockets[to].flow.is_lost();
+        }
+        let known = [
+            Errno::AGAIN,
+            Errno::PIPE,
+            Errno::CONNRESET,
+            Errno::CONNREFUSED,
+            Errno::NOTCONN,
+            Errno::MSGSIZE,
+            Errno::BUSY,
+            Errno::OPNOTSUPP,
+        ];
+        let said = tools::errno(&errno.into());
+        if known.contains(&errno) { Ok(said) } else { Err(format!("a send said {said}")) }
+    }
+
+    fn send(&mut self, at: usize, len: usize, eor: bool) -> Found<String> {
+        let Some(held) = &self.sockets[at].held else { return Ok(String::new()) };
+        let kernel = held.sends_over_kernel();
+        let result = held.send(at, len, eor).map_err(|e| crate::others::errno_of(&e));
+        self.was_sent(at, result, Sent { len, end: eor, with: false, kernel })
+    }
+
+    fn was_received(&mut self, at: usize, result: io::Result<Got>, max: usize, peek: bool) -> Found<String> {
+        use rustix::io::Errno;
+        let (who, readable, over) = (letter(at), self.is_readable(at), self.is_over(at));
+        let odd = self.sort.has_datagrams() && self.sockets[at].shut_read;
+        let got = match result {
+            Ok(got) => got,
+            Err(e) if is(&e, Errno::AGAIN) && readable && !odd => {
+                return Err(format!("{who}: a receive says EAGAIN, and there is something to receive"));
+            }
+            Err(e) => {
+                let known = [
+                    Errno::AGAIN,
+                    Errno::BUSY,
+                    Errno::CONNRESET,
+                    Errno::OWNERDEAD,
+                    Errno::NOTCONN,
+                    Errno::CONNREFUSED,
+                ];
+                return match known.iter().any(|known| is(&e, *known)) {
+                    true => Ok(errno(&e)),
+                    false => Err(format!("{who}: a receive says {}", errno(&e))),
+                };
+            }
+        };
+        let said = format!("{} received{}", got.len, if got.end { ", the end of a record" } else { "" });
+        let from = match got.from {
+            Some(from) => from,
+            None => match self.senders(at).next() {
+                Some(from) => from,
+                None => return Err(format!("{who}: {said}, and nobody sends to it")),
+            },
+        };
+        if self.sockets.get(from).is_none_or(|socket| socket.to != Some(at)) {
+            return Err(format!("{who}: {said}, from nobody that sends to it ({from})"));
+        }
+        let flow = &mut self.sockets[from].flow;
+        if got.over || got.len == 0 && !flow.is_readable() {
+            let right = over || odd;
+            return if right { Ok("end".into()) } else { Err(format!("{who}: an end that is none")) };
+        }
+        if peek {
+            return if got.len <= flow.next(self.sort) { Ok(said) } else { Err(format!("{who}: {said}")) };
+        }
+        flow.was_received(self.sort, got.len, max, got.end).map_err(|wrong| format!("{who}: {wrong}"))?;
+        Ok(said)
+    }
+
+    fn room(&self, at: usize) -> usize {
+        let socket = &self.sockets[at];
+        let Some(held) = &socket.held else { return 1 };
+        let left = held.capacity().saturating_sub(socket.flow.filled());
+        let header = if self.sort == Sort::Stream { 0 } else { 8 };
+        left.saturating_sub(header).clamp(1, MOST)
+    }
+
+    fn len(&self, at: usize, len: Len) -> usize {
+        match len {
+            Len::Some(n) => n,
+            Len::Room => self.room(at),
+            Len::More => self.sockets[at].held.as_ref().map_or(1, |held| held.capacity() + 1).min(MOST),
+        }
+    }
+
+    fn max(&self, at: usize, max: Max) -> usize {
+        let next = self.senders(at).map(|from| self.sockets[from].flow.next(self.sort)).max();
+        match max {
+            Max::Some(n) => n,
+            Max::Exactly => next.unwrap_or(1).max(1),
+            Max::More => MOST,
+        }
+    }
+
+    /// Does it; what came of it, in words. None: it is not to be done.
+    pub fn call(&mut self, at: usize, call: Call) -> Found<Option<String>> {
+        let here = self.sockets[at].held.is_some();
+        let sends = self.sockets[at].to.is_some();
+        let has = |other: &Other| other.has.get(at) == Some(&true);
+        let said = match call {
+            Call::OtherSends(_) | Call::OtherReceives(_) | Call::OtherCloses | Call::OtherEnds { .. } => {
+                return self.other(at, call);
+            }
+            _ if !here => return Ok(None),
+            Call::Send { len: _, eor: _ } | Call::SendFds { .. } | Call::Fill(_) if !sends => {
+                return Ok(None);
+            }
+            Call::Send { len, eor } => {
+                let len = self.len(at, len);
+                // (Of nothing there is no telling who sent it.)
+                if len == 0 && self.sort == Sort::Crowd {
+                    return Ok(None);
+                }
+                self.send(at, len, eor)?
+            }
+            Call::SendFds { len, count } => {
+                let Some(held) = &self.sockets[at].held else { return Ok(None) };
+                let kernel = held.sends_over_kernel();
+                let result = held.send_fds(at, len, &tokens()[..count]);
+                let result = result.map_err(|e| crate::others::errno_of(&e));
+                self.was_sent(at, result, Sent { len, end: false, with: true, kernel })?
+            }
+            Call::Fill(piece) => self.fill(at, piece)?,
+            Call::InPlace { len, commit } => return self.in_place(at, len, commit),
+            Call::Loan(len) => return self.loan(at, len),
+            Call::Recv(max) => self.recv(at, max, false, false)?,
+            Call::RecvFds(max) => self.recv(at, max, true, false)?,
+            Call::Peek(max) => self.recv(at, max, false, true)?,
+            Call::Drain => {
+                let mut last = String::new();
+                for _ in 0..100_000 {
+                    last = self.recv(at, Max::Some(64 << 10), false, false)?;
+                    if !last.contains("received") {
+                        break;
+                    }
+                }
+                last
+            }
+            Call::Borrow(max) => return self.borrow(at, max),
+            Call::GiveBack(which) => {
+                let views = &mut self.sockets[at].views;
+                if views.is_empty() {
+                    return Ok(None);
+                }
+                let (number, view) = views.remove(which % views.len());
+                drop(view);
+                for from in self.senders(at).collect::<Vec<_>>() {
+                    self.sockets[from].flow.given_back(number);
+                }
+                "given back".into()
+            }
+            Call::Credentials(on) => {
+                self.credentials |= on;
+                self.option(at, |held| held.end().set_pass_credentials(on))?
+            }
+            Call::Nonblocking(on) => self.option(at, |held| held.end().set_nonblocking(on))?,
+            Call::Shutdown(how) => {
+                let said = self.option(at, |held| held.shutdown(how))?;
+                let socket = &mut self.sockets[at];
+                if said == "ok" {
+                    socket.shut_read |= how != std::net::Shutdown::Write;
+                    socket.shut_write |= how != std::net::Shutdown::Read;
+                }
+                said
+            }
+            Call::Close => {
+                let socket = &mut self.sockets[at];
+                (socket.epoll, socket.held) = (None, None);
+                "ok".into()
+            }
+            Call::Pass => return self.pass(at),
+            Call::Share if !self.stranger.as_ref().is_some_and(|stranger| !has(stranger)) => return Ok(None),
+            Call::Share => {
+                let Some(held) = &self.sockets[at].held else { return Ok(None) };
+                match held.share() {
+                    Ok(fds) => match self.stranger.as_mut().map(|stranger| stranger.give(at, fds)) {
+                        Some(Ok(_)) => {
+                            self.stranger.iter_mut().for_each(|stranger| stranger.has[at] = true);
+                            "shared".into()
+                        }
+                        other => return Err(format!("the stranger said {other:?}")),
+                    },
+                    Err(e) => errno(&e),
+                }
+            }
+            Call::Fork { both } => {
+                if self.others.len() > 1 {
+                    return Ok(None);
+                }
+                let mut kept: Vec<_> = self.sockets.iter_mut().map(|socket| socket.held.take()).collect();
+                let has = (0..kept.len()).map(|i| (both || i == at) && kept[i].is_some()).collect();
+                let other = Other::fork(&mut kept, has, self.made[0]).map_err(|e| e.to_string())?;
+                for (socket, held) in self.sockets.iter_mut().zip(kept) {
+                    socket.held = held;
+                }
+                self.others.push(other);
+                "ok".into()
+            }
+        };
+        Ok(Some(said))
+    }
+
+    fn option(&self, at: usize, call: impl FnOnce(&Held) -> io::Result<()>) -> Found<String> {
+        let Some(held) = &self.sockets[at].held else { return Ok(String::new()) };
+        Ok(call(held).map_or_else(|e| errno(&e), |()| "ok".into()))
+    }
+
+    fn fill(&mut self, at: usize, piece: usize) -> Found<String> {
+        let capacity = self.sockets[at].held.as_ref().map_or(0, Held::capacity);
+        let piece = if capacity / piece > 20_000 { 4096 } else { piece };
+        for n in 0..40_000 {
+            let said = self.send(at, piece, false)?;
+            if !said.contains("sent") {
+                return Ok(format!("{n} pieces, {said}"));
+            }
+        }
+        Ok("no end".into())
+    }
+
+    fn in_place(&mut self, at: usize, len: usize, commit: bool) -> Found<Option<String>> {
+        let Some(held) = &self.sockets[at].held else { return Ok(None) };
+        if len == 0 {
+            return Ok(None);
+        }
+        let kernel = held.sends_over_kernel();
+        let mut seen = Ok(());
+        let result = held.send_in_place(at, len, commit, || {
+            // Nothing of it is seen before it is committed.
+            seen = (0..self.sockets.len())
+                .filter(|at| self.sockets[*at].epoll.is_some())
+                .try_for_each(|at| self.look(at).map(drop));
+        });
+        seen.map_err(|wrong| format!("while it was reserved: {wrong}"))?;
+        match result {
+            Err(e) if e.raw_os_error().is_none() => Ok(None),
+            Ok(0) => Ok(Some("given up".into())),
+            result => {
+                let result = result.map_err(|e| crate::others::errno_of(&e));
+                self.was_sent(at, result, Sent { len, end: false, with: false, kernel }).map(Some)
+            }
+        }
+    }
+
+    fn loan(&mut self, at: usize, len: usize) -> Found<Option<String>> {
+        let socket = &mut self.sockets[at];
+        let Some(held) = &socket.held else { return Ok(None) };
+        if self.sort.has_datagrams() || matches!(held, Held::Plain(_)) {
+            return Ok(None);
+        }
+        if socket.pool.is_none() {
+            socket.pool = Some(SharedPool::new(4096, 8).map_err(|e| e.to_string())?);
+        }
+        let Some(pool) = &socket.pool else { return Ok(None) };
+        let kernel = held.sends_over_kernel();
+        match held.send_loan(at, len, pool) {
+            Err(e) if e.raw_os_error().is_none() => Ok(None),
+            result => {
+                let result = result.map_err(|e| crate::others::errno_of(&e));
+                self.was_sent(at, result, Sent { len, end: false, with: true, kernel }).map(Some)
+            }
+        }
+    }
+
+    fn recv(&mut self, at: usize, max: Max, fds: bool, peek: bool) -> Found<String> {
+        let max = self.max(at, max);
+        let Some(held) = &self.sockets[at].held else { return Ok(String::new()) };
+        let result = held.recv(max, fds, peek);
+        self.was_received(at, result, max, peek)
+    }
+
+    fn borrow(&mut self, at: usize, max: Max) -> Found<Option<String>> {
+        let max = self.max(at, max);
+        let Some(held) = &self.sockets[at].held else { return Ok(None) };
+        if self.sockets[at].views.len() > 5 {
+            return Ok(None);
+        }
+        let Some(from) = self.senders(at).next() else { return Ok(None) };
+        let since = self.sockets[from].flow.position();
+        let (view, end, over) = match held.borrow(max) {
+            Ok(got) => got,
+            Err(e) if e.raw_os_error().is_none() => return Ok(None),
+            Err(e) => return self.was_received(at, Err(e), max, false).map(Some),
+        };
+        let len = view.len();
+        // (What lies together may be less than what is there, and a view over the kernel is no longer than that.)
+        let room = if self.sort == Sort::Records && len != MOST_IN_VIEW { max } else { len };
+        let said = self.was_received(at, Ok(Got { len, end, over, from: None }), room, false)?;
+        if len > 0 {
+            self.numbers += 1;
+            self.sockets[from].flow.borrowed(self.numbers, since);
+            self.sockets[at].views.push((self.numbers, view));
+        }
+        Ok(Some(format!("{said}, borrowed")))
+    }
+
+    fn pass(&mut self, at: usize) -> Found<Option<String>> {
+        let made = self.made[at.min(1)];
+        let socket = &mut self.sockets[at];
+        let Some(held) = socket.held.take() else { return Ok(None) };
+        if matches!(held, Held::Plain(_) | Held::Datagrams(_)) {
+            socket.held = Some(held);
+            return Ok(None);
+        }
+        let (held, said) = held.pass(made);
+        socket.held = held;
+        match said {
+            Ok(()) => {
+                socket.epoll = None;
+                Ok(Some("passed".into()))
+            }
+            Err(errno) if socket.held.is_some() => Ok(Some(format!("errno {errno}"))),
+            Err(errno) => Err(format!("what was passed on was not taken up: errno {errno}")),
+        }
+    }
+
+    fn other(&mut self, at: usize, call: Call) -> Found<Option<String>> {
+        let has = |other: &Other| other.has.get(at) == Some(&true);
+        if let Call::OtherEnds { killed } = call {
+            if !self.others.is_empty() {
+                self.others.remove(at % self.others.len()).end(killed);
+                return Ok(Some("ok".into()));
+            }
+            return Ok(self.stranger.take().map(|stranger| {
+                stranger.end(killed);
+                "ok".into()
+            }));
+        }
+        // Which process has a datagram socket after a fork is told by who uses it first.
+        if self.sort.has_datagrams() && !matches!(call, Call::OtherCloses) {
+            return Ok(None);
+        }
+        let Some(other) = self.others.iter_mut().chain(&mut self.stranger).find(|other| has(other)) else {
+            return Ok(None);
+        };
+        match call {
+            Call::OtherSends(len) => {
+                let result: Said = other.tell(Order::Send, at, len);
+                let sent = Sent { len, end: false, with: false, kernel: true };
+                self.was_sent(at, result.map(|(n, _)| n), sent).map(Some)
+            }
+            Call::OtherReceives(max) => {
+                let result = other.tell(Order::Receive, at, max);
+                let result = result.map(|(len, end)| Got { len, end, over: false, from: None });
+                let result = result.map_err(io::Error::from_raw_os_error);
+                self.was_received(at, result, max, false).map(Some)
+            }
+            _ => {
+                let said = other.tell(Order::Close, at, 0);
+                other.has[at] = false;
+                Ok(Some(format!("{said:?}")))
+            }
+        }
+    }
+}
+
+pub fn letter(at: usize) -> &'static str {
+    ["a", "b", "c", "d"][at]
+}

@@ -114,11 +114,11 @@ impl Liar {
         let latest = count.is_multiple_of(2).then_some(LATEST);
         for at in [at].into_iter().chain(latest) {
             for (i, word) in [position, words[0], words[1], words[2]].into_iter().enumerate() {
-                ring.file.write_all_at(&word.to_le_bytes(), at + i as u64 * 8)?;
+                ring.write(&word.to_le_bytes(), at + i as u64 * 8)?;
             }
         }
         if latest.is_some() {
-            ring.file.write_all_at(&(count as u32).wrapping_add(1).to_le_bytes(), LATEST_IS)?;
+            ring.write(&(count as u32).wrapping_add(1).to_le_bytes(), LATEST_IS)?;
         }
         ring.set(Field::Marks, count.wrapping_add(1))?;
         ring.set(Field::Head, head)?;

@@ -1,16 +1,14 @@
 //! A peer that speaks the upgrade by hand, and so can lie at any point of it.
 //!
-//! Nothing here comes from the crates under test: the wire is written down a second time, from its description,
-//! and shared memory is read and written by pread and pwrite on the memfds. An honest conversation of this peer
-//! is a case of its own, so that a change of the wire is not mistaken for resistance to lies.
+//! Nothing here comes from the crates under test: the wire is written down a second time, from its description. An honest
+//! conversation of this peer is a case of its own, so that a change of the wire is not mistaken for resistance to lies.
 
-use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     self, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags,
@@ -18,193 +16,38 @@ use rustix::net::{
 
 use crate::impls::kernel::{Kernel, Plain, address};
 use crate::impls::{Kind, Name, Socket};
+pub use crate::memory::{Field, HEADER_LEN, Memory, Rings, SEALS};
 
-/// The name that a capable client is bound to: this, 32 hex digits of nonce, `-`, its send buffer in hex.
-pub const INVITATION: &str = "onecopy-3-";
-/// The first bytes of a hello.
-pub const MAGIC: [u8; 8] = *b"onecopy\x03";
-/// Bytes of a hello: magic, nonce (16), capacity (8), send buffer (8), zeroes.
-pub const HELLO_LEN: usize = 64;
-/// Bytes before the data of a ring.
-pub const HEADER_LEN: u64 = 4096;
-/// The seals that a ring must carry.
-pub const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+/// The name that a capable client is bound to: this, 32 hex digits of nonce, and in hex what it wishes, each behind a `-`.
+pub const INVITATION: &str = "onecopy-4-";
+/// The name of the socket that a listener is known by: this, a letter for the kind, and the listener's name.
+pub const RENDEZVOUS: &str = "onecopy-4-at-";
 
-/// The fields of a ring's header, by their place in it.
+/// What a client says by its name besides its nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    /// Sender: bytes published.
-    Head,
-    /// Sender: 1 + the byte at which it left the kernel.
-    SwitchAt,
-    /// Receiver: bytes given back.
-    Tail,
-    /// Receiver: 1 when it receives no more.
-    Shut,
-    /// 1 when the next byte must ring.
-    Armed,
-    /// 0 free, 1 a filler under way, 2 parked.
-    Parked,
-    /// Bytes of the filler.
-    Filler,
-    /// Room that the parked sender waits for.
-    Wanted,
-    /// For persons.
-    Magic,
-    /// For persons.
-    Capacity,
-    /// Sender: marks laid.
-    Marks,
-    /// Receiver: bytes of the sender's pools that it maps.
-    MaxShared,
-    /// Receiver: pages given back, the first 64 slots.
-    Returned,
-    /// Sender: 1 while it sleeps for pages.
-    Asleep,
-}
-
-impl Field {
-    /// All of them.
-    pub const ALL: [Field; 14] = [
-        Field::Head,
-        Field::SwitchAt,
-        Field::Tail,
-        Field::Shut,
-        Field::Armed,
-        Field::Parked,
-        Field::Filler,
-        Field::Wanted,
-        Field::Magic,
-        Field::Capacity,
-        Field::Marks,
-        Field::MaxShared,
-        Field::Returned,
-        Field::Asleep,
-    ];
-
-    /// Its place, and whether it has four bytes instead of eight.
-    fn place(self) -> (u64, bool) {
-        match self {
-            Field::Head => (0, false),
-            Field::SwitchAt => (8, false),
-            Field::Armed => (16, true),
-            Field::Shut => (280, true),
-            Field::Tail => (128, false),
-            Field::Wanted => (136, false),
-            Field::Parked => (144, true),
-            Field::Filler => (148, true),
-            Field::Magic => (256, false),
-            Field::Capacity => (264, false),
-            Field::Marks => (24, false),
-            Field::MaxShared => (272, false),
-            Field::Returned => (384, false),
-            Field::Asleep => (448, true),
-        }
-    }
-}
-
-/// A ring by its memfd.
-#[derive(Debug)]
-pub struct Memory {
-    /// The memfd.
-    pub file: File,
-    /// Bytes of data room.
-    pub capacity: u64,
-}
-
-impl Memory {
-    /// A ring as it should be, armed.
-    ///
-    /// # Errors
-    ///
-    /// memfd_create's, ftruncate's, fcntl's.
-    pub fn honest(capacity: u64) -> io::Result<Memory> {
-        let memory = Memory::unsealed(capacity)?;
-        rustix::fs::fcntl_add_seals(&memory.file, SEALS)?;
-        Ok(memory)
-    }
-
-    /// A ring without its seals.
-    ///
-    /// # Errors
-    ///
-    /// memfd_create's, ftruncate's.
-    pub fn unsealed(capacity: u64) -> io::Result<Memory> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("onecopy-liar", flags)?;
-        rustix::fs::ftruncate(&fd, HEADER_LEN + capacity)?;
-        let memory = Memory { file: File::from(fd), capacity };
-        memory.set(Field::Armed, 1)?;
-        Ok(memory)
-    }
-
-    /// A field of its header.
-    ///
-    /// # Errors
-    ///
-    /// pread's.
-    pub fn get(&self, field: Field) -> io::Result<u64> {
-        let mut bytes = [0; 8];
-        let (at, short) = field.place();
-        self.file.read_exact_at(&mut bytes[..if short { 4 } else { 8 }], at)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    /// Sets a field of its header.
-    ///
-    /// # Errors
-    ///
-    /// pwrite's.
-    pub fn set(&self, field: Field, value: u64) -> io::Result<()> {
-        let (at, short) = field.place();
-        self.file.write_all_at(&value.to_le_bytes()[..if short { 4 } else { 8 }], at)
-    }
-
-    /// Punches a hole: header, data, or both.
-    ///
-    /// # Errors
-    ///
-    /// fallocate's.
-    pub fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        use rustix::fs::FallocateFlags;
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.file, flags, at, len)?)
-    }
-}
-
-/// What travels with a memfd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
-    /// First eight bytes.
-    pub magic: [u8; 8],
-    /// The client's.
-    pub nonce: [u8; 16],
-    /// Announced data room.
-    pub capacity: u64,
-    /// Announced send buffer.
+pub struct Wishes {
+    /// Bytes of its send buffer; 0 for none in particular.
     pub send_buffer: u64,
+    /// Bytes of its receive buffer; 0 for none in particular.
+    pub receive_buffer: u64,
+    /// Bytes of the largest ring that it takes.
+    pub max_ring: u64,
 }
 
-impl Hello {
-    /// Its bytes.
-    pub fn encode(&self) -> [u8; HELLO_LEN] {
-        let mut wire = [0; HELLO_LEN];
-        wire[..8].copy_from_slice(&self.magic);
-        wire[8..24].copy_from_slice(&self.nonce);
-        wire[24..32].copy_from_slice(&self.capacity.to_le_bytes());
-        wire[32..40].copy_from_slice(&self.send_buffer.to_le_bytes());
-        wire
+impl Default for Wishes {
+    /// Rings of 64 KiB, and no larger ones.
+    fn default() -> Wishes {
+        Wishes { send_buffer: 0, receive_buffer: 0, max_ring: 64 << 10 }
     }
+}
 
-    fn decode(wire: &[u8; HELLO_LEN]) -> Option<Hello> {
-        let number = |at: usize| wire[at..at + 8].try_into().map(u64::from_le_bytes);
-        Some(Hello {
-            magic: wire[..8].try_into().ok()?,
-            nonce: wire[8..24].try_into().ok()?,
-            capacity: number(24).ok()?,
-            send_buffer: number(32).ok()?,
-        })
-    }
+/// What came over the control socket at once.
+#[derive(Debug, Default)]
+pub struct Came {
+    /// Bytes.
+    pub bytes: Vec<u8>,
+    /// Descriptors.
+    pub fds: Vec<OwnedFd>,
 }
 
 /// The hand-made peer of one connection.
@@ -214,19 +57,21 @@ pub struct Liar {
     pub fd: OwnedFd,
     /// The client's nonce.
     pub nonce: [u8; 16],
-    /// The ring that the victim sends into: ours.
+    /// The ring that the victim sends into, and this peer receives from.
     pub mine: Option<Memory>,
-    /// The ring that the victim receives from: its own.
+    /// The ring that the victim receives from, and this peer sends into.
     pub theirs: Option<Memory>,
     /// Whether this peer called, and the victim accepted.
     pub client: bool,
     /// Whether the sockets are seqpacket ones, whose records are counted and framed.
     pub records: bool,
+    /// Whether the records are pieces of a stream: over the kernel, a byte before each says whether a record ends with it.
+    pub pieces: bool,
     /// Bytes sent into the victim's ring.
     pub head: u64,
-    /// Bytes sent over the kernel.
+    /// Bytes, or records, sent over the kernel.
     pub over_kernel: u64,
-    /// How long to wait for a hello.
+    /// How long to wait for what the victim sends.
     pub patience: Duration,
     /// The sender's end of a channel for descriptors, once opened.
     pub channel: Option<OwnedFd>,
@@ -239,37 +84,64 @@ impl Liar {
     ///
     /// The socket's.
     pub fn call(kind: Kind, to: &Name) -> io::Result<Liar> {
-        Liar::call_for(kind, to, "")
+        Liar::call_wishing(kind, to, Wishes::default())
     }
 
-    /// As [`Liar::call`], for records as FreeBSD has them.
+    /// As [`Liar::call`], with wishes. Each call has a nonce of its own, and so a name: others call at the same time.
     ///
     /// # Errors
     ///
     /// The socket's.
-    pub fn call_for_streams_of_records(to: &Name) -> io::Result<Liar> {
-        Liar::call_for(Kind::SeqPacket, to, "-s")
-    }
-
-    /// Each call has a nonce of its own, and so a name: others call at the same time.
-    fn call_for(kind: Kind, to: &Name, what: &str) -> io::Result<Liar> {
+    pub fn call_wishing(kind: Kind, to: &Name, wishes: Wishes) -> io::Result<Liar> {
         let mut nonce = [0; 16];
         rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())?;
-        let bound = format!("{INVITATION}{}-0{what}", hex(&nonce));
-        let socket = Kernel::open(kind)?;
+        let Wishes { send_buffer, receive_buffer, max_ring } = wishes;
+        let what = if kind == Kind::Pieces { "-s" } else { "" };
+        let bound =
+            format!("{INVITATION}{}-{send_buffer:x}-{receive_buffer:x}-{max_ring:x}{what}", hex(&nonce));
+        let socket = Kernel::open(on_the_kernel(kind))?;
         socket.bind(&Name::Abstract(bound.into_bytes()))?;
         socket.connect(to)?;
-        Ok(Liar { records: kind == Kind::SeqPacket, ..Liar::over(socket.0, nonce, true) })
+        Ok(Liar::over(socket.0, nonce, true).of(kind))
     }
 
-    /// Listens for the victim.
+    /// Listens for the victim, which sends no rings before it was sent some: nothing tells it that this is not a plain listener.
     ///
     /// # Errors
     ///
     /// The socket's.
     pub fn listen(kind: Kind, at: &Name) -> io::Result<Plain> {
-        let socket = Kernel::open(kind)?;
+        let socket = Kernel::open(on_the_kernel(kind))?;
         net::bind(&socket.0, &address(at)?)?;
+        net::listen(&socket.0, 8)?;
+        Ok(socket)
+    }
+
+    /// What a listener with that name is known by, as long as this is open: its clients send rings with their first bytes.
+    ///
+    /// # Errors
+    ///
+    /// The socket's; where the name is a path, stat's.
+    pub fn rendezvous(kind: Kind, at: &Name) -> io::Result<Plain> {
+        let letter = match kind {
+            Kind::SeqPacket => "a",
+            Kind::Pieces => "r",
+            Kind::Stream | Kind::Dgram => "s",
+        };
+        let mut name = format!("{RENDEZVOUS}{letter}").into_bytes();
+        match at {
+            Name::Abstract(at) => {
+                name.push(b'@');
+                name.extend(at);
+            }
+            Name::Path(path) => {
+                let file = std::fs::metadata(path)?;
+                name.extend(format!("-{:x}-{:x}", file.dev(), file.ino()).into_bytes());
+            }
+            Name::Unnamed => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        let socket = Kernel::open(Kind::Stream)?;
+        net::bind(&socket.0, &address(&Name::Abstract(name))?)?;
         net::listen(&socket.0, 8)?;
         Ok(socket)
     }
@@ -283,17 +155,15 @@ impl Liar {
         let (fd, from) = net::acceptfrom_with(&listener.0, SocketFlags::CLOEXEC)?;
         let name = from.and_then(|a| net::SocketAddrUnix::try_from(a).ok());
         let name = name.as_ref().and_then(|n| n.abstract_name()).unwrap_or_default();
-        let nonce = std::str::from_utf8(name)
-            .ok()
-            .and_then(|n| n.strip_prefix(INVITATION))
-            .and_then(|n| n.split_once('-'))
-            .and_then(|(hex, _)| unhex(hex));
+        let name = std::str::from_utf8(name).unwrap_or_default();
+        let nonce =
+            name.strip_prefix(INVITATION).and_then(|n| n.split_once('-')).and_then(|(hex, _)| unhex(hex));
         let nonce = nonce.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no invitation"))?;
         let records = net::sockopt::socket_type(&fd)? == net::SocketType::SEQPACKET;
-        Ok(Liar { records, ..Liar::over(fd, nonce, false) })
+        Ok(Liar { records, pieces: name.ends_with("-s"), ..Liar::over(fd, nonce, false) })
     }
 
-    /// One that has said nothing yet on a connected socket.
+    /// One that has said nothing yet on a connected socket, of a stream.
     pub fn over(fd: OwnedFd, nonce: [u8; 16], client: bool) -> Liar {
         Liar {
             fd,
@@ -302,6 +172,7 @@ impl Liar {
             theirs: None,
             client,
             records: false,
+            pieces: false,
             head: 0,
             over_kernel: 0,
             patience: Duration::from_secs(1),
@@ -309,12 +180,12 @@ impl Liar {
         }
     }
 
-    /// The hello that an honest peer would send for a ring.
-    pub fn hello(&self, capacity: u64) -> Hello {
-        Hello { magic: MAGIC, nonce: self.nonce, capacity, send_buffer: 0 }
+    fn of(self, kind: Kind) -> Liar {
+        let records = matches!(kind, Kind::SeqPacket | Kind::Pieces);
+        Liar { records, pieces: kind == Kind::Pieces, ..self }
     }
 
-    /// Sends bytes with descriptors over the control socket.
+    /// Sends bytes with descriptors over the control socket, as they are.
     ///
     /// # Errors
     ///
@@ -330,76 +201,129 @@ impl Liar {
         Ok(net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, flags)?)
     }
 
-    /// Sends bytes over the control socket as part of the stream.
+    /// Sends bytes over the control socket as part of the stream, or as a record, with descriptors.
     ///
     /// # Errors
     ///
-    /// send's.
-    pub fn send_over_kernel(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let n = net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    /// sendmsg's.
+    pub fn say(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let n = if self.pieces {
+            self.send_with(&[&[1], bytes].concat(), fds)?
+        } else {
+            self.send_with(bytes, fds)?
+        };
         self.over_kernel += if self.records { 1 } else { n as u64 };
         Ok(())
     }
 
-    /// Receives the victim's hello and its ring, waiting at most `patience`. Bytes of the stream before it are
-    /// thrown away.
+    /// As [`Liar::say`], without descriptors.
     ///
     /// # Errors
     ///
-    /// The socket's; `InvalidData` where something else came.
-    pub fn receive_hello(&mut self) -> io::Result<Hello> {
+    /// As [`Liar::say`].
+    pub fn send_over_kernel(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.say(bytes, &[])
+    }
+
+    /// What comes next over the control socket; nothing at its end. Waits at most `patience`.
+    ///
+    /// # Errors
+    ///
+    /// The socket's; `TimedOut`.
+    pub fn receive(&self) -> io::Result<Came> {
         let until = Instant::now() + self.patience;
-        let bad = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        let mut bytes = vec![0; 1 << 16];
         loop {
-            let mut wire = [0; HELLO_LEN];
-            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-            let got = net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut wire)], &mut control, flags);
-            let n = match got {
-                Err(rustix::io::Errno::AGAIN) if Instant::now() < until => {
-                    std::thread::sleep(Duration::from_micros(200));
-                    continue;
-                }
-                got => got?.bytes,
-            };
-            let mut fds: Vec<OwnedFd> = Vec::new();
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(more) = message {
-                    fds.extend(more);
-                }
-            }
-            match (n, fds.pop()) {
-                (HELLO_LEN, Some(fd)) => {
-                    let hello = Hello::decode(&wire).ok_or_else(|| bad("no hello"))?;
-                    if hello.magic != MAGIC || hello.nonce != self.nonce {
-                        return Err(bad("a hello with another magic or nonce"));
+            let got = net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
+            match got {
+                Err(rustix::io::Errno::AGAIN) => self.wait(until)?,
+                got => {
+                    bytes.truncate(got?.bytes);
+                    let mut fds = Vec::new();
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(more) = message {
+                            fds.extend(more);
+                        }
                     }
-                    self.theirs = Some(Memory { file: File::from(fd), capacity: hello.capacity });
-                    return Ok(hello);
+                    return Ok(Came { bytes, fds });
                 }
-                (0, _) => return Err(bad("the end instead of a hello")),
-                _ if Instant::now() < until => {}
-                _ => return Err(bad("no hello in time")),
             }
         }
     }
 
-    /// An honest upgrade, as far as this side goes. The victim must have been used before if it called: it sends
-    /// its hello when it next receives or sends.
+    fn wait(&self, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        let limit = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&limit)) {
+            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Sends bytes with the rings of the connection, behind descriptors of the program. From here on they are this peer's: it
+    /// sends into the first one.
     ///
     /// # Errors
     ///
-    /// Whatever goes wrong.
-    pub fn upgrade(&mut self, capacity: u64) -> io::Result<()> {
-        let mine = Memory::honest(capacity)?;
-        if self.client {
-            self.receive_hello()?;
-            self.switch()?;
-            self.send_with(&self.hello(capacity).encode(), &[mine.file.as_fd()])?;
-        }
-        self.mine = Some(mine);
+    /// sendmsg's.
+    pub fn attach(&mut self, bytes: &[u8], with: &[BorrowedFd<'_>], rings: Rings) -> io::Result<()> {
+        let memfd = rings.first.file.as_fd();
+        self.say(bytes, &[with, &[memfd]].concat())?;
+        (self.theirs, self.mine) = (Some(rings.first), Some(rings.second));
         Ok(())
+    }
+
+    /// Receives until the victim's rings come, which are this peer's from here on: it receives from the first one. Returns all
+    /// that came.
+    ///
+    /// # Errors
+    ///
+    /// As [`Liar::receive`]; `InvalidData` where the end comes before.
+    pub fn take_rings(&mut self) -> io::Result<Came> {
+        let mut all = Came::default();
+        loop {
+            let came = self.receive()?;
+            if came.bytes.is_empty() && !self.records {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the end instead of rings"));
+            }
+            all.bytes.extend(came.bytes);
+            all.fds.extend(came.fds);
+            let Some(last) = all.fds.last() else { continue };
+            if let Some(rings) = Rings::open(last.try_clone()?, self.nonce)? {
+                all.fds.pop();
+                (self.mine, self.theirs) = (Some(rings.first), Some(rings.second));
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Lets the victim send into its first ring from here on.
+    ///
+    /// # Errors
+    ///
+    /// pwrite's.
+    pub fn join(&self) -> io::Result<()> {
+        self.mine()?.set(Field::Joined, 1)
+    }
+
+    /// An honest upgrade with rings of this peer, whose bytes the victim receives in between.
+    ///
+    /// # Errors
+    ///
+    /// Whatever goes wrong: then the victim has not joined.
+    pub fn upgrade<T>(&mut self, capacity: u64, receive: impl FnOnce() -> T) -> io::Result<T> {
+        let rings = Rings::honest([capacity; 2], self.nonce)?;
+        self.attach(b"h", &[], rings)?;
+        let received = receive();
+        match self.theirs()?.get(Field::Joined)? {
+            1 => self.switch()?,
+            other => return Err(io::Error::other(format!("the victim has not joined: {other}"))),
+        }
+        Ok(received)
     }
 
     /// Notes in the victim's ring that all bytes from here on come through it.
@@ -411,16 +335,16 @@ impl Liar {
         self.theirs()?.set(Field::SwitchAt, self.over_kernel + 1)
     }
 
-    /// The victim's ring.
+    /// The ring that the victim receives from.
     ///
     /// # Errors
     ///
-    /// `NotConnected` before its hello came.
+    /// `NotConnected` before there is one.
     pub fn theirs(&self) -> io::Result<&Memory> {
         self.theirs.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Our ring.
+    /// The ring that this peer receives from.
     ///
     /// # Errors
     ///
@@ -442,8 +366,8 @@ impl Liar {
         let n = (bytes.len() as u64).min(room);
         let at = self.head % ring.capacity;
         let first = n.min(ring.capacity - at);
-        ring.file.write_all_at(&bytes[..first as usize], HEADER_LEN + at)?;
-        ring.file.write_all_at(&bytes[first as usize..n as usize], HEADER_LEN)?;
+        ring.write(&bytes[..first as usize], HEADER_LEN + at)?;
+        ring.write(&bytes[first as usize..n as usize], HEADER_LEN)?;
         ring.set(Field::Head, self.head + n)?;
         let armed = ring.get(Field::Armed)? == 1;
         if armed {
@@ -489,8 +413,8 @@ impl Liar {
         let mut bytes = vec![0; head.saturating_sub(tail).min(ring.capacity) as usize];
         let at = tail % ring.capacity;
         let first = (bytes.len() as u64).min(ring.capacity - at) as usize;
-        ring.file.read_exact_at(&mut bytes[..first], HEADER_LEN + at)?;
-        ring.file.read_exact_at(&mut bytes[first..], HEADER_LEN)?;
+        ring.read(&mut bytes[..first], HEADER_LEN + at)?;
+        ring.read(&mut bytes[first..], HEADER_LEN)?;
         ring.set(Field::Tail, tail.wrapping_add(bytes.len() as u64))?;
         Ok(bytes)
     }
@@ -523,4 +447,8 @@ fn unhex(digits: &str) -> Option<[u8; 16]> {
         *byte = u8::from_str_radix(digits.get(2 * i..2 * i + 2)?, 16).ok()?;
     }
     Some(nonce)
+}
+
+fn on_the_kernel(kind: Kind) -> Kind {
+    if kind == Kind::Pieces { Kind::SeqPacket } else { kind }
 }

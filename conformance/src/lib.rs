@@ -20,6 +20,7 @@ pub mod hostile;
 pub mod impls;
 pub mod lender;
 pub mod liar;
+pub mod memory;
 pub mod peer;
 pub mod run;
 pub mod skips;

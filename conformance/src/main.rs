@@ -43,7 +43,7 @@ enum Task {
     Lie {
         /// The lie's name
         lie: String,
-        /// `client` or `server`: who tells it
+        /// Who tells it: `client`, `server`, `joining-client` or `joining-server`
         role: String,
         /// A folder for names; it must exist
         dir: PathBuf,
@@ -62,7 +62,7 @@ fn main() -> anyhow::Result<ExitCode> {
     if let Some(Task::Lie { lie, role, .. }) = &args.task {
         let told =
             hostile::all().into_iter().find(|l| l.name == lie).with_context(|| format!("no lie {lie}"))?;
-        let role = if role == "server" { Role::Server } else { Role::Client };
+        let role = Role::of(role).with_context(|| format!("no role {role}"))?;
         println!("{}", hostile::here(told, role).to_line());
         return Ok(ExitCode::SUCCESS);
     }

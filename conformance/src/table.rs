@@ -193,7 +193,7 @@ is asserted here (`conformance/elsewhere.toml`). Where the two differ, Linux' an
 pub fn lies() -> String {
     let mut out = String::from(LIES);
     for lie in hostile::all() {
-        let by = lie.roles.iter().map(|r| format!("{r:?}").to_lowercase()).collect::<Vec<_>>().join(", ");
+        let by = lie.roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", ");
         let must = if lie.must.is_empty() { "" } else { lie.must };
         let may: Vec<&str> = lie.allowed.iter().copied().filter(|a| *a != must).collect();
         let _ =
@@ -208,7 +208,8 @@ const LIES: &str = "
 What a peer that speaks the upgrade by hand does to its victim, which receives, sends, polls and borrows meanwhile
 (`conformance/src/hostile`, run with the suite). Every call ends in time, in one of these ways; where one way stands
 under \"must\", at least one activity sees it. EPROTO is for that connection alone and is counted; an honest
-connection in the same process, and new ones to the same listener, go on; no descriptor or mapping is left.
+connection in the same process, and new ones to the same listener, go on; no descriptor or mapping is left. A client and a server
+make the rings of the connection; a joining one is sent rings that its victim has made.
 
 | lie | what the peer does | told by | must | may |
 |---|---|---|---|---|

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use onecopy_conformance::hostile::{self, Role};
+use onecopy_conformance::hostile;
 use onecopy_conformance::run::{self, Limits, Seen};
 
 fn main() {
@@ -17,7 +17,7 @@ fn main() {
         .into_iter()
         .flat_map(|lie| lie.roles.iter().map(move |role| (lie, *role)))
         .map(|(lie, role)| {
-            let who = if role == Role::Client { "client" } else { "server" };
+            let who = role.name();
             let trial = Trial::test(format!("{}::by_{who}", lie.name), move || {
                 match run::process(exe, &["lie", lie.name, who], limits) {
                     Seen::Value(_) => Ok(()),

@@ -19,13 +19,11 @@ fn meet(test: &str, records: Records) -> (Liar, SeqPacket) {
     let config = Config { records, ..Config::default() };
     let listener = SeqListener::bind_with(Name::abstract_(&name), &config).unwrap();
     let at = impls::Name::Abstract(name.into_bytes());
-    let mut liar = match records {
-        Records::Atomic => Liar::call(Kind::SeqPacket, &at).unwrap(),
-        Records::Stream => Liar::call_for_streams_of_records(&at).unwrap(),
-    };
+    let kind = if records == Records::Stream { Kind::Pieces } else { Kind::SeqPacket };
+    let mut liar = Liar::call(kind, &at).unwrap();
     let victim = listener.accept().unwrap();
     victim.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    liar.upgrade(64 << 10).unwrap();
+    assert_eq!(liar.upgrade(64 << 10, || victim.recv(&mut [0; 9], NOW).unwrap()).unwrap(), 1);
     let _ = victim.recv(&mut [0; 1], NOW | RecvFlags::PEEK);
     assert!(victim.path().is_shared_memory());
     (liar, victim)
@@ -88,13 +86,11 @@ fn a_header_that_changes_is_read_once() {
     for round in 0..300u64 {
         let at = liar.head % liar.theirs().unwrap().capacity;
         liar.publish_frame(&[1; 56], true).unwrap();
-        let file = liar.theirs().unwrap().file.try_clone().unwrap();
-        let mut buffer = [0; 64];
+        let (ring, mut buffer) = (liar.theirs().unwrap(), [0; 64]);
         std::thread::scope(|s| {
-            s.spawn(move || {
+            s.spawn(|| {
                 for word in [56 | END, 0xffff | END, 1 | END, u64::MAX >> (round % 30)] {
-                    use std::os::unix::fs::FileExt;
-                    let _ = file.write_all_at(&word.to_le_bytes(), 4096 + at);
+                    let _ = ring.write(&word.to_le_bytes(), 4096 + at);
                 }
             });
             // Whatever it sees: a length that fits, or a lie.

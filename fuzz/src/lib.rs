@@ -15,6 +15,7 @@
 //! [`trade`] does the like to chains of pages that several threads hold at once.
 
 mod chains;
+mod line;
 mod meet;
 mod neighbours;
 mod pairs;

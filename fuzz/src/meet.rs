@@ -7,12 +7,13 @@ use std::time::Duration;
 use onecopy::unix::{self, Config, Datagram, Listener, Records, RecvFlags, SeqListener, SeqPacket, Stream};
 use onecopy_conformance::impls::kernel::{Kernel, address};
 use onecopy_conformance::impls::{Kind, Name, Socket as _};
-use onecopy_conformance::liar::{HELLO_LEN, Hello, Liar, MAGIC, Memory};
+use onecopy_conformance::liar::{Liar, Memory, Wishes};
 use onecopy_conformance::tools::Dice;
 use rustix::net::{
     AddressFamily, RecvFlags as Raw, SendFlags as RawSend, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
+use crate::line::{HELLO_LEN, Hello, receive_hello};
 use crate::{Peer, Socket, pairs};
 
 /// Two that are connected, of whatever kind, and of which (as [`crate::Tally::kinds`] has them).
@@ -46,11 +47,11 @@ pub fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket, usize)> {
         _ => 0,
     };
     let (at, ours) = (Name::Abstract(name.clone().into_bytes()), unix::Name::abstract_(&name));
+    let peer_kind = if which == 2 { Kind::Pieces } else { kind };
     if dice.one_in(2) {
-        let call = || match (kind, config.records) {
-            (Kind::SeqPacket, Records::Stream) => Liar::call_for_streams_of_records(&at),
-            _ => Liar::call(kind, &at),
-        };
+        let mut wish = || [0, 4 << 10, 100_000, 1 << 20][(dice.roll() % 4) as usize];
+        let wishes = Wishes { send_buffer: wish(), receive_buffer: wish(), max_ring: wish().max(64) };
+        let call = || Liar::call_wishing(peer_kind, &at, wishes);
         if kind == Kind::Stream {
             let listener = Listener::bind_with(ours, &config)?;
             let liar = call()?;
@@ -60,12 +61,17 @@ pub fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket, usize)> {
         let liar = call()?;
         Ok((Peer::new(liar), Socket::Records(listener.accept()?), which))
     } else {
-        let server = Liar::listen(kind, &at)?;
+        let server = Liar::listen(peer_kind, &at)?;
+        // (Nobody keeps stream records with a listener that is not known to.)
+        let rendezvous = match which == 2 || dice.one_in(2) {
+            true => Some(Liar::rendezvous(peer_kind, &at)?),
+            false => None,
+        };
         let socket = match kind {
             Kind::Stream => Socket::Bytes(Stream::connect_with(ours, &config)?),
             _ => Socket::Records(SeqPacket::connect_with(ours, &config)?),
         };
-        Ok((Peer::new(Liar::accept(&server)?), socket, which))
+        Ok((Peer::known_by(rendezvous, Liar::accept(&server)?), socket, which))
     }
 }
 
@@ -132,7 +138,7 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
         }
     }
     let line = line.ok_or_else(late)?;
-    let hello = |nonce, capacity| Hello { magic: MAGIC, nonce, capacity, send_buffer: 0 };
+    let hello = |nonce, capacity| Hello { nonce, capacity, send_buffer: 0 };
     if !listens {
         rustix::net::send(&line, &hello(nonce, 0).encode(), RawSend::NOSIGNAL)?;
         nudge();
@@ -149,9 +155,9 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
     if listens {
         give(&channel)?;
         nudge();
-        channel.receive_hello()?;
+        receive_hello(&mut channel)?;
     } else {
-        channel.receive_hello()?;
+        receive_hello(&mut channel)?;
         give(&channel)?;
     }
     let cookie = if lies(40) { 1 } else { sockopt::socket_cookie(&channel.fd)? };
@@ -159,7 +165,7 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
     for what in [PRESENT, SWITCHED] {
         // Who was asked says at once that it has switched.
         if what == SWITCHED || !listens {
-            let sign = Hello { magic: MAGIC, nonce: to, capacity: cookie, send_buffer: what };
+            let sign = Hello { nonce: to, capacity: cookie, send_buffer: what };
             rustix::net::send(&liar.fd, &sign.encode(), RawSend::DONTWAIT | RawSend::NOSIGNAL)?;
             nudge();
         }

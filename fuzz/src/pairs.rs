@@ -63,7 +63,7 @@ pub fn pair(dice: &mut Dice, config: &Config) -> io::Result<(Peer, Socket)> {
         if what.starts_with("/memfd:") {
             let file = File::options().read(true).write(true).open(format!("/proc/self/fd/{number}"))?;
             let capacity = file.metadata()?.len() - HEADER_LEN;
-            rings.push(Memory { file, capacity });
+            rings.push(Memory { file, at: 0, capacity });
         } else if what.starts_with("socket:") {
             let fd = duplicate(number)?;
             if sockopt::socket_type(&fd)? == SocketType::SEQPACKET {

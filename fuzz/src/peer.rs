@@ -2,12 +2,12 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use onecopy::unix::{Datagram, RecvFlags};
+use onecopy::unix::{Datagram, RecvFlags, SendFlags};
+use onecopy_conformance::impls::kernel::Plain;
 use onecopy_conformance::lender;
-use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Memory};
+use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Rings, SEALS};
 use onecopy_conformance::tools::Dice;
 use rustix::net::{RecvFlags as Raw, Shutdown};
 
@@ -20,6 +20,8 @@ pub struct Peer {
     life: Option<OwnedFd>,
     /// Of a pair: the half that was taken apart, which does nothing by itself but be open.
     half: Option<Datagram>,
+    /// Of a server: by what the victim knows it.
+    rendezvous: Option<Plain>,
     /// Bytes that it has seen and may not have.
     leak: Option<String>,
 }
@@ -27,12 +29,17 @@ pub struct Peer {
 impl Peer {
     /// Of a connected liar.
     pub fn new(liar: Liar) -> Peer {
-        Peer { liar, life: None, half: None, leak: None }
+        Peer { liar, life: None, half: None, rendezvous: None, leak: None }
+    }
+
+    /// Of a liar that has accepted, and may be known as one of ours.
+    pub fn known_by(rendezvous: Option<Plain>, liar: Liar) -> Peer {
+        Peer { rendezvous, ..Peer::new(liar) }
     }
 
     /// Of one half of a pair, and its end of the lifeline.
     pub fn half(liar: Liar, half: Datagram, life: OwnedFd) -> Peer {
-        Peer { liar, life: Some(life), half: Some(half), leak: None }
+        Peer { life: Some(life), half: Some(half), ..Peer::new(liar) }
     }
 
     /// A peer's process ends, or it closes: with a word of farewell or without.
@@ -71,7 +78,7 @@ impl Peer {
         {
             let Some(memory) = memory else { continue };
             let mut all = vec![0; (HEADER_LEN + memory.capacity) as usize];
-            if memory.file.read_exact_at(&mut all, 0).is_ok() {
+            if memory.read(&mut all, 0).is_ok() {
                 secret.is_not_in(whose, &all)?;
             }
         }
@@ -83,58 +90,52 @@ impl Peer {
         let liar = &mut self.liar;
         // What is to come has been sent already, or never will be.
         liar.patience = Duration::from_millis(3);
-        let nudge = || {
-            let _ = victim.recv(&mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK);
-        };
         let rooms = [4096, 8192, 65_536, 100_032, 1 << 20];
-        let capacity = rooms[(dice.roll() % 5) as usize];
+        let mut room = || rooms[(dice.roll() % 5) as usize];
+        let capacities = [room(), room()];
         if self.half.is_some() || dice.one_in(40) {
             return;
         }
         if matches!(victim, Socket::Grams(_)) {
-            self.life = meet::share(liar, dice, victim, capacity).ok();
+            self.life = meet::share(liar, dice, victim, capacities[0]).ok();
             // What comes with a datagram lies there, too.
             liar.channel = self.life.as_ref().and_then(|life| life.try_clone().ok());
             return;
         }
-        // A few bytes first, so that the switch is at some byte (a server that does so is plain).
-        if dice.one_in(if liar.client { 3 } else { 40 }) {
+        let invited = liar.client || self.rendezvous.is_some();
+        let victim_first = if invited { dice.one_in(2) } else { dice.one_in(40) };
+        // A few bytes first, so that the switch is at some byte (who sends such, and then rings, is plain).
+        if dice.one_in(if victim_first { 3 } else { 40 }) {
             let _ = liar.send_over_kernel(&vec![b'k'; dice.size(3000)]);
         }
-        if liar.client {
-            let _ = liar.receive_hello();
-            let _ = if dice.one_in(40) {
-                liar.theirs().and_then(|ring| ring.set(Field::SwitchAt, value(dice, 0, 4096)))
-            } else {
-                liar.switch()
-            };
-        }
-        let memory = if dice.one_in(40) { Memory::unsealed(capacity) } else { Memory::honest(capacity) };
-        let Ok(memory) = memory else { return };
-        let announced = if dice.one_in(40) { value(dice, capacity, capacity) } else { capacity };
-        let mut wire = liar.hello(announced).encode();
-        if dice.one_in(40) {
-            let at = dice.roll() as usize % wire.len();
-            wire[at] ^= dice.roll() as u8;
-        }
-        let len = if dice.one_in(20) { dice.roll() as usize % wire.len() } else { wire.len() };
-        let _ = match dice.one_in(20) {
-            true => liar.send_with(&wire[..len], &[]),
-            false => liar.send_with(&wire[..len], &[memory.file.as_fd()]),
-        };
-        liar.mine = Some(memory);
-        if dice.one_in(10) {
-            return;
-        }
-        nudge();
-        if !liar.client {
-            if dice.one_in(3) {
-                let _ = liar.send_over_kernel(&vec![b'k'; dice.size(3000)]);
+        if victim_first {
+            let _ = victim.send(b"v", SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::EOR);
+            // Both at once.
+            if dice.one_in(8) {
+                let _ = offer(liar, dice, capacities);
             }
-            let _ = liar.receive_hello();
-            let _ = liar.switch();
-            nudge();
+            if liar.take_rings().is_ok() && !dice.one_in(20) {
+                join(liar, dice, victim);
+            }
+        } else {
+            let _ = offer(liar, dice, capacities);
+            look(victim, dice);
+            // Or it wants larger ones, and gets them, or gets less.
+            if liar.theirs().and_then(|ring| ring.get(Field::Joined)).ok() == Some(2) && !dice.one_in(10) {
+                let wanted = [liar.theirs(), liar.mine()].map(|ring| {
+                    ring.and_then(|ring| ring.get(Field::Larger)).map_or(4096, |n| n.min(1 << 24))
+                });
+                let wanted = if dice.one_in(20) { capacities } else { wanted };
+                let _ = offer(liar, dice, wanted);
+                look(victim, dice);
+            }
         }
+        let _ = if dice.one_in(20) {
+            liar.theirs().and_then(|ring| ring.set(Field::SwitchAt, value(dice, liar.over_kernel, 4096)))
+        } else {
+            liar.switch()
+        };
+        look(victim, dice);
     }
 
     /// Does one thing.
@@ -224,6 +225,62 @@ impl Peer {
             _ => std::thread::yield_now(),
         }
     }
+}
+
+/// The victim sees what came: it receives mostly, since a look joins nothing.
+fn look(victim: &Socket, dice: &mut Dice) {
+    let peek = if dice.one_in(8) { RecvFlags::PEEK } else { RecvFlags::empty() };
+    let _ = victim.recv(&mut vec![0; dice.size(4000)], RecvFlags::DONTWAIT | peek);
+}
+
+/// Says that it has joined the victim's rings: or that it wants others, or what nobody says.
+fn join(liar: &mut Liar, dice: &mut Dice, victim: &Socket) {
+    let again = |victim: &Socket| {
+        let _ = victim.send(b"w", SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::EOR);
+    };
+    let Ok(ring) = liar.mine() else { return };
+    match dice.roll() % 12 {
+        0 => {
+            let _ = ring.set(Field::Joined, value(dice, 1, 2));
+        }
+        1 | 2 => {
+            let _ = ring.set(Field::Larger, value(dice, ring.capacity, ring.capacity));
+            let _ = liar.theirs().and_then(|ring| ring.set(Field::Larger, value(dice, 4096, 1 << 20)));
+            let _ = ring.set(Field::Joined, 2);
+            again(victim);
+            if liar.take_rings().is_ok() {
+                let _ = liar.join();
+            }
+        }
+        _ => {
+            let _ = liar.join();
+        }
+    }
+    // Before it sends again it looks whether this one has joined.
+    again(victim);
+}
+
+/// Sends rings with a byte: as they should be, mostly.
+fn offer(liar: &mut Liar, dice: &mut Dice, capacities: [u64; 2]) -> std::io::Result<()> {
+    let rings = Rings::unsealed(capacities, liar.nonce)?;
+    for ring in [&rings.first, &rings.second] {
+        if dice.one_in(60) {
+            let field = Field::ALL[dice.roll() as usize % Field::ALL.len()];
+            ring.set(field, value(dice, ring.get(field)?, ring.capacity))?;
+        }
+    }
+    if !dice.one_in(40) {
+        rings.seal(SEALS)?;
+    }
+    let null = File::open("/dev/null")?;
+    let others = if dice.one_in(12) { dice.roll() as usize % 4 } else { 0 };
+    let bytes = vec![b'h'; if dice.one_in(2) { 1 } else { dice.size(3000) }];
+    if dice.one_in(30) {
+        // Not behind the others, and so the program's.
+        let memfd = rings.first.file.as_fd();
+        return liar.say(&bytes, &[memfd, null.as_fd()]);
+    }
+    liar.attach(&bytes, &vec![null.as_fd(); others], rings)
 }
 
 /// A frame that says that something comes with it, which is in the channel mostly; or where to look for it.

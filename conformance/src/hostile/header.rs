@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::{ANY, BOTH, HARMLESS, Lie, OVER, Scene};
+use super::{ALL, ANY, HARMLESS, Lie, OVER, RECEIVER_SEES, Scene};
 use crate::liar::{Field, HEADER_LEN, Liar};
 use crate::tools::Dice;
 
@@ -15,7 +15,7 @@ macro_rules! lie {
         Lie {
             name: $name,
             what: $what,
-            roles: BOTH,
+            roles: ALL,
             allowed: $allowed,
             must: $must,
             tell: |s: &mut Scene| {
@@ -45,9 +45,6 @@ fn used(s: &mut Scene) -> io::Result<()> {
     let _ = s.victim.send(&[b'v'; 5_000], SendFlags::NOSIGNAL);
     s.liar.take().map(drop)
 }
-
-/// Found out by who receives; who only sends may go on.
-const RECEIVER_SEES: &[&str] = &["EPROTO", "waits", "carries on"];
 
 /// No lie at all: every field of the header is where it is thought to be, or the lies below mean nothing.
 fn honest(s: &mut Scene) -> io::Result<()> {

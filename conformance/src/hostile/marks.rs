@@ -6,15 +6,13 @@ use std::os::fd::AsFd;
 
 use rustix::fs::SealFlags;
 
-use super::{ANY, HARMLESS, Lie, Role, Scene};
+use super::{ANY, HARMLESS, Lie, RECEIVER_SEES, Role, Scene};
 use crate::lender::{self, MARKS, fds, honest_memory, memory, pool, reference, who};
 use crate::liar::{Field, Liar, SEALS};
 use crate::tools::Dice;
 
 /// One role suffices: marks are the same in both.
 const ONE: &[Role] = &[Role::Client];
-/// Found out by who receives; who only sends may go on.
-const RECEIVER_SEES: &[&str] = &["EPROTO", "waits", "carries on"];
 /// Bytes of a page, pages, and bytes of the pool that the lies below are about.
 const PAGE: u64 = 8192;
 const PAGES: u64 = 4;
@@ -357,11 +355,10 @@ pub const LIES: &[Lie] = &[
         "",
         |s: &mut Scene| refer(s, 0, 0, 0, 0, 10),
         Some(|liar: &Liar| {
-            use std::os::unix::fs::FileExt;
             let mut dice = dice();
             if let Ok(ring) = liar.theirs() {
                 let word = dice.roll() >> (dice.roll() % 64);
-                let _ = ring.file.write_all_at(&word.to_le_bytes(), 512 + dice.roll() % 256 * 8);
+                let _ = ring.write(&word.to_le_bytes(), 512 + dice.roll() % 256 * 8);
                 let _ = ring.set(Field::Marks, dice.roll() % 70);
                 let _ = ring.set(Field::Head, dice.roll() % ring.capacity);
             }

@@ -5,30 +5,62 @@
 //! honest connection beside it, and new ones to the same listener, must not notice; and no descriptor or mapping
 //! may be left.
 
+mod crossing;
 mod header;
-mod hello;
 mod marks;
+mod rings;
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use onecopy::unix::{self, Listener, RecvFlags, SendFlags, Stream};
 use rustix::event::PollFlags;
 
 use crate::case::Stop;
+use crate::impls::kernel::Plain;
 use crate::impls::{Kind, Name};
-use crate::liar::Liar;
+use crate::liar::{Field, Liar, Rings};
 use crate::run::Seen;
 use crate::tools;
 
 /// Who tells the lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A client; the victim accepted it.
+    /// A client, which makes the rings; the victim accepted it.
     Client,
-    /// A server; the victim called it.
+    /// A server, which makes the rings; the victim called it.
     Server,
+    /// A client to which the victim sends rings that it has made.
+    JoiningClient,
+    /// A server of which the victim knows that it is one of ours, and to which it sends rings that it has made.
+    JoiningServer,
+}
+
+impl Role {
+    /// As the tests and the table call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Client => "client",
+            Role::Server => "server",
+            Role::JoiningClient => "joining-client",
+            Role::JoiningServer => "joining-server",
+        }
+    }
+
+    /// The one of that name.
+    pub fn of(name: &str) -> Option<Role> {
+        ALL.iter().copied().find(|role| role.name() == name)
+    }
+
+    /// Whether the rings are the victim's.
+    fn joins(self) -> bool {
+        matches!(self, Role::JoiningClient | Role::JoiningServer)
+    }
+
+    /// Whether the victim accepted it.
+    fn calls(self) -> bool {
+        matches!(self, Role::Client | Role::JoiningClient)
+    }
 }
 
 /// A lie.
@@ -49,23 +81,32 @@ pub struct Lie {
     pub meanwhile: Option<fn(&Liar)>,
 }
 
-/// Both roles.
-pub const BOTH: &[Role] = &[Role::Client, Role::Server];
+/// All roles.
+pub const ALL: &[Role] = &[Role::Client, Role::Server, Role::JoiningClient, Role::JoiningServer];
+/// Those who make the rings.
+pub const ATTACHING: &[Role] = &[Role::Client, Role::Server];
+/// Those who are sent rings.
+pub const JOINING: &[Role] = &[Role::JoiningClient, Role::JoiningServer];
 /// Found out.
 pub const CAUGHT: &[&str] = &["EPROTO"];
-/// Found out, or the kernel carries on and it is counted.
-pub const REFUSED: &[&str] = &["EPROTO", "waits", "carries on"];
+/// Found out by who receives; who only sends may go on.
+pub const RECEIVER_SEES: &[&str] = &["EPROTO", "waits", "carries on"];
 /// The connection is over, however it is called.
 pub const OVER: &[&str] = &["end", "ECONNRESET", "EPIPE", "EPROTO"];
 /// Nothing that the victim could or need notice.
 pub const HARMLESS: &[&str] = &["waits", "carries on"];
+/// The program gets descriptors that are no rings of this connection.
+pub const FOREIGN: &[&str] = &["descriptors", "waits", "carries on"];
 /// Whatever ends in time.
 pub const ANY: &[&str] = &["waits", "carries on", "end", "ECONNRESET", "EPIPE", "EPROTO"];
 
 /// All lies.
 pub fn all() -> Vec<&'static Lie> {
-    hello::LIES.iter().chain(header::LIES).chain(marks::LIES).collect()
+    rings::LIES.iter().chain(crossing::LIES).chain(header::LIES).chain(marks::LIES).collect()
 }
+
+/// Bytes of the rings that the liar makes.
+pub const ROOM: u64 = 64 << 10;
 
 /// A liar and its victim.
 pub struct Scene {
@@ -73,36 +114,85 @@ pub struct Scene {
     pub liar: Liar,
     /// The victim's end.
     pub victim: Stream,
+    /// Whose the liar is.
+    pub role: Role,
+    /// By which the victim knows its server.
+    _rendezvous: Option<Plain>,
 }
 
 impl Scene {
-    /// Completes the upgrade honestly, so that both directions run over shared memory.
+    /// Both have the rings, and the victim may send into the liar's: honestly.
     ///
     /// # Errors
     ///
     /// Whatever goes wrong: then it is no lie that was tried.
+    pub fn meet(&mut self) -> io::Result<()> {
+        if self.role.joins() {
+            self.theirs()?;
+            return self.liar.join();
+        }
+        self.attach(Rings::honest([ROOM; 2], self.liar.nonce)?)?;
+        if self.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT).ok() != Some(1) {
+            return Err(io::Error::other("the byte that rings came with was not received"));
+        }
+        match self.liar.theirs()?.get(Field::Joined)? {
+            1 => Ok(()),
+            other => Err(io::Error::other(format!("the victim has not joined: {other}"))),
+        }
+    }
+
+    /// Completes the upgrade honestly, so that both directions run over shared memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scene::meet`].
     pub fn upgrade(&mut self) -> io::Result<()> {
-        let capacity = 64 << 10;
-        self.liar.upgrade(capacity)?;
-        if !self.liar.client {
-            let mine = self.liar.mine()?.file.try_clone()?;
-            self.liar.send_with(&self.liar.hello(capacity).encode(), &[mine.as_fd()])?;
+        self.meet()?;
+        self.liar.switch()?;
+        self.shared()
+    }
+
+    /// The victim makes rings, and sends them with its first byte.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scene::meet`].
+    pub fn theirs(&mut self) -> io::Result<()> {
+        self.victim.send(b"v", SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        let came = self.liar.take_rings()?;
+        match came.bytes == b"v" && came.fds.is_empty() {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("besides rings there came {came:?}"))),
         }
+    }
+
+    /// Sends rings with the liar's first byte.
+    ///
+    /// # Errors
+    ///
+    /// sendmsg's.
+    pub fn attach(&mut self, rings: Rings) -> io::Result<()> {
+        self.liar.attach(b"h", &[], rings)
+    }
+
+    /// Fails unless both directions run over shared memory, now that the victim looks.
+    ///
+    /// # Errors
+    ///
+    /// Where they do not.
+    pub fn shared(&self) -> io::Result<()> {
         self.nudge();
-        if !self.liar.client {
-            self.liar.receive_hello()?;
-            self.liar.switch()?;
-            self.nudge();
-        }
         match self.victim.path().is_shared_memory() {
             true => Ok(()),
             false => Err(io::Error::other(format!("not upgraded: {:?}", self.victim.path()))),
         }
     }
 
-    /// Lets the victim look at what came.
+    /// Lets the victim look at what came, in both directions.
     pub fn nudge(&self) {
         let _ = self.victim.recv(&mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        // (A slot that is given up sends nothing.)
+        drop(self.victim.reserve_with(1, SendFlags::DONTWAIT | SendFlags::NOSIGNAL));
     }
 }
 
@@ -113,11 +203,33 @@ type Activity = fn(&Stream) -> &'static str;
 const ACTIVITIES: [(&str, Activity); 4] =
     [("receiving", receiving), ("sending", sending), ("polling", polling), ("borrowing", borrowing)];
 
+/// What a victim does besides, of a lie about how the two meet: their names begin so. Then it is closed at once, too.
+const MEETING: [(&str, Activity); 3] = [("peeking", peeking), ("taking", taking), (LEAVING, receiving)];
+const OF_MEETING: [&str; 6] = ["rings.", "switch.", "close.", "crossing.", "joined.", "small."];
+/// Closes its socket instead.
+const LEAVING: &str = "leaving";
+
 /// What a victim does besides, of a lie about pages: their names begin so, and those that are lent so.
-const CHAINING: (&str, Activity) = ("chaining", chaining);
+const CHAINING: [(&str, Activity); 1] = [("chaining", chaining)];
 const OF_PAGES: [&str; 4] = ["lent.", "reference.", "pool.", "mark."];
-const LENDING: (&str, Activity) = ("lending", lending);
-const OF_LENT_PAGES: &str = "lent.";
+const LENDING: [(&str, Activity); 1] = [("lending", lending)];
+const OF_LENT_PAGES: [&str; 1] = ["lent."];
+
+/// All that a victim of a lie does.
+fn activities(lie: &Lie) -> Vec<(&'static str, Activity)> {
+    let is_of = |begins: &[&str]| begins.iter().any(|begin| lie.name.starts_with(begin));
+    let mut all = ACTIVITIES.to_vec();
+    if is_of(&OF_MEETING) {
+        all.extend(MEETING);
+    }
+    if is_of(&OF_LENT_PAGES) {
+        all.extend(LENDING);
+    }
+    if is_of(&OF_PAGES) {
+        all.extend(CHAINING);
+    }
+    all
+}
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -143,6 +255,34 @@ fn receiving(victim: &Stream) -> &'static str {
         }
     }
     "carries on"
+}
+
+/// Looks twice before it receives.
+fn peeking(victim: &Stream) -> &'static str {
+    let mut buf = vec![0; 40_000];
+    for _ in 0..2 {
+        match victim.recv(&mut buf, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+            Err(e) if !e.would_block() => return fate(&e),
+            _ => {}
+        }
+    }
+    receiving(victim)
+}
+
+/// Has room for descriptors.
+fn taking(victim: &Stream) -> &'static str {
+    let _ = victim.set_read_timeout(Some(PATIENCE));
+    let mut buf = vec![0; 40_000];
+    let mut came = 0;
+    for _ in 0..200 {
+        match victim.recv_with(&mut buf, RecvFlags::empty()) {
+            Ok((0, _)) => return "end",
+            Ok((_, with)) => came += with.fds.len(),
+            Err(e) if e.would_block() && came > 0 => return "descriptors",
+            Err(e) => return fate(&e),
+        }
+    }
+    if came > 0 { "descriptors" } else { "carries on" }
 }
 
 fn sending(victim: &Stream) -> &'static str {
@@ -287,8 +427,7 @@ pub fn huge_memfd() -> rustix::io::Result<()> {
 }
 
 fn open_files() -> (usize, usize) {
-    // The first socket of a process makes the table that shows its sockets (`onecopy ss`), and that stays.
-    drop(Stream::pair());
+    tools::what_stays();
     let fds = std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count());
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     (fds, maps.lines().filter(|l| l.contains("/memfd:")).count())
@@ -320,8 +459,6 @@ fn connected(listener: &Listener, at: &unix::Name) -> Result<(Stream, Stream), S
 
 /// Tells `lie` in `role`, here and now. The value tells what each activity came to.
 pub fn here(lie: &Lie, role: Role) -> Seen {
-    // What a process has once, from its first socket on.
-    drop(Stream::pair());
     let before = open_files();
     match play(lie, role) {
         Err(Stop::Broken(what)) => Seen::Broken(what),
@@ -336,34 +473,41 @@ pub fn here(lie: &Lie, role: Role) -> Seen {
 
 fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
     let pid = std::process::id();
-    let (ours, theirs) = (format!("onecopy-honest-{pid}"), format!("onecopy-liar-{pid}"));
+    let ours = format!("onecopy-honest-{pid}");
     let at = unix::Name::abstract_(&ours);
     let listener = Listener::bind(&at).map_err(Stop::broken)?;
     let witness = connected(&listener, &at)?;
     let (mut fates, mut told) = (Vec::new(), String::new());
-    let lent = lie.name.starts_with(OF_LENT_PAGES).then_some(LENDING);
-    let of_pages = OF_PAGES.iter().any(|begin| lie.name.starts_with(begin)).then_some(CHAINING);
-    for (activity, act) in ACTIVITIES.into_iter().chain(lent).chain(of_pages) {
+    for (activity, act) in activities(lie) {
         let step = |e: io::Error| match e.kind() {
             io::ErrorKind::Unsupported => Stop::Lacking("this kernel refuses the means of the lie"),
-            _ => Stop::broken(format!("the lie could not be told: {e}")),
+            _ => Stop::broken(format!("{activity}: the lie could not be told: {e}")),
         };
-        let mut scene = match role {
-            Role::Client => {
-                let liar =
-                    Liar::call(Kind::Stream, &Name::Abstract(ours.clone().into_bytes())).map_err(step)?;
-                Scene { liar, victim: listener.accept().map_err(Stop::broken)? }
-            }
-            Role::Server => {
-                let server =
-                    Liar::listen(Kind::Stream, &Name::Abstract(theirs.clone().into_bytes())).map_err(step)?;
-                let victim = Stream::connect(unix::Name::abstract_(&theirs)).map_err(Stop::broken)?;
-                Scene { liar: Liar::accept(&server).map_err(step)?, victim }
-            }
+        let mut scene = if role.calls() {
+            let liar = Liar::call(Kind::Stream, &Name::Abstract(ours.clone().into_bytes())).map_err(step)?;
+            Scene { liar, victim: listener.accept().map_err(Stop::broken)?, role, _rendezvous: None }
+        } else {
+            // (A name of which nobody remembers whether it has a rendezvous.)
+            let theirs = format!("onecopy-liar-{pid}-{activity}");
+            let name = Name::Abstract(theirs.clone().into_bytes());
+            let server = Liar::listen(Kind::Stream, &name).map_err(step)?;
+            let rendezvous = role.joins().then(|| Liar::rendezvous(Kind::Stream, &name));
+            let victim = Stream::connect(unix::Name::abstract_(&theirs)).map_err(Stop::broken)?;
+            let liar = Liar::accept(&server).map_err(step)?;
+            Scene { liar, victim, role, _rendezvous: rendezvous.transpose().map_err(step)? }
         };
         (lie.tell)(&mut scene).map_err(step)?;
+        if activity == LEAVING {
+            drop(scene.victim);
+            let events = tools::poll(&scene.liar.fd, PollFlags::IN, 10_000)?;
+            if !lie.name.contains("close") && !events.contains("HUP") {
+                return Err(Stop::broken(format!("the victim closed, and the liar polls {events}")));
+            }
+            talk(&witness.0, &witness.1)?;
+            continue;
+        }
         let began = Instant::now();
-        let Scene { liar, victim } = &scene;
+        let Scene { liar, victim, .. } = &scene;
         let fate = std::thread::scope(|s| {
             if let Some(meanwhile) = lie.meanwhile {
                 s.spawn(move || {
@@ -416,7 +560,7 @@ mod tests {
         let refused = || Err(rustix::io::Errno::OPNOTSUPP);
         let skipped: Vec<_> = all().into_iter().filter(|lie| lacking(lie, refused).is_some()).collect();
         let names: Vec<_> = skipped.iter().map(|lie| lie.name).collect();
-        assert_eq!(names, ["hello.hugetlb", "hello.hugetlb_sized", "pool.hugetlb"]);
+        assert_eq!(names, ["rings.hugetlb", "pool.hugetlb"]);
         assert!(lacking(skipped[0], refused).is_some_and(|why| why.contains("huge pages")));
         assert!(skipped.iter().all(|lie| lacking(lie, || Ok(())).is_none()));
     }

@@ -15,7 +15,6 @@
 //! [`trade`] does the like to chains of pages that several threads hold at once.
 
 mod chains;
-mod line;
 mod meet;
 mod neighbours;
 mod pairs;

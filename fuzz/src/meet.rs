@@ -1,19 +1,26 @@
 //! How the two come together: by an upgrade, as client or server, or as two datagram sockets do.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use onecopy::unix::{self, Config, Datagram, Listener, Records, RecvFlags, SeqListener, SeqPacket, Stream};
+use onecopy::unix::{
+    self, Config, Datagram, Listener, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream,
+};
 use onecopy_conformance::impls::kernel::{Kernel, address};
 use onecopy_conformance::impls::{Kind, Name, Socket as _};
-use onecopy_conformance::liar::{Liar, Memory, Wishes};
+use onecopy_conformance::liar::{Field, Liar, Memory, SEALS, Wishes};
 use onecopy_conformance::tools::Dice;
+use rustix::fs::MemfdFlags;
 use rustix::net::{
-    AddressFamily, RecvFlags as Raw, SendFlags as RawSend, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags as Raw, SendFlags as RawSend,
+    SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 
-use crate::line::{HELLO_LEN, Hello, receive_hello};
+use crate::peer::value;
 use crate::{Peer, Socket, pairs};
 
 /// Two that are connected, of whatever kind, and of which (as [`crate::Tally::kinds`] has them).
@@ -88,18 +95,60 @@ fn connect(dice: &mut Dice, name: &str, config: &Config) -> io::Result<(Peer, So
     Ok((Peer::new(of_grams(socket.0, nonce)), Socket::Grams(victim)))
 }
 
-/// What a sign says: who I am; and that what I send lies in the ring from here on.
-const PRESENT: u64 = 1;
-const SWITCHED: u64 = 2;
+/// The first bytes of what two datagram sockets say to each other, and how much of it there is.
+const MAGIC: [u8; 8] = *b"onecopy\x04";
+const SAID: usize = 64;
+/// What a slip is that says who is at the other end of the line.
+const SIGN: u64 = 5;
+/// Where a receiver writes what the sign has said, and which sign that was.
+const SECRET: u64 = 288;
+const JOINED: u64 = 304;
 
 fn beacon(of: impl AsFd) -> io::Result<SocketAddrUnix> {
     let inode = rustix::fs::fstat(of)?.st_ino;
-    Ok(SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-3-{inode:x}").as_bytes())?)
+    Ok(SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-4-{inode:x}").as_bytes())?)
 }
 
 fn seqpacket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+fn hello(capacity: u64) -> [u8; SAID] {
+    let mut wire = [0; SAID];
+    wire[..8].copy_from_slice(&MAGIC);
+    wire[24..32].copy_from_slice(&capacity.to_le_bytes());
+    wire
+}
+
+/// Memory that says who this is.
+fn slip(secret: [u8; 16], cookie: u64, number: u64, seals: bool) -> io::Result<File> {
+    let mut wire = [0; SAID];
+    wire[..8].copy_from_slice(&MAGIC);
+    wire[8..16].copy_from_slice(&SIGN.to_le_bytes());
+    wire[16..32].copy_from_slice(&secret);
+    wire[48..56].copy_from_slice(&cookie.to_le_bytes());
+    wire[56..64].copy_from_slice(&number.to_le_bytes());
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("onecopy-liar", flags)?;
+    rustix::io::pwrite(&fd, &wire, 0)?;
+    if seals {
+        rustix::fs::fcntl_add_seals(&fd, SEALS)?;
+    }
+    Ok(File::from(fd))
+}
+
+/// The next message, and the descriptors that came with it.
+fn take(from: &OwnedFd, wire: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = Raw::DONTWAIT | Raw::CMSG_CLOEXEC;
+    let came = rustix::net::recvmsg(from, &mut [IoSliceMut::new(wire)], &mut control, flags)?;
+    let fds = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+        _ => Vec::new(),
+    });
+    Ok((came.bytes, fds.collect()))
 }
 
 /// Meets the victim over a line of its own, honestly mostly; returns the peer's end of that line, which is its life.
@@ -113,7 +162,6 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
         }
     };
     let late = || io::Error::from(io::ErrorKind::TimedOut);
-    let nonce = liar.nonce;
     let mut line = None;
     if listens {
         let listener = seqpacket()?;
@@ -137,40 +185,54 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
             }
         }
     }
-    let line = line.ok_or_else(late)?;
-    let hello = |nonce, capacity| Hello { nonce, capacity, send_buffer: 0 };
-    if !listens {
-        rustix::net::send(&line, &hello(nonce, 0).encode(), RawSend::NOSIGNAL)?;
-        nudge();
-    }
-    // Its hello, which has its nonce; where it asked, its ring comes later.
-    let mut first = [0; HELLO_LEN];
-    let flags = if listens { Raw::DONTWAIT } else { Raw::DONTWAIT | Raw::PEEK };
-    rustix::net::recv(&line, &mut first[..], flags)?;
-    let said: [u8; 16] = first[8..24].try_into().unwrap_or_default();
-    let mut channel = of_grams(line, said);
+    let channel = of_grams(line.ok_or_else(late)?, liar.nonce);
     let memory = if lies(40) { Memory::unsealed(capacity)? } else { Memory::honest(capacity)? };
     let announced = if lies(40) { capacity + 64 } else { capacity };
-    let give = |channel: &Liar| channel.send_with(&hello(nonce, announced).encode(), &[memory.file.as_fd()]);
+    let mine = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    let given = [memory.file.as_fd(), if lies(40) { liar.fd.as_fd() } else { mine.as_fd() }];
+    let mut give =
+        || channel.send_with(&hello(announced), if dice.one_in(40) { &given[..1] } else { &given });
+    let mut wire = [0; SAID];
     if listens {
-        give(&channel)?;
+        // Its hello, and then what it gives.
+        rustix::net::recv(&channel.fd, &mut wire[..], Raw::DONTWAIT)?;
+        give()?;
         nudge();
-        receive_hello(&mut channel)?;
     } else {
-        receive_hello(&mut channel)?;
-        give(&channel)?;
+        rustix::net::send(&channel.fd, &hello(0), RawSend::NOSIGNAL)?;
+        nudge();
     }
+    let (_, fds) = take(&channel.fd, &mut wire)?;
+    let theirs = wire[24..32].try_into().map(u64::from_le_bytes).unwrap_or_default();
+    let [ring, token]: [OwnedFd; 2] = fds.try_into().map_err(|_| late())?;
+    if !listens {
+        give()?;
+        nudge();
+    }
+    let mut lies = |odds: u64| dice.one_in(odds);
     let cookie = if lies(40) { 1 } else { sockopt::socket_cookie(&channel.fd)? };
-    let to = if lies(40) { nonce } else { said };
-    for what in [PRESENT, SWITCHED] {
-        // Who was asked says at once that it has switched.
-        if what == SWITCHED || !listens {
-            let sign = Hello { nonce: to, capacity: cookie, send_buffer: what };
-            rustix::net::send(&liar.fd, &sign.encode(), RawSend::DONTWAIT | RawSend::NOSIGNAL)?;
-            nudge();
-        }
+    let number = if lies(40) { u64::from(u32::MAX) + 1 } else { 1 };
+    let slip = slip([7; 16], cookie, number, !lies(40))?;
+    let sign = [slip.as_fd(), if lies(40) { mine.as_fd() } else { token.as_fd() }];
+    // Each direction goes by itself.
+    let into = Memory { file: File::from(ring), at: 0, capacity: theirs };
+    for _ in 0..=usize::from(lies(4)) {
+        liar.send_with(b"k", if lies(40) { &sign[1..] } else { &sign })?;
+        let _ = victim.recv(&mut [0], RecvFlags::DONTWAIT);
     }
-    liar.theirs = channel.theirs.take();
+    into.set(Field::SwitchAt, if lies(40) { value(dice, 2, 2) } else { 2 })?;
+    let _ = victim.send(b"k", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let (_, fds) = take(&liar.fd, &mut wire)?;
+    if let [slip, back] = &fds[..]
+        && sockopt::socket_cookie(back) == sockopt::socket_cookie(&mine)
+    {
+        rustix::io::pread(slip, &mut wire, 0)?;
+        let number = if dice.one_in(40) { 2u32 } else { 1 };
+        memory.file.write_all_at(&wire[16..32], SECRET)?;
+        memory.file.write_all_at(&number.to_le_bytes(), JOINED)?;
+    }
+    let _ = victim.send(b"k", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    liar.theirs = Some(into);
     liar.mine = Some(memory);
     Ok(channel.fd)
 }

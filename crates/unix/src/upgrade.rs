@@ -412,8 +412,10 @@ impl End {
             Err(_) => return Err(self.bad_rings(op)),
         };
         point!("rings taken");
+        // (Pieces of stream records only come to who has joined.)
         if let Who::Server(Some(invitation)) = &undecided.who
             && !undecided.larger
+            && self.config.records == Records::Atomic
         {
             let [to_client, from_client] = self.capacities(invitation);
             if mine.capacity() < from_client || theirs.capacity() < to_client {

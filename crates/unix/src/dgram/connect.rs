@@ -27,12 +27,12 @@ impl End {
     fn connect_now(self: &Arc<End>, address: Option<&SocketAddrUnix>) -> Result<()> {
         let mut tx = self.tx.lock();
         let mut rx = self.rx.lock();
-        // The kernel would take a sign or a bell for a datagram that is lost, and tell the peer ECONNRESET.
+        // The kernel would take a bell for a datagram that is lost, and tell the peer ECONNRESET.
         if let Some(meeting) = self.meet.get()
             && matches!(&*rx, Rx::Plain)
-            && meeting.is_expecting()
+            && meeting.is_counting()
         {
-            self.look_for_nonce(meeting, &mut rx);
+            let _ = self.look_for_switch(meeting, &mut rx);
         }
         if let Rx::Ring(ring) = &mut *rx
             && ring.consumer.available(1) == Ok(0)

@@ -40,7 +40,7 @@ const CALLERS: usize = 64;
 /// Looks at one that says nothing before it is sent away. An honest one has said its hello right after connecting.
 const SILENCE: u32 = 8;
 /// Of this way of meeting: part of a beacon's name.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A receiver of many. Its lock comes after that of the receiving side.
 #[derive(Debug)]
@@ -161,8 +161,12 @@ pub struct Member {
     inode: u64,
     /// As the kernel has told it with the knock, or later.
     pub name: Name,
-    /// It has switched: what is in the ring comes behind all that it sent over the kernel.
+    /// What is in the ring comes next: all that it had sent over the kernel was received.
     pub live: bool,
+    /// It has switched: what it sent over the kernel lies in the queue by now, if it was not received.
+    pub switched: bool,
+    /// There is a word in the queue behind all of that.
+    pub called: bool,
     /// It is gone: what is in the ring is all there will be.
     pub dead: bool,
     /// Its name is known that it got later.
@@ -270,19 +274,23 @@ impl End {
                 member.live = true;
                 true
             }
-            Word::Knock { hello, secret, cookie, inode } => {
-                // A knock is no datagram, whoever knocks: who has said that hello may be gone, may have been one of too many, or
-                // have come to another process, since a fork.
-                let Some((line, said)) = crowd.line_of(hello) else { return true };
-                let open = self.crowd().is_some_and(|all| all.open.load(Relaxed) != 0);
-                if open && !crowd.closing && other_end(&line) == Ok(cookie) {
-                    // Who cannot have a lane finds the line closed.
-                    match self.give_lane(crowd, line, said, secret, (inode, from)) {
-                        Ok(true) => {}
-                        Ok(false) | Err(_) => self.counters.fallbacks.add(1),
-                    }
-                }
-                true
+            // Those go with datagrams.
+            Word::Knock { .. } | Word::Sign { .. } => false,
+        }
+    }
+
+    /// Somebody has knocked who wants a lane. `from`: who has sent that datagram.
+    #[cold]
+    pub fn heed_knock(&self, crowd: &mut Gathering, knock: Word, from: Name) {
+        let Word::Knock { hello, secret, cookie, inode } = knock else { return };
+        // Who has said that hello may be gone, may have been one of too many, or have come to another process, since a fork.
+        let Some((line, said)) = crowd.line_of(hello) else { return };
+        let open = self.crowd().is_some_and(|all| all.open.load(Relaxed) != 0);
+        if open && !crowd.closing && other_end(&line) == Ok(cookie) {
+            // Who cannot have a lane finds the line closed.
+            match self.give_lane(crowd, line, said, secret, (inode, from)) {
+                Ok(true) => {}
+                Ok(false) | Err(_) => self.counters.fallbacks.add(1),
             }
         }
     }
@@ -341,8 +349,9 @@ impl End {
         let fds = [to.as_fd(), back.as_fd()];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         scm::send(end.fd(), &[IoSlice::new(&answer.encode())], &fds, None, flags)?;
-        let (live, dead, named, until) = (false, false, false, None);
-        crowd.lanes.push(Member { end, key: answer.lane, inode, name, live, dead, named, until });
+        let (live, switched, called, dead, named, until) = (false, false, false, false, false, None);
+        let key = answer.lane;
+        crowd.lanes.push(Member { end, key, inode, name, live, switched, called, dead, named, until });
         Ok(true)
     }
 
@@ -364,6 +373,17 @@ impl End {
         let Some(door) = &crowd.door else { return }; // there is no lane, and was none
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         crowd.token = rustix::net::send(door, &Word::Token(crowd.nonce).encode(), flags) == Ok(WORD);
+    }
+
+    /// A datagram was taken from the kernel's queue, and there may be more of senders who have switched: what lies behind a word of
+    /// this side's own is not theirs. (Without room for it there is another datagram to take.)
+    pub fn call_who_switched(&self, crowd: &mut Gathering) {
+        let (Some(door), nonce) = (&crowd.door, crowd.nonce) else { return };
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        for member in crowd.lanes.iter_mut().filter(|member| member.switched && !member.live) {
+            let word = Word::Switched { crowd: nonce, lane: member.key };
+            member.called = member.called || rustix::net::send(door, &word.encode(), flags) == Ok(WORD);
+        }
     }
 
     /// This socket receives no more, or is to be connected to somebody: senders are told that they cannot send here, and ask
@@ -462,6 +482,28 @@ impl Member {
 }
 
 impl Gathering {
+    /// Looks which senders have switched. Whether some of what they sent over the kernel may be left.
+    pub fn look_who_switched(&mut self) -> bool {
+        let mut some = false;
+        for member in self.lanes.iter_mut().filter(|member| !member.live) {
+            let ring = member.end.rx_ring.get();
+            // Acquire pairs with the Release store in `switch`.
+            member.switched |= ring.is_some_and(|ring| ring.header().writer.0.switch_at.load(Acquire) != 0);
+            some |= member.switched;
+        }
+        some
+    }
+
+    /// The kernel's queue was seen empty since: what those send who have switched is next. Whether there are any.
+    pub fn let_switched(&mut self) -> bool {
+        let mut some = false;
+        for member in self.lanes.iter_mut().filter(|member| member.switched && !member.live) {
+            member.live = true;
+            some = true;
+        }
+        some
+    }
+
     /// What only senders with lanes know.
     #[cfg(test)]
     pub fn nonce_of_all(&self) -> Nonce {

@@ -40,7 +40,8 @@ pub struct Claim {
 impl End {
     /// Whether datagrams come or go through memory that is one process's.
     fn shares(&self) -> bool {
-        self.tx_ring.get().is_some() || self.rx_ring.get().is_some() || self.crowd_forks()
+        let counts = self.meet.get().is_some_and(|meeting| meeting.is_counting());
+        self.tx_ring.get().is_some() || self.rx_ring.get().is_some() || counts || self.crowd_forks()
     }
 
     /// Before a fork: from here on nobody has it, unless a thread of this process is sending or receiving at this moment. (One

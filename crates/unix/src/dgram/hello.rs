@@ -1,4 +1,4 @@
-//! What two datagram sockets say to each other before they share memory: on their line, and in signs.
+//! What two datagram sockets say to each other on their line, before they share memory.
 
 use crate::upgrade::Nonce;
 use onecopy_sys::scm::{self, Space};
@@ -9,12 +9,12 @@ use std::io::IoSliceMut;
 /// Bytes of a hello on the wire.
 pub const HELLO_LEN: usize = 64;
 
-const MAGIC: [u8; 8] = *b"onecopy\x03";
+const MAGIC: [u8; 8] = *b"onecopy\x04";
 
 /// What travels with the memfd of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Of who is greeted.
+    /// Of a sender that comes to a receiver of many: what its knock will say.
     pub nonce: Nonce,
     /// Bytes of data room in the ring whose memfd is attached.
     pub capacity: u64,
@@ -48,19 +48,15 @@ impl Hello {
     }
 }
 
-/// Takes a hello off the queue, if it is one, with its descriptor; that is missing where this process has no room for
-/// one, which the last value says (MSG_CTRUNC, unix(7)).
+/// Takes a hello off the queue, if it is one, with its descriptors.
 ///
 /// # Errors
 ///
 /// What recvmsg(2) says.
-pub fn receive_hello(socket: BorrowedFd<'_>) -> rustix::io::Result<(Option<Hello>, Option<OwnedFd>, bool)> {
+pub fn receive_hello(socket: BorrowedFd<'_>) -> rustix::io::Result<(Option<Hello>, Vec<OwnedFd>)> {
     let mut wire = [0u8; HELLO_LEN];
     let came = scm::recv(socket, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT)?;
-    let (n, cut) = (came.bytes, came.control_cut);
-    // Every descriptor that was not asked for is closed.
-    let memfd = came.fds.into_iter().next();
-    Ok((Hello::decode(&wire[..n]), memfd, cut))
+    Ok((Hello::decode(&wire[..came.bytes]), came.fds))
 }
 
 #[cfg(test)]
@@ -71,7 +67,7 @@ mod tests {
     #[test]
     fn garbage_is_none() {
         assert_eq!(Hello::decode(&[0; HELLO_LEN]), None);
-        assert_eq!(Hello::decode(b"onecopy\x03"), None);
+        assert_eq!(Hello::decode(b"onecopy\x04"), None);
     }
 
     proptest! {

@@ -3,18 +3,19 @@
 
 use super::crowd::name_for_many;
 use super::hello::Hello;
+use super::sign;
 use super::words::{Answer, Word};
 use crate::control::send_fd;
 use crate::dgram::meet::{hear, say, seqpacket};
 use crate::upgrade::new_ring;
-use crate::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
+use crate::{Carrier, Config, Datagram, Name, ReceivedFlags, RecvFlags, SendFlags};
 use onecopy_ring::{Header, Ring};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
-use onecopy_sys::scm;
+use onecopy_sys::scm::{self, Space};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -128,7 +129,13 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
     let _: BorrowedFd<'_> = victim.as_fd();
     let nonce = [7; 16];
     let stranger = Datagram::unbound().unwrap();
-    let words = [Word::Bell(nonce), Word::Token(nonce), Word::Switched { crowd: nonce, lane: nonce }];
+    let words = [
+        Word::Bell(nonce),
+        Word::Token(nonce),
+        Word::Switched { crowd: nonce, lane: nonce },
+        Word::Knock { hello: nonce, secret: nonce, cookie: 1, inode: 1 },
+        Word::Sign { secret: nonce, cookie: 1, number: 1 },
+    ];
     for word in words {
         // Whatever says what it cannot know is somebody's datagram.
         stranger.send_to(&word.encode(), abstract_("words"), NOW).unwrap();
@@ -136,26 +143,33 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
         assert_eq!(victim.recv(&mut buffer, LOOK).unwrap(), 64);
         assert_eq!(buffer, word.encode());
     }
-    // One that has a lane may ring for nothing, even in the receiver's name, and anybody may knock: nothing is received.
+    // One that has a lane may ring for nothing, even in the receiver's name: nothing is received.
     let bell = {
         let lane = liar.end.lane().unwrap();
         let crowd = victim.end.crowd().unwrap().lock();
         drop(lane);
         crowd.nonce_of_all()
     };
-    let words = [
-        Word::Bell(bell),
-        Word::Token(bell),
-        Word::Switched { crowd: bell, lane: nonce },
-        // Who has said that hello may have been sent away: it is for nobody who receives.
-        Word::Knock { hello: nonce, secret: nonce, cookie: 1, inode: 1 },
-        Word::Knock { hello: nonce, secret: nonce, cookie: 0, inode: u64::MAX },
-    ];
+    let words = [Word::Bell(bell), Word::Token(bell), Word::Switched { crowd: bell, lane: nonce }];
     for word in words {
         stranger.send_to(&word.encode(), abstract_("words"), NOW).unwrap();
         assert!(victim.recv(&mut [0; 64], LOOK).is_err());
         honest.send(b"as ever", NOW).unwrap();
         assert_eq!(victim.recv(&mut [0; 3], LOOK).unwrap(), 3);
+    }
+    // Anybody may knock, and who has said that hello may have been sent away: that is for nobody who receives.
+    let knock = Word::Knock { hello: nonce, secret: nonce, cookie: 0, inode: u64::MAX };
+    let (slip, more) = (sign::slip(&knock).unwrap(), victim.as_fd());
+    for fds in [&[slip.as_fd()][..], &[more, slip.as_fd()]] {
+        stranger.send_with_to(b"x", abstract_("words"), fds, NOW).unwrap();
+        stranger.send_with_to(b"y", abstract_("words"), fds, NOW).unwrap();
+        // (What no receive asks for was there all the same.)
+        let (received, _) = victim.recv_datagram(&mut [0; 3], LOOK).unwrap();
+        assert_eq!((received.len, received.flags.contains(ReceivedFlags::CTRUNC)), (1, fds.len() == 2));
+        for flags in [LOOK | RecvFlags::PEEK, LOOK] {
+            let (received, with, _) = victim.recv_with(&mut [0; 3], flags).unwrap();
+            assert_eq!((received.len, with.fds.len(), with.truncated), (1, fds.len() - 1, false));
+        }
     }
     assert_eq!(victim.stats().protocol_errors, 0);
 }
@@ -201,7 +215,7 @@ fn visitor(squatter: &OwnedFd) -> Option<(OwnedFd, Hello)> {
 }
 
 /// Whoever squats the beacon of a plain receiver, and answers without what only that one can know, gets nothing of what is
-/// sent to it.
+/// sent to it; and nothing else is.
 #[test]
 fn who_squats_a_beacon_of_many_gets_nothing() {
     let _alone = crate::tests::alone();
@@ -211,14 +225,13 @@ fn who_squats_a_beacon_of_many_gets_nothing() {
     ours.connect(abstract_("plain")).unwrap();
     let (mine, to) = new_ring(1 << 16, &Config::default()).unwrap();
     let (_, back) = new_ring(4096, &Config::default()).unwrap();
-    let (mut answered, mut foreign) = (0, 0);
+    let (mut answered, mut knocks) = (0, 0);
     for i in 0..3000u32 {
         ours.send(&i.to_le_bytes(), NOW).unwrap();
         let mut buffer = [0; 99];
-        while plain.recv(&mut buffer).unwrap() != 4 {
-            foreign += 1;
-        }
-        assert_eq!(buffer[..4], i.to_le_bytes());
+        let (n, knock) = take(&plain, &mut buffer).unwrap();
+        assert_eq!((n, &buffer[..4]), (4, &i.to_le_bytes()[..]));
+        knocks += usize::from(knock.is_some());
         let Some((line, hello)) = visitor(&squatter) else { continue };
         let answer =
             Answer { secret: hello.nonce, crowd: [1; 16], lane: [2; 16], capacity: 1 << 16, back: 4096 };
@@ -226,9 +239,16 @@ fn who_squats_a_beacon_of_many_gets_nothing() {
         scm::send(&line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
         answered += 1;
     }
-    assert!(answered == 1 && foreign == 1, "{answered}, {foreign}");
+    assert!(answered == 1 && (1..=4).contains(&knocks), "{answered}, {knocks}");
     assert_eq!(ours.path().send, Carrier::Kernel);
     assert_eq!(mine.header().writer.0.head.load(Relaxed), 0);
+}
+
+/// Receives a datagram, and the slip that came with it.
+fn take(plain: &UnixDatagram, buffer: &mut [u8]) -> Option<(usize, Option<Word>)> {
+    let flags = rustix::net::RecvFlags::DONTWAIT;
+    let came = scm::recv(plain, &mut [IoSliceMut::new(buffer)], Space::All, flags).ok()?;
+    Some((came.bytes, came.fds.last().and_then(sign::read)))
 }
 
 /// One who hands on what both say, with lines of his own.
@@ -292,16 +312,16 @@ fn bells_go_to_nobody_but_the_peer() {
             a.send(&i.to_le_bytes(), NOW).unwrap();
             lines.extend(visitor(&beacon));
             let mut buffer = [0; 99];
-            while let Ok(n) = plain.recv(&mut buffer) {
+            while let Some((n, knock)) = take(&plain, &mut buffer) {
+                if let Some(Word::Knock { secret, .. }) = knock.filter(|_| !answered) {
+                    let answer =
+                        Answer { secret, crowd: [1; 16], lane: [2; 16], capacity: 1 << 18, back: 4096 };
+                    let fds = [to.as_fd(), back.as_fd()];
+                    let (line, _) = lines.last().unwrap();
+                    scm::send(line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
+                    answered = true;
+                }
                 match Word::decode(&buffer[..n]) {
-                    Some(Word::Knock { secret, .. }) => {
-                        let answer =
-                            Answer { secret, crowd: [1; 16], lane: [2; 16], capacity: 1 << 18, back: 4096 };
-                        let fds = [to.as_fd(), back.as_fd()];
-                        let (line, _) = lines.last().unwrap();
-                        scm::send(line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
-                        answered = true;
-                    }
                     Some(Word::Bell(crowd)) => bells += u32::from(crowd == [1; 16]),
                     Some(_) => {}
                     None => came += 1,
@@ -342,8 +362,8 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
         say(&line, &Hello { nonce, capacity: 0, send_buffer: 0 }).unwrap();
         let cookie = rustix::net::sockopt::socket_cookie(&line).unwrap();
         let knock = Word::Knock { hello: nonce, secret: nonce, cookie, inode: named };
-        knocks.send(&knock.encode()).unwrap();
-        assert!(victim.recv(&mut [0; 64], LOOK).is_err());
+        scm::send(knocks, &[IoSlice::new(b"x")], &[sign::slip(&knock).unwrap().as_fd()], None, RAW).unwrap();
+        assert_eq!(victim.recv(&mut [0; 64], LOOK).unwrap(), 1);
         let mut wire = [0; 64];
         let got = rustix::net::recv(&line, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
         given.push(matches!(got, Ok((64, _))));
@@ -401,7 +421,7 @@ fn no_word_is_cut_into_a_datagram() {
     let nonce = victim.end.crowd().unwrap().lock().nonce_of_all();
     for round in 0..200usize {
         // At the last moment, when the lanes were found empty.
-        crate::failpoint::at("looked for a sign", move || {
+        crate::failpoint::at("about to receive", move || {
             let stranger = UnixDatagram::unbound().unwrap();
             let name = SocketAddr::from_abstract_name(text("short")).unwrap();
             stranger.connect_addr(&name).unwrap();

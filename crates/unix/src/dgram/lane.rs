@@ -7,17 +7,22 @@
 //!
 //! 1. The sender asks the kernel (sock_diag(7)) who its peer is. If that one is connected to nobody, and its user has a
 //!    beacon named after its inode, the sender connects there and says hello, with a nonce.
-//! 2. It *knocks*: a datagram to its peer, with that nonce, the cookie (SO_COOKIE) of its end of the line, and a secret.
-//! 3. Who receives from that queue finds the knock, and the line whose hello it is. The kernel says what the name of who sent the
-//!    knock is, that the other end of the line has that cookie, and that the socket with the inode in the knock has that name, is
+//! 2. It *knocks* with the next datagram that its program sends: a slip of memory travels with it, with that nonce, the cookie
+//!    (SO_COOKIE) of its end of the line, and a secret.
+//! 3. Who receives from that queue finds the slip, and the line whose hello it is. The kernel says what the name of who sent that
+//!    datagram is, that the other end of the line has that cookie, and that the socket with the inode in the knock has that name, is
 //!    connected to the receiver's, and is the same user's as the line. So it answers on the line, with the secret and the
 //!    memfds of two rings.
-//! 4. The sender believes who knows the secret, which was nowhere but in that queue. Its last datagram over the kernel says that
-//!    it has switched, so that its datagrams stay in order.
+//! 4. The sender believes who knows the secret, which was nowhere but in that queue. It says in the ring that it has switched, and
+//!    sends there. The receiver looks for that word, and takes nothing from the lane before all is received that lay in
+//!    the kernel's queue when it was found: so its datagrams stay in order.
+//!
+//! None of this lies in the receiver's queue by itself. A slip that is lost, as there is no room for descriptors, is sent again.
 //!
 //! So nobody gets a datagram that the kernel would not have brought to him, and none comes under the name of another
 //! user's socket, even one that can be made to say what somebody else wants. Who has the
-//! rights of the receiver's user can have one of our senders send 64 bytes to a plain receiver, by squatting its beacon.
+//! rights of the receiver's user can have one of our senders attach a descriptor to some datagrams to a plain receiver, by squatting
+//! its beacon.
 //!
 //! **Waking the receiver.** Bells go to the line, as everywhere, and through a *door* besides, so that they lie in the queue that
 //! poll(2) watches. Where that has no room it is readable anyway, and who receives there looks at the lanes, too. The
@@ -30,6 +35,7 @@
 
 use super::hello::Hello;
 use super::meet::{Meeting, Phase, State, say};
+use super::sign;
 use super::words::{Answer, WORD, Word};
 use crate::config::Records;
 use crate::control;
@@ -58,14 +64,28 @@ pub struct Knocking {
     line: OwnedFd,
     hello: Nonce,
     secret: Nonce,
-    sent: bool,
+    /// Knocks that went with datagrams, and datagrams since the last.
+    sent: u32,
+    since: u64,
+}
+
+impl Knocking {
+    /// Whether the next datagram is to knock.
+    pub fn is_due(&self) -> bool {
+        sign::is_due(self.sent, self.since)
+    }
+
+    /// One more datagram went over the kernel, and knocked or did not.
+    pub fn sent_one(&mut self, knocked: bool) {
+        (self.sent, self.since) = if knocked { (self.sent + 1, 1) } else { (self.sent, self.since + 1) };
+    }
 }
 
 /// A sender's lane.
 #[derive(Debug)]
 pub struct Lane {
     pub end: Arc<End>,
-    /// What says that this sender has switched.
+    /// What says whose lane it is, in a datagram that the kernel says the name of its sender with.
     switched: Word,
     /// 1 while the receiver is to be told of a new name.
     renamed: AtomicU32,
@@ -75,6 +95,16 @@ pub struct Lane {
 impl Lane {
     pub fn switched(&self) -> Word {
         self.switched
+    }
+}
+
+impl Lane {
+    /// What is sent from here on lies in the lane.
+    pub fn switch(&self) {
+        if let Some(ring) = self.end.tx_ring.get() {
+            // Release: who finds that finds all that was sent before in the kernel's queue.
+            ring.header().writer.0.switch_at.store(1, Release);
+        }
     }
 }
 
@@ -155,36 +185,16 @@ impl End {
             None => upgrade::DEFAULT_BUFFER.max(sockopt::socket_send_buffer_size(&self.fd)?),
         };
         say(&line, &Hello { nonce: hello, capacity: 0, send_buffer: self.wish().max(least as u64) })?;
-        Ok(Phase::Knocking(Knocking { line, hello, secret, sent: false }))
+        Ok(Phase::Knocking(Knocking { line, hello, secret, sent: 0, since: 0 }))
     }
 
-    /// Knocks, or looks for the answer. Whether there was a step to make.
+    /// Looks for the answer to a knock. Whether there was a step to make.
     pub fn go_on_knocking(
         &self,
         meeting: &Meeting,
         state: &mut State,
-        mut knocking: Knocking,
+        knocking: Knocking,
     ) -> io::Result<bool> {
-        if !knocking.sent {
-            // Under the lock of the sending side there is no other peer meanwhile.
-            let sent = self.tx.try_lock().map_or(Err(Errno::AGAIN), |tx| {
-                let sent = self.knock(&knocking);
-                tx.unlock_fenced();
-                self.welcome_back();
-                sent
-            });
-            return match sent {
-                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {
-                    knocking.sent = sent.is_ok();
-                    state.phase = Phase::Knocking(knocking);
-                    Ok(sent.is_ok())
-                }
-                Err(errno) => {
-                    self.tell_later(meeting, errno);
-                    Err(errno)
-                }
-            };
-        }
         match hear_answer(&knocking.line) {
             Ok(None) => {
                 state.phase = Phase::Knocking(knocking);
@@ -209,14 +219,14 @@ impl End {
         }
     }
 
-    fn knock(&self, knocking: &Knocking) -> io::Result<()> {
-        let knock = Word::Knock {
+    /// What a knock says.
+    pub fn knock(&self, knocking: &Knocking) -> io::Result<Word> {
+        Ok(Word::Knock {
             hello: knocking.hello,
             secret: knocking.secret,
             cookie: sockopt::socket_cookie(&knocking.line)?,
             inode: rustix::fs::fstat(&self.fd)?.st_ino,
-        };
-        self.send_word(&knock)
+        })
     }
 
     fn send_word(&self, word: &Word) -> io::Result<()> {
@@ -266,11 +276,6 @@ impl End {
         let peer = |fd: &OwnedFd| io::Result::Ok(diag.look(rustix::fs::fstat(fd)?.st_ino)?.peer);
         let there = peer(&door)?;
         if there.is_some() && there == peer(&self.fd)? { Ok(door) } else { Err(Errno::NOENT) }
-    }
-
-    /// The last datagram over the kernel.
-    pub fn switch_to(&self, lane: &Lane) -> io::Result<()> {
-        self.send_word(&lane.switched)
     }
 
     /// The lane, once this socket sends on one.

@@ -226,7 +226,7 @@ fn what_is_there_is_what_comes() {
 
 /// Rings before each look into the queue, so many times.
 fn ring(bell: [u8; 64], to: Name, times: u32) {
-    failpoint::at("looked for a sign", move || {
+    failpoint::at("about to receive", move || {
         Datagram::unbound().unwrap().send_to(&bell, &to, NOW).unwrap();
         if times > 1 {
             ring(bell, to, times - 1);

@@ -7,48 +7,55 @@
 //! 1. One of the two listens on a *beacon*, a seqpacket socket whose abstract name is the inode of its datagram socket.
 //!    The other connects to it, and believes it only if whoever listens there is the user that the peer's socket
 //!    belongs to (SO_PEERCRED, UNIX_DIAG_UID). It sends a [`Hello`] with a nonce of its own.
-//! 2. Who listens checks the same of who has connected, and answers with a nonce of its own and the memfd of its ring.
-//! 3. Who asked sends the memfd of its ring there, then a *sign* as a datagram: the other's nonce, and the cookie
-//!    (SO_COOKIE) of its own end of that line.
-//! 4. Who answered finds that sign in its queue, which no other socket could have put there: the nonce was made after the
-//!    kernel's connection was, and to a connected socket the kernel lets only its peer send. And it is its peer
-//!    that is at the other end of the line, not somebody between the two: of that end the kernel says (UNIX_DIAG_PEER)
-//!    that it has that cookie. So it sends a sign likewise, and from there on through the asker's ring.
-//! 5. Who asked finds it, checks the same, receives from its ring from there on, sends a second sign, and from there on
-//!    through the other's ring, which that one receives from when it finds the second sign.
+//! 2. Who listens checks the same of who has connected, and answers with the memfd of its ring and a *token*, a socket that it
+//!    has just made. Who asked answers that in the same way. So each has the other's ring and token, and believes nothing.
+//! 3. Each attaches to the next datagram that its program sends (SCM_RIGHTS) a *sign*: a slip of memory with the cookie
+//!    (SO_COOKIE) of its own end of that line, and a secret; and the other's token.
+//! 4. Who receives finds the token, by its cookie: so that datagram was sent after the token was made, which was after the kernel's
+//!    connection was, and to a connected socket the kernel lets only its peer send. And it is its peer that is at the other
+//!    end of the line, not somebody between the two: of that end the kernel says (UNIX_DIAG_PEER) that it has the cookie that the
+//!    peer has said. So it writes the secret into its ring, and begins to count datagrams.
+//! 5. Who has sent the sign finds the secret there: only who reads its peer's queue knows it, and he would not have written it
+//!    into the ring of who stands between. So that ring is its peer's. It notes there how many datagrams it has sent since the
+//!    sign, and from there on sends through the ring.
 //!
-//! So neither uses memory before its peer has said, over the kernel's own connection, that it is its peer's: a stranger,
-//! even one of the same user, can neither inject a datagram nor divert one. One of the same user can make a socket send 64
-//! bytes to a plain peer, and can keep two from sharing memory. Users that this user namespace does not know
-//! all look the same, and are nobody. The connection to the beacon stays as the lifeline, and as the channel for what
-//! travels with datagrams (`channel.rs`). Each direction switches
-//! where its sender's (last) sign lies among the datagrams: their order stays. Nobody waits for anybody, and whatever fails
-//! leaves the kernel carrying on.
+//! So neither uses memory before it is sure, over the kernel's own connection, that it is its peer's: a stranger,
+//! even one of the same user, can neither inject a datagram nor divert one. One of the same user can make a socket attach two
+//! descriptors to some datagrams to a plain peer, and can keep two from sharing memory. Users that this user namespace does not
+//! know all look the same, and are nobody. The connection to the beacon stays as the lifeline, and as the channel for what
+//! travels with datagrams (`channel.rs`). Each direction goes by itself, and switches at an exact datagram: their order stays.
+//! Nothing of this lies in a queue by itself: poll(2) tells of the program's datagrams and of nothing else, and who has nothing
+//! to send says nothing. Nobody waits for anybody, and whatever fails leaves the kernel carrying on: a sign that is lost, as its
+//! receiver has no room for descriptors, is sent again, and nobody switches before it was found.
+//!
+//! Between the sign and the switch the receiver looks what there is *before* it reads where its peer has switched: what was there
+//! without a switch is a datagram, and no bell.
 //!
 //! Where the peer is connected to nobody it may be a receiver of many: see `lane.rs`.
 
 mod line;
 mod switch;
 
-use line::{ask, open_ring};
-pub use line::{beacon_name, hear, is_user, other_end, overflow_uid, say, seqpacket};
+use line::{ask, given};
+pub use line::{beacon_name, give, hear, is_user, other_end, overflow_uid, say, seqpacket};
+use switch::{Incoming, Offer};
 
 use super::hello::Hello;
 use crate::Name;
 use crate::control;
 use crate::dgram::crowd::name_for_many;
 use crate::dgram::lane::{Knocking, Lane};
+use crate::dgram::sign;
 use crate::end::End;
 use crate::making::Kind;
-use crate::rx::Rx;
 use crate::upgrade::{self, Nonce};
 use onecopy_ring::Ring;
 use onecopy_sync::Mutex;
-use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
+use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
+use rustix::net::SocketFlags;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Calls between two looks, at most: while nothing is known of the peer, and while something is under way.
@@ -58,21 +65,20 @@ const OFTEN: u32 = 16;
 const ASKERS: usize = 4;
 /// Looks at a visitor who says nothing before it is sent away. An honest one has sent its hello right after connecting.
 const SILENCE: u32 = 8;
-/// What a sign says besides ([`Hello::send_buffer`]): who I am; and that what I send lies in the ring from here on.
-const PRESENT: u64 = 1;
-const SWITCHED: u64 = 2;
 
 /// What an end knows of its peer, from when it connects until both directions have switched, or will not.
 #[derive(Debug, Default)]
 pub struct Meeting {
     /// 1 while it may yet come to anything.
     open: AtomicU32,
-    /// 1 while the next datagram may be the nonce that says that the peer has switched.
-    expecting: AtomicU32,
+    /// By which this side knows a sign of the peer's; 0 while none can come.
+    token: AtomicU64,
+    /// 1 while the peer may switch.
+    counting: AtomicU32,
     /// 1 while there is an offer.
     offered: AtomicU32,
-    /// An errno of the kernel's that is to be told by the next send.
-    untold: AtomicU32,
+    /// 1 while something is to be said with a datagram, or datagrams are counted.
+    rides: AtomicU32,
     /// Calls until the next look, and between that and the one after it.
     left: AtomicU32,
     pause: AtomicU32,
@@ -91,13 +97,11 @@ pub struct Meeting {
 #[derive(Debug, Default)]
 pub struct State {
     pub phase: Phase,
-    /// The peer's ring, and the nonce to send before anything goes there.
-    offer: Option<(Ring, Nonce)>,
-    /// This side's ring, and the nonce behind which its datagrams are in there.
-    incoming: Option<(Ring, Nonce)>,
-    /// The cookie of the peer's end of the line, once the peer has said it is its.
-    trusted: Option<u64>,
-    /// A lane at a receiver of many, to be told of before anything goes there.
+    /// To who may be the peer.
+    line: Option<Line>,
+    offer: Option<Offer>,
+    incoming: Option<Incoming>,
+    /// A lane at a receiver of many.
     pub lane: Option<Lane>,
 }
 
@@ -110,35 +114,31 @@ pub enum Phase {
     Listening(OwnedFd, u32),
     /// Somebody came to the beacon, who has said nothing yet in so many looks.
     Visited(OwnedFd, OwnedFd, u32),
-    /// This side has asked, with that nonce.
-    Asked(OwnedFd, Nonce),
-    /// This side has answered.
-    Answered(Line),
-    /// This side knows the other's ring, and has, or has not yet, sent the sign that says who it is.
-    Shown(Line, Ring, bool),
+    /// This side has asked.
+    Asked(OwnedFd),
+    /// This side has answered, and given what it has to give.
+    Answered,
     /// This side has come to the beacon of a receiver of many.
     Knocking(Knocking),
-    /// All is said.
+    /// All is said on the line.
     Met,
 }
 
 /// A connection to who may be the peer.
 #[derive(Debug)]
 pub struct Line {
-    fd: OwnedFd,
-    /// What to send to the peer, in a sign.
-    nonce: Nonce,
+    fd: Arc<OwnedFd>,
     /// Of the other end, as the kernel says. (Kept: it does not say so any more when that end is closed.)
     cookie: u64,
 }
 
-/// What comes next in the kernel's queue.
+/// What comes next from the peer.
 pub enum Next {
-    /// The peer's sign, which was taken.
-    Sign,
-    /// Nothing yet. What comes from here on may be the sign.
+    /// What lies in the ring.
+    Switched,
+    /// Nothing yet. What comes from here on may be a bell.
     Nothing,
-    /// Something else, or an error.
+    /// Something over the kernel, or an error.
     Other,
 }
 
@@ -152,10 +152,22 @@ impl Meeting {
         self.sender.get().cloned()
     }
 
-    /// Whether the next datagram may be a nonce.
+    /// The cookie of the token that comes with a sign; 0 while none can come.
     #[inline]
-    pub fn is_expecting(&self) -> bool {
-        self.expecting.load(Relaxed) != 0
+    pub fn token(&self) -> u64 {
+        self.token.load(Relaxed)
+    }
+
+    /// Whether the peer may switch.
+    #[inline]
+    pub fn is_counting(&self) -> bool {
+        self.counting.load(Relaxed) != 0
+    }
+
+    /// Whether datagrams that go over the kernel have something with them, or are counted.
+    #[inline]
+    pub fn rides(&self) -> bool {
+        self.rides.load(Relaxed) != 0
     }
 
     /// Begins anew with another peer, or gives up.
@@ -166,17 +178,12 @@ impl Meeting {
         self.laned.store(0, Relaxed);
         drop(left);
         let mut state = self.state.lock();
-        state.phase = Phase::Alone;
-        state.offer = None;
-        state.lane = None;
-        state.trusted = None;
-        if open {
-            // (Else, a nonce that was on its way is still to be known for what it is.)
-            state.incoming = None;
-            self.expecting.store(0, Relaxed);
-        }
+        // (What the old peer had sent, signs too, the kernel has thrown away.)
+        *state = State::default();
+        self.token.store(0, Relaxed);
+        self.counting.store(0, Relaxed);
         self.offered.store(0, Relaxed);
-        self.untold.store(0, Relaxed);
+        self.rides.store(0, Relaxed);
         self.open.store(u32::from(open), Relaxed);
         self.left.store(1, Relaxed);
         self.pause.store(1, Relaxed);
@@ -185,8 +192,8 @@ impl Meeting {
     /// This end leaves its peer, or receives no more. That one may be sending into a ring that nobody receives from yet, and
     /// looks there.
     pub fn leave(&self) {
-        if let Some((ring, _)) = &self.state.lock().incoming {
-            ring.header().info.0.shut.store(1, Release);
+        if let Some(incoming) = &self.state.lock().incoming {
+            incoming.leave();
         }
     }
 
@@ -226,6 +233,11 @@ impl Meeting {
     /// There is something that the sending side may switch to.
     pub fn offer(&self) {
         self.offered.store(1, Relaxed);
+    }
+
+    /// There is something to be said with the next datagram, or no more.
+    pub fn ride(&self, something: bool) {
+        self.rides.store(u32::from(something), Relaxed);
     }
 
     /// It came to nothing, and is tried again after a while.
@@ -270,8 +282,7 @@ impl End {
             Err(_) => {
                 // Refused, or nonsense: this side goes on over the kernel. What was agreed stays.
                 self.counters.fallbacks.add(1);
-                state.phase = Phase::Met;
-                meeting.open.store(0, Relaxed);
+                self.drop_meeting(meeting, &mut state);
             }
         }
     }
@@ -285,6 +296,7 @@ impl End {
                     Seen::OfMany(peer, uid) => {
                         let Some(line) = ask(&name_for_many(peer)?, uid)? else { return Ok(false) };
                         state.phase = self.come(line)?;
+                        meeting.ride(true);
                         return Ok(true);
                     }
                     Seen::Mutual(me, peer, uid) => (me, peer, uid),
@@ -304,68 +316,49 @@ impl End {
                 Ok(!matches!(state.phase, Phase::Listening(..)))
             }
             Phase::Visited(beacon, line, looks) => {
-                // Once the peer has this side's ring its sign may come, and another thread that looked before whether one is
-                // expected would receive it as a datagram.
-                let Some(_nobody_receives) = self.rx.try_lock() else {
-                    state.phase = Phase::Visited(beacon, line, looks);
-                    return Ok(false);
-                };
                 let answered = match hear(line.as_fd()) {
                     Ok(None) if looks < SILENCE => {
                         state.phase = Phase::Visited(beacon, line, looks + 1);
                         return Ok(false);
                     }
-                    Ok(Some((hello, _))) => self.answer(line, &hello),
+                    Ok(Some((hello, _))) => self.answer(meeting, state, line, &hello),
                     // Nothing, or nonsense: whoever it was, the peer may yet come.
                     Ok(None) | Err(_) => {
                         state.phase = Phase::Listening(beacon, 0);
                         return Ok(false);
                     }
                 };
-                let (line, ring, nonce) = answered?;
-                state.incoming = Some((ring, nonce));
-                meeting.expecting.store(1, Relaxed);
-                state.phase = Phase::Answered(line);
+                answered?;
+                state.phase = Phase::Answered;
                 Ok(true)
             }
-            Phase::Asked(line, nonce) => {
-                let Some(_nobody_receives) = self.rx.try_lock() else {
-                    state.phase = Phase::Asked(line, nonce);
+            Phase::Asked(line) => {
+                let Some((hello, fds)) = hear(line.as_fd())? else {
+                    state.phase = Phase::Asked(line);
                     return Ok(false);
                 };
-                let Some((hello, memfd)) = hear(line.as_fd())? else {
-                    state.phase = Phase::Asked(line, nonce);
-                    return Ok(false);
-                };
-                let theirs = open_ring(&hello, memfd, &self.config).ok_or(Errno::PROTO)?;
-                let cookie = other_end(&line)?;
-                let (mine, memfd) = self.ring_for(&hello)?;
-                let capacity = mine.capacity() as u64;
-                let answer = Hello { nonce, capacity, send_buffer: self.wish() };
-                control::send_fd(line.as_fd(), &answer.encode(), memfd.as_fd())?;
-                state.incoming = Some((mine, nonce));
-                meeting.expecting.store(1, Relaxed);
-                state.phase = Phase::Shown(Line { fd: line, nonce: hello.nonce, cookie }, theirs, false);
+                let (theirs, token) = given(&hello, fds, &self.config).ok_or(Errno::PROTO)?;
+                self.answer(meeting, state, line, &hello)?;
+                self.offer_to_peer(meeting, state, theirs, token)?;
                 Ok(true)
             }
-            Phase::Shown(line, ring, false) => {
-                let shown = self.show(meeting, &line)?;
-                state.phase = Phase::Shown(line, ring, shown);
-                Ok(shown)
-            }
-            Phase::Answered(line) => {
-                let left = control::gone(line.fd.as_fd());
-                state.phase = Phase::Answered(line);
-                self.find_it(meeting, state, left)
-            }
-            Phase::Shown(line, ring, true) => {
-                let left = control::gone(line.fd.as_fd());
-                state.phase = Phase::Shown(line, ring, true);
-                self.find_it(meeting, state, left)
+            Phase::Answered => {
+                let line = state.line.as_ref().ok_or(Errno::NOTCONN)?;
+                let Some((hello, fds)) = hear(line.fd.as_fd())? else {
+                    state.phase = Phase::Answered;
+                    return Ok(false);
+                };
+                let (theirs, token) = given(&hello, fds, &self.config).ok_or(Errno::PROTO)?;
+                self.offer_to_peer(meeting, state, theirs, token)?;
+                Ok(true)
             }
             Phase::Knocking(knocking) => self.go_on_knocking(meeting, state, knocking),
             Phase::Met => {
                 state.phase = Phase::Met;
+                if state.line.as_ref().is_some_and(|line| control::gone(line.fd.as_fd())) {
+                    self.counters.fallbacks.add(usize::from(self.life.get().is_none()));
+                    self.drop_meeting(meeting, state);
+                }
                 self.adopt_now(meeting, state);
                 Ok(false)
             }
@@ -410,73 +403,38 @@ impl End {
     }
 
     fn asked(&self, line: OwnedFd) -> io::Result<Phase> {
-        let nonce = upgrade::nonce()?;
-        say(&line, &Hello { nonce, capacity: 0, send_buffer: self.wish() })?;
-        Ok(Phase::Asked(line, nonce))
+        say(&line, &Hello { nonce: Nonce::default(), capacity: 0, send_buffer: self.wish() })?;
+        Ok(Phase::Asked(line))
     }
 
-    /// Answers who asked. The line, the ring to receive from, and the nonce that was given.
-    fn answer(&self, line: OwnedFd, hello: &Hello) -> io::Result<(Line, Ring, Nonce)> {
+    /// Answers who has said that hello: gives a ring to send into, and a token to send with the sign.
+    fn answer(&self, meeting: &Meeting, state: &mut State, line: OwnedFd, hello: &Hello) -> io::Result<()> {
         let cookie = other_end(&line)?;
         let (ring, memfd) = self.ring_for(hello)?;
-        let nonce = upgrade::nonce()?;
-        let answer = Hello { nonce, capacity: ring.capacity() as u64, send_buffer: self.wish() };
-        control::send_fd(line.as_fd(), &answer.encode(), memfd.as_fd())?;
-        Ok((Line { fd: line, nonce: hello.nonce, cookie }, ring, nonce))
+        let (token, mark) = sign::token()?;
+        let capacity = ring.capacity() as u64;
+        // Before it is given away: with any datagram from then on the sign may come.
+        state.incoming = Some(Incoming::new(ring));
+        meeting.token.store(mark, Relaxed);
+        let answer = Hello { nonce: Nonce::default(), capacity, send_buffer: self.wish() };
+        give(&line, &answer, &memfd, &token)?;
+        state.line = Some(Line { fd: Arc::new(line), cookie });
+        Ok(())
     }
 
-    /// Tells the peer, in a datagram, which end of which line is this side's. Whether it could be sent now.
-    fn show(&self, meeting: &Meeting, line: &Line) -> io::Result<bool> {
-        if control::gone(line.fd.as_fd()) {
-            return Err(Errno::CONNRESET);
-        }
-        // Under the lock of the sending side there is no other peer meanwhile.
-        let Some(tx) = self.tx.try_lock() else { return Ok(false) };
-        point!("about to show itself");
-        let sent = self.send_sign(&line.fd, line.nonce, PRESENT);
-        tx.unlock_fenced();
-        self.welcome_back();
-        match sent {
-            Ok(()) => Ok(true),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(errno) => {
-                self.tell_later(meeting, errno);
-                Err(errno)
-            }
-        }
-    }
-
-    /// The kernel has told it to a send of this side's own: a reset is for whichever call comes next, and that the peer is gone for
-    /// a send; all else it says again.
-    #[cold]
-    pub fn tell_later(&self, meeting: &Meeting, errno: Errno) {
-        match errno {
-            Errno::CONNRESET => self.reset.store(1, Relaxed),
-            Errno::CONNREFUSED => meeting.untold.store(errno.raw_os_error() as u32, Relaxed),
-            _ => {}
-        }
-    }
-
-    fn send_sign(&self, line: &OwnedFd, nonce: Nonce, what: u64) -> io::Result<()> {
-        let sign = Hello { nonce, capacity: sockopt::socket_cookie(line)?, send_buffer: what };
-        rustix::net::send(&self.fd, &sign.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
-    }
-
-    /// Looks for the peer's sign, which who only sends would never find. `left`: it will send none any more.
-    fn find_it(&self, meeting: &Meeting, state: &mut State, left: bool) -> io::Result<bool> {
-        let Some(mut rx) = self.rx.try_lock() else { return Ok(false) };
-        if !matches!(&*rx, Rx::Plain) {
-            return Ok(false);
-        }
-        if matches!(self.find_nonce(meeting, state, &mut rx), Next::Sign) {
-            return Ok(true);
-        }
-        // It may lie behind what was not received yet.
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        match rustix::net::recv(&self.fd, &mut [0u8; 1][..], flags) {
-            Err(Errno::AGAIN) if left => Err(Errno::CONNRESET),
-            _ => Ok(false),
-        }
+    /// The peer, if that is who it is, has given a ring.
+    fn offer_to_peer(
+        &self,
+        meeting: &Meeting,
+        state: &mut State,
+        ring: Ring,
+        token: OwnedFd,
+    ) -> io::Result<()> {
+        state.offer = Some(Offer::new(ring, token)?);
+        state.phase = Phase::Met;
+        meeting.offer();
+        meeting.ride(true);
+        Ok(())
     }
 
     /// This socket's inode, its peer's, and that one's user, if the kernel says that it is connected to this one.

@@ -34,6 +34,7 @@ mod lane_tests;
 mod meet;
 mod receive;
 mod send;
+mod sign;
 mod turns;
 mod words;
 

@@ -4,8 +4,9 @@ use crate::channel::Fds;
 use crate::control::{self, Peek};
 use crate::dgram::Next;
 use crate::dgram::crowd::{Asleep, Crowd};
-use crate::dgram::turns::WORDS;
-use crate::dgram::words::WORD;
+use crate::dgram::sign;
+use crate::dgram::turns::{WORDS, name_of};
+use crate::dgram::words::{WORD, Word};
 use crate::end::End;
 use crate::receive::{Call, IOV_MAX};
 use crate::rx::{Ready, Rx, RxRing, Waiting};
@@ -16,6 +17,39 @@ use onecopy_sys::scm::{self, Space};
 use onecopy_sys::socket::unix_address;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
+
+impl Fds {
+    /// Takes what is not the program's out of what came with a datagram: with the `token` of this socket, or from who wants a
+    /// lane where there are some.
+    fn take_word(&mut self, token: u64, knocks: bool) -> Option<Word> {
+        let last = self.list.last()?;
+        if token != 0 && sign::is_token(last, token) {
+            self.list.pop();
+            return self.list.pop().and_then(sign::read).filter(|word| matches!(word, Word::Sign { .. }));
+        }
+        // (Where there was room for half of a sign only, the other half is nobody's.)
+        let halved = token != 0 && self.truncated;
+        if !knocks && !halved {
+            return None;
+        }
+        let word = sign::read(last)?;
+        match word {
+            Word::Knock { .. } if knocks => {
+                self.list.pop();
+                Some(word)
+            }
+            Word::Sign { .. } if halved => {
+                self.list.pop();
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn has_some(&self) -> bool {
+        !self.list.is_empty() || self.who.is_some() || self.pidfd.is_some()
+    }
+}
 
 impl RxRing {
     /// Bytes of the next datagram, 0 where there is none (FIONREAD, unix(7)).
@@ -28,12 +62,18 @@ impl RxRing {
 }
 
 impl End {
-    /// Where the peer has left, and all that it had sent through memory was received, the kernel has what comes next.
+    /// Where the peer has left, and all that it had sent through memory was received, the kernel has what comes next; and where
+    /// it has switched, the ring.
     ///
     /// # Errors
     ///
     /// [`Lie`].
     pub fn leave_empty_ring(&self, rx: &mut Rx) -> std::result::Result<(), Lie> {
+        if let (Rx::Plain, Some(meeting)) = (&*rx, self.meet.get())
+            && meeting.is_counting()
+        {
+            self.look_for_switch(meeting, rx)?;
+        }
         let Rx::Ring(ring) = rx else { return Ok(()) };
         // (While an error is pending, bells cannot be taken.)
         if ring.consumer.available(1)? > 0 || !self.peer_left() || control::is_failed(self.fd()) {
@@ -140,18 +180,20 @@ impl End {
             {
                 return Ok(Some(received));
             }
-            if let Some(meeting) = self.meet.get()
-                && meeting.is_expecting()
+            let meeting = self.meet.get();
+            if let Some(meeting) = meeting
+                && meeting.is_counting()
             {
-                match self.look_for_nonce(meeting, &mut guard) {
-                    Next::Sign => return Ok(None),
+                let next = self.look_for_switch(meeting, &mut guard);
+                match next.map_err(|lie| self.lie(Op::Recv, lie))? {
+                    Next::Switched => return Ok(None),
                     Next::Other if self.reset.load(Relaxed) != 0 => continue, // the look was told
                     Next::Other => {}
-                    // What comes between this look and a receive could be the sign.
+                    // What comes between this look and a receive could be a bell.
                     Next::Nothing => empty = true,
                 }
             }
-            point!("looked for a sign");
+            point!("about to receive");
             let mut pieces: Vec<IoSliceMut<'_>> =
                 slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
             let mut room: usize = pieces.iter().map(|piece| piece.len()).sum();
@@ -163,12 +205,29 @@ impl End {
                 }
                 pieces.push(IoSliceMut::new(&mut behind));
             }
+            let (mut unasked, mut word) = (Fds::default(), None);
+            let token = meeting.map_or(0, |meeting| meeting.token());
             let came = match &mut call.fds {
                 _ if empty => Err(Errno::AGAIN),
-                None => scm::recv(&self.fd, &mut pieces, Space::None, kernel),
-                Some(fds) => fds.recv(self.fd(), &mut pieces, kernel),
+                None if token == 0 && crowd.is_none() => {
+                    scm::recv(&self.fd, &mut pieces, Space::None, kernel)
+                }
+                fds => {
+                    let asked = fds.is_some();
+                    let fds = fds.as_deref_mut().unwrap_or(&mut unasked);
+                    let came = fds.recv(self.fd(), &mut pieces, kernel);
+                    word = fds.take_word(token, crowd.is_some());
+                    came.map(|mut came| {
+                        // Who has no room for anything is told so only if there was something (net/core/scm.h: scm_recv).
+                        came.control_cut |= !asked && fds.has_some();
+                        came
+                    })
+                }
             };
             if let Some(crowd) = &mut crowd {
+                if let (Some(word @ Word::Knock { .. }), Ok(message), false) = (word, &came, peek) {
+                    self.heed_knock(crowd, word, name_of(message));
+                }
                 match &came {
                     Ok(message) if message.bytes == WORD && self.is_word(crowd, &pieces, message, peek) => {
                         if let Some(fds) = &mut call.fds {
@@ -187,6 +246,7 @@ impl End {
                     }
                     Ok(_) => {
                         crowd.since_kernel = if peek { crowd.since_kernel } else { 0 };
+                        self.call_who_switched(crowd);
                         self.mirror_crowd(crowd);
                     }
                     Err(Errno::AGAIN) if self.arm_lanes(crowd) => continue,
@@ -194,6 +254,9 @@ impl End {
                 }
             } else if came.is_ok() && !peek {
                 self.gather();
+            }
+            if let (Some(meeting), Ok(_), false) = (meeting, &came, peek) {
+                self.received_datagram(meeting, word);
             }
             let asleep = match (&came, self.crowd()) {
                 (Err(Errno::AGAIN), Some(crowd)) if !dontwait && !ended => Some(Asleep::at(crowd)),

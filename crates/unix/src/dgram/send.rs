@@ -1,6 +1,7 @@
 //! Sending datagrams: into the peer's ring, or over the kernel, which then has the last word.
 
 use crate::control;
+use crate::dgram::Meeting;
 use crate::end::End;
 use crate::making::Kind;
 use crate::receive::IOV_MAX;
@@ -72,8 +73,7 @@ impl End {
             }
         } else {
             self.check(Op::Send)?;
-            let untold = if name.is_none() { self.tell_untold() } else { Ok(()) };
-            untold.and_then(|()| self.kernel_datagram(&cursor, name, attached, flags))
+            self.kernel_datagram(&cursor, name, attached, flags, None)
         };
         if name.is_none()
             && matches!(&result, Err(error) if error.raw_os_error() == Errno::CONNREFUSED.raw_os_error())
@@ -101,7 +101,7 @@ impl End {
         flags: SendFlags,
     ) -> Result<()> {
         if matches!(tx, Tx::Kernel { .. }) {
-            self.adopt_ring(tx, name.is_some())?;
+            self.adopt_ring(tx);
             if let Some(done) = self.send_by_lane(cursor, attached, flags) {
                 return done;
             }
@@ -122,7 +122,13 @@ impl End {
             }
         }
         // Asleep in the kernel, this thread would keep the side from who connects.
-        match self.kernel_datagram(cursor, name, attached, flags | SendFlags::DONTWAIT) {
+        let riding = self.meeting().filter(|meeting| meeting.rides());
+        if let (Some(meeting), Some(_)) = (riding, name) {
+            // Who has that name, the kernel knows.
+            meeting.count_anew();
+        }
+        let riding = riding.filter(|_| name.is_none());
+        match self.kernel_datagram(cursor, name, attached, flags | SendFlags::DONTWAIT, riding) {
             Err(error) if error.would_block() && !flags.contains(SendFlags::DONTWAIT) => {
                 Err(Error::new(Op::Send, Errno::ALREADY))
             }
@@ -248,7 +254,9 @@ impl End {
         let address = name.address(Op::Send)?;
         if !self.shares_memory() {
             self.check(Op::Send)?;
-            return self.kernel_datagram(&cursor, Some(&address), attached, flags).map(|()| cursor.left);
+            return self
+                .kernel_datagram(&cursor, Some(&address), attached, flags, None)
+                .map(|()| cursor.left);
         }
         // What the peer finds in the kernel's queue it takes for a bell, so nothing else may come there from here. And what went to a
         // lane must not be overtaken.
@@ -268,7 +276,7 @@ impl End {
                 self.forget_peer();
             }
         }
-        self.kernel_datagram(&cursor, Some(&address), attached, flags).map(|()| cursor.left)
+        self.kernel_datagram(&cursor, Some(&address), attached, flags, None).map(|()| cursor.left)
     }
 
     /// Whether the peer is the socket of that name; None where that cannot be told.
@@ -305,12 +313,14 @@ impl End {
         fits && self.reset.swap(0, Relaxed) != 0 && (self.tx_ring.get().is_none() || self.left_unread())
     }
 
+    /// `riding`: where something is to be said to the peer with it.
     fn kernel_datagram(
         &self,
         cursor: &Cursor<'_, '_>,
         to: Option<&SocketAddrUnix>,
         attached: Attached<'_>,
         flags: SendFlags,
+        riding: Option<&Meeting>,
     ) -> Result<()> {
         let len = cursor.left;
         let pieces = cursor.pieces(usize::MAX);
@@ -322,7 +332,10 @@ impl End {
         }
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
-        let sent = scm::send_to(&self.fd, to, &pieces, attached.fds, attached.who, kernel);
+        let sent = match riding {
+            Some(meeting) => self.send_with_sign(meeting, to, &pieces, attached, kernel),
+            None => scm::send_to(&self.fd, to, &pieces, attached.fds, attached.who, kernel),
+        };
         if sent == Err(Errno::CONNRESET) {
             self.mirror_after_reset();
         }

@@ -8,7 +8,7 @@
 //! and its sender rings with the next datagram. Where something is left in a lane that is not armed, and somebody may poll or
 //! sleep, there is a *token* in the queue, which this socket has sent to itself; it stays there while lanes have something, but for the
 //! kernel's turns, in which it is taken and left again. So while datagrams come faster than they are received, readiness costs
-//! less than one system call for four of them. When lanes are empty, bells and tokens at the head of the queue are taken, so that it is
+//! less than one system call for four of them. Whatever lies there that is no datagram, something lies in a lane for it. When lanes are empty, bells and tokens at the head of the queue are taken, so that it is
 //! readable only for a datagram.
 //!
 //! All of this is done under the lock of the receiving side.
@@ -23,7 +23,7 @@ use onecopy_ring::Lie;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
 use onecopy_sys::scm::{self, Message, Space};
 use onecopy_sys::socket::unix_address;
-use rustix::io::Errno;
+use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
 
 /// Datagrams from lanes between two looks into the kernel's queue, while all lanes have some.
@@ -180,7 +180,8 @@ impl End {
         if crowd.lanes.is_empty() {
             return Ok(None);
         }
-        if crowd.since_kernel >= TURN && !crowd.closing {
+        // (Who has switched waits for what is left of its own in the kernel's queue, which is not long.)
+        if (crowd.look_who_switched() || crowd.since_kernel >= TURN) && !crowd.closing {
             return Ok(None);
         }
         // (Another process that shares the lanes may take what this one has seen.)
@@ -231,6 +232,7 @@ impl End {
         if crowd.lanes.is_empty() {
             return false;
         }
+        crowd.let_switched();
         // What a sender that is gone had still to say would have been there.
         crowd.lanes.retain(|member| member.live || !member.dead);
         for member in &mut crowd.lanes {
@@ -262,6 +264,7 @@ impl End {
             return;
         }
         for _ in 0..LOOKS {
+            crowd.look_who_switched();
             if crowd.next(self).is_some() || crowd.arm(self) {
                 break;
             }
@@ -283,7 +286,11 @@ impl End {
     pub fn heed_words(&self, crowd: &mut Gathering) -> bool {
         let peek = rustix::net::RecvFlags::PEEK;
         for taken in 0..WORDS {
-            let Some((message, wire)) = self.look_for_word(peek) else { return taken > 0 };
+            let (message, wire) = match self.look_for_word(peek) {
+                Ok(some) => some,
+                Err(Errno::AGAIN) => return crowd.let_switched() || taken > 0,
+                Err(_) => return taken > 0,
+            };
             let Some(word) = Word::decode(&wire).filter(|_| message.bytes == WORD) else { return taken > 0 };
             if !self.heed(crowd, word, name_of(&message)) {
                 return taken > 0;
@@ -293,17 +300,17 @@ impl End {
         true
     }
 
-    fn look_for_word(&self, flags: rustix::net::RecvFlags) -> Option<(Message, [u8; WORD])> {
+    fn look_for_word(&self, flags: rustix::net::RecvFlags) -> io::Result<(Message, [u8; WORD])> {
         let flags = flags | rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
         let mut wire = [0; WORD];
         match scm::recv(&self.fd, &mut [IoSliceMut::new(&mut wire)], Space::None, flags) {
-            Ok(message) => Some((message, wire)),
+            Ok(message) => Ok((message, wire)),
             Err(errno) => {
                 if errno == Errno::CONNRESET {
                     // The kernel tells it once; it is for whichever call comes next.
                     self.reset.store(1, Relaxed);
                 }
-                None
+                Err(errno)
             }
         }
     }
@@ -335,9 +342,9 @@ impl End {
     pub fn next_in_lanes(&self) -> Option<usize> {
         let mut crowd = self.crowd()?.lock();
         // Then what the kernel has comes first, if it has any.
-        let kernels = crowd.since_kernel >= TURN && !crowd.closing;
+        let kernels = (crowd.look_who_switched() || crowd.since_kernel >= TURN) && !crowd.closing;
         let heeded = (kernels || crowd.next(self).is_none()) && self.heed_words(&mut crowd);
-        let theirs = kernels && self.look_for_word(rustix::net::RecvFlags::PEEK).is_some();
+        let theirs = kernels && self.look_for_word(rustix::net::RecvFlags::PEEK).is_ok();
         if heeded {
             // Who polls, or sleeps, was to be told by those.
             self.mirror_crowd(&mut crowd);
@@ -365,7 +372,7 @@ impl End {
 }
 
 /// Who has sent it.
-fn name_of(message: &Message) -> Name {
+pub fn name_of(message: &Message) -> Name {
     let address = message.name.as_ref().and_then(|name| unix_address((**name).clone()));
     address.map_or_else(Name::unnamed, |address| Name::of(&address))
 }

@@ -1,19 +1,29 @@
-//! What lies among the datagrams of a receiver of many and is none: what its senders and itself tell it there.
+//! What datagram sockets say to each other that is no datagram: in slips, which go with datagrams of the program's
+//! ([`super::sign`]), and, to a receiver of many, among its datagrams, once there is something in a lane.
 //!
-//! All have the same length, so that a datagram of any other is known for one at once, and none says anything without a
-//! nonce that only those have whom it is from and for: a datagram that looks like one of these is one. (A knock alone
-//! may come from who is not known any more; whoever sends what looks like one loses that datagram, and nobody else's.)
+//! All have the same length, so that a datagram of any other is known for one at once, and none of those that lie among
+//! datagrams says anything without a nonce that only those have whom it is from and for: a datagram that looks like one of these is
+//! one.
 
 use crate::upgrade::Nonce;
 
 /// Bytes of each.
 pub const WORD: usize = 64;
-const MAGIC: [u8; 8] = *b"onecopy\x03";
+const MAGIC: [u8; 8] = *b"onecopy\x04";
 
 /// What is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
-    /// A sender has come to the beacon, and this is where it sends from.
+    /// Of two that are connected to each other: who this is, in a slip, with the other one's token.
+    Sign {
+        /// What only who reads the queue can know.
+        secret: Nonce,
+        /// Of the sender's end of the line.
+        cookie: u64,
+        /// How many there were, with this one.
+        number: u32,
+    },
+    /// A sender has come to the beacon, and this is where it sends from: in a slip.
     Knock {
         /// What it has said there.
         hello: Nonce,
@@ -24,7 +34,8 @@ pub enum Word {
         /// Of the socket that sends it.
         inode: u64,
     },
-    /// What it sends from here on lies in its lane; and this is its name now.
+    /// Of a sender: what follows lies in its lane, and this is its name now. Of the receiver itself: all that lay before this is
+    /// received.
     Switched { crowd: Nonce, lane: Nonce },
     /// Something lies in some lane.
     Bell(Nonce),
@@ -41,6 +52,7 @@ impl Word {
             Word::Switched { crowd, lane } => (2, crowd, lane, 0, 0),
             Word::Bell(crowd) => (3, crowd, none, 0, 0),
             Word::Token(crowd) => (4, crowd, none, 0, 0),
+            Word::Sign { secret, cookie, number } => (5, secret, none, cookie, u64::from(number)),
         };
         let mut wire = [0; WORD];
         wire[..8].copy_from_slice(&MAGIC);
@@ -65,6 +77,7 @@ impl Word {
             2 => Some(Word::Switched { crowd: one, lane: other }),
             3 => Some(Word::Bell(one)),
             4 => Some(Word::Token(one)),
+            5 => Some(Word::Sign { secret: one, cookie: number(48)?, number: number(56)?.try_into().ok()? }),
             _ => None,
         }
     }
@@ -118,6 +131,7 @@ mod tests {
             Word::Switched { crowd: one, lane: other },
             Word::Bell(one),
             Word::Token(other),
+            Word::Sign { secret: one, cookie: u64::MAX, number: 3 },
         ];
         for word in words {
             assert_eq!(Word::decode(&word.encode()), Some(word));

@@ -6,7 +6,6 @@ use crate::failpoint;
 use crate::{Config, Datagram, Name, RecvFlags, SendFlags, SeqPacket, Stream, Transport};
 use onecopy_sync::atomic::Ordering::Release;
 use rustix::io::Errno;
-use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -55,11 +54,9 @@ fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
     assert_eq!((errno, caught), (Errno::PROTO.raw_os_error(), 1));
 }
 
-/// A sign that comes between the look for it and the receive is still a sign. (It was received as a datagram.)
-#[test]
-fn a_sign_that_comes_behind_the_look_for_it_reaches_nobody() {
-    let _alone = alone();
-    let name = |what: &str| Name::abstract_(format!("onecopy-test-sign-{what}-{}", std::process::id()));
+/// Two that are connected to each other and have sent nothing, for as long as they look.
+fn meeting(what: &str) -> [Rc<Datagram>; 2] {
+    let name = |end: &str| Name::abstract_(format!("onecopy-test-{what}-{end}-{}", std::process::id()));
     let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
     a.connect(name("b")).unwrap();
     b.connect(name("a")).unwrap();
@@ -68,48 +65,43 @@ fn a_sign_that_comes_behind_the_look_for_it_reaches_nobody() {
         // One that finds nothing, while the other goes on with the meeting; then the same the other way round.
         for (waits, goes_on) in [(&a, &b), (&b, &a)] {
             let other = Rc::clone(goes_on);
-            failpoint::at("looked for a sign", move || {
+            failpoint::at("about to receive", move || {
                 let _ = other.recv(&mut [0; 99], RecvFlags::DONTWAIT);
             });
             let mut buffer = [0; 99];
             let got = waits.recv(&mut buffer, RecvFlags::DONTWAIT);
             failpoint::at("", || ()); // what was not called holds a socket
             assert!(got.is_err_and(|error| error.would_block()), "round {round}: {:?}", &buffer[..16]);
+            let there = rustix::io::ioctl_fionread(waits.as_fd()).unwrap();
+            assert_eq!((there, waits.readable_bytes().unwrap()), (0, 0), "round {round}");
         }
     }
-    for (one, other) in [(&a, &b), (&b, &a)] {
-        one.send(b"hello", SendFlags::empty()).unwrap();
-        assert_eq!(other.recv(&mut [0; 99], RecvFlags::empty()).unwrap(), 5);
+    [a, b]
+}
+
+/// Who has nothing to send says nothing, and what is said goes with the first datagrams of each.
+#[test]
+fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
+    let _alone = alone();
+    let [a, b] = meeting("says-nothing");
+    for _ in 0..2 {
+        for (one, other) in [(&a, &b), (&b, &a)] {
+            one.send(b"hello", SendFlags::empty()).unwrap();
+            assert_eq!(other.recv(&mut [0; 99], RecvFlags::empty()).unwrap(), 5);
+        }
     }
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
 }
 
-/// A peer that goes right before this side sends its sign: the kernel tells that to the sign, once, and a send is told it. (It
-/// was told nothing but that there is no peer.)
+/// A peer that goes before this side sends its sign: the send that it was to go with is told, and nothing else was.
 #[test]
-fn a_peer_that_goes_before_a_sign_is_told_of_to_a_send() {
+fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
     let _alone = alone();
-    let name = |what: &str| Name::abstract_(format!("onecopy-test-goes-{what}-{}", std::process::id()));
-    let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
-    a.connect(name("b")).unwrap();
-    b.connect(name("a")).unwrap();
-    let ends = [a, b].map(|end| Rc::new(Cell::new(Some(end))));
-    for round in 0..200 {
-        let (shows, goes) = (&ends[round % 2], Rc::clone(&ends[1 - round % 2]));
-        failpoint::at("about to show itself", move || drop(goes.take()));
-        let stays = shows.take().unwrap();
-        let _ = stays.recv(&mut [0; 99], RecvFlags::DONTWAIT);
-        failpoint::at("", || ());
-        let other = ends[1 - round % 2].take();
-        if other.is_none() {
-            let told = [(); 3].map(|()| stays.send(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
-            let [refused, none] = [Errno::CONNREFUSED, Errno::NOTCONN].map(Errno::raw_os_error);
-            return assert_eq!(told, [refused, none, none]);
-        }
-        shows.set(Some(stays));
-        ends[1 - round % 2].set(other);
-    }
-    panic!("neither shows itself");
+    let [a, b] = meeting("goes");
+    drop(b);
+    let told = [(); 3].map(|()| a.send(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
+    let [refused, none] = [Errno::CONNREFUSED, Errno::NOTCONN].map(Errno::raw_os_error);
+    assert_eq!(told, [refused, none, none]);
 }
 
 /// A record of no bytes is no end, though more records and the end come just behind the look at it. (The records behind it

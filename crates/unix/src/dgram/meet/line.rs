@@ -2,14 +2,17 @@
 
 use crate::Config;
 use crate::dgram::hello::{self, Hello};
+use crate::dgram::sign;
 use onecopy_ring::Ring;
+use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::io::IoSlice;
 
 /// Of this way of meeting: part of a beacon's name.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The name of the beacon of the socket with that inode.
 pub fn beacon_name(inode: u64) -> io::Result<SocketAddrUnix> {
@@ -30,11 +33,19 @@ pub fn say(line: &OwnedFd, hello: &Hello) -> io::Result<()> {
     rustix::net::send(line, &hello.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
 }
 
-/// The ring that came with a hello.
-pub fn open_ring(hello: &Hello, memfd: Option<OwnedFd>, config: &Config) -> Option<Ring> {
+/// Says hello, and gives a ring to send into and a token to send with the sign.
+pub fn give(line: &OwnedFd, hello: &Hello, memfd: &OwnedFd, token: &OwnedFd) -> io::Result<()> {
+    let fds = [memfd.as_fd(), token.as_fd()];
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    scm::send(line, &[IoSlice::new(&hello.encode())], &fds, None, flags).map(drop)
+}
+
+/// The ring and the token that came with a hello.
+pub fn given(hello: &Hello, fds: Vec<OwnedFd>, config: &Config) -> Option<(Ring, OwnedFd)> {
+    let [memfd, token]: [OwnedFd; 2] = fds.try_into().ok()?;
     let capacity = usize::try_from(hello.capacity).ok()?;
-    let fits = capacity <= config.max_ring.max(onecopy_ring::MIN_CAPACITY);
-    memfd.filter(|_| fits).and_then(|memfd| Ring::open(memfd, capacity).ok())
+    let fits = capacity <= config.max_ring.max(onecopy_ring::MIN_CAPACITY) && sign::may_be_token(&token);
+    Ring::open(memfd, capacity).ok().filter(|_| fits).map(|ring| (ring, token))
 }
 
 /// Connects to a beacon. None where that user has none there.
@@ -59,10 +70,10 @@ pub fn overflow_uid() -> u32 {
 }
 
 /// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it.
-pub fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Hello, Option<OwnedFd>)>> {
+pub fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Hello, Vec<OwnedFd>)>> {
     match hello::receive_hello(line) {
-        Ok((Some(hello), memfd, _)) => Ok(Some((hello, memfd))),
-        Ok((None, ..)) => Err(Errno::PROTO),
+        Ok((Some(hello), fds)) => Ok(Some((hello, fds))),
+        Ok((None, _)) => Err(Errno::PROTO),
         Err(Errno::AGAIN | Errno::INTR) => Ok(None),
         Err(errno) => Err(errno),
     }

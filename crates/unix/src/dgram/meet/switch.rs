@@ -1,95 +1,209 @@
 //! The peer's sign, and what follows from it: each direction moves from the kernel's queue to a ring.
 
-use super::{Line, Meeting, Next, PRESENT, Phase, SWITCHED, State, hear, open_ring};
+use super::{Line, Meeting, Next, Phase, State};
 use crate::channel::Inlet;
 use crate::control;
-use crate::dgram::hello::{HELLO_LEN, Hello};
 use crate::dgram::lane::Lane;
+use crate::dgram::sign;
+use crate::dgram::words::Word;
 use crate::end::End;
+use crate::holders::forks;
+use crate::rights::Attached;
 use crate::rx::Rx;
 use crate::tx::Tx;
-use crate::{Error, Op, Result};
-use onecopy_ring::{Consumer, Producer, Ring};
-use onecopy_sync::atomic::Ordering::Relaxed;
-use rustix::fd::AsFd;
+use crate::upgrade::{self, Nonce};
+use onecopy_ring::{Consumer, Lie, Producer, Ring};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use onecopy_sys::scm::{self, MAX_FDS};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
-use rustix::net::RecvFlags;
-use std::sync::Arc;
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, sockopt};
+use std::io::IoSlice;
 
-impl End {
-    /// Takes the peer's sign, if it is what comes next in the queue, and does what is to be done.
-    pub(super) fn find_nonce(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) -> Next {
-        let Some((_, nonce)) = &state.incoming else { return Next::Other };
-        if self.crowd().is_some_and(|crowd| crowd.left_over.load(Relaxed) != 0) {
-            return Next::Other; // what came on lanes, before this side was connected, is first
+/// Signs at most, where datagrams that go to names have to be counted anew.
+const MOST: u32 = 64;
+
+/// The peer's ring, and what is to be said to the peer before anything goes there.
+#[derive(Debug)]
+pub struct Offer {
+    ring: Ring,
+    /// What the peer knows again.
+    token: OwnedFd,
+    /// What only who reads the peer's queue can know.
+    secret: Nonce,
+    /// Of the last sign; 0 before the first.
+    number: u32,
+    /// Datagrams that went over the kernel since, with that one.
+    since: u64,
+    /// It is not known how many of those went to the peer.
+    uncounted: bool,
+    /// What [`forks`] said: another process sends too from then on.
+    forks: u32,
+}
+
+impl Meeting {
+    /// A datagram goes over the kernel that may not go to the peer.
+    pub fn count_anew(&self) {
+        if let Some(offer) = &mut self.state.lock().offer {
+            offer.uncounted = true;
         }
-        let mut first = [0; HELLO_LEN];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
-        match rustix::net::recv(&self.fd, &mut first[..], flags) {
-            Ok((HELLO_LEN, HELLO_LEN)) => {}
-            Err(Errno::CONNRESET) => {
-                // The kernel tells it once; it is for whoever receives.
-                self.reset.store(1, Relaxed);
-                return Next::Other;
-            }
-            Err(Errno::AGAIN) => return Next::Nothing,
-            _ => return Next::Other,
-        }
-        let Some(sign) = Hello::decode(&first).filter(|sign| sign.nonce == *nonce) else {
-            return Next::Other;
-        };
-        let _ = rustix::net::recv(&self.fd, &mut first[..], RecvFlags::DONTWAIT);
-        let (cookie, what) = (sign.capacity, sign.send_buffer);
-        match std::mem::replace(&mut state.phase, Phase::Met) {
-            Phase::Answered(line) if what == PRESENT && cookie == line.cookie => {
-                // The ring was sent before the sign was.
-                let theirs = hear(line.fd.as_fd()).ok().flatten();
-                match theirs.and_then(|(hello, memfd)| open_ring(&hello, memfd, &self.config)) {
-                    Some(ring) => self.trust(meeting, state, line, ring),
-                    None => self.give_up(meeting, state),
-                }
-            }
-            Phase::Shown(line, ring, true) if what == SWITCHED && cookie == line.cookie => {
-                self.trust(meeting, state, line, ring);
-                self.switch_rx(meeting, state, rx);
-            }
-            Phase::Met if what == SWITCHED && state.trusted == Some(cookie) => {
-                self.switch_rx(meeting, state, rx);
-            }
-            // Of a peer that this side has left meanwhile.
-            Phase::Alone => {
-                state.phase = Phase::Alone;
-                state.incoming = None;
-                meeting.expecting.store(0, Relaxed);
-                return Next::Sign;
-            }
-            // The peer's, but not of who is at the other end of the line.
-            _ => self.give_up(meeting, state),
-        }
-        self.adopt_now(meeting, state);
-        Next::Sign
+    }
+}
+
+impl Offer {
+    pub fn new(ring: Ring, token: OwnedFd) -> io::Result<Offer> {
+        Ok(Offer {
+            ring,
+            token,
+            secret: upgrade::nonce()?,
+            number: 0,
+            since: 0,
+            uncounted: false,
+            forks: forks(),
+        })
     }
 
-    /// The peer has said that the other end of the line is its own, so the ring that came over it is, too.
-    pub(super) fn trust(&self, meeting: &Meeting, state: &mut State, line: Line, ring: Ring) {
-        state.trusted = Some(line.cookie);
-        state.offer = Some((ring, line.nonce));
-        meeting.offered.store(1, Relaxed);
-        let _ = self.life.set(Arc::new(line.fd));
+    /// Whether another sign is to be sent.
+    fn is_due(&self) -> bool {
+        sign::is_due(self.number, self.since) || (self.uncounted && self.number < MOST)
+    }
+
+    /// Whether the peer has found the last sign, and receives from the ring from the datagram on that this side says.
+    fn is_taken(&self) -> bool {
+        let info = &self.ring.header().info.0;
+        // Acquire pairs with the Release store in `read_sign`: the secret is there.
+        let taken = self.number != 0 && !self.uncounted && info.joined.load(Acquire) == self.number;
+        taken && halves(&self.secret).iter().zip(&info.nonce).all(|(half, word)| word.load(Relaxed) == *half)
+    }
+}
+
+/// This side's ring, which the peer has.
+#[derive(Debug)]
+pub struct Incoming {
+    ring: Ring,
+    /// Datagrams that came over the kernel since the peer's last sign, with that one; None before the first.
+    count: Option<u64>,
+    forks: u32,
+}
+
+impl Incoming {
+    pub fn new(ring: Ring) -> Incoming {
+        Incoming { ring, count: None, forks: forks() }
+    }
+
+    /// This side receives no more.
+    pub fn leave(&self) {
+        self.ring.header().info.0.shut.store(1, Release);
+    }
+}
+
+fn halves(nonce: &Nonce) -> [u64; 2] {
+    let (one, other) = nonce.split_at(8);
+    [one, other].map(|half| half.try_into().map_or(0, u64::from_le_bytes))
+}
+
+impl End {
+    /// What was received from the kernel's queue was a datagram, and `sign` came with it.
+    pub fn received_datagram(&self, meeting: &Meeting, sign: Option<Word>) {
+        if sign.is_none() && !meeting.is_counting() {
+            return;
+        }
+        let mut state = meeting.state.lock();
+        match sign {
+            Some(Word::Sign { secret, cookie, number }) => {
+                self.read_sign(meeting, &mut state, secret, cookie, number);
+            }
+            _ => {
+                if let Some(Incoming { count: Some(count), .. }) = &mut state.incoming {
+                    *count += 1;
+                }
+            }
+        }
+    }
+
+    /// The peer has said which end of which line is its own.
+    #[cold]
+    fn read_sign(&self, meeting: &Meeting, state: &mut State, secret: Nonce, cookie: u64, number: u32) {
+        let (Some(line), Some(incoming)) = (&state.line, &mut state.incoming) else { return };
+        if line.cookie != cookie {
+            // The peer's, but not of who is at the other end of the line.
+            return self.give_up(meeting, state);
+        }
+        if incoming.forks != forks() || control::gone(line.fd.as_fd()) {
+            // Another process receives from this queue, too; or the peer will send no more.
+            return;
+        }
+        incoming.count = Some(1);
+        meeting.counting.store(1, Relaxed);
+        let info = &incoming.ring.header().info.0;
+        for (half, word) in halves(&secret).iter().zip(&info.nonce) {
+            word.store(*half, Relaxed);
+        }
+        // Release pairs with the Acquire load in `is_taken`.
+        info.joined.store(number, Release);
+        // The other end of the line is the peer's, so what came over it is, too.
+        let _ = self.life.set(line.fd.clone());
     }
 
     #[cold]
-    pub(super) fn give_up(&self, meeting: &Meeting, state: &mut State) {
+    fn give_up(&self, meeting: &Meeting, state: &mut State) {
         self.counters.fallbacks.add(1);
+        self.drop_meeting(meeting, state);
         state.incoming = None;
-        meeting.expecting.store(0, Relaxed);
+        meeting.counting.store(0, Relaxed);
+    }
+
+    /// Nothing will come of it that has not come by now. (A sign may still come, and be known for one.)
+    pub(super) fn drop_meeting(&self, meeting: &Meeting, state: &mut State) {
+        state.phase = Phase::Met;
+        state.offer = None;
+        meeting.rides.store(0, Relaxed);
+        meeting.offered.store(0, Relaxed);
         meeting.open.store(0, Relaxed);
+        state.incoming.take_if(|incoming| incoming.count.is_none());
+    }
+
+    /// Before anything is received from the kernel's queue while the peer may have switched: whether what comes next there is a
+    /// datagram. By who holds the receiving side.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn look_for_switch(&self, meeting: &Meeting, rx: &mut Rx) -> Result<Next, Lie> {
+        // In this order: before its first bell the peer says where it has switched.
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
+        let next = match rustix::net::recv(&self.fd, &mut [0u8; 1][..], flags) {
+            Err(Errno::CONNRESET) => {
+                // The kernel tells it once; it is for whoever receives.
+                self.reset.store(1, Relaxed);
+                Next::Other
+            }
+            Err(Errno::AGAIN) => Next::Nothing,
+            _ => Next::Other,
+        };
+        let mut state = meeting.state.lock();
+        let Some(Incoming { ring, count: Some(received), .. }) = &state.incoming else { return Ok(next) };
+        // Acquire pairs with the Release store in `adopt_offer`.
+        let (at, received) = (ring.header().writer.0.switch_at.load(Acquire), *received);
+        match at.checked_sub(1) {
+            None => Ok(next),
+            Some(at) if at > received => Ok(next),
+            Some(at) if at < received => Err(Lie::Switch { at, received }),
+            // What came on lanes, before this side was connected, is first; and what lies here is no datagram.
+            Some(_) if self.crowd().is_some_and(|crowd| crowd.left_over.load(Relaxed) != 0) => {
+                Ok(Next::Nothing)
+            }
+            Some(_) => {
+                self.switch_rx(meeting, &mut state, rx);
+                Ok(Next::Switched)
+            }
+        }
     }
 
     /// What the peer sends comes through the ring from here on.
-    pub(super) fn switch_rx(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) {
-        let Some((mine, _)) = state.incoming.take() else { return };
-        meeting.expecting.store(0, Relaxed);
+    fn switch_rx(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) {
+        let Some(Incoming { ring: mine, .. }) = state.incoming.take() else { return };
+        meeting.counting.store(0, Relaxed);
         if control::hung_up(self.fd()) {
             mine.header().info.0.shut.store(1, Relaxed);
         }
@@ -102,102 +216,117 @@ impl End {
         *rx = Rx::ring_with(Consumer::new(mine), inlet);
     }
 
-    /// As [`End::find_nonce`], for who holds the receiving side.
-    #[cold]
-    pub fn look_for_nonce(&self, meeting: &Meeting, rx: &mut Rx) -> Next {
-        let mut state = meeting.state.lock();
-        self.find_nonce(meeting, &mut state, rx)
-    }
-
-    /// Switches the sending side to the peer's ring, if there is one and nobody is sending.
+    /// Switches the sending side to the peer's ring, if that is time and nobody is sending.
     pub fn adopt_now(&self, meeting: &Meeting, state: &mut State) {
-        // To a peer that is gone nothing is sent that it was not asked to send: what it had sent would be lost.
-        if (state.offer.is_none() && state.lane.is_none()) || control::gone(self.life()) {
+        if state.offer.is_none() && state.lane.is_none() {
             return;
         }
         let Some(mut tx) = self.tx.try_lock() else { return };
-        if let Err(errno) = self.adopt_offer(meeting, state, &mut tx) {
-            self.tell_later(meeting, errno);
-        }
+        self.adopt_offer(meeting, state, &mut tx);
         tx.unlock_fenced();
         self.welcome_back();
     }
 
-    pub(super) fn adopt_offer(&self, meeting: &Meeting, state: &mut State, tx: &mut Tx) -> io::Result<()> {
+    fn adopt_offer(&self, meeting: &Meeting, state: &mut State, tx: &mut Tx) {
         if let Some(lane) = state.lane.take() {
-            return self.adopt_lane(meeting, state, lane);
+            return self.adopt_lane(meeting, lane);
         }
-        let Some((ring, nonce)) = state.offer.take() else { return Ok(()) };
-        let sent = self.life.get().map_or(Err(Errno::NOTCONN), |line| self.send_sign(line, nonce, SWITCHED));
-        match sent {
-            Ok(()) => {
-                self.set_tx_ring(ring.clone());
-                *tx = Tx::ring_with(Producer::new(ring), self.life.get().cloned());
-                meeting.offered.store(0, Relaxed);
-                meeting.open.store(0, Relaxed);
-                Ok(())
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {
-                state.offer = Some((ring, nonce));
-                Ok(())
-            }
-            Err(errno) => {
-                self.counters.fallbacks.add(1);
-                meeting.offered.store(0, Relaxed);
-                meeting.open.store(0, Relaxed);
-                Err(errno)
-            }
+        let Some(line) = &state.line else { return };
+        let taken = |offer: &mut Offer| offer.is_taken() && offer.forks == forks();
+        // (To a peer that is gone nothing is sent that the kernel has not refused.)
+        if control::gone(line.fd.as_fd()) {
+            return;
+        }
+        let Some(Offer { ring, since, .. }) = state.offer.take_if(taken) else { return };
+        // Who knew the secret reads the peer's queue, so the line is the peer's.
+        let _ = self.life.set(line.fd.clone());
+        // Release: it is there before the first bell is.
+        ring.header().writer.0.switch_at.store(since + 1, Release);
+        self.set_tx_ring(ring.clone());
+        *tx = Tx::ring_with(Producer::new(ring), self.life.get().cloned());
+        meeting.rides.store(0, Relaxed);
+        meeting.offered.store(0, Relaxed);
+        meeting.open.store(0, Relaxed);
+    }
+
+    fn adopt_lane(&self, meeting: &Meeting, lane: Lane) {
+        lane.switch();
+        *meeting.lane.lock() = Some(std::sync::Arc::new(lane));
+        meeting.laned.store(1, Relaxed);
+        meeting.offered.store(0, Relaxed);
+        meeting.open.store(0, Relaxed);
+    }
+
+    /// Before a send to the peer over the kernel, by who holds the sending side: switches it to the peer's ring, if it is time.
+    pub fn adopt_ring(&self, tx: &mut Tx) {
+        if let Some(meeting) = self.meet.get()
+            && meeting.offered.load(Relaxed) != 0
+        {
+            self.adopt_offer(meeting, &mut meeting.state.lock(), tx);
         }
     }
 
-    fn adopt_lane(&self, meeting: &Meeting, state: &mut State, lane: Lane) -> io::Result<()> {
-        match self.switch_to(&lane) {
-            Ok(()) => {
-                *meeting.lane.lock() = Some(Arc::new(lane));
-                meeting.laned.store(1, Relaxed);
-                meeting.offered.store(0, Relaxed);
-                meeting.open.store(0, Relaxed);
-                Ok(())
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {
-                state.lane = Some(lane);
-                Ok(())
-            }
-            Err(errno) => {
-                meeting.offered.store(0, Relaxed);
-                Err(errno)
-            }
-        }
-    }
-
-    /// Before a send over the kernel, by who holds the sending side: switches it to the peer's ring, if there is one. `named`: the
-    /// send is to a name, and would not part from a peer that is gone, as one to the peer does.
+    /// Sends one datagram to the peer over the kernel, and with it what is to be said to the peer, by who holds the sending side.
     ///
     /// # Errors
     ///
-    /// What the kernel has to say of the peer.
-    pub fn adopt_ring(&self, tx: &mut Tx, named: bool) -> Result<()> {
-        let Some(meeting) = self.meet.get() else { return Ok(()) };
-        if named && control::gone(self.life()) {
-            return Ok(());
+    /// What sendmsg(2) says.
+    pub fn send_with_sign(
+        &self,
+        meeting: &Meeting,
+        to: Option<&SocketAddrUnix>,
+        pieces: &[IoSlice<'_>],
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let mut state = meeting.state.lock();
+        // (Where this process has no descriptor left, another datagram will do.)
+        let slip = self.slip(&state).ok().flatten();
+        let mut fds = attached.fds.to_vec();
+        if let Some(slip) = &slip {
+            fds.push(slip.as_fd());
+            fds.extend(state.offer.as_ref().map(|offer| offer.token.as_fd()));
         }
-        if meeting.offered.load(Relaxed) != 0 {
-            let adopted = self.adopt_offer(meeting, &mut meeting.state.lock(), tx);
-            return adopted.map_err(|errno| Error::new(Op::Send, errno));
-        }
-        self.tell_untold()
+        let fits = slip.is_some() && fds.len() <= MAX_FDS;
+        let with = if fits {
+            scm::send_to(&self.fd, to, pieces, &fds, attached.who, flags)
+        } else {
+            Err(Errno::TOOMANYREFS)
+        };
+        // Too many descriptors are in flight, maybe for those alone that are ours.
+        let sent = match with {
+            Err(Errno::TOOMANYREFS) => scm::send_to(&self.fd, to, pieces, attached.fds, attached.who, flags)?,
+            with => with?,
+        };
+        state.sent_one(with.is_ok());
+        Ok(sent)
     }
 
-    /// Before a send to the peer, also once there is no meeting any more.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel said to a send of this side's own, once.
-    pub fn tell_untold(&self) -> Result<()> {
-        let untold = self.meet.get().map_or(0, |meeting| meeting.untold.swap(0, Relaxed));
-        match untold {
-            0 => Ok(()),
-            errno => Err(Error::new(Op::Send, Errno::from_raw_os_error(errno as i32))),
+    /// What is to go with the next datagram, if anything is.
+    fn slip(&self, state: &State) -> io::Result<Option<OwnedFd>> {
+        let word = match (&state.offer, &state.phase, &state.line) {
+            (Some(offer), _, Some(Line { fd, .. })) if offer.is_due() => Word::Sign {
+                secret: offer.secret,
+                cookie: sockopt::socket_cookie(fd)?,
+                number: offer.number + 1,
+            },
+            (None, Phase::Knocking(knocking), _) if knocking.is_due() => self.knock(knocking)?,
+            _ => return Ok(None),
+        };
+        sign::slip(&word).map(Some)
+    }
+}
+
+impl State {
+    /// One more datagram went over the kernel, with what was to be said or without.
+    fn sent_one(&mut self, said: bool) {
+        if let Some(offer) = &mut self.offer {
+            if said {
+                (offer.number, offer.since, offer.uncounted) = (offer.number + 1, 0, false);
+            }
+            offer.since += 1;
+        } else if let Phase::Knocking(knocking) = &mut self.phase {
+            knocking.sent_one(said);
         }
     }
 }

@@ -34,20 +34,47 @@ pub struct Common {
     pub stop: OnceLock<()>,
     /// The first thing that did not hold.
     pub wrong: Mutex<Option<String>>,
-    /// Generations of workers that were killed, or told to end.
-    pub gone: Mutex<HashSet<u32>>,
+    /// Those workers that were killed, or told to end.
+    pub gone: Mutex<Generations>,
     /// Of these, those that have ended: their sockets are closed.
-    pub dead: Mutex<HashSet<u32>>,
+    pub dead: Mutex<Generations>,
     /// What threads and processes ask each other.
     pub post: Post,
     /// What happens to the first connection that waits is told to nobody: a stall that must be found.
     pub deaf: bool,
+    /// Each connection leaves something behind: memory that must be missed.
+    pub leaky: bool,
     /// What has been verified so far.
     pub tally: Mutex<Tally>,
     /// Live connections.
     pub live: Mutex<usize>,
     /// Threads that have made what they keep.
     pub begun: Mutex<usize>,
+}
+
+/// Some workers, of which there come ever more.
+#[derive(Debug, Default)]
+pub struct Generations {
+    /// All from the first to this one are among them.
+    all_to: u32,
+    others: HashSet<u32>,
+}
+
+impl Generations {
+    /// That one is among them from here on.
+    pub fn add(&mut self, generation: u32) {
+        self.others.insert(generation);
+    }
+
+    /// All up to that one are, so that they need not be kept one by one.
+    pub fn add_all_to(&mut self, generation: u32) {
+        *self = Generations { all_to: generation, others: HashSet::new() };
+    }
+
+    /// Whether it is among them.
+    pub fn contains(&self, generation: u32) -> bool {
+        generation <= self.all_to || self.others.contains(&generation)
+    }
 }
 
 /// A lock whose holder panicked guards a number that is still one.
@@ -57,7 +84,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Common {
     /// Of a process that has done nothing yet.
-    pub fn new(deaf: bool) -> Common {
+    pub fn new(deaf: bool, leaky: bool) -> Common {
         Common {
             stop: OnceLock::new(),
             wrong: Mutex::default(),
@@ -65,6 +92,7 @@ impl Common {
             dead: Mutex::default(),
             post: Post::new(THREADS),
             deaf,
+            leaky,
             tally: Mutex::default(),
             live: Mutex::default(),
             begun: Mutex::default(),
@@ -222,7 +250,7 @@ impl Crowd {
     fn look_for_stalls(&mut self, tally: &mut Tally) -> Result<(), String> {
         let mut asked = self.parties.values().filter(|served| served.asked).count();
         for (id, served) in &mut self.parties {
-            let dead = lock(&self.common.dead).contains(&served.party.plan.generation());
+            let dead = lock(&self.common.dead).contains(served.party.plan.generation());
             if dead && (served.mourns || served.party.hears_of_no_death()) {
                 if !std::mem::take(&mut served.mourns) {
                     served.party.probe_soon()?;
@@ -310,7 +338,7 @@ impl Crowd {
         };
         let party = &mut served.party;
         let generation = party.plan.generation();
-        let gone = || lock(&self.common.gone).contains(&generation);
+        let gone = || lock(&self.common.gone).contains(generation);
         for _ in 0..TURN {
             if party.is_over() || !party.is_active() {
                 break;
@@ -318,7 +346,7 @@ impl Crowd {
             party.step(&mut self.dice, buf, tally, gone)?;
         }
         if party.is_over() {
-            let dead = lock(&self.common.dead).contains(&generation);
+            let dead = lock(&self.common.dead).contains(generation);
             if gone() && !dead && party.has_lent() {
                 self.active.swap_remove(at);
                 served.mourns = true;
@@ -333,6 +361,10 @@ impl Crowd {
             }
             tally.shared[party.plan.kind as usize] += u64::from(party.was_shared() && !gone());
             self.parties.remove(&id);
+            if self.common.leaky {
+                // (Without a look at it there would be no allocation.)
+                std::hint::black_box(Box::leak(Box::new(id)));
+            }
             self.active.swap_remove(at);
             self.common.post.is_over(id);
             *lock(&self.common.live) -= 1;

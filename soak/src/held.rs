@@ -17,14 +17,24 @@ pub struct Held {
     pub children: usize,
 }
 
-/// Resident memory in bytes.
+/// Memory, in bytes. Of what the process has of its own most is free: pieces that the allocator keeps, and gives back
+/// to the system only where they lie at an end. So it tells little of leaks, and what is allocated tells all.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Memory {
-    /// The process's own.
+    /// Allocated, and not freed.
+    pub allocated: u64,
+    /// In so many pieces.
+    pub pieces: u64,
+    /// Resident, the process's own.
     pub anonymous: u64,
-    /// Shared.
+    /// Resident, shared.
     pub shared: u64,
 }
+
+/// What may be allocated at one quiet moment that was not at another: tables of what was live grow with the most that there ever
+/// was of it. A connection that left one piece behind would be thousands in a lap.
+const MORE_PIECES: u64 = 64;
+const MORE_BYTES: u64 = 512 << 10;
 
 impl Held {
     /// By this process, now.
@@ -59,7 +69,30 @@ impl Memory {
                 .and_then(|n| n.parse::<u64>().ok())
                 .unwrap_or(0)
         };
-        Memory { anonymous: kib("RssAnon:") << 10, shared: kib("RssShmem:") << 10 }
+        let stats = crate::ALLOCATOR.stats();
+        Memory {
+            allocated: (stats.bytes_allocated - stats.bytes_deallocated) as u64,
+            pieces: (stats.allocations - stats.deallocations) as u64,
+            anonymous: kib("RssAnon:") << 10,
+            shared: kib("RssShmem:") << 10,
+        }
+    }
+
+    /// What is allocated beside what was at another quiet moment.
+    ///
+    /// # Errors
+    ///
+    /// More than may have been by accident.
+    pub fn has_no_more_than(&self, before: &Memory) -> Result<(), String> {
+        let more = |now: u64, before: u64, most: u64| now > before + most;
+        if more(self.pieces, before.pieces, MORE_PIECES) || more(self.allocated, before.allocated, MORE_BYTES)
+        {
+            return Err(format!(
+                "{} bytes in {} pieces are allocated, where it was {} in {}",
+                self.allocated, self.pieces, before.allocated, before.pieces
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -89,14 +89,19 @@ impl FromStr for Line {
     }
 }
 
+/// Of the worker whose connection it is.
+fn generation(id: u64) -> u32 {
+    (id >> 32) as u32
+}
+
 /// Where lines go: to the thread that serves the connection, or to the other process.
 pub struct Post {
     /// For each thread that serves.
     boxes: Vec<Mutex<Vec<Line>>>,
     /// Which of them has which live connection.
     homes: Mutex<HashMap<u64, usize>>,
-    /// Connections whose end here is closed.
-    over: Mutex<HashSet<u64>>,
+    /// Connections whose end here is closed, of each generation that may yet ask.
+    over: Mutex<HashMap<u32, HashSet<u64>>>,
     /// Of the survivor: each worker's standard input, by generation. Empty in a worker, who says all to the survivor.
     pub ways: Mutex<HashMap<u32, ChildStdin>>,
 }
@@ -117,16 +122,24 @@ impl Post {
         lock(&self.homes).insert(id, home);
     }
 
+    /// That worker has begun, and may ask.
+    pub fn expect(&self, generation: u32) {
+        lock(&self.over).entry(generation).or_default();
+    }
+
     /// That connection is closed.
     pub fn is_over(&self, id: u64) {
-        lock(&self.over).insert(id);
+        // (Many end behind their worker, whom nobody will ask of: what was kept of those would stay.)
+        if let Some(over) = lock(&self.over).get_mut(&generation(id)) {
+            over.insert(id);
+        }
         lock(&self.homes).remove(&id);
     }
 
     /// A worker that nobody will ask of any more.
     pub fn forget(&self, generation: u32) {
         lock(&self.ways).remove(&generation);
-        lock(&self.over).retain(|id| (id >> 32) as u32 != generation);
+        lock(&self.over).remove(&generation);
     }
 
     /// What came for thread `home`.
@@ -148,14 +161,14 @@ impl Post {
 
     /// What is to be said of a connection that no thread has.
     pub fn without_home(&self, id: u64) -> Line {
-        let state = if lock(&self.over).contains(&id) { State::Over } else { State::Unknown };
-        Line::Is(id, state, String::new())
+        let over = lock(&self.over).get(&generation(id)).is_some_and(|over| over.contains(&id));
+        Line::Is(id, if over { State::Over } else { State::Unknown }, String::new())
     }
 
     /// To the other process; one that is dead hears nothing.
     pub fn send(&self, line: &Line) {
         let text = line.to_string();
-        let generation = line.id().map(|id| (id >> 32) as u32);
+        let generation = line.id().map(generation);
         let mut ways = lock(&self.ways);
         // A line at a time, whole.
         let _ = match generation.and_then(|generation| ways.get_mut(&generation)) {
@@ -192,8 +205,24 @@ mod tests {
         post.deliver(Line::Ask(5));
         assert_eq!(post.fetch(1), [Line::Ask(5)]);
         assert!(post.fetch(0).is_empty() && post.fetch(1).is_empty());
+        post.expect(0);
         post.is_over(5);
         assert_eq!(post.without_home(5), Line::Is(5, State::Over, String::new()));
         assert_eq!(post.without_home(6), Line::Is(6, State::Unknown, String::new()));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_connections_that_end_behind_their_worker() {
+        let post = Post::new(1);
+        let id = |n: u64| 3 << 32 | n;
+        post.expect(3);
+        for n in [1, 2] {
+            post.moves_in(id(n), 0);
+        }
+        post.is_over(id(1));
+        assert_eq!(post.without_home(id(1)), Line::Is(id(1), State::Over, String::new()));
+        post.forget(3);
+        post.is_over(id(2));
+        assert!(lock(&post.over).is_empty() && lock(&post.homes).is_empty());
     }
 }

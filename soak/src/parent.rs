@@ -46,6 +46,9 @@ pub struct Args {
     /// Lose one connection's wake-ups, which must be found
     #[arg(long, hide = true)]
     deaf: bool,
+    /// Leave a few bytes of each connection behind, which must be found
+    #[arg(long, hide = true)]
+    leaky: bool,
 }
 
 /// The outcome.
@@ -63,6 +66,7 @@ struct Summary {
     workers: Tally,
     before: Held,
     after: Held,
+    memory_before: Memory,
     memory_first: Memory,
     memory_after: Memory,
     most_descriptors: usize,
@@ -92,7 +96,7 @@ impl Worker {
     /// Its last line, once it has ended.
     fn last_words(&mut self) -> String {
         self.common.post.forget(self.generation);
-        lock(&self.common.dead).insert(self.generation);
+        lock(&self.common.dead).add(self.generation);
         self.reader.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
     }
 }
@@ -284,6 +288,7 @@ impl Run<'_> {
             .stdout(Stdio::piped())
             .spawn()
             .context("a worker could not be started")?;
+        self.common.post.expect(self.generation);
         if let Some(way) = child.stdin.take() {
             lock(&self.common.post.ways).insert(self.generation, way);
         }
@@ -301,7 +306,7 @@ impl Run<'_> {
         if let Some(status) = worker.child.try_wait()? {
             bail!("a worker ended by itself: {status}");
         }
-        lock(&self.common.gone).insert(worker.generation);
+        lock(&self.common.gone).add(worker.generation);
         drop(worker);
         self.kills += 1;
         Ok(())
@@ -310,7 +315,7 @@ impl Run<'_> {
     /// All workers end, and say what they did; then all connections have ended here, too.
     fn quiet(&mut self) -> anyhow::Result<()> {
         for worker in &mut self.workers {
-            lock(&self.common.gone).insert(worker.generation);
+            lock(&self.common.gone).add(worker.generation);
             lock(&self.common.post.ways).remove(&worker.generation);
         }
         for mut worker in std::mem::take(&mut self.workers) {
@@ -332,6 +337,9 @@ impl Run<'_> {
             );
             thread::sleep(Duration::from_millis(5));
         }
+        // (What one of them was about to connect may be on its way still.)
+        lock(&self.common.gone).add_all_to(self.generation);
+        lock(&self.common.dead).add_all_to(self.generation);
         Ok(())
     }
 }
@@ -351,7 +359,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let folder = Folder(std::env::temp_dir().join(format!("onecopy-soak-{}", std::process::id())));
     fs::create_dir(&folder.0).with_context(|| folder.0.display().to_string())?;
     let shm_before = ours_in(Path::new("/dev/shm"));
-    let common = Arc::new(Common::new(args.deaf));
+    let common = Arc::new(Common::new(args.deaf, args.leaky));
     let base = format!("onecopy-soak-{}", std::process::id());
     drop(onecopy::unix::Stream::pair());
     let servers = serve(&common, seed, &Names::new(&base, &folder.0))?;
@@ -361,7 +369,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ensure!(Instant::now() < until, "the threads that serve do not begin");
         thread::sleep(Duration::from_millis(5));
     }
-    let before = Held::now();
+    let (before, memory_before) = (Held::now(), Memory::now());
     let began = Instant::now();
     let over = began + Duration::from_secs(args.seconds);
     let mut run = Run {
@@ -393,7 +401,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     // What the end of the workers does to their connections is no failure of its own.
     let wrong = common.wrong().or(result.err().map(|e| format!("{e:#}")));
-    lock(&common.gone).extend(run.workers.iter().map(|worker| worker.generation));
+    lock(&common.gone).add_all_to(run.generation);
     run.workers.clear();
     let survivor = *lock(&common.tally);
     let after = Held::now();
@@ -409,6 +417,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         workers: run.told,
         before,
         after,
+        memory_before,
         memory_first: first,
         memory_after,
         most_descriptors: run.most_descriptors,
@@ -521,6 +530,7 @@ fn count(
     if counts == 0 {
         *first = memory;
     }
+    memory.has_no_more_than(first).map_err(|what| anyhow::anyhow!("left in the survivor: {what}"))?;
     let most = first.anonymous + first.anonymous / 4 + KEPT;
     ensure!(
         memory.anonymous <= most,
@@ -570,9 +580,14 @@ fn tell(s: &Summary) {
         s.most_shared_memory as f64 / 1e6,
         s.counts
     );
-    println!(
-        "memory of its own: {:.1} MB after the first count, {:.1} MB at the end",
-        s.memory_first.anonymous as f64 / 1e6,
-        s.memory_after.anonymous as f64 / 1e6
-    );
+    for (when, memory) in
+        [("before", s.memory_before), ("after a lap", s.memory_first), ("at the end", s.memory_after)]
+    {
+        println!(
+            "{when:12} {:.3} MB in {} pieces allocated; {:.1} MB resident of its own, with what the allocator keeps",
+            memory.allocated as f64 / 1e6,
+            memory.pieces,
+            memory.anonymous as f64 / 1e6
+        );
+    }
 }

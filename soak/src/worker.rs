@@ -10,7 +10,7 @@ use onecopy::unix::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqP
 use onecopy_conformance::socket::Socket;
 
 use crate::crowd::{Common, Crowd, lock};
-use crate::held::Held;
+use crate::held::{Held, Memory};
 use crate::party::Party;
 use crate::plan::{Ending, Kind, Names, Plan, Side, config};
 
@@ -144,8 +144,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // The first sockets make what stays: the table of counters.
     drop(onecopy::unix::Stream::pair());
     drop(Listener::bind(Name::abstract_(format!("{}-{}", args.base, args.generation)))?);
-    let before = Held::now();
-    let common = Arc::new(Common::new(false));
+    let (before, memory_before) = (Held::now(), Memory::now());
+    let common = Arc::new(Common::new(false, false));
+    common.post.expect(args.generation);
     let mut crowds = Vec::new();
     for n in 0..THREADS {
         let (sender, inbox) = mpsc::channel();
@@ -196,6 +197,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     // The one that waits for the end of standard input may or may not be gone.
     after.threads = before.threads;
     anyhow::ensure!(before == after, "left in a worker: {before:?} became {after:?}");
+    common.post.forget(args.generation);
+    let memory = Memory::now().has_no_more_than(&memory_before);
+    memory.map_err(|what| anyhow::anyhow!("left in a worker: {what}"))?;
     println!("{}", serde_json::to_string(&*lock(&common.tally))?);
     Ok(())
 }

@@ -8,7 +8,7 @@ fn a_few_bytes_of_each_connection_are_missed() {
         .args([
             "--leaky",
             "--seconds",
-            "40",
+            "24",
             "--connections",
             "60",
             "--workers",

@@ -548,7 +548,12 @@ impl End {
                 self.check(Op::Send)?;
                 return Err(self.gone(Op::Send));
             }
-            return Ok(());
+            // A datagram socket's peer that is just being killed closes its socket, and the filler with it, before its lifeline: the
+            // one edge was that, and only another filler can tell what it meant.
+            let lost = self.kind == Kind::Datagram && onecopy_sys::socket::unread_memory(&self.fd) == Ok(0);
+            if !lost {
+                return Ok(());
+            }
         }
         self.doing_parking();
         ring.producer.header().begin_parking(wanted);

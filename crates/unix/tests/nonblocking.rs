@@ -8,7 +8,6 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-const QUIET: SendFlags = SendFlags::NOSIGNAL;
 const LONG: Option<Duration> = Some(Duration::from_secs(3600));
 
 fn others_set(socket: &impl AsFd, on: bool) {
@@ -19,10 +18,6 @@ fn others_set(socket: &impl AsFd, on: bool) {
 
 fn small() -> Config {
     Config { receive_buffer: Some(4096), send_buffer: Some(4096), ..Config::default() }
-}
-
-fn name(test: &str) -> Name {
-    Name::abstract_(format!("onecopy-nonblocking-{test}-{}", std::process::id()))
 }
 
 /// Calls `call` until it fails, which must be for want of something.
@@ -125,19 +120,6 @@ fn the_kernels_room_for_a_record_is_not_waited_for() {
         while b.recv(&mut [0; 1000], RecvFlags::DONTWAIT).is_ok() {}
         sender.join().unwrap().unwrap();
     });
-}
-
-#[test]
-fn a_server_that_has_not_accepted_is_not_waited_for() {
-    let config = Config { records: Records::Stream, ..small() };
-    let listener = SeqListener::bind_with(name("accept"), &config).unwrap();
-    let client = SeqPacket::connect_with(name("accept"), &config).unwrap();
-    client.set_write_timeout(LONG).unwrap();
-    others_set(&client, true);
-    assert!(client.send(b"early", QUIET).unwrap_err().would_block());
-    let server = listener.accept().unwrap();
-    assert_eq!(client.send(b"hello", QUIET).unwrap(), 5);
-    assert_eq!(server.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 5);
 }
 
 #[test]

@@ -195,6 +195,27 @@ fn a_filler_of_a_peer_that_died_is_no_datagram() {
     assert_eq!(victim.stats().protocol_errors, 0);
 }
 
+/// One that is killed closes its socket first and its end of the lifeline later: a sender without room that looks in between has had
+/// its one edge, and would wait for ever.
+#[test]
+fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
+    let _alone = crate::tests::alone();
+    let (dying, sender) = Datagram::pair().unwrap();
+    let fill = || std::iter::repeat_with(|| sender.send(&[7; 2000], NOW)).find_map(Result::err).unwrap();
+    assert!(fill().would_block());
+    // (A clone that keeps the line up, and the word that one that is killed never says.)
+    let line = dying.end.life().try_clone_to_owned().unwrap();
+    let ring = dying.end.rx_ring.get().unwrap().clone();
+    drop(dying);
+    ring.header().info.0.shut.store(0, Relaxed);
+    assert!(!sender.end.cannot_send());
+    let refused = sender.send(&[7; 2000], NOW).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Errno::CONNREFUSED.raw_os_error());
+    let then = sender.send(&[7; 2000], NOW).unwrap_err();
+    assert_eq!(then.raw_os_error(), Errno::NOTCONN.raw_os_error());
+    drop(line);
+}
+
 /// What lies in the ring of a peer that is gone comes from whom it came, also when the kernel has forgotten that one.
 #[test]
 fn who_sent_is_known_when_the_kernel_has_forgotten() {

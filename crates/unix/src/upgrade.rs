@@ -165,11 +165,12 @@ impl Undecided {
         Undecided { nonce, who, received: 0, looks: true, larger: false, attached: None }
     }
 
-    /// Of a connection that another process has passed on. None where no side has invited the other.
-    pub fn of(socket: BorrowedFd<'_>) -> Option<Undecided> {
+    /// Of a connection that another process has passed on, which knew the listener for one of `ours`, if this is a client's end.
+    /// None where no side has invited the other.
+    pub fn of(socket: BorrowedFd<'_>, ours: bool) -> Option<Undecided> {
         let mine = rustix::net::getsockname(socket).ok().and_then(unix_address);
         if let Some(invitation) = Invitation::of(mine) {
-            return Some(Undecided::client(&invitation, false));
+            return Some(Undecided::client(&invitation, ours));
         }
         let peer = rustix::net::getpeername(socket).ok().flatten().and_then(unix_address);
         Invitation::of(peer).map(Undecided::server)
@@ -178,6 +179,11 @@ impl Undecided {
     /// With which its rings will be labelled.
     pub fn nonce(&self) -> Nonce {
         self.nonce
+    }
+
+    /// Whether it is a client's that may attach rings.
+    pub fn may_attach(&self) -> bool {
+        matches!(self.who, Who::Client(true))
     }
 
     /// What a client that has attached rings will receive from, if its server joins.

@@ -3,9 +3,9 @@
 //!
 //! Each listener has a second socket, its *rendezvous*, which is named after it and which nobody accepts from: in the abstract
 //! namespace, after the listener's own abstract name, or after device and inode of its path. That it is there, as one of the user
-//! who listens, is all that it says. A client connects to it once for each listener and process, and keeps that connection: it
-//! hangs up when the rendezvous goes, which goes before its listener does. So as long as it has not hung up the name, or the inode,
-//! is still that listener's, and who has just connected by it is connected to that one.
+//! who listens, is all that it says. A client connects to it, and its process keeps that line for as long as it has a connection to
+//! that listener. The line hangs up when the rendezvous goes, which goes before its listener does. So as long as it has not hung up
+//! the name, or the inode, is still that listener's, and who has just connected by it is connected to that one.
 //!
 //! Not found is: a listener of another network namespace, one that was made by another user than accepts from it, and one whose
 //! name leaves no room for more. The kernel carries on there until the server sends something.
@@ -23,10 +23,14 @@ use rustix::io;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 const PREFIX: &str = "onecopy-4-at-";
+const STREAM_RECORDS: u8 = b'r';
+
+/// A connection to a rendezvous.
+pub type Line = Arc<OwnedFd>;
 
 /// A listener, as a client can name it: the name of its rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +40,13 @@ impl Target {
     /// Of the listener that has `name` at this moment, for connections of such a kind. None for what can have no rendezvous.
     pub fn of(name: &Name, kind: Kind, records: Records) -> Option<Target> {
         let kind = match (kind, records) {
-            (Kind::Stream, _) => 's',
-            (Kind::SeqPacket, Records::Atomic) => 'a',
-            (Kind::SeqPacket, Records::Stream) => 'r',
+            (Kind::Stream, _) => b's',
+            (Kind::SeqPacket, Records::Atomic) => b'a',
+            (Kind::SeqPacket, Records::Stream) => STREAM_RECORDS,
             (Kind::Datagram, _) => return None,
         };
-        let mut target = format!("{PREFIX}{kind}").into_bytes();
+        let mut target = PREFIX.as_bytes().to_vec();
+        target.push(kind);
         match (name.as_path(), name.as_abstract()) {
             (Some(path), _) => {
                 let file = std::fs::metadata(path).ok()?;
@@ -56,15 +61,21 @@ impl Target {
         Some(Target(target.into()))
     }
 
-    /// Whether the listener is one of ours that `socket` was connected to, by `name`, since this was told of that name.
-    pub fn is_ours(&self, name: &Name, socket: BorrowedFd<'_>) -> bool {
+    /// The line to the listener that `socket` was connected to, by `name`, since this was told of that name: None where that is not
+    /// known for one of ours.
+    pub fn line(&self, name: &Name, socket: BorrowedFd<'_>) -> Option<Line> {
         // (An abstract name is its listener's as long as the rendezvous is there, and a path if it has led to the same file before
         // and after.)
         let is_still = || match name.as_path() {
             Some(path) => std::fs::metadata(path).is_ok_and(|file| self.0.ends_with(&inode(&file))),
             None => true,
         };
-        is_ours(self, socket) && is_still()
+        line(self, socket).filter(|_| is_still())
+    }
+
+    /// Whether a client has no use for a listener that is not known.
+    fn must_be(&self) -> bool {
+        self.0.get(PREFIX.len()) == Some(&STREAM_RECORDS)
     }
 
     fn address(&self) -> io::Result<SocketAddrUnix> {
@@ -90,9 +101,8 @@ pub struct Rendezvous {
     accepted: AtomicU32,
 }
 
-/// After so many connections it is made anew: each process that was a client once still takes a place in its queue, also after
-/// its end.
-const RENEW: u32 = 1024;
+/// After so many connections its queue is emptied: each line takes a place there, also after its client's end.
+const EMPTIED: u32 = 64;
 /// Places in that queue; the kernel may give fewer (net.core.somaxconn).
 const PLACES: i32 = 4096;
 
@@ -106,12 +116,14 @@ impl Rendezvous {
     /// A connection was accepted.
     pub fn accepted(&self) {
         let Some(target) = &self.target else { return };
-        if self.accepted.fetch_add(1, Relaxed) % RENEW == RENEW - 1
-            && let Some(mut fd) = self.fd.try_lock()
-        {
-            // (In this order: the name is free only then.)
-            *fd = None;
-            *fd = listen(target).ok();
+        if self.accepted.fetch_add(1, Relaxed) % EMPTIED != EMPTIED - 1 {
+            return;
+        }
+        let Some(mut fd) = self.fd.try_lock() else { return };
+        match &*fd {
+            // (A line of a client that lives hangs up with it, and the client makes another one.)
+            Some(fd) => while rustix::net::accept_with(fd, SocketFlags::CLOEXEC).is_ok() {},
+            None => *fd = listen(target).ok(),
         }
     }
 }
@@ -126,8 +138,8 @@ fn listen(target: &Target) -> io::Result<OwnedFd> {
 /// What a process knows of listeners.
 #[derive(Debug)]
 enum Known {
-    /// A connection to its rendezvous, and whose that is.
-    Ours(OwnedFd, u32),
+    /// A connection to its rendezvous, while somebody keeps it, and whose that is.
+    Ours(Weak<OwnedFd>, u32),
     /// There was none, in coarse milliseconds.
     Missing(u64),
 }
@@ -140,39 +152,47 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 static KNOWN: LazyLock<Mutex<Vec<(Target, Known)>>> = LazyLock::new(Mutex::default);
 
-/// Whether the listener that `socket` is a connection to is one of ours.
-fn is_ours(target: &Target, socket: BorrowedFd<'_>) -> bool {
-    let Ok(listener) = sockopt::socket_peercred(socket) else { return false };
-    let Some(mut known) = KNOWN.lock_for(PATIENCE) else { return false };
+/// The line to the listener that `socket` is a connection to, if that is one of ours.
+fn line(target: &Target, socket: BorrowedFd<'_>) -> Option<Line> {
+    let listener = sockopt::socket_peercred(socket).ok()?.uid.as_raw();
+    let mut known = KNOWN.lock_for(PATIENCE)?;
     let now = coarse_ms();
     if let Some(at) = known.iter().position(|(of, _)| of == target) {
         match &known[at].1 {
-            Known::Ours(line, uid) if !control::gone(line.as_fd()) => return *uid == listener.uid.as_raw(),
-            Known::Missing(since) if now.wrapping_sub(*since) < MISSING_MS => return false,
-            _ => drop(known.swap_remove(at)),
+            Known::Ours(line, uid) => {
+                if let Some(line) = line.upgrade().filter(|line| !control::gone(line.as_fd())) {
+                    return Some(line).filter(|_| *uid == listener);
+                }
+            }
+            // (Of stream records a connection cannot do without.)
+            Known::Missing(since) if now.wrapping_sub(*since) < MISSING_MS && !target.must_be() => {
+                return None;
+            }
+            Known::Missing(_) => {}
         }
+        known.swap_remove(at);
     }
-    // (What has gone need not be kept.)
-    known.retain(|(_, known)| !matches!(known, Known::Ours(line, _) if control::gone(line.as_fd())));
+    known.retain(|(_, known)| !matches!(known, Known::Ours(line, _) if line.strong_count() == 0));
     if known.len() >= KEPT {
         known.remove(0);
     }
-    let found = connect(target);
-    let is_ours = matches!(&found, Known::Ours(_, uid) if *uid == listener.uid.as_raw());
-    known.push((target.clone(), found));
-    is_ours
+    match connect(target) {
+        Some((line, uid)) => {
+            known.push((target.clone(), Known::Ours(Arc::downgrade(&line), uid)));
+            Some(line).filter(|_| uid == listener)
+        }
+        None => {
+            known.push((target.clone(), Known::Missing(now)));
+            None
+        }
+    }
 }
 
-fn connect(target: &Target) -> Known {
-    let found = socket().and_then(|line| {
-        rustix::net::connect(&line, &target.address()?)?;
-        let uid = sockopt::socket_peercred(&line)?.uid.as_raw();
-        Ok((line, uid))
-    });
-    match found {
-        Ok((line, uid)) if is_known(uid) => Known::Ours(line, uid),
-        _ => Known::Missing(coarse_ms()),
-    }
+fn connect(target: &Target) -> Option<(Line, u32)> {
+    let line = socket().ok()?;
+    rustix::net::connect(&line, &target.address().ok()?).ok()?;
+    let uid = sockopt::socket_peercred(&line).ok()?.uid.as_raw();
+    is_known(uid).then(|| (Arc::new(line), uid))
 }
 
 /// Whether that is one user: all whom this user namespace does not know seem to be the same (user_namespaces(7)).

@@ -30,6 +30,6 @@ fn an_upgraded_connection_holds_one_descriptor_at_each_end_and_leaves_nothing() 
     assert_eq!(descriptors(), before + 3);
     assert_eq!(ring_mappings(), 2);
     drop((client, server));
-    assert_eq!(descriptors(), before + 1);
+    assert_eq!(descriptors(), before);
     assert_eq!(ring_mappings(), 0);
 }

@@ -419,7 +419,6 @@ fn over_the_kernel_before_the_upgrade_and_over_memory_after_it() {
         }
         assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
         drop((listener, client, server, fd));
-        // (One is kept for a listener that was known, until another one is met.)
-        assert!(descriptors() <= before + 1);
+        assert_eq!(descriptors(), before);
     }
 }

@@ -623,7 +623,7 @@ impl End {
         if let Ok(Err(Errno::CONNRESET)) = rustix::net::sockopt::socket_error(&self.fd) {
             self.reset.store(1, Relaxed);
         }
-        self.reset.swap(0, Relaxed) != 0 && self.left_unread()
+        self.reset.swap(0, Relaxed) != 0 && self.was_reset()
     }
 
     /// Whether the peer has not read all that this end sent, where it sends into a ring.

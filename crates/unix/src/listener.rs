@@ -69,10 +69,11 @@ macro_rules! listener {
                     let option = |errno| Error::new(Op::Option, errno);
                     rustix::net::sockopt::set_socket_passcred(&fd, true).map_err(option)?;
                 }
+                // (Before anybody can connect.)
+                let rendezvous = Rendezvous::open(target(&name, $kind, config));
                 let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
                 rustix::net::listen(&fd, backlog).map_err(bind)?;
                 let row = Row::claim(std::process::id(), &fd, $type, true);
-                let rendezvous = Rendezvous::open(target(&name, $kind, config));
                 Ok($listener { rendezvous, fd, config: *config, _row: row })
             }
 

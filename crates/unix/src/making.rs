@@ -1,6 +1,7 @@
 //! How ends come about: by pair, by connect, by accept.
 
 use crate::channel::Inlet;
+use crate::control;
 use crate::end::End;
 use crate::rendezvous::Target;
 use crate::rx::Rx;
@@ -176,6 +177,9 @@ impl End {
         let target = invitation.and_then(|_| Target::of(&name, kind, records));
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
         let line = target.and_then(|target| target.line(&name, fd.as_fd()));
+        if records == Records::Stream && line.is_none() && control::gone(fd.as_fd()) {
+            return Err(Error::new(Op::Connect, Errno::CONNREFUSED).because("the listener has just gone"));
+        }
         if records == Records::Stream && line.is_none() {
             // (Nothing was said: to who listens there it was a connection that was closed again.)
             return Err(no_agreement());

@@ -200,20 +200,15 @@ impl Rx {
 
     /// Before several processes go on with it, or another one: attaches and joins nothing any more.
     pub fn settle(&mut self, end: &End) {
-        if !matches!(self, Rx::Undecided(_)) {
-            return;
-        }
-        let Rx::Undecided(undecided) = std::mem::replace(self, Rx::Plain) else { return };
-        *self = match undecided.settled() {
-            Ok(switching) => {
-                if end.rx_ring.get().is_none() {
-                    end.set_rx_ring(switching.ring().clone());
-                }
-                Rx::Switching(switching)
-            }
-            Err(Some(undecided)) => Rx::Undecided(undecided),
-            Err(None) => Rx::Plain,
+        *self = match std::mem::replace(self, Rx::Plain) {
+            Rx::Undecided(undecided) => undecided.settled(),
+            other => other,
         };
+        if let Rx::Switching(switching) = self
+            && end.rx_ring.get().is_none()
+        {
+            end.set_rx_ring(switching.ring().clone());
+        }
     }
 
     pub fn ring(consumer: Consumer) -> Rx {

@@ -207,13 +207,13 @@ impl Undecided {
 
     /// What this side is at where it will attach and join nothing any more, since several processes are to go on with it: what
     /// was attached stays.
-    pub fn settled(self) -> std::result::Result<Switching, Option<Undecided>> {
+    pub fn settled(self) -> Rx {
         let Undecided { nonce, received, looks, .. } = self;
         match self.attached {
-            Some([_, mine]) => Ok(Switching::new(mine, received, nonce).stripping(looks, false)),
+            Some([_, mine]) => Rx::Switching(Switching::new(mine, received, nonce).stripping(looks, false)),
             // (Where no rings can come any more, the peer is plain.)
-            None if !looks => Err(None),
-            None => Err(Some(self)),
+            None if !looks => Rx::Plain,
+            None => Rx::Undecided(self),
         }
     }
 }
@@ -540,6 +540,12 @@ impl End {
             tx.unlock_fenced();
             self.welcome_back();
         }
+    }
+
+    /// Whether the peer has left that was offered this side's rings, or whose this side was, before this side switched.
+    pub fn has_left_offer(&self) -> bool {
+        let left = |offer: &Offer| offer.ring.header().info.0.shut.load(Relaxed) != 0;
+        self.offered.load(Relaxed) != offered::NONE && self.offer.lock().as_ref().is_some_and(left)
     }
 
     /// Before other processes share this end: what was not adopted by now never is.

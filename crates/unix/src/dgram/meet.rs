@@ -178,9 +178,11 @@ impl Meeting {
         self.laned.store(0, Relaxed);
         drop(left);
         let mut state = self.state.lock();
-        // (What the old peer had sent, signs too, the kernel has thrown away.)
         *state = State::default();
-        self.token.store(0, Relaxed);
+        if open {
+            // What the old peer had sent the kernel has thrown away. (Else a sign that is on its way is still to be known for one.)
+            self.token.store(0, Relaxed);
+        }
         self.counting.store(0, Relaxed);
         self.offered.store(0, Relaxed);
         self.rides.store(0, Relaxed);
@@ -275,7 +277,8 @@ impl End {
         match self.go_on(meeting, &mut state) {
             Ok(true) => meeting.hurry(),
             Ok(false) => {
-                if !matches!(state.phase, Phase::Alone) {
+                // (Where all is said, each send looks by itself.)
+                if !matches!(state.phase, Phase::Alone | Phase::Met) {
                     meeting.pause.store(meeting.pause.load(Relaxed).min(OFTEN), Relaxed);
                 }
             }

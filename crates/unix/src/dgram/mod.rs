@@ -28,6 +28,8 @@ mod hello;
 mod hostile;
 #[cfg(test)]
 mod hostile_many;
+#[cfg(test)]
+mod hostile_signs;
 mod lane;
 #[cfg(test)]
 mod lane_tests;

@@ -189,12 +189,11 @@ impl End {
     /// system call, so only a peer that said it is leaving is asked about: of one that was killed, the data comes first.
     #[inline]
     pub fn error_first(&self) -> Result<()> {
-        match self.tx_ring.get() {
-            Some(ring) if ring.header().info.0.shut.load(Relaxed) != 0 && self.take_reset() => {
-                Err(Error::new(Op::Recv, Errno::CONNRESET))
-            }
-            _ => Ok(()),
-        }
+        let says_so = match self.tx_ring.get() {
+            Some(ring) => ring.header().info.0.shut.load(Relaxed) != 0,
+            None => self.has_left_offer(),
+        };
+        if says_so && self.take_reset() { Err(Error::new(Op::Recv, Errno::CONNRESET)) } else { Ok(()) }
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! Commands, run from the workspace root and shown before they run.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -26,10 +27,17 @@ pub fn set_tmpdir(dir: &Path) {
     TMPDIR.get_or_init(|| dir.to_path_buf());
 }
 
+/// Removes that folder, with all that is in it.
+pub fn remove_tmpdir() {
+    if let Some(dir) = TMPDIR.get() {
+        let _ = std::fs::remove_dir_all(dir);
+    }
+}
+
 /// A command in the workspace root, without standard input, so that nothing can wait for a person.
 ///
 /// `cargo` is the one in PATH and not `$CARGO`: only rustup's own understands `+nightly`.
-pub fn command<const N: usize>(program: &str, args: [&str; N]) -> Command {
+pub fn command<const N: usize>(program: impl AsRef<OsStr>, args: [&str; N]) -> Command {
     let mut command = Command::new(program);
     command.args(args).current_dir(root()).stdin(Stdio::null());
     if let Some(dir) = TMPDIR.get() {
@@ -39,7 +47,7 @@ pub fn command<const N: usize>(program: &str, args: [&str; N]) -> Command {
 }
 
 /// A command as a person would type it, with the variables that were set for it.
-fn shown(command: &Command) -> String {
+pub fn shown(command: &Command) -> String {
     let vars = command.get_envs().filter(|(name, _)| *name != "TMPDIR").filter_map(|(name, value)| {
         value.map(|value| format!("{}={:?}", name.to_string_lossy(), value.to_string_lossy()))
     });

@@ -21,7 +21,8 @@ const GRACE: Duration = Duration::from_secs(20);
 /// What was there before the first step.
 pub struct Watch {
     tmp: PathBuf,
-    shm: BTreeSet<String>,
+    /// The folder of shared memory, and what lay in it.
+    shm: (PathBuf, BTreeSet<String>),
     grace: Duration,
 }
 
@@ -33,7 +34,8 @@ impl Watch {
         let tmp = env::temp_dir().join(format!("onecopy-test-{}", process::id()));
         fs::create_dir(&tmp).with_context(|| format!("{} could not be made", tmp.display()))?;
         shell::set_tmpdir(&tmp);
-        Ok(Watch { tmp, shm: names(Path::new(SHM)), grace: GRACE })
+        let shm = PathBuf::from(SHM);
+        Ok(Watch { tmp, shm: (shm.clone(), names(&shm)), grace: GRACE })
     }
 
     /// Says what stayed behind, and removes the folder in any case.
@@ -46,7 +48,8 @@ impl Watch {
         }
         let mut left: Vec<String> =
             names(&self.tmp).into_iter().map(|name| format!("{}/{name}", self.tmp.display())).collect();
-        left.extend(names(Path::new(SHM)).difference(&self.shm).map(|name| format!("{SHM}/{name}")));
+        let (shm, before) = &self.shm;
+        left.extend(names(shm).difference(before).map(|name| format!("{}/{name}", shm.display())));
         left.extend(processes);
         drop(self);
         if left.is_empty() {
@@ -92,19 +95,12 @@ fn marked_processes(tmp: &Path) -> Vec<String> {
 mod tests {
     use super::*;
     use std::process::Command;
-    use std::sync::{Mutex, MutexGuard, PoisonError};
 
-    /// What lies in shared memory, one of these tests changes and the others look at.
-    static ALONE: Mutex<()> = Mutex::new(());
-
-    fn alone() -> MutexGuard<'static, ()> {
-        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+    /// (Not of the machine's shared memory: what others put there meanwhile would be seen.)
     fn watch(name: &str) -> Watch {
         let tmp = env::temp_dir().join(format!("onecopy-watch-{name}-{}", process::id()));
         fs::create_dir(&tmp).unwrap();
-        Watch { tmp, shm: names(Path::new(SHM)), grace: Duration::from_millis(500) }
+        Watch { tmp, shm: ("/nowhere".into(), BTreeSet::new()), grace: Duration::from_millis(500) }
     }
 
     fn failure(watch: Watch) -> String {
@@ -116,7 +112,6 @@ mod tests {
 
     #[test]
     fn nothing_left_is_a_pass_and_a_file_is_not() {
-        let _alone = alone();
         let clean = watch("clean");
         let tmp = clean.tmp.clone();
         assert!(matches!(clean.finish(), Ok(Outcome::Passed)));
@@ -129,18 +124,20 @@ mod tests {
 
     #[test]
     fn shared_memory_is_seen() {
-        let _alone = alone();
-        let name = format!("onecopy-watch-{}", process::id());
-        let watch = watch("shm");
-        fs::write(Path::new(SHM).join(&name), "x").unwrap();
+        let shm = tempfile::tempdir().unwrap();
+        let before = shm.path().join("before");
+        fs::write(&before, "x").unwrap();
+        let mut watch = watch("shm");
+        watch.shm = (shm.path().into(), names(shm.path()));
+        let file = shm.path().join("file");
+        fs::write(&file, "x").unwrap();
         let told = failure(watch);
-        fs::remove_file(Path::new(SHM).join(&name)).unwrap();
-        assert!(told.contains(&format!("{SHM}/{name}")), "{told}");
+        assert!(told.contains(&file.display().to_string()), "{told}");
+        assert!(!told.contains(&before.display().to_string()), "{told}");
     }
 
     #[test]
     fn a_process_is_seen_by_its_environment_or_its_words() {
-        let _alone = alone();
         let watch = watch("process");
         let mut marked = Command::new("sleep").arg("60").env("TMPDIR", &watch.tmp).spawn().unwrap();
         // A shell that waits for a line, and has the folder in its own words only.

@@ -1,7 +1,8 @@
 //! Every interleaving of the lock-free rooms' models, within a bound. A target folder of its own: `--cfg loom`
 //! changes every crate's build.
 
-use super::{Outcome, ran};
+use super::Outcome;
+use super::sum::ran;
 use crate::shell::{self, command};
 
 /// The rooms that have models.

@@ -3,14 +3,12 @@
 //! A failed step does not stop the others: on a small machine a run takes minutes, and who broke two things
 //! wants to hear of both. The exit code tells of any failure.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail, ensure};
-
-use crate::shell;
+use anyhow::{Result, anyhow, bail};
 
 mod aarch64;
+mod apart;
 mod bench;
 mod clippy;
 mod conformance;
@@ -24,6 +22,7 @@ mod leftovers;
 mod loom;
 mod rooms;
 mod soak;
+mod sum;
 mod unit;
 
 /// Flags of `cargo xtask test`.
@@ -142,33 +141,6 @@ fn close(ended: &[Ended], left_out: &[&str], took: Duration) -> (String, Result<
     (lines.join("\n"), result)
 }
 
-/// Runs a command that runs Rust tests. One that runs none has failed: a filter or a `cfg` left them all out.
-fn ran(command: &mut Command) -> Result<Outcome> {
-    let (mut tests, mut lacking) = (0, Vec::new());
-    shell::watched(command, |line| {
-        tests += passed_in(line);
-        if let Some(what) = lacking_in(line)
-            && !lacking.contains(&what)
-        {
-            lacking.push(what);
-        }
-        true
-    })?;
-    ensure!(tests > 0, "no test ran");
-    Ok(if lacking.is_empty() { Outcome::Tests(tests) } else { Outcome::Partly(tests, lacking) })
-}
-
-/// What a test says that it wanted and this machine has not: a line of its own.
-fn lacking_in(line: &str) -> Option<String> {
-    line.strip_prefix("lacking: ").map(str::to_owned)
-}
-
-/// The tests that a test runner's closing line counts.
-fn passed_in(line: &str) -> u64 {
-    let Some(counts) = line.strip_prefix("test result: ok. ") else { return 0 };
-    counts.split(' ').next().and_then(|count| count.parse().ok()).unwrap_or(0)
-}
-
 fn run_step(step: &Step) -> Ended {
     timed(step.name, step.about, step.run)
 }
@@ -188,29 +160,17 @@ fn timed(name: &'static str, about: &str, run: impl FnOnce() -> Result<Outcome>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell;
 
-    #[test]
-    fn closing_lines_are_counted() {
-        assert_eq!(
-            passed_in("test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out"),
-            12
-        );
-        assert_eq!(passed_in("test copy::tests::a ... ok"), 0);
+    fn step(name: &'static str, run: impl FnOnce() -> Result<Outcome>) -> Ended {
+        timed(name, "", run)
     }
 
     #[test]
     fn what_is_lacking_stands_in_the_summary() {
-        assert_eq!(lacking_in("lacking: a moon"), Some("a moon".to_owned()));
-        assert_eq!(lacking_in("test a ... ok"), None);
         let ended = [step("unit", || Ok(Outcome::Partly(7, vec!["a moon".into(), "a sun".into()])))];
         let (text, result) = close(&ended, &[], Duration::ZERO);
         assert!(result.is_ok() && text.contains("7 tests; not tried, for lack of a moon; a sun"), "{text}");
-        let mut said = shell::command("echo", ["lacking: a moon\ntest result: ok. 1 passed; 0 failed"]);
-        assert!(matches!(ran(&mut said), Ok(Outcome::Partly(1, lacking)) if lacking == ["a moon"]));
-    }
-
-    fn step(name: &'static str, run: impl FnOnce() -> Result<Outcome>) -> Ended {
-        timed(name, "", run)
     }
 
     #[test]
@@ -239,28 +199,5 @@ mod tests {
             text.contains("   FAILED   soak ") && text.contains("false ended with exit status: 1"),
             "{text}"
         );
-    }
-
-    /// What the runner printed stays in what is seen, its closing line among it.
-    #[test]
-    fn a_runners_failure_is_the_steps() {
-        let fails = "echo 'test result: ok. 3 passed; 0 failed'; echo 'test result: FAILED. 1 passed; 2 failed'; exit 101";
-        let mut seen = Vec::new();
-        let result = shell::watched(&mut shell::command("sh", ["-c", fails]), |line| {
-            seen.push(line.to_owned());
-            true
-        });
-        assert!(result.is_err() && seen.len() == 2, "{seen:?}");
-        assert!(ran(&mut shell::command("sh", ["-c", fails])).is_err());
-    }
-
-    #[test]
-    fn a_run_without_a_test_has_failed() {
-        assert!(ran(shell::command("echo", ["test result: ok. 0 passed; 0 failed"]).env_clear()).is_err());
-        let all = ran(&mut shell::command(
-            "echo",
-            ["test result: ok. 3 passed; 0 failed\ntest result: ok. 4 passed;"],
-        ));
-        assert!(matches!(all, Ok(Outcome::Tests(7))));
     }
 }

@@ -241,7 +241,11 @@ fn connect(sort: Sort, name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<S
         match sort.connect(Name::abstract_(name)) {
             Ok(stream) => return Ok(Some(stream)),
             Err(_) if gone => return Ok(None),
-            Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+            // (Of a process that is just dying what it is known by may be gone, and its listener not yet.)
+            Err(e)
+                if e.kind() == ErrorKind::ConnectionRefused
+                    || e.raw_os_error() == Some(rustix::io::Errno::PROTONOSUPPORT.raw_os_error()) =>
+            {
                 std::thread::sleep(Duration::from_micros(200))
             }
             Err(e) => return Err(e.into()),

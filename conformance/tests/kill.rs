@@ -244,7 +244,7 @@ fn connect(sort: Sort, name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<S
             // (Of a process that is just dying what it is known by may be gone, and its listener not yet.)
             Err(e)
                 if e.kind() == ErrorKind::ConnectionRefused
-                    || e.raw_os_error() == Some(rustix::io::Errno::PROTONOSUPPORT.raw_os_error()) =>
+                    || e.raw_os_error() == rustix::io::Errno::PROTONOSUPPORT.raw_os_error() =>
             {
                 std::thread::sleep(Duration::from_micros(200))
             }

@@ -4,7 +4,7 @@
 //!    incapable server does not care; a capable one sees it at accept.
 //! 2. Either side *attaches*: it makes both rings, in one memfd, labelled with the nonce, and sends that memfd as SCM_RIGHTS
 //!    with the first bytes that its program sends. A server does so where its client has invited it, a client where it knows the
-//!    listener for one of ours ([`crate::rendezvous`]): nobody else is ever handed a descriptor. Who has nothing to send attaches
+//!    listener for one of ours (`rendezvous.rs`): nobody else is ever handed a descriptor. Who has nothing to send attaches
 //!    nothing, and nothing of the handshake lies in the queue by itself: poll(2) tells of the program's bytes and of nothing else.
 //! 3. The other side takes the memfd off when it receives those bytes, checks and maps it, and *joins* by a word in the ring that
 //!    it will receive from ([`InfoLine::joined`]). Before its next send it notes in the other ring how many bytes it has sent over
@@ -237,7 +237,7 @@ enum Stage {
     Joined,
 }
 
-/// What [`End::offered`] says.
+/// What `End::offered` says.
 pub mod offered {
     /// There is no offer.
     pub const NONE: u32 = 0;

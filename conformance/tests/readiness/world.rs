@@ -501,7 +501,7 @@ impl World {
                 "ok".into()
             }
             Call::Pass => return self.pass(at),
-            Call::Share if self.stranger.as_ref().is_none_or(|stranger| has(stranger)) => return Ok(None),
+            Call::Share if self.stranger.as_ref().is_none_or(has) => return Ok(None),
             Call::Share => {
                 let Some(held) = &self.sockets[at].held else { return Ok(None) };
                 match held.share() {

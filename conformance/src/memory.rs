@@ -27,6 +27,8 @@ pub enum Field {
     Shut,
     /// 1 when the next byte must ring.
     Armed,
+    /// Receiver: the byte from which on it wants to be rung for.
+    ArmedAt,
     /// 0 free, 1 a filler under way, 2 parked.
     Parked,
     /// Bytes of the filler.
@@ -59,12 +61,13 @@ pub enum Field {
 
 impl Field {
     /// All of them.
-    pub const ALL: [Field; 19] = [
+    pub const ALL: [Field; 20] = [
         Field::Head,
         Field::SwitchAt,
         Field::Tail,
         Field::Shut,
         Field::Armed,
+        Field::ArmedAt,
         Field::Parked,
         Field::Filler,
         Field::Wanted,
@@ -92,6 +95,7 @@ impl Field {
             Field::Wanted => (136, false),
             Field::Parked => (144, true),
             Field::Filler => (148, true),
+            Field::ArmedAt => (160, false),
             Field::Magic => (256, false),
             Field::Capacity => (264, false),
             Field::MaxShared => (272, false),
@@ -179,6 +183,19 @@ impl Memory {
     /// pwrite's.
     pub fn write(&self, bytes: &[u8], at: u64) -> io::Result<()> {
         self.file.write_all_at(bytes, self.at + at)
+    }
+
+    /// Whether who has published up to `head` must ring: then it is taken for rung.
+    ///
+    /// # Errors
+    ///
+    /// pread's, pwrite's.
+    pub fn rings(&self, head: u64) -> io::Result<bool> {
+        let must = self.get(Field::Armed)? == 1 && self.get(Field::ArmedAt)? != head;
+        if must {
+            self.set(Field::Armed, 0)?;
+        }
+        Ok(must)
     }
 
     /// Punches a hole: header, data, or both.

@@ -122,7 +122,11 @@ impl Rendezvous {
         let Some(mut fd) = self.fd.try_lock() else { return };
         match &*fd {
             // (A line of a client that lives hangs up with it, and the client makes another one.)
-            Some(fd) => while rustix::net::accept_with(fd, SocketFlags::CLOEXEC).is_ok() {},
+            // (And no accept goes on for as long as somebody goes on calling here.)
+            Some(fd) => {
+                let next = |_: &i32| rustix::net::accept_with(fd, SocketFlags::CLOEXEC).is_ok();
+                (0..PLACES).take_while(next).for_each(drop);
+            }
             None => *fd = listen(target).ok(),
         }
     }

@@ -10,10 +10,10 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use onecopy::unix::{Name, RecvFlags, SendFlags};
+use onecopy::unix::{Carrier, Name, RecvFlags, SendFlags};
 use onecopy_conformance::peer::{self, Job, RECEIVED, SENT, Traffic, WRONG};
 use onecopy_conformance::socket::{Listening, Socket, Sort};
-use onecopy_conformance::tools::Dice;
+use onecopy_conformance::tools::{self, Dice};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -86,8 +86,7 @@ struct Held {
 
 impl Held {
     fn count() -> Held {
-        // The first socket of a process makes the table that shows its sockets (`onecopy ss`), and that stays.
-        drop(onecopy::unix::Stream::pair());
+        tools::what_stays();
         let list = |dir: &str| {
             let names = std::fs::read_dir(dir).into_iter().flatten().flatten();
             names.map(|f| f.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
@@ -119,6 +118,7 @@ impl Held {
 struct Seen {
     /// Bytes, or whole records.
     got: u64,
+    /// Whether a direction went through shared memory: most jobs have one only.
     shared: bool,
     /// How long after the death a writer learned of it, and whether it slept. One that was awake: how long after it the last
     /// send began that did not fail.
@@ -190,7 +190,9 @@ fn round(sort: Sort, seed: u64) -> anyhow::Result<Option<Seen>> {
         let (got, learned) = seen?;
         check(&progress, job, got)?;
         let learned = learned.map(|(t, was_asleep)| (t.saturating_duration_since(at), was_asleep));
-        Ok(Some(Seen { got, shared: stream.path().is_shared_memory(), learned }))
+        let path = stream.path();
+        let shared = [path.send, path.receive].contains(&Carrier::SharedMemory);
+        Ok(Some(Seen { got, shared, learned }))
     })
 }
 

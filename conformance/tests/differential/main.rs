@@ -19,7 +19,7 @@ use onecopy::unix::{Config, SeqPacket, Stream};
 use onecopy_conformance::impls::kernel::Kernel;
 use onecopy_conformance::impls::onecopy::{Onecopy, OurPackets, Ours};
 use onecopy_conformance::impls::{Conn, Impl, Kind, Name, Rx};
-use onecopy_conformance::tools::NOW;
+use onecopy_conformance::tools::{NOW, what_stays};
 use proptest::test_runner::{Config as Runs, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use program::{Call, Program, Step, program};
@@ -87,24 +87,21 @@ fn differs(
     kernel: &Answer,
     ours: &Answer,
     unsure_of_room: bool,
-    hello: bool,
+    over_kernel: bool,
     early: bool,
 ) -> bool {
     let bits = |answer: &Answer| answer.said.split('+').map(str::to_owned).collect::<Vec<_>>();
     let count = |answer: &Answer| answer.said.split(' ').next().and_then(|n| n.parse::<usize>().ok());
     match call {
-        // How full a filled buffer is depends on its size, and POLLOUT on how it is accounted: bytes, not memory. A hello lies
-        // in the queue until the end next sends or receives, and says that there is something to receive where there is
-        // nothing (poll(2), BUGS: a caller must be ready for that). While it is not known what the peer is, each call looks
-        // for a hello, and such a look takes the error that poll would show: POLLHUP stays, and the next call tells the error.
+        // How full a filled buffer is depends on its size, and POLLOUT on how it is accounted: bytes, not memory. While it is
+        // not known what the peer is, each call looks whether rings have come, and such a look takes the error that poll would
+        // show: POLLHUP stays, and the next call tells the error.
         Call::Poll => {
             let met = early && bits(kernel).iter().any(|bit| bit == "HUP");
             let sure = |answer: &Answer| {
                 let mut bits = bits(answer);
                 bits.retain(|bit| !(met && bit == "ERR"));
-                bits.retain(|bit| {
-                    !(unsure_of_room && bit == "OUT" || hello && bit == "IN" || bit == "nothing")
-                });
+                bits.retain(|bit| !(unsure_of_room && bit == "OUT" || bit == "nothing"));
                 bits
             };
             sure(kernel) == sure(ours)
@@ -120,12 +117,12 @@ fn differs(
         // So does any peek where the bytes leave the kernel: what lies there are not only the caller's descriptors.
         Call::Recv { flags: Rx { peek: true, .. }, .. }
         | Call::RecvPieces { flags: Rx { peek: true, .. }, .. }
-            if hello =>
+            if over_kernel =>
         {
             count(ours) > Some(0) && count(ours) <= count(kernel)
         }
-        // SIOCINQ of records is an upper bound while they come over the kernel: hellos and bells lie among them.
-        Call::Queued if hello => count(ours) >= count(kernel),
+        // SIOCINQ of records is an upper bound while they come over the kernel: bells may lie among them.
+        Call::Queued if over_kernel => count(ours) >= count(kernel),
         // epoll(7): who has not received all that was there need not be told of more. The kernel tells of each send. What
         // is told must be there in both cases, and more events than the kernel's are no fault.
         Call::Edge => {
@@ -176,9 +173,9 @@ fn play(way: Way, kind: Kind, program: &Program) -> (String, Result<(), String>)
             // Nothing was done here, something there: the rest would be another program.
             return (transcript, Ok(()));
         }
-        let hello = matches!(way, Way::Fresh) && ours.receives_over_kernel(at);
+        let over_kernel = matches!(way, Way::Fresh) && ours.receives_over_kernel(at);
         let early = !matches!(way, Way::As(Onecopy::Connected) | Way::Small);
-        if !differs(call, &theirs, &mine, unsure, hello, early) {
+        if !differs(call, &theirs, &mine, unsure, over_kernel, early) {
             return (transcript, Err(format!("the kernel says: {}", theirs.said)));
         }
     }
@@ -186,6 +183,7 @@ fn play(way: Way, kind: Kind, program: &Program) -> (String, Result<(), String>)
 }
 
 fn held() -> usize {
+    what_stays();
     fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count())
 }
 
@@ -318,7 +316,7 @@ fn what_was_found_once() {
             (a, peek(5)),
             (a, any(9)),
         ],
-        // A look for the server's hello took the reset, which is told all the same.
+        // A look for the server's rings took the reset, which is told all the same.
         &[(a, send(1)), (b, Close), (a, send(1)), (a, Poll), (a, any(1)), (a, any(1))],
         // The end of a connection that nothing was left of, met by who waits for all of it.
         &[

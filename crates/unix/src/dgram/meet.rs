@@ -291,7 +291,7 @@ impl End {
     }
 
     /// One step. Whether there was one to make.
-    fn go_on(&self, meeting: &Meeting, state: &mut State) -> io::Result<bool> {
+    pub(super) fn go_on(&self, meeting: &Meeting, state: &mut State) -> io::Result<bool> {
         match std::mem::take(&mut state.phase) {
             Phase::Alone => {
                 let (me, peer, uid) = match self.look_at_peer()? {

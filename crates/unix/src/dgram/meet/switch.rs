@@ -124,6 +124,10 @@ impl End {
     /// The peer has said which end of which line is its own.
     #[cold]
     fn read_sign(&self, meeting: &Meeting, state: &mut State, secret: Nonce, cookie: u64, number: u32) {
+        if matches!(state.phase, Phase::Answered) && self.go_on(meeting, state).is_err() {
+            // What the peer gives lies on the line before its sign, and must not be met there as what comes with datagrams.
+            return self.give_up(meeting, state);
+        }
         let (Some(line), Some(incoming)) = (&state.line, &mut state.incoming) else { return };
         if line.cookie != cookie {
             // The peer's, but not of who is at the other end of the line.

@@ -217,7 +217,12 @@ impl RxRing {
         // (The record of a channel that was not met may be among them, which then brings a bell to be taken.)
         let least = self.owed.min(0);
         self.owed += own as isize - bells as isize;
-        if (least..=MAX_OWED).contains(&self.owed) { Ok(()) } else { Err(Lie::Bells) }
+        if !(least..=MAX_OWED).contains(&self.owed) {
+            return Err(Lie::Bells);
+        }
+        // One in whose place the filler was taken lay behind it, and would have this end readable until the next receive.
+        self.take_owed(end);
+        Ok(())
     }
 
     /// Takes one record from a seqpacket control socket. An error that the kernel tells before it is kept.

@@ -256,8 +256,15 @@ impl Held {
         let mut loan = pool.loan(len).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
         loan.fill(at as u8);
         match self {
-            Held::Stream(end) => end.0.send_loan_with(loan, flags).map_err(|not| not.error.into()),
-            Held::Packets(end) => end.0.send_loan_with(loan, flags).map_err(|not| not.error.into()),
+            Held::Stream(end) => match end.0.send_loan_with(loan, flags) {
+                // (As a copy it may go in part.)
+                Err(not) if not.loan.len() < len => Ok(len - not.loan.len()),
+                result => result.map_err(|not| not.error.into()),
+            },
+            Held::Packets(end) => match end.0.send_loan_with(loan, flags) {
+                Err(not) if not.loan.payload().len() < len => Ok(len - not.loan.payload().len()),
+                result => result.map_err(|not| not.error.into()),
+            },
             _ => Err(io::ErrorKind::Unsupported.into()),
         }
     }

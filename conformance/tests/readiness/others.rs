@@ -2,10 +2,11 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use onecopy_sys::fork::{Child, child};
 use onecopy_sys::scm::{self, Space};
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::held::{Held, Made};
@@ -21,6 +22,9 @@ pub enum Order {
 }
 
 const ORDERS: [Order; 5] = [Order::TakeUp, Order::Send, Order::Receive, Order::Close, Order::End];
+
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a call came to there: bytes, and whether a record ended; or an errno.
 pub type Said = Result<(usize, bool), i32>;
@@ -38,6 +42,8 @@ impl Other {
     pub fn fork(held: &mut [Option<Held>], has: Vec<bool>, made: Made) -> std::io::Result<Other> {
         let flags = SocketFlags::CLOEXEC;
         let (line, theirs) = net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        // (One that never answers is a failure, and no hang.)
+        sockopt::set_socket_timeout(&line, sockopt::Timeout::Recv, Some(PATIENCE))?;
         let keeps = &has;
         let child = child(move || {
             let _ = set_parent_process_death_signal(Some(Signal::KILL));
@@ -62,7 +68,7 @@ impl Other {
                 let word = |at: usize| i64::from_le_bytes(said[at..at + 8].try_into().unwrap_or_default());
                 if word(8) != 0 { Err(word(8) as i32) } else { Ok((word(0) as usize, said[16] != 0)) }
             }
-            _ => Err(-1),
+            _ => Err(rustix::io::Errno::TIMEDOUT.raw_os_error()),
         }
     }
 

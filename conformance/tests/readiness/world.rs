@@ -195,10 +195,18 @@ impl World {
         self.sockets[at].to.filter(|_| !self.sort.has_datagrams())
     }
 
+    /// It is closed here, and it depends on what no program sees whether that is told: a child may have it that cannot use it, and a
+    /// view may keep it open where another process was the last to close it.
+    fn may_be_gone(&self, at: usize) -> bool {
+        self.sockets[at].made && self.sockets[at].held.is_none()
+    }
+
     /// Nothing more will come, and that is told.
     fn is_over(&self, at: usize) -> bool {
         self.peer(at).is_some_and(|peer| {
-            self.is_gone(peer) || self.sockets[peer].shut_write || self.sockets[at].shut_read
+            self.is_gone(peer) && self.sockets[peer].views.is_empty()
+                || self.sockets[peer].shut_write
+                || self.sockets[at].shut_read
         })
     }
 
@@ -223,9 +231,11 @@ impl World {
             all.map(|from| self.sockets[from].flow.waiting()).sum()
         };
         flow.occupied() > capacity / 4
-            || flow.refused > room
-            || flow.memory() > held.send_buffer() / 4
-            || self.sort.has_datagrams() && held.sends_over_kernel() && queued() >= QUEUE
+            || flow.refused > room.saturating_sub(8)
+            // (Bells and a channel count there, too, which only a very small one shows.)
+            || flow.is_readable() && flow.memory() + 4096 > held.send_buffer() / 4
+            // (poll(2) looks there, of who has a lane, too.)
+            || self.sort.has_datagrams() && queued() >= QUEUE
     }
 
     /// What poll says of it, if that is true.
@@ -241,7 +251,8 @@ impl World {
                 return Err(format!("{who}: poll says {polled}, and epoll {told}"));
             }
         }
-        let readable = self.is_readable(at);
+        let hung_up = says("HUP") && self.peer(at).is_some_and(|peer| self.may_be_gone(peer));
+        let readable = self.is_readable(at) || hung_up;
         // (A datagram socket that was shut down is told to be readable, and who does not wait is told EAGAIN.)
         let odd = self.sort.has_datagrams() && socket.shut_read;
         let held_up =
@@ -293,7 +304,8 @@ impl World {
         let Some(polled) = self.look(at)? else { return Ok(()) };
         if polled.contains("OUT") && self.sockets[at].to.is_some() {
             let said = self.send(at, 1, false)?;
-            if said == again() {
+            let held_up = self.looks_away && self.sockets[at].flow.is_held();
+            if said == again() && !held_up {
                 return Err(format!("{}: poll says {polled}, and a byte is refused", letter(at)));
             }
         }
@@ -320,7 +332,8 @@ impl World {
             {
                 // (Who does not look has no readiness.)
                 let polled = tools::poll_now(held.end()).map_err(|stop| format!("{stop:?}"))?;
-                if socket.epoll.is_some() && polled.contains("OUT") {
+                let held_up = self.looks_away && socket.flow.is_held();
+                if socket.epoll.is_some() && polled.contains("OUT") && !held_up {
                     return Err(format!("a byte was refused (EAGAIN), and poll says {polled}"));
                 }
             }
@@ -389,7 +402,7 @@ impl World {
         }
         let flow = &mut self.sockets[from].flow;
         if got.over || got.len == 0 && !flow.is_readable() {
-            let right = over || odd;
+            let right = over || odd || self.peer(at).is_some_and(|peer| self.may_be_gone(peer));
             return if right { Ok("end".into()) } else { Err(format!("{who}: an end that is none")) };
         }
         if peek {
@@ -516,7 +529,9 @@ impl World {
                 }
             }
             Call::Fork { both } => {
-                if self.others.len() > 1 {
+                // (A child that has copies of views of an end that it does not keep would keep that open.)
+                let viewed = |(i, socket): (usize, &Socket)| !both && i != at && !socket.views.is_empty();
+                if self.others.len() > 1 || self.sockets.iter().enumerate().any(viewed) {
                     return Ok(None);
                 }
                 let mut kept: Vec<_> = self.sockets.iter_mut().map(|socket| socket.held.take()).collect();

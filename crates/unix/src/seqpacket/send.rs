@@ -93,11 +93,13 @@ impl End {
                     match tx {
                         Tx::Ring(ring) => return self.send_parts(ring, cursor, attached, flags),
                         Tx::Kernel { sent } => {
+                            // Of nothing no record is sent: one that was counted would be waited for at the switch.
+                            let some = cursor.left > 0 || flags.contains(SendFlags::EOR);
                             if !self.send_kernel_part(cursor, attached, flags)? {
                                 continue;
                             }
                             attached = Attached::default();
-                            *sent = sent.saturating_add(1);
+                            *sent = sent.saturating_add(u64::from(some));
                         }
                     }
                     first = false;

@@ -109,6 +109,10 @@ impl Peer {
             let _ = liar.send_over_kernel(&vec![b'k'; dice.size(3000)]);
         }
         if victim_first {
+            if self.rendezvous.is_some() {
+                // (A client keeps its rings for its second message.)
+                let _ = victim.send(b"f", SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::EOR);
+            }
             let _ = victim.send(b"v", SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::EOR);
             // Both at once.
             if dice.one_in(8) {

@@ -494,6 +494,14 @@ fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
             let rendezvous = role.joins().then(|| Liar::rendezvous(Kind::Stream, &name));
             let victim = Stream::connect(unix::Name::abstract_(&theirs)).map_err(Stop::broken)?;
             let liar = Liar::accept(&server).map_err(step)?;
+            if role.joins() {
+                // (A client keeps its rings for its second message.)
+                victim.send(b"f", SendFlags::NOSIGNAL).map_err(Stop::broken)?;
+                let came = liar.receive().map_err(step)?;
+                if came.bytes != b"f" || !came.fds.is_empty() {
+                    return Err(Stop::broken(format!("{activity}: the first message is {came:?}")));
+                }
+            }
             Scene { liar, victim, role, _rendezvous: rendezvous.transpose().map_err(step)? }
         };
         (lie.tell)(&mut scene).map_err(step)?;

@@ -92,7 +92,9 @@ fn honest(s: &mut Scene) -> io::Result<()> {
         }
         s.liar.join()?;
         s.nudge();
-        is("the victim's switch", s.liar.mine()?.get(Field::SwitchAt)?, 2)?;
+        // (Behind one message of a server's, and two of a client's.)
+        let switch = if s.role == Role::JoiningServer { 3 } else { 2 };
+        is("the victim's switch", s.liar.mine()?.get(Field::SwitchAt)?, switch)?;
     } else {
         s.meet()?;
         is("the victim's switch", s.liar.mine()?.get(Field::SwitchAt)?, 1)?;

@@ -264,8 +264,6 @@ pub struct End {
     pub connecting: AtomicU32,
     /// 1 once a datagram socket that asks who sends was seen to have a name.
     pub named: AtomicU32,
-    /// Of a client, by what it knows that its listener is one of ours: kept for those that connect to it next.
-    pub listener: OnceLock<crate::rendezvous::Line>,
     /// Who made it: a forked child that drops its copy must leave the queue alone.
     pub maker: u32,
     /// Forks of its maker before it was made: one since then may have copied it.
@@ -314,7 +312,6 @@ impl End {
             parted: AtomicU32::new(0),
             connecting: AtomicU32::new(0),
             named: AtomicU32::new(0),
-            listener: OnceLock::new(),
             maker,
             forks: crate::holders::forks(),
         }

@@ -176,21 +176,18 @@ impl End {
         }
         let target = invitation.and_then(|_| Target::of(&name, kind, records));
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
-        let line = target.and_then(|target| target.line(&name, fd.as_fd()));
-        if records == Records::Stream && line.is_none() && control::gone(fd.as_fd()) {
+        let is_ours = target.is_some_and(|target| target.is_ours(&name, fd.as_fd()));
+        if records == Records::Stream && !is_ours && control::gone(fd.as_fd()) {
             return Err(Error::new(Op::Connect, Errno::CONNREFUSED).because("the listener has just gone"));
         }
-        if records == Records::Stream && line.is_none() {
+        if records == Records::Stream && !is_ours {
             // (Nothing was said: to who listens there it was a connection that was closed again.)
             return Err(no_agreement());
         }
-        let rx = invitation
-            .map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, line.is_some())));
+        let rx =
+            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, is_ours)));
         let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
         let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
-        if let Some(line) = line {
-            let _ = end.listener.set(line);
-        }
         end.counters.fallbacks.add(usize::from(fallback));
         Ok(end)
     }

@@ -91,8 +91,8 @@ pub(crate) mod word {
     pub const LOST: usize = 18;
     /// Which of the channels that were made the outlet is.
     pub const MADE: usize = 19;
-    /// A client's listener is known as one of ours.
-    pub const OURS: usize = 20;
+    /// It may still attach rings.
+    pub const MAY_ATTACH: usize = 20;
 }
 
 /// In [`word::HAS`], in the order of the descriptors.
@@ -273,7 +273,7 @@ impl End {
         words[word::PASSES] = u64::from(passes);
         words[word::ASKED] = u64::from(asked);
         if let Rx::Undecided(undecided) = rx {
-            words[word::OURS] = u64::from(undecided.may_attach());
+            words[word::MAY_ATTACH] = u64::from(undecided.may_attach(kernel_sent));
         }
         let rings = [(has::RX_RING, &self.rx_ring), (has::TX_RING, &self.tx_ring)];
         for (at, (has, ring)) in rings.into_iter().enumerate() {
@@ -476,7 +476,7 @@ impl Arrived {
     pub fn sides(&self, control: &OwnedFd) -> std::result::Result<(Rx, Tx), Lie> {
         let [rx_ring, tx_ring] = self.rings.clone();
         // (Who has invited whom is in the names of the connection.)
-        let undecided = || Undecided::of(control.as_fd(), self.words[word::OURS] != 0);
+        let undecided = || Undecided::of(control.as_fd(), self.words[word::MAY_ATTACH] != 0);
         let rx = match (Rx::mode(&self.rx)?, rx_ring) {
             (Mode::Plain, None) => Rx::Plain,
             (Mode::Undecided, None) => Rx::Undecided(undecided().ok_or(Lie::Holder)?),

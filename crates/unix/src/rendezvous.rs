@@ -3,14 +3,13 @@
 //!
 //! Each listener has a second socket, its *rendezvous*, which is named after it and which nobody accepts from: in the abstract
 //! namespace, after the listener's own abstract name, or after device and inode of its path. That it is there, as one of the user
-//! who listens, is all that it says. A client connects to it, and its process keeps that line for as long as it has a connection to
-//! that listener. The line hangs up when the rendezvous goes, which goes before its listener does. So as long as it has not hung up
-//! the name, or the inode, is still that listener's, and who has just connected by it is connected to that one.
+//! who listens, is all that it says: a client that has just connected to the listener connects to it, and closes that again. It
+//! goes before its listener does. So while it is there the name, or the inode, is still that listener's, and who has just connected
+//! by it is connected to that one.
 //!
 //! Not found is: a listener of another network namespace, one that was made by another user than accepts from it, and one whose
 //! name leaves no room for more. The kernel carries on there until the server sends something.
 
-use crate::control;
 use crate::dgram::overflow_uid;
 use crate::making::Kind;
 use crate::{Name, Records};
@@ -18,19 +17,15 @@ use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::clock::coarse_ms;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, LazyLock, Weak};
-use std::time::Duration;
+use std::sync::LazyLock;
 
 const PREFIX: &str = "onecopy-4-at-";
 const STREAM_RECORDS: u8 = b'r';
-
-/// A connection to a rendezvous.
-pub type Line = Arc<OwnedFd>;
 
 /// A listener, as a client can name it: the name of its rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,16 +56,16 @@ impl Target {
         Some(Target(target.into()))
     }
 
-    /// The line to the listener that `socket` was connected to, by `name`, since this was told of that name: None where that is not
-    /// known for one of ours.
-    pub fn line(&self, name: &Name, socket: BorrowedFd<'_>) -> Option<Line> {
+    /// Whether the listener that `socket` has just been connected to, by `name`, since this was told of that name, is known for one
+    /// of ours.
+    pub fn is_ours(&self, name: &Name, socket: BorrowedFd<'_>) -> bool {
         // (An abstract name is its listener's as long as the rendezvous is there, and a path if it has led to the same file before
         // and after.)
         let is_still = || match name.as_path() {
             Some(path) => std::fs::metadata(path).is_ok_and(|file| self.0.ends_with(&inode(&file))),
             None => true,
         };
-        line(self, socket).filter(|_| is_still())
+        is_there(self, socket) && is_still()
     }
 
     /// Whether a client has no use for a listener that is not known.
@@ -101,7 +96,7 @@ pub struct Rendezvous {
     accepted: AtomicU32,
 }
 
-/// After so many connections its queue is emptied: each line takes a place there, also after its client's end.
+/// After so many connections its queue is emptied: each client takes a place there, also when it has closed that again.
 const EMPTIED: u32 = 64;
 /// Places in that queue; the kernel may give fewer (net.core.somaxconn).
 const PLACES: i32 = 4096;
@@ -121,8 +116,7 @@ impl Rendezvous {
         }
         let Some(mut fd) = self.fd.try_lock() else { return };
         match &*fd {
-            // (A line of a client that lives hangs up with it, and the client makes another one.)
-            // (And no accept goes on for as long as somebody goes on calling here.)
+            // (No accept goes on for as long as somebody goes on calling here.)
             Some(fd) => {
                 let next = |_: &i32| rustix::net::accept_with(fd, SocketFlags::CLOEXEC).is_ok();
                 (0..PLACES).take_while(next).for_each(drop);
@@ -139,64 +133,44 @@ fn listen(target: &Target) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What a process knows of listeners.
-#[derive(Debug)]
-enum Known {
-    /// A connection to its rendezvous, while somebody keeps it, and whose that is.
-    Ours(Weak<OwnedFd>, u32),
-    /// There was none, in coarse milliseconds.
-    Missing(u64),
-}
-
-/// As many listeners as are remembered, and for how long that there is none.
+/// As many listeners as are remembered to have no rendezvous, and for how long.
 const KEPT: usize = 16;
 const MISSING_MS: u64 = 1000;
-/// How long to wait for what is known, which a thread that a fork has left behind may hold for ever.
-const PATIENCE: Duration = Duration::from_millis(100);
 
-static KNOWN: LazyLock<Mutex<Vec<(Target, Known)>>> = LazyLock::new(Mutex::default);
+/// Listeners whose rendezvous was not there, and when, in coarse milliseconds. (A thread that a fork has left behind may hold it for
+/// ever: then nothing is remembered.)
+static MISSING: LazyLock<Mutex<Vec<(Target, u64)>>> = LazyLock::new(Mutex::default);
 
-/// The line to the listener that `socket` is a connection to, if that is one of ours.
-fn line(target: &Target, socket: BorrowedFd<'_>) -> Option<Line> {
-    let listener = sockopt::socket_peercred(socket).ok()?.uid.as_raw();
-    let mut known = KNOWN.lock_for(PATIENCE)?;
+/// Whether the rendezvous of the listener that `socket` is a connection to is there, as one of the same user.
+fn is_there(target: &Target, socket: BorrowedFd<'_>) -> bool {
     let now = coarse_ms();
-    if let Some(at) = known.iter().position(|(of, _)| of == target) {
-        match &known[at].1 {
-            Known::Ours(line, uid) => {
-                if let Some(line) = line.upgrade().filter(|line| !control::gone(line.as_fd())) {
-                    return Some(line).filter(|_| *uid == listener);
-                }
-            }
-            // (Of stream records a connection cannot do without.)
-            Known::Missing(since) if now.wrapping_sub(*since) < MISSING_MS && !target.must_be() => {
-                return None;
-            }
-            Known::Missing(_) => {}
-        }
-        known.swap_remove(at);
-    }
-    known.retain(|(_, known)| !matches!(known, Known::Ours(line, _) if line.strong_count() == 0));
-    if known.len() >= KEPT {
-        known.remove(0);
-    }
-    match connect(target) {
-        Some((line, uid)) => {
-            known.push((target.clone(), Known::Ours(Arc::downgrade(&line), uid)));
-            Some(line).filter(|_| uid == listener)
-        }
-        None => {
-            known.push((target.clone(), Known::Missing(now)));
-            None
+    if let Some(mut missing) = MISSING.try_lock() {
+        // (Of stream records a connection cannot do without.)
+        missing.retain(|(of, since)| {
+            now.wrapping_sub(*since) < MISSING_MS && !(of == target && target.must_be())
+        });
+        if missing.iter().any(|(of, _)| of == target) {
+            return false;
         }
     }
+    if let Ok(user) = visit(target) {
+        return is_known(user)
+            && sockopt::socket_peercred(socket).is_ok_and(|cred| cred.uid.as_raw() == user);
+    }
+    if let Some(mut missing) = MISSING.try_lock() {
+        if missing.len() >= KEPT {
+            missing.remove(0);
+        }
+        missing.push((target.clone(), now));
+    }
+    false
 }
 
-fn connect(target: &Target) -> Option<(Line, u32)> {
-    let line = socket().ok()?;
-    rustix::net::connect(&line, &target.address().ok()?).ok()?;
-    let uid = sockopt::socket_peercred(&line).ok()?.uid.as_raw();
-    is_known(uid).then(|| (Arc::new(line), uid))
+/// Whose rendezvous that is.
+fn visit(target: &Target) -> io::Result<u32> {
+    let line = socket()?;
+    rustix::net::connect(&line, &target.address()?)?;
+    Ok(sockopt::socket_peercred(&line)?.uid.as_raw())
 }
 
 /// Whether that is one user: all whom this user namespace does not know seem to be the same (user_namespaces(7)).

@@ -281,6 +281,9 @@ impl End {
             if cursor.left == 0 || !whole {
                 return Ok(());
             }
+            if self.undecided.load(Relaxed) != 0 {
+                self.prepare_to_send()?;
+            }
             self.adopt(tx);
         }
         let Tx::Ring(ring) = tx else { return Ok(()) };

@@ -3,9 +3,11 @@
 //! 1. A capable client binds itself to an abstract name `onecopy-4-<nonce>-<what it asks for>` before it connects. An
 //!    incapable server does not care; a capable one sees it at accept.
 //! 2. Either side *attaches*: it makes both rings, in one memfd, labelled with the nonce, and sends that memfd as SCM_RIGHTS
-//!    with the first bytes that its program sends. A server does so where its client has invited it, a client where it knows the
-//!    listener for one of ours (`rendezvous.rs`): nobody else is ever handed a descriptor. Who has nothing to send attaches
-//!    nothing, and nothing of the handshake lies in the queue by itself: poll(2) tells of the program's bytes and of nothing else.
+//!    with bytes that its program sends. A server does so with its first ones, where its client has invited it; a client with its
+//!    second ones, where it knows the listener for one of ours (`rendezvous.rs`): nobody else is ever handed a descriptor. (One
+//!    message is not worth rings, and an answer to it brings the server's. A client of stream records needs them at once.) Who
+//!    has nothing to send attaches nothing, and nothing of the handshake lies in the queue by itself: poll(2) tells of the
+//!    program's bytes and of nothing else.
 //! 3. The other side takes the memfd off when it receives those bytes, checks and maps it, and *joins* by a word in the ring that
 //!    it will receive from ([`InfoLine::joined`]). Before its next send it notes in the other ring how many bytes it has sent over
 //!    the kernel ([`WriterLine::switch_at`]), and from then on sends through that.
@@ -165,15 +167,16 @@ impl Undecided {
         Undecided { nonce, who, received: 0, looks: true, larger: false, attached: None }
     }
 
-    /// Of a connection that another process has passed on, which knew the listener for one of `ours`, if this is a client's end.
+    /// Of a connection that another process has passed on, in which it might still have attached rings or not.
     /// None where no side has invited the other.
-    pub fn of(socket: BorrowedFd<'_>, ours: bool) -> Option<Undecided> {
+    pub fn of(socket: BorrowedFd<'_>, may_attach: bool) -> Option<Undecided> {
         let mine = rustix::net::getsockname(socket).ok().and_then(unix_address);
         if let Some(invitation) = Invitation::of(mine) {
-            return Some(Undecided::client(&invitation, ours));
+            return Some(Undecided::client(&invitation, may_attach));
         }
         let peer = rustix::net::getpeername(socket).ok().flatten().and_then(unix_address);
-        Invitation::of(peer).map(Undecided::server)
+        let invitation = Invitation::of(peer)?;
+        Some(Undecided::new(invitation.nonce, Who::Server(Some(invitation).filter(|_| may_attach))))
     }
 
     /// With which its rings will be labelled.
@@ -181,9 +184,13 @@ impl Undecided {
         self.nonce
     }
 
-    /// Whether it is a client's that may attach rings.
-    pub fn may_attach(&self) -> bool {
-        matches!(self.who, Who::Client(true))
+    /// Whether it may attach rings, where so many bytes were `sent`.
+    pub fn may_attach(&self, sent: u64) -> bool {
+        match &self.who {
+            Who::Client(may) => *may,
+            // With its first bytes, or never: what comes later a client does not look at.
+            Who::Server(invitation) => invitation.is_some() && sent == 0,
+        }
     }
 
     /// What a client that has attached rings will receive from, if its server joins.
@@ -492,11 +499,12 @@ impl End {
     /// Makes rings that go with the next bytes, if this side may and has not.
     fn attach_rings(&self, rx: &mut Rx) {
         let Rx::Undecided(undecided) = rx else { return };
-        let config = &self.config;
+        let (config, sent) = (&self.config, self.counters.sent.get());
         let capacities = match (&undecided.who, &undecided.attached) {
-            // With its first bytes, or never: what comes later a client does not look at.
-            (Who::Server(Some(_)), _) if self.counters.sent.get() > 0 => return,
+            _ if !undecided.may_attach(sent) => return,
             (Who::Server(Some(invitation)), _) => self.capacities(invitation),
+            // One message is not worth rings.
+            (Who::Client(true), None) if sent == 0 && config.records == Records::Atomic => return,
             (Who::Client(true), None) => {
                 let of = |bytes| capacity_of(self.kind, [wish(bytes), 0], config.max_ring);
                 [of(config.send_buffer), of(config.receive_buffer)]

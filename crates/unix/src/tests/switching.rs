@@ -48,6 +48,27 @@ fn joined(end: Arc<End>) -> Arc<End> {
     end
 }
 
+/// A client's first message, which brings no rings.
+fn greet(end: &End) {
+    let sent = match end.kind {
+        Kind::Stream => end.send(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
+        _ => end.send_record(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
+    };
+    assert_eq!(sent.unwrap(), 1);
+}
+
+/// Has received that.
+fn greeted(end: Arc<End>) -> Arc<End> {
+    let mut byte = [0];
+    let slices = &mut [IoSliceMut::new(&mut byte)];
+    let len = match end.kind {
+        Kind::Stream => end.recv(slices, RecvFlags::empty()).unwrap(),
+        _ => end.recv_record(slices, RecvFlags::empty()).unwrap().len,
+    };
+    assert_eq!((len, &byte), (1, b"g"));
+    end
+}
+
 fn patient(end: Arc<End>) -> Arc<End> {
     end.settings.set_read_timeout(Some(PATIENCE));
     end.settings.set_write_timeout(Some(PATIENCE));
@@ -106,6 +127,7 @@ impl Connection {
         let (go, done) = (Wire::new(), Wire::new());
         let peer = child(|| {
             let end = patient(End::connect(kind, name, &Config::default()).unwrap());
+            greet(&end);
             put(&end, 0..EARLY);
             done.tell(0);
             go.hear();
@@ -116,7 +138,7 @@ impl Connection {
         });
         let peer = peer.unwrap();
         done.hear();
-        let end = joined(patient(End::accept(&listener, kind, &Config::default()).unwrap()));
+        let end = joined(greeted(patient(End::accept(&listener, kind, &Config::default()).unwrap())));
         Connection { end, peer, go, done }
     }
 
@@ -310,6 +332,7 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
         let peer = child(|| {
             let end = patient(End::connect(Kind::SeqPacket, name, &Config::default()).unwrap());
             let send = |record: &[u8]| end.send_record(&[IoSlice::new(record)], SendFlags::NOSIGNAL);
+            greet(&end);
             (0..empty).for_each(|_| assert_eq!(send(&[]).unwrap(), 0));
             assert_eq!(send(b"early").unwrap(), 5);
             sent.tell(0);
@@ -320,7 +343,8 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
         });
         let peer = peer.unwrap();
         sent.hear();
-        let end = joined(patient(End::accept(&listener, Kind::SeqPacket, &Config::default()).unwrap()));
+        let end =
+            joined(greeted(patient(End::accept(&listener, Kind::SeqPacket, &Config::default()).unwrap())));
         let killed = child(|| {
             arm("received over the kernel", 1);
             let _ = end.recv_record(&mut [IoSliceMut::new(&mut [0; 9])], RecvFlags::empty());

@@ -319,6 +319,56 @@ fn two_segments_with_notifications_are_joined() {
 }
 
 #[test]
+fn a_split_is_exact_where_bytes_do_not_follow_each_other() {
+    let (context, mut lane, mut queue) = lane(15);
+    let mut other = context.lane(Config::default()).unwrap();
+    let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Segment::new(()));
+    lane.send(&mut a, 1, 10, 0).unwrap();
+    lane.send(&mut b, 2, 10, 0).unwrap();
+    lane.send(&mut c, 3, 10, 0).unwrap();
+    other.send(&mut d, 4, 10, 0).unwrap();
+    other.send(&mut d, 5, 0, 0).unwrap();
+    let append = |(): &mut (), ()| Ok(());
+    // As a segment: 1, 3, 4, the empty 5, and 2.
+    for back in [c, d, b] {
+        a.join(back, append).unwrap();
+    }
+    let mut reaped = || {
+        let mut all: Vec<_> = queue.reap_all().iter().map(|one| (one.user_data, one.how.copied)).collect();
+        all.sort_unstable();
+        all
+    };
+    let last = a.split_off(30, |()| ());
+    let middle = a.split_off(15, |()| ());
+    assert_eq!([&a, &middle, &last].map(|part| part.notif().unwrap().sends()), [2, 3, 1]);
+    assert_eq!([&a, &middle, &last].map(|part| part.notif().unwrap().bytes()), [15, 15, 10]);
+    a.free(Fate::Copied);
+    assert_eq!(reaped(), [(1, true)]);
+    middle.free(Fate::Sent);
+    assert_eq!(reaped(), [(4, false), (5, false)], "2 is to come before 3");
+    last.free(Fate::Sent);
+    assert_eq!(reaped(), [(2, false), (3, true)]);
+}
+
+#[test]
+fn a_send_without_bytes_where_a_segment_is_split_stays_in_front() {
+    let (_context, mut lane, mut queue) = lane(15);
+    for (at, front_has, back_has) in [(0, 1, 3), (10, 3, 1), (20, 4, 0)] {
+        let mut front: Segment<()> = Segment::default();
+        for bytes in [0, 10, 0, 10] {
+            lane.send(&mut front, 0, bytes, 0).unwrap();
+        }
+        let back = front.split_off(at, |()| ());
+        let sends = |part: &Segment<()>| part.notif().map_or(0, |notif| notif.sends());
+        assert_eq!((sends(&front), sends(&back)), (front_has, back_has), "at {at}");
+        front.free(Fate::Sent);
+        assert_eq!(queue.reap(|_| {}) as u64, front_has);
+        back.free(Fate::Sent);
+        assert_eq!(queue.reap(|_| {}) as u64, back_has);
+    }
+}
+
+#[test]
 fn a_train_of_datagrams_stacks() {
     // The payload is a train: each datagram keeps its borders, and all of them one reference.
     let (_context, mut lane, mut queue) = lane(63);

@@ -590,6 +590,8 @@ impl End {
         flags: SendFlags,
     ) -> rustix::io::Result<usize> {
         if self.offered.load(Relaxed) == offered::ATTACH
+            // (A client may send rings with any of its messages: not with one that has no room for them.)
+            && (attached.fds.len() < MAX_FDS || !self.may_attach_later())
             && let Some(memfd) = self.stage(|stage| match std::mem::replace(stage, Stage::Sent) {
                 Stage::Attach(memfd) => Some(memfd),
                 other => {
@@ -624,6 +626,10 @@ impl End {
             self.decline_offer();
         }
         scm::send(&self.fd, pieces, attached.fds, attached.who, flags)
+    }
+
+    fn may_attach_later(&self) -> bool {
+        self.offer.lock().as_ref().is_some_and(|offer| offer.mine.is_some())
     }
 
     fn stage<T>(&self, then: impl FnOnce(&mut Stage) -> Option<T>) -> Option<T> {

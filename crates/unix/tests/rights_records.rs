@@ -422,3 +422,48 @@ fn over_the_kernel_before_the_upgrade_and_over_memory_after_it() {
         assert_eq!(descriptors(), before);
     }
 }
+
+/// No room is left beside them for what the two ends say to each other.
+#[test]
+fn as_many_descriptors_as_go_may_go_with_the_first_record() {
+    let _alone = alone();
+    for (records, client_first) in
+        [(Records::Atomic, true), (Records::Atomic, false), (Records::Stream, true), (Records::Stream, false)]
+    {
+        let before = descriptors();
+        let config = Config { records, ..config() };
+        let name = Name::abstract_(format!("onecopy-most-rights-{}", std::process::id()));
+        let listener = SeqListener::bind_with(name.clone(), &config).unwrap();
+        let client = SeqPacket::connect_with(name, &config).unwrap();
+        let server = listener.accept().unwrap();
+        let (from, to) = if client_first { (&client, &server) } else { (&server, &client) };
+        let eor = QUIET | SendFlags::EOR;
+        let (fd, mut buf) = (null(), [0; 8]);
+        assert_eq!(from.send_with(b"first", &vec![fd.as_fd(); 253], eor).unwrap(), 5);
+        from.send(b"2nd", eor).unwrap();
+        for flags in [RecvFlags::PEEK | NOW, NOW] {
+            let got = to.recv_with(&mut buf, flags).unwrap();
+            assert_eq!((fds(&got), &buf[..5]), ((5, 253), &b"first"[..]), "{records:?} {client_first}");
+            assert_eq!(got.0.flags.contains(ReceivedFlags::EOR), records == Records::Stream);
+        }
+        assert_eq!(fds(&to.recv_with(&mut buf, NOW).unwrap()), (3, 0));
+        assert!(to.recv(&mut buf, NOW).unwrap_err().would_block(), "nothing else came");
+        assert!(!readable(to));
+        // (An atomic server attaches with its first record or never.)
+        let shared = client_first || records == Records::Stream;
+        let carrier = if shared { Carrier::SharedMemory } else { Carrier::Kernel };
+        from.send(b"3rd", eor).unwrap();
+        assert_eq!(from.path().send, carrier, "{records:?} {client_first}: nothing had to come back");
+        assert_eq!(fds(&to.recv_with(&mut buf, NOW).unwrap()), (3, 0));
+        for round in 0..3 {
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                from.send_with(b"abc", &[fd.as_fd()], eor).unwrap();
+                assert_eq!(fds(&to.recv_with(&mut buf, NOW).unwrap()), (3, 1), "{round}");
+            }
+        }
+        assert_eq!(client.path().is_shared_memory(), shared, "{records:?} {client_first}");
+        assert_eq!(server.path().is_shared_memory(), shared, "{records:?} {client_first}");
+        drop((listener, client, server, fd));
+        assert_eq!(descriptors(), before);
+    }
+}

@@ -131,7 +131,7 @@ impl Lane {
                 if pins.extend(&self.inner, id, from, bytes) {
                     self.inner.stack(id);
                 } else {
-                    pins.add(self.inner.clone(), id, bytes);
+                    pins.add(self.inner.clone(), id, from, bytes);
                 }
                 Ok(id)
             }
@@ -259,7 +259,7 @@ impl Notif<'_> {
                 // An earlier reference covers this send as well; it holds until the segment is free.
                 if !pins.extend(inner, self.id, from, bytes) {
                     inner.acquire(self.id);
-                    pins.add(inner.clone(), self.id, bytes);
+                    pins.add(inner.clone(), self.id, from, bytes);
                 }
             }
             Some(NotifRef(Kind::Merged(_))) => return Err(Refused::Foreign),

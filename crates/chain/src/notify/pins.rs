@@ -2,23 +2,38 @@
 
 use super::frontier::{COPIED, DROPPED, Frontier};
 use super::segment::Fate;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A reference on send `lo` of a lane, for a segment that carries bytes of `lo..=hi`.
+/// A reference on send `lo` of a lane, for one unbroken piece of the lane's bytes on a segment: those of the sends `lo..=hi`, of which
+/// the first and the last may be there in part.
 #[derive(Debug)]
 pub(super) struct Pin {
     lane: Arc<Frontier>,
     lo: u64,
     hi: u64,
+    /// Where in the lane's bytes the piece begins.
+    from: u32,
+    bytes: u32,
     /// What becomes of the bytes, as far as is known.
     fate: Fate,
 }
 
 impl Pin {
-    /// Whether the sends `lo..=hi` of `lane` and these are next to each other, or share some.
+    /// Makes it one with `bytes` bytes at `from`, of the sends `lo..=hi`, that come behind these on the segment. False where they do not
+    /// in the lane: then another reference has to hold them. (A piece has less than 4 GiB: positions are told apart by their differences.)
     #[inline]
-    fn touches(&self, lane: &Arc<Frontier>, lo: u64, hi: u64) -> bool {
-        Arc::ptr_eq(&self.lane, lane) && lo <= self.hi + 1 && self.lo <= hi + 1
+    fn extend(&mut self, lane: &Arc<Frontier>, lo: u64, hi: u64, from: u32, bytes: u32) -> bool {
+        let next = Arc::ptr_eq(&self.lane, lane)
+            && (lo == self.hi || lo == self.hi + 1)
+            && self.from.wrapping_add(self.bytes) == from;
+        match self.bytes.checked_add(bytes) {
+            Some(sum) if next => {
+                (self.hi, self.bytes) = (hi, sum);
+                true
+            }
+            _ => false,
+        }
     }
 
     fn share(&self) -> Pin {
@@ -26,13 +41,29 @@ impl Pin {
         Pin { lane: self.lane.clone(), ..*self }
     }
 
-    /// Forgets about the sends before `lo`, which this segment carries nothing of.
-    fn move_up(&mut self, lo: u64) {
-        if lo > self.lo {
-            // Our reference on an earlier send holds the frontier until this one is taken.
-            self.lane.acquire(lo);
-            self.lane.release(std::mem::replace(&mut self.lo, lo));
+    /// Divides at `at` of its bytes, fewer than all: what is before it, if anything is, and the rest. A send without bytes that lies at
+    /// `at` is before it.
+    fn split(mut self, at: u32) -> (Option<Pin>, Pin) {
+        // The first send that has bytes behind `at`. The last one's end is not looked at: it may have more bytes elsewhere.
+        let (mut lo, mut hi) = (self.lo, self.hi);
+        let end = |id| self.lane.end_of(id).wrapping_sub(self.from);
+        while lo < hi {
+            let middle = lo + (hi - lo) / 2;
+            if end(middle) > at { hi = middle } else { lo = middle + 1 }
         }
+        // It is the front's too if it began before `at`.
+        let begins_here = lo > self.lo && end(lo - 1) == at;
+        let front_hi = match (begins_here, at) {
+            (true, _) => lo - 1,
+            (false, 0) => return (None, self),
+            (false, _) => lo,
+        };
+        // Our own reference, on that send or an earlier one, holds the frontier until this one is taken.
+        self.lane.acquire(lo);
+        let (from, bytes) = (self.from.wrapping_add(at), self.bytes - at);
+        let back = Pin { lane: self.lane.clone(), lo, from, bytes, ..self };
+        (self.hi, self.bytes) = (front_hi, at);
+        (Some(self), back)
     }
 }
 
@@ -48,28 +79,22 @@ impl Drop for Pin {
     }
 }
 
-/// All pins of a segment: one, unless segments were joined whose sends do not touch.
+/// All pins of a segment, in the order of its bytes: one, unless some of them do not follow each other in their lane.
 #[derive(Debug)]
 pub(super) struct Pins {
     first: Pin,
-    /// Where in the lane's bytes the segment begins, while it carries one unbroken piece of them.
-    from: Option<u32>,
+    /// Bytes of all of them.
     bytes: u64,
     opened_ns: u64,
-    more: Vec<Pin>,
+    more: VecDeque<Pin>,
 }
 
 impl Pins {
     /// Takes over a reference on `id`.
     #[inline]
     pub(super) fn new(lane: Arc<Frontier>, id: u64, from: u32, bytes: u32, opened_ns: u64) -> Pins {
-        Pins {
-            first: Pin { lane, lo: id, hi: id, fate: Fate::Dropped },
-            from: Some(from),
-            bytes: u64::from(bytes),
-            opened_ns,
-            more: Vec::new(),
-        }
+        let first = Pin { lane, lo: id, hi: id, from, bytes, fate: Fate::Dropped };
+        Pins { first, bytes: u64::from(bytes), opened_ns, more: VecDeque::new() }
     }
 
     #[inline]
@@ -87,34 +112,32 @@ impl Pins {
         self.opened_ns
     }
 
-    /// Sends that the segment carries bytes of.
+    /// Sends that the segment carries bytes of. One that is there in several pieces counts for each.
     #[inline]
     pub(super) fn sends(&self) -> u64 {
         let more = self.more.iter().map(|pin| pin.hi - pin.lo + 1);
         self.first.hi - self.first.lo + 1 + more.sum::<u64>()
     }
 
-    /// Puts send `id`, the lane's newest, under a reference that is there. False if it is next to none.
+    /// Puts send `id`, the lane's newest, under the last reference that is there. False if its bytes do not follow those.
     #[inline]
     pub(super) fn extend(&mut self, lane: &Arc<Frontier>, id: u64, from: u32, bytes: u32) -> bool {
-        let alone = self.more.is_empty();
-        let last = self.more.last_mut().unwrap_or(&mut self.first);
-        if !last.touches(lane, id, id) {
-            return false;
+        let extended = self.last().extend(lane, id, id, from, bytes);
+        if extended {
+            self.bytes += u64::from(bytes);
         }
-        last.hi = id;
-        if !alone || self.from.is_some_and(|begin| begin.wrapping_add(self.bytes as u32) != from) {
-            self.from = None;
-        }
-        self.bytes += u64::from(bytes);
-        true
+        extended
     }
 
-    /// Takes over a reference on send `id`, which is next to none of those there.
-    pub(super) fn add(&mut self, lane: Arc<Frontier>, id: u64, bytes: u32) {
-        self.more.push(Pin { lane, lo: id, hi: id, fate: Fate::Dropped });
-        self.from = None;
+    /// Takes over a reference on send `id`, whose bytes do not follow those that are there.
+    pub(super) fn add(&mut self, lane: Arc<Frontier>, id: u64, from: u32, bytes: u32) {
+        self.more.push_back(Pin { lane, lo: id, hi: id, from, bytes, fate: Fate::Dropped });
         self.bytes += u64::from(bytes);
+    }
+
+    #[inline]
+    fn last(&mut self) -> &mut Pin {
+        self.more.back_mut().unwrap_or(&mut self.first)
     }
 
     /// A second holder of the same sends, for a clone of the segment.
@@ -122,57 +145,54 @@ impl Pins {
         Pins { first: self.first.share(), more: self.more.iter().map(Pin::share).collect(), ..*self }
     }
 
-    /// Joins what `back` holds, whose bytes come behind ours. The lower of two references stays, the other one goes.
-    pub(super) fn join(&mut self, mut back: Pins) {
-        let unbroken = match (self.from, back.from) {
-            (Some(from), Some(begin)) => from.wrapping_add(self.bytes as u32) == begin,
-            _ => false,
-        };
-        let pin = &back.first;
-        let alone = self.more.is_empty() && back.more.is_empty();
-        if alone && self.first.touches(&pin.lane, pin.lo, pin.hi) {
-            self.from = self.from.filter(|_| unbroken && Arc::ptr_eq(&self.first.lane, &pin.lane));
-            self.first.hi = self.first.hi.max(pin.hi);
-            if pin.lo < self.first.lo {
-                std::mem::swap(&mut self.first.lo, &mut back.first.lo);
-            }
+    /// Joins what `back` holds, whose bytes come behind ours. Of two references on bytes that follow each other the lower one stays.
+    pub(super) fn join(&mut self, back: Pins) {
+        let Pins { first: mut next, bytes, opened_ns, mut more } = back;
+        self.bytes += bytes;
+        self.opened_ns = self.opened_ns.min(opened_ns);
+        let apart = if self.last().extend(&next.lane, next.lo, next.hi, next.from, next.bytes) {
             // It goes without saying anything of the bytes, which live on.
-            back.first.fate = Fate::Sent;
+            next.fate = Fate::Sent;
+            None
         } else {
-            self.from = None;
-            self.more.push(back.first);
-            // The shorter list moves, so that a pin moves no more than log(n) times.
-            if back.more.len() > self.more.len() {
-                std::mem::swap(&mut self.more, &mut back.more);
+            Some(next)
+        };
+        // The shorter list moves, so that a pin moves no more than log(n) times.
+        if more.len() > self.more.len() {
+            for pin in self.more.drain(..).chain(apart).rev() {
+                more.push_front(pin);
             }
-            self.more.append(&mut back.more);
+            self.more = more;
+        } else {
+            self.more.extend(apart);
+            self.more.append(&mut more);
         }
-        self.bytes += back.bytes;
-        // Positions are told apart by their differences, in 32 bits.
-        self.from = self.from.filter(|_| self.bytes < 1 << 31);
-        self.opened_ns = self.opened_ns.min(back.opened_ns);
     }
 
-    /// Divides at `at` bytes of sends: self keeps what is before it. Exact where the segment carries one unbroken piece of
-    /// a lane's bytes; else both hold all of its sends, and the later one to go completes them.
-    pub(super) fn split(&mut self, at: u64) -> Pins {
-        let mut back = self.share();
-        back.bytes = self.bytes - at;
-        self.bytes = at;
-        let Some(from) = self.from else { return back };
-        back.from = Some(from.wrapping_add(at as u32));
-        // The first send that has bytes behind `at`; differences to the beginning, since positions wrap.
-        let (mut lo, mut hi) = (self.first.lo, self.first.hi);
-        let end = |id| u64::from(self.first.lane.end_of(id).wrapping_sub(from));
-        while lo < hi {
-            let middle = lo + (hi - lo) / 2;
-            if end(middle) > at { hi = middle } else { lo = middle + 1 }
+    /// Divides at `at` bytes of sends: what is before it, and what is behind. Each holds the sends that it has bytes of; one without
+    /// bytes that lies at `at` is before it.
+    pub(super) fn split(mut self, at: u64) -> (Option<Pins>, Option<Pins>) {
+        if at >= self.bytes {
+            return (Some(self), None);
         }
-        // It is the front's too if it began before `at`.
-        let begins_here = lo > self.first.lo && end(lo - 1) == at;
-        self.first.hi = if begins_here { lo - 1 } else { lo };
-        back.first.move_up(lo);
-        back
+        // The pin that has bytes behind `at`: number `n`, whose bytes begin at `before`.
+        let (mut n, mut before, mut pin) = (0, 0, &self.first);
+        while before + u64::from(pin.bytes) <= at {
+            before += u64::from(pin.bytes);
+            pin = &self.more[n];
+            n += 1;
+        }
+        let (cut, opened_ns, bytes) = ((at - before) as u32, self.opened_ns, self.bytes - at);
+        if n == 0 {
+            let (front, first) = self.first.split(cut);
+            let front = front.map(|first| Pins { first, bytes: at, opened_ns, more: VecDeque::new() });
+            return (front, Some(Pins { first, bytes, opened_ns, more: self.more }));
+        }
+        let more = self.more.split_off(n);
+        let (front, first) = self.more.pop_back().expect("it was found there").split(cut);
+        self.more.extend(front);
+        self.bytes = at;
+        (Some(self), Some(Pins { first, bytes, opened_ns, more }))
     }
 
     #[inline]

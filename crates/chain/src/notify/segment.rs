@@ -35,7 +35,8 @@ impl NotifRef {
         NotifRef(Kind::Stacked(pins))
     }
 
-    /// Sends that it keeps from completing, as far as it knows: those of a lane; of a merged chain only the one it is of.
+    /// Sends that it keeps from completing, as far as it knows: those of lanes, each for every piece of it whose neighbours are not
+    /// those of its lane; of a merged chain only the one it is of.
     pub fn sends(&self) -> u64 {
         match &self.0 {
             Kind::Stacked(pins) => pins.sends(),
@@ -187,20 +188,21 @@ impl<P> Segment<P> {
     }
 
     /// Splits at `at` bytes of sends: `split` leaves the payload before it and returns the rest. Each part keeps those
-    /// sends waiting that it carries bytes of (both keep all, where segments were joined whose bytes do not follow each
-    /// other).
+    /// sends waiting that it carries bytes of, and the front one those without bytes that lie at `at`. (Of a merged one both parts
+    /// keep all.)
     pub fn split_off(&mut self, at: u64, split: impl FnOnce(&mut P) -> P) -> Segment<P> {
         let payload = split(&mut self.payload);
-        let notif = match &mut self.notif {
-            None => None,
-            // Nothing is left in front.
-            whole if at == 0 => whole.take(),
+        let (front, back) = match self.notif.take() {
             Some(NotifRef(Kind::Stacked(pins))) => {
-                (at < pins.bytes()).then(|| NotifRef::stacked(pins.split(at)))
+                let (front, back) = pins.split(at);
+                (front.map(NotifRef::stacked), back.map(NotifRef::stacked))
             }
+            // Nothing is left in front.
+            whole if at == 0 => (None, whole),
             // The skb's clone shares its uarg.
-            Some(merged) => Some(merged.clone()),
+            merged => (merged.clone(), merged),
         };
-        Segment { payload, notif }
+        self.notif = front;
+        Segment { payload, notif: back }
     }
 }

@@ -27,6 +27,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{SendFlags, SocketAddrUnix, SocketFlags, sockopt};
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::io::IoSlice;
 use std::ops::{Deref, DerefMut};
@@ -173,6 +174,8 @@ pub struct Member {
     pub named: bool,
     /// Where the ring is at its end, at the latest, once nobody may send into it.
     pub until: Option<u64>,
+    /// Where it was seen empty: it is as long as nothing was put there since.
+    pub empty_at: Cell<u64>,
 }
 
 impl Drop for Member {
@@ -350,8 +353,20 @@ impl End {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         scm::send(end.fd(), &[IoSlice::new(&answer.encode())], &fds, None, flags)?;
         let (live, switched, called, dead, named, until) = (false, false, false, false, false, None);
-        let key = answer.lane;
-        crowd.lanes.push(Member { end, key, inode, name, live, switched, called, dead, named, until });
+        let (key, empty_at) = (answer.lane, Cell::new(u64::MAX));
+        crowd.lanes.push(Member {
+            end,
+            key,
+            inode,
+            name,
+            live,
+            switched,
+            called,
+            dead,
+            named,
+            until,
+            empty_at,
+        });
         Ok(true)
     }
 

@@ -6,11 +6,13 @@
 
 mod borrow;
 mod lists;
+mod pieces;
 mod receive;
 mod send;
 
 pub use lists::Listed;
-pub use receive::{Carry, Received, Rest, records_in};
+pub use pieces::Carry;
+pub use receive::{Received, Rest, records_in};
 pub use send::too_long;
 
 use crate::common::{credential_methods, socket_methods};

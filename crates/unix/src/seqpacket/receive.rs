@@ -75,32 +75,6 @@ impl Rest {
     }
 }
 
-/// A piece of a stream record that lies in the kernel's queue, and how far it was received.
-#[derive(Debug, Default)]
-pub struct Carry {
-    bytes: Vec<u8>,
-    at: usize,
-    end: bool,
-    pending: bool,
-    /// What came with it.
-    fds: Option<Fds>,
-}
-
-impl Carry {
-    pub fn is_pending(&self) -> bool {
-        self.pending
-    }
-
-    pub fn left(&self) -> usize {
-        self.bytes.len() - self.at
-    }
-
-    /// What lies in the kernel's queue that is not to be received, or was.
-    pub fn past(&self) -> usize {
-        if self.pending { self.at } else { 0 }
-    }
-}
-
 impl RxRing {
     /// Bytes of records in the ring.
     pub fn readable(&mut self) -> std::result::Result<usize, Lie> {
@@ -385,11 +359,16 @@ impl End {
         let mut waiting = Waiting::new(0);
         let mut got = Received::default();
         loop {
+            let mut again = false;
             let step = self.error_first().and_then(|()| match self.ready(flags, &mut waiting)? {
                 Ready::Ring(guard, available) => {
                     self.parts_from_ring(guard, slices, &mut got, available, peek, call, &mut last)
                 }
-                Ready::Kernel(guard, _) => {
+                Ready::Kernel(mut guard, _) => {
+                    again = self.take_rings_ahead(&mut guard)?;
+                    if again {
+                        return Ok(());
+                    }
                     self.part_from_kernel(guard, slices, &mut got, peek, call, &mut last)
                 }
                 Ready::Plain if !control::hung_up(self.fd()) => Err(self.no_agreement(Op::Recv)),
@@ -402,6 +381,7 @@ impl End {
                 // What was received is told first; the error comes again, or its cause is still there.
                 Err(_) if got.len > 0 => {}
                 Err(error) => return Err(error),
+                Ok(()) if again => continue,
                 Ok(()) if got.len < total && !got.flags.intersects(OVER) && !last => continue,
                 Ok(()) => {}
             }
@@ -489,101 +469,6 @@ impl End {
         self.counters.received.add_exclusive(n);
         self.mirror_empty(ring)?;
         self.give_back(guard)
-    }
-
-    fn part_from_kernel(
-        &self,
-        mut guard: SideGuard<'_, Rx>,
-        slices: &mut [IoSliceMut<'_>],
-        got: &mut Received,
-        peek: bool,
-        call: &mut Call<'_>,
-        last: &mut bool,
-    ) -> Result<()> {
-        let carry = self.next_piece(&mut guard)?;
-        let Rx::Switching(switching) = &mut *guard else { return Err(self.no_agreement(Op::Recv)) };
-        if let Some(carry) = carry {
-            switching.carry = carry;
-        }
-        let carry = &mut switching.carry;
-        if let Some(fds) = &carry.fds {
-            if got.len > 0 {
-                *last = true;
-                return Ok(());
-            }
-            let lost = fds.truncated || call.fds.is_none() && !fds.list.is_empty();
-            got.flags.set(ReceivedFlags::CTRUNC, lost);
-            if let Some(to) = &mut call.fds {
-                fds.copy_to(to)?;
-            }
-            if !peek {
-                carry.fds = None;
-            }
-        }
-        let room = slices.iter().map(|slice| slice.len()).sum::<usize>() - got.len;
-        let n = carry.left().min(room);
-        scatter(slices, got.len, n, |done, part| {
-            part.copy_from_slice(&carry.bytes[carry.at + done..][..part.len()]);
-        });
-        got.len += n;
-        let whole = n == carry.left();
-        if whole && carry.end && (room > 0 || n > 0) {
-            got.flags |= ReceivedFlags::EOR;
-        }
-        if !peek {
-            carry.at += n;
-            carry.pending = !whole;
-            self.counters.received.add_exclusive(n);
-            if whole {
-                self.take_piece()?;
-                switching.count(1);
-            }
-        }
-        Ok(())
-    }
-
-    /// The piece of a stream record at the front of the kernel's queue, if none is being received. Rings that come with it are
-    /// joined.
-    fn next_piece(&self, rx: &mut Rx) -> Result<Option<Carry>> {
-        if let Rx::Switching(switching) = &*rx
-            && switching.carry.is_pending()
-        {
-            return Ok(None);
-        }
-        let error = |errno| Error::new(Op::Recv, errno);
-        // All that is queued is no less than the next record.
-        let mut bytes = vec![0; control::queued(self.fd()).map_err(error)?];
-        // It stays there until all of it was received: what poll(2) says is what lies in the kernel's queue.
-        let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
-        let mut fds = Fds::default();
-        let n = fds.recv(self.fd(), &mut [IoSliceMut::new(&mut bytes)], flags).map_err(error)?.bytes;
-        bytes.truncate(n);
-        let rings = rx.may_bring_rings().and_then(|nonce| fds.take_rings(&nonce));
-        if let Rx::Undecided(_) = rx {
-            self.received_over_kernel(rx, 0, rings, Op::Recv)?;
-        }
-        let with = fds.truncated || !fds.list.is_empty() || fds.who.is_some() || fds.pidfd.is_some();
-        let fds = Some(fds).filter(|_| with);
-        match bytes.first() {
-            Some(end @ 0..=1) => {
-                let end = *end == 1;
-                self.counters.kernel_copied.add(n);
-                Ok(Some(Carry { bytes, at: 1, end, pending: true, fds }))
-            }
-            _ => Err(self.lie(Op::Recv, Lie::Frame { word: 0, available: n as u64 })),
-        }
-    }
-
-    /// Takes the record at the front of the kernel's queue, which was received. (Of its descriptors, copies were.)
-    fn take_piece(&self) -> Result<()> {
-        loop {
-            match rustix::net::recv(self.fd(), &mut [0; 0][..], rustix::net::RecvFlags::DONTWAIT) {
-                Ok(_) => return Ok(()),
-                // The kernel tells it first and once; the caller is told when he has received what is there.
-                Err(Errno::CONNRESET) => self.reset.store(1, Relaxed),
-                Err(errno) => return Err(Error::new(Op::Recv, errno)),
-            }
-        }
     }
 }
 

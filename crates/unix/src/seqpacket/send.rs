@@ -1,5 +1,6 @@
 //! Sending records: one frame each, or in pieces where records are streams.
 
+use crate::channel::MAX_FDS;
 use crate::end::End;
 use crate::making::Kind;
 use crate::receive::{IOV_MAX, chunk};
@@ -95,6 +96,9 @@ impl End {
                         Tx::Kernel { sent } => {
                             // Of nothing no record is sent: one that was counted would be waited for at the switch.
                             let some = cursor.left > 0 || flags.contains(SendFlags::EOR);
+                            if some && attached.fds.len() == MAX_FDS {
+                                self.send_rings_ahead(sent, flags)?;
+                            }
                             if !self.send_kernel_part(cursor, attached, flags)? {
                                 continue;
                             }
@@ -257,6 +261,19 @@ impl End {
         cursor.advance(len);
         self.counters.sent.add_exclusive(len);
         Ok(true)
+    }
+
+    /// Where a piece's descriptors leave no room for the rings that go with it: those go ahead of it, with a piece that has no bytes.
+    /// (Stream records can't do without rings, and a client only looks for them in the first message.)
+    #[cold]
+    fn send_rings_ahead(&self, sent: &mut u64, flags: SendFlags) -> Result<()> {
+        if self.offered.load(Relaxed) == offered::ATTACH
+            && self.kernel_send(&[IoSlice::new(&[0])], Attached::default(), flags)?
+        {
+            point!("rings sent ahead");
+            *sent = sent.saturating_add(1);
+        }
+        Ok(())
     }
 
     /// Whether it was sent: else it is time to switch.

@@ -52,7 +52,7 @@ fn hello(line: &OwnedFd) -> Option<(Hello, Vec<OwnedFd>)> {
 /// peer, who gets all of it and nothing else, but that two descriptors come with some of it.
 #[test]
 fn who_sits_on_a_beacon_gets_nothing() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let address = |what: &str| SocketAddr::from_abstract_name(name(what)).unwrap();
     let ours = Datagram::bind(abstract_("squat-ours")).unwrap();
     let plain = UnixDatagram::bind_addr(&address("squat")).unwrap();
@@ -88,7 +88,7 @@ fn who_sits_on_a_beacon_gets_nothing() {
 /// Two of ours, and one between them who hands what each says to the other, with rings of its own.
 #[test]
 fn who_stands_between_two_gets_nothing() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let a = Datagram::bind(abstract_("relay-a")).unwrap();
     let b = Datagram::bind(abstract_("relay-b")).unwrap();
     let mut squatter = Some(squat(b.end.fd()));
@@ -143,7 +143,7 @@ fn who_stands_between_two_gets_nothing() {
 /// Who comes and says nothing is sent away, and the peer, who comes later, is not.
 #[test]
 fn a_silent_visitor_does_not_keep_the_peer_away() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let a = Datagram::bind(abstract_("silent-a")).unwrap();
     let b = Datagram::bind_with(abstract_("silent-b"), &Config::default()).unwrap();
     a.connect(abstract_("silent-b")).unwrap();

@@ -52,7 +52,7 @@ fn readable(socket: &Datagram) -> bool {
 /// switches: the word that says so comes behind what was sent before it.
 #[test]
 fn a_switch_is_met_by_who_polls() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     for behind in 0..4u8 {
         for asks in [false, true] {
             let (b, name) = receiver("switch");
@@ -83,7 +83,7 @@ fn a_switch_is_met_by_who_polls() {
 /// One that rings between the look into its lane and the look into the queue.
 #[test]
 fn a_bell_at_the_wrong_moment_is_not_lost() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("moment");
     let (a, c) = (laned(&b, &name), Arc::new(laned(&b, &name)));
     assert!(!readable(&b));
@@ -102,7 +102,7 @@ fn a_bell_at_the_wrong_moment_is_not_lost() {
 /// Who sends descriptors, and lies in the same moment, does not have them come with another one's datagram.
 #[test]
 fn what_a_liar_sends_comes_with_nothing_else() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("planted");
     b.set_pass_credentials(true).unwrap();
     let (liar, honest) = (laned(&b, &name), laned(&b, &name));
@@ -125,7 +125,7 @@ fn what_a_liar_sends_comes_with_nothing_else() {
 #[test]
 fn a_receiver_that_can_open_no_more_loses_no_datagram() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let child = onecopy_sys::fork::child(|| {
         let (b, name) = receiver("no-more");
         let (a, c) = (laned(&b, &name), laned(&b, &name));
@@ -179,7 +179,7 @@ fn flood(line: Arc<OwnedFd>, looked: Rc<Cell<u32>>) {
 /// Who says that there are descriptors, and sends bells in their place without an end, keeps nobody in a call.
 #[test]
 fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("flood");
     let (liar, honest) = (laned(&b, &name), laned(&b, &name));
     {
@@ -202,7 +202,7 @@ fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
 /// FIONREAD tells the size of what is received next, whoever's turn it is.
 #[test]
 fn what_is_there_is_what_comes() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("asked");
     let (a, plain) = (laned(&b, &name), Datagram::unbound().unwrap());
     for polls in [false, true] {
@@ -237,7 +237,7 @@ fn ring(bell: [u8; 64], to: Name, times: u32) {
 /// A receive that does not wait comes back from a flood of words, and whoever sends after it rings.
 #[test]
 fn a_flood_of_words_is_left_with_lanes_armed() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("words");
     let a = laned(&b, &name);
     let bell = Word::Bell(b.end.crowd().unwrap().lock().nonce_of_all());

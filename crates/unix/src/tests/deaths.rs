@@ -194,7 +194,7 @@ fn senders_die(what: What, how: How, points: &[&'static str]) {
 
 #[test]
 fn a_sender_killed_anywhere_leaves_the_others_going() {
-    let _alone = alone();
+    alone!();
     for what in ALL {
         senders_die(what, How::Plainly, &["copied in", "published"]);
         senders_die(what, How::Plainly, &PARKING);
@@ -204,7 +204,7 @@ fn a_sender_killed_anywhere_leaves_the_others_going() {
 
 #[test]
 fn a_sender_killed_with_what_it_wrote_in_place_leaves_the_others_going() {
-    let _alone = alone();
+    alone!();
     for what in ALL {
         senders_die(what, How::InPlace, &["committed", "parked"]);
         senders_die(what, How::InPlace, &RINGING);
@@ -213,7 +213,7 @@ fn a_sender_killed_with_what_it_wrote_in_place_leaves_the_others_going() {
 
 #[test]
 fn a_sender_killed_with_descriptors_and_credentials_leaves_the_others_going() {
-    let _alone = alone();
+    alone!();
     for what in ALL {
         senders_die(what, How::With, &["sent over", "copied in", "published"]);
         senders_die(what, How::With, &PARKING);
@@ -310,7 +310,7 @@ fn receivers_die(what: What, how: How, points: &[(&'static str, bool)]) {
 
 #[test]
 fn a_receiver_killed_anywhere_loses_at_most_what_it_was_receiving() {
-    let _alone = alone();
+    alone!();
     for what in ALL {
         receivers_die(what, How::Plainly, &[("copied out", false), ("taken", false)]);
         receivers_die(what, How::Plainly, &KEEPING);
@@ -319,7 +319,7 @@ fn a_receiver_killed_anywhere_loses_at_most_what_it_was_receiving() {
 
 #[test]
 fn a_receiver_killed_with_what_it_looked_at_in_place_loses_at_most_that() {
-    let _alone = alone();
+    alone!();
     for what in ALL {
         receivers_die(what, How::InPlace, &[("borrowed", false)]);
         // (It may be killed while it gives back what it has looked at.)
@@ -329,7 +329,7 @@ fn a_receiver_killed_with_what_it_looked_at_in_place_loses_at_most_that() {
 
 #[test]
 fn a_stream_receiver_killed_with_a_filler_leaves_the_stream_going() {
-    let _alone = alone();
+    alone!();
     for point in ["filler claimed", "filler taken", "copied out", "taken", "saved", "flushed"] {
         let (a, b) = pair(&small());
         let mut sent = 0u64;
@@ -368,7 +368,7 @@ fn a_stream_receiver_killed_with_a_filler_leaves_the_stream_going() {
 
 #[test]
 fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     let wire = Wire::new();
     let reserver = child(|| {
@@ -413,7 +413,7 @@ fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
 
 #[test]
 fn a_sender_asleep_for_room_may_be_killed_too() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     let sleeper = child(|| {
         let _ = a.send(&[1; 100_000], SendFlags::NOSIGNAL);
@@ -482,7 +482,7 @@ fn in_a_pid_namespace<T>(work: impl FnOnce() -> i32, meanwhile: impl FnOnce() ->
 
 #[test]
 fn a_sender_killed_in_another_pid_namespace_is_found_out() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config::default());
     let work = || {
         arm("published", 3);
@@ -499,7 +499,7 @@ fn a_sender_killed_in_another_pid_namespace_is_found_out() {
 
 #[test]
 fn a_receiver_killed_in_another_pid_namespace_is_found_out() {
-    let _alone = alone();
+    alone!();
     for (point, lost) in [("copied out", 0), ("taken", 0), ("saved", 1)] {
         let (a, b) = pair(&Config::default());
         (0..9).for_each(|i| send(&a, &[i; LEN]));
@@ -523,7 +523,7 @@ fn a_receiver_killed_in_another_pid_namespace_is_found_out() {
 /// It is the one in the namespace that mends what one outside of it has left.
 #[test]
 fn a_death_is_found_out_from_another_pid_namespace() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config::default());
     let go = Wire::new();
     let work = || {
@@ -559,7 +559,7 @@ fn a_death_is_found_out_from_another_pid_namespace() {
 /// The point that has no lock around it: whoever comes next finds what was left.
 #[test]
 fn a_death_between_calls_changes_nothing() {
-    let _alone = alone();
+    alone!();
     let (a, b): (Stream, Stream) = pair(&Config::default());
     for _ in 0..3 {
         let killed = child(|| {
@@ -575,7 +575,7 @@ fn a_death_between_calls_changes_nothing() {
 /// Whose pool it is dies with a list of its pages written and not published.
 #[test]
 fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
-    let _alone = alone();
+    alone!();
     for nth in [1, 3] {
         let name = Name::abstract_(format!("onecopy-test-listed-{}", std::process::id()));
         let config = Config { max_shared: 1 << 20, ..Config::default() };

@@ -25,7 +25,7 @@ fn stopped(b: &Stream) -> Child {
 
 #[test]
 fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     send(&a, &[7; 100]);
     let view = b.recv_borrowed(40).unwrap();
@@ -59,7 +59,7 @@ fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
 
 #[test]
 fn a_sender_waits_for_a_holder_that_is_stopped_no_longer_than_for_its_peer() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     let stops = child(|| {
         at("copied in", || kill_process(getpid(), Signal::STOP).unwrap());
@@ -110,7 +110,7 @@ fn use_for_a_while(a: &Stream, b: &Stream) {
 
 #[test]
 fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
-    let _alone = alone();
+    alone!();
     // (With room for all behind the views.)
     let (a, b) = pair(&Config::default());
     let wire = Wire::new();
@@ -172,7 +172,7 @@ fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
 
 #[test]
 fn a_fork_that_fails_leaves_nobody_else() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     // In a child, whose limit does not matter to others.
     let tries = child(|| {
@@ -207,7 +207,7 @@ fn a_fork_that_fails_leaves_nobody_else() {
 
 #[test]
 fn a_thread_that_makes_pages_for_chains_at_a_fork_stops_no_child() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config::default());
     let (locked, go, wire) = (Wire::new(), Wire::new(), Wire::new());
     send(&a, &[3; 20]);

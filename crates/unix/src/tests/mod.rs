@@ -13,6 +13,8 @@ mod sharing;
 mod spoilers;
 mod switching;
 
+pub use onecopy_testing::alone;
+
 use crate::{Config, RecvFlags, SendFlags, Stream};
 use rustix::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};

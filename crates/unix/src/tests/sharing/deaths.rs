@@ -85,13 +85,13 @@ const SENDING: [&str; 10] = [
 
 #[test]
 fn a_stranger_killed_while_it_sends_leaves_the_others_going() {
-    let _alone = alone();
+    alone!();
     SENDING.iter().for_each(|point| a_sender_dies(point, false));
 }
 
 #[test]
 fn a_stranger_killed_in_another_pid_namespace_does_so_too() {
-    let _alone = alone();
+    alone!();
     ["copied in", "published", "saving", "announced", "parked"]
         .iter()
         .for_each(|point| a_sender_dies(point, true));
@@ -151,7 +151,7 @@ fn a_receiver_dies(point: &'static str, lost: bool) {
 
 #[test]
 fn a_stranger_killed_while_it_receives_loses_at_most_what_it_was_receiving() {
-    let _alone = alone();
+    alone!();
     for (point, lost) in [
         ("copied out", false),
         ("taken", false),

@@ -5,7 +5,7 @@ use onecopy_chain::notify::{Config as LaneConfig, Context, Lane, Queue, Segment}
 use onecopy_chain::{Chain, Checksum, Fragment, Kind, Mark, Writer};
 use onecopy_pool::provider::{Heap, Opaque};
 use onecopy_pool::{DeviceId, PagePool, PoolConfig};
-use onecopy_testing::alone;
+use onecopy_testing::{alone, this_thread, wait_asleep};
 use onecopy_unix::*;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -280,8 +280,9 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
     drop(pages.remove(0));
     assert_eq!((pool.reclaim().unwrap(), told(&mut queue)), (1, vec![]), "the second page has bytes of both");
     std::thread::scope(|scope| {
+        let waits = this_thread();
         scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            wait_asleep(waits);
             drop(pages);
         });
         assert_eq!(pool.reclaim_within(20 * SECOND).unwrap(), 1);
@@ -294,8 +295,9 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
     let (kept, lost) = (b.recv_chain(4096).unwrap(), b.recv_chain(usize::MAX).unwrap());
     drop(kept);
     std::thread::scope(|scope| {
+        let waits = this_thread();
         scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            wait_asleep(waits);
             // First the socket, then what keeps its pages open.
             drop(b);
             drop(lost);

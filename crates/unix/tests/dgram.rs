@@ -1,6 +1,6 @@
 //! Datagram sockets: how two of them come to share memory, how they stop, and that nobody else is bothered.
 
-use onecopy_testing::{alone, descriptors};
+use onecopy_testing::{alone, asleep, descriptors};
 use onecopy_unix::{Config, Datagram, Name, Policy, RecvFlags, SendFlags, Transport};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -211,14 +211,13 @@ fn a_sender_asleep_does_not_keep_others_from_disconnecting() {
             (a, b)
         };
         std::thread::scope(|scope| {
-            let sender = scope.spawn(|| {
+            let sender = asleep(scope, || {
                 loop {
                     if let Err(error) = a.send(&[7; 1000], SendFlags::empty()) {
                         return error;
                     }
                 }
             });
-            std::thread::sleep(Duration::from_millis(300));
             assert!(!sender.is_finished());
             let start = std::time::Instant::now();
             a.disconnect().unwrap();

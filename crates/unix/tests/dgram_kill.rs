@@ -1,7 +1,7 @@
 //! A peer that is killed: what it had sent arrives, whole and in order, and then the kernel's errno is told. The peer is
 //! this program again, as [`the_peer`].
 
-use onecopy_testing::alone;
+use onecopy_testing::{alone, asleep};
 use onecopy_unix::{Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -177,8 +177,7 @@ fn who_waits_for_room_is_told_that_the_peer_was_killed() {
     let mut peer = Peer::start("idle", "room");
     while peer.socket.send(&[7; 1000], NOW).is_ok() {}
     std::thread::scope(|s| {
-        let sender = s.spawn(|| errno(peer.socket.send(&[7; 1000], SendFlags::empty())));
-        sleep(Duration::from_millis(50));
+        let sender = asleep(s, || errno(peer.socket.send(&[7; 1000], SendFlags::empty())));
         let _ = rustix::process::kill_process(
             rustix::process::Pid::from_child(&peer.child),
             rustix::process::Signal::KILL,

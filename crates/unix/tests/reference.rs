@@ -1,7 +1,7 @@
 //! Pages that go by reference.
 #![allow(missing_docs, reason = "a test")]
 
-use onecopy_testing::alone;
+use onecopy_testing::{alone, this_thread, wait_asleep};
 use onecopy_unix::*;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -206,13 +206,13 @@ fn a_pool_whose_pages_are_all_away_says_so_and_wakes_who_waits() {
     assert!(began.elapsed() >= Duration::from_millis(30));
     std::thread::scope(|scope| {
         let views: Vec<View> = (0..3).map(|_| b.recv_borrowed(8).unwrap()).collect();
+        let waits = this_thread();
         scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            wait_asleep(waits);
             drop(views);
         });
-        let began = Instant::now();
-        drop(pool.loan_within(1, Duration::from_secs(20)).unwrap());
-        assert!(began.elapsed() < Duration::from_secs(10));
+        drop(pool.loan_within(1, Duration::from_secs(100)).unwrap());
+        assert!(began.elapsed() < Duration::from_secs(90), "it was not woken");
     });
     assert_eq!(errno(pool.loan(4097).unwrap_err()), rustix::io::Errno::MSGSIZE.raw_os_error());
 }

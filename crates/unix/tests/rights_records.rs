@@ -1,7 +1,7 @@
 //! Descriptors that travel with records.
 #![allow(missing_docs, reason = "a test")]
 
-use onecopy_testing::alone;
+use onecopy_testing::{alone, asleep};
 use onecopy_unix::*;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fs::File;
@@ -271,8 +271,7 @@ fn a_sleeper_is_woken_by_the_first_descriptor() {
     alone!();
     both(|a, b| {
         std::thread::scope(|s| {
-            let sleeper = s.spawn(|| fds(&b.recv_with(&mut [0; 8], NONE).unwrap()));
-            std::thread::sleep(std::time::Duration::from_millis(30));
+            let sleeper = asleep(s, || fds(&b.recv_with(&mut [0; 8], NONE).unwrap()));
             a.send_with(b"x", &[null().as_fd()], QUIET).unwrap();
             assert_eq!(sleeper.join().unwrap(), (1, 1));
         });

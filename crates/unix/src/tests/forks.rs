@@ -1,6 +1,6 @@
 //! One end in several processes.
 
-use super::{PATIENCE, Wire, alone, count_whole, pair, send, small};
+use super::{PATIENCE, Wire, alone, asleep, count_whole, pair, send, small, wait_asleep};
 use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -42,10 +42,8 @@ fn a_fork_while_another_process_sends_leaves_all_of_them_sending() {
         0
     });
     let sleeper = sleeper.unwrap();
-    while a.unread_bytes().unwrap() < 4096 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    wait_asleep(sleeper.pid());
+    assert!(a.unread_bytes().unwrap() >= 4096);
     let second = child(|| {
         send(&a, &[2; 5000]);
         0
@@ -146,13 +144,7 @@ fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
         });
         let sleeper = sleeper.unwrap();
         ready.hear();
-        let stat = format!("/proc/{}/wchan", sleeper.pid());
-        let asleep = || std::fs::read_to_string(&stat).is_ok_and(|at| at.contains("poll"));
-        let began = std::time::Instant::now();
-        // (A kernel that does not say where it sleeps is given time.)
-        while !asleep() && began.elapsed() < std::time::Duration::from_secs(1) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        wait_asleep(sleeper.pid());
         let mut signals = 0;
         // (The first may come before the sleep does, and the last find nobody.)
         while if restart { signals < 5 } else { !ready.speaks_within(20) } {
@@ -296,8 +288,7 @@ fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
     let holder = holder.unwrap();
     drop(slot);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| b.recv(&mut [0; 10], RecvFlags::empty()).unwrap());
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let reader = asleep(scope, || b.recv(&mut [0; 10], RecvFlags::empty()).unwrap());
         send(&a, b"awake");
         assert_eq!(reader.join().unwrap(), 5);
     });

@@ -13,7 +13,7 @@ mod sharing;
 mod spoilers;
 mod switching;
 
-pub use onecopy_testing::alone;
+pub use onecopy_testing::{alone, asleep, wait_asleep};
 
 use crate::{Config, RecvFlags, SendFlags, Stream};
 use rustix::fd::OwnedFd;

@@ -113,6 +113,16 @@ fn honest(s: &mut Scene) -> io::Result<()> {
     s.shared()
 }
 
+/// Rings come with the fifth message, of which the victim has received four.
+fn late(s: &mut Scene) -> io::Result<()> {
+    for _ in 0..4 {
+        s.liar.say(b"p", &[])?;
+        s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
+    }
+    let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
+    s.attach(rings)
+}
+
 /// The limit of a resource of this process is `limit`, while `then` is done.
 fn limited<T>(resource: Resource, limit: u64, then: impl FnOnce() -> T) -> io::Result<T> {
     let before = getrlimit(resource);
@@ -340,18 +350,24 @@ pub const LIES: &[Lie] = &[
     ),
     lie!(
         "rings.late",
-        "rings with its fifth message: they are the program's",
-        ATTACHING,
+        "no lie: a client's rings with its fifth message, which attaches when it can",
+        &[Role::Client],
+        HARMLESS,
+        "",
+        |s| {
+            late(s)?;
+            s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
+            s.liar.switch()?;
+            s.shared()
+        }
+    ),
+    lie!(
+        "rings.late_server",
+        "a server's rings with its fifth message: they are the program's",
+        &[Role::Server],
         FOREIGN,
         "descriptors",
-        |s| {
-            for _ in 0..4 {
-                s.liar.say(b"p", &[])?;
-                s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
-            }
-            let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
-            s.attach(rings)
-        }
+        late
     ),
     lie!("rings.twice", "rings after the upgrade", ALL, RECEIVER_SEES, "", |s| {
         s.upgrade()?;

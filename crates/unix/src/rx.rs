@@ -56,8 +56,8 @@ pub struct Switching {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strips {
     No,
-    /// The next one.
-    Next,
+    /// One, of those that come next.
+    One,
     /// Any.
     All,
 }
@@ -67,7 +67,7 @@ impl Strips {
     pub fn of(word: u64) -> Strips {
         match word {
             0 => Strips::No,
-            1 => Strips::Next,
+            1 => Strips::One,
             _ => Strips::All,
         }
     }
@@ -79,19 +79,23 @@ impl Switching {
         Switching { ring, received, nonce, strips: Strips::No, mended: false, carry: Carry::default() }
     }
 
-    /// The peer may have sent rings of its own with its next message, or with any.
-    pub fn stripping(mut self, next: bool, all: bool) -> Switching {
-        self.strips = match (next, all) {
-            (_, true) => Strips::All,
-            (true, _) => Strips::Next,
-            _ => Strips::No,
-        };
+    /// The peer may have sent rings of its own.
+    pub fn stripping(mut self, strips: Strips) -> Switching {
+        self.strips = strips;
         self
     }
 
-    /// The next message still has the rings with it that were joined.
-    pub fn strip_next(&mut self) {
-        self.strips = Strips::Next;
+    /// One of the messages in the queue still has the rings with it that were joined, and not always the first: a peek of a stream
+    /// looks on for descriptors behind the bytes that it has room for (net/unix/af_unix.c: unix_stream_read_generic).
+    pub fn strip_one(&mut self) {
+        self.strips = Strips::One;
+    }
+
+    /// Rings were stripped.
+    pub fn stripped(&mut self) {
+        if self.strips == Strips::One {
+            self.strips = Strips::No;
+        }
     }
 
     pub fn strips(&self) -> Strips {
@@ -123,9 +127,6 @@ impl Switching {
     /// That many bytes of the stream, or records, came over the kernel.
     pub fn count(&mut self, count: u64) {
         self.received += count;
-        if self.strips == Strips::Next {
-            self.strips = Strips::No;
-        }
     }
 
     /// Bytes that may still be received over the kernel; None while the peer has not switched.

@@ -30,7 +30,7 @@ use crate::config::Config;
 use crate::end::End;
 use crate::making::Kind;
 use crate::rights::Attached;
-use crate::rx::{Rx, Switching};
+use crate::rx::{Rx, Strips, Switching};
 use crate::tx::{Tx, UNKNOWN};
 use crate::{Op, Records, Result};
 use onecopy_ring::memory::{JOINED, TOO_SMALL};
@@ -210,7 +210,10 @@ impl Undecided {
     pub fn settled(self) -> Rx {
         let Undecided { nonce, received, looks, .. } = self;
         match self.attached {
-            Some([_, mine]) => Rx::Switching(Switching::new(mine, received, nonce).stripping(looks, false)),
+            Some([_, mine]) => {
+                let strips = if looks { Strips::One } else { Strips::No };
+                Rx::Switching(Switching::new(mine, received, nonce).stripping(strips))
+            }
             // (Where no rings can come any more, the peer is plain.)
             None if !looks => Rx::Plain,
             None => Rx::Undecided(self),
@@ -349,9 +352,9 @@ impl End {
         };
         match take_rings(&mut came.fds, &undecided.nonce) {
             Some(memfd) => {
-                self.join(rx, memfd, op)?;
+                self.join(rx, memfd, false, op)?;
                 if let Rx::Switching(switching) = rx {
-                    switching.strip_next();
+                    switching.strip_one();
                 }
             }
             // (There may be some for which this process has no room: what receives these bytes will see.)
@@ -373,11 +376,16 @@ impl End {
             Rx::Undecided(undecided) => {
                 undecided.received += count;
                 match rings {
-                    Some(memfd) if !self.is_shared() => self.join(rx, memfd, op)?,
+                    Some(memfd) if !self.is_shared() => self.join(rx, memfd, true, op)?,
                     _ => self.without_rings(rx),
                 }
             }
-            Rx::Switching(switching) => switching.count(count),
+            Rx::Switching(switching) => {
+                switching.count(count);
+                if rings.is_some() {
+                    switching.stripped();
+                }
+            }
             Rx::Plain | Rx::Ring(_) => {}
         }
         Ok(())
@@ -386,9 +394,9 @@ impl End {
     /// The peer's next bytes have no rings with them, or none that can be used: a server that had any would have attached them.
     fn without_rings(&self, rx: &mut Rx) {
         let Rx::Undecided(undecided) = rx else { return };
-        undecided.looks = undecided.larger && undecided.is_server();
-        let may_come = undecided.is_server() || undecided.attached.is_some();
-        if !undecided.looks && (!may_come || self.is_shared()) {
+        // (A client attaches when it can: others may have had its end before.)
+        undecided.looks = undecided.is_server();
+        if !undecided.looks && (undecided.attached.is_none() || self.is_shared()) {
             self.counters.fallbacks.add(1);
             *rx = Rx::Plain;
             self.decided_now();
@@ -402,17 +410,20 @@ impl End {
     }
 
     /// The peer's rings came, of which this side receives from the first and sends into the second. Where it is this side that
-    /// cannot (out of address space, or they are larger than it accepts), the kernel carries on.
+    /// cannot (out of address space, or they are larger than it accepts), the kernel carries on. `taken`: they are out of the queue,
+    /// where they are met once more otherwise, and must not be answered twice.
     ///
     /// # Errors
     ///
     /// EPROTO where they are none.
-    fn join(&self, rx: &mut Rx, memfd: OwnedFd, op: Op) -> Result<()> {
+    fn join(&self, rx: &mut Rx, memfd: OwnedFd, taken: bool, op: Op) -> Result<()> {
         let Rx::Undecided(undecided) = rx else { return Ok(()) };
         let [mine, theirs] = match Ring::open_pair(&memfd, self.config.max_ring.max(MIN_CAPACITY)) {
             Ok(rings) => rings,
             Err(Refused::NoMapping(_)) => {
-                self.without_rings(rx);
+                if taken {
+                    self.without_rings(rx);
+                }
                 return Ok(());
             }
             Err(_) => return Err(self.bad_rings(op)),
@@ -424,7 +435,11 @@ impl End {
             && self.config.records == Records::Atomic
         {
             let [to_client, from_client] = self.capacities(invitation);
-            if mine.capacity() < from_client || theirs.capacity() < to_client {
+            let too_small = mine.capacity() < from_client || theirs.capacity() < to_client;
+            if too_small && !taken {
+                return Ok(());
+            }
+            if too_small {
                 // (They are its memory: what it makes of the wish is bounded by what it has said in its name.)
                 mine.header().info.0.wanted.store(from_client as u64, Relaxed);
                 theirs.header().info.0.wanted.store(to_client as u64, Relaxed);
@@ -479,6 +494,8 @@ impl End {
         let Rx::Undecided(undecided) = rx else { return };
         let config = &self.config;
         let capacities = match (&undecided.who, &undecided.attached) {
+            // With its first bytes, or never: what comes later a client does not look at.
+            (Who::Server(Some(_)), _) if self.counters.sent.get() > 0 => return,
             (Who::Server(Some(invitation)), _) => self.capacities(invitation),
             (Who::Client(true), None) => {
                 let of = |bytes| capacity_of(self.kind, [wish(bytes), 0], config.max_ring);
@@ -517,9 +534,8 @@ impl End {
         let mut offer = Offer { ring: theirs.clone(), stage: Stage::Attach(memfd), mine: None };
         if undecided.is_server() {
             // The client's own may come with what it has sent before it saw these.
-            let (looks, larger) = (undecided.looks, undecided.larger);
             let switching = Switching::new(mine.clone(), undecided.received, undecided.nonce);
-            *rx = Rx::Switching(switching.stripping(looks, larger));
+            *rx = Rx::Switching(switching.stripping(Strips::All));
             self.set_rx_ring(mine);
             self.decided_now();
         } else {

@@ -244,7 +244,9 @@ impl End {
         if cursor.left == 0 && !end {
             return Ok(true);
         }
-        let mut pieces = cursor.pieces(KERNEL_PIECE);
+        // (A small buffer takes less, and a byte goes in front.)
+        let most = KERNEL_PIECE.min(self.max_kernel_record().saturating_sub(1)).max(1);
+        let mut pieces = cursor.pieces(most);
         pieces.truncate(IOV_MAX - 1);
         let len = pieces.iter().map(|piece| piece.len()).sum();
         let head = [u8::from(end && len == cursor.left)];

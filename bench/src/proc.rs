@@ -25,6 +25,10 @@ pub struct Launcher {
     pub args: Vec<String>,
 }
 
+/// What a worker may take before it counts as hung. One that spins, on a machine with much else to do, takes some 10 ms for
+/// what takes it a microsecond.
+pub const LIFE: Duration = Duration::from_secs(120);
+
 impl Launcher {
     /// This very program, with `args` before the role.
     pub fn current_exe(args: &[&str]) -> Result<Launcher> {

@@ -159,12 +159,12 @@ pub fn nobody_sleeps() {
     FALLS_ASLEEP.get_or_init(|| Duration::from_millis(50));
 }
 
-/// Waits until a thread of this process sleeps, or is gone, or ten seconds have passed.
-pub fn wait_asleep(tid: i32) {
+/// Waits until a thread, or a process that has one, sleeps, or is gone, or ten seconds have passed.
+pub fn wait_asleep(task: i32) {
     let until = Instant::now() + *FALLS_ASLEEP.get_or_init(|| Duration::from_secs(10));
     let mut seen = 0;
     while seen < 4 && Instant::now() < until {
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")) else { return };
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{task}/stat")) else { return };
         let sleeps = stat.rsplit(") ").next().is_some_and(|s| s.starts_with('S'));
         seen = if sleeps { seen + 1 } else { 0 };
         std::thread::sleep(Duration::from_millis(3));

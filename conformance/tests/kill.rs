@@ -14,6 +14,7 @@ use onecopy::unix::{Carrier, Name, RecvFlags, SendFlags};
 use onecopy_conformance::peer::{self, Job, RECEIVED, SENT, Traffic, WRONG};
 use onecopy_conformance::socket::{Listening, Socket, Sort};
 use onecopy_conformance::tools::{self, Dice};
+use onecopy_testing::alone;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
@@ -29,6 +30,7 @@ fn env(name: &str) -> Option<u64> {
 
 #[test]
 fn a_peer_killed_at_any_moment_leaves_the_data_an_end_and_nothing_else() {
+    alone!();
     let rounds = env("KILL_ROUNDS").unwrap_or(1000);
     let first = env("KILL_SEED").unwrap_or_else(|| u64::from(std::process::id()) << 20);
     let before = Held::count();

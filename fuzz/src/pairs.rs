@@ -95,10 +95,12 @@ pub fn pair(dice: &mut Dice, config: &Config) -> io::Result<(Peer, Socket)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_testing::alone;
 
     /// What the liar has in its hands is what the victim uses: else it would lie to nobody.
     #[test]
     fn a_half_is_taken_apart_rightly() {
+        alone!();
         if !can_be_taken_apart() {
             println!("not tried: pidfd_getfd(2) is refused here");
             return;

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use onecopy_fuzz::{Neighbours, Secret, Tally, Watch, attempt, can_be_taken_apart, play};
+use onecopy_testing::alone;
 
 fn env(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|v| v.parse().ok())
@@ -11,13 +12,12 @@ fn env(name: &str) -> Option<u64> {
 
 fn held() -> (usize, usize) {
     onecopy_conformance::tools::what_stays();
-    let fds = std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count());
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    (fds, maps.lines().filter(|l| l.contains("/memfd:")).count())
+    (onecopy_testing::descriptors(), onecopy_testing::mappings("/memfd:"))
 }
 
 #[test]
 fn a_peer_that_does_anything_harms_nobody() {
+    alone!();
     let steps = env("FUZZ_STEPS").unwrap_or(60_000);
     let now = std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64);
     let first = env("FUZZ_SEED").unwrap_or(now >> 8 & 0xffff_ffff);

@@ -1,7 +1,5 @@
 //! `connect`: what a connection costs to make, and to keep while nothing happens on it.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -83,7 +81,7 @@ impl Connect {
         let job = json!({"connections": work, "way": if self.case == "undecided" { Way::There } else { Way::Both }});
         let (server, client) = (with(server.job(), job.clone()), with(client.job(), job));
         let (server, client) = ((roles[0], &server), (roles[1], &client));
-        self.context.launcher.pair(server, client, self.context.cpus, Duration::from_secs(60))
+        self.context.launcher.pair(server, client, self.context.cpus, proc::LIFE)
     }
 }
 

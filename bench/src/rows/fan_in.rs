@@ -7,7 +7,6 @@
 //! them, and who is faster receives more of the flood in it.
 
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use onecopy::unix::{Datagram, Name};
@@ -123,7 +122,7 @@ impl FanIn {
         }
         let job = with(setup.job(), json!({"senders": self.count, "work": work, "seed": seed}));
         let (server, client) = (("fan-in/receiver", &job), ("fan-in/senders", &job));
-        launcher.pair(server, client, self.context.cpus, Duration::from_secs(20))
+        launcher.pair(server, client, self.context.cpus, proc::LIFE)
     }
 }
 

@@ -37,7 +37,7 @@ const BLOCK: f64 = 0.95;
 /// How much longer than spinning an adaptive one may take. (The peers here answer at once.)
 const ADAPTIVE: f64 = 1.3;
 
-fn cases(_: Scale) -> Vec<Case> {
+fn cases(scale: Scale) -> Vec<Case> {
     let mut cases = Vec::new();
     for size in SIZES {
         let mut spin = vec![];
@@ -72,6 +72,10 @@ fn cases(_: Scale) -> Vec<Case> {
         work: Work::fixed(1000),
         open: Box::new(|context, engine| Ok(Box::new(session(context, engine, 64, "adaptive", true)))),
     });
+    if scale == Scale::Smoke {
+        // (See `proc::LIFE`; and there are many cases.)
+        cases.iter_mut().for_each(|case| case.work.warmup = 50);
+    }
     cases
 }
 
@@ -144,14 +148,13 @@ impl PingPong {
     fn trips(&self, trips: u64, seed: Option<u64>) -> Result<Value> {
         let job = self.job(trips, seed);
         let (server, client) = (("ping-pong/server", &job), ("ping-pong/client", &job));
-        let life = Duration::from_secs(20);
-        Ok(self.context.launcher.pair(server, client, self.context.cpus, life)?.1)
+        Ok(self.context.launcher.pair(server, client, self.context.cpus, proc::LIFE)?.1)
     }
 
     /// CPU seconds a second of the server, which waits in a receive after a few round trips.
     fn idle_cpu(&self, trips: u64) -> Result<(f64, Value)> {
-        let (job, life) = (self.job(trips, None), Duration::from_secs(20));
-        let start = |role, cpu| self.context.launcher.start(role, &job, Some(cpu), life);
+        let job = self.job(trips, None);
+        let start = |role, cpu| self.context.launcher.start(role, &job, Some(cpu), proc::LIFE);
         let mut server = start("ping-pong/server", self.context.cpus[1])?;
         server.ready()?;
         let mut client = start("ping-pong/idler", self.context.cpus[0])?;

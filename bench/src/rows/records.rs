@@ -2,7 +2,6 @@
 
 use std::io::IoSlice;
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags};
@@ -66,7 +65,7 @@ impl Records {
         let job =
             with(setup.job(), json!({"size": self.size, "warm": warm, "records": records, "seed": seed}));
         let (server, client) = (("records/reader", &job), ("records/writer", &job));
-        self.context.launcher.pair(server, client, self.context.cpus, Duration::from_secs(20))
+        self.context.launcher.pair(server, client, self.context.cpus, proc::LIFE)
     }
 }
 

@@ -1,7 +1,6 @@
 //! `reference`: pages handed from process to process where they lie, against copying and against iceoryx2.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use onecopy::unix::{Carrier, SharedPool, Stream};
@@ -87,17 +86,16 @@ impl Reference {
         let setup = Setup { wait: "spin".to_owned(), ..Setup::new(engine) };
         let job =
             with(setup.job(), json!({"size": self.size, "trips": trips, "seed": seed, "read": self.read}));
-        let life = Duration::from_secs(20);
         let cpus = self.context.cpus;
         let Some(rival) = &self.rival else {
             let (server, client) = (("reference/server", &job), ("reference/client", &job));
-            return Ok(self.context.launcher.pair(server, client, cpus, life)?.1);
+            return Ok(self.context.launcher.pair(server, client, cpus, proc::LIFE)?.1);
         };
         let launcher = Launcher { program: rival.clone(), args: Vec::new() };
         // Where it keeps what it knows about services.
         let root = TempDir::new("iceoryx2")?;
         let job = with(job, json!({"root": root.path()}));
-        Ok(launcher.pair(("server", &job), ("client", &job), cpus, life)?.1)
+        Ok(launcher.pair(("server", &job), ("client", &job), cpus, proc::LIFE)?.1)
     }
 }
 
@@ -147,7 +145,7 @@ impl Side {
         let at = trip * self.size as u64;
         match (&self.conn, &self.pool) {
             (Conn::Ours(stream), Some(pool)) => {
-                let mut loan = pool.loan_within(self.size, Duration::from_secs(5))?;
+                let mut loan = pool.loan_within(self.size, proc::LIFE)?;
                 if let Some(seed) = self.seed {
                     bytes::fill(&mut loan, seed, at);
                 }

@@ -1,7 +1,5 @@
 //! `unix-bulk`: a writer sends as fast as it can, a reader copies out; each size is write, read and buffer size at once.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
@@ -105,9 +103,8 @@ impl Transfer {
         let setup = Setup { buffer, kind, ..Setup::new(&self.engine) };
         let job = json!({"piece": piece, "warm": warm, "bytes": bytes, "seed": seed, "one_way": one_way});
         let job = with(setup.job(), job);
-        let life = Duration::from_secs(20);
         let (server, client) = (("unix-bulk/reader", &job), ("unix-bulk/writer", &job));
-        let (reader, writer) = self.context.launcher.pair(server, client, self.context.cpus, life)?;
+        let (reader, writer) = self.context.launcher.pair(server, client, self.context.cpus, proc::LIFE)?;
         if let Some(asked) = buffer {
             // Linux doubles what is asked for; a ring that were larger would win by its size. (The headers of records
             // and datagrams, which the kernel has elsewhere, are not room for bytes.)

@@ -6,7 +6,6 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use onecopy::unix::Stream;
@@ -84,9 +83,8 @@ impl Nt {
     fn transfer(&self, warm: u64, bytes: u64, seed: Option<u64>) -> Result<(Value, Value)> {
         let setup = Setup { buffer: self.buffer, untouched: true, ..Setup::new(&self.engine) };
         let job = with(setup.job(), json!({"warm": warm, "bytes": bytes, "seed": seed, "pipe": self.pipe}));
-        let life = Duration::from_secs(30);
         let (server, client) = (("unix-nt/reader", &job), ("unix-nt/writer", &job));
-        self.context.launcher.pair(server, client, self.context.cpus, life)
+        self.context.launcher.pair(server, client, self.context.cpus, proc::LIFE)
     }
 
     fn seconds(&self, warm: u64, bytes: u64) -> Result<f64> {

@@ -153,12 +153,8 @@ fn shutdown_by_child(cx: &Ctx<'_>) -> Outcome {
 fn sender_killed(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
     let sleeper = forked(|| tx(&*a, &vec![1; 8 << 20]).map(drop))?;
-    // Until nothing moves any more: it is asleep for room.
-    let mut before = usize::MAX;
-    while b.readable_bytes()? != before {
-        before = b.readable_bytes()?;
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    // For room.
+    tools::wait_asleep(sleeper.pid());
     sleeper.signal(9);
     sleeper.wait();
     std::thread::scope(|s| {
@@ -183,7 +179,7 @@ fn sender_killed(cx: &Ctx<'_>) -> Outcome {
 fn receiver_killed(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
     let sleeper = forked(|| rx(&*b, 9, Rx::default()).map(drop))?;
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    tools::wait_asleep(sleeper.pid());
     sleeper.signal(9);
     sleeper.wait();
     tx(&*a, b"hello")?;

@@ -12,11 +12,12 @@ use onecopy_conformance::impls::kernel::{Kernel, meet};
 use onecopy_conformance::impls::onecopy::Onecopy;
 use onecopy_conformance::impls::{Came, End, Impl, Kind, Name, Rx, Socket};
 use onecopy_conformance::tools::{NOW, TX_NOW, errno, poll_now};
+use onecopy_testing::alone;
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseError, TestError};
 
 use crate::world::{set_nonblocking, tokens};
-use crate::{alone, held, name};
+use crate::{held, name};
 
 /// How the two come about.
 #[derive(Clone, Copy, Debug)]
@@ -369,7 +370,7 @@ fn play(way: Way, program: &[Step]) -> (String, Result<(), String>) {
 
 #[test]
 fn datagrams_are_answered_for_as_by_the_kernel() {
-    let _alone = alone();
+    alone!();
     // What the first ones make stays.
     let _ = (play(WAYS[0], &[]), tokens());
     let before = held();
@@ -396,7 +397,7 @@ fn datagrams_are_answered_for_as_by_the_kernel() {
 #[test]
 fn what_was_found_once_with_datagrams() {
     use Call::*;
-    let _alone = alone();
+    alone!();
     let (a, b) = (0, 1);
     let any = || Recv { max: 0, with: false, flags: Rx::default() };
     let nonblocking = || Nonblocking { on: true, others: false };

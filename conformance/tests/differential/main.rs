@@ -12,14 +12,15 @@ mod program;
 mod world;
 
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard};
-use std::{fs, io};
+use std::io;
+use std::sync::Mutex;
 
 use onecopy::unix::{Config, SeqPacket, Stream};
 use onecopy_conformance::impls::kernel::Kernel;
 use onecopy_conformance::impls::onecopy::{Onecopy, OurPackets, Ours};
 use onecopy_conformance::impls::{Conn, Impl, Kind, Name, Rx};
 use onecopy_conformance::tools::{NOW, what_stays};
+use onecopy_testing::{alone, descriptors};
 use proptest::test_runner::{Config as Runs, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use program::{Call, Program, Step, program};
@@ -184,13 +185,7 @@ fn play(way: Way, kind: Kind, program: &Program) -> (String, Result<(), String>)
 
 fn held() -> usize {
     what_stays();
-    fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count())
-}
-
-/// One test at a time: [`compare`] counts what the process has open, which anything played beside it adds to.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
+    descriptors()
 }
 
 /// Makes the programs for one way that a pair of ours comes about, from a seed.
@@ -211,7 +206,6 @@ fn seed_of_now() -> u64 {
 }
 
 fn compare(kind: Kind) {
-    let _alone = alone();
     // What the first ones make stays.
     let _ = play(Way::As(Onecopy::Connected), kind, &Program { before: 0, steps: Vec::new() });
     let _ = world::tokens();
@@ -240,18 +234,20 @@ fn compare(kind: Kind) {
 
 #[test]
 fn streams_answer_as_the_kernel_does() {
+    alone!();
     compare(Kind::Stream);
 }
 
 #[test]
 fn records_are_answered_for_as_by_the_kernel() {
+    alone!();
     compare(Kind::SeqPacket);
 }
 
 /// Programs in which this test once found something, for the same to be found again.
 #[test]
 fn what_was_found_once() {
-    let _alone = alone();
+    alone!();
     use Call::*;
     let any = |max| Recv { max, flags: Rx::default() };
     let peek = |max| Recv { max, flags: Rx { peek: true, ..NOW } };

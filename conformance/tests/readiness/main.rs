@@ -21,8 +21,8 @@ mod program;
 mod world;
 
 use std::fmt::Write;
-use std::sync::{Mutex, MutexGuard};
 
+use onecopy_testing::alone;
 use proptest::test_runner::{Config as Runs, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use model::Sort;
@@ -113,12 +113,6 @@ fn run(world: &mut World, program: &Program, transcript: &mut String) -> Result<
     Ok(())
 }
 
-/// One test at a time: a fork has copies of whatever is open.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 /// Makes the programs for one way, from a seed.
 fn runner(way: usize) -> (u64, TestRunner) {
     let cases = std::env::var("READINESS_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
@@ -138,7 +132,6 @@ fn seed_of_now() -> u64 {
 
 /// All ways are tried, whichever fails.
 fn holds(sort: Sort) {
-    let _alone = alone();
     let mut wrong = Vec::new();
     for (i, way) in ways(sort).iter().enumerate() {
         let (seed, mut runner) = runner(i);
@@ -162,25 +155,30 @@ fn holds(sort: Sort) {
 
 #[test]
 fn streams_are_ready_if_and_only_if_they_say_so() {
+    alone!();
     holds(Sort::Stream);
 }
 
 #[test]
 fn records_are_ready_if_and_only_if_they_say_so() {
+    alone!();
     holds(Sort::Records);
 }
 
 #[test]
 fn stream_records_are_ready_if_and_only_if_they_say_so() {
+    alone!();
     holds(Sort::Pieces);
 }
 
 #[test]
 fn datagrams_are_ready_if_and_only_if_they_say_so() {
+    alone!();
     holds(Sort::Datagrams);
 }
 
 #[test]
 fn receivers_of_many_are_ready_if_and_only_if_they_say_so() {
+    alone!();
     holds(Sort::Crowd);
 }

@@ -225,9 +225,11 @@ impl EndPage {
 mod tests {
     use super::*;
     use onecopy_sys::fork::{Ended, child};
+    use onecopy_testing::alone;
 
     #[test]
     fn the_dead_and_the_unborn_are_counted_as_what_they_are() {
+        alone!();
         let page = HolderPage::default();
         let all = |_| true;
         page.enter(1, all);
@@ -272,6 +274,7 @@ mod tests {
 
     #[test]
     fn a_child_sees_what_its_parent_writes_and_the_other_way_round() {
+        alone!();
         let page = EndPage::over(Mapping::inherited(PAGE_LEN).unwrap());
         page.words().tx.0.state.save(&[1, 2, 3]);
         let work = child(|| {
@@ -292,6 +295,7 @@ mod models {
     /// One that keeps a place for another and leaves, both where somebody is just looking: that one does not think that he is alone.
     #[test]
     fn who_looks_misses_nobody_who_comes_as_another_leaves() {
+        alone!();
         for last in [1, 2] {
             loom::model(move || {
                 let page = Arc::new(HolderPage::default());

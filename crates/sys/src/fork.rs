@@ -137,6 +137,7 @@ pub fn kill_self() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_testing::alone;
     use std::sync::OnceLock;
 
     static CALLED: OnceLock<u32> = OnceLock::new();
@@ -147,6 +148,7 @@ mod tests {
 
     #[test]
     fn a_child_returns_panics_or_is_killed() {
+        alone!();
         assert_eq!(child(|| 7).unwrap().wait(), Ended::Returned(7));
         let killed = child(|| {
             kill_self();
@@ -162,6 +164,7 @@ mod tests {
 
     #[test]
     fn the_parent_is_told_before_the_child_is_there() {
+        alone!();
         before(note).unwrap();
         assert_eq!(CALLED.get(), None);
         // SAFETY: the child only ends, by a call that is async-signal-safe.

@@ -94,10 +94,12 @@ impl AsFd for Lifeline {
 mod tests {
     use super::*;
     use crate::fork::{Ended, child};
+    use onecopy_testing::alone;
 
     #[test]
     fn who_cannot_be_asked_for_lives() {
         use std::os::unix::fs::OpenOptionsExt;
+        alone!();
         // A file of which no lock can be had.
         let file =
             std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH).open("/dev/null").unwrap();
@@ -108,6 +110,7 @@ mod tests {
 
     #[test]
     fn a_holder_is_seen_until_it_ends_and_not_inherited() {
+        alone!();
         let life = Lifeline::create().unwrap();
         let mine = life.join().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
@@ -139,6 +142,7 @@ mod tests {
         use crate::scm::{self, Space};
         use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
         use std::io::{IoSlice, IoSliceMut};
+        alone!();
         let life = Lifeline::create().unwrap();
         let mine = life.join().unwrap();
         let lives =
@@ -174,6 +178,7 @@ mod tests {
 
     #[test]
     fn who_keeps_all_numbers_keeps_nobody_waiting() {
+        alone!();
         let life = Lifeline::create().unwrap();
         let (read, write) = rustix::pipe::pipe().unwrap();
         let keeper = child(|| {

@@ -273,6 +273,7 @@ pub fn queued(fd: impl AsFd) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::alone;
 
     fn pair() -> (rustix::fd::OwnedFd, rustix::fd::OwnedFd) {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
@@ -288,6 +289,7 @@ mod tests {
 
     #[test]
     fn a_filler_turns_writable_off_and_taking_it_turns_it_on_and_leaves_the_bell() {
+        alone!();
         let (a, b) = pair();
         ring(a.as_fd()).unwrap();
         assert!(writable(&a));
@@ -303,6 +305,7 @@ mod tests {
 
     #[test]
     fn two_bells_leave_it_writable_even_after_the_buffer_shrank() {
+        alone!();
         let (a, b) = pair();
         let filler = park(a.as_fd()).unwrap().unwrap() as usize;
         assert_eq!(take(b.as_fd(), filler + 1), filler + 1);
@@ -313,6 +316,7 @@ mod tests {
 
     #[test]
     fn a_dead_peer_is_told_without_moving_a_byte() {
+        alone!();
         let (a, b) = pair();
         assert!(!cannot_send(a.as_fd()));
         assert_eq!(peek(b.as_fd(), false), Peek::Nothing);

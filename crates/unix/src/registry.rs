@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn an_end_is_shown_as_it_is_and_gone_when_dropped() {
-        let _alone = alone();
+        alone!();
         let (a, b) = Stream::pair().unwrap();
         a.send(&[7; 5000], SendFlags::NTCOPY).unwrap();
         b.recv(&mut [0; 3000], crate::RecvFlags::empty()).unwrap();
@@ -445,7 +445,7 @@ mod tests {
 
     #[test]
     fn each_kind_is_shown_as_what_it_is() {
-        let _alone = alone();
+        alone!();
         let (a, _b) = crate::SeqPacket::pair().unwrap();
         let name = crate::Name::abstract_(format!("onecopy-registry-{}", std::process::id()));
         let listener = crate::SeqListener::bind(&name).unwrap();
@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn a_row_is_used_again_from_nothing() {
-        let _alone = alone();
+        alone!();
         for _ in 0..ROWS + 100 {
             drop(Row::claim(std::process::id(), std::io::stdin(), Type::Stream, false));
         }
@@ -469,7 +469,7 @@ mod tests {
 
     #[test]
     fn a_row_that_was_live_at_a_fork_is_left_to_the_child() {
-        let _alone = alone();
+        alone!();
         let (a, b) = Stream::pair().unwrap();
         before_fork();
         a.send(b"before", SendFlags::NOSIGNAL).unwrap();
@@ -485,7 +485,7 @@ mod tests {
 
     #[test]
     fn a_child_makes_a_table_of_its_own() {
-        let _alone = alone();
+        alone!();
         let (a, _b) = Stream::pair().unwrap();
         let before = shown().len();
         let child = std::process::id() + 1;
@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn what_is_no_table_is_refused() {
-        let _alone = alone();
+        alone!();
         let made = memfd::create(NAME, SIZE).unwrap();
         assert_eq!(read(&made), Err(Refused::Writable));
         let (blank, mapping) = memfd::create_owned(NAME, SIZE).unwrap();

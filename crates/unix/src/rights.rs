@@ -334,7 +334,7 @@ mod tests {
     /// A killed peer says nothing in the ring, so it is the channel that fails.
     #[test]
     fn a_peer_killed_before_it_took_descriptors_is_a_broken_pipe_and_one_reset() {
-        let _alone = crate::tests::alone();
+        crate::tests::alone!();
         let (a, b) = End::pair(Kind::Stream, &Config::default()).unwrap();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let fd = std::fs::File::open("/dev/null").unwrap();

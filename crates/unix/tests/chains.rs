@@ -5,23 +5,16 @@ use onecopy_chain::notify::{Config as LaneConfig, Context, Lane, Queue, Segment}
 use onecopy_chain::{Chain, Checksum, Fragment, Kind, Mark, Writer};
 use onecopy_pool::provider::{Heap, Opaque};
 use onecopy_pool::{DeviceId, PagePool, PoolConfig};
+use onecopy_testing::{alone, this_thread, wait_asleep};
 use onecopy_unix::*;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// All tests here count the descriptors of the process.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 fn held() -> (usize, usize) {
     // What a process has once, from its first socket on.
     drop(Stream::pair().unwrap());
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    (std::fs::read_dir("/proc/self/fd").unwrap().count(), maps.matches("/memfd:").count())
+    (onecopy_testing::descriptors(), onecopy_testing::mappings("/memfd:"))
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -64,7 +57,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
 fn a_chain_arrives_where_it_lies_and_each_page_comes_home_by_itself() {
-    let _alone = alone();
+    alone!();
     let before = held();
     {
         let (a, b) = Stream::pair().unwrap();
@@ -96,7 +89,7 @@ fn a_chain_arrives_where_it_lies_and_each_page_comes_home_by_itself() {
 
 #[test]
 fn parts_of_one_page_go_and_come_home_each_for_itself() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 1).unwrap();
     let whole = chain(pool.writer(), &pattern(3, 4096));
@@ -121,7 +114,7 @@ fn parts_of_one_page_go_and_come_home_each_for_itself() {
 
 #[test]
 fn chains_loans_and_bytes_keep_their_order() {
-    let _alone = alone();
+    alone!();
     for config in [
         Config { send_buffer: Some(4096), ..Config::default() },
         Config { max_shared: 0, ..Config::default() },
@@ -198,7 +191,7 @@ fn chains_loans_and_bytes_keep_their_order() {
 
 #[test]
 fn what_cannot_go_by_reference_is_copied_and_counted_or_refused() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let (c, d) = Stream::pair().unwrap();
     let (mine, theirs) = (SharedPool::new(4096, 4).unwrap(), SharedPool::new(4096, 4).unwrap());
@@ -248,7 +241,7 @@ fn what_cannot_go_by_reference_is_copied_and_counted_or_refused() {
 
 #[test]
 fn descriptors_that_come_with_bytes_are_marks_of_the_chain() {
-    let _alone = alone();
+    alone!();
     for transport in [Transport::Auto, Transport::Kernel] {
         let (a, b) = Stream::pair_with(&Config { transport, ..Config::default() }).unwrap();
         let fd = std::fs::File::open("/dev/null").unwrap();
@@ -267,7 +260,7 @@ fn descriptors_that_come_with_bytes_are_marks_of_the_chain() {
 
 #[test]
 fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
-    let _alone = alone();
+    alone!();
     let (mut lane, mut queue) = lane();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 16).unwrap();
@@ -287,8 +280,9 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
     drop(pages.remove(0));
     assert_eq!((pool.reclaim().unwrap(), told(&mut queue)), (1, vec![]), "the second page has bytes of both");
     std::thread::scope(|scope| {
+        let waits = this_thread();
         scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            wait_asleep(waits);
             drop(pages);
         });
         assert_eq!(pool.reclaim_within(20 * SECOND).unwrap(), 1);
@@ -301,8 +295,9 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
     let (kept, lost) = (b.recv_chain(4096).unwrap(), b.recv_chain(usize::MAX).unwrap());
     drop(kept);
     std::thread::scope(|scope| {
+        let waits = this_thread();
         scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            wait_asleep(waits);
             // First the socket, then what keeps its pages open.
             drop(b);
             drop(lost);
@@ -318,7 +313,7 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
 
 #[test]
 fn who_is_killed_with_pages_completes_their_sends_as_dropped() {
-    let _alone = alone();
+    alone!();
     let (mut lane, mut queue) = lane();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
@@ -340,7 +335,7 @@ fn who_is_killed_with_pages_completes_their_sends_as_dropped() {
 
 #[test]
 fn copied_is_said_of_the_sends_that_were() {
-    let _alone = alone();
+    alone!();
     let (mut lane, mut queue) = lane();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
@@ -371,7 +366,7 @@ fn copied_is_said_of_the_sends_that_were() {
 
 #[test]
 fn what_a_peer_never_gives_back_is_bounded_and_the_rest_comes_back_cut() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
     let one = chain(pool.writer(), &pattern(7, 4096));
@@ -412,7 +407,7 @@ fn what_a_peer_never_gives_back_is_bounded_and_the_rest_comes_back_cut() {
 
 #[test]
 fn pages_outlive_whoever_goes_first() {
-    let _alone = alone();
+    alone!();
     let before = held();
     for order in 0..6 {
         let (a, b) = Stream::pair().unwrap();
@@ -431,7 +426,7 @@ fn pages_outlive_whoever_goes_first() {
 
 #[test]
 fn a_loan_is_a_chain_with_a_writer() {
-    let _alone = alone();
+    alone!();
     let (mut lane, mut queue) = lane();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
@@ -457,7 +452,7 @@ fn a_loan_is_a_chain_with_a_writer() {
 
 #[test]
 fn counts_of_bytes_count_pages_and_not_their_marks() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 8).unwrap();
     let counts = || (a.unread_bytes().unwrap(), b.readable_bytes().unwrap());
@@ -486,7 +481,7 @@ fn counts_of_bytes_count_pages_and_not_their_marks() {
 /// Who sent is a mark in front of the bytes, by reference and copied, over shared memory and over the kernel.
 #[test]
 fn a_chain_says_who_sent_it() {
-    let _alone = alone();
+    alone!();
     for transport in [Transport::Auto, Transport::Kernel] {
         let config = Config { transport, pass_credentials: true, ..Config::default() };
         let (a, b) = Stream::pair_with(&config).unwrap();

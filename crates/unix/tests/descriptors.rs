@@ -1,18 +1,16 @@
-//! What a connection holds on to. Alone in its process, which it counts the descriptors of.
+//! What a connection holds on to.
 #![allow(missing_docs, reason = "a test")]
 
+use onecopy_testing::{alone, descriptors, mappings};
 use onecopy_unix::*;
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
 fn ring_mappings() -> usize {
-    std::fs::read_to_string("/proc/self/maps").unwrap().matches("onecopy-ring").count()
+    mappings("onecopy-ring")
 }
 
 #[test]
 fn an_upgraded_connection_holds_one_descriptor_at_each_end_and_leaves_nothing() {
+    alone!();
     let name = Name::abstract_(format!("onecopy-test-descriptors-{}", std::process::id()));
     let listener = Listener::bind(&name).unwrap();
     let before = descriptors();

@@ -1,5 +1,6 @@
 //! Datagram sockets: how two of them come to share memory, how they stop, and that nobody else is bothered.
 
+use onecopy_testing::{alone, asleep, descriptors};
 use onecopy_unix::{Config, Datagram, Name, Policy, RecvFlags, SendFlags, Transport};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -49,6 +50,7 @@ fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
 
 #[test]
 fn two_that_are_connected_to_each_other_come_to_share_memory() {
+    alone!();
     let (a, b) = upgraded("upgrade");
     let before = a.stats().kernel_copied;
     a.send(&[7; 5000], SendFlags::NTCOPY).unwrap();
@@ -61,6 +63,7 @@ fn two_that_are_connected_to_each_other_come_to_share_memory() {
 
 #[test]
 fn one_way_is_enough() {
+    alone!();
     let (a, b) = met("oneway", &Config::default());
     // One only sends, the other only receives, and whatever is sent arrives once and in order.
     for i in 0..3000u32 {
@@ -75,6 +78,7 @@ fn one_way_is_enough() {
 
 #[test]
 fn a_sender_ahead_of_its_receiver_loses_nothing_when_it_switches() {
+    alone!();
     let (a, b) = met("ahead", &Config::default());
     let (mut sent, mut received) = (0u32, 0u32);
     while received < 20_000 {
@@ -100,6 +104,7 @@ fn a_sender_ahead_of_its_receiver_loses_nothing_when_it_switches() {
 
 #[test]
 fn many_threads_may_use_both_while_they_switch() {
+    alone!();
     let (a, b) = met("threads", &Config::default());
     let seen = std::sync::Mutex::new(vec![0u32; 4]);
     std::thread::scope(|s| {
@@ -139,6 +144,7 @@ fn many_threads_may_use_both_while_they_switch() {
 
 #[test]
 fn a_plain_peer_never_sees_a_foreign_byte() {
+    alone!();
     let address = |what: &str| SocketAddr::from_abstract_name(name(what)).unwrap();
     let ours = Datagram::bind(abstract_("plain-ours")).unwrap();
     let plain = UnixDatagram::bind_addr(&address("plain")).unwrap();
@@ -163,6 +169,7 @@ fn a_plain_peer_never_sees_a_foreign_byte() {
 /// A datagram that looks like the one that switches, from somebody who was there before.
 #[test]
 fn a_nonce_that_was_not_given_is_a_datagram_like_any_other() {
+    alone!();
     let (one, other) = (abstract_("forged-a"), abstract_("forged-b"));
     let (a, b) = (Datagram::bind(&one).unwrap(), Datagram::bind(&other).unwrap());
     let mut forged = [0u8; 64];
@@ -193,6 +200,7 @@ fn a_nonce_that_was_not_given_is_a_datagram_like_any_other() {
 /// A sender asleep for want of room, in the ring or in the kernel's queue, keeps nobody from connecting.
 #[test]
 fn a_sender_asleep_does_not_keep_others_from_disconnecting() {
+    alone!();
     for upgrade in [true, false] {
         let (a, b) = if upgrade {
             upgraded("asleep")
@@ -203,14 +211,13 @@ fn a_sender_asleep_does_not_keep_others_from_disconnecting() {
             (a, b)
         };
         std::thread::scope(|scope| {
-            let sender = scope.spawn(|| {
+            let sender = asleep(scope, || {
                 loop {
                     if let Err(error) = a.send(&[7; 1000], SendFlags::empty()) {
                         return error;
                     }
                 }
             });
-            std::thread::sleep(Duration::from_millis(300));
             assert!(!sender.is_finished());
             let start = std::time::Instant::now();
             a.disconnect().unwrap();
@@ -223,6 +230,7 @@ fn a_sender_asleep_does_not_keep_others_from_disconnecting() {
 
 #[test]
 fn who_is_told_to_stay_with_the_kernel_does() {
+    alone!();
     let (a, b) = met("kernel", &Config { transport: Transport::Kernel, ..Config::default() });
     for _ in 0..100 {
         a.send(b"x", NOW).unwrap();
@@ -236,6 +244,7 @@ fn who_is_told_to_stay_with_the_kernel_does() {
 
 #[test]
 fn after_another_peer_the_kernel_carries_on_and_nobody_gets_a_bell() {
+    alone!();
     let (a, b) = upgraded("leave");
     let address = SocketAddr::from_abstract_name(name("leave-plain")).unwrap();
     let plain = UnixDatagram::bind_addr(&address).unwrap();
@@ -259,6 +268,7 @@ fn after_another_peer_the_kernel_carries_on_and_nobody_gets_a_bell() {
 
 #[test]
 fn a_name_that_may_be_the_peers_ends_the_sharing_and_loses_nothing() {
+    alone!();
     let dir = std::env::temp_dir().join(name("dir"));
     std::fs::create_dir(&dir).unwrap();
     let (one, other) = (dir.join("a"), dir.join("b"));
@@ -288,22 +298,21 @@ fn a_name_that_may_be_the_peers_ends_the_sharing_and_loses_nothing() {
 
 #[test]
 fn a_closed_socket_leaves_no_descriptor() {
-    let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    // (The first socket makes the table of counters; tests beside this one come and go.)
-    let _first = Datagram::pair().unwrap();
-    let mut least = usize::MAX;
+    alone!();
+    // (The first socket makes the table of counters.)
+    drop(Datagram::pair().unwrap());
     for i in 0..20 {
-        let before = count();
+        let before = descriptors();
         let (a, b) = upgraded(&format!("fds-{i}"));
         assert!(a.as_fd().try_clone_to_owned().is_ok());
         drop((a, b));
-        least = least.min(count().saturating_sub(before));
+        assert_eq!(descriptors(), before);
     }
-    assert_eq!(least, 0);
 }
 
 #[test]
 fn the_policy_is_for_datagrams_too() {
+    alone!();
     let (a, b) = Datagram::pair().unwrap();
     a.set_policy(Policy::NonTemporal);
     a.send(&[1; 4096], NOW).unwrap();

@@ -1,18 +1,12 @@
 //! A pair of datagram sockets, of which each of two processes keeps one half.
 
 use onecopy_sys::fork::{Ended, child};
+use onecopy_testing::alone;
 use onecopy_unix::{Datagram, Name, RecvFlags, SendFlags};
 use rustix::io::Errno;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-/// A fork of another test keeps a receiver from giving lanes (who shares a socket receives over the kernel).
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 const DATAGRAMS: u32 = 1000;
 
@@ -34,7 +28,7 @@ fn to_and_fro(half: &Datagram, first: bool) {
 /// Each closes its copy of the other's half, at once or after all was sent: the other one's half works all the while.
 #[test]
 fn each_process_keeps_one_half_of_a_pair() {
-    let _alone = alone();
+    alone!();
     for (mine_at_once, theirs_at_once) in [(true, true), (true, false), (false, true), (false, false)] {
         let (a, b) = Datagram::pair().unwrap();
         let (mut a, mut b) = (Some(a), Some(b));
@@ -69,7 +63,7 @@ fn busy<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> bool {
 /// Who uses a half first has it, and the other process is told so at each call. Here it is the child.
 #[test]
 fn a_half_that_the_child_uses_is_the_childs() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Datagram::pair().unwrap();
     a.send(b"before", SendFlags::empty()).unwrap();
     let mut buffer = [0; 9];
@@ -88,7 +82,7 @@ fn a_half_that_the_child_uses_is_the_childs() {
 /// Here it is the parent, one of whose threads sleeps in a receive while it forks; and again at the next fork.
 #[test]
 fn a_half_that_the_parent_uses_is_the_parents() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Datagram::pair().unwrap();
     for round in 0..3 {
         let (mut go, mut wait) = UnixStream::pair().unwrap();
@@ -117,7 +111,7 @@ fn a_half_that_the_parent_uses_is_the_parents() {
 /// What goes over the kernel is everybody's, as the kernel's own sockets are.
 #[test]
 fn sockets_over_the_kernel_are_not_claimed() {
-    let _alone = alone();
+    alone!();
     let name = || Name::abstract_(format!("onecopy-test-forked-{}", std::process::id()));
     let receiver = Datagram::bind(name()).unwrap();
     let sender = Datagram::unbound().unwrap();
@@ -133,7 +127,7 @@ fn sockets_over_the_kernel_are_not_claimed() {
 /// A sender to a receiver of many may be forked: both processes send, each in order.
 #[test]
 fn both_processes_send_on_one_lane() {
-    let _alone = alone();
+    alone!();
     let name = Name::abstract_(format!("onecopy-test-fork-lane-{}", std::process::id()));
     let (b, a) = (Datagram::bind(&name).unwrap(), Datagram::unbound().unwrap());
     b.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -175,7 +169,7 @@ fn both_processes_send_on_one_lane() {
 /// A receiver that has lanes is one process's after a fork: whose who uses it first.
 #[test]
 fn a_receiver_of_many_is_for_one_process() {
-    let _alone = alone();
+    alone!();
     let name = Name::abstract_(format!("onecopy-test-fork-many-{}", std::process::id()));
     let (b, a) = (Datagram::bind(&name).unwrap(), Datagram::unbound().unwrap());
     a.connect(&name).unwrap();

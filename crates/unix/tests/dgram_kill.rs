@@ -1,6 +1,7 @@
 //! A peer that is killed: what it had sent arrives, whole and in order, and then the kernel's errno is told. The peer is
 //! this program again, as [`the_peer`].
 
+use onecopy_testing::{alone, asleep};
 use onecopy_unix::{Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -140,6 +141,7 @@ fn is_over(socket: &Datagram) {
 
 #[test]
 fn what_a_killed_sender_had_sent_arrives() {
+    alone!();
     for round in 0..12u64 {
         let mut peer = Peer::start("send", &format!("send-{round}"));
         let (mut next, mut buffer) = (0u64, [0; 4000]);
@@ -171,11 +173,11 @@ fn what_a_killed_sender_had_sent_arrives() {
 
 #[test]
 fn who_waits_for_room_is_told_that_the_peer_was_killed() {
+    alone!();
     let mut peer = Peer::start("idle", "room");
     while peer.socket.send(&[7; 1000], NOW).is_ok() {}
     std::thread::scope(|s| {
-        let sender = s.spawn(|| errno(peer.socket.send(&[7; 1000], SendFlags::empty())));
-        sleep(Duration::from_millis(50));
+        let sender = asleep(s, || errno(peer.socket.send(&[7; 1000], SendFlags::empty())));
         let _ = rustix::process::kill_process(
             rustix::process::Pid::from_child(&peer.child),
             rustix::process::Signal::KILL,
@@ -188,6 +190,7 @@ fn who_waits_for_room_is_told_that_the_peer_was_killed() {
 
 #[test]
 fn a_sender_with_room_notices_within_a_moment() {
+    alone!();
     for round in 0..4 {
         let mut peer = Peer::start("receive", &format!("receive-{round}"));
         for n in 0..2000 {

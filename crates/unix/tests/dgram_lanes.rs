@@ -1,24 +1,18 @@
 //! Lanes where little is as it should be: more senders than have room, names that mean another socket by now, rings that are too
 //! small, processes that are out of descriptors.
 
+use onecopy_testing::alone;
 use onecopy_unix::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 
 fn abstract_(what: &str) -> Name {
     Name::abstract_(format!("onecopy-test-lanes-{what}-{}", std::process::id()))
-}
-
-/// Some tests here use up descriptors, or fork.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn receiver(name: &Name, config: &Config) -> Datagram {
@@ -37,7 +31,7 @@ fn recv(socket: &Datagram) -> Vec<u8> {
 /// Many begin at once, and more of them say hello than the receiver keeps in mind; their knocks are no datagrams for that.
 #[test]
 fn more_senders_begin_at_once_than_are_kept_in_mind() {
-    let _alone = alone();
+    alone!();
     let name = abstract_("many");
     let b = receiver(&name, &Config::default());
     let senders: Vec<Datagram> = (0..200)
@@ -83,7 +77,7 @@ fn poll(socket: &Datagram, events: PollFlags) -> bool {
 /// A receiver whose name is gone is as readable as any.
 #[test]
 fn a_receiver_without_its_name_stays_readable() {
-    let _alone = alone();
+    alone!();
     let path = path("unlinked");
     let name = Name::path(&path);
     let b = receiver(&name, &Config::default());
@@ -105,7 +99,7 @@ fn a_receiver_without_its_name_stays_readable() {
 /// Whatever name of the receiver's it is sent to, and whoever has that name by now.
 #[test]
 fn other_names_of_a_receiver_are_its_own() {
-    let _alone = alone();
+    alone!();
     let (path, other) = (path("names"), path("names-other"));
     let name = Name::path(&path);
     let b = receiver(&name, &Config::default());
@@ -134,7 +128,7 @@ fn other_names_of_a_receiver_are_its_own() {
 /// What the kernel takes, a sender may send all the while, whatever room the receiver asks for.
 #[test]
 fn a_lane_takes_what_the_kernel_takes() {
-    let _alone = alone();
+    alone!();
     let small = |receive, max| Config { receive_buffer: receive, max_ring: max, ..Config::default() };
     for (config, carrier) in [
         (small(Some(4096), Config::default().max_ring), Carrier::SharedMemory),

@@ -1,11 +1,11 @@
 //! Many datagram sockets that send to one: each has a lane of its own there, and none can starve another.
 
+use onecopy_testing::{alone, descriptors};
 use onecopy_unix::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
@@ -13,12 +13,6 @@ const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 
 fn abstract_(what: &str) -> Name {
     Name::abstract_(format!("onecopy-test-many-{what}-{}", std::process::id()))
-}
-
-/// Some tests here count descriptors.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
@@ -83,7 +77,7 @@ fn fill(sender: &Datagram, datagram: &[u8]) -> usize {
 
 #[test]
 fn a_sender_comes_to_have_a_lane() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("lane");
     let a = sender(&b, &name, 1);
     let before = (a.stats().kernel_copied, b.stats().kernel_copied);
@@ -102,7 +96,7 @@ fn a_sender_comes_to_have_a_lane() {
 /// One that never stops has no more than its turn, and what it has no room for is its own trouble.
 #[test]
 fn who_floods_starves_nobody() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("flood");
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
     let d = Datagram::unbound().unwrap();
@@ -128,7 +122,7 @@ fn who_floods_starves_nobody() {
 
 #[test]
 fn order_of_each_sender_is_kept_while_it_switches() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("order");
     const EACH: u32 = 4000;
     std::thread::scope(|s| {
@@ -156,7 +150,7 @@ fn order_of_each_sender_is_kept_while_it_switches() {
 
 #[test]
 fn names_are_what_the_kernel_says() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("names");
     let from = |b: &Datagram| b.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap().1;
     let unnamed = sender(&b, &name, 1);
@@ -182,7 +176,7 @@ fn names_are_what_the_kernel_says() {
 
 #[test]
 fn cut_peeked_and_empty_ones() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("peek");
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
     a.send(b"abcdef", NOW).unwrap();
@@ -206,7 +200,7 @@ fn cut_peeked_and_empty_ones() {
 /// Whoever polls sees exactly whether there is something.
 #[test]
 fn readiness_says_what_there_is() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("poll");
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
     let d = Datagram::unbound().unwrap();
@@ -235,7 +229,7 @@ fn readiness_says_what_there_is() {
 /// POLLOUT of a sender tells of its own room.
 #[test]
 fn readiness_says_what_room_there_is() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("room");
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
     for _ in 0..5 {
@@ -251,7 +245,7 @@ fn readiness_says_what_room_there_is() {
 
 #[test]
 fn a_blocked_sender_waits_for_its_own_room_only() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("blocked");
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
     let sent = fill(&a, &[1; 1000]);
@@ -274,7 +268,7 @@ fn a_blocked_sender_waits_for_its_own_room_only() {
 /// Threads that sleep in a receive are woken for each datagram, whichever of them takes which.
 #[test]
 fn sleeping_receivers_are_woken() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("asleep");
     let senders: Vec<Datagram> = (0..4).map(|who| sender(&b, &name, who)).collect();
     const EACH: usize = 2000;
@@ -299,7 +293,7 @@ fn sleeping_receivers_are_woken() {
 /// As many as sleep are woken, though one bell has rung.
 #[test]
 fn each_that_sleeps_gets_one() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("each");
     let a = sender(&b, &name, 1);
     for _ in 0..30 {
@@ -319,7 +313,7 @@ fn each_that_sleeps_gets_one() {
 
 #[test]
 fn what_a_sender_sent_before_it_closed_arrives() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("closed");
     let a = sender(&b, &name, 1);
     for i in 0..100 {
@@ -335,7 +329,7 @@ fn what_a_sender_sent_before_it_closed_arrives() {
 
 #[test]
 fn a_receiver_that_is_gone_is_refused_once_and_then_none() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("gone");
     let a = sender(&b, &name, 1);
     drop(b);
@@ -349,7 +343,7 @@ fn a_receiver_that_is_gone_is_refused_once_and_then_none() {
 
 #[test]
 fn shutting_down_is_as_with_the_kernel() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("shut");
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
     c.send(b"c", NOW).unwrap();
@@ -367,7 +361,7 @@ fn shutting_down_is_as_with_the_kernel() {
 /// A receiver that connects to somebody receives what it had been sent, and others are told.
 #[test]
 fn a_receiver_that_connects_to_one_of_them() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("chooses");
     let own = abstract_("chooses-a");
     let a = Datagram::bind(&own).unwrap();
@@ -399,7 +393,7 @@ fn a_receiver_that_connects_to_one_of_them() {
 /// A sender may go on to another receiver, and has a lane there, too.
 #[test]
 fn a_sender_that_goes_elsewhere() {
-    let _alone = alone();
+    alone!();
     let ((b, one), (c, other)) = (receiver("first"), receiver("second"));
     let a = sender(&b, &one, 1);
     a.send(b"last", NOW).unwrap();
@@ -415,7 +409,7 @@ fn a_sender_that_goes_elsewhere() {
 
 #[test]
 fn descriptors_and_credentials_come_with_theirs() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("rights");
     b.set_pass_credentials(true).unwrap();
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
@@ -447,14 +441,10 @@ fn descriptors_and_credentials_come_with_theirs() {
     assert_eq!((with.fds.len(), b.stats().protocol_errors), (1, 0));
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
 /// More senders than there are lanes; and when all are gone, nothing is left of them.
 #[test]
 fn many_come_and_go() {
-    let _alone = alone();
+    alone!();
     let (b, name) = receiver("come-and-go");
     drop(sender(&b, &name, 0));
     assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
@@ -500,7 +490,7 @@ fn the_sender() {
 /// What a sender had sent that is killed is received, in order, and nothing is left of it.
 #[test]
 fn a_killed_sender_leaves_what_it_sent_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     let (b, _) = receiver("killed");
     let a = sender(&b, &abstract_("killed"), 1);
     let before = descriptors();

@@ -1,21 +1,15 @@
 //! poll(2) says that a datagram socket is readable if and only if there is a datagram, whatever its peers and it are just coming to:
 //! nothing of ours lies in its queue by itself.
 
+use onecopy_testing::alone;
 use onecopy_unix::{Carrier, Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::{Mutex, MutexGuard};
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
-
-/// A fork while others meet leaves them with the kernel.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-}
 
 fn text(what: &str) -> String {
     format!("onecopy-test-ready-{what}-{}", std::process::id())
@@ -60,7 +54,7 @@ impl Dice {
 
 #[test]
 fn two_that_send_nothing_are_never_readable() {
-    let _alone = alone();
+    alone!();
     let [a, b] = met("nothing");
     for _ in 0..3000 {
         finds_nothing(&a);
@@ -72,7 +66,7 @@ fn two_that_send_nothing_are_never_readable() {
 /// After each step of a meeting, where both send and both receive, in any order.
 #[test]
 fn two_that_meet_are_readable_for_datagrams_and_for_nothing_else() {
-    let _alone = alone();
+    alone!();
     let mut shared = 0;
     for seed in 0..60 {
         let ends = met(&format!("steps-{seed}"));
@@ -111,7 +105,7 @@ fn two_that_meet_are_readable_for_datagrams_and_for_nothing_else() {
 /// Of one that only ever receives, and one that only ever sends.
 #[test]
 fn one_way_is_readable_for_datagrams_and_for_nothing_else() {
-    let _alone = alone();
+    alone!();
     for behind in 0..6u8 {
         let [a, b] = met(&format!("one-way-{behind}"));
         for i in 0..200u8 {
@@ -135,7 +129,7 @@ fn one_way_is_readable_for_datagrams_and_for_nothing_else() {
 /// What the program sends with a datagram comes with it, whatever else does; and 253 descriptors leave no room for anything.
 #[test]
 fn descriptors_of_the_program_are_all_that_it_gets() {
-    let _alone = alone();
+    alone!();
     let [a, b] = met("rights");
     let file = std::fs::File::open("/dev/null").unwrap();
     for i in 0..60usize {
@@ -155,7 +149,7 @@ fn descriptors_of_the_program_are_all_that_it_gets() {
 /// Who has no room for descriptors for a while loses signs, and nothing else; and shares memory once there is room.
 #[test]
 fn a_sign_that_is_lost_is_sent_again() {
-    let _alone = alone();
+    alone!();
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let child = onecopy_sys::fork::child(|| {
         let [a, b] = met("lost");
@@ -181,7 +175,7 @@ fn a_sign_that_is_lost_is_sent_again() {
 /// A receiver of many, of whom some are plain, some come late and some go: after each step.
 #[test]
 fn a_receiver_of_many_is_readable_for_datagrams_and_for_nothing_else() {
-    let _alone = alone();
+    alone!();
     let mut laned = 0;
     for seed in 0..30 {
         let what = format!("many-{seed}");
@@ -249,7 +243,7 @@ fn a_receiver_of_many_is_readable_for_datagrams_and_for_nothing_else() {
 /// A plain sender that floods keeps nobody waiting who switches to a lane: what that one sends comes in order, and soon.
 #[test]
 fn who_switches_beside_a_flood_is_received() {
-    let _alone = alone();
+    alone!();
     let b = Datagram::bind(abstract_("flood")).unwrap();
     let plain = UnixDatagram::unbound().unwrap();
     plain.connect_addr(&SocketAddr::from_abstract_name(text("flood")).unwrap()).unwrap();

@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_chain::Chain;
+use onecopy_testing::alone;
 use onecopy_unix::*;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use std::os::fd::AsFd;
@@ -36,6 +37,7 @@ fn until_refused<T>(mut call: impl FnMut() -> Result<T>) -> Vec<T> {
 
 #[test]
 fn room_in_place_and_what_lies_in_place_are_not_waited_for() {
+    alone!();
     for kind in [Wait::Adaptive, Wait::Block, Wait::Spin] {
         let (a, b) = Stream::pair_with(&Config { wait: kind, ..small() }).unwrap();
         a.set_write_timeout(LONG).unwrap();
@@ -59,6 +61,7 @@ fn room_in_place_and_what_lies_in_place_are_not_waited_for() {
 
 #[test]
 fn pages_that_the_peer_holds_are_not_waited_for() {
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     a.set_write_timeout(LONG).unwrap();
     b.set_read_timeout(LONG).unwrap();
@@ -94,6 +97,7 @@ fn pages_that_the_peer_holds_are_not_waited_for() {
 
 #[test]
 fn chains_are_not_waited_for() {
+    alone!();
     let (a, b) = SeqPacket::pair_with(&small()).unwrap();
     a.set_write_timeout(LONG).unwrap();
     b.set_read_timeout(LONG).unwrap();
@@ -108,6 +112,7 @@ fn chains_are_not_waited_for() {
 
 #[test]
 fn the_kernels_room_for_a_record_is_not_waited_for() {
+    alone!();
     let config = Config { transport: Transport::Kernel, ..small() };
     let (a, b) = SeqPacket::pair_with(&config).unwrap();
     a.set_write_timeout(LONG).unwrap();
@@ -124,6 +129,7 @@ fn the_kernels_room_for_a_record_is_not_waited_for() {
 
 #[test]
 fn what_is_shown_is_what_was_last_seen() {
+    alone!();
     let (a, _b) = Stream::pair().unwrap();
     let inode = rustix::fs::fstat(&a).unwrap().st_ino;
     let shown = || {

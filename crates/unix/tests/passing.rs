@@ -1,5 +1,6 @@
 //! Sockets that are passed on to a process that is no child by fork: this program again, as [`the_heir`].
 
+use onecopy_testing::{alone, descriptors};
 use onecopy_unix::{
     Config, Listener, Name, Records, RecvFlags, Result, SendFlags, SeqListener, SeqPacket, Stream, Transport,
 };
@@ -333,6 +334,7 @@ fn trade(socket: &Socket, id: u8) {
 /// Other programs use a socket at the same time as this one, which answers itself.
 #[test]
 fn a_socket_is_shared_with_other_programs() {
+    alone!();
     for kind in KINDS {
         let heirs = ["1", "2"].map(|id| Heir::with(&format!("{kind}-shared"), id));
         let (a, b) = Socket::pair(kind, &passable());
@@ -364,11 +366,13 @@ fn a_socket_is_shared_with_other_programs() {
 
 #[test]
 fn a_socket_goes_over_a_socket_to_another_program_and_back() {
+    alone!();
     KINDS.iter().for_each(|kind| there_and_back(kind, false));
 }
 
 #[test]
 fn a_socket_stays_across_exec() {
+    alone!();
     KINDS.iter().for_each(|kind| there_and_back(kind, true));
 }
 
@@ -379,6 +383,7 @@ fn again(socket: Stream) -> Stream {
 
 #[test]
 fn a_connection_moves_to_shared_memory_wherever_its_ends_are() {
+    alone!();
     let name = Name::abstract_(format!("onecopy-passing-{}", std::process::id()));
     let listener = Listener::bind_with(&name, &passable()).unwrap();
     // What is passed on at which moment of the upgrade.
@@ -422,6 +427,7 @@ fn a_connection_moves_to_shared_memory_wherever_its_ends_are() {
 
 #[test]
 fn what_waits_is_woken_where_it_is() {
+    alone!();
     let (a, b) = Stream::pair_with(&passable()).unwrap();
     b.set_read_timeout(PATIENCE).unwrap();
     // A sender that waits for room, and a receiver that sleeps.
@@ -443,6 +449,7 @@ fn what_waits_is_woken_where_it_is() {
 
 #[test]
 fn what_cannot_be_passed_says_why_and_stays() {
+    alone!();
     let errno = |error: onecopy_unix::Error| error.raw_os_error();
     let (a, b) = Stream::pair().unwrap();
     let refused = a.into_fds().unwrap_err();
@@ -489,6 +496,7 @@ fn what_cannot_be_passed_says_why_and_stays() {
 
 #[test]
 fn references_stay_in_the_processes_that_have_their_pools() {
+    alone!();
     let (a, b) = Stream::pair_with(&passable()).unwrap();
     let pool = onecopy_unix::SharedPool::new(4096, 4).unwrap();
     let mut loan = pool.loan(100).unwrap();
@@ -504,6 +512,7 @@ fn references_stay_in_the_processes_that_have_their_pools() {
 
 #[test]
 fn options_go_along() {
+    alone!();
     let (a, b) = Stream::pair_with(&passable()).unwrap();
     a.set_nonblocking(true).unwrap();
     a.shutdown(std::net::Shutdown::Write).unwrap();
@@ -531,13 +540,10 @@ fn options_go_along() {
     );
 }
 
-fn open_descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
-}
-
 /// In a process of its own, whose descriptors nobody else opens and closes.
 #[test]
 fn descriptors_that_are_no_socket_are_refused_and_leak_nothing() {
+    alone!();
     let heir = Heir::start("liars");
     heir.ends_well();
 }
@@ -559,12 +565,12 @@ fn lies_are_refused_and_leak_nothing() {
     let fds = b.into_fds().unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
     let (pipe, _writer) = rustix::pipe::pipe().unwrap();
-    let before = open_descriptors();
+    let before = descriptors();
     let refused = |what: &str, fds: Vec<OwnedFd>| {
         let error = Stream::from_fds(fds).unwrap_err();
         assert_eq!(error.raw_os_error(), Errno::INVAL.raw_os_error(), "{what}: {error}");
         assert!(error.to_string().len() > 30, "{what}: {error}");
-        assert_eq!(open_descriptors(), before, "{what}");
+        assert_eq!(descriptors(), before, "{what}");
     };
     for count in 0..fds.len() {
         refused("too few", copies(&fds[..count]));
@@ -603,14 +609,14 @@ fn lies_are_refused_and_leak_nothing() {
     let small = Config { max_ring: 4096, ..Config::default() };
     let error = Stream::from_fds_with(copies(&fds), &small).unwrap_err();
     assert_eq!(error.raw_os_error(), Errno::MSGSIZE.raw_os_error());
-    assert_eq!(open_descriptors(), before);
+    assert_eq!(descriptors(), before);
     // None of that has taken it up. What does is the only one.
     let again = copies(&fds);
     let b = Stream::from_fds(fds).unwrap();
-    let kept = open_descriptors();
+    let kept = descriptors();
     let error = Stream::from_fds(copies(&again)).unwrap_err();
     assert_eq!(error.raw_os_error(), Errno::ALREADY.raw_os_error(), "{error}");
-    assert_eq!(open_descriptors(), kept);
+    assert_eq!(descriptors(), kept);
     assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 4);
     drop(b);
     let error = Stream::from_fds(again).unwrap_err();

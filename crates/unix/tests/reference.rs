@@ -1,26 +1,16 @@
 //! Pages that go by reference.
 #![allow(missing_docs, reason = "a test")]
 
+use onecopy_testing::{alone, this_thread, wait_asleep};
 use onecopy_unix::*;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// All tests here count the descriptors of the process.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // The first socket of a process makes the table that shows its sockets, and that stays.
-    drop(Stream::pair().unwrap());
-    alone
-}
-
 fn held() -> (usize, usize) {
     // What a process has once, from its first socket on.
     drop(Stream::pair().unwrap());
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    (std::fs::read_dir("/proc/self/fd").unwrap().count(), maps.matches("/memfd:").count())
+    (onecopy_testing::descriptors(), onecopy_testing::mappings("/memfd:"))
 }
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -45,7 +35,7 @@ fn contents(view: &View) -> Vec<u8> {
 
 #[test]
 fn a_page_arrives_where_it_lies_and_comes_home() {
-    let _alone = alone();
+    alone!();
     let before = held();
     {
         let (a, b) = Stream::pair().unwrap();
@@ -72,7 +62,7 @@ fn a_page_arrives_where_it_lies_and_comes_home() {
 
 #[test]
 fn a_view_is_shown_in_pieces() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(100_000, 1).unwrap();
     let shown = |view: &View| {
@@ -111,7 +101,7 @@ fn a_view_is_shown_in_pieces() {
 /// Which pages somebody has used last shows by what is in them.
 #[test]
 fn pages_are_used_again_while_they_are_warm() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(1 << 20, 8).unwrap();
     for round in 0..20u8 {
@@ -129,7 +119,7 @@ fn pages_are_used_again_while_they_are_warm() {
 
 #[test]
 fn references_and_bytes_keep_their_order() {
-    let _alone = alone();
+    alone!();
     for peek in [false, true] {
         let (a, b) = Stream::pair_with(&Config { send_buffer: Some(4096), ..Config::default() }).unwrap();
         let expected = pattern(1, 3_000_000);
@@ -189,7 +179,7 @@ fn references_and_bytes_keep_their_order() {
 
 #[test]
 fn one_receive_takes_bytes_and_pages_together() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
     a.send(b"one ", SendFlags::empty()).unwrap();
@@ -204,7 +194,7 @@ fn one_receive_takes_bytes_and_pages_together() {
 
 #[test]
 fn a_pool_whose_pages_are_all_away_says_so_and_wakes_who_waits() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 3).unwrap();
     for _ in 0..3 {
@@ -216,13 +206,13 @@ fn a_pool_whose_pages_are_all_away_says_so_and_wakes_who_waits() {
     assert!(began.elapsed() >= Duration::from_millis(30));
     std::thread::scope(|scope| {
         let views: Vec<View> = (0..3).map(|_| b.recv_borrowed(8).unwrap()).collect();
+        let waits = this_thread();
         scope.spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            wait_asleep(waits);
             drop(views);
         });
-        let began = Instant::now();
-        drop(pool.loan_within(1, Duration::from_secs(20)).unwrap());
-        assert!(began.elapsed() < Duration::from_secs(10));
+        drop(pool.loan_within(1, Duration::from_secs(100)).unwrap());
+        assert!(began.elapsed() < Duration::from_secs(90), "it was not woken");
     });
     assert_eq!(errno(pool.loan(4097).unwrap_err()), rustix::io::Errno::MSGSIZE.raw_os_error());
 }
@@ -230,7 +220,7 @@ fn a_pool_whose_pages_are_all_away_says_so_and_wakes_who_waits() {
 #[test]
 fn each_send_is_told_once_and_truly() {
     use onecopy_chain::notify::{Config as LaneConfig, Context};
-    let _alone = alone();
+    alone!();
     let (context, mut queue) = Context::new();
     let mut lane = context.lane(LaneConfig::default()).unwrap();
     let (a, b) = Stream::pair().unwrap();
@@ -269,7 +259,7 @@ fn each_send_is_told_once_and_truly() {
 
 #[test]
 fn a_pool_belongs_to_the_first_stream_it_is_sent_on() {
-    let _alone = alone();
+    alone!();
     let (a, _b) = Stream::pair().unwrap();
     let (c, _d) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
@@ -283,7 +273,7 @@ fn a_pool_belongs_to_the_first_stream_it_is_sent_on() {
 
 #[test]
 fn who_takes_no_references_gets_copies() {
-    let _alone = alone();
+    alone!();
     let pool = || SharedPool::new(64 << 10, 4).unwrap();
     let bytes = pattern(5, 60_000);
     for config in [
@@ -306,7 +296,7 @@ fn who_takes_no_references_gets_copies() {
 
 #[test]
 fn what_does_not_fit_comes_back_cut() {
-    let _alone = alone();
+    alone!();
     let (a, b) =
         Stream::pair_with(&Config { max_shared: 0, send_buffer: Some(4096), ..Config::default() }).unwrap();
     let pool = SharedPool::new(64 << 10, 4).unwrap();
@@ -333,7 +323,7 @@ fn what_does_not_fit_comes_back_cut() {
 
 #[test]
 fn marks_fill_the_ring_as_bytes_do_and_readiness_mirrors_them() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair_with(&Config { send_buffer: Some(4096), ..Config::default() }).unwrap();
     let pool = SharedPool::new(4096, 200).unwrap();
     let ready = |s: &Stream, events| {
@@ -368,7 +358,7 @@ fn marks_fill_the_ring_as_bytes_do_and_readiness_mirrors_them() {
 
 #[test]
 fn pages_stay_readable_after_their_sender_closed() {
-    let _alone = alone();
+    alone!();
     let before = held();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 2).unwrap();
@@ -389,7 +379,7 @@ fn pages_stay_readable_after_their_sender_closed() {
 
 #[test]
 fn pages_come_home_when_the_peer_is_gone_and_no_earlier() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 2).unwrap();
     a.send_loan(loaned(&pool, b"seen")).unwrap();
@@ -407,7 +397,7 @@ fn pages_come_home_when_the_peer_is_gone_and_no_earlier() {
 
 #[test]
 fn pages_pass_on_without_a_copy() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(64 << 10, 2).unwrap();
     let bytes = pattern(9, 50_000);
@@ -429,7 +419,7 @@ fn pages_pass_on_without_a_copy() {
 
 #[test]
 fn descriptors_and_pages_share_the_channel() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair().unwrap();
     let fd = std::fs::File::open("/dev/null").unwrap();
     let pools: Vec<SharedPool> = (0..20).map(|_| SharedPool::new(4096, 1).unwrap()).collect();
@@ -447,7 +437,7 @@ fn descriptors_and_pages_share_the_channel() {
 
 #[test]
 fn thousands_of_pages_from_one_thread_to_another() {
-    let _alone = alone();
+    alone!();
     for wait in [Wait::Adaptive, Wait::Block] {
         let (a, b) = Stream::pair_with(&Config { wait, ..Config::default() }).unwrap();
         let sender = std::thread::spawn(move || {
@@ -495,7 +485,7 @@ fn pages_come_home_from_who_was_killed() {
         std::thread::sleep(Duration::from_secs(30));
         return;
     }
-    let _alone = alone();
+    alone!();
     let name = format!("onecopy-test-killed-{}", std::process::id());
     let listener = Listener::bind(Name::abstract_(&name)).unwrap();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())

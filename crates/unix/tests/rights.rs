@@ -1,23 +1,16 @@
 //! Descriptors that travel with the bytes of a stream.
 #![allow(missing_docs, reason = "a test")]
 
+use onecopy_testing::alone;
 use onecopy_unix::*;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// All tests here count the descriptors of the process.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // The first socket of a process makes the table that shows its sockets, and that stays.
-    drop(Stream::pair().unwrap());
-    alone
-}
-
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    // What a process has once, from its first socket on.
+    drop(Stream::pair().unwrap());
+    onecopy_testing::descriptors()
 }
 
 fn small() -> Config {
@@ -26,9 +19,6 @@ fn small() -> Config {
 
 /// Over shared memory, and over the kernel, as the oracle of what is expected here.
 fn both(test: impl Fn(&Stream, &Stream)) {
-    let _alone = alone();
-    // What a process has once, from its first socket on.
-    drop(Stream::pair().unwrap());
     for transport in [Transport::Kernel, Transport::Auto] {
         let before = descriptors();
         let (a, b) = Stream::pair_with(&Config { transport, ..small() }).unwrap();
@@ -54,6 +44,7 @@ fn pipe() -> (File, OwnedFd) {
 
 #[test]
 fn a_descriptor_arrives_and_works() {
+    alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
         assert_eq!(a.send_with(b"take it", &[w.as_fd()], flags().0).unwrap(), 7);
@@ -76,6 +67,7 @@ fn a_descriptor_arrives_and_works() {
 
 #[test]
 fn data_before_may_merge_data_after_never_does() {
+    alone!();
     both(|a, b| {
         let fd = null();
         a.send(b"before ", flags().0).unwrap();
@@ -91,6 +83,7 @@ fn data_before_may_merge_data_after_never_does() {
 
 #[test]
 fn descriptors_of_two_sends_never_merge() {
+    alone!();
     both(|a, b| {
         let fd = null();
         a.send_with(b"one", &[fd.as_fd()], flags().0).unwrap();
@@ -106,6 +99,7 @@ fn descriptors_of_two_sends_never_merge() {
 
 #[test]
 fn they_come_with_the_first_byte_and_once() {
+    alone!();
     both(|a, b| {
         a.send_with(b"abcdef", &[null().as_fd()], flags().0).unwrap();
         let mut two = [0; 2];
@@ -120,6 +114,7 @@ fn they_come_with_the_first_byte_and_once() {
 
 #[test]
 fn a_wait_for_all_ends_behind_descriptors() {
+    alone!();
     both(|a, b| {
         a.send(b"12", flags().0).unwrap();
         a.send_with(b"34", &[null().as_fd()], flags().0).unwrap();
@@ -132,6 +127,7 @@ fn a_wait_for_all_ends_behind_descriptors() {
 
 #[test]
 fn who_does_not_ask_for_them_closes_them() {
+    alone!();
     both(|a, b| {
         let before = descriptors();
         for _ in 0..100 {
@@ -146,6 +142,7 @@ fn who_does_not_ask_for_them_closes_them() {
 
 #[test]
 fn undelivered_ones_are_closed_with_the_end() {
+    alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
         a.send_with(b"x", &[w.as_fd()], flags().0).unwrap();
@@ -166,6 +163,7 @@ fn undelivered_ones_are_closed_with_the_end() {
 
 #[test]
 fn a_peek_hands_out_copies() {
+    alone!();
     both(|a, b| {
         a.send_with(b"x", &[null().as_fd()], flags().0).unwrap();
         for _ in 0..2 {
@@ -177,6 +175,7 @@ fn a_peek_hands_out_copies() {
 
 #[test]
 fn limits_are_those_of_the_kernel() {
+    alone!();
     both(|a, b| {
         let fd = null();
         let many = vec![fd.as_fd(); 254];
@@ -191,7 +190,7 @@ fn limits_are_those_of_the_kernel() {
 
 #[test]
 fn a_sender_that_does_not_wait_is_told_before_anything_is_sent() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair_with(&small()).unwrap();
     while a.send(&[0; 500], SendFlags::DONTWAIT).is_ok() {}
     let before = descriptors();
@@ -207,6 +206,7 @@ fn a_sender_that_does_not_wait_is_told_before_anything_is_sent() {
 
 #[test]
 fn a_process_without_room_for_them_loses_them_and_is_told() {
+    alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
         a.send_with(b"first", &[null().as_fd()], flags().0).unwrap();
@@ -215,7 +215,10 @@ fn a_process_without_room_for_them_loses_them_and_is_told() {
         drop(w);
         let mut hoard: Vec<File> = Vec::new();
         let old = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let low = rustix::process::Rlimit { current: Some(descriptors() as u64 + 4), maximum: old.maximum };
+        let low = rustix::process::Rlimit {
+            current: Some(onecopy_testing::descriptors() as u64 + 4),
+            maximum: old.maximum,
+        };
         rustix::process::setrlimit(rustix::process::Resource::Nofile, low).unwrap();
         while let Ok(file) = File::open("/dev/null") {
             hoard.push(file);
@@ -232,7 +235,7 @@ fn a_process_without_room_for_them_loses_them_and_is_told() {
 
 #[test]
 fn thousands_travel_in_order_with_their_bytes() {
-    let _alone = alone();
+    alone!();
     for wait in [Wait::Adaptive, Wait::Block] {
         let (a, b) = Stream::pair_with(&Config { wait, ..small() }).unwrap();
         let sender = std::thread::spawn(move || {
@@ -269,7 +272,7 @@ fn thousands_travel_in_order_with_their_bytes() {
 
 #[test]
 fn readiness_is_exact_while_descriptors_travel() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair_with(&small()).unwrap();
     let readable = |fd: BorrowedFd<'_>| {
         let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN)];
@@ -295,7 +298,7 @@ fn readiness_is_exact_while_descriptors_travel() {
 
 #[test]
 fn a_peek_behind_a_send_that_was_cut_short_ends_at_the_next_mark() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair_with(&small()).unwrap();
     let null = null();
     let capacity = a.capacity().0;

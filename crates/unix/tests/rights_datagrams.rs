@@ -1,23 +1,16 @@
 //! Descriptors and credentials that travel with datagrams.
 #![allow(missing_docs, reason = "a test")]
 
+use onecopy_testing::alone;
 use onecopy_unix::*;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// All tests here count the descriptors of the process.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // The first socket of a process makes the table that shows its sockets, and that stays.
-    drop(Datagram::pair().unwrap());
-    alone
-}
-
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    // What a process has once, from its first socket on.
+    drop(Datagram::pair().unwrap());
+    onecopy_testing::descriptors()
 }
 
 fn config(transport: Transport) -> Config {
@@ -48,7 +41,6 @@ fn met(transport: Transport) -> (Datagram, Datagram) {
 /// Over the kernel, as the oracle of what is expected here, and over shared memory: as a pair and as two that have met. Nothing
 /// is left open.
 fn each(test: impl Fn(&Datagram, &Datagram)) {
-    let _alone = alone();
     for transport in [Transport::Kernel, Transport::Auto] {
         for by_name in [false, true] {
             let before = descriptors();
@@ -78,6 +70,7 @@ fn fds(got: &(Received, Ancillary, Name)) -> (usize, usize) {
 
 #[test]
 fn a_descriptor_arrives_with_its_datagram_and_works() {
+    alone!();
     each(|a, b| {
         let (mut r, w) = pipe();
         a.send(b"before", WAIT).unwrap();
@@ -103,6 +96,7 @@ fn a_descriptor_arrives_with_its_datagram_and_works() {
 
 #[test]
 fn limits_truncation_and_no_place() {
+    alone!();
     each(|a, b| {
         let fd = null();
         let many = vec![fd.as_fd(); 254];
@@ -129,6 +123,7 @@ fn limits_truncation_and_no_place() {
 
 #[test]
 fn a_full_queue_takes_none_of_it_and_loses_nothing() {
+    alone!();
     each(|a, b| {
         let (mut r, w) = pipe();
         for round in 0..3 {
@@ -151,6 +146,7 @@ fn a_full_queue_takes_none_of_it_and_loses_nothing() {
 
 #[test]
 fn out_of_descriptors_a_receive_says_so_and_goes_on() {
+    alone!();
     each(|a, b| {
         a.send_with(b"x", &[null().as_fd(), null().as_fd()], WAIT).unwrap();
         a.send(b"y", WAIT).unwrap();
@@ -169,7 +165,7 @@ fn out_of_descriptors_a_receive_says_so_and_goes_on() {
 
 #[test]
 fn what_nobody_received_is_closed_with_either_socket() {
-    let _alone = alone();
+    alone!();
     for transport in [Transport::Kernel, Transport::Auto] {
         for by_name in [false, true] {
             let (mut r, w) = pipe();
@@ -194,6 +190,7 @@ fn what_nobody_received_is_closed_with_either_socket() {
 
 #[test]
 fn many_from_many_threads_both_ways_stay_with_their_datagrams() {
+    alone!();
     each(|a, b| {
         const EACH: usize = 200;
         let send = |from: &Datagram, who: u8| {
@@ -232,6 +229,7 @@ fn many_from_many_threads_both_ways_stay_with_their_datagrams() {
 
 #[test]
 fn who_sends_is_told_to_who_asks() {
+    alone!();
     each(|a, b| {
         let own = Some(Credentials::own());
         let nobody = Some(Credentials { pid: 0, uid: 65534, gid: 65534 });
@@ -266,6 +264,7 @@ fn who_sends_is_told_to_who_asks() {
 
 #[test]
 fn a_pidfd_comes_where_the_kernel_gives_one() {
+    alone!();
     each(|a, b| {
         if b.set_pass_pidfd(true).is_err() {
             return;
@@ -283,6 +282,7 @@ fn a_pidfd_comes_where_the_kernel_gives_one() {
 /// Who the peer is, a datagram socket that shares memory knows of the line between the two.
 #[test]
 fn who_the_peer_is() {
+    alone!();
     each(|a, _| {
         if a.path().is_shared_memory() {
             let (cred, own) = (a.peer_cred().unwrap(), Credentials::own());

@@ -1,24 +1,17 @@
 //! Descriptors that travel with records.
 #![allow(missing_docs, reason = "a test")]
 
+use onecopy_testing::{alone, asleep};
 use onecopy_unix::*;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// All tests here count the descriptors of the process.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // The first socket of a process makes the table that shows its sockets, and that stays.
-    drop(SeqPacket::pair().unwrap());
-    alone
-}
-
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    // What a process has once, from its first socket on.
+    drop(SeqPacket::pair().unwrap());
+    onecopy_testing::descriptors()
 }
 
 fn config() -> Config {
@@ -31,7 +24,6 @@ const QUIET: SendFlags = SendFlags::NOSIGNAL;
 
 /// With each of them, and nothing is left open.
 fn each(configs: &[Config], test: impl Fn(&SeqPacket, &SeqPacket)) {
-    let _alone = alone();
     for config in configs {
         let before = descriptors();
         let (a, b) = SeqPacket::pair_with(config).unwrap();
@@ -72,6 +64,7 @@ fn fds(got: &(Received, Ancillary)) -> (usize, usize) {
 
 #[test]
 fn a_descriptor_arrives_with_its_record_and_works() {
+    alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
         a.send(b"before", QUIET).unwrap();
@@ -96,6 +89,7 @@ fn a_descriptor_arrives_with_its_record_and_works() {
 
 #[test]
 fn a_record_of_no_bytes_brings_them_too_and_is_not_the_end() {
+    alone!();
     both(|a, b| {
         let fd = null();
         a.send_with(b"", &[fd.as_fd(), fd.as_fd()], QUIET).unwrap();
@@ -111,6 +105,7 @@ fn a_record_of_no_bytes_brings_them_too_and_is_not_the_end() {
 
 #[test]
 fn a_short_receive_gets_all_descriptors_and_loses_the_rest_of_the_bytes() {
+    alone!();
     both(|a, b| {
         a.send_with(b"abcdef", &[null().as_fd()], QUIET).unwrap();
         let (got, with) = b.recv_with(&mut [0; 2], NONE).unwrap();
@@ -121,6 +116,7 @@ fn a_short_receive_gets_all_descriptors_and_loses_the_rest_of_the_bytes() {
 
 #[test]
 fn who_does_not_ask_closes_them_and_is_told() {
+    alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
         for _ in 0..3 {
@@ -137,6 +133,7 @@ fn who_does_not_ask_closes_them_and_is_told() {
 
 #[test]
 fn peeks_hand_out_copies() {
+    alone!();
     both(|a, b| {
         a.send_with(b"x", &[null().as_fd()], QUIET).unwrap();
         for _ in 0..3 {
@@ -149,6 +146,7 @@ fn peeks_hand_out_copies() {
 
 #[test]
 fn limits() {
+    alone!();
     both(|a, b| {
         let fd = null();
         let many = vec![fd.as_fd(); 254];
@@ -169,6 +167,7 @@ fn limits() {
 
 #[test]
 fn a_full_queue_takes_none_of_it_and_loses_nothing() {
+    alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
         let now = QUIET | SendFlags::DONTWAIT;
@@ -192,7 +191,7 @@ fn a_full_queue_takes_none_of_it_and_loses_nothing() {
 
 #[test]
 fn what_nobody_received_is_closed_with_the_socket() {
-    let _alone = alone();
+    alone!();
     for transport in [Transport::Kernel, Transport::Auto] {
         let (mut r, w) = pipe();
         let (a, b) = SeqPacket::pair_with(&Config { transport, ..config() }).unwrap();
@@ -213,6 +212,7 @@ fn readable(socket: &SeqPacket) -> bool {
 /// The channel's record is found behind bells and fillers, and readiness stays what it must be.
 #[test]
 fn the_channel_is_found_wherever_it_lies() {
+    alone!();
     both(|a, b| {
         a.set_nonblocking(true).unwrap();
         b.set_nonblocking(true).unwrap();
@@ -250,6 +250,7 @@ fn the_channel_is_found_wherever_it_lies() {
 /// With data left unread, there must be a bell where the channel lay behind one.
 #[test]
 fn records_behind_the_first_descriptor_stay_announced() {
+    alone!();
     both(|a, b| {
         b.set_nonblocking(true).unwrap();
         assert!(b.recv(&mut [0; 8], NONE).unwrap_err().would_block());
@@ -267,10 +268,10 @@ fn records_behind_the_first_descriptor_stay_announced() {
 
 #[test]
 fn a_sleeper_is_woken_by_the_first_descriptor() {
+    alone!();
     both(|a, b| {
         std::thread::scope(|s| {
-            let sleeper = s.spawn(|| fds(&b.recv_with(&mut [0; 8], NONE).unwrap()));
-            std::thread::sleep(std::time::Duration::from_millis(30));
+            let sleeper = asleep(s, || fds(&b.recv_with(&mut [0; 8], NONE).unwrap()));
             a.send_with(b"x", &[null().as_fd()], QUIET).unwrap();
             assert_eq!(sleeper.join().unwrap(), (1, 1));
         });
@@ -279,6 +280,7 @@ fn a_sleeper_is_woken_by_the_first_descriptor() {
 
 #[test]
 fn many_from_many_threads_stay_with_their_records() {
+    alone!();
     both(|a, b| {
         const EACH: usize = 300;
         std::thread::scope(|s| {
@@ -312,6 +314,7 @@ fn many_from_many_threads_stay_with_their_records() {
 
 #[test]
 fn out_of_descriptors_a_receive_says_so_and_goes_on() {
+    alone!();
     both(|a, b| {
         a.send_with(b"first", &[null().as_fd()], QUIET).unwrap();
         assert_eq!(fds(&b.recv_with(&mut [0; 5], NONE).unwrap()), (5, 1));
@@ -332,6 +335,7 @@ fn out_of_descriptors_a_receive_says_so_and_goes_on() {
 
 #[test]
 fn a_killed_peers_descriptors_arrive() {
+    alone!();
     both(|a, b| {
         a.send_with(b"x", &[null().as_fd()], QUIET).unwrap();
         // What its death does to the control socket.
@@ -343,6 +347,7 @@ fn a_killed_peers_descriptors_arrive() {
 
 #[test]
 fn stream_records_bring_them_with_the_first_byte_of_their_part() {
+    alone!();
     streams(|a, b| {
         let (fd, mut buf) = (null(), [0; 8]);
         a.send(b"ab", QUIET).unwrap();
@@ -372,6 +377,7 @@ fn stream_records_bring_them_with_the_first_byte_of_their_part() {
 
 #[test]
 fn a_stream_record_longer_than_the_ring_brings_them_with_its_first_bytes() {
+    alone!();
     streams(|a, b| {
         const LEN: usize = 100_000;
         std::thread::scope(|s| {
@@ -392,7 +398,7 @@ fn a_stream_record_longer_than_the_ring_brings_them_with_its_first_bytes() {
 
 #[test]
 fn over_the_kernel_before_the_upgrade_and_over_memory_after_it() {
-    let _alone = alone();
+    alone!();
     for records in [Records::Atomic, Records::Stream] {
         let before = descriptors();
         let config = Config { records, ..config() };

@@ -1,6 +1,7 @@
 //! Streams of this crate against each other, in one process.
 #![allow(missing_docs, reason = "a test")]
 
+use onecopy_testing::asleep;
 use onecopy_unix::*;
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -252,11 +253,11 @@ fn an_orderly_close_is_no_reset() {
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 4);
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
-    let error = b.send(b"x", SendFlags::NOSIGNAL);
-    // With room left the peer's end is noticed at the latest after 100 ms.
-    if error.is_ok() {
-        std::thread::sleep(Duration::from_millis(100));
-        b.send(b"x", SendFlags::NOSIGNAL).unwrap_err();
+    // With room left the peer's end is noticed within a moment.
+    let began = Instant::now();
+    while b.send(b"x", SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok() {
+        assert!(began.elapsed() < Duration::from_secs(20), "nobody notices");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -265,12 +266,7 @@ fn a_blocked_writer_is_freed_by_close_and_by_shutdown() {
     for close in [true, false] {
         let (a, b) = connected(&format!("blocked{close}"), &small());
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| a.send(&[1; 1 << 20], SendFlags::NOSIGNAL));
-            // (It sleeps, or is about to: it has filled the ring and has more.)
-            while a.stats().sleeps == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            std::thread::sleep(Duration::from_millis(30));
+            let writer = asleep(scope, || a.send(&[1; 1 << 20], SendFlags::NOSIGNAL));
             let mut b = Some(b);
             if close {
                 b.take();

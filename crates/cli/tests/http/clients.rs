@@ -1,6 +1,7 @@
 //! Clients that are slow, that vanish, and that are very many.
 
 use crate::harness::*;
+use onecopy_testing::alone;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Read;
 use std::net::TcpStream;
@@ -108,6 +109,8 @@ fn one_client_more_than_allowed_waits() {
 #[test]
 fn ten_thousand_idle_clients() {
     const MANY: usize = 10_000;
+    // (It changes its process's limits.)
+    alone!();
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if maximum.is_some_and(|most| most < MANY as u64 + 500) {
         eprintln!(

@@ -2,6 +2,7 @@
 
 use crate::harness::*;
 use onecopy::unix::registry;
+use onecopy_testing::alone;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::Signal;
@@ -114,6 +115,7 @@ fn plain_peers_and_killed_processes() {
 
 #[test]
 fn what_only_looks_like_a_table_is_passed_over() {
+    alone!();
     let make = |bytes: &[u8]| {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memfd = rustix::fs::memfd_create("onecopy-stats", flags).unwrap();
@@ -137,6 +139,7 @@ fn what_only_looks_like_a_table_is_passed_over() {
 /// A table that is as it should be, but says again and again what it has no business to say.
 #[test]
 fn what_others_say_of_our_sockets_is_passed_over() {
+    alone!();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("it's \"mine\"");
     let listener = onecopy::unix::Listener::bind(path.as_path()).unwrap();
@@ -179,6 +182,7 @@ fn what_others_say_of_our_sockets_is_passed_over() {
 fn records_and_datagrams_too() {
     use onecopy::SendFlags;
     use onecopy::unix::{Datagram, SeqPacket};
+    alone!();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("d");
     let (a, b) = Datagram::pair().unwrap();

@@ -1,8 +1,9 @@
 //! Others of the same user who stand where two sockets meet, and speak well.
 
 use super::hello::{Hello, receive_hello};
-use super::meet::give;
+use super::meet::{give, say};
 use super::sign;
+use crate::failpoint;
 use crate::upgrade::new_ring;
 use crate::{Config, Datagram, Name, RecvFlags, SendFlags};
 use onecopy_sync::atomic::Ordering::Relaxed;
@@ -12,6 +13,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::IoSliceMut;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
@@ -52,7 +54,7 @@ fn hello(line: &OwnedFd) -> Option<(Hello, Vec<OwnedFd>)> {
 /// peer, who gets all of it and nothing else, but that two descriptors come with some of it.
 #[test]
 fn who_sits_on_a_beacon_gets_nothing() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let address = |what: &str| SocketAddr::from_abstract_name(name(what)).unwrap();
     let ours = Datagram::bind(abstract_("squat-ours")).unwrap();
     let plain = UnixDatagram::bind_addr(&address("squat")).unwrap();
@@ -88,7 +90,7 @@ fn who_sits_on_a_beacon_gets_nothing() {
 /// Two of ours, and one between them who hands what each says to the other, with rings of its own.
 #[test]
 fn who_stands_between_two_gets_nothing() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let a = Datagram::bind(abstract_("relay-a")).unwrap();
     let b = Datagram::bind(abstract_("relay-b")).unwrap();
     let mut squatter = Some(squat(b.end.fd()));
@@ -143,7 +145,7 @@ fn who_stands_between_two_gets_nothing() {
 /// Who comes and says nothing is sent away, and the peer, who comes later, is not.
 #[test]
 fn a_silent_visitor_does_not_keep_the_peer_away() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let a = Datagram::bind(abstract_("silent-a")).unwrap();
     let b = Datagram::bind_with(abstract_("silent-b"), &Config::default()).unwrap();
     a.connect(abstract_("silent-b")).unwrap();
@@ -166,4 +168,80 @@ fn a_silent_visitor_does_not_keep_the_peer_away() {
         }
     }
     assert!(silent.is_some() && a.path().is_shared_memory() && b.path().is_shared_memory());
+}
+
+/// Two of ours that are connected to each other.
+fn connected(what: &str) -> (Arc<Datagram>, Datagram) {
+    let (one, other) = (abstract_(&format!("{what}-a")), abstract_(&format!("{what}-b")));
+    let (a, b) = (Datagram::bind(&one).unwrap(), Datagram::bind(&other).unwrap());
+    a.connect(&other).unwrap();
+    b.connect(&one).unwrap();
+    (Arc::new(a), b)
+}
+
+/// Looks often enough for whatever it does in its calls.
+fn look(end: &Datagram) {
+    (0..2000).for_each(|_| assert!(end.recv(&mut [0], LOOK).is_err()));
+}
+
+/// Both come to share memory, and nothing is lost or changes its place.
+fn come_together(a: &Datagram, b: &Datagram) {
+    for i in 0..2000u32 {
+        for (from, to) in [(a, b), (b, a)] {
+            from.send(&i.to_le_bytes(), NOW).unwrap();
+            let mut buffer = [0; 9];
+            assert_eq!(to.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(buffer[..4], i.to_le_bytes());
+        }
+    }
+    assert!(a.path().is_shared_memory() && b.path().is_shared_memory());
+    assert_eq!((a.stats().fallbacks, b.stats().fallbacks), (0, 0));
+}
+
+/// One that has no CPU between coming to its peer's beacon and its hello is sent away, and comes again.
+#[test]
+fn a_peer_that_is_sent_away_before_its_hello_comes_again() {
+    crate::tests::alone!();
+    let (a, b) = connected("slow");
+    // From here on it listens.
+    look(&a);
+    let (came, there) = (Arc::new(()), a.clone());
+    let mark = came.clone();
+    failpoint::at("connected to a beacon", move || {
+        look(&there);
+        drop(mark);
+    });
+    come_together(&a, &b);
+    assert_eq!(Arc::strong_count(&came), 1, "nobody was sent away");
+}
+
+/// Who sits on a beacon, and goes with what it was told or without having listened, has the two meet later.
+#[test]
+fn a_squatter_that_goes_leaves_the_two_to_each_other() {
+    crate::tests::alone!();
+    for listens in [false, true] {
+        let (a, b) = connected(&format!("goes-{listens}"));
+        let squatter = squat(b.end.fd());
+        look(&a);
+        let line = visitor(&squatter).expect("it has asked");
+        if listens {
+            assert!(hello(&line).is_some());
+        }
+        drop((line, squatter));
+        come_together(&a, &b);
+    }
+}
+
+/// Who comes, says hello and goes does not keep the peer away.
+#[test]
+fn a_visitor_that_goes_does_not_keep_the_peer_away() {
+    crate::tests::alone!();
+    let (a, b) = connected("visit");
+    look(&a);
+    let line = seqpacket();
+    rustix::net::connect(&line, &beacon(a.end.fd())).unwrap();
+    say(&line, &Hello { nonce: [0; 16], capacity: 0, send_buffer: 0 }).unwrap();
+    drop(line);
+    look(&a);
+    come_together(&a, &b);
 }

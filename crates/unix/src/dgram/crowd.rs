@@ -39,7 +39,7 @@ pub const LANES: usize = 64;
 /// Lines that wait at a beacon, and those that were accepted and not yet knocked for.
 const CALLERS: usize = 64;
 /// Looks at one that says nothing before it is sent away. An honest one has said its hello right after connecting.
-const SILENCE: u32 = 8;
+pub const SILENCE: u32 = 8;
 /// Of this way of meeting: part of a beacon's name.
 const VERSION: u32 = 3;
 

@@ -3,6 +3,7 @@
 use crate::upgrade::Nonce;
 use onecopy_sys::scm::{self, Space};
 use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::io::IoSliceMut;
 
@@ -52,10 +53,13 @@ impl Hello {
 ///
 /// # Errors
 ///
-/// What recvmsg(2) says.
+/// What recvmsg(2) says; EPIPE at the end of the line.
 pub fn receive_hello(socket: BorrowedFd<'_>) -> rustix::io::Result<(Option<Hello>, Vec<OwnedFd>)> {
     let mut wire = [0u8; HELLO_LEN];
     let came = scm::recv(socket, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT)?;
+    if came.bytes == 0 {
+        return Err(Errno::PIPE);
+    }
     Ok((Hello::decode(&wire[..came.bytes]), came.fds))
 }
 

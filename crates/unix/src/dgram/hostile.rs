@@ -56,7 +56,7 @@ fn caught(what: &str, lie: impl Fn(&Datagram)) {
 
 #[test]
 fn every_lie_in_shared_memory_is_caught() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     for head in [u64::MAX, 1 << 63, 1 << 40] {
         caught("head", |liar| into_victim(liar).writer.0.head.store(head, Release));
     }
@@ -105,7 +105,7 @@ fn into_line(liar: &Datagram, bytes: &[u8], count: usize) {
 
 #[test]
 fn what_the_line_does_not_hold_is_caught() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     caught("descriptors that are not there", |liar| announce(liar, 1, 0));
     caught("more than are there", |liar| {
         into_line(liar, &next(liar), 1);
@@ -138,7 +138,7 @@ fn what_the_line_does_not_hold_is_caught() {
 /// Whatever a peer puts into the line that it announces nothing of stays there, and goes with the socket.
 #[test]
 fn what_is_not_announced_harms_nobody() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (liar, victim) = Datagram::pair().unwrap();
     let (r, w) = rustix::pipe::pipe().unwrap();
     let fds = [w.as_fd(); 9];
@@ -155,7 +155,7 @@ fn what_is_not_announced_harms_nobody() {
 
 #[test]
 fn what_is_no_bell_is_caught() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     for bytes in [&b"x"[..], b"", b"a datagram over the kernel", &[0; 60_000]] {
         caught("a datagram beside the ring", |liar| raw(liar, bytes));
     }
@@ -169,7 +169,7 @@ fn what_is_no_bell_is_caught() {
 /// A peer that says that it is gone, and is not, only harms itself: the kernel has the last word.
 #[test]
 fn a_false_farewell_leaves_the_kernel_to_tell() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (liar, victim) = Datagram::pair().unwrap();
     from_victim(&liar).info.0.shut.store(1, Relaxed);
     assert_eq!(victim.send(b"over the kernel", NOW).unwrap(), 15);
@@ -181,7 +181,7 @@ fn a_false_farewell_leaves_the_kernel_to_tell() {
 /// A peer that is killed while it parks has not said that its filler lies there: it is no datagram all the same.
 #[test]
 fn a_filler_of_a_peer_that_died_is_no_datagram() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (dying, victim) = Datagram::pair().unwrap();
     let _: BorrowedFd<'_> = victim.as_fd();
     dying.send(b"last", NOW).unwrap();
@@ -199,7 +199,7 @@ fn a_filler_of_a_peer_that_died_is_no_datagram() {
 /// its one edge, and would wait for ever.
 #[test]
 fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (dying, sender) = Datagram::pair().unwrap();
     let fill = || std::iter::repeat_with(|| sender.send(&[7; 2000], NOW)).find_map(Result::err).unwrap();
     assert!(fill().would_block());
@@ -219,7 +219,7 @@ fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
 /// What lies in the ring of a peer that is gone comes from whom it came, also when the kernel has forgotten that one.
 #[test]
 fn who_sent_is_known_when_the_kernel_has_forgotten() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let name =
         |what: &str| crate::Name::abstract_(format!("onecopy-forgotten-{what}-{}", std::process::id()));
     let (here, there) = (Datagram::bind(name("here")).unwrap(), Datagram::bind(name("there")).unwrap());

@@ -80,7 +80,7 @@ fn caught(what: &str, lie: impl Fn(&Datagram)) {
 
 #[test]
 fn every_lie_on_a_lane_costs_the_lane() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let header = |liar: &Datagram, change: &dyn Fn(&Header)| change(ring(liar).header());
     for head in [u64::MAX, 1 << 63, 1 << 40, 0] {
         caught("head", |liar| header(liar, &|header| header.writer.0.head.store(head, Release)));
@@ -123,7 +123,7 @@ fn every_lie_on_a_lane_costs_the_lane() {
 /// What a sender says in the queue that only others may say, or that says nothing, harms nobody.
 #[test]
 fn words_that_mean_nothing_are_datagrams_or_nothing() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let victim = Datagram::bind(abstract_("words")).unwrap();
     let (honest, liar) = (laned(&victim, "words"), laned(&victim, "words"));
     let _: BorrowedFd<'_> = victim.as_fd();
@@ -176,7 +176,7 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
 
 #[test]
 fn a_receiver_that_lies_costs_the_lane() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let lies: [&dyn Fn(&Ring); 2] = [&|ring| ring.header().reader.0.tail.store(u64::MAX, Release), &|ring| {
         ring.header().reader.0.tail.store(1 << 40, Release)
     }];
@@ -218,7 +218,7 @@ fn visitor(squatter: &OwnedFd) -> Option<(OwnedFd, Hello)> {
 /// sent to it; and nothing else is.
 #[test]
 fn who_squats_a_beacon_of_many_gets_nothing() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let plain = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("plain")).unwrap()).unwrap();
     let squatter = squat(&plain);
     let ours = Datagram::unbound().unwrap();
@@ -254,7 +254,7 @@ fn take(plain: &UnixDatagram, buffer: &mut [u8]) -> Option<(usize, Option<Word>)
 /// One who hands on what both say, with lines of his own.
 #[test]
 fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let b = Datagram::bind(abstract_("relay-many")).unwrap();
     let squatter = squat(b.end.fd());
     let a = Datagram::unbound().unwrap();
@@ -293,7 +293,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
 /// The name that the peer had may be somebody else's by the time the sender makes its door.
 #[test]
 fn bells_go_to_nobody_but_the_peer() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     for moved in [false, true] {
         let path = std::env::temp_dir().join(text("door"));
         let plain = UnixDatagram::bind(&path).unwrap();
@@ -343,7 +343,7 @@ fn bells_go_to_nobody_but_the_peer() {
 /// One who has another socket say his knock, or that he has switched, has no lane under that one's name.
 #[test]
 fn who_has_another_one_knock_gets_no_lane_of_its_name() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let victim = Datagram::bind(abstract_("echoed")).unwrap();
     let honest = laned(&victim, "echoed");
     // It sends whatever anybody tells it to.
@@ -380,7 +380,7 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
 /// Strangers who come and say nothing, or nonsense, or too much.
 #[test]
 fn strangers_at_a_beacon_keep_nobody_away_for_long() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let b = Datagram::bind(abstract_("strangers")).unwrap();
     let first = laned(&b, "strangers");
     let inode = rustix::fs::fstat(b.end.fd()).unwrap().st_ino;
@@ -415,7 +415,7 @@ fn strangers_at_a_beacon_keep_nobody_away_for_long() {
 /// A receiver of short datagrams has no room for a word, and words come at any moment: none is ever received.
 #[test]
 fn no_word_is_cut_into_a_datagram() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let victim = Datagram::bind(abstract_("short")).unwrap();
     let honest = laned(&victim, "short");
     let nonce = victim.end.crowd().unwrap().lock().nonce_of_all();
@@ -446,7 +446,7 @@ fn no_word_is_cut_into_a_datagram() {
 /// A fork while another thread is in a receive: the child is told, and waits for nobody who is not there.
 #[test]
 fn a_child_does_not_wait_for_a_thread_of_its_parent() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     for with_lane in [true, false] {
         let name = ["forked-without", "forked-with"][usize::from(with_lane)];
         let victim = Datagram::bind(abstract_(name)).unwrap();

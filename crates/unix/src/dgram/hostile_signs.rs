@@ -107,7 +107,7 @@ fn met(what: &str) -> (Datagram, UnixDatagram) {
 /// Who has attached something before the victim was connected, and fills it with the right words when he knows them, is not its peer.
 #[test]
 fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let victim = victim("queued");
     let stranger = UnixDatagram::unbound().unwrap();
     stranger.connect_addr(&to("queued")).unwrap();
@@ -132,7 +132,7 @@ fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
 /// A token of another connection, or none, makes no sign of what comes with it.
 #[test]
 fn a_token_is_for_one_connection() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let ((victim, peer), (other, _third)) = (met("replay"), met("replay-other"));
     let (come, elsewhere) = (Come::to(&victim), Come::to(&other));
     let slip = sign::slip(&come.sign(1)).unwrap();
@@ -154,7 +154,7 @@ fn a_token_is_for_one_connection() {
 /// What comes with the right token may be anything at all.
 #[test]
 fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (victim, peer) = met("slips");
     let come = Come::to(&victim);
     let memfd = |bytes: &[u8], size: u64, seals| {
@@ -195,7 +195,7 @@ fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
 /// A sign that names another line than the one that the token went over is of a peer that somebody stands before.
 #[test]
 fn a_sign_of_another_line_ends_it() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (victim, peer) = met("line");
     let come = Come::to(&victim);
     let sign = Word::Sign { secret: SECRET, cookie: socket_cookie(&peer).unwrap(), number: 1 };
@@ -209,7 +209,7 @@ fn a_sign_of_another_line_ends_it() {
 /// Datagrams are counted from the last sign on, whatever lies behind the switch is no datagram, and a switch in the past is a lie.
 #[test]
 fn a_switch_is_where_the_last_sign_and_the_count_say() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     for (at, lies) in [(3, false), (2, true), (1, true)] {
         let (victim, peer) = met(&format!("switch-{at}"));
         let come = Come::to(&victim);
@@ -236,7 +236,7 @@ fn a_switch_is_where_the_last_sign_and_the_count_say() {
 /// A victim that sends believes who knows the secret of its sign, and nobody who only guesses.
 #[test]
 fn who_does_not_know_the_secret_gets_nothing() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (victim, peer) = met("secret");
     let come = Come::to(&victim);
     (0..40).for_each(|_| assert!(victim.recv(&mut [0; 9], LOOK).is_err()));

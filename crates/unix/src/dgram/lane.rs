@@ -179,6 +179,7 @@ impl End {
     /// Comes to the beacon of a receiver of many.
     pub fn come(&self, line: OwnedFd) -> io::Result<Phase> {
         let (hello, secret) = (upgrade::nonce()?, upgrade::nonce()?);
+        point!("connected to a beacon");
         // What the kernel takes the lane is to take, too, however little the receiver asks for.
         let least = match self.config.send_buffer {
             Some(_) => 0,
@@ -209,9 +210,11 @@ impl End {
             // Whoever that was, it was not who receives.
             Ok(Some(_)) | Err(Errno::PROTO) => Err(Errno::PROTO),
             // It has no room for another sender, or has connected to somebody: maybe to this one.
-            Err(_) => {
+            Err(errno) => {
                 let mutual = self.mutual()?.is_some();
-                if !mutual {
+                // (Whose hello it has not even read it has not refused.)
+                let unheard = !mutual && errno == Errno::CONNRESET && state.tries_again(meeting);
+                if !mutual && !unheard {
                     meeting.rest();
                 }
                 Ok(mutual)

@@ -1,5 +1,7 @@
 //! What a receiver of many owes those who wait for it and its other senders, at the moments when that is hard.
 
+use super::crowd::{SILENCE, name_for_many};
+use super::meet::{BROKEN, seqpacket};
 use super::turns::WORDS;
 use super::words::Word;
 use crate::failpoint;
@@ -14,6 +16,7 @@ use std::sync::Arc;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+const PLAIN: rustix::net::RecvFlags = rustix::net::RecvFlags::DONTWAIT;
 
 fn abstract_(what: &str) -> Name {
     Name::abstract_(format!("onecopy-lanes-{what}-{}", std::process::id()))
@@ -52,7 +55,7 @@ fn readable(socket: &Datagram) -> bool {
 /// switches: the word that says so comes behind what was sent before it.
 #[test]
 fn a_switch_is_met_by_who_polls() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     for behind in 0..4u8 {
         for asks in [false, true] {
             let (b, name) = receiver("switch");
@@ -83,7 +86,7 @@ fn a_switch_is_met_by_who_polls() {
 /// One that rings between the look into its lane and the look into the queue.
 #[test]
 fn a_bell_at_the_wrong_moment_is_not_lost() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("moment");
     let (a, c) = (laned(&b, &name), Arc::new(laned(&b, &name)));
     assert!(!readable(&b));
@@ -102,7 +105,7 @@ fn a_bell_at_the_wrong_moment_is_not_lost() {
 /// Who sends descriptors, and lies in the same moment, does not have them come with another one's datagram.
 #[test]
 fn what_a_liar_sends_comes_with_nothing_else() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("planted");
     b.set_pass_credentials(true).unwrap();
     let (liar, honest) = (laned(&b, &name), laned(&b, &name));
@@ -125,7 +128,7 @@ fn what_a_liar_sends_comes_with_nothing_else() {
 #[test]
 fn a_receiver_that_can_open_no_more_loses_no_datagram() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let child = onecopy_sys::fork::child(|| {
         let (b, name) = receiver("no-more");
         let (a, c) = (laned(&b, &name), laned(&b, &name));
@@ -179,7 +182,7 @@ fn flood(line: Arc<OwnedFd>, looked: Rc<Cell<u32>>) {
 /// Who says that there are descriptors, and sends bells in their place without an end, keeps nobody in a call.
 #[test]
 fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("flood");
     let (liar, honest) = (laned(&b, &name), laned(&b, &name));
     {
@@ -202,7 +205,7 @@ fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
 /// FIONREAD tells the size of what is received next, whoever's turn it is.
 #[test]
 fn what_is_there_is_what_comes() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("asked");
     let (a, plain) = (laned(&b, &name), Datagram::unbound().unwrap());
     for polls in [false, true] {
@@ -237,7 +240,7 @@ fn ring(bell: [u8; 64], to: Name, times: u32) {
 /// A receive that does not wait comes back from a flood of words, and whoever sends after it rings.
 #[test]
 fn a_flood_of_words_is_left_with_lanes_armed() {
-    let _alone = crate::tests::alone();
+    crate::tests::alone!();
     let (b, name) = receiver("words");
     let a = laned(&b, &name);
     let bell = Word::Bell(b.end.crowd().unwrap().lock().nonce_of_all());
@@ -254,4 +257,82 @@ fn a_flood_of_words_is_left_with_lanes_armed() {
     assert!(readable(&b));
     assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
     assert!(!readable(&b));
+}
+
+/// One that has no CPU between coming to the beacon and its hello, while others knock: it is sent away, and comes again.
+#[test]
+fn who_is_sent_away_before_its_hello_comes_again() {
+    crate::tests::alone!();
+    let (b, name) = receiver("late");
+    drop(laned(&b, &name));
+    let (a, b, away) = (connected(&name), Arc::new(b), Rc::new(Cell::new(false)));
+    let (receiver, whose, was) = (b.clone(), name, away.clone());
+    failpoint::at("connected to a beacon", move || {
+        (0..SILENCE).for_each(|_| drop(laned(&receiver, &whose)));
+        was.set(true);
+    });
+    for i in 0..60 {
+        a.send(&[i], NOW).unwrap();
+        let mut buffer = [0; 9];
+        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+    }
+    assert!(away.get());
+    assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::SharedMemory, 0));
+}
+
+/// Somebody at a receiver's beacon, before it listens there itself.
+fn listening(at: &Datagram) -> OwnedFd {
+    let beacon = seqpacket().unwrap();
+    let inode = rustix::fs::fstat(at.end.fd()).unwrap().st_ino;
+    rustix::net::bind(&beacon, &name_for_many(inode).unwrap()).unwrap();
+    rustix::net::listen(&beacon, 1).unwrap();
+    beacon
+}
+
+/// Who sends everybody away is tried again ever more rarely, and then no more.
+#[test]
+fn who_always_refuses_costs_few_tries() {
+    crate::tests::alone!();
+    let (b, name) = receiver("refuses");
+    let beacon = Rc::new(listening(&b));
+    let (a, tries) = (connected(&name), Rc::new(Cell::new(0)));
+    let mut tried = Vec::new();
+    for i in 0..10_000u32 {
+        let (beacon, more) = (beacon.clone(), tries.clone());
+        failpoint::at("connected to a beacon", move || {
+            drop(rustix::net::accept(&*beacon).unwrap());
+            more.set(more.get() + 1);
+        });
+        a.send(&i.to_le_bytes(), NOW).unwrap();
+        assert_eq!(rustix::net::recv(b.end.fd(), &mut [0; 9][..], PLAIN).unwrap().0, 4);
+        if tries.take() > 0 {
+            tried.push(i);
+        }
+    }
+    assert_eq!(tried.len(), BROKEN as usize + 1, "{tried:?}");
+    let rests: Vec<u32> = tried.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(rests[0] > 1 && rests.is_sorted() && rests[4] > 1000, "{rests:?}");
+    assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::Kernel, 1));
+}
+
+/// Whose hello was not read when the line broke was not refused, and comes again soon.
+#[test]
+fn who_was_not_heard_comes_again_soon() {
+    crate::tests::alone!();
+    let (b, name) = receiver("unheard");
+    let mut beacon = Some(listening(&b));
+    let a = connected(&name);
+    for i in 0..90 {
+        a.send(&[i], NOW).unwrap();
+        let mut buffer = [0; 9];
+        if i < 2 {
+            // (It is not to listen itself before that one has gone.)
+            assert_eq!(rustix::net::recv(b.end.fd(), &mut buffer[..], PLAIN).unwrap().0, 1);
+            assert_eq!(beacon.as_ref().is_some_and(|beacon| rustix::net::accept(beacon).is_ok()), i == 1);
+        } else {
+            beacon = None;
+            assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+        }
+    }
+    assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::SharedMemory, 0));
 }

@@ -26,7 +26,8 @@
 //! travels with datagrams (`channel.rs`). Each direction goes by itself, and switches at an exact datagram: their order stays.
 //! Nothing of this lies in a queue by itself: poll(2) tells of the program's datagrams and of nothing else, and who has nothing
 //! to send says nothing. Nobody waits for anybody, and whatever fails leaves the kernel carrying on: a sign that is lost, as its
-//! receiver has no room for descriptors, is sent again, and nobody switches before it was found.
+//! receiver has no room for descriptors, is sent again, and nobody switches before it was found; a line that breaks before this side
+//! has given its token away is no more than that, and it tries again with another one, a few times and ever more rarely.
 //!
 //! Between the sign and the switch the receiver looks what there is *before* it reads where its peer has switched: what was there
 //! without a switch is a datagram, and no bell.
@@ -65,6 +66,9 @@ const OFTEN: u32 = 16;
 const ASKERS: usize = 4;
 /// Looks at a visitor who says nothing before it is sent away. An honest one has sent its hello right after connecting.
 const SILENCE: u32 = 8;
+/// Lines that break before anything was given away, after each of which this side tries again. An honest one is sent away where it
+/// had no CPU between connecting and its hello.
+pub const BROKEN: u32 = 8;
 
 /// What an end knows of its peer, from when it connects until both directions have switched, or will not.
 #[derive(Debug, Default)]
@@ -103,6 +107,8 @@ pub struct State {
     incoming: Option<Incoming>,
     /// A lane at a receiver of many.
     pub lane: Option<Lane>,
+    /// Lines that have broken.
+    broken: u32,
 }
 
 #[derive(Debug, Default)]
@@ -244,13 +250,29 @@ impl Meeting {
 
     /// It came to nothing, and is tried again after a while.
     pub fn rest(&self) {
-        self.left.store(RARELY, Relaxed);
-        self.pause.store(RARELY, Relaxed);
+        self.rest_for(RARELY);
+    }
+
+    fn rest_for(&self, calls: u32) {
+        self.left.store(calls, Relaxed);
+        self.pause.store(calls, Relaxed);
     }
 
     fn hurry(&self) {
         self.left.store(0, Relaxed);
         self.pause.store(1, Relaxed);
+    }
+}
+
+impl State {
+    /// A line has broken. Whether this side tries again, after a rest that is the longer the more of them have.
+    pub fn tries_again(&mut self, meeting: &Meeting) -> bool {
+        if self.broken >= BROKEN {
+            return false;
+        }
+        self.broken += 1;
+        meeting.rest_for(RARELY.min(1 << (2 * self.broken)));
+        true
     }
 }
 
@@ -292,6 +314,15 @@ impl End {
 
     /// One step. Whether there was one to make.
     pub(super) fn go_on(&self, meeting: &Meeting, state: &mut State) -> io::Result<bool> {
+        // Who has this side's token may send it with a sign at any time, so there is no other one after it.
+        let given = matches!(state.phase, Phase::Answered | Phase::Met);
+        match self.step(meeting, state) {
+            Err(errno) if !given && is_broken(errno) && state.tries_again(meeting) => Ok(false),
+            result => result,
+        }
+    }
+
+    fn step(&self, meeting: &Meeting, state: &mut State) -> io::Result<bool> {
         match std::mem::take(&mut state.phase) {
             Phase::Alone => {
                 let (me, peer, uid) = match self.look_at_peer()? {
@@ -331,7 +362,11 @@ impl End {
                         return Ok(false);
                     }
                 };
-                answered?;
+                if let Err(errno) = answered {
+                    // Maybe it said hello and went away.
+                    state.phase = Phase::Listening(beacon, 0);
+                    return Err(errno);
+                }
                 state.phase = Phase::Answered;
                 Ok(true)
             }
@@ -406,6 +441,7 @@ impl End {
     }
 
     fn asked(&self, line: OwnedFd) -> io::Result<Phase> {
+        point!("connected to a beacon");
         say(&line, &Hello { nonce: Nonce::default(), capacity: 0, send_buffer: self.wish() })?;
         Ok(Phase::Asked(line))
     }
@@ -471,6 +507,11 @@ impl End {
         let me = rustix::fs::fstat(&self.fd).ok()?.st_ino;
         Diag::open().ok()?.look(me).ok()?.peer
     }
+}
+
+/// Whether that is what a line says, or the kernel of it, whose other end was closed.
+fn is_broken(errno: Errno) -> bool {
+    matches!(errno, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
 }
 
 /// Whom a socket is connected to: inodes, and that one's user.

@@ -107,7 +107,7 @@ fn another_users_answer_is_not_taken_for_who_sends() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for (uid, gid) in [(0, 0), (65534, 65534), (HIM, 0), (0, HIM), (HIM + 1, HIM)] {
             let (socket, _) = answered(uid, gid);
@@ -133,7 +133,7 @@ fn a_process_of_the_same_user_can_be_named() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         let (socket, _) = answered(HIM, HIM);
         let (a, b) = his_pair(kind);
@@ -148,7 +148,7 @@ fn who_sends_as_itself_is_believed_whether_it_is_so_really_or_effectively() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let _alone = alone();
+    alone!();
     let own = |uid| Some(Credentials { uid, gid: uid, ..Credentials::own() });
     for kind in KINDS {
         let send = |a: &End| match kind {
@@ -203,7 +203,7 @@ fn narrow(a: &End) {
 
 #[test]
 fn a_full_channel_is_waited_for_as_room_is() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         let (a, b) = End::pair(kind, &small()).unwrap();
         a.settings.set_write_timeout(Some(Duration::from_secs(10)));
@@ -232,7 +232,7 @@ fn a_full_channel_is_waited_for_as_room_is() {
 
 #[test]
 fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for flags in [NOW, SendFlags::NOSIGNAL] {
             let (a, _b) = End::pair(kind, &small()).unwrap();

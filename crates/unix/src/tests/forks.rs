@@ -1,6 +1,6 @@
 //! One end in several processes.
 
-use super::{PATIENCE, Wire, alone, count_whole, pair, send, small};
+use super::{PATIENCE, Wire, alone, asleep, count_whole, pair, send, small, wait_asleep};
 use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 #[test]
 fn senders_in_three_processes_do_not_interleave() {
-    let _alone = alone();
+    alone!();
     const EACH: usize = 300;
     for len in [64, 1000, 3000, 9000] {
         let (a, b) = pair(&small());
@@ -35,17 +35,15 @@ fn senders_in_three_processes_do_not_interleave() {
 /// One that another *process* has locked is none that this one's child must leave alone.
 #[test]
 fn a_fork_while_another_process_sends_leaves_all_of_them_sending() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     let sleeper = child(|| {
         send(&a, &[1; 50_000]);
         0
     });
     let sleeper = sleeper.unwrap();
-    while a.unread_bytes().unwrap() < 4096 {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    std::thread::sleep(std::time::Duration::from_millis(20));
+    wait_asleep(sleeper.pid());
+    assert!(a.unread_bytes().unwrap() >= 4096);
     let second = child(|| {
         send(&a, &[2; 5000]);
         0
@@ -57,7 +55,7 @@ fn a_fork_while_another_process_sends_leaves_all_of_them_sending() {
 
 #[test]
 fn receivers_in_three_processes_get_each_record_once() {
-    let _alone = alone();
+    alone!();
     const RECORDS: u64 = 3000;
     let (a, b) = SeqPacket::pair_with(&small()).unwrap();
     let wire = Wire::new();
@@ -91,7 +89,7 @@ fn receivers_in_three_processes_get_each_record_once() {
 /// ring for all of them. (Without a timeout, which sleeps in another way.)
 #[test]
 fn of_those_asleep_for_records_none_is_left_asleep() {
-    let _alone = alone();
+    alone!();
     const EACH: u64 = 300;
     for forks in [0, 1, 2] {
         let all = child(|| {
@@ -129,7 +127,7 @@ fn of_those_asleep_for_records_none_is_left_asleep() {
 /// Who sleeps among several is interrupted by a handler as who sleeps alone: not by one that has calls restarted.
 #[test]
 fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
-    let _alone = alone();
+    alone!();
     for restart in [true, false] {
         let (a, b) = SeqPacket::pair_with(&small()).unwrap();
         let (ready, caught) = (Wire::new(), Wire::new());
@@ -146,13 +144,7 @@ fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
         });
         let sleeper = sleeper.unwrap();
         ready.hear();
-        let stat = format!("/proc/{}/wchan", sleeper.pid());
-        let asleep = || std::fs::read_to_string(&stat).is_ok_and(|at| at.contains("poll"));
-        let began = std::time::Instant::now();
-        // (A kernel that does not say where it sleeps is given time.)
-        while !asleep() && began.elapsed() < std::time::Duration::from_secs(1) {
-            std::thread::sleep(std::time::Duration::from_millis(1));
-        }
+        wait_asleep(sleeper.pid());
         let mut signals = 0;
         // (The first may come before the sleep does, and the last find nobody.)
         while if restart { signals < 5 } else { !ready.speaks_within(20) } {
@@ -173,7 +165,7 @@ fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
 
 #[test]
 fn parent_and_child_take_turns_at_both_sides() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config::default());
     send(&a, b"before");
     assert_eq!(b.recv(&mut [0; 3], RecvFlags::empty()).unwrap(), 3);
@@ -210,7 +202,7 @@ fn parent_and_child_take_turns_at_both_sides() {
 
 #[test]
 fn one_of_two_that_closes_leaves_the_other_in_peace() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config::default());
     send(&a, b"one");
     let mut b = Some(b);
@@ -242,7 +234,7 @@ fn one_of_two_that_closes_leaves_the_other_in_peace() {
 
 #[test]
 fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     send(&a, &[1; 1000]);
     let view = b.recv_borrowed(400).unwrap();
@@ -284,7 +276,7 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
 /// What a fork finds in use stays the parent's, and its sends ring as if nobody had forked.
 #[test]
 fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     b.set_wait(crate::Wait::Block);
     let slot = a.reserve(100).unwrap();
@@ -296,8 +288,7 @@ fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
     let holder = holder.unwrap();
     drop(slot);
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| b.recv(&mut [0; 10], RecvFlags::empty()).unwrap());
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let reader = asleep(scope, || b.recv(&mut [0; 10], RecvFlags::empty()).unwrap());
         send(&a, b"awake");
         assert_eq!(reader.join().unwrap(), 5);
     });
@@ -307,7 +298,7 @@ fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
 
 #[test]
 fn a_socket_that_another_thread_drops_while_a_fork_lists_it_stops_nobody() {
-    let _alone = alone();
+    alone!();
     let wire = Wire::new();
     // In a child, since what it is about is a fork that never returns.
     let forker = child(|| {
@@ -325,7 +316,7 @@ fn a_socket_that_another_thread_drops_while_a_fork_lists_it_stops_nobody() {
 
 #[test]
 fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commits() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     let (go, done) = (Wire::new(), Wire::new());
     let other = child(|| {
@@ -367,7 +358,7 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
 /// The channel for descriptors is of the process that met it, or made it, and of those forked from it later.
 #[test]
 fn descriptors_that_are_another_process_s_are_refused_and_wait_for_it() {
-    let _alone = alone();
+    alone!();
     let fd = std::fs::File::open("/dev/null").unwrap();
     for records in [false, true] {
         let (go, done) = (Wire::new(), Wire::new());
@@ -447,7 +438,7 @@ impl Either {
 
 #[test]
 fn a_pool_lends_in_the_process_that_made_it_only() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config { max_shared: 1 << 20, ..Config::default() });
     let pool = SharedPool::new(4096, 4).unwrap();
     let lend = |byte: u8| {
@@ -489,7 +480,7 @@ fn a_pool_lends_in_the_process_that_made_it_only() {
 #[test]
 fn a_sender_that_is_busy_for_a_moment_is_waited_for_whoever_else_is_busy() {
     use std::time::Duration;
-    let _alone = alone();
+    alone!();
     let (held, _held) = pair(&small());
     let (busy, _busy) = pair(&small());
     let _slot = held.reserve(100).unwrap();
@@ -521,7 +512,7 @@ fn a_sender_that_is_busy_for_a_moment_is_waited_for_whoever_else_is_busy() {
 #[test]
 fn readiness_that_one_process_watches_is_kept_by_the_other() {
     use rustix::event::{PollFd, PollFlags, poll};
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config::default());
     let (ready, go) = (Wire::new(), Wire::new());
     let reader = child(|| {
@@ -554,7 +545,7 @@ fn readiness_that_one_process_watches_is_kept_by_the_other() {
 
 #[test]
 fn an_end_forked_before_its_upgrade_goes_on_over_the_kernel() {
-    let _alone = alone();
+    alone!();
     let name = Name::abstract_(format!("onecopy-forks-{}", std::process::id()));
     let listener = Listener::bind(&name).unwrap();
     let client = Stream::connect(&name).unwrap();

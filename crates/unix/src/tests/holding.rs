@@ -1,6 +1,6 @@
 //! Holders that are stopped, and those that are gone.
 
-use super::{Wire, alone, pair, send, small};
+use super::{PATIENCE, Wire, alone, asleep, pair, send, small};
 use crate::failpoint::at;
 use crate::{Config, RecvFlags, SendFlags, Stream};
 use onecopy_sys::fork::{Child, Ended, child};
@@ -25,7 +25,7 @@ fn stopped(b: &Stream) -> Child {
 
 #[test]
 fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     send(&a, &[7; 100]);
     let view = b.recv_borrowed(40).unwrap();
@@ -43,8 +43,7 @@ fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
     // Threads with different times to wait do not wait for each other.
     std::thread::scope(|scope| {
         b.set_read_timeout(None).unwrap();
-        let waits = scope.spawn(|| b.recv(&mut [0; 9], RecvFlags::empty()));
-        std::thread::sleep(Duration::from_millis(100));
+        let waits = asleep(scope, || b.recv(&mut [0; 9], RecvFlags::empty()));
         again(b.recv(&mut [0; 9], NOW).unwrap_err());
         drop(view);
         assert!(began.elapsed() < Duration::from_secs(10), "somebody waited for who is stopped");
@@ -59,7 +58,7 @@ fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
 
 #[test]
 fn a_sender_waits_for_a_holder_that_is_stopped_no_longer_than_for_its_peer() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     let stops = child(|| {
         at("copied in", || kill_process(getpid(), Signal::STOP).unwrap());
@@ -74,8 +73,7 @@ fn a_sender_waits_for_a_holder_that_is_stopped_no_longer_than_for_its_peer() {
     assert!(a.send(b"y", flags).unwrap_err().would_block());
     a.set_write_timeout(None).unwrap();
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| a.send(b"y", flags));
-        std::thread::sleep(Duration::from_millis(50));
+        let waits = asleep(scope, || a.send(b"y", flags));
         assert!(!waits.is_finished());
         // (Not dropped: the one that is stopped has it, too.)
         b.shutdown(std::net::Shutdown::Both).unwrap();
@@ -91,26 +89,30 @@ fn is_shared(stream: &Stream) -> (bool, bool) {
     (end.rx.mutex().lock().is_shared(), end.tx.mutex().lock().is_shared())
 }
 
-/// Both directions of both ends, until `a` and `b` have had time to look who holds them.
-fn use_for_a_while(a: &Stream, b: &Stream) {
-    let began = Instant::now();
+/// Both directions of both ends.
+fn use_both(a: &Stream, b: &Stream) {
     let mut buffer = [0; 64];
-    let mut rounds = 0;
+    for (from, to) in [(a, b), (b, a)] {
+        send(from, &[5; 64]);
+        assert_eq!(to.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 64);
+        assert_eq!(buffer, [5; 64]);
+    }
+    std::thread::sleep(Duration::from_millis(2));
+}
+
+/// Until `a` and `b` have had time to look who holds them.
+fn use_for_a_while(a: &Stream, b: &Stream) {
+    let (began, mut rounds) = (Instant::now(), 0);
     // (Where there is little CPU the time may be over before the first round is.)
     while began.elapsed() < Duration::from_millis(150) || rounds < 40 {
         rounds += 1;
-        for (from, to) in [(a, b), (b, a)] {
-            send(from, &[5; 64]);
-            assert_eq!(to.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 64);
-            assert_eq!(buffer, [5; 64]);
-        }
-        std::thread::sleep(Duration::from_millis(2));
+        use_both(a, b);
     }
 }
 
 #[test]
 fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
-    let _alone = alone();
+    alone!();
     // (With room for all behind the views.)
     let (a, b) = pair(&Config::default());
     let wire = Wire::new();
@@ -154,8 +156,11 @@ fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
         assert!(a.end().is_shared());
         wire.tell(0);
         assert_eq!(stays.wait(), Ended::Returned(0));
-        use_for_a_while(&a, &b);
-        assert_eq!((is_shared(&a), is_shared(&b)), ((false, false), (false, false)), "{how}");
+        let began = Instant::now();
+        while (is_shared(&a), is_shared(&b)) != ((false, false), (false, false)) {
+            assert!(began.elapsed() < PATIENCE, "{how}: {:?}, {:?}", is_shared(&a), is_shared(&b));
+            use_both(&a, &b);
+        }
         assert!(!a.end().is_shared());
         assert_eq!(view.len(), 10);
         drop(view);
@@ -172,7 +177,7 @@ fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
 
 #[test]
 fn a_fork_that_fails_leaves_nobody_else() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&small());
     // In a child, whose limit does not matter to others.
     let tries = child(|| {
@@ -207,7 +212,7 @@ fn a_fork_that_fails_leaves_nobody_else() {
 
 #[test]
 fn a_thread_that_makes_pages_for_chains_at_a_fork_stops_no_child() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config::default());
     let (locked, go, wire) = (Wire::new(), Wire::new(), Wire::new());
     send(&a, &[3; 20]);

@@ -98,7 +98,7 @@ fn is_lie(end: &Arc<End>, what: &str) {
 
 #[test]
 fn what_no_list_can_say_ends_the_connection() {
-    let _alone = super::alone();
+    super::alone!();
     let good = reference(0, 0, 0, 0, 10);
     for (what, first, bad) in [
         ("an unknown pool", None, reference(1, 1, 0, 0, 1)),
@@ -142,7 +142,7 @@ fn what_no_list_can_say_ends_the_connection() {
 
 #[test]
 fn what_no_pool_can_be_ends_the_connection() {
-    let _alone = super::alone();
+    super::alone!();
     let pool = |pool, page_len, pages| Mark::Pool { pool, page_len, pages };
     for (what, owned, told) in [
         ("a name out of turn", true, pool(1, PAGE, PAGES)),
@@ -172,7 +172,7 @@ fn what_no_pool_can_be_ends_the_connection() {
 
 #[test]
 fn who_keeps_parts_or_datagrams_knows_no_lists() {
-    let _alone = super::alone();
+    super::alone!();
     let stream = Config { records: crate::Records::Stream, ..Config::default() };
     let (a, b) = End::pair(Kind::SeqPacket, &stream).unwrap();
     let liar = Liar { end: a, channel: None };
@@ -184,7 +184,7 @@ fn who_keeps_parts_or_datagrams_knows_no_lists() {
 /// What the peer changes in a list that was looked at changes nothing; its pages stay what they were.
 #[test]
 fn a_list_is_read_once() {
-    let _alone = super::alone();
+    super::alone!();
     let (mut liar, end) = Liar::pair();
     liar.honest_pool();
     let at = std::cell::Cell::new(0);
@@ -209,7 +209,7 @@ fn a_list_is_read_once() {
 /// What comes with a record that no chain can hold comes with it all the same where it is received into a buffer.
 #[test]
 fn descriptors_of_a_record_that_is_refused_stay_with_it() {
-    let _alone = super::alone();
+    super::alone!();
     const LARGE: u64 = 16 << 20;
     let (mut liar, end) = Liar::pair();
     liar.channel = Some(channel::open(liar.end.fd()).unwrap());

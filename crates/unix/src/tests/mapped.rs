@@ -97,7 +97,7 @@ fn home(pool: &SharedPool) {
 
 #[test]
 fn what_is_in_a_pool_that_another_process_has_mapped_waits_for_that_one() {
-    let _alone = alone();
+    alone!();
     for records in [false, true] {
         let pair = Pair::new(records);
         let pool = SharedPool::new(4096, 4).unwrap();
@@ -133,7 +133,7 @@ fn what_is_in_a_pool_that_another_process_has_mapped_waits_for_that_one() {
 
 #[test]
 fn what_is_in_a_pool_that_a_killed_process_had_mapped_is_lost_and_nobody_lied() {
-    let _alone = alone();
+    alone!();
     for records in [false, true] {
         let pair = Pair::new(records);
         let pool = SharedPool::new(4096, 4).unwrap();
@@ -158,7 +158,7 @@ fn what_is_in_a_pool_that_a_killed_process_had_mapped_is_lost_and_nobody_lied() 
 /// Who is alone again takes what comes in other pools as copies. (It asked for these pools, and could not pass the lost one.)
 #[test]
 fn what_is_in_pools_that_come_behind_a_lost_one_is_copied() {
-    let _alone = alone();
+    alone!();
     for records in [false, true] {
         let pair = Pair::new(records);
         let pool = SharedPool::new(4096, 4).unwrap();

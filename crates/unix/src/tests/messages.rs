@@ -97,7 +97,7 @@ fn dies(work: impl FnOnce()) {
 
 #[test]
 fn descriptors_of_a_sender_that_was_killed_before_it_announced_them_are_nobodys() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         // How many the dead had attached, and those that come next there.
         for (dead, next) in [(1, 1), (1, 3), (3, 1), (2, 0)] {
@@ -125,7 +125,7 @@ fn descriptors_of_a_sender_that_was_killed_before_it_announced_them_are_nobodys(
 
 #[test]
 fn who_a_killed_sender_said_it_was_is_not_said_of_another() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         let (a, b) = pair(kind);
         send(&a, b'a', &[1]).unwrap();
@@ -152,7 +152,7 @@ fn who_a_killed_sender_said_it_was_is_not_said_of_another() {
 
 #[test]
 fn descriptors_that_a_killed_receiver_had_taken_are_gone_and_no_others() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for (point, taken) in
             [("received over", true), ("taken", true), ("saving", true), ("copied out", true)]
@@ -196,7 +196,7 @@ fn descriptors_that_a_killed_receiver_had_taken_are_gone_and_no_others() {
 
 #[test]
 fn descriptors_that_a_process_has_peeked_at_are_its_own_until_it_dies() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         let (a, b) = pair(kind);
         send(&a, b'a', &[1]).unwrap();
@@ -228,7 +228,7 @@ fn descriptors_that_a_process_has_peeked_at_are_its_own_until_it_dies() {
 /// Bytes come in two steps: the mark, then what it is for. Another process may be the one who sees the second.
 #[test]
 fn descriptors_whose_byte_is_still_to_come_are_for_whoever_receives_that() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(Kind::Stream);
     send(&a, b'a', &[1]).unwrap();
     assert_eq!(recv(&b), got(b'a', &[1]));
@@ -254,7 +254,7 @@ fn descriptors_whose_byte_is_still_to_come_are_for_whoever_receives_that() {
 
 #[test]
 fn descriptors_of_a_sender_that_was_killed_before_their_first_byte_come_with_no_other_one() {
-    let _alone = alone();
+    alone!();
     for (next, seen) in [(0, false), (0, true), (2, false), (2, true)] {
         let (a, b) = pair(Kind::Stream);
         send(&a, b'a', &[1]).unwrap();
@@ -285,7 +285,7 @@ fn descriptors_of_a_sender_that_was_killed_before_their_first_byte_come_with_no_
 
 #[test]
 fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         // Where it is killed, and whether it had taken the channel's byte, or found it in the queue, where others find it, too.
         for (point, taken) in [("", false), ("", true), ("received over", false)] {
@@ -345,7 +345,7 @@ fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
 
 #[test]
 fn one_process_after_the_other_that_has_the_channel_may_be_killed() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for asks in [false, true] {
             let (a, b) = pair(kind);
@@ -385,7 +385,7 @@ fn one_process_after_the_other_that_has_the_channel_may_be_killed() {
 /// Nor need it die: it may close its copy and go on with something else.
 #[test]
 fn a_process_that_had_the_channel_and_closed_it_keeps_nobody_waiting() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for looks in [false, true] {
             let (a, b) = pair(kind);
@@ -441,7 +441,7 @@ fn a_process_that_had_the_channel_and_closed_it_keeps_nobody_waiting() {
 /// One process looks ahead for the channel, and gets it; another one takes its byte, later, as the bell that it looks like.
 #[test]
 fn a_channel_whose_byte_another_process_takes_is_counted_once() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         let (a, b) = pair(kind);
         let wire = Wire::new();
@@ -481,7 +481,7 @@ fn a_channel_whose_byte_another_process_takes_is_counted_once() {
 #[test]
 fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         let alone = child(|| {
             let (a, b) = pair(kind);
@@ -521,7 +521,7 @@ fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
 /// An honest sender makes a second channel only where nobody has the first one.
 #[test]
 fn a_second_channel_beside_the_first_is_a_lie() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         let (a, b) = pair(kind);
         send(&a, b'a', &[1]).unwrap();
@@ -540,7 +540,7 @@ fn a_second_channel_beside_the_first_is_a_lie() {
 /// The same where who goes on is another process, to which the end was passed.
 #[test]
 fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
-    let _alone = alone();
+    alone!();
     let config = Config { passable: true, ..small() };
     let (a, b) = End::pair(Kind::Stream, &config).unwrap();
     b.settings.set_read_timeout(Some(PATIENCE));
@@ -570,7 +570,7 @@ fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
 /// The receiver knows of one channel. It lies in its queue, or has gone with who made it: nobody makes a second.
 #[test]
 fn a_sender_that_is_killed_with_the_channel_just_made_costs_descriptors_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for point in ["channel made", "sent over"] {
             let (a, b) = pair(kind);

@@ -13,16 +13,13 @@ mod sharing;
 mod spoilers;
 mod switching;
 
+// A fork changes what becomes of every row of the registry, and locks every end of the process for a moment: all tests here
+// are `alone!`.
+pub use onecopy_testing::{alone, asleep, wait_asleep};
+
 use crate::{Config, RecvFlags, SendFlags, Stream};
 use rustix::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
-
-/// A fork changes what becomes of every row of the registry, and locks every end of the process for a moment.
-pub fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
 
 /// Says that this machine lacks something, so that a test could not be made: in a line that the test runner does not keep to
 /// itself, and that `cargo xtask test` shows again in its summary.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// went into the second one, behind a gap.)
 #[test]
 fn what_comes_during_a_vectored_receive_follows_what_was_there() {
-    let _alone = alone();
+    alone!();
     let (sender, receiver) = Stream::pair_with(&small()).unwrap();
     send(&sender, b"abcd");
     failpoint::at("nothing behind", move || send(&sender, b"efgh"));
@@ -35,7 +35,7 @@ fn what_comes_during_a_vectored_receive_follows_what_was_there() {
 /// error, and wanted the lock that its own call still held.)
 #[test]
 fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
-    let _alone = alone();
+    alone!();
     let (liar, victim) = SeqPacket::pair_with(&small()).unwrap();
     // Whoever may poll has its ring looked at when it seems empty.
     let _ = victim.as_fd();
@@ -82,7 +82,7 @@ fn meeting(what: &str) -> [Rc<Datagram>; 2] {
 /// Who has nothing to send says nothing, and what is said goes with the first datagrams of each.
 #[test]
 fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
-    let _alone = alone();
+    alone!();
     let [a, b] = meeting("says-nothing");
     for _ in 0..2 {
         for (one, other) in [(&a, &b), (&b, &a)] {
@@ -96,7 +96,7 @@ fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
 /// A peer that goes before this side sends its sign: the send that it was to go with is told, and nothing else was.
 #[test]
 fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
-    let _alone = alone();
+    alone!();
     let [a, b] = meeting("goes");
     drop(b);
     let told = [(); 3].map(|()| a.send(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
@@ -108,7 +108,7 @@ fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
 /// were never received.)
 #[test]
 fn records_and_the_end_behind_an_empty_record_do_not_make_it_the_end() {
-    let _alone = alone();
+    alone!();
     let config = Config { transport: Transport::Kernel, ..small() };
     let (sender, receiver) = SeqPacket::pair_with(&config).unwrap();
     sender.send(b"", SendFlags::DONTWAIT).unwrap();
@@ -124,7 +124,7 @@ fn records_and_the_end_behind_an_empty_record_do_not_make_it_the_end() {
 /// Who is stopped, or has no CPU, between a filler and the word for it is no liar. (After 200 ms he was.)
 #[test]
 fn a_sender_that_is_stopped_while_it_parks_is_no_liar() {
-    let _alone = alone();
+    alone!();
     let (a, b) = Stream::pair_with(&small()).unwrap();
     is_no_liar(
         move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).unwrap()).sum(),
@@ -177,7 +177,7 @@ fn is_no_liar(
 /// whether something is there: the end is not told before what was sent. (It was, and what was sent was lost.)
 #[test]
 fn what_was_sent_behind_the_switch_comes_before_the_end() {
-    let _alone = alone();
+    alone!();
     let name = Name::abstract_(format!("onecopy-test-end-{}", std::process::id()));
     let listener = crate::Listener::bind(&name).unwrap();
     let client = Stream::connect(&name).unwrap();

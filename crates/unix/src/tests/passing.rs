@@ -65,7 +65,7 @@ fn is_told(error: crate::Error) {
 /// Atomic records are received whole: one of which a part is left would begin where none can.
 #[test]
 fn a_rest_of_an_atomic_record_is_refused() {
-    let _alone = alone();
+    alone!();
     let config = Config { passable: true, ..Config::default() };
     let (a, b) = SeqPacket::pair_with(&config).unwrap();
     a.send(&[1; 100], NOW.0).unwrap();
@@ -84,7 +84,7 @@ fn a_rest_of_an_atomic_record_is_refused() {
 /// Who takes a socket up says himself what he maps, whatever a fork had made of that where it was.
 #[test]
 fn who_takes_a_socket_up_maps_as_much_as_he_says() {
-    let _alone = alone();
+    alone!();
     let config = Config { passable: true, ..Config::default() };
     for max_shared in [0, 1 << 20, 1 << 40] {
         let (_a, b) = Stream::pair_with(&config).unwrap();
@@ -98,7 +98,7 @@ fn who_takes_a_socket_up_maps_as_much_as_he_says() {
 
 #[test]
 fn a_stream_of_a_page_that_lies_is_refused_or_lost_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     let (mut refused, mut lost) = (0, 0);
     for seed in 0..2000 {
         let random = &mut Random::new(seed);
@@ -141,7 +141,7 @@ fn a_stream_of_a_page_that_lies_is_refused_or_lost_and_nothing_else() {
 
 #[test]
 fn records_of_a_page_that_lies_are_refused_or_lost_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     let (mut refused, mut lost) = (0, 0);
     for seed in 0..2000 {
         let random = &mut Random::new(seed);

@@ -95,7 +95,7 @@ fn errno<T>(done: crate::Result<T>) -> i32 {
 
 #[test]
 fn senders_that_are_strangers_do_not_interleave() {
-    let _alone = alone();
+    alone!();
     const EACH: usize = 200;
     for len in [64, 1000, 3000, 9000] {
         let strangers: Vec<_> = (1..3u8)
@@ -127,7 +127,7 @@ fn senders_that_are_strangers_do_not_interleave() {
 
 #[test]
 fn receivers_that_are_strangers_get_each_record_once() {
-    let _alone = alone();
+    alone!();
     const RECORDS: u64 = 2000;
     let wire = Wire::new();
     let receive = |b: &SeqPacket| {
@@ -170,7 +170,7 @@ fn receivers_that_are_strangers_get_each_record_once() {
 /// end itself, passes on what it is for, and closes its copies.
 #[test]
 fn strangers_share_on_and_a_broker_stays_alive() {
-    let _alone = alone();
+    alone!();
     const EACH: u64 = 300;
     let wire = Wire::new();
     let (go, gone) = (Wire::new(), Wire::new());
@@ -246,7 +246,7 @@ fn becomes_its_own(a: &Stream, b: &Stream) {
 
 #[test]
 fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
-    let _alone = alone();
+    alone!();
     let visitor = || {
         Stranger::new(|line| {
             let a = stream(line);
@@ -308,7 +308,7 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
 /// nor in a child that has its list.
 #[test]
 fn the_place_of_one_who_has_gone_is_the_next_one_s() {
-    let _alone = alone();
+    alone!();
     for forked in [false, true] {
         let visit = |line: &Line| {
             let a = stream(line);
@@ -363,7 +363,7 @@ fn the_place_of_one_who_has_gone_is_the_next_one_s() {
 /// The giver goes before it is taken up: the connection goes on with who comes.
 #[test]
 fn what_was_shared_outlives_who_shared_it() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&passable());
     send(&b, b"for whom it may concern");
     let token = a.share_fds().unwrap();
@@ -382,7 +382,7 @@ fn what_was_shared_outlives_who_shared_it() {
 /// Forks of an end that is shared, and sharing of one that was forked: by parent and by child.
 #[test]
 fn forks_and_strangers_hold_one_end() {
-    let _alone = alone();
+    alone!();
     const EACH: usize = 100;
     let sends = |a: &Stream, id: u8| (0..EACH).for_each(|_| send(a, &[id; 3000]));
     let before = Stranger::new(|line| {
@@ -436,7 +436,7 @@ fn forks_and_strangers_hold_one_end() {
 /// A connection of which an end is shared before it has moved to shared memory, at any moment: each of both goes on with it.
 #[test]
 fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
-    let _alone = alone();
+    alone!();
     let name = Name::abstract_(format!("onecopy-sharing-{}", std::process::id()));
     let config = passable();
     const OVER: u8 = 255;
@@ -498,7 +498,7 @@ fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
 
 #[test]
 fn what_came_besides_bytes_is_received_by_one_of_them() {
-    let _alone = alone();
+    alone!();
     let stranger = Stranger::new(|line| {
         let b = stream(line);
         let (n, with) = b.recv_with(&mut [0; 9], RecvFlags::empty()).unwrap();

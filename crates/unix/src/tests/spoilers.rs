@@ -216,14 +216,14 @@ fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (
 
 #[test]
 fn who_spoils_a_shared_stream_loses_it_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     let lost = rounds(seeds(0), |_| Stream::pair_with(&small()).unwrap());
     assert!(lost * 10 > seeds(0).count(), "{lost}");
 }
 
 #[test]
 fn who_spoils_shared_records_loses_them_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     let lost = rounds(seeds(1 << 32), |random| {
         let records = [Records::Atomic, Records::Stream][random.below(2)];
         SeqPacket::pair_with(&Config { records, ..small() }).unwrap()
@@ -260,7 +260,7 @@ fn use_for_a_while(a: &Stream, b: &Stream, seed: u64, shares: bool) {
 /// As above, by a process that does nothing else, at any moment.
 #[test]
 fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
-    let _alone = alone();
+    alone!();
     for seed in 0..12 {
         let (a, b) = pair(&small());
         let bystander = pair(&small());
@@ -292,7 +292,7 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
 /// A page of which a part was received is not gone on with where another holder says that another mark is next.
 #[test]
 fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
-    let _alone = alone();
+    alone!();
     let (a, b) = pair(&Config { max_shared: 1 << 20, ..Config::default() });
     let pool = crate::SharedPool::new(4096, 4).unwrap();
     for _ in 0..2 {
@@ -447,14 +447,14 @@ fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S,
 
 #[test]
 fn who_passes_a_stream_on_and_keeps_its_descriptors_breaks_it_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     let config = Config { passable: true, ..small() };
     assert_eq!(kept(seeds(2 << 32), |_| Stream::pair_with(&config).unwrap()), Ended::Returned(0));
 }
 
 #[test]
 fn who_passes_records_on_and_keeps_their_descriptors_breaks_them_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     let make = |random: &mut Random| {
         let records = [Records::Atomic, Records::Stream][random.below(2)];
         SeqPacket::pair_with(&Config { records, passable: true, ..small() }).unwrap()
@@ -465,7 +465,7 @@ fn who_passes_records_on_and_keeps_their_descriptors_breaks_them_and_nothing_els
 /// A stranger who was given an end does all of it at once: as a holder, and as one who has its descriptors.
 #[test]
 fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
-    let _alone = alone();
+    alone!();
     for seed in 0..12 {
         let stranger = Stranger::new(|line| {
             let random = &mut Random::new(seed);

@@ -221,7 +221,7 @@ fn a_receiver_dies(kind: Kind, serves: bool, point: &'static str, nth: u32, lost
 
 #[test]
 fn a_receiver_killed_while_the_peer_switches_loses_at_most_what_it_was_receiving() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for serves in [true, false] {
             for (point, lost) in [
@@ -243,7 +243,7 @@ fn a_receiver_killed_while_the_peer_switches_loses_at_most_what_it_was_receiving
 
 #[test]
 fn a_receiver_killed_at_the_switch_itself_loses_at_most_what_it_was_receiving() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for serves in [true, false] {
             // (Of a stream, one receive takes the last bytes over the kernel, and goes on.)
@@ -255,7 +255,7 @@ fn a_receiver_killed_at_the_switch_itself_loses_at_most_what_it_was_receiving() 
 /// With all of the kernel's bytes taken and saved, and the kernel counting still; who goes on is alone at once.
 #[test]
 fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         let connection = Connection::new(kind, true);
         connection.switch();
@@ -277,7 +277,7 @@ fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
 /// While all receive, at any moment.
 #[test]
 fn receivers_killed_at_any_moment_leave_the_others_all_that_they_were_not_receiving() {
-    let _alone = alone();
+    alone!();
     let mut random = Random::new(1);
     for round in 0..40 {
         let (kind, serves) = (KINDS[round % 2], round / 2 % 2 == 0);
@@ -325,7 +325,7 @@ fn receivers_killed_at_any_moment_leave_the_others_all_that_they_were_not_receiv
 /// The kernel counts bytes, of which a record of none has none.
 #[test]
 fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two() {
-    let _alone = alone();
+    alone!();
     for (empty, goes_on) in [(1, true), (2, false)] {
         let (listener, name, _rendezvous) = listen(Kind::SeqPacket);
         let (go, sent) = (Wire::new(), Wire::new());
@@ -371,7 +371,7 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
 /// A sender that dies over the kernel: those that share the end go on there, and the receiver gets what was sent.
 #[test]
 fn a_sender_killed_over_the_kernel_leaves_the_others_going() {
-    let _alone = alone();
+    alone!();
     for kind in KINDS {
         for nth in [1, 4] {
             let (listener, name, _rendezvous) = listen(kind);

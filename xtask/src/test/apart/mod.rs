@@ -24,6 +24,9 @@ use process::{Ended, Patience};
 /// The slowest test takes a minute on a machine that has little else to do.
 const PATIENCE: Patience = Patience { slow: Duration::from_secs(60), hung: Duration::from_secs(600) };
 
+/// By this variable, which has its name, a test knows that it has its process for itself (`testing/src/process.rs`).
+const ALONE: &str = "ONECOPY_ALONE";
+
 /// Builds the tests of these packages (in the words of `cargo test`) and runs them all, whatever fails.
 ///
 /// `shown`: whether that is shown, too, what a test says that passes. `see` gets each line of the programs that run as a
@@ -118,7 +121,7 @@ fn each(programs: Vec<Program>, shown: bool) -> Result<Sum> {
 fn alone(program: &Program, name: &str) -> Command {
     let mut command = program.command();
     // What it says must not be lost with a process that is killed: libtest does not keep it to itself.
-    command.args(["--exact", name, "--nocapture"]).env_remove("RUST_TEST_THREADS");
+    command.args(["--exact", name, "--nocapture"]).env(ALONE, name).env_remove("RUST_TEST_THREADS");
     command
 }
 

@@ -60,7 +60,9 @@ pub fn ask(beacon: &SocketAddrUnix, uid: u32) -> io::Result<Option<OwnedFd>> {
 pub fn other_end(line: &OwnedFd) -> io::Result<u64> {
     let diag = Diag::open()?;
     let me = rustix::fs::fstat(line)?.st_ino;
-    let known = diag.look(diag.look(me)?.peer.ok_or(Errno::NOTCONN)?)?;
+    let other = diag.look(diag.look(me)?.peer.ok_or(Errno::NOTCONN)?);
+    // (It may be closed between the two.)
+    let known = other.map_err(|errno| if errno == Errno::NOENT { Errno::NOTCONN } else { errno })?;
     if known.peer == Some(me) { Ok(known.cookie) } else { Err(Errno::PROTO) }
 }
 
@@ -73,7 +75,8 @@ pub fn overflow_uid() -> u32 {
     *UID
 }
 
-/// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it.
+/// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it. EPIPE where
+/// that one has gone.
 pub fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Hello, Vec<OwnedFd>)>> {
     match hello::receive_hello(line) {
         Ok((Some(hello), fds)) => Ok(Some((hello, fds))),

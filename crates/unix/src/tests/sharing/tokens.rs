@@ -1,6 +1,7 @@
 //! What lies in a token, and tokens that lie.
 
 use super::*;
+use onecopy_testing::descriptors;
 
 /// The message of a token, and its descriptors.
 fn open_token(token: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
@@ -20,22 +21,21 @@ fn forge(bytes: &[u8], fds: &[OwnedFd]) -> Vec<OwnedFd> {
 
 #[test]
 fn a_token_that_lies_is_refused_and_leaks_nothing() {
-    let _alone = alone();
-    // In a process whose descriptors nobody else opens and closes. It is one that may come: the first of them holds it here.
+    alone!();
+    // One that may come: the first of them holds it here.
     let stranger = Stranger::new(|line| {
         let token = &line.take()[0];
         let (bytes, fds) = open_token(token);
         let copies = || fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>();
-        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         // (The first socket of a process makes its row for who looks from outside.)
         drop(pair(&small()));
         let refused = |what: &str, bytes: &[u8], fds: &[OwnedFd], with: Errno| {
-            let before = open();
+            let before = descriptors();
             let error = Stream::from_fds(forge(bytes, fds)).unwrap_err();
             assert_eq!(error.raw_os_error(), with.raw_os_error(), "{what}: {error}");
             assert!(error.to_string().len() > 30, "{what}: {error}");
-            assert_eq!(open(), before, "{what}");
+            assert_eq!(descriptors(), before, "{what}");
         };
         for count in 0..fds.len() {
             refused("too few", &bytes, &fds[..count], Errno::INVAL);
@@ -80,7 +80,7 @@ fn a_token_that_lies_is_refused_and_leaks_nothing() {
 /// What is said, and what the page says, may be anything.
 #[test]
 fn a_token_that_says_anything_costs_its_connection_and_nothing_else() {
-    let _alone = alone();
+    alone!();
     let stranger = Stranger::new(|line| {
         let (mut refused, mut lost) = (0, 0);
         for seed in 0..600 {

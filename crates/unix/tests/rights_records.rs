@@ -432,7 +432,7 @@ fn over_the_kernel_before_the_upgrade_and_over_memory_after_it() {
 /// No room is left beside them for what the two ends say to each other.
 #[test]
 fn as_many_descriptors_as_go_may_go_with_the_first_record() {
-    let _alone = alone();
+    alone!();
     for (records, client_first) in
         [(Records::Atomic, true), (Records::Atomic, false), (Records::Stream, true), (Records::Stream, false)]
     {

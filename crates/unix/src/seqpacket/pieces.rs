@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn who_receives_between_the_rings_and_their_record_finds_nothing() {
-        let _alone = crate::tests::alone();
+        crate::tests::alone!();
         for (i, flags) in [NOW, NOW | RecvFlags::PEEK, NOW | RecvFlags::WAITALL].into_iter().enumerate() {
             let (client, server) = connection(&format!("between-{i}"));
             let receiver = server.clone();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn rings_that_no_record_follows_are_none() {
-        let _alone = crate::tests::alone();
+        crate::tests::alone!();
         let (client, server) = connection("alone");
         let sender = client.clone();
         at("rings sent ahead", move || sender.shutdown(std::net::Shutdown::Write).unwrap());

@@ -132,6 +132,62 @@ fn one_way_is_readable_for_datagrams_and_for_nothing_else() {
     }
 }
 
+/// A datagram over the kernel that leaves no room there, at each point of a meeting: who sends through memory from then on must have room
+/// for a bell.
+#[test]
+fn one_that_fills_the_kernels_queue_hides_none_that_follow() {
+    let _alone = alone();
+    for before in 0..12 {
+        let [a, b] = met(&format!("filled-{before}"));
+        for i in 0..before {
+            let (from, to) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            from.send(b"x", NOW).unwrap();
+            assert_eq!(to.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        }
+        b.send(b"x", NOW).unwrap();
+        // (Through memory two such have no room.)
+        let mut there = 1 + usize::from(b.send(&vec![7; b.max_datagram()], NOW).is_ok());
+        for _ in 0..6 {
+            assert!(readable(&a), "after {before}, {there} are there");
+            a.recv(&mut [0; 9], LOOK).unwrap();
+            there -= 1;
+            match b.send(b"x", NOW) {
+                Ok(_) => there += 1,
+                Err(error) => assert!(error.would_block(), "{error}"),
+            }
+        }
+        while there > 0 {
+            assert!(readable(&a), "after {before}, {there} are there");
+            a.recv(&mut [0; 9], LOOK).unwrap();
+            there -= 1;
+        }
+        finds_nothing(&a);
+    }
+}
+
+/// What somebody else does not receive takes the kernel's room from bells.
+#[test]
+fn a_peer_is_told_beside_a_full_send_buffer() {
+    let _alone = alone();
+    let [a, b] = met("beside");
+    while b.path().send != Carrier::SharedMemory || a.path().receive != Carrier::SharedMemory {
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            from.send(b"x", NOW).unwrap();
+            assert_eq!(to.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        }
+    }
+    finds_nothing(&a);
+    let name = abstract_("beside-c");
+    let _c = Datagram::bind(&name).unwrap();
+    while b.send_to(&[7; 100_000], &name, NOW).is_ok() {}
+    for _ in 0..3 {
+        b.send(b"x", NOW).unwrap();
+        assert!(readable(&a));
+        assert_eq!(a.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        finds_nothing(&a);
+    }
+}
+
 /// What the program sends with a datagram comes with it, whatever else does; and 253 descriptors leave no room for anything.
 #[test]
 fn descriptors_of_the_program_are_all_that_it_gets() {

@@ -236,7 +236,9 @@ impl End {
             return self.adopt_lane(meeting, lane);
         }
         let Some(line) = &state.line else { return };
-        let taken = |offer: &mut Offer| offer.is_taken() && offer.forks == forks();
+        // (Behind what was sent over the kernel before there must be room for bells: one that is lost leaves the peer unreadable.)
+        let has_room = || control::is_writable(self.fd());
+        let taken = |offer: &mut Offer| offer.is_taken() && offer.forks == forks() && has_room();
         // (To a peer that is gone nothing is sent that the kernel has not refused.)
         if control::gone(line.fd.as_fd()) {
             return;

@@ -2,6 +2,7 @@
 
 use onecopy_sys::fork::{Ended, child};
 use onecopy_unix::{Datagram, Name, RecvFlags, SendFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,6 +13,12 @@ use std::time::{Duration, Instant};
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn readable(socket: &Datagram) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    fds[0].revents().contains(PollFlags::IN)
 }
 
 const DATAGRAMS: u32 = 1000;
@@ -197,5 +204,36 @@ fn a_receiver_of_many_is_for_one_process() {
     for i in 0..60 {
         a.send(&[i], SendFlags::empty()).unwrap();
         assert_eq!((b.recv(&mut buffer, RecvFlags::empty()).unwrap(), buffer[0]), (1, i));
+    }
+}
+
+/// Where a fork was, nothing says that a socket is closed but the kernel, with what is sent next: also if that was no more than a bell
+/// or a filler. It has thrown away what the peer had sent.
+#[test]
+fn who_is_refused_has_nothing_to_receive() {
+    let _alone = alone();
+    let refused = |socket: &Datagram, len: usize| {
+        let start = Instant::now();
+        loop {
+            match socket.send(&vec![7; len], SendFlags::DONTWAIT) {
+                Ok(_) => assert!(start.elapsed() < Duration::from_secs(20)),
+                Err(error) => break Errno::from_raw_os_error(error.raw_os_error()),
+            }
+        }
+    };
+    for fills in [false, true] {
+        let (a, b) = Datagram::pair().unwrap();
+        assert!(!readable(&a));
+        assert_eq!(child(|| 0).unwrap().wait(), Ended::Returned(0));
+        assert!(b.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap_err().would_block());
+        b.send(b"lost", SendFlags::DONTWAIT).unwrap();
+        a.send(b"lost", SendFlags::DONTWAIT).unwrap();
+        drop(b);
+        assert!(readable(&a));
+        let len = if fills { a.max_datagram() - 16 } else { 1 };
+        assert_eq!(refused(&a, len), Errno::CONNREFUSED, "{len}");
+        assert!(!readable(&a));
+        assert!(a.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap_err().would_block());
+        assert_eq!(refused(&a, 1), Errno::NOTCONN);
     }
 }

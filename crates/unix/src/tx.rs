@@ -561,6 +561,11 @@ impl End {
                 return Ok(());
             }
         }
+        if self.kind == Kind::Datagram && self.cannot_send() {
+            // The kernel would tell it to the filler, once, and throw away what the peer had sent: that is for a send.
+            self.check(Op::Send)?;
+            return Err(self.gone(Op::Send));
+        }
         self.doing_parking();
         ring.producer.header().begin_parking(wanted);
         point!("parking");

@@ -4,6 +4,7 @@
 use onecopy_unix::{Carrier, Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Mutex, MutexGuard};
@@ -162,6 +163,27 @@ fn one_that_fills_the_kernels_queue_hides_none_that_follow() {
             there -= 1;
         }
         finds_nothing(&a);
+    }
+}
+
+/// A look at a socket whose ring is full is no send: what a peer that is gone had sent stays there until one.
+#[test]
+fn a_look_does_not_lose_what_a_peer_that_is_gone_had_sent() {
+    let _alone = alone();
+    let (a, b) = Datagram::pair().unwrap();
+    // (A frame has a header of eight bytes.)
+    a.send(&vec![7; a.max_datagram()], NOW).unwrap();
+    while a.send(&[7; 8], NOW).is_ok() {}
+    let (c, d) = Datagram::pair().unwrap();
+    c.send(&vec![7; c.max_datagram()], NOW).unwrap();
+    for (full, peer) in [(a, b), (c, d)] {
+        peer.send(b"x", NOW).unwrap();
+        drop(peer);
+        assert!(readable(&full));
+        assert_eq!(full.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        assert!(!readable(&full));
+        let errno = |error: onecopy_unix::Error| error.raw_os_error();
+        assert_eq!(full.send(b"x", NOW).map_err(errno), Err(Errno::CONNREFUSED.raw_os_error()));
     }
 }
 

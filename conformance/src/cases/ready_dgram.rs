@@ -90,6 +90,13 @@ pub const CASES: &[Case] = &[
         many_bursts,
     ),
     same(
+        "dgram_ready.many_named",
+        "a sender without a name asks who sends, and so gets one with its next datagram: readable until that is received",
+        Both,
+        "12 x right",
+        many_named,
+    ),
+    same(
         "dgram_ready.many_edges",
         "edge, many senders in turns: one edge for each datagram, and none for who sent",
         Both,
@@ -312,6 +319,29 @@ fn many_bursts(cx: &Ctx<'_>) -> Outcome {
             rx(to, 9, Rx::default())?;
         }
         seen.push(poll_now(to)? == "OUT");
+        right += usize::from(seen.iter().all(|right| *right));
+    }
+    Ok(format!("{right} x right"))
+}
+
+fn many_named(cx: &Ctx<'_>) -> Outcome {
+    let to = bound(cx, "to")?;
+    let to = &*to as &dyn End;
+    let mut right = 0;
+    // (At each point of what the two come to.)
+    for before in 0..12 {
+        let sender = dg(cx)?;
+        sender.connect(&cx.path("to"))?;
+        let sender = &*sender as &dyn End;
+        let mut seen = Vec::new();
+        for i in 0..before + 3 {
+            if i == before {
+                sender.set_pass_credentials(true)?;
+            }
+            tx(sender, b"x")?;
+            seen.push(poll_now(to)? == "IN+OUT" && rx(to, 9, NOW)? == "\"x\"");
+            seen.push(poll_now(to)? == "OUT" && rx(to, 9, NOW)? == "EAGAIN");
+        }
         right += usize::from(seen.iter().all(|right| *right));
     }
     Ok(format!("{right} x right"))

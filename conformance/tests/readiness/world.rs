@@ -227,8 +227,13 @@ impl World {
         let room = capacity.saturating_sub(flow.occupied());
         // A receiver's queue is full for all that send there.
         let queued = || -> usize {
-            let all = socket.to.iter().flat_map(|to| self.senders(*to));
-            all.map(|from| self.sockets[from].flow.waiting()).sum()
+            let all: Vec<_> = socket.to.iter().flat_map(|to| self.senders(*to)).collect();
+            let waiting: usize = all.iter().map(|from| self.sockets[*from].flow.waiting()).sum();
+            // (There lie a bell and a word besides, of each that has a lane, and a token of the receiver's own.)
+            let is_laned = |held: &Held| self.sort == Sort::Crowd && !held.sends_over_kernel();
+            let laned =
+                all.iter().filter(|from| self.sockets[**from].held.as_ref().is_some_and(is_laned)).count();
+            waiting + 2 * laned + usize::from(laned > 0)
         };
         flow.occupied() > capacity / 4
             || flow.refused > room.saturating_sub(8)

@@ -269,7 +269,9 @@ impl End {
         }
         // (Whoever sends now has a look himself, when done.)
         if let Some(mut tx) = self.tx.try_lock() {
-            self.park_if_full(&mut tx);
+            if self.park_if_full(&mut tx).is_err_and(|error| error.is_refused()) {
+                self.was_refused(&mut tx);
+            }
             tx.unlock_fenced();
             self.welcome_back();
         }

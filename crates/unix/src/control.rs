@@ -59,10 +59,39 @@ pub fn wait_for_any(fd: BorrowedFd<'_>) -> Peek {
 ///
 /// EPIPE when the peer is gone. A full queue is no error: it is readable all the more.
 pub fn ring(fd: BorrowedFd<'_>) -> io::Result<()> {
-    match rustix::net::send(fd, &ZEROES[..1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+    match bell(fd) {
         Err(Errno::AGAIN) => Ok(()),
-        other => other.map(drop),
+        rung => rung,
     }
+}
+
+/// As [`ring`], of a socket that sends to others, too, who may not receive: what fills its send buffer may lie elsewhere.
+///
+/// # Errors
+///
+/// As [`ring`].
+pub fn ring_beside(fd: BorrowedFd<'_>) -> io::Result<()> {
+    match bell(fd) {
+        Err(Errno::AGAIN) => match squeeze_bell(fd) {
+            Err(Errno::AGAIN) => Ok(()),
+            rung => rung,
+        },
+        rung => rung,
+    }
+}
+
+fn bell(fd: BorrowedFd<'_>) -> io::Result<()> {
+    rustix::net::send(fd, &ZEROES[..1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
+}
+
+/// Sends a bell for which the send buffer has no room: with a larger one.
+fn squeeze_bell(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let size = sockopt::socket_send_buffer_size(fd)?;
+    // (The kernel doubles what is set.)
+    sockopt::set_socket_send_buffer_size(fd, size.max(onecopy_sys::socket::unread_memory(fd)?))?;
+    let rung = bell(fd);
+    sockopt::set_socket_send_buffer_size(fd, size / 2)?;
+    rung
 }
 
 /// Takes one record of a seqpacket control socket: a bell has one byte, a filler more. None where nothing is left.
@@ -160,14 +189,8 @@ pub fn park_record(
     }
     // A bell that was queued before goes when the filler is taken, and this one takes its place. It must have room
     // even where late bells fill the queue.
-    let bell = || rustix::net::send(fd, &ZEROES[..1], flags);
-    if bell() == Err(Errno::AGAIN) {
-        let size = sockopt::socket_send_buffer_size(fd)?;
-        sockopt::set_socket_send_buffer_size(fd, size)?;
-        let sent = bell();
-        // (The kernel doubles what is set.)
-        sockopt::set_socket_send_buffer_size(fd, size / 2)?;
-        return Ok(Some(u32::from(sent.is_ok())));
+    if bell(fd) == Err(Errno::AGAIN) {
+        return Ok(Some(u32::from(squeeze_bell(fd).is_ok())));
     }
     Ok(Some(1))
 }
@@ -207,6 +230,12 @@ pub fn gone(fd: BorrowedFd<'_>) -> bool {
 /// Whether an error is pending. Does not take it.
 pub fn is_failed(fd: BorrowedFd<'_>) -> bool {
     wait(fd, PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|events| events.contains(PollFlags::ERR))
+}
+
+/// Whether at most a quarter of the send buffer is in use, as poll(2) would tell, but that it looks at the receiver's queue, too.
+pub fn has_room(fd: BorrowedFd<'_>) -> bool {
+    let used = onecopy_sys::socket::unread_memory(fd).unwrap_or(0);
+    sockopt::socket_send_buffer_size(fd).is_ok_and(|size| used <= size / 4)
 }
 
 /// Raises SIGPIPE as send(2) on this stream socket does when it fails with EPIPE.

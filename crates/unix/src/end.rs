@@ -654,7 +654,10 @@ impl End {
     /// Rings the peer's bell.
     pub fn ring_bell(&self) -> rustix::io::Result<()> {
         self.counters.bells.add(1);
-        let rung = control::ring(self.fd());
+        let rung = match self.kind {
+            Kind::Datagram => control::ring_beside(self.fd()),
+            Kind::Stream | Kind::SeqPacket => control::ring(self.fd()),
+        };
         if let (Some(outside), Ok(())) = (self.outside.get(), rung) {
             outside.ring();
         }

@@ -104,6 +104,11 @@ impl Error {
         self.errno == Errno::AGAIN
     }
 
+    /// Whether there is no peer any more: ECONNREFUSED.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.errno == Errno::CONNREFUSED
+    }
+
     /// The argument of the call that cannot be, or that the kernel refuses: as the call's documentation names it, or
     /// "Config::" and the field. None where it is not about an argument, but about what became of the connection.
     pub fn argument(&self) -> Option<&'static str> {

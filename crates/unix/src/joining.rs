@@ -89,6 +89,7 @@ impl End {
             self.adopt(&mut tx.value);
         }
         self.can_be_joined(&rx, tx.is_shared())?;
+        self.keeps_rings(&rx.value)?;
         if !rx.is_shared() {
             rx.value.settle(self);
         }

@@ -26,7 +26,7 @@ use crate::mending::{Mode, Saved};
 use crate::rx::{Rx, Switching};
 use crate::side::Shared;
 use crate::tx::Tx;
-use crate::upgrade::{Nonce, Undecided};
+use crate::upgrade::{Nonce, Undecided, offered};
 use crate::{Config, Error, Op, Records, Result};
 use onecopy_ring::page::{EndPage, PAGE_LEN, PASS_WORDS, Words};
 use onecopy_ring::{Consumer, Lie, Producer, Ring};
@@ -167,6 +167,14 @@ impl Passport {
     }
 }
 
+fn not_kept() -> Error {
+    error(
+        Errno::OPNOTSUPP,
+        "the memory of this connection is mapped, and no descriptor of it was kept; make the socket with Config::passable",
+    )
+    .about("Config::passable")
+}
+
 impl End {
     /// Writes down what this end is at, and lets go of it. The descriptors that it takes to go on elsewhere.
     ///
@@ -190,6 +198,7 @@ impl End {
         self.decide(&mut rx, Op::Pass)?;
         self.adopt(&mut tx);
         self.can_be_passed(&mut rx)?;
+        self.keeps_rings(&rx)?;
         rx.settle(self);
         self.decline_offer();
         let page = memfd::create("onecopy-end", PAGE_LEN).map_err(plain)?;
@@ -226,6 +235,13 @@ impl End {
                  let the peer receive it, then try again",
             ));
         }
+        // (Who has the other end learns by them that this one keeps stream records, too.)
+        if self.config.records == Records::Stream && self.offered.load(Relaxed) == offered::ATTACH {
+            return Err(error(
+                Errno::AGAIN,
+                "this connection is just moving to shared memory, by what is sent here next; send something, then try again",
+            ));
+        }
         if self.lender.get().is_some() {
             return Err(error(
                 Errno::BUSY,
@@ -248,16 +264,23 @@ impl End {
         }
     }
 
+    /// Before anything is settled.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP where there is memory of which no descriptor was kept.
+    pub fn keeps_rings(&self, rx: &Rx) -> Result<()> {
+        let coming = match rx {
+            Rx::Undecided(undecided) => undecided.attached(),
+            Rx::Switching(switching) => Some(switching.ring()),
+            Rx::Plain | Rx::Ring(_) => None,
+        };
+        let mut rings = [self.rx_ring.get(), self.tx_ring.get(), coming].into_iter().flatten();
+        if rings.all(|ring| ring.memfd().is_some()) { Ok(()) } else { Err(not_kept()) }
+    }
+
     /// The words and descriptors, besides what the directions save.
     pub fn describe(&self, rx: &Rx, tx: &Tx, passport: &mut Passport) -> Result<()> {
-        let not_kept = || {
-            error(
-                Errno::OPNOTSUPP,
-                "the memory of this connection is mapped, and no descriptor of it was kept; make the socket with \
-                 Config::passable",
-            )
-            .about("Config::passable")
-        };
         let words = &mut passport.words;
         words[word::KIND] = kind_of(self.kind);
         words[word::RECORDS] = records_of(self.config.records);

@@ -347,7 +347,13 @@ impl End {
                     // It came just now; or it is a byte that `ring_idle` has explained.
                     Peek::Byte if dontwait && matches!(&*guard, Rx::Ring(_)) => {
                         if self.is_empty(&mut guard)? {
-                            return Err(Error::new(Op::Recv, Errno::AGAIN));
+                            // (The error that comes before the end may have been told by the look before.)
+                            if self.kind == Kind::Datagram || !self.hung_up() {
+                                return Err(Error::new(Op::Recv, Errno::AGAIN));
+                            }
+                            if let Rx::Ring(ring) = &mut *guard {
+                                ring.drain(self);
+                            }
                         }
                         continue;
                     }

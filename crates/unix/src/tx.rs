@@ -515,13 +515,18 @@ impl End {
     #[inline]
     pub fn mirror_full(&self, tx: &mut Tx) {
         if self.mirror.load(Relaxed) != 0 {
-            self.park_if_full(tx);
+            // (What fails here the next send is told.)
+            let _ = self.park_if_full(tx);
         }
     }
 
     /// As [`End::mirror_full`], whoever may look.
-    pub fn park_if_full(&self, tx: &mut Tx) {
-        let Tx::Ring(ring) = tx else { return };
+    ///
+    /// # Errors
+    ///
+    /// What a bell or a filler was told. (Of a datagram socket's peer that is gone the kernel tells once.)
+    pub fn park_if_full(&self, tx: &mut Tx) -> Result<()> {
+        let Tx::Ring(ring) = tx else { return Ok(()) };
         let capacity = ring.producer.ring().capacity();
         let least = if self.kind.has_records() {
             Frame { len: 1, end: true, with: With::default() }.size(capacity)
@@ -532,11 +537,12 @@ impl End {
         let least = least + ring.producer.stride();
         // (Where a filler is there, it waits for what somebody wanted.)
         if ring.producer.room(least).is_ok_and(|room| room < least) && !ring.producer.header().is_parked() {
-            // What was published so far must wake the receiver first, as before any wait for room. What fails here the next
-            // send is told.
+            // What was published so far must wake the receiver first, as before any wait for room.
             fence(SeqCst);
-            let _ = self.ring_under_lock().and_then(|()| self.park(ring, least.max(ring.low_water())));
+            self.ring_under_lock()?;
+            self.park(ring, least.max(ring.low_water()))?;
         }
+        Ok(())
     }
 
     /// Parks a filler, if none is there: POLLOUT is off until the receiver has `wanted` bytes of room.
@@ -557,6 +563,11 @@ impl End {
             if !lost {
                 return Ok(());
             }
+        }
+        if self.kind == Kind::Datagram && self.cannot_send() {
+            // The kernel would tell it to the filler, once, and throw away what the peer had sent: that is for a send.
+            self.check(Op::Send)?;
+            return Err(self.gone(Op::Send));
         }
         self.doing_parking();
         ring.producer.header().begin_parking(wanted);

@@ -3,10 +3,17 @@
 use onecopy_sys::fork::{Ended, child};
 use onecopy_testing::alone;
 use onecopy_unix::{Datagram, Name, RecvFlags, SendFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+
+fn readable(socket: &Datagram) -> bool {
+    let mut fds = [PollFd::new(socket, PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    fds[0].revents().contains(PollFlags::IN)
+}
 
 const DATAGRAMS: u32 = 1000;
 
@@ -191,5 +198,40 @@ fn a_receiver_of_many_is_for_one_process() {
     for i in 0..60 {
         a.send(&[i], SendFlags::empty()).unwrap();
         assert_eq!((b.recv(&mut buffer, RecvFlags::empty()).unwrap(), buffer[0]), (1, i));
+    }
+}
+
+/// Where a fork was, nothing says that a socket is closed but the kernel, with what is sent next: also if that was no more than a bell
+/// or a filler. It has thrown away what the peer had sent.
+#[test]
+fn who_is_refused_has_nothing_to_receive() {
+    alone!();
+    let refused = |socket: &Datagram| {
+        let start = Instant::now();
+        loop {
+            match socket.send(b"x", SendFlags::DONTWAIT) {
+                Ok(_) => assert!(start.elapsed() < Duration::from_secs(20)),
+                Err(error) => break Errno::from_raw_os_error(error.raw_os_error()),
+            }
+        }
+    };
+    for fills in [false, true] {
+        let (a, b) = Datagram::pair().unwrap();
+        assert!(!readable(&a));
+        assert_eq!(child(|| 0).unwrap().wait(), Ended::Returned(0));
+        assert!(b.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap_err().would_block());
+        b.send(b"lost", SendFlags::DONTWAIT).unwrap();
+        a.send(b"lost", SendFlags::DONTWAIT).unwrap();
+        drop(b);
+        assert!(readable(&a));
+        if fills {
+            // (Behind the other one; each has a header of eight bytes.)
+            a.send(&vec![7; a.max_datagram() - 16], SendFlags::DONTWAIT).unwrap();
+            assert!(readable(&a));
+        }
+        assert_eq!(refused(&a), Errno::CONNREFUSED, "{fills}");
+        assert!(!readable(&a));
+        assert!(a.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap_err().would_block());
+        assert_eq!(refused(&a), Errno::NOTCONN);
     }
 }

@@ -147,3 +147,36 @@ fn a_lane_takes_what_the_kernel_takes() {
         assert_eq!(a.path().send, carrier);
     }
 }
+
+fn writable(socket: &Datagram) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+    fds[0].revents().contains(PollFlags::OUT)
+}
+
+/// Who was refused is not writable, at whichever point it came by its lane.
+#[test]
+fn who_is_refused_on_a_lane_is_told_to_wait() {
+    alone!();
+    let name = abstract_("refused");
+    let b = receiver(&name, &Config::default());
+    let mut shared = 0;
+    // (The receiver's queue holds ten. What is received later is answered later.)
+    for before in 0..9 {
+        let a = Datagram::unbound_with(&Config { send_buffer: Some(4096), ..Config::default() }).unwrap();
+        a.connect(&name).unwrap();
+        assert!(writable(&a));
+        (0..before).for_each(|_| assert_eq!(a.send(b"x", NOW).unwrap(), 1));
+        (0..before).for_each(|_| assert_eq!(recv(&b), b"x"));
+        for round in 0..4 {
+            while a.send(&[7; 4096], NOW).is_ok() {}
+            recv(&b);
+            while a.send(b"x", NOW).is_ok() {}
+            assert!(!writable(&a), "after {before}, round {round}");
+            while b.recv(&mut [0; 9], RecvFlags::DONTWAIT).is_ok() {}
+            assert!(writable(&a), "after {before}, round {round}: all are received");
+        }
+        shared += usize::from(a.path().send == Carrier::SharedMemory);
+    }
+    assert_eq!(shared, 9);
+}

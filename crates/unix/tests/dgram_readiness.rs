@@ -5,6 +5,7 @@ use onecopy_testing::alone;
 use onecopy_unix::{Carrier, Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -122,6 +123,83 @@ fn one_way_is_readable_for_datagrams_and_for_nothing_else() {
             assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 1);
         }
         finds_nothing(&b);
+        finds_nothing(&a);
+    }
+}
+
+/// A datagram over the kernel that leaves no room there, at each point of a meeting: who sends through memory from then on must have room
+/// for a bell.
+#[test]
+fn one_that_fills_the_kernels_queue_hides_none_that_follow() {
+    alone!();
+    for before in 0..12 {
+        let [a, b] = met(&format!("filled-{before}"));
+        for i in 0..before {
+            let (from, to) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            from.send(b"x", NOW).unwrap();
+            assert_eq!(to.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        }
+        b.send(b"x", NOW).unwrap();
+        // (Through memory two such have no room.)
+        let mut there = 1 + usize::from(b.send(&vec![7; b.max_datagram()], NOW).is_ok());
+        for _ in 0..6 {
+            assert!(readable(&a), "after {before}, {there} are there");
+            a.recv(&mut [0; 9], LOOK).unwrap();
+            there -= 1;
+            match b.send(b"x", NOW) {
+                Ok(_) => there += 1,
+                Err(error) => assert!(error.would_block(), "{error}"),
+            }
+        }
+        while there > 0 {
+            assert!(readable(&a), "after {before}, {there} are there");
+            a.recv(&mut [0; 9], LOOK).unwrap();
+            there -= 1;
+        }
+        finds_nothing(&a);
+    }
+}
+
+/// A look at a socket whose ring is full is no send: what a peer that is gone had sent stays there until one.
+#[test]
+fn a_look_does_not_lose_what_a_peer_that_is_gone_had_sent() {
+    alone!();
+    let (a, b) = Datagram::pair().unwrap();
+    // (A frame has a header of eight bytes.)
+    a.send(&vec![7; a.max_datagram()], NOW).unwrap();
+    while a.send(&[7; 8], NOW).is_ok() {}
+    let (c, d) = Datagram::pair().unwrap();
+    c.send(&vec![7; c.max_datagram()], NOW).unwrap();
+    for (full, peer) in [(a, b), (c, d)] {
+        peer.send(b"x", NOW).unwrap();
+        drop(peer);
+        assert!(readable(&full));
+        assert_eq!(full.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        assert!(!readable(&full));
+        let errno = |error: onecopy_unix::Error| error.raw_os_error();
+        assert_eq!(full.send(b"x", NOW).map_err(errno), Err(Errno::CONNREFUSED.raw_os_error()));
+    }
+}
+
+/// What somebody else does not receive takes the kernel's room from bells.
+#[test]
+fn a_peer_is_told_beside_a_full_send_buffer() {
+    alone!();
+    let [a, b] = met("beside");
+    while b.path().send != Carrier::SharedMemory || a.path().receive != Carrier::SharedMemory {
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            from.send(b"x", NOW).unwrap();
+            assert_eq!(to.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        }
+    }
+    finds_nothing(&a);
+    let name = abstract_("beside-c");
+    let _c = Datagram::bind(&name).unwrap();
+    while b.send_to(&[7; 100_000], &name, NOW).is_ok() {}
+    for _ in 0..3 {
+        b.send(b"x", NOW).unwrap();
+        assert!(readable(&a));
+        assert_eq!(a.recv(&mut [0; 9], LOOK).unwrap(), 1);
         finds_nothing(&a);
     }
 }

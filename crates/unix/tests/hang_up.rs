@@ -1,7 +1,7 @@
 //! A peer that is gone is told by the next call, not by the next edge: an edge-triggered caller that hears EAGAIN after the
 //! hang-up waits for ever. The peer goes as a killed one does, without a word in shared memory.
 
-use onecopy_unix::{RecvFlags, SendFlags, SeqPacket, Stream};
+use onecopy_unix::{Config, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -48,6 +48,27 @@ fn what_a_dead_sender_left_in_the_queue_does_not_hide_the_end() {
     assert_eq!(a.recv(&mut [0; 10], RecvFlags::DONTWAIT).unwrap(), 0);
     drop(view);
     assert_eq!(a.recv(&mut [0; 10], RecvFlags::DONTWAIT).unwrap(), 0);
+}
+
+/// Nor where the other direction is still the kernel's, and the peer has left something unread, of which there is an error first.
+#[test]
+fn nor_does_it_where_there_is_an_error_before_the_end() {
+    let name = onecopy_unix::Name::abstract_(format!("onecopy-hang-up-error-{}", std::process::id()));
+    let config = Config { records: Records::Stream, ..Config::default() };
+    let listener = SeqListener::bind_with(name.clone(), &config).unwrap();
+    let a = SeqPacket::connect_with(name, &config).unwrap();
+    let b = listener.accept().unwrap();
+    a.send(&[7], NOW).unwrap();
+    // (Not passable; what it was about to switch to stays where it is.)
+    let a = a.into_fds().unwrap_err().socket;
+    while b.send(&[7; 5000], NOW).is_ok() {}
+    let (view, _) = a.recv_borrowed_with(1, RecvFlags::DONTWAIT).unwrap();
+    while a.recv(&mut [0; 5000], RecvFlags::DONTWAIT).is_ok() {}
+    drop(b);
+    let reset = a.recv(&mut [0; 10], RecvFlags::DONTWAIT).unwrap_err();
+    assert_eq!(reset.raw_os_error(), Errno::CONNRESET.raw_os_error());
+    assert_eq!(a.recv(&mut [0; 10], RecvFlags::DONTWAIT).unwrap(), 0);
+    drop(view);
 }
 
 #[test]

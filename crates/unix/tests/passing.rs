@@ -16,6 +16,41 @@ const INHERITED: &str = "ONECOPY_TEST_HEIR_FDS";
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
 
+/// Two that are connected by name; the first is the client.
+fn connected(what: &str, config: &Config) -> (SeqPacket, SeqPacket) {
+    let name = Name::abstract_(format!("onecopy-passing-{what}-{}", std::process::id()));
+    let listener = SeqListener::bind_with(name.clone(), config).unwrap();
+    let client = SeqPacket::connect_with(name, config).unwrap();
+    (client, listener.accept().unwrap())
+}
+
+/// One that is not passed on stays what it was: for want of a descriptor, or since its peer would take it for one that keeps no stream
+/// records.
+#[test]
+fn what_is_not_passed_on_may_still_be_upgraded() {
+    let cases = [
+        (Records::Stream, false, Errno::AGAIN),
+        (Records::Stream, true, Errno::AGAIN),
+        (Records::Atomic, false, Errno::OPNOTSUPP),
+    ];
+    for (records, passable, errno) in cases {
+        let config = Config { records, passable, ..Config::default() };
+        let (a, b) = connected(&format!("upgrading-{records:?}-{passable}"), &config);
+        // (Rings are there that go with what it sends first.)
+        drop(b.reserve(1).unwrap());
+        let refused = b.into_fds().unwrap_err();
+        assert_eq!(refused.error.raw_os_error(), errno.raw_os_error());
+        let b = refused.socket;
+        assert_eq!(b.share_fds().unwrap_err().raw_os_error(), errno.raw_os_error());
+        for i in 0..4 {
+            let (from, to) = if i % 2 == 0 { (&b, &a) } else { (&a, &b) };
+            from.send(b"x", SendFlags::NOSIGNAL | SendFlags::EOR).unwrap();
+            assert_eq!(to.recv(&mut [0; 9], NOW).unwrap(), 1);
+        }
+        assert!(a.path().is_shared_memory() && b.path().is_shared_memory());
+    }
+}
+
 fn passable() -> Config {
     Config { send_buffer: Some(8192), receive_buffer: Some(8192), passable: true, ..Config::default() }
 }

@@ -271,8 +271,9 @@ impl End {
                 // Somebody else may have been made to say it.
                 let its = member.name == from || is_socket(crowd, member.inode, member.end.fd(), &from);
                 let member = &mut crowd.lanes[at];
-                if its {
-                    (member.named, member.name) = (member.live, from);
+                // (This side's own word has no name, nor has that of a sender who has none yet.)
+                if its && from != Name::unnamed() {
+                    (member.named, member.name) = (true, from);
                 }
                 member.live = true;
                 true

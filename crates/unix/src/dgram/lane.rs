@@ -317,7 +317,7 @@ impl End {
         let mut tx = end.lock_tx(flags)?;
         let sent = end.send_record_locked(&mut tx, cursor, attached, flags);
         if self.mirror.load(Relaxed) != 0 {
-            end.park_if_full(&mut tx);
+            let _ = end.park_if_full(&mut tx);
         }
         tx.unlock_fenced();
         end.welcome_back();

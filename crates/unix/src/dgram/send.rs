@@ -57,8 +57,15 @@ impl End {
             let (mut began, mut asked) = (None, false);
             loop {
                 let mut tx = self.lock_tx(flags)?;
-                let result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
-                self.mirror_full(&mut tx);
+                let mut result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
+                if self.mirror.load(Relaxed) != 0
+                    && let Err(error) = self.park_if_full(&mut tx)
+                    && error.is_refused()
+                {
+                    // Nobody will receive this one.
+                    self.was_refused(&mut tx);
+                    result = Err(error);
+                }
                 tx.unlock_fenced();
                 self.welcome_back();
                 match result {
@@ -75,9 +82,7 @@ impl End {
             self.check(Op::Send)?;
             self.kernel_datagram(&cursor, name, attached, flags, None)
         };
-        if name.is_none()
-            && matches!(&result, Err(error) if error.raw_os_error() == Errno::CONNREFUSED.raw_os_error())
-        {
+        if name.is_none() && matches!(&result, Err(error) if error.is_refused()) {
             // The kernel has thrown away what the peer had sent, and so does this side
             // (net/unix/af_unix.c: unix_dgram_disconnected).
             self.forget_peer();
@@ -114,10 +119,18 @@ impl End {
                 Ok(()) => {
                     // Pairs with the receiver's fence between arming and its last look.
                     fence(SeqCst);
-                    return self.ring_if_armed().inspect_err(|_| self.leave_ring(tx));
+                    let rung = self.ring_if_armed();
+                    return rung.inspect_err(|error| match error.is_refused() {
+                        true => self.was_refused(tx),
+                        false => self.leave_ring(tx),
+                    });
                 }
                 // The peer is gone, or one of the two was shut down: the kernel knows which.
                 Err(error) if error.raw_os_error() == Errno::PIPE.raw_os_error() => self.leave_ring(tx),
+                Err(error) if error.is_refused() => {
+                    self.was_refused(tx);
+                    return Err(error);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -208,6 +221,14 @@ impl End {
         self.parted.store(1, Relaxed);
     }
 
+    /// The kernel has refused a bell or a filler, which it does once: it has parted from a peer that is gone, and has thrown away what
+    /// that had sent, with the bell for what lies in the ring. By who holds the sending side.
+    #[cold]
+    pub fn was_refused(&self, tx: &mut Tx) {
+        self.leave_ring(tx);
+        self.forget_peer();
+    }
+
     /// There is no peer any more, nor anything that it has sent.
     pub fn forget_peer(&self) {
         let mut rx = self.rx.lock();
@@ -234,11 +255,9 @@ impl End {
         attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        self.send_to_name(slices, name, attached, flags).map_err(|error| {
-            match error.raw_os_error() == Errno::CONNREFUSED.raw_os_error() {
-                true => error.about("name").because("nobody receives there; is the receiver running?"),
-                false => error,
-            }
+        self.send_to_name(slices, name, attached, flags).map_err(|error| match error.is_refused() {
+            true => error.about("name").because("nobody receives there; is the receiver running?"),
+            false => error,
         })
     }
 

@@ -232,11 +232,14 @@ impl End {
     }
 
     fn adopt_offer(&self, meeting: &Meeting, state: &mut State, tx: &mut Tx) {
-        if let Some(lane) = state.lane.take() {
+        // Behind what was sent over the kernel before there must be room for bells, and for fillers: one that is lost leaves the peer
+        // unreadable, or this side writable.
+        let has_room = || control::has_room(self.fd());
+        if let Some(lane) = state.lane.take_if(|_| has_room()) {
             return self.adopt_lane(meeting, lane);
         }
         let Some(line) = &state.line else { return };
-        let taken = |offer: &mut Offer| offer.is_taken() && offer.forks == forks();
+        let taken = |offer: &mut Offer| offer.is_taken() && offer.forks == forks() && has_room();
         // (To a peer that is gone nothing is sent that the kernel has not refused.)
         if control::gone(line.fd.as_fd()) {
             return;

@@ -24,8 +24,7 @@ fn an_upgraded_connection_holds_one_descriptor_at_each_end_and_leaves_nothing() 
         client.recv(&mut byte, RecvFlags::empty()).unwrap();
     }
     assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
-    // One for each end, and one for the listener that the client knows.
-    assert_eq!(descriptors(), before + 3);
+    assert_eq!(descriptors(), before + 2);
     assert_eq!(ring_mappings(), 2);
     drop((client, server));
     assert_eq!(descriptors(), before);

@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use onecopy::unix::{
-    self, Config, Listener, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream, Transport,
+    self, Carrier, Config, Listener, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream, Transport,
 };
 use onecopy_conformance::impls::kernel::{Kernel, Plain};
 use onecopy_conformance::impls::{Kind, Name, Socket as _};
-use onecopy_conformance::liar::{INVITATION, Liar, hex};
+use onecopy_conformance::liar::{Field, INVITATION, Liar, Rings, hex};
 use onecopy_conformance::socket::{Listening, Socket};
 use onecopy_sys::scm::{self, Space};
 use rustix::fs::{Gid, Uid};
@@ -138,7 +138,7 @@ fn a_plain_listener_in_the_place_of_one_of_ours_is_handed_no_descriptor() {
             served.send(b"joined", NOW).unwrap();
             assert!(before.recv(&mut [0; 50], RecvFlags::DONTWAIT).is_ok());
             before.send(b"in shared memory", NOW).unwrap();
-            assert!(before.path().is_shared_memory(), "{ours:?}: {:?}", before.path());
+            assert!(before.path().send == Carrier::SharedMemory, "{ours:?}: {:?}", before.path());
             drop(listener);
             // (A path's next file often has the number of the one before: it is the rendezvous that has to be gone.)
             let _ = std::fs::remove_file(&path);
@@ -239,5 +239,29 @@ fn a_squatted_rendezvous_costs_the_first_bytes_their_way_and_no_more() {
             assert_eq!(to.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 5);
         }
         assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
+    }
+}
+
+/// A client's program may pass on a descriptor that it was given by anybody, who has labelled it for that connection: the nonce stands in
+/// /proc/net/unix. (He would have sent under the client's name, and received what was for it.)
+#[test]
+fn rings_that_another_user_has_made_are_not_joined() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not tried: it takes root to be somebody else");
+        return;
+    }
+    for kind in KINDS {
+        let (plain, ours) = name("forwarded", kind);
+        let listener = listen(kind, &ours, Transport::Auto);
+        let mut client = Liar::call(kind, &plain).unwrap();
+        let server = listener.accept().unwrap();
+        let nonce = client.nonce;
+        let rings = || Rings::honest([64 << 10; 2], nonce).unwrap();
+        for (rings, joined) in [(as_him(rings), 0), (rings(), 1)] {
+            client.attach(b"h", &[], rings).unwrap();
+            assert_eq!(server.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 1);
+            assert_eq!(client.theirs().unwrap().get(Field::Joined).unwrap(), joined);
+        }
+        assert_eq!(server.stats().protocol_errors, 0);
     }
 }

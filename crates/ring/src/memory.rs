@@ -1,6 +1,8 @@
 //! Making, opening and mapping a ring.
 
-use crate::header::{HEADER_LEN, InfoLine};
+use crate::header::HEADER_LEN;
+#[cfg(not(loom))]
+use crate::header::InfoLine;
 use crate::{Header, bell};
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
@@ -144,6 +146,7 @@ impl Ring {
     ///
     /// [`Refused`], with the first check that fails; `NoMapping` where one is larger than `most`.
     pub fn open_pair(fd: impl AsFd, most: usize) -> Result<[Ring; 2], Refused> {
+        let most = most.min(MAX_CAPACITY);
         let size = rustix::fs::fstat(&fd).map_err(Refused::NotAMemfd)?.st_size;
         let len = usize::try_from(size).unwrap_or(0);
         let wrong = |found: u64| Refused::Size { expected: len as u64, found };

@@ -295,7 +295,6 @@ mod models {
     /// One that keeps a place for another and leaves, both where somebody is just looking: that one does not think that he is alone.
     #[test]
     fn who_looks_misses_nobody_who_comes_as_another_leaves() {
-        alone!();
         for last in [1, 2] {
             loom::model(move || {
                 let page = Arc::new(HolderPage::default());

@@ -307,6 +307,12 @@ impl End {
                 }
             }
             Rx::Undecided(_) | Rx::Switching(_) => {
+                if let Rx::Undecided(undecided) = &*rx
+                    && let Some(ring) = undecided.attached()
+                {
+                    // (As below, of rings that the peer may still join.)
+                    ring.header().info.0.shut.store(1, Release);
+                }
                 drop(rx);
                 // A look whether there is something to receive takes the bells that follow the kernel's bytes.
                 let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new(0));

@@ -90,7 +90,7 @@ fn squeeze_bell(fd: BorrowedFd<'_>) -> io::Result<()> {
     // (The kernel doubles what is set.)
     sockopt::set_socket_send_buffer_size(fd, size.max(onecopy_sys::socket::unread_memory(fd)?))?;
     let rung = bell(fd);
-    sockopt::set_socket_send_buffer_size(fd, size / 2)?;
+    let _ = sockopt::set_socket_send_buffer_size(fd, size / 2);
     rung
 }
 

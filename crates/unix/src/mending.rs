@@ -148,8 +148,7 @@ impl Rx {
         match (words[rx::MODE], &mut *self) {
             (PLAIN, Rx::Plain) => return Ok(()),
             (UNDECIDED, Rx::Undecided(undecided)) => {
-                undecided.resume(words[rx::RECEIVED], words[rx::STRIPS] != 0);
-                return Ok(());
+                return undecided.resume(words[rx::RECEIVED], words[rx::STRIPS] != 0);
             }
             (PLAIN, Rx::Undecided(_)) => {
                 end.undecided.store(0, Relaxed);

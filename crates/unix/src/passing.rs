@@ -199,11 +199,11 @@ impl End {
         self.adopt(&mut tx);
         self.can_be_passed(&mut rx)?;
         self.keeps_rings(&rx)?;
-        rx.settle(self);
-        self.decline_offer();
         let page = memfd::create("onecopy-end", PAGE_LEN).map_err(plain)?;
         let words = EndPage::over(Mapping::new(&page, PAGE_LEN).map_err(plain)?);
         let mut passport = Passport { words: [0; PASS_WORDS], fds: vec![copy(&self.fd)?, page] };
+        rx.settle(self);
+        self.decline_offer();
         passport.words[word::NAMES] = cookie(&self.fd).map_err(plain)?;
         self.describe(&rx, &tx, &mut passport)?;
         words.words().rx.0.state.save(&rx.save(self));

@@ -174,7 +174,7 @@ fn visit(target: &Target) -> io::Result<u32> {
 }
 
 /// Whether that is one user: all whom this user namespace does not know seem to be the same (user_namespaces(7)).
-fn is_known(uid: u32) -> bool {
+pub fn is_known(uid: u32) -> bool {
     let all = || {
         let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         map.split_whitespace().eq(["0", "0", "4294967295"])

@@ -184,7 +184,8 @@ impl End {
     pub fn lock_tx(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
         let error = |errno| Error::new(Op::Send, errno);
         self.check(Op::Send)?;
-        if self.undecided.load(Relaxed) != 0 {
+        // Acquire pairs with the Release store in `decided_now`: the rings that another thread attaches are there.
+        if self.undecided.load(Acquire) != 0 {
             self.prepare_to_send()?;
         }
         let mut tx = match self.tx.try_lock() {

@@ -31,12 +31,14 @@ use crate::channel::Fds;
 use crate::config::Config;
 use crate::end::End;
 use crate::making::Kind;
+use crate::rendezvous::is_known;
 use crate::rights::Attached;
 use crate::rx::{Rx, Strips, Switching};
 use crate::tx::{Tx, UNKNOWN};
 use crate::{Op, Records, Result};
+use onecopy_ring::index::FARTHEST;
 use onecopy_ring::memory::{JOINED, TOO_SMALL};
-use onecopy_ring::{MIN_CAPACITY, Producer, Ring, round_capacity};
+use onecopy_ring::{Lie, MIN_CAPACITY, Producer, Ring, round_capacity};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::memfd::Refused;
 use onecopy_sys::scm::{self, MAX_FDS, Space};
@@ -204,8 +206,16 @@ impl Undecided {
     }
 
     /// Goes on where another process has left off.
-    pub fn resume(&mut self, received: u64, looks: bool) {
+    ///
+    /// # Errors
+    ///
+    /// [`Lie::Holder`]: more than anybody ever has.
+    pub fn resume(&mut self, received: u64, looks: bool) -> std::result::Result<(), Lie> {
+        if received > FARTHEST {
+            return Err(Lie::Holder);
+        }
         (self.received, self.looks) = (received, looks);
+        Ok(())
     }
 
     fn is_server(&self) -> bool {
@@ -425,6 +435,12 @@ impl End {
     /// EPROTO where they are none.
     fn join(&self, rx: &mut Rx, memfd: OwnedFd, taken: bool, op: Op) -> Result<()> {
         let Rx::Undecided(undecided) = rx else { return Ok(()) };
+        if !self.is_of_the_peer(&memfd) {
+            if taken {
+                self.without_rings(rx);
+            }
+            return Ok(());
+        }
         let [mine, theirs] = match Ring::open_pair(&memfd, self.config.max_ring.max(MIN_CAPACITY)) {
             Ok(rings) => rings,
             Err(Refused::NoMapping(_)) => {
@@ -468,6 +484,16 @@ impl End {
         self.decided_now();
         self.offer(Offer { ring: theirs, stage: Stage::Joined, mine: None });
         Ok(())
+    }
+
+    /// Whether the peer's user, or this side's, has made it. Somebody else's was passed on by a program that knew nothing of it: the
+    /// nonce that it is labelled with is no secret, but stands in /proc/net/unix.
+    fn is_of_the_peer(&self, memfd: &OwnedFd) -> bool {
+        let Ok(made) = rustix::fs::fstat(memfd) else { return false };
+        let is_the_peers =
+            || sockopt::socket_peercred(&self.fd).is_ok_and(|cred| cred.uid.as_raw() == made.st_uid);
+        let me = rustix::process::geteuid().as_raw();
+        is_known(made.st_uid) && (made.st_uid == me || is_the_peers())
     }
 
     /// Data room of the rings of a server: of the one to its client, and of the one from there.
@@ -545,13 +571,16 @@ impl End {
             let switching = Switching::new(mine.clone(), undecided.received, undecided.nonce);
             *rx = Rx::Switching(switching.stripping(Strips::All));
             self.set_rx_ring(mine);
-            self.decided_now();
         } else {
             offer.mine = Some(mine.clone());
             undecided.attached = Some([theirs, mine]);
         }
         *self.offer.lock() = Some(offer);
         self.offered.store(offered::ATTACH, Release);
+        if !matches!(rx, Rx::Undecided(_)) {
+            // Last: another thread that sends without a look here takes the rings along, whichever message is the first.
+            self.decided_now();
+        }
     }
 
     /// Offers the peer's ring to the sending side, which switches at once if it is free, else before its next

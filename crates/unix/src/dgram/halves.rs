@@ -75,8 +75,9 @@ impl End {
             return;
         }
         // What a thread of the parent held nobody will ever unlock here.
-        let receives =
-            self.rx.mutex().try_lock().is_some() && self.crowd().is_none_or(|crowd| crowd.is_free());
+        let receives = self.rx.mutex().try_lock().is_some()
+            && self.crowd().is_none_or(|crowd| crowd.is_free())
+            && self.meet.get().is_none_or(|meeting| meeting.is_free());
         let sends = self.tx.mutex().try_lock().is_some();
         if shares && !(receives && sends) {
             // A ticket that is none: it is the parent's, or another child's.

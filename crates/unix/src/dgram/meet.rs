@@ -164,6 +164,11 @@ impl Meeting {
         self.token.load(Relaxed)
     }
 
+    /// In the child of a fork: whether nobody held it who is not there any more.
+    pub fn is_free(&self) -> bool {
+        self.state.try_lock().is_some()
+    }
+
     /// Whether the peer may switch.
     #[inline]
     pub fn is_counting(&self) -> bool {

@@ -206,17 +206,17 @@ impl End {
                 pieces.push(IoSliceMut::new(&mut behind));
             }
             let (mut unasked, mut word) = (Fds::default(), None);
-            let token = meeting.map_or(0, |meeting| meeting.token());
             let came = match &mut call.fds {
                 _ if empty => Err(Errno::AGAIN),
-                None if token == 0 && crowd.is_none() => {
+                None if meeting.is_none() && crowd.is_none() => {
                     scm::recv(&self.fd, &mut pieces, Space::None, kernel)
                 }
                 fds => {
                     let asked = fds.is_some();
                     let fds = fds.as_deref_mut().unwrap_or(&mut unasked);
                     let came = fds.recv(self.fd(), &mut pieces, kernel);
-                    word = fds.take_word(token, crowd.is_some());
+                    // (Asked now: another thread may just have given it away.)
+                    word = fds.take_word(meeting.map_or(0, |meeting| meeting.token()), crowd.is_some());
                     came.map(|mut came| {
                         // Who has no room for anything is told so only if there was something (net/core/scm.h: scm_recv).
                         came.control_cut |= !asked && fds.has_some();

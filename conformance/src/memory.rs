@@ -7,8 +7,10 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 
-/// Bytes before the data of a ring. Where a second ring lies behind a first one, it begins at a multiple of this.
-pub const HEADER_LEN: u64 = 4096;
+/// Bytes before the data of a ring.
+pub const HEADER_LEN: u64 = 2560;
+/// Where each ring begins: a multiple of this.
+const PAGE: u64 = 4096;
 /// The seals that memory of rings must carry.
 pub const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 /// The first word of what the header says of its ring.
@@ -331,7 +333,7 @@ impl Rings {
 
     /// Where the second one begins.
     pub fn second(first: u64) -> u64 {
-        HEADER_LEN.saturating_add(first.checked_next_multiple_of(HEADER_LEN).unwrap_or(u64::MAX))
+        HEADER_LEN.saturating_add(first).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
     }
 
     /// Bytes of both.

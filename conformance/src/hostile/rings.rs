@@ -259,7 +259,12 @@ pub const LIES: &[Lie] = &[
         nonce
     )),
     announce!("rings.first_larger", "the first ring says that it is larger", first, 2 * ROOM),
-    announce!("rings.first_line_larger", "the first ring says that it has a line more", first, ROOM + 64),
+    announce!(
+        "rings.first_line_larger",
+        "the first ring says that it reaches a line into the second",
+        first,
+        Rings::second(ROOM) - HEADER_LEN + 64
+    ),
     announce!("rings.first_smaller", "the first ring says that it is smaller", first, ROOM / 2),
     announce!("rings.first_zero", "the first ring says that it has no room", first, 0),
     announce!("rings.first_tiny", "the first ring says that it has less than the least room", first, 64),

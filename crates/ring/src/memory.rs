@@ -1,8 +1,8 @@
 //! Making, opening and mapping a ring.
 
-use crate::header::HEADER_LEN;
 #[cfg(not(loom))]
 use crate::header::InfoLine;
+use crate::header::{HEADER_LEN, PAGE};
 use crate::{Header, bell};
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
@@ -41,14 +41,14 @@ pub fn round_capacity(bytes: usize, max: usize) -> usize {
 #[derive(Clone)]
 pub struct Ring {
     memory: Arc<Memory>,
-    /// Where its header begins: a multiple of [`HEADER_LEN`].
+    /// Where its header begins: a multiple of [`PAGE`].
     at: usize,
     capacity: usize,
 }
 
 /// Where the second of two rings begins.
 fn behind(first: usize) -> usize {
-    HEADER_LEN + first.next_multiple_of(HEADER_LEN)
+    (HEADER_LEN + first).next_multiple_of(PAGE)
 }
 
 /// As the shared page says at this moment, for who looks for the cause of a stall: positions, bells, fillers.
@@ -151,7 +151,7 @@ impl Ring {
         let len = usize::try_from(size).unwrap_or(0);
         let wrong = |found: u64| Refused::Size { expected: len as u64, found };
         memfd::verify(&fd, len)?;
-        if len > 2 * (HEADER_LEN + most.next_multiple_of(HEADER_LEN)) {
+        if len > 2 * behind(most) {
             return Err(Refused::NoMapping(Errno::NOBUFS));
         }
         if len < 2 * (HEADER_LEN + MIN_CAPACITY) {
@@ -192,7 +192,7 @@ impl Ring {
         let len = usize::try_from(size).unwrap_or(0);
         let possible = (MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) && capacity.is_multiple_of(64);
         let end = at.checked_add(HEADER_LEN + if possible { capacity } else { 0 });
-        if !possible || !at.is_multiple_of(HEADER_LEN) || end.is_none_or(|end| end > len) {
+        if !possible || !at.is_multiple_of(PAGE) || end.is_none_or(|end| end > len) {
             return Err(Refused::Size { expected: capacity as u64, found: len as u64 });
         }
         memfd::verify(&fd, len)?;
@@ -253,7 +253,7 @@ impl Ring {
     pub fn header(&self) -> &Header {
         // SAFETY:
         // - the mapping has at least HEADER_LEN bytes from `at` on (all who make a Ring see to it), is page-aligned, as `at`
-        //   is aligned to 4096, and lives as long as `self`;
+        //   is to PAGE, and lives as long as `self`;
         // - `Header` is repr(C), all atomics of integers: every bit pattern is valid, and writes of the other
         //   process are races between atomics only.
         unsafe { &*self.memory.mapping.base().as_ptr().add(self.at).cast::<Header>() }

@@ -15,7 +15,8 @@ use onecopy_conformance::liar::{Field, INVITATION, Liar, Rings, hex};
 use onecopy_conformance::socket::{Listening, Socket};
 use onecopy_sys::scm::{self, Space};
 use rustix::fs::{Gid, Uid};
-use rustix::net::SocketFlags;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::thread::UnshareFlags;
 
 const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
 const NOW: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
@@ -264,4 +265,75 @@ fn rings_that_another_user_has_made_are_not_joined() {
         }
         assert_eq!(server.stats().protocol_errors, 0);
     }
+}
+
+/// A daemon listens as root, and gives that up: a client of another user believes no rings of its new user, and brings its own.
+#[test]
+fn a_server_that_is_not_who_listened_leaves_the_rings_to_its_client() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not tried: it takes root to be somebody else");
+        return;
+    }
+    for kind in KINDS {
+        let (_, ours) = name("dropped", kind);
+        let listener = listen(kind, &ours, Transport::Auto);
+        let client = connect(kind, &ours);
+        client.send(b"ask", NOW).unwrap();
+        let server = as_him(|| {
+            let server = listener.accept().unwrap();
+            assert_eq!(server.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 3);
+            server.send(b"answer", NOW).unwrap();
+            server
+        });
+        for _ in 0..2 {
+            assert_eq!(client.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
+            client.send(b"ask", NOW).unwrap();
+            as_him(|| {
+                assert_eq!(server.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 3);
+                server.send(b"answer", NOW).unwrap();
+            });
+        }
+        assert_eq!(client.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
+        assert!(client.path().is_shared_memory(), "{:?}", client.path());
+        assert_eq!(client.stats().fallbacks + server.stats().fallbacks, 0);
+    }
+}
+
+/// Who connects takes a place in a queue for which an administrator may have left little room.
+#[test]
+fn a_short_backlog_hides_no_listener_from_who_comes_one_after_the_other() {
+    if !rustix::process::geteuid().is_root() {
+        println!("not tried: it takes root to have a network namespace");
+        return;
+    }
+    let thread = std::thread::spawn(|| {
+        #[expect(deprecated, reason = "it unshares no descriptors, of which the unsafe one warns")]
+        rustix::thread::unshare(UnshareFlags::NEWNET).unwrap();
+        std::fs::write("/proc/sys/net/core/somaxconn", "16").unwrap();
+        let (plain, ours) = name("backlog", Kind::Pieces);
+        let config = Config { records: Records::Stream, ..Config::default() };
+        let listener = SeqListener::bind_with(&ours, &config).unwrap();
+        for number in 0..100 {
+            let client = SeqPacket::connect_with(&ours, &config);
+            let client = client.unwrap_or_else(|error| panic!("connection {number}: {error}"));
+            let server = listener.accept().unwrap();
+            client.send(b"record", SendFlags::EOR).unwrap();
+            assert_eq!(server.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
+        }
+        // And a queue that is full is said to be.
+        let Name::Abstract(plain) = plain else { unreachable!("it is abstract") };
+        let rendezvous = [&b"onecopy-4-at-r@"[..], &plain].concat();
+        let rendezvous = SocketAddrUnix::new_abstract_name(&rendezvous).unwrap();
+        let callers = std::iter::from_fn(|| {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let caller =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            rustix::net::connect(&caller, &rendezvous).ok().map(|()| caller)
+        });
+        let callers: Vec<_> = callers.take(100).collect();
+        assert!(callers.len() < 100, "the queue has room for all");
+        let error = SeqPacket::connect_with(&ours, &config).unwrap_err();
+        assert!(error.would_block(), "{error}");
+    });
+    thread.join().unwrap();
 }

@@ -454,7 +454,7 @@ macro_rules! socket_methods {
             }
 
             /// Which way the bytes take at this moment. A connection begins over the kernel and is upgraded by its first
-            /// calls, so ask after the first bytes went both ways.
+            /// calls, so ask after the first bytes went both ways: a direction that nothing was sent in since may still say Kernel.
             pub fn path(&self) -> crate::Path {
                 self.end.path()
             }

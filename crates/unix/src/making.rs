@@ -3,7 +3,7 @@
 use crate::channel::Inlet;
 use crate::control;
 use crate::end::End;
-use crate::rendezvous::Target;
+use crate::rendezvous::{Found, Target};
 use crate::rx::Rx;
 use crate::tx::Tx;
 use crate::upgrade::{self, Invitation, Undecided};
@@ -176,9 +176,13 @@ impl End {
         }
         let target = invitation.and_then(|_| Target::of(&name, kind, records));
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
-        let is_ours = target.is_some_and(|target| target.is_ours(&name, fd.as_fd()));
+        let found = target.map_or(Found::Missing, |target| target.look(&name, fd.as_fd()));
+        let is_ours = found == Found::Ours;
         if records == Records::Stream && !is_ours && control::gone(fd.as_fd()) {
             return Err(Error::new(Op::Connect, Errno::CONNREFUSED).because("the listener has just gone"));
+        }
+        if records == Records::Stream && found == Found::Full {
+            return Err(Error::new(Op::Connect, Errno::AGAIN));
         }
         if records == Records::Stream && !is_ours {
             // (Nothing was said: to who listens there it was a connection that was closed again.)
@@ -207,7 +211,8 @@ impl End {
             let theirs = invitation.map_or(Records::Atomic, |invitation| invitation.records);
             if theirs == kind.records(config) {
                 let invitation = invitation.filter(|_| config.transport == Transport::Auto);
-                return End::accepted(fd, kind, invitation, config);
+                let attaches = upgrade::is_believed(listener.as_fd(), fd.as_fd());
+                return End::accepted(fd, kind, invitation, attaches, config);
             }
         }
     }
@@ -216,13 +221,15 @@ impl End {
         fd: OwnedFd,
         kind: Kind,
         invitation: Option<Invitation>,
+        attaches: bool,
         config: &Config,
     ) -> Result<Arc<End>> {
         if kind.records(config) == Records::Stream && invitation.is_none() {
             return Err(needs_memory(Op::Accept));
         }
         let fallback = config.transport == Transport::Auto && invitation.is_none();
-        let rx = invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::server(invitation)));
+        let rx =
+            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::server(invitation, attaches)));
         let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         end.counters.fallbacks.add(usize::from(fallback));
         Ok(end)

@@ -18,7 +18,7 @@ use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::clock::coarse_ms;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::io;
+use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -56,16 +56,18 @@ impl Target {
         Some(Target(target.into()))
     }
 
-    /// Whether the listener that `socket` has just been connected to, by `name`, since this was told of that name, is known for one
-    /// of ours.
-    pub fn is_ours(&self, name: &Name, socket: BorrowedFd<'_>) -> bool {
+    /// What is known of the listener that `socket` has just been connected to, by `name`, since this was told of that name.
+    pub fn look(&self, name: &Name, socket: BorrowedFd<'_>) -> Found {
         // (An abstract name is its listener's as long as the rendezvous is there, and a path if it has led to the same file before
         // and after.)
         let is_still = || match name.as_path() {
             Some(path) => std::fs::metadata(path).is_ok_and(|file| self.0.ends_with(&inode(&file))),
             None => true,
         };
-        is_there(self, socket) && is_still()
+        match is_there(self, socket) {
+            Found::Ours if !is_still() => Found::Missing,
+            found => found,
+        }
     }
 
     /// Whether a client has no use for a listener that is not known.
@@ -96,8 +98,9 @@ pub struct Rendezvous {
     accepted: AtomicU32,
 }
 
-/// After so many connections its queue is emptied: each client takes a place there, also when it has closed that again.
-const EMPTIED: u32 = 64;
+/// After so many connections its queue is emptied: each client takes a place there, also when it has closed that again, and there may be few
+/// (net.core.somaxconn).
+const EMPTIED: u32 = 4;
 /// Places in that queue; the kernel may give fewer (net.core.somaxconn).
 const PLACES: i32 = 4096;
 
@@ -141,8 +144,19 @@ const MISSING_MS: u64 = 1000;
 /// ever: then nothing is remembered.)
 static MISSING: LazyLock<Mutex<Vec<(Target, u64)>>> = LazyLock::new(Mutex::default);
 
+/// What a client finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It is one of ours.
+    Ours,
+    /// There is a rendezvous, and for the moment no place in its queue.
+    Full,
+    /// It has no rendezvous, or another user's.
+    Missing,
+}
+
 /// Whether the rendezvous of the listener that `socket` is a connection to is there, as one of the same user.
-fn is_there(target: &Target, socket: BorrowedFd<'_>) -> bool {
+fn is_there(target: &Target, socket: BorrowedFd<'_>) -> Found {
     let now = coarse_ms();
     if let Some(mut missing) = MISSING.try_lock() {
         // (Of stream records a connection cannot do without.)
@@ -150,12 +164,16 @@ fn is_there(target: &Target, socket: BorrowedFd<'_>) -> bool {
             now.wrapping_sub(*since) < MISSING_MS && !(of == target && target.must_be())
         });
         if missing.iter().any(|(of, _)| of == target) {
-            return false;
+            return Found::Missing;
         }
     }
-    if let Ok(user) = visit(target) {
-        return is_known(user)
-            && sockopt::socket_peercred(socket).is_ok_and(|cred| cred.uid.as_raw() == user);
+    match visit(target) {
+        Ok(user) => {
+            let listens = sockopt::socket_peercred(socket).is_ok_and(|cred| cred.uid.as_raw() == user);
+            return if is_known(user) && listens { Found::Ours } else { Found::Missing };
+        }
+        Err(Errno::AGAIN) => return Found::Full,
+        Err(_) => {}
     }
     if let Some(mut missing) = MISSING.try_lock() {
         if missing.len() >= KEPT {
@@ -163,7 +181,7 @@ fn is_there(target: &Target, socket: BorrowedFd<'_>) -> bool {
         }
         missing.push((target.clone(), now));
     }
-    false
+    Found::Missing
 }
 
 /// Whose rendezvous that is.

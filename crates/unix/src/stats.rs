@@ -104,7 +104,7 @@ counters! {
     room_spins,
     /// Lies of the peer that were caught.
     protocol_errors,
-    /// 1 when shared memory was wanted and not had: a plain peer, or a refusal. The kernel carries on.
+    /// 1 when shared memory was wanted and not had: a plain peer, once that is known, or a refusal. The kernel carries on.
     fallbacks,
 }
 

@@ -160,9 +160,9 @@ impl Undecided {
         Undecided::new(invitation.nonce, Who::Client(ours))
     }
 
-    /// Of a server that was invited.
-    pub fn server(invitation: Invitation) -> Undecided {
-        Undecided::new(invitation.nonce, Who::Server(Some(invitation)))
+    /// Of a server that was invited, and attaches rings or leaves that to its client.
+    pub fn server(invitation: Invitation, attaches: bool) -> Undecided {
+        Undecided::new(invitation.nonce, Who::Server(Some(invitation).filter(|_| attaches)))
     }
 
     fn new(nonce: Nonce, who: Who) -> Undecided {
@@ -177,8 +177,7 @@ impl Undecided {
             return Some(Undecided::client(&invitation, may_attach));
         }
         let peer = rustix::net::getpeername(socket).ok().flatten().and_then(unix_address);
-        let invitation = Invitation::of(peer)?;
-        Some(Undecided::new(invitation.nonce, Who::Server(Some(invitation).filter(|_| may_attach))))
+        Invitation::of(peer).map(|invitation| Undecided::server(invitation, may_attach))
     }
 
     /// With which its rings will be labelled.
@@ -318,6 +317,14 @@ pub fn invite(socket: BorrowedFd<'_>, records: Records, config: &Config) -> rust
     Ok(invitation)
 }
 
+/// Whether the client at the other end of `accepted` believes rings that this process makes: they are then of the user as whom the listener
+/// listens, which a daemon may have given up since, or of the client's own ([`End::is_of_the_peer`]).
+pub fn is_believed(listener: BorrowedFd<'_>, accepted: BorrowedFd<'_>) -> bool {
+    let me = rustix::process::geteuid();
+    // (Of a listener it is who has called listen(2): net/unix/af_unix.c, unix_listen.)
+    [listener, accepted].into_iter().any(|fd| sockopt::socket_peercred(fd).is_ok_and(|cred| cred.uid == me))
+}
+
 /// Of descriptors that came with a message, the rings of the connection with that nonce: they come behind the program's.
 pub fn take_rings(fds: &mut Vec<OwnedFd>, nonce: &Nonce) -> Option<OwnedFd> {
     let last = fds.last()?;
@@ -411,9 +418,10 @@ impl End {
     /// The peer's next bytes have no rings with them, or none that can be used: a server that had any would have attached them.
     fn without_rings(&self, rx: &mut Rx) {
         let Rx::Undecided(undecided) = rx else { return };
-        // (A client attaches when it can: others may have had its end before.)
+        // (A client attaches when it can: others may have had its end before. It still may where the server, though one of ours, has not.)
         undecided.looks = undecided.is_server();
-        if !undecided.looks && (undecided.attached.is_none() || self.is_shared()) {
+        let waits = undecided.attached.is_some() || undecided.may_attach(0);
+        if !undecided.looks && (!waits || self.is_shared()) {
             self.counters.fallbacks.add(1);
             *rx = Rx::Plain;
             self.decided_now();

@@ -72,21 +72,21 @@ impl End {
         flags: SendFlags,
     ) -> Result<()> {
         match (self.config.records, tx) {
-            (Records::Atomic, tx) => {
-                if let Tx::Kernel { sent } = tx {
-                    if self.send_kernel_record(cursor, attached, flags)? {
-                        point!("sent over the kernel");
-                        *sent = sent.saturating_add(1);
-                        return Ok(());
-                    }
-                    self.adopt(tx);
-                }
+            (Records::Atomic, tx) => loop {
                 match tx {
-                    Tx::Ring(ring) => self.send_frame(ring, cursor, attached, flags),
-                    // (Somebody else has filled the queue since.)
-                    Tx::Kernel { .. } => Err(Error::new(Op::Send, Errno::AGAIN)),
+                    Tx::Ring(ring) => return self.send_frame(ring, cursor, attached, flags),
+                    Tx::Kernel { sent } => {
+                        if self.send_kernel_record(cursor, attached, flags)? {
+                            point!("sent over the kernel");
+                            *sent = sent.saturating_add(1);
+                            return Ok(());
+                        }
+                    }
                 }
-            }
+                // (Where it may not switch even now somebody has filled the queue since, or the peer is just going, and what lies there
+                // is not thrown away yet: the kernel says which.)
+                self.adopt(tx);
+            },
             (Records::Stream, tx) => {
                 let mut first = true;
                 while first || cursor.left > 0 {

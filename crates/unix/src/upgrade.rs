@@ -318,7 +318,7 @@ pub fn invite(socket: BorrowedFd<'_>, records: Records, config: &Config) -> rust
 }
 
 /// Whether the client at the other end of `accepted` believes rings that this process makes: they are then of the user as whom the listener
-/// listens, which a daemon may have given up since, or of the client's own ([`End::is_of_the_peer`]).
+/// listens, which a daemon may have given up since, or of the client's own (`End::is_of_the_peer`).
 pub fn is_believed(listener: BorrowedFd<'_>, accepted: BorrowedFd<'_>) -> bool {
     let me = rustix::process::geteuid();
     // (Of a listener it is who has called listen(2): net/unix/af_unix.c, unix_listen.)

@@ -117,7 +117,7 @@ impl Liar {
         Ok(socket)
     }
 
-    /// What a listener with that name is known by, as long as this is open: its clients send rings with their first bytes.
+    /// What a listener with that name is known by, as long as this is open: its clients send rings with their second message.
     ///
     /// # Errors
     ///

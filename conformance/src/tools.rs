@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{OnceLock, mpsc};
+use std::sync::OnceLock;
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -140,14 +140,8 @@ pub fn asleep<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     f: impl FnOnce() -> T + Send + 's,
 ) -> ScopedJoinHandle<'s, T> {
-    let (tell, told) = mpsc::channel();
-    let thread = scope.spawn(move || {
-        let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get());
-        f()
-    });
-    if let Ok(tid) = told.recv() {
-        wait_asleep(tid);
-    }
+    let (thread, task) = onecopy_testing::begun(scope, f);
+    wait_asleep(task);
     thread
 }
 
@@ -161,14 +155,7 @@ pub fn nobody_sleeps() {
 
 /// Waits until a thread, or a process that has one, sleeps, or is gone, or ten seconds have passed.
 pub fn wait_asleep(task: i32) {
-    let until = Instant::now() + *FALLS_ASLEEP.get_or_init(|| Duration::from_secs(10));
-    let mut seen = 0;
-    while seen < 4 && Instant::now() < until {
-        let Ok(stat) = std::fs::read_to_string(format!("/proc/{task}/stat")) else { return };
-        let sleeps = stat.rsplit(") ").next().is_some_and(|s| s.starts_with('S'));
-        seen = if sleeps { seen + 1 } else { 0 };
-        std::thread::sleep(Duration::from_millis(3));
-    }
+    onecopy_testing::falls_asleep(task, *FALLS_ASLEEP.get_or_init(|| Duration::from_secs(10)));
 }
 
 /// Bits of a poll or epoll answer, in words. POLLRDNORM and its kin follow POLLIN and POLLOUT and are not asked.

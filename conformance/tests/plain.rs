@@ -1,5 +1,5 @@
 //! Who is no peer of ours is never handed a descriptor that the program has not sent, whatever stands under its name; who is, or says
-//! so, gets one with the first bytes, and no other.
+//! so, gets one, with a server's first bytes or a client's second message, and no other.
 #![allow(missing_docs, reason = "a test")]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -182,6 +182,15 @@ fn a_rendezvous_of_another_kind_says_nothing() {
     assert_eq!(error.raw_os_error(), rustix::io::Errno::PROTONOSUPPORT.raw_os_error());
 }
 
+/// What takes root.
+fn may(what: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("not tried: it takes root to {what}");
+    }
+    root
+}
+
 /// In a thread of that user.
 fn as_him<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|s| {
@@ -198,8 +207,7 @@ fn as_him<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 /// Anybody may take an abstract name first: it is believed only of the user who listens.
 #[test]
 fn a_rendezvous_of_another_user_is_not_believed() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not tried: it takes root to be somebody else");
+    if !may("be somebody else") {
         return;
     }
     for kind in KINDS {
@@ -225,8 +233,7 @@ fn a_rendezvous_of_another_user_is_not_believed() {
 /// A rendezvous that somebody else was first with does not keep ours from listening: what is not known is asked for by who answers.
 #[test]
 fn a_squatted_rendezvous_costs_the_first_bytes_their_way_and_no_more() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not tried: it takes root to be somebody else");
+    if !may("be somebody else") {
         return;
     }
     for kind in KINDS {
@@ -247,8 +254,7 @@ fn a_squatted_rendezvous_costs_the_first_bytes_their_way_and_no_more() {
 /// /proc/net/unix. (He would have sent under the client's name, and received what was for it.)
 #[test]
 fn rings_that_another_user_has_made_are_not_joined() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not tried: it takes root to be somebody else");
+    if !may("be somebody else") {
         return;
     }
     for kind in KINDS {
@@ -270,8 +276,7 @@ fn rings_that_another_user_has_made_are_not_joined() {
 /// A daemon listens as root, and gives that up: a client of another user believes no rings of its new user, and brings its own.
 #[test]
 fn a_server_that_is_not_who_listened_leaves_the_rings_to_its_client() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not tried: it takes root to be somebody else");
+    if !may("be somebody else") {
         return;
     }
     for kind in KINDS {
@@ -302,8 +307,7 @@ fn a_server_that_is_not_who_listened_leaves_the_rings_to_its_client() {
 /// Who connects takes a place in a queue for which an administrator may have left little room.
 #[test]
 fn a_short_backlog_hides_no_listener_from_who_comes_one_after_the_other() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not tried: it takes root to have a network namespace");
+    if !may("have a network namespace") {
         return;
     }
     let thread = std::thread::spawn(|| {

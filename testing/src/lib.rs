@@ -1,10 +1,12 @@
 //! What tests need to know of processes and threads: that one has nothing else to do ([`alone!`], [`descriptors`],
-//! [`mappings`]), and that one sleeps ([`asleep`]).
+//! [`mappings`]), that one sleeps ([`asleep`]), and what poll(2) says ([`readable`], [`writable`]).
 
 #![forbid(unsafe_code)]
 
+mod poll;
 mod process;
 mod sleep;
 
+pub use poll::{readable, writable};
 pub use process::{descriptors, has_run_elsewhere, mappings};
-pub use sleep::{asleep, this_thread, wait_asleep};
+pub use sleep::{asleep, begun, falls_asleep, this_thread, wait_asleep};

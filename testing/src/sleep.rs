@@ -17,13 +17,26 @@ pub fn asleep<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     work: impl FnOnce() -> T + Send + 's,
 ) -> ScopedJoinHandle<'s, T> {
+    let (handle, task) = begun(scope, work);
+    wait_asleep(task);
+    handle
+}
+
+/// Runs `work` on a thread of its own, and says which that is.
+///
+/// # Panics
+///
+/// Where there is no /proc.
+pub fn begun<'s, T: Send + 's>(
+    scope: &'s Scope<'s, '_>,
+    work: impl FnOnce() -> T + Send + 's,
+) -> (ScopedJoinHandle<'s, T>, i32) {
     let (tell, told) = mpsc::channel();
     let handle = scope.spawn(move || {
         tell.send(this_thread()).expect("who started it waits for it");
         work()
     });
-    wait_asleep(told.recv().expect("it has begun"));
-    handle
+    (handle, told.recv().expect("it has begun"))
 }
 
 /// Waits until a thread, or a process that has one, sleeps in the kernel, or has ended: by its number, which is that of the
@@ -33,17 +46,25 @@ pub fn asleep<'s, T: Send + 's>(
 ///
 /// If it does neither for a minute.
 pub fn wait_asleep(task: i32) {
+    assert!(falls_asleep(task, PATIENCE), "thread {task} does not fall asleep");
+}
+
+/// As [`wait_asleep`], for so long: whether it does either.
+pub fn falls_asleep(task: i32, within: Duration) -> bool {
     let (began, mut seen) = (Instant::now(), 0);
     // (A moment's sleep, for a page or a lock, is not where it stays: it is looked at more than once.)
     while seen < 4 {
         match sleeps(task) {
             Ok(true) => seen += 1,
             Ok(false) => seen = 0,
-            Err(_) => return,
+            Err(_) => return true,
         }
-        assert!(began.elapsed() < PATIENCE, "thread {task} does not fall asleep");
+        if began.elapsed() > within {
+            return false;
+        }
         thread::sleep(Duration::from_millis(3));
     }
+    true
 }
 
 /// Whether it waits for something that may never come (`S` in proc(5)), or an error if it is no more.

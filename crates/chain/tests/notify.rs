@@ -15,6 +15,18 @@ fn lane(capacity: u32) -> (Context, Lane, Queue) {
     (context, lane, queue)
 }
 
+/// Of ten bytes each: three of the first lane, and one of the second.
+fn four_sends() -> ([Lane; 2], Queue, [Segment<()>; 4]) {
+    let (context, mut lane, queue) = lane(15);
+    let mut other = context.lane(Config::default()).unwrap();
+    let mut segments = [(); 4].map(|()| Segment::new(()));
+    for (segment, number) in segments.iter_mut().zip(1..) {
+        let lane = if number < 4 { &mut lane } else { &mut other };
+        lane.send(segment, number, 10, 0).unwrap();
+    }
+    ([lane, other], queue, segments)
+}
+
 fn reap(context: &mut merged::Context) -> Vec<(u64, bool)> {
     let mut all = Vec::new();
     context.reap(|user_data, copied| all.push((user_data, copied)));
@@ -297,13 +309,7 @@ fn bytes_sends_and_age_bound_a_segment() {
 
 #[test]
 fn two_segments_with_notifications_are_joined() {
-    let (context, mut lane, mut queue) = lane(15);
-    let mut other = context.lane(Config::default()).unwrap();
-    let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Segment::new(()));
-    lane.send(&mut a, 1, 10, 0).unwrap();
-    lane.send(&mut b, 2, 10, 0).unwrap();
-    lane.send(&mut c, 3, 10, 0).unwrap();
-    other.send(&mut d, 4, 10, 0).unwrap();
+    let (_lanes, mut queue, [mut a, b, c, d]) = four_sends();
     // Neighbours; one that leaves a gap; one of another socket.
     let append = |(): &mut (), ()| Ok(());
     a.join(c, append).unwrap();
@@ -320,13 +326,7 @@ fn two_segments_with_notifications_are_joined() {
 
 #[test]
 fn a_split_is_exact_where_bytes_do_not_follow_each_other() {
-    let (context, mut lane, mut queue) = lane(15);
-    let mut other = context.lane(Config::default()).unwrap();
-    let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Segment::new(()));
-    lane.send(&mut a, 1, 10, 0).unwrap();
-    lane.send(&mut b, 2, 10, 0).unwrap();
-    lane.send(&mut c, 3, 10, 0).unwrap();
-    other.send(&mut d, 4, 10, 0).unwrap();
+    let ([_, mut other], mut queue, [mut a, b, c, mut d]) = four_sends();
     other.send(&mut d, 5, 0, 0).unwrap();
     let append = |(): &mut (), ()| Ok(());
     // As a segment: 1, 3, 4, the empty 5, and 2.

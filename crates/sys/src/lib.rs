@@ -33,3 +33,4 @@ pub mod socket;
 pub mod sockopt;
 pub mod spans;
 pub mod unix_diag;
+pub mod user;

@@ -1,4 +1,4 @@
-//! How a client knows, before anything was said, that its listener is one of ours: it may then attach rings to its own first
+//! How a client knows, before anything was said, that its listener is one of ours: it may then attach rings to its own
 //! bytes (`upgrade.rs`), where a plain server would be handed a descriptor that it knows nothing of.
 //!
 //! Each listener has a second socket, its *rendezvous*, which is named after it and which nobody accepts from: in the abstract
@@ -10,13 +10,13 @@
 //! Not found is: a listener of another network namespace, one that was made by another user than accepts from it, and one whose
 //! name leaves no room for more. The kernel carries on there until the server sends something.
 
-use crate::dgram::overflow_uid;
 use crate::making::Kind;
 use crate::{Name, Records};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::clock::coarse_ms;
+use onecopy_sys::user::is_known;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -189,13 +189,4 @@ fn visit(target: &Target) -> io::Result<u32> {
     let line = socket()?;
     rustix::net::connect(&line, &target.address()?)?;
     Ok(sockopt::socket_peercred(&line)?.uid.as_raw())
-}
-
-/// Whether that is one user: all whom this user namespace does not know seem to be the same (user_namespaces(7)).
-pub fn is_known(uid: u32) -> bool {
-    let all = || {
-        let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        map.split_whitespace().eq(["0", "0", "4294967295"])
-    };
-    uid != overflow_uid() || all()
 }

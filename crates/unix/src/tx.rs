@@ -283,7 +283,7 @@ impl End {
                 return Ok(());
             }
             if self.undecided.load(Relaxed) != 0 {
-                self.prepare_to_send()?;
+                self.prepare_to_go_on()?;
             }
             self.adopt(tx);
         }

@@ -31,9 +31,9 @@ use crate::channel::Fds;
 use crate::config::Config;
 use crate::end::End;
 use crate::making::Kind;
-use crate::rendezvous::is_known;
 use crate::rights::Attached;
 use crate::rx::{Rx, Strips, Switching};
+use crate::side::SideGuard;
 use crate::tx::{Tx, UNKNOWN};
 use crate::{Op, Records, Result};
 use onecopy_ring::index::FARTHEST;
@@ -43,6 +43,7 @@ use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::memfd::Refused;
 use onecopy_sys::scm::{self, MAX_FDS, Space};
 use onecopy_sys::socket::unix_address;
+use onecopy_sys::user::is_known;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, sockopt};
@@ -517,7 +518,18 @@ impl End {
     /// Before a send, while it is not known what the peer is: looks for its rings, else attaches some where it may. What only ever
     /// sends would stay with the kernel otherwise.
     pub fn prepare_to_send(&self) -> Result<()> {
-        let Some(mut rx) = self.rx.lock_within(|| crate::end::BRIEFLY) else { return Ok(()) };
+        match self.rx.lock_within(|| crate::end::BRIEFLY) {
+            Some(rx) => self.prepare(rx),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`End::prepare_to_send`], in the middle of a send: whoever receives just now is not waited for with the sending side.
+    pub fn prepare_to_go_on(&self) -> Result<()> {
+        self.rx.try_lock().map_or(Ok(()), |rx| self.prepare(rx))
+    }
+
+    fn prepare(&self, mut rx: SideGuard<'_, Rx>) -> Result<()> {
         self.decide(&mut rx, Op::Send)?;
         if !rx.is_shared() && !self.is_shared() {
             self.attach_rings(&mut rx);
@@ -585,6 +597,7 @@ impl End {
         }
         *self.offer.lock() = Some(offer);
         self.offered.store(offered::ATTACH, Release);
+        point!("attached");
         if !matches!(rx, Rx::Undecided(_)) {
             // Last: another thread that sends without a look here takes the rings along, whichever message is the first.
             self.decided_now();
@@ -776,6 +789,15 @@ mod tests {
             name.truncate(at);
             let _ = Invitation::parse(&name);
         }
+    }
+
+    #[test]
+    fn nobody_has_received_more_than_anybody_ever_has() {
+        let invitation = Invitation::new(Records::Atomic, &Config::default()).unwrap();
+        let mut undecided = Undecided::client(&invitation, true);
+        assert_eq!(undecided.resume(FARTHEST, false), Ok(()));
+        assert_eq!(undecided.resume(FARTHEST + 1, false), Err(Lie::Holder));
+        assert_eq!(undecided.received, FARTHEST);
     }
 
     #[test]

@@ -1,19 +1,12 @@
 //! A pair of datagram sockets, of which each of two processes keeps one half.
 
 use onecopy_sys::fork::{Ended, child};
-use onecopy_testing::alone;
+use onecopy_testing::{alone, readable};
 use onecopy_unix::{Datagram, Name, RecvFlags, SendFlags};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-
-fn readable(socket: &Datagram) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::IN)];
-    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
-    fds[0].revents().contains(PollFlags::IN)
-}
 
 const DATAGRAMS: u32 = 1000;
 

@@ -1,7 +1,7 @@
 //! Lanes where little is as it should be: more senders than have room, names that mean another socket by now, rings that are too
 //! small, processes that are out of descriptors.
 
-use onecopy_testing::alone;
+use onecopy_testing::{alone, writable};
 use onecopy_unix::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
@@ -146,12 +146,6 @@ fn a_lane_takes_what_the_kernel_takes() {
         }
         assert_eq!(a.path().send, carrier);
     }
-}
-
-fn writable(socket: &Datagram) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
-    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
-    fds[0].revents().contains(PollFlags::OUT)
 }
 
 /// Who was refused is not writable, at whichever point it came by its lane.

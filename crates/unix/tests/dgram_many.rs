@@ -1,8 +1,7 @@
 //! Many datagram sockets that send to one: each has a lane of its own there, and none can starve another.
 
-use onecopy_testing::{alone, descriptors};
+use onecopy_testing::{alone, descriptors, readable, writable};
 use onecopy_unix::{Carrier, Config, Datagram, Name, RecvFlags, SendFlags};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -17,20 +16,6 @@ fn abstract_(what: &str) -> Name {
 
 fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
     Errno::from_raw_os_error(result.unwrap_err().raw_os_error())
-}
-
-fn poll(socket: &Datagram, events: PollFlags) -> PollFlags {
-    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), events)];
-    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
-    fds[0].revents()
-}
-
-fn readable(socket: &Datagram) -> bool {
-    poll(socket, PollFlags::IN).contains(PollFlags::IN)
-}
-
-fn writable(socket: &Datagram) -> bool {
-    poll(socket, PollFlags::OUT).contains(PollFlags::OUT)
 }
 
 /// A receiver, which has senders.

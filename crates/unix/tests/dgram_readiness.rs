@@ -1,9 +1,8 @@
 //! poll(2) says that a datagram socket is readable if and only if there is a datagram, whatever its peers and it are just coming to:
 //! nothing of ours lies in its queue by itself.
 
-use onecopy_testing::alone;
+use onecopy_testing::{alone, readable};
 use onecopy_unix::{Carrier, Datagram, Name, RecvFlags, SendFlags};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::os::linux::net::SocketAddrExt;
@@ -18,12 +17,6 @@ fn text(what: &str) -> String {
 
 fn abstract_(what: &str) -> Name {
     Name::abstract_(text(what))
-}
-
-fn readable(socket: impl AsFd) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
-    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
-    fds[0].revents().contains(PollFlags::IN)
 }
 
 /// Two with names that are connected to each other.

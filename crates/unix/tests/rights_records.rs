@@ -1,9 +1,8 @@
 //! Descriptors that travel with records.
 #![allow(missing_docs, reason = "a test")]
 
-use onecopy_testing::{alone, asleep};
+use onecopy_testing::{alone, asleep, readable};
 use onecopy_unix::*;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -201,12 +200,6 @@ fn what_nobody_received_is_closed_with_the_socket() {
         drop((a, b, w));
         assert_eq!(r.read(&mut [0; 1]).unwrap(), 0, "{transport:?}");
     }
-}
-
-fn readable(socket: &SeqPacket) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut fds, Some(&now)).unwrap() > 0
 }
 
 /// The channel's record is found behind bells and fillers, and readiness stays what it must be.

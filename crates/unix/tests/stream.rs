@@ -1,11 +1,10 @@
 //! Streams of this crate against each other, in one process.
 #![allow(missing_docs, reason = "a test")]
 
-use onecopy_testing::asleep;
+use onecopy_testing::{asleep, readable, writable};
 use onecopy_unix::*;
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
@@ -37,22 +36,6 @@ fn connected(test: &str, config: &Config) -> (Stream, Stream) {
     assert_eq!(byte, *b"d");
     assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
     (client, server)
-}
-
-fn readable(stream: &Stream) -> bool {
-    poll(stream, rustix::event::PollFlags::IN)
-}
-
-fn writable(stream: &Stream) -> bool {
-    poll(stream, rustix::event::PollFlags::OUT)
-}
-
-fn poll(stream: &Stream, events: rustix::event::PollFlags) -> bool {
-    let fd = stream.as_fd();
-    let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, events)];
-    let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut fds, Some(&zero)).unwrap();
-    fds[0].revents().contains(events)
 }
 
 #[test]
@@ -392,4 +375,45 @@ fn whole_sends_never_interleave() {
             assert!(record.iter().all(|byte| *byte == record[0]));
         }
     });
+}
+
+/// What only ever sends needs no second call: the rest of a long first message brings the memory.
+#[test]
+fn one_long_send_moves_to_shared_memory_by_itself() {
+    let listener = Listener::bind(name("one-long")).unwrap();
+    let client = Stream::connect(name("one-long")).unwrap();
+    let mut server = listener.accept().unwrap();
+    let all = pattern(3, 4 << 20);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut got = vec![0; all.len()];
+            server.read_exact(&mut got).unwrap();
+            got
+        });
+        assert_eq!(client.send(&all, SendFlags::NOSIGNAL).unwrap(), all.len());
+        assert!(reader.join().unwrap() == all);
+    });
+    assert_eq!(client.path().send, Carrier::SharedMemory);
+    assert!(client.stats().user_copied() > 0, "{:?}", client.stats());
+}
+
+/// As the kernel says it: at once, and not when the rings are looked at next. (For 40 ms the server's sends went nowhere.)
+#[test]
+fn who_closes_before_its_rings_are_joined_is_gone_at_once() {
+    let listener = Listener::bind(name("gone-early")).unwrap();
+    let client = Stream::connect(name("gone-early")).unwrap();
+    for _ in 0..2 {
+        client.send(b"bye", SendFlags::NOSIGNAL).unwrap();
+    }
+    let server = listener.accept().unwrap();
+    drop(client);
+    assert_eq!(server.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
+    let errno = server.send(b"x", SendFlags::NOSIGNAL).unwrap_err().raw_os_error();
+    assert_eq!(errno, rustix::io::Errno::PIPE.raw_os_error());
+}
+
+#[test]
+fn no_largest_ring_is_too_large_to_ask_for() {
+    let config = Config { max_ring: usize::MAX, ..small() };
+    connected("endless", &config);
 }

@@ -10,7 +10,7 @@
 
 use super::hello::Hello;
 use super::lane::over_line;
-use super::meet::{hear, other_end, overflow_uid, seqpacket};
+use super::meet::{hear, other_end, seqpacket};
 use super::words::{Answer, WORD, Word};
 use crate::end::{End, PASS_CREDENTIALS, PASS_PIDFD};
 use crate::making::Kind;
@@ -23,6 +23,7 @@ use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::scm;
 use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
+use onecopy_sys::user::is_known;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
@@ -476,7 +477,7 @@ fn is_socket(crowd: &Gathering, inode: u64, line: BorrowedFd<'_>, name: &Name) -
         Some(path) => Name::path(OsStr::from_bytes(path.strip_suffix(&[0]).unwrap_or(path))),
     };
     let its = known.peer == Some(crowd.inode) && called == *name;
-    its && known.uid == Some(user) && user != overflow_uid()
+    its && known.uid == Some(user) && is_known(user)
 }
 
 impl Member {

@@ -7,7 +7,7 @@ use super::words::Word;
 use crate::failpoint;
 use crate::{Carrier, Datagram, Name, RecvFlags, SendFlags};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use onecopy_testing::readable;
 use rustix::fd::AsFd;
 use rustix::fd::OwnedFd;
 use std::cell::Cell;
@@ -43,12 +43,6 @@ pub fn laned(to: &Datagram, name: &Name) -> Datagram {
     }
     assert_eq!(sender.path().send, Carrier::SharedMemory);
     sender
-}
-
-fn readable(socket: &Datagram) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::IN)];
-    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
-    fds[0].revents().contains(PollFlags::IN)
 }
 
 /// Whoever receives once for each time that he finds it readable, or asks how much there is, gets all, also while a sender

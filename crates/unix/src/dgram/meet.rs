@@ -38,7 +38,7 @@ mod line;
 mod switch;
 
 use line::{ask, given};
-pub use line::{beacon_name, give, hear, is_user, other_end, overflow_uid, say, seqpacket};
+pub use line::{beacon_name, give, hear, is_user, other_end, say, seqpacket};
 use switch::{Incoming, Offer};
 
 use super::hello::Hello;
@@ -54,6 +54,7 @@ use onecopy_ring::Ring;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::unix_diag::Diag;
+use onecopy_sys::user::is_known;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::SocketFlags;
@@ -497,7 +498,7 @@ impl End {
             return Err(Errno::LOOP); // there is nothing to be gained
         }
         let known = diag.look(peer)?;
-        if known.uid == Some(overflow_uid()) {
+        if known.uid.is_some_and(|uid| !is_known(uid)) {
             return Err(Errno::PERM); // who that is cannot be told
         }
         Ok(match (known.uid, known.peer) {

@@ -43,7 +43,7 @@ mod words;
 pub use crowd::Crowd;
 pub use halves::Claim;
 pub use lane::Outside;
-pub use meet::{Meeting, Next, overflow_uid};
+pub use meet::{Meeting, Next};
 
 use crate::common::{credential_methods, socket_methods};
 use crate::end::End;

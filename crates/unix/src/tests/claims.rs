@@ -11,7 +11,7 @@ use onecopy_ring::Mark;
 use onecopy_ring::record::{Frame, HEADER, Who, With};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_sys::fork::{Ended, child};
-use rustix::event::{PollFd, PollFlags, poll};
+use onecopy_testing::writable;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
@@ -188,11 +188,6 @@ fn send_fd(a: &End, flags: SendFlags) -> Result<usize> {
     }
 }
 
-fn writable(a: &End) -> bool {
-    let mut socket = [PollFd::new(&a.fd, PollFlags::OUT)];
-    poll(&mut socket, Some(&Default::default())).unwrap() > 0
-}
-
 /// A channel that has room for a few messages only: where the limit for sockets' memory is low.
 fn narrow(a: &End) {
     let mut tx = a.tx.lock();
@@ -211,10 +206,10 @@ fn a_full_channel_is_waited_for_as_room_is() {
         let sent = (0..).take_while(|_| send_fd(&a, NOW).is_ok()).count();
         assert!((1..40).contains(&sent), "{kind:?}: the channel was to be full, not the ring: {sent}");
         assert_eq!(errno(send_fd(&a, NOW)), Errno::AGAIN.raw_os_error());
-        assert!(!writable(&a), "{kind:?}: an epoll loop would spin");
+        assert!(!writable(&a.fd), "{kind:?}: an epoll loop would spin");
         let got = (0..).take_while(|_| recv(&b).is_ok()).count();
         assert_eq!(got, sent);
-        assert!(writable(&a));
+        assert!(writable(&a.fd));
         // And who blocks sleeps, however often it is full.
         std::thread::scope(|s| {
             s.spawn(|| (0..200).for_each(|_| assert_eq!(send_fd(&a, SendFlags::NOSIGNAL).unwrap(), 1)));

@@ -1,6 +1,6 @@
 //! What once went wrong when something happened at one certain moment, which is made to happen here.
 
-use super::{PATIENCE, alone, send, small};
+use super::{PATIENCE, alone, send, small, wait_asleep};
 use crate::control::Peek;
 use crate::failpoint;
 use crate::{Config, Datagram, Name, RecvFlags, SendFlags, SeqPacket, Stream, Transport};
@@ -10,6 +10,7 @@ use std::io::IoSliceMut;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -195,4 +196,36 @@ fn what_was_sent_behind_the_switch_comes_before_the_end() {
     assert_eq!(client.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 5);
     assert_eq!(&buffer[..5], b"hello");
     assert_eq!(client.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 0);
+}
+
+/// Two threads of a server that send first, at once: the rings go with whichever message is the first. (They went with the second, and the
+/// client's program was given a descriptor.)
+#[test]
+fn rings_go_with_the_first_of_two_messages_that_are_sent_at_once() {
+    alone!();
+    let name = Name::abstract_(format!("onecopy-test-two-{}", std::process::id()));
+    let listener = crate::Listener::bind(&name).unwrap();
+    let client = Stream::connect(&name).unwrap();
+    let server = Arc::new(listener.accept().unwrap());
+    let other = Arc::clone(&server);
+    let (tell, thread) = mpsc::channel();
+    failpoint::at("attached", move || {
+        let (began, task) = mpsc::channel();
+        let sender = std::thread::spawn(move || {
+            began.send(onecopy_testing::this_thread()).unwrap();
+            send(&other, b"1");
+        });
+        // (It waits for what is just being done here, or has not seen that there is anything to wait for.)
+        wait_asleep(task.recv().unwrap());
+        tell.send(sender).unwrap();
+    });
+    send(&server, b"2");
+    thread.recv().expect("no rings were made").join().unwrap();
+    for _ in 0..2 {
+        let (got, with) = client.recv_with(&mut [0], RecvFlags::DONTWAIT).unwrap();
+        assert_eq!((got, with.fds.len(), with.truncated), (1, 0, false));
+    }
+    send(&client, b"!");
+    assert_eq!(server.recv(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 1);
+    assert_eq!(client.path().send, crate::Carrier::SharedMemory);
 }

@@ -10,7 +10,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io::IoSlice;
-use std::sync::LazyLock;
 
 /// Of this way of meeting: part of a beacon's name.
 const VERSION: u32 = 4;
@@ -64,15 +63,6 @@ pub fn other_end(line: &OwnedFd) -> io::Result<u64> {
     // (It may be closed between the two.)
     let known = other.map_err(|errno| if errno == Errno::NOENT { Errno::NOTCONN } else { errno })?;
     if known.peer == Some(me) { Ok(known.cookie) } else { Err(Errno::PROTO) }
-}
-
-/// The user that all those seem to be whom this user namespace does not know (user_namespaces(7)), as this process has found it.
-pub fn overflow_uid() -> u32 {
-    static UID: LazyLock<u32> = LazyLock::new(|| {
-        let said = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
-        said.and_then(|said| said.trim().parse().ok()).unwrap_or(65534)
-    });
-    *UID
 }
 
 /// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it. EPIPE where

@@ -6,9 +6,10 @@ use anyhow::{Result, anyhow, bail, ensure};
 use hdrhistogram::Histogram;
 use onecopy::chain::{Chain, Fragment, Writer};
 use onecopy::link::{Link, Sink};
-use onecopy::notify::{Config, Context as Notify, Fate, Lane, Limits, Queue, Refused, Segment, merged};
+use onecopy::notify::{Config, Context as Notify, Fate, Lane, Limits, Queue, Refused, Segment};
 use onecopy::pool::provider::Heap;
 use onecopy::pool::{Page, PagePool, PoolConfig};
+use onecopy_linux_notif as linux;
 
 use super::bytes;
 use crate::proc;
@@ -76,7 +77,7 @@ struct Zc {
 enum Way {
     Copy,
     Lane { lane: Lane, queue: Queue, stacked: bool },
-    Merged(merged::Context),
+    Merged(linux::Context),
 }
 
 /// What a run of sends did.
@@ -95,7 +96,7 @@ impl Zc {
                 let lane = context.lane(Config { capacity: 1023, limits })?;
                 Way::Lane { lane, queue, stacked: engine == "zc-stacked" }
             }
-            "zc-merged" => Way::Merged(merged::Context::new(1023)),
+            "zc-merged" => Way::Merged(linux::Context::new(1023)),
             other => bail!("there is no engine {other}"),
         };
         // Pages of 64 KiB, as an order-4 page pool has.
@@ -111,15 +112,15 @@ impl Zc {
         &mut self,
         count: u64,
         look: u64,
-        link: &mut impl Link,
+        link: &mut impl Exit,
         mut sent: impl FnMut(u64),
         mut completed: impl FnMut(u64),
     ) -> Result<Done> {
         let Zc { size, way, buffer, pool } = self;
         let mut done = Done::default();
-        let mut segment = Segment::<Chain>::default();
         match way {
             Way::Copy => {
+                let mut segment = Segment::<Chain>::default();
                 let writer = Writer::new(pool);
                 for number in 0..count {
                     sent(number);
@@ -133,6 +134,7 @@ impl Zc {
                 return Ok(done);
             }
             Way::Lane { lane, queue, stacked } => {
+                let mut segment = Segment::<Chain>::default();
                 let clock = Instant::now();
                 let mut now = 0;
                 for number in 0..count {
@@ -168,11 +170,12 @@ impl Zc {
                 });
             }
             Way::Merged(context) => {
+                let mut segment = linux::Segment::<Chain>::default();
                 let (mut frags, mut on_it) = (0, 0);
                 for number in 0..count {
                     sent(number);
                     if frags == FRAGS || on_it + *size > SEGMENT {
-                        link.transmit(std::mem::take(&mut segment));
+                        link.transmit_linux(std::mem::take(&mut segment));
                         (frags, on_it) = (0, 0);
                     }
                     let notif = context.open(number, true)?;
@@ -187,7 +190,9 @@ impl Zc {
                         });
                     }
                 }
-                last(link, segment);
+                if !segment.payload().is_empty() {
+                    link.transmit_linux(segment);
+                }
                 context.reap(|user_data, _| {
                     done.completed += 1;
                     completed(user_data);
@@ -222,6 +227,34 @@ fn last(link: &mut impl Link, segment: Segment<Chain>) {
     }
 }
 
+/// Where the segments of a round leave. The rival's are of a type of its own.
+trait Exit: Link {
+    /// As [`Link::transmit`].
+    fn transmit_linux(&mut self, segment: linux::Segment<Chain>);
+}
+
+/// [`Sink`], for both.
+#[derive(Default)]
+struct Drain {
+    ours: Sink,
+    bytes: usize,
+}
+
+impl Link for Drain {
+    #[inline]
+    fn transmit(&mut self, segment: Segment<Chain>) {
+        self.ours.transmit(segment);
+    }
+}
+
+impl Exit for Drain {
+    #[inline]
+    fn transmit_linux(&mut self, segment: linux::Segment<Chain>) {
+        self.bytes += segment.payload().len();
+        segment.free(linux::Fate::Sent);
+    }
+}
+
 /// A link that compares what it transmits with what was sent, and counts the sends on each segment.
 struct Checking {
     size: usize,
@@ -230,16 +263,29 @@ struct Checking {
     wrong: Option<anyhow::Error>,
 }
 
-impl Link for Checking {
-    fn transmit(&mut self, segment: Segment<Chain>) {
-        let all = segment.payload().host().map(|host| host.to_vec());
+impl Checking {
+    fn look(&mut self, payload: &Chain) {
+        let all = payload.host().map(|host| host.to_vec());
         let right = all.map_err(anyhow::Error::from).and_then(|all| {
             self.bytes += all.len();
             all.chunks(self.size).try_for_each(|send| bytes::check(send, 7, 0))
         });
         self.wrong = self.wrong.take().or(right.err());
-        self.batches.saturating_record((segment.payload().len() / self.size) as u64);
+        self.batches.saturating_record((payload.len() / self.size) as u64);
+    }
+}
+
+impl Link for Checking {
+    fn transmit(&mut self, segment: Segment<Chain>) {
+        self.look(segment.payload());
         segment.free(Fate::Sent);
+    }
+}
+
+impl Exit for Checking {
+    fn transmit_linux(&mut self, segment: linux::Segment<Chain>) {
+        self.look(segment.payload());
+        segment.free(linux::Fate::Sent);
     }
 }
 
@@ -286,7 +332,7 @@ impl Session for Zc {
     }
 
     fn run(&mut self, work: u64) -> Result<Sample> {
-        let mut sink = Sink::new();
+        let mut sink = Drain::default();
         let told = !matches!(self.way, Way::Copy);
         // In turns within the round, so that a machine that changes its speed changes both.
         let (mut seconds, mut bare) = (0.0, 0.0);
@@ -331,6 +377,12 @@ impl Zc {
             fn transmit(&mut self, segment: Segment<Chain>) {
                 self.0.saturating_record((segment.payload().len() / self.1) as u64);
                 segment.free(Fate::Sent);
+            }
+        }
+        impl Exit for Counting {
+            fn transmit_linux(&mut self, segment: linux::Segment<Chain>) {
+                self.0.saturating_record((segment.payload().len() / self.1) as u64);
+                segment.free(linux::Fate::Sent);
             }
         }
         let mut link = Counting(counter()?, self.size);

@@ -6,7 +6,8 @@ use super::sum::ran;
 use crate::shell::{self, command};
 
 /// The rooms that have models.
-const ROOMS: [&str; 4] = ["onecopy-sync", "onecopy-pool", "onecopy-ring", "onecopy-chain"];
+const ROOMS: [&str; 5] =
+    ["onecopy-sync", "onecopy-pool", "onecopy-ring", "onecopy-chain", "onecopy-linux-notif"];
 
 /// Preemptions that an execution may hold. Loom's own experience is that two or three find nearly every bug, and
 /// each one more multiplies the time.

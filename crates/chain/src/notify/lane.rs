@@ -2,7 +2,7 @@
 
 use super::frontier::{DROPPED, Frontier};
 use super::pins::Pins;
-use super::segment::{Kind, NotifRef, Segment};
+use super::segment::{NotifRef, Segment};
 use super::{First, Refused};
 use std::fmt;
 use std::sync::Arc;
@@ -86,10 +86,7 @@ impl Lane {
     /// given, for [`Limits::age`] to hold: nothing else bounds how long its sends wait, where no more are made. None where it
     /// carries no send.
     pub fn due<P>(&self, segment: &Segment<P>) -> Option<u64> {
-        match segment.notif() {
-            Some(NotifRef(Kind::Stacked(pins))) => Some(pins.opened_ns().saturating_add(self.age_ns)),
-            _ => None,
-        }
+        segment.notif().map(|notif| notif.pins().opened_ns().saturating_add(self.age_ns))
     }
 
     /// Refuses every send from here on. What is under way still completes.
@@ -121,10 +118,11 @@ impl Lane {
             none @ None => {
                 let from = self.position;
                 let id = self.fill(user_data, bytes);
-                *none = Some(NotifRef::stacked(Pins::new(self.inner.clone(), id, from, bytes, now_ns)));
+                *none = Some(NotifRef::new(Pins::new(self.inner.clone(), id, from, bytes, now_ns)));
                 Ok(id)
             }
-            Some(NotifRef(Kind::Stacked(pins))) => {
+            Some(notif) => {
+                let pins = notif.pins_mut();
                 self.admit(pins, bytes, now_ns)?;
                 let from = self.position;
                 let id = self.fill(user_data, bytes);
@@ -135,7 +133,6 @@ impl Lane {
                 }
                 Ok(id)
             }
-            Some(NotifRef(Kind::Merged(_))) => Err(Refused::Foreign),
         }
     }
 
@@ -252,9 +249,10 @@ impl Notif<'_> {
         match segment.notif_mut() {
             none @ None => {
                 inner.acquire(self.id);
-                *none = Some(NotifRef::stacked(Pins::new(inner.clone(), self.id, from, bytes, now_ns)));
+                *none = Some(NotifRef::new(Pins::new(inner.clone(), self.id, from, bytes, now_ns)));
             }
-            Some(NotifRef(Kind::Stacked(pins))) => {
+            Some(notif) => {
+                let pins = notif.pins_mut();
                 self.lane.admit(pins, bytes, now_ns)?;
                 // An earlier reference covers this send as well; it holds until the segment is free.
                 if !pins.extend(inner, self.id, from, bytes) {
@@ -262,7 +260,6 @@ impl Notif<'_> {
                     pins.add(inner.clone(), self.id, from, bytes);
                 }
             }
-            Some(NotifRef(Kind::Merged(_))) => return Err(Refused::Foreign),
         }
         self.linked = true;
         self.bytes = sum;

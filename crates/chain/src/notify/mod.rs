@@ -24,20 +24,18 @@
 //! | [`queue`] | completions: reap, wait, a descriptor for poll |
 //! | [`ranges`] | the same completions as MSG_ZEROCOPY tells them |
 //! | [`loan`] | the buffer itself is given to a send and comes back: future, or blocking wait |
-//! | [`merged`] | stacking as Linux 6.10 has it, to compare with |
 //!
 //! # Against stacking as merged in Linux 6.10
 //!
 //! Completions are in the order of submission, not head first and then newest first. A queue that never runs empty does not
 //! grow a chain without bound: segments are not tied to each other, and each is bounded by [`Limits`]. Each send learns
 //! exactly whether its own bytes were copied. Two segments that both carry notifications can be joined. And
-//! datagrams stack: a payload may be a train of them.
+//! datagrams stack: a payload may be a train of them. (The kernel's scheme itself is `bench/linux-notif`, a rival of the bench row `zc`.)
 
 mod chains;
 mod frontier;
 pub mod lane;
 pub mod loan;
-pub mod merged;
 mod pins;
 pub mod queue;
 pub mod ranges;
@@ -98,10 +96,8 @@ pub enum Refused {
     },
     /// The lane was closed, or nobody is left to reap its completions.
     Closed,
-    /// The segment carries a notification of another context, task or provider.
+    /// The segment carries a notification of another context.
     Foreign,
-    /// The segment's notification is linked already, and so is this one ([`merged`] only: two links can't be joined).
-    Linked,
     /// The segment carries as many bytes as [`Limits::bytes`] allows.
     Bytes {
         /// Bytes that it would carry.
@@ -143,11 +139,8 @@ impl fmt::Display for Refused {
             }
             Refused::Closed => f.write_str("the lane is closed: open another one on a queue that somebody reaps"),
             Refused::Foreign => f.write_str(
-                "the segment carries a notification of another context, task or provider: transmit it and open a fresh one",
+                "the segment carries a notification of another context: transmit it and open a fresh one",
             ),
-            Refused::Linked => {
-                f.write_str("two linked notifications can't be joined: transmit the segment and open a fresh one")
-            }
             Refused::Bytes { would_be, limit } => write!(
                 f,
                 "the segment would carry {would_be} bytes of {limit}: transmit it and open a fresh one"

@@ -1,7 +1,6 @@
 //! Models of the lock-free parts, with the shipping code, under loom: references and frontier, batches, the word that
-//! wakes, the descriptor, and merged chains.
+//! wakes, and the descriptor.
 
-use super::merged;
 use super::{Completion, Config, Context, Fate, Lane, Lender, Limits, Queue, Segment};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -274,31 +273,5 @@ fn a_loan_comes_back_to_who_waits_for_it() {
         assert!(!how.copied && !how.dropped);
         assert_eq!(std::sync::Arc::into_inner(buffer).expect("no fragment is left"), [1; 4]);
         other.join().unwrap();
-    });
-}
-
-#[test]
-fn a_merged_chain_is_posted_once_by_whoever_frees_last() {
-    loom::model(|| {
-        let mut context = merged::Context::new(4);
-        let mut shared = Segment::new(());
-        let mut next = Segment::new(());
-        let head = context.open(1, true).unwrap();
-        let member = context.open(2, false).unwrap();
-        head.link(&mut shared).unwrap();
-        member.link(&mut shared).unwrap();
-        member.link(&mut next).unwrap();
-        let other = thread::spawn(move || shared.free(Fate::Sent));
-        head.finish(());
-        member.finish(());
-        next.free(Fate::Sent);
-        let mut all = Vec::new();
-        while all.len() < 2 {
-            if context.reap(|user_data, copied| all.push((user_data, copied))) == 0 {
-                context.wait(None);
-            }
-        }
-        other.join().unwrap();
-        assert_eq!(all, [(1, false), (2, false)]);
     });
 }

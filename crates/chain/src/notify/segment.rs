@@ -1,7 +1,7 @@
 //! A payload with the reference that keeps its senders waiting.
 
+use super::Refused;
 use super::pins::Pins;
-use super::{Refused, merged};
 use std::sync::Arc;
 
 /// What became of a segment's bytes.
@@ -18,88 +18,63 @@ pub enum Fate {
 /// A reference on the sends that a segment carries bytes of: the `uarg` of the kernel's skb. As long as it lives, none of them
 /// is complete. Dropped, it says [`Fate::Dropped`] of the bytes, unless another fate was set.
 #[derive(Debug)]
-pub struct NotifRef(pub(super) Kind);
-
-/// By provider.
-#[derive(Debug)]
-pub(super) enum Kind {
-    /// Of a [`Lane`](super::Lane).
-    Stacked(Pins),
-    /// Of a [`merged::Context`].
-    Merged(merged::Ref),
-}
+pub struct NotifRef(Pins);
 
 impl NotifRef {
     #[inline]
-    pub(super) fn stacked(pins: Pins) -> NotifRef {
-        NotifRef(Kind::Stacked(pins))
+    pub(super) fn new(pins: Pins) -> NotifRef {
+        NotifRef(pins)
     }
 
-    /// Sends that it keeps from completing, as far as it knows: those of lanes, each for every piece of it whose neighbours are not
-    /// those of its lane; of a merged chain only the one it is of.
+    #[inline]
+    pub(super) fn pins(&self) -> &Pins {
+        &self.0
+    }
+
+    #[inline]
+    pub(super) fn pins_mut(&mut self) -> &mut Pins {
+        &mut self.0
+    }
+
+    /// Sends that it keeps from completing: each for every piece of it whose neighbours are not those of its lane.
     pub fn sends(&self) -> u64 {
-        match &self.0 {
-            Kind::Stacked(pins) => pins.sends(),
-            Kind::Merged(_) => 1,
-        }
+        self.0.sends()
     }
 
-    /// Bytes of sends that were said to be on the segment; a merged one does not count them.
+    /// Bytes of sends that were said to be on the segment.
     pub fn bytes(&self) -> u64 {
-        match &self.0 {
-            Kind::Stacked(pins) => pins.bytes(),
-            Kind::Merged(_) => 0,
-        }
+        self.0.bytes()
     }
 
     /// Says what became of the bytes, once this is dropped.
     #[inline]
     pub fn set_fate(&mut self, fate: Fate) {
-        match &mut self.0 {
-            Kind::Stacked(pins) => pins.set_fate(fate),
-            Kind::Merged(of) => of.set_fate(fate),
-        }
+        self.0.set_fate(fate);
     }
 
     /// Takes over what `back` holds, whose bytes come behind these.
     ///
     /// # Errors
     ///
-    /// `back` as it was, where the two are of different contexts or providers, or where merged ones would have to be joined.
+    /// `back` as it was, where the two are of different contexts.
     pub fn join(&mut self, back: NotifRef) -> Result<(), (NotifRef, Refused)> {
         if let Err(why) = self.takes(&back) {
             return Err((back, why));
         }
-        match (&mut self.0, back.0) {
-            (Kind::Stacked(ours), Kind::Stacked(theirs)) => ours.join(theirs),
-            (_, Kind::Merged(theirs)) => theirs.forget(),
-            (Kind::Merged(_), Kind::Stacked(_)) => unreachable!("refused above"),
-        }
+        self.0.join(back.0);
         Ok(())
     }
 
     /// Whether `back` can be joined.
     fn takes(&self, back: &NotifRef) -> Result<(), Refused> {
-        match (&self.0, &back.0) {
-            (Kind::Stacked(ours), Kind::Stacked(theirs))
-                if Arc::ptr_eq(&ours.lane().queue, &theirs.lane().queue) =>
-            {
-                Ok(())
-            }
-            (Kind::Merged(ours), Kind::Merged(theirs)) if ours.is_same(theirs) => Ok(()),
-            (Kind::Merged(_), Kind::Merged(_)) => Err(Refused::Linked),
-            _ => Err(Refused::Foreign),
-        }
+        if Arc::ptr_eq(&self.0.lane().queue, &back.0.lane().queue) { Ok(()) } else { Err(Refused::Foreign) }
     }
 }
 
 impl Clone for NotifRef {
     /// One more holder: none of the sends completes before both are dropped.
     fn clone(&self) -> NotifRef {
-        match &self.0 {
-            Kind::Stacked(pins) => NotifRef(Kind::Stacked(pins.share())),
-            Kind::Merged(of) => NotifRef(Kind::Merged(of.clone())),
-        }
+        NotifRef(self.0.share())
     }
 }
 
@@ -188,19 +163,15 @@ impl<P> Segment<P> {
     }
 
     /// Splits at `at` bytes of sends: `split` leaves the payload before it and returns the rest. Each part keeps those
-    /// sends waiting that it carries bytes of, and the front one those without bytes that lie at `at`. (Of a merged one both parts
-    /// keep all.)
+    /// sends waiting that it carries bytes of, and the front one those without bytes that lie at `at`.
     pub fn split_off(&mut self, at: u64, split: impl FnOnce(&mut P) -> P) -> Segment<P> {
         let payload = split(&mut self.payload);
         let (front, back) = match self.notif.take() {
-            Some(NotifRef(Kind::Stacked(pins))) => {
+            Some(NotifRef(pins)) => {
                 let (front, back) = pins.split(at);
-                (front.map(NotifRef::stacked), back.map(NotifRef::stacked))
+                (front.map(NotifRef), back.map(NotifRef))
             }
-            // Nothing is left in front.
-            whole if at == 0 => (None, whole),
-            // The skb's clone shares its uarg.
-            merged => (merged.clone(), merged),
+            None => (None, None),
         };
         self.notif = front;
         Segment { payload, notif: back }

@@ -3,7 +3,7 @@
 //! neither before the last send is over and the last segment is free nor later; so too after errors and cancelled sends.
 #![cfg(not(loom))]
 
-use onecopy_chain::notify::{Fate, Refused, Segment, merged};
+use onecopy_linux_notif::{Context, Fate, Notif, Refused, Segment};
 use proptest::prelude::*;
 
 const SEGMENTS: usize = 3;
@@ -101,12 +101,12 @@ impl Model {
 proptest! {
     #[test]
     fn each_is_posted_once_with_its_chain(ops in prop::collection::vec(op(), 1..80)) {
-        let mut context = merged::Context::new(CAPACITY);
+        let mut context = Context::new(CAPACITY);
         let mut model = Model::default();
         let fresh = || (Segment::new(()), None);
         let mut segments: Vec<(Segment<()>, Option<u64>)> = (0..SEGMENTS).map(|_| fresh()).collect();
         let mut clones: Vec<(Segment<()>, Option<u64>)> = Vec::new();
-        let mut sends: Vec<(merged::Notif, u64)> = Vec::new();
+        let mut sends: Vec<(Notif, u64)> = Vec::new();
         let (mut next, mut alive) = (1, 0);
         // Then all that is left is finished and freed.
         let rest = (0..80).map(|i| if i < 40 { Op::Finish(0, End::Cancel) } else { Op::FreeClone(0, Fate::Dropped) });
@@ -138,7 +138,7 @@ proptest! {
                     let (notif, id) = sends.remove(at);
                     match end {
                         End::Ok => prop_assert!(notif.finish(Ok::<_, ()>(1)).more),
-                        End::Error => prop_assert!(notif.finish(Err::<(), _>(rustix::io::Errno::PIPE)).more),
+                        End::Error => prop_assert!(notif.finish(Err::<(), _>("EPIPE")).more),
                         End::Cancel => drop(notif),
                     }
                     model.let_go(id, |chain| chain.open_sends -= 1);

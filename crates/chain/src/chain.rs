@@ -1,8 +1,11 @@
 //! The chain: fragments one after another, and everything that needs no look at a byte.
 
+use crate::checksum::Checksum;
+use crate::error::ChainError;
+use crate::fragment::Fragment;
 use crate::frags::{Frags, Iter};
+use crate::kind::Kind;
 use crate::marks::Marks;
-use crate::{ChainError, Checksum, Fragment, Kind};
 use onecopy_pool::DeviceId;
 use std::fmt;
 use std::ops::Range;

@@ -1,6 +1,7 @@
 //! What is known of a chain's checksum, and what each operation makes of it.
 
-use crate::{ChainError, Sum};
+use crate::error::ChainError;
+use crate::sum::Sum;
 
 /// What is known of the internet checksum of a chain, as skb->ip_summed.
 ///

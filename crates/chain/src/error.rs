@@ -1,6 +1,6 @@
 //! What goes wrong with chains, and what to do next.
 
-use crate::Kind;
+use crate::kind::Kind;
 use onecopy_pool::{AllocError, DeviceId};
 use rustix::io::Errno;
 use std::fmt;

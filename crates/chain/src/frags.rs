@@ -1,6 +1,6 @@
 //! The list behind a chain: two fragments without the heap, a deque from the third on.
 
-use crate::Fragment;
+use crate::fragment::Fragment;
 use std::collections::VecDeque;
 
 /// Fragments that need no allocation: what a send within two pages, or a header and its payload, comes to.

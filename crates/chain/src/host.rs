@@ -1,7 +1,11 @@
 //! The only way to the bytes of a chain: a view that exists just for memory that nobody else can write.
 
+use crate::chain::Chain;
+use crate::checksum::Checksum;
+use crate::error::ChainError;
 use crate::frags::Iter;
-use crate::{Chain, ChainError, Checksum, Kind, Sum};
+use crate::kind::Kind;
+use crate::sum::Sum;
 use onecopy_copy::{Hint, Store};
 use std::io::{self, IoSlice, Read};
 

@@ -1,6 +1,7 @@
 //! Handing a chain to the kernel, from where it lies.
 
-use crate::{Chain, ChainError};
+use crate::chain::Chain;
+use crate::error::ChainError;
 use onecopy_sys::map::Span;
 use onecopy_sys::spans::{MAX_GATHER, send_gathered, write_gathered};
 use std::io;

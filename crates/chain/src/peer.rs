@@ -1,6 +1,8 @@
 //! Bytes that another process can still write: copied out, or handed to the kernel, never looked at in place.
 
-use crate::{Chain, ChainError, Kind};
+use crate::chain::Chain;
+use crate::error::ChainError;
+use crate::kind::Kind;
 use onecopy_copy::{Hint, Store};
 use onecopy_sys::map::Span;
 

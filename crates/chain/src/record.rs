@@ -1,6 +1,8 @@
 //! Marks on a chain: records, and control data among the bytes.
 
-use crate::{Chain, ChainError, Mark};
+use crate::chain::Chain;
+use crate::error::ChainError;
+use crate::marks::Mark;
 
 impl Chain {
     /// Ends a record here: the last byte is its last one. Two ends in one place make a record without bytes.

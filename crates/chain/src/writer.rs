@@ -1,7 +1,12 @@
 //! What copies bytes into a chain.
 
+use crate::chain::Chain;
 use crate::chain::grown;
-use crate::{Chain, ChainError, Checksum, Fragment, Kind, Sum};
+use crate::checksum::Checksum;
+use crate::error::ChainError;
+use crate::fragment::Fragment;
+use crate::kind::Kind;
+use crate::sum::Sum;
 use onecopy_copy::Hint;
 use onecopy_pool::{Page, PagePool};
 use std::io::{self, Read};

@@ -1,9 +1,11 @@
 //! Segments whose payload is a chain.
 
-use super::Refused;
 use super::loan::Lend;
+use super::refused::Refused;
 use super::segment::Segment;
-use crate::{Chain, ChainError, Fragment};
+use crate::chain::Chain;
+use crate::error::ChainError;
+use crate::fragment::Fragment;
 use onecopy_pool::Page;
 
 impl Lend<Chain> for Chain {

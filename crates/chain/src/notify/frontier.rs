@@ -1,7 +1,7 @@
 //! The frontier of a lane: all sends before it are complete.
 
-use super::queue::Shared;
-use super::ready::Ready;
+use super::outcome::{Completion, How};
+use super::ready::{self, Ready};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 use std::sync::Arc;
 
@@ -42,14 +42,15 @@ struct Line<T>(T);
 #[derive(Debug)]
 pub(super) struct Frontier {
     slots: Box<[Slot]>,
-    pub(super) queue: Arc<Shared>,
-    pub(super) index: u32,
+    /// Who is told of completions.
+    ready: Arc<Ready>,
+    index: u32,
     /// 1 once nothing may be sent any more.
     shut: AtomicU32,
     /// `done << SHIFT | CLOSED | QUEUED`: moved by whoever frees.
     done: Line<AtomicU64>,
     /// For [`Ready`].
-    pub(super) link: AtomicU32,
+    link: AtomicU32,
     /// Sends that were reaped: moved by the consumer.
     reaped: Line<AtomicU64>,
     /// Sends that there ever were, once the lane is CLOSED.
@@ -57,12 +58,12 @@ pub(super) struct Frontier {
 }
 
 impl Frontier {
-    pub(super) fn new(capacity: u32, queue: Arc<Shared>, index: u32) -> Frontier {
+    pub(super) fn new(capacity: u32, ready: Arc<Ready>, index: u32) -> Frontier {
         // One slot is always free: see the invariant.
         let slots = (u64::from(capacity.clamp(1, (1 << 30) - 1)) + 1).next_power_of_two();
         Frontier {
             slots: (0..slots).map(|_| Slot { word: AtomicU32::new(1), ..Slot::default() }).collect(),
-            queue,
+            ready,
             index,
             shut: AtomicU32::new(0),
             done: Line::default(),
@@ -76,6 +77,23 @@ impl Frontier {
     fn slot(&self, id: u64) -> &Slot {
         // The length is a power of two; the mask lets the compiler leave the check out.
         &self.slots[(id & (self.slots.len() as u64 - 1)) as usize]
+    }
+
+    /// The lane's number.
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Whether one queue is told of both.
+    #[inline]
+    pub(super) fn is_told_with(&self, other: &Frontier) -> bool {
+        Arc::ptr_eq(&self.ready, &other.ready)
+    }
+
+    /// The next lane that was ready when this one was put in front of it. Only for the consumer, who has taken them.
+    pub(super) fn next_ready(&self) -> Option<u32> {
+        // Relaxed: acquired with the stack. The lane is QUEUED, so nobody pushes it and writes its link.
+        ready::item(self.link.load(Ordering::Relaxed))
     }
 
     pub(super) fn capacity(&self) -> u64 {
@@ -181,7 +199,7 @@ impl Frontier {
             match self.done.0.compare_exchange(there, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     if there & QUEUED == 0 {
-                        self.ready().push(self.index, &self.link);
+                        self.ready.push(self.index, &self.link);
                     }
                     there = next;
                     // Pairs with the fence in `release`. Behind `push`, whose exchange may be the last one that was
@@ -191,10 +209,6 @@ impl Frontier {
                 Err(now) => there = now,
             }
         }
-    }
-
-    fn ready(&self) -> &Ready {
-        &self.queue.ready
     }
 
     /// Whether nothing may be sent any more.
@@ -215,13 +229,13 @@ impl Frontier {
         // Relaxed: published with CLOSED, which pairs with the Acquire exchange in `reap`.
         self.end.store(tail, Ordering::Relaxed);
         if self.done.0.fetch_or(QUEUED | CLOSED, Ordering::AcqRel) & QUEUED == 0 {
-            self.ready().push(self.index, &self.link);
+            self.ready.push(self.index, &self.link);
         }
     }
 
     /// Consumer: gives at most `most` completions to `each`, in order. The lane is QUEUED, and stays so unless the result says
     /// that all was reaped.
-    pub(super) fn reap(&self, most: usize, each: &mut impl FnMut(super::Completion)) -> Reaped {
+    pub(super) fn reap(&self, most: usize, each: &mut impl FnMut(Completion)) -> Reaped {
         // Only the consumer moves it.
         let mut at = self.reaped.0.load(Ordering::Relaxed);
         let mut count = 0;
@@ -271,17 +285,17 @@ struct Giving<'a> {
 
 impl Giving<'_> {
     #[inline]
-    fn next(&mut self) -> super::Completion {
+    fn next(&mut self) -> Completion {
         let (id, slot) = (self.at, self.inner.slot(self.at));
         // All relaxed: acquired with `done`; nobody else touches the slot of a complete send. The send before it ended
         // where this one began: its slot is the one that is always free, and is filled only once this one is given back.
         let word = slot.word.load(Ordering::Relaxed);
-        let completion = super::Completion {
+        let completion = Completion {
             user_data: slot.user_data.load(Ordering::Relaxed),
             lane: self.inner.index,
             id,
             bytes: slot.end.load(Ordering::Relaxed).wrapping_sub(self.inner.end_of(id.wrapping_sub(1))),
-            how: super::How { copied: word & COPIED != 0, dropped: word & DROPPED != 0 },
+            how: How { copied: word & COPIED != 0, dropped: word & DROPPED != 0 },
         };
         self.at += 1;
         completion

@@ -1,9 +1,10 @@
 //! Submission: the sends of one socket, numbered and stacked.
 
 use super::frontier::{DROPPED, Frontier};
+use super::outcome::First;
 use super::pins::Pins;
+use super::refused::Refused;
 use super::segment::{NotifRef, Segment};
-use super::{First, Refused};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,7 @@ impl Lane {
 
     /// The number under which its completions come.
     pub fn index(&self) -> u32 {
-        self.inner.index
+        self.inner.index()
     }
 
     /// Sends that were made so far; the number of the next one.
@@ -180,7 +181,7 @@ impl Lane {
     /// Whether a send of so many bytes may be stacked on what is there.
     #[inline]
     fn admit(&self, pins: &Pins, bytes: u32, now_ns: u64) -> Result<(), Refused> {
-        if !Arc::ptr_eq(&pins.lane().queue, &self.inner.queue) {
+        if !pins.lane().is_told_with(&self.inner) {
             return Err(Refused::Foreign);
         }
         let would_be = pins.bytes() + u64::from(bytes);

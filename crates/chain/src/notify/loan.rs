@@ -4,10 +4,12 @@
 //! [`Loan`] that stands for it is a future and can be waited for without any runtime. A loan that is dropped loses
 //! nothing: the buffer is freed when its last fragment is, and the completion is counted.
 
+use super::context::Context as Sends;
 use super::lane::{Config, Lane};
-use super::queue::{Context as Sends, Queue};
+use super::outcome::How;
+use super::queue::Queue;
+use super::refused::Refused;
 use super::segment::Segment;
-use super::{How, Refused};
 use onecopy_sync::Mutex;
 use std::fmt;
 use std::future::Future;

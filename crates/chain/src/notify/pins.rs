@@ -1,7 +1,7 @@
 //! What a segment holds of lanes: which sends it carries bytes of, and the references that keep them from completing.
 
 use super::frontier::{COPIED, DROPPED, Frontier};
-use super::segment::Fate;
+use super::outcome::Fate;
 use std::collections::VecDeque;
 use std::sync::Arc;
 

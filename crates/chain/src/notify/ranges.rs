@@ -1,6 +1,7 @@
 //! The same completions as MSG_ZEROCOPY tells them: ranges of numbers (Documentation/networking/msg_zerocopy.rst).
 
-use super::{Completion, Queue};
+use super::outcome::Completion;
+use super::queue::Queue;
 
 /// Sends that one range tells of at most (net/core/skbuff.c, msg_zerocopy_realloc: USHRT_MAX - 1).
 pub const MAX_SENDS: u32 = 65534;

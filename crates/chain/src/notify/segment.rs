@@ -1,19 +1,8 @@
 //! A payload with the reference that keeps its senders waiting.
 
-use super::Refused;
+use super::outcome::Fate;
 use super::pins::Pins;
-use std::sync::Arc;
-
-/// What became of a segment's bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// They were transmitted from where they lie (and acknowledged, where that matters).
-    Sent,
-    /// They were transmitted, but copied on the way.
-    Copied,
-    /// They were freed without having been transmitted.
-    Dropped,
-}
+use super::refused::Refused;
 
 /// A reference on the sends that a segment carries bytes of: the `uarg` of the kernel's skb. As long as it lives, none of them
 /// is complete. Dropped, it says [`Fate::Dropped`] of the bytes, unless another fate was set.
@@ -67,7 +56,7 @@ impl NotifRef {
 
     /// Whether `back` can be joined.
     fn takes(&self, back: &NotifRef) -> Result<(), Refused> {
-        if Arc::ptr_eq(&self.0.lane().queue, &back.0.lane().queue) { Ok(()) } else { Err(Refused::Foreign) }
+        if self.0.lane().is_told_with(back.0.lane()) { Ok(()) } else { Err(Refused::Foreign) }
     }
 }
 

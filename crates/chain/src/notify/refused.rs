@@ -1,0 +1,82 @@
+//! Why a send is refused.
+
+use std::fmt;
+
+/// Why a send or a reference was refused. Nothing was taken, and no completion comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// As many sends as there are slots have not been reaped.
+    Full {
+        /// The slots.
+        capacity: u32,
+    },
+    /// The lane was closed, or nobody is left to reap its completions.
+    Closed,
+    /// The segment carries a notification of another context.
+    Foreign,
+    /// The segment carries as many bytes as [`Limits::bytes`](super::Limits::bytes) allows.
+    Bytes {
+        /// Bytes that it would carry.
+        would_be: u64,
+        /// The limit.
+        limit: u32,
+    },
+    /// The segment carries as many sends as [`Limits::sends`](super::Limits::sends) allows.
+    Sends {
+        /// The limit.
+        limit: u32,
+    },
+    /// The segment's payload does not take these bytes: another kind of memory, or it would be too long.
+    Payload,
+    /// One send would carry 4 GiB or more: let another one take the rest.
+    TooLong {
+        /// Bytes that it would carry.
+        would_be: u64,
+    },
+    /// The segment's first send has waited for longer than [`Limits::age`](super::Limits::age).
+    Age {
+        /// Nanoseconds since then.
+        age: u64,
+    },
+}
+
+impl Refused {
+    /// Whether the same send on a fresh segment would not be refused for this reason.
+    pub fn wants_fresh_segment(self) -> bool {
+        !matches!(self, Refused::Full { .. } | Refused::Closed | Refused::TooLong { .. })
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Full { capacity } => {
+                write!(f, "{capacity} sends wait for their completions: reap the queue, or make the lane larger")
+            }
+            Refused::Closed => f.write_str("the lane is closed: open another one on a queue that somebody reaps"),
+            Refused::Foreign => f.write_str(
+                "the segment carries a notification of another context: transmit it and open a fresh one",
+            ),
+            Refused::Bytes { would_be, limit } => write!(
+                f,
+                "the segment would carry {would_be} bytes of {limit}: transmit it and open a fresh one"
+            ),
+            Refused::Sends { limit } => {
+                write!(f, "the segment carries {limit} sends: transmit it and open a fresh one")
+            }
+            Refused::Payload => f.write_str(
+                "the segment does not take these bytes (another kind of memory, or too many): transmit it and open a fresh one",
+            ),
+            Refused::TooLong { would_be } => {
+                write!(f, "a send of {would_be} bytes: one has at most 4 GiB - 1, make it several")
+            }
+            Refused::Age { age } => write!(
+                f,
+                "the segment's first send has waited for {} us: transmit it and open a fresh one",
+                age / 1000
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 
 use anyhow::Error;
-use clap::CommandFactory;
 
 /// The command line asks for what there is not, or for what excludes each other: told, and with the exit status, as clap
 /// tells of a flag that it does not know.
@@ -20,9 +19,8 @@ impl fmt::Display for Usage {
 impl std::error::Error for Usage {}
 
 impl Usage {
-    /// What to print, and how to end: as `command`, whose usage is shown.
-    pub fn exit(&self, command: &str) -> ! {
-        let mut program = crate::Cli::command();
+    /// What to print, and how to end: as `command` of `program`, whose usage is shown.
+    pub fn exit(&self, mut program: clap::Command, command: &str) -> ! {
         program.build(); // what it is called in a usage
         let kind = clap::error::ErrorKind::ValueValidation;
         match program.find_subcommand_mut(command) {

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use clap::CommandFactory;
 use clap_complete::Shell;
 
 /// Flags of `onecopy generate`.
@@ -14,11 +13,11 @@ pub struct Args {
     dir: PathBuf,
 }
 
-/// Runs `onecopy generate`.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// Runs `onecopy generate`, for `program`.
+pub fn run(args: &Args, program: clap::Command) -> anyhow::Result<()> {
     let man = folder(&args.dir, "man")?;
     let completions = folder(&args.dir, "completions")?;
-    let command = crate::Cli::command().disable_help_subcommand(true);
+    let command = program.disable_help_subcommand(true);
     let mut bare = without_hidden(&command);
     for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
         clap_complete::generate_to(shell, &mut bare, "onecopy", &completions)

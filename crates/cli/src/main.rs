@@ -23,6 +23,7 @@ mod proxy;
 mod serve;
 mod ss;
 mod top;
+mod transport;
 mod tune;
 mod units;
 
@@ -94,14 +95,14 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Tune(args) => tune::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Generate(args) => generate::run(&args),
+        Command::Generate(args) => generate::run(&args, Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<terminal::ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(usage) = error.downcast_ref::<failure::Usage>() {
-                usage.exit(&command);
+                usage.exit(Cli::command(), &command);
             }
             tell!("{}", failure::line(&error));
             ExitCode::FAILURE

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::copy::Copy;
 use super::machine::Machine;
 use super::probe::Probes;
+use super::size::size;
 
 /// How one feature fares here.
 #[derive(Debug, Serialize)]
@@ -74,7 +75,7 @@ fn stores(copy: &Copy) -> Feature {
     }
     let long = match copy.long {
         long if long == copy.cached => String::new(),
-        long => format!(" ({long} from {})", super::print::size(copy.long_from as u64)),
+        long => format!(" ({long} from {})", size(copy.long_from as u64)),
     };
     Feature::best(
         NAME,
@@ -164,7 +165,7 @@ fn pools(machine: &Machine) -> Feature {
     match machine.memory.huge_page {
         Some(page) if free > 0 => Feature::best(
             NAME,
-            format!("huge pages of {} where asked for, {free} of {total} free", super::print::size(page)),
+            format!("huge pages of {} where asked for, {free} of {total} free", size(page)),
         ),
         Some(_) => Feature::lesser(
             NAME,
@@ -227,7 +228,7 @@ const AMPLE_BUFFER: u64 = 1 << 20;
 fn kernel_buffers(machine: &Machine) -> Feature {
     const NAME: &str = "kernel fallback";
     let limit = machine.limits.send_buffer.unwrap_or(0);
-    let uses = format!("send buffers of up to {} for peers that are not onecopy", super::print::size(limit));
+    let uses = format!("send buffers of up to {} for peers that are not onecopy", size(limit));
     if limit >= AMPLE_BUFFER || machine.user.net_admin {
         return Feature::best(NAME, uses);
     }

@@ -1,12 +1,14 @@
 //! `onecopy doctor`: what this machine has, what each feature will use on it, and why not better.
 
-use serde::Serialize;
-
 mod copy;
 mod feature;
 mod machine;
 mod print;
 mod probe;
+mod report;
+mod size;
+
+use report::Report;
 
 /// Flags of `onecopy doctor`.
 #[derive(Debug, clap::Args)]
@@ -14,16 +16,6 @@ pub struct Args {
     /// One JSON object instead of the report
     #[arg(long)]
     json: bool,
-}
-
-/// All that `onecopy doctor` tells.
-#[derive(Debug, Serialize)]
-struct Report {
-    version: &'static str,
-    machine: machine::Machine,
-    copy: copy::Copy,
-    probes: probe::Probes,
-    features: Vec<feature::Feature>,
 }
 
 /// Runs `onecopy doctor`. A machine that lacks something is no failure: the report says so.

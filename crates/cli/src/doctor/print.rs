@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use clap::builder::styling::{AnsiColor, Style};
 
-use super::Report;
+use super::report::Report;
+use super::size::size;
 
 const HEADING: Style = Style::new().bold();
 const GOOD: Style = AnsiColor::Green.on_default();
@@ -122,29 +123,4 @@ fn limits(report: &Report) -> String {
         bytes(limits.send_buffer),
         bytes(limits.receive_buffer)
     )
-}
-
-/// Bytes in the largest binary unit that leaves one digit or more before the point.
-pub fn size(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB"] {
-        if value < 1024.0 {
-            return format!("{} {unit}", (value * 10.0).round() / 10.0);
-        }
-        value /= 1024.0;
-    }
-    format!("{} GiB", (value * 10.0).round() / 10.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::size;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(size(0), "0 B");
-        assert_eq!(size(1 << 20), "1 MiB");
-        assert_eq!(size(212_992), "208 KiB");
-        assert_eq!(size(25_201_487_872), "23.5 GiB");
-    }
 }

@@ -1,11 +1,11 @@
 //! One client of the proxy: its requests, in order, each answered before the next is read.
 
-use super::Proxy;
-use super::line::Trouble;
 use super::loan;
 use super::peer::{Peer, Refused, Session};
 use super::rewrite::{self, Asked, Client, Reply};
+use super::shared::Proxy;
 use super::timeout::within;
+use super::trouble::Trouble;
 use crate::counters::Counters;
 use crate::http::path::relative;
 use crate::http::request::{Method, Refusal, Request};

@@ -1,9 +1,9 @@
 //! `--direct`: lends a client's socket to the daemon for one answer (see the daemon's side, `serve::direct`).
 
-use super::line::{Patience, Trouble};
 use super::timeout::within;
+use super::trouble::{Patience, Trouble};
 use crate::address::Address;
-use crate::serve::same_user;
+use crate::transport::same_user;
 use rustix::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::cell::RefCell;

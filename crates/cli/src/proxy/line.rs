@@ -1,9 +1,12 @@
 //! One connection to the backend, and the ways in which a body crosses from it to a client's TCP socket.
 
 use super::loan;
-use super::peer::{Peer, RECORD, wait_writable};
+use super::peer::{Peer, RECORD};
 use super::rewrite::{self, Client, Reply};
+use super::tcp::wait_writable;
 use super::timeout::within;
+use super::trouble::{Patience, Trouble};
+use super::turns::Turns;
 use crate::counters::Counters;
 use onecopy::RecvFlags;
 use onecopy::unix::tokio::Stream;
@@ -29,33 +32,6 @@ pub enum Forward {
     Splice,
 }
 
-/// What ends a request early.
-#[derive(Debug)]
-pub enum Trouble {
-    /// The backend cannot be reached, or does not make sense: 502, with the reason.
-    Bad(String),
-    /// The backend took too long: 504.
-    Late,
-    /// The backend went away before it had answered anything; a kept connection may be tried afresh.
-    Gone,
-    /// Too many wait for a backend connection: 503.
-    Full,
-    /// Part of the answer has been sent and the rest will not come, or the client went away or is too slow:
-    /// nothing can be answered any more.
-    Broken,
-    /// The same, and it was the backend: with the reason, for the operator.
-    Cut(String),
-}
-
-/// The bounds of one exchange.
-#[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// For the backend: its head, and each wait for more of its body.
-    pub backend: Duration,
-    /// For the client: each wait for room in its socket.
-    pub client: Duration,
-}
-
 /// The largest buffer, pipe or borrowed view that is in one step between backend and client.
 const STEP: usize = 256 << 10;
 
@@ -64,9 +40,6 @@ const LOOK: usize = 1 << 10;
 
 /// A connection that was not used for so long has been waited on with a bell.
 const IDLE: Duration = Duration::from_millis(10);
-
-/// After this many bytes without a wait, other connections get their turn.
-const TURN: u64 = 4 << 20;
 
 /// A connection to the backend, kept from request to request.
 #[derive(Debug)]
@@ -353,7 +326,7 @@ async fn copy(
     counters: &mut Counters,
 ) -> Result<(), Trouble> {
     buffer.resize(STEP, 0);
-    let mut turn = 0;
+    let mut turns = Turns::default();
     while left > 0 {
         let most = left.min(STEP as u64) as usize;
         let got = match stream.try_read(&mut buffer[..most]) {
@@ -370,7 +343,7 @@ async fn copy(
         counters.kernel_copied += 2 * got as u64;
         counters.user_copied += client.copies() * got as u64;
         counters.body_bytes += got as u64;
-        take_turns(&mut turn, got).await;
+        turns.take(got).await;
     }
     Ok(())
 }
@@ -384,7 +357,7 @@ async fn splice(
     counters: &mut Counters,
 ) -> Result<(), Trouble> {
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
-    let mut turn = 0;
+    let mut turns = Turns::default();
     while left > 0 {
         let most = left.min(1 << 20) as usize;
         // The pipe is empty here, so EAGAIN speaks of the socket.
@@ -400,7 +373,7 @@ async fn splice(
         left -= held as u64;
         counters.body_bytes += held as u64;
         counters.referenced += held as u64;
-        take_turns(&mut turn, held).await;
+        turns.take(held).await;
         let flags = if left > 0 { flags | SpliceFlags::MORE } else { flags };
         while held > 0 {
             // The pipe is not empty here: EAGAIN speaks of the client.
@@ -429,7 +402,7 @@ async fn borrow(
     // Over the kernel a view is a copy: counted as what it is.
     let received = u64::from(stream.get_ref().path().receive == Carrier::Kernel);
     client.send_all(head, left > 0, patience).await?;
-    let mut turn = 0;
+    let mut turns = Turns::default();
     while left + skip as u64 > 0 {
         let most = (left + skip as u64).min(STEP as u64) as usize;
         let mut next = pin!(stream.recv_borrowed(most));
@@ -463,7 +436,7 @@ async fn borrow(
             } as u64;
             counters.kernel_copied += (received + 1) * moved;
             counters.body_bytes += moved;
-            take_turns(&mut turn, moved as usize).await;
+            turns.take(moved as usize).await;
         }
     }
     Ok(())
@@ -507,12 +480,4 @@ async fn encrypt_view(
 
 fn ended() -> Trouble {
     Trouble::Cut("it ended the connection".to_owned())
-}
-
-pub async fn take_turns(turn: &mut u64, moved: usize) {
-    *turn += moved as u64;
-    if *turn >= TURN {
-        *turn = 0;
-        tokio::task::yield_now().await;
-    }
 }

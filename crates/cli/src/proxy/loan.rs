@@ -1,7 +1,8 @@
 //! Bodies that the daemon lends (its side and the rules are in `serve/lend.rs`): the kernel sends them from where they lie.
 
-use super::line::{Patience, Trouble, take_turns};
-use super::peer::{send_all, wait_writable};
+use super::tcp::{send_all, wait_writable};
+use super::trouble::{Patience, Trouble};
+use super::turns::Turns;
 use crate::counters::Counters;
 use rustix::fd::OwnedFd;
 use rustix::fs::FileType;
@@ -37,7 +38,7 @@ pub async fn pass(
 ) -> Result<(), Trouble> {
     send_all(client, head, length > 0, patience).await?;
     let end = at + length;
-    let mut turn = 0;
+    let mut turns = Turns::default();
     while at < end {
         let most = (end - at).min(STEP) as usize;
         let send = || Ok(rustix::fs::sendfile(client, lent, Some(&mut at), most)?);
@@ -46,7 +47,7 @@ pub async fn pass(
             Ok(n) => {
                 counters.referenced += n as u64;
                 counters.body_bytes += n as u64;
-                take_turns(&mut turn, n).await;
+                turns.take(n).await;
             }
             Err(error) => wait_writable(client, error, patience.client).await?,
         }

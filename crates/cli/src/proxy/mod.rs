@@ -9,18 +9,23 @@ mod loan;
 mod peer;
 mod pool;
 mod rewrite;
+mod shared;
+mod tcp;
 mod timeout;
 mod tls;
+mod trouble;
+mod turns;
 
 use crate::address::Address;
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::http::request::Limits;
-use crate::serve::Transport;
+use crate::transport::Transport;
 use crate::{process, units};
 use anyhow::Context;
-use line::{Forward, Patience};
+use line::Forward;
 use pool::{Backend, Pool};
+use shared::Proxy;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,6 +35,7 @@ use std::time::Duration;
 use tls::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
+use trouble::Patience;
 
 /// Flags of `onecopy proxy`.
 #[derive(Clone, Debug, clap::Args)]
@@ -103,23 +109,6 @@ pub struct Args {
     /// Stay on this CPU (for measurements)
     #[arg(long, value_name = "CPU", hide = true)]
     cpu: Option<usize>,
-}
-
-/// What the clients of one thread share.
-#[derive(Debug)]
-struct Proxy {
-    pool: Pool,
-    totals: Arc<Totals>,
-    direct: Option<direct::Direct>,
-    identity: Option<Arc<Identity>>,
-    limits: Limits,
-    patience: Patience,
-    idle_timeout: Duration,
-    head_timeout: Duration,
-    /// The last exchange with the backend failed, and the operator was told.
-    ill: Cell<bool>,
-    /// True once the proxy is asked to stop.
-    stop: watch::Receiver<bool>,
 }
 
 /// A client on its way from the thread that accepted it to the one that will serve it.

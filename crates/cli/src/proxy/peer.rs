@@ -1,13 +1,12 @@
 //! A client's connection: plain TCP, or TLS over it. Reading never waits; sending does, within the client's patience.
 
-use super::line::{Patience, Trouble};
+use super::tcp::{send_all, wait_writable};
 use super::timeout::within;
-use rustix::net::SendFlags;
+use super::trouble::{Patience, Trouble};
 use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 /// A client's connection.
@@ -246,34 +245,5 @@ impl Write for Nonblocking<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// Sends all of `bytes` as they are; `more` follows at once.
-pub async fn send_all(
-    tcp: &TcpStream,
-    mut bytes: &[u8],
-    more: bool,
-    patience: Patience,
-) -> Result<(), Trouble> {
-    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-    while !bytes.is_empty() {
-        match tcp.try_io(Interest::WRITABLE, || Ok(rustix::net::send(tcp, bytes, flags)?)) {
-            Ok(n) => bytes = &bytes[n..],
-            Err(error) => wait_writable(tcp, error, patience.client).await?,
-        }
-    }
-    Ok(())
-}
-
-/// After an error of a write: waits if waiting helps.
-pub async fn wait_writable(client: &TcpStream, error: io::Error, patience: Duration) -> Result<(), Trouble> {
-    match error.kind() {
-        io::ErrorKind::WouldBlock => match within(patience, client.writable()).await {
-            Some(Ok(())) => Ok(()),
-            _ => Err(Trouble::Broken),
-        },
-        io::ErrorKind::Interrupted => Ok(()),
-        _ => Err(Trouble::Broken),
     }
 }

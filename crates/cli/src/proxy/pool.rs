@@ -1,10 +1,11 @@
 //! Connections to the backend: kept, bounded, and queued for when all are in use.
 
-use super::line::{Forward, Line, Trouble};
+use super::line::{Forward, Line};
 use super::timeout::within;
+use super::trouble::Trouble;
 use crate::address::Address;
 use crate::failure;
-use crate::serve::{Transport, send_buffer};
+use crate::transport::{Transport, send_buffer};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,14 +1,12 @@
 //! One connection of the daemon: requests in, answers out, in order, until someone has enough.
 
-use super::Daemon;
-use super::answer::{Answer, answer};
+use super::answer::Answer;
+use super::daemon::Daemon;
 use super::hotset::HotSet;
 use super::lend::Lend;
 use super::wire::Wire;
 use crate::counters::Counters;
-use crate::http::path::relative;
-use crate::http::request::{Limits, Method, Refusal, Request};
-use crate::http::response::Head;
+use crate::http::request::{Limits, Refusal, Request};
 use crate::ss::visible;
 use std::io;
 use std::time::Instant;
@@ -45,7 +43,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
             return finish(daemon, wire, refusal);
         }
         let keep = request.keep && !daemon.desk.closing();
-        let answer = reply(daemon, &request, keep);
+        let answer = daemon.reply(&request, keep);
         let reader = request.text("onecopy-reader");
         wire.set_reader(reader);
         let mut counters =
@@ -118,30 +116,4 @@ fn finish(daemon: &Daemon, wire: &Wire, refusal: Refusal) -> Done {
     let result = wire.send(&Answer::refusal(refusal, false, false), &mut counters);
     daemon.totals.add(counters);
     result
-}
-
-/// The answer to one request. The counters are told to whoever can open the socket itself, never to a
-/// request that came through a proxy.
-pub fn reply(daemon: &Daemon, request: &Request<'_>, keep: bool) -> Answer {
-    answer(request, keep, |target| {
-        let path = relative(target)?;
-        let found = daemon.store.find(&path)?;
-        Ok((path, found))
-    })
-    .or_stats(daemon, request, keep)
-}
-
-impl Answer {
-    fn or_stats(self, daemon: &Daemon, request: &Request<'_>, keep: bool) -> Answer {
-        let asked = request.target == "/.onecopy/stats" && request.field("via").is_none();
-        if self.status != 404 || !asked {
-            return self;
-        }
-        let body = daemon.totals.json() + "\n";
-        let mut head = Head::new(200);
-        head.field("Content-Type", "application/json").field("Content-Length", body.len());
-        head.field("Cache-Control", "no-store");
-        let text = head.close_unless(keep).finish();
-        Answer::text(200, if request.method == Method::Head { text } else { text + &body })
-    }
 }

@@ -5,13 +5,13 @@
 //! is listened to. What is lent cannot be taken back: the proxy ends that client's connection afterwards, unless
 //! it was told to trust this daemon.
 
-use super::Daemon;
 use super::answer::{Answer, Piece};
-use super::connection::reply;
+use super::daemon::Daemon;
 use super::wire::{FileSend, Wire, cut_short};
 use crate::address::Address;
 use crate::counters::Counters;
 use crate::http::request::{Limits, Request};
+use crate::transport::same_user;
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -22,12 +22,6 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Whether the process at the other end belongs to this process's user.
-pub fn same_user(stream: impl rustix::fd::AsFd) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(stream);
-    peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
-}
 
 /// Takes loans on `<listen>.direct` from now on.
 pub fn open(
@@ -77,7 +71,7 @@ fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration)
         let (Ok(Some((request, _))), Some(client)) = (parsed, client) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let answer = reply(daemon, &request, request.keep);
+        let answer = daemon.reply(&request, request.keep);
         let mut counters = Counters { requests: 1, direct: 1, ..Default::default() };
         counters.refused = u64::from(answer.status >= 400);
         let sent = send_all(&client, &answer, patience, &mut counters);

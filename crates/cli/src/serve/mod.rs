@@ -3,6 +3,7 @@
 
 mod answer;
 mod connection;
+mod daemon;
 mod desk;
 mod direct;
 mod hotset;
@@ -14,10 +15,11 @@ use crate::address::Address;
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::http::request::Refusal;
+use crate::transport::{Transport, send_buffer};
 use crate::{process, units};
 use anyhow::Context;
+use daemon::Daemon;
 use desk::Desk;
-pub use direct::same_user;
 use lend::Lend;
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -25,7 +27,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
-pub use wire::Transport;
 use wire::{FileSend, Stores, Wire};
 
 /// Flags of `onecopy serve`.
@@ -89,18 +90,6 @@ pub struct Args {
     hot_set: Option<usize>,
 }
 
-/// What all connections share.
-#[derive(Debug)]
-struct Daemon {
-    store: Store,
-    totals: Totals,
-    desk: Desk,
-    idle_timeout: Duration,
-    head_timeout: Duration,
-    hot_set: Option<usize>,
-    lend: Lend,
-}
-
 /// Where connections come from.
 enum Door {
     Kernel(UnixListener, FileSend),
@@ -132,15 +121,6 @@ impl Door {
             Door::Onecopy(listener) => Ok(Wire::Onecopy(listener.accept()?)),
         }
     }
-}
-
-/// The largest send buffer up to `size` that this process may have: beyond net.core.wmem_max only with
-/// CAP_NET_ADMIN.
-pub fn send_buffer(socket: impl rustix::fd::AsFd, size: usize) {
-    use rustix::net::sockopt::{set_socket_send_buffer_size, set_socket_send_buffer_size_force};
-    // Smaller buffers work too, only slower: nothing to do about an error.
-    let _ = set_socket_send_buffer_size_force(&socket, size)
-        .or_else(|_| set_socket_send_buffer_size(&socket, size));
 }
 
 /// Runs `onecopy serve`.

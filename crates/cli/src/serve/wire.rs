@@ -2,9 +2,9 @@
 //! where a body's bytes are handed over.
 
 use super::answer::{Answer, Piece};
-use super::direct::same_user;
 use super::store::Object;
 use crate::counters::Counters;
+use crate::transport::same_user;
 use onecopy::unix::{Carrier, Stream};
 use onecopy::{Policy, Reader, SendFlags};
 use std::cell::RefCell;
@@ -13,27 +13,6 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-
-/// Which sockets carry the bytes between daemon and proxy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Transport {
-    /// Shared memory where both sides can, the kernel's unix sockets otherwise.
-    #[default]
-    Onecopy,
-    /// The kernel's unix sockets only.
-    Kernel,
-}
-
-impl Transport {
-    /// The buffer size that was asked for, or the one that measured best: four rings of 512 KiB (as Linux doubles)
-    /// were up to 1.2 times as fast as four of 2 MiB with a second-level cache of 2 MiB.
-    pub fn buffer(self, asked: Option<usize>) -> usize {
-        asked.unwrap_or(match self {
-            Transport::Onecopy => 256 << 10,
-            Transport::Kernel => 1 << 20,
-        })
-    }
-}
 
 /// How a file's bytes enter a kernel socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

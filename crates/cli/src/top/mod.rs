@@ -1,11 +1,13 @@
 //! `onecopy top`: the same sockets, live: what each does in a second.
 
+mod look;
 mod screen;
 
-use crate::ss::{self, Found, Rates, Which};
+use crate::ss::{self, Which};
 use crate::{terminal, units};
+use look::Look;
 use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const AFTER_HELP: &str = "\
 Keys:
@@ -42,33 +44,4 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         true => args.which.none().to_owned(),
         false => ss::lines(&now.found.sockets, Some(&now.rates)),
     })
-}
-
-/// What was found, and when.
-#[derive(Debug)]
-struct Look {
-    which: Which,
-    found: Found,
-    at: Instant,
-}
-
-/// What was done between two looks.
-#[derive(Debug)]
-struct Between {
-    found: Found,
-    rates: Rates,
-}
-
-impl Look {
-    fn now(which: &Which) -> anyhow::Result<Look> {
-        Ok(Look { which: which.clone(), found: which.look()?, at: Instant::now() })
-    }
-
-    /// Looks again: this look becomes the earlier one of the next time.
-    fn again(&mut self) -> anyhow::Result<Between> {
-        let next = Look::now(&self.which)?;
-        let rates = Rates::since(&self.found.sockets, next.at - self.at);
-        *self = next;
-        Ok(Between { found: self.found.clone(), rates })
-    }
 }

@@ -1,6 +1,6 @@
 //! The table on a terminal. Whatever ends it (q, a signal, an error, a panic), the terminal is as it was.
 
-use super::{Between, Look};
+use super::look::{Between, Look};
 use crate::ss::{COLUMNS, Which, cells};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};

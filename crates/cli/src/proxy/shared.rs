@@ -1,0 +1,29 @@
+//! What the clients of one thread share.
+
+use super::direct::Direct;
+use super::pool::Pool;
+use super::tls::Identity;
+use super::trouble::Patience;
+use crate::counters::Totals;
+use crate::http::request::Limits;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// What the clients of one thread share.
+#[derive(Debug)]
+pub struct Proxy {
+    pub pool: Pool,
+    pub totals: Arc<Totals>,
+    pub direct: Option<Direct>,
+    pub identity: Option<Arc<Identity>>,
+    pub limits: Limits,
+    pub patience: Patience,
+    pub idle_timeout: Duration,
+    pub head_timeout: Duration,
+    /// The last exchange with the backend failed, and the operator was told.
+    pub ill: Cell<bool>,
+    /// True once the proxy is asked to stop.
+    pub stop: watch::Receiver<bool>,
+}

@@ -1,0 +1,30 @@
+//! What ends an exchange early, and how long is waited for it.
+
+use std::time::Duration;
+
+/// What ends a request early.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The backend cannot be reached, or does not make sense: 502, with the reason.
+    Bad(String),
+    /// The backend took too long: 504.
+    Late,
+    /// The backend went away before it had answered anything; a kept connection may be tried afresh.
+    Gone,
+    /// Too many wait for a backend connection: 503.
+    Full,
+    /// Part of the answer has been sent and the rest will not come, or the client went away or is too slow:
+    /// nothing can be answered any more.
+    Broken,
+    /// The same, and it was the backend: with the reason, for the operator.
+    Cut(String),
+}
+
+/// The bounds of one exchange.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For the backend: its head, and each wait for more of its body.
+    pub backend: Duration,
+    /// For the client: each wait for room in its socket.
+    pub client: Duration,
+}

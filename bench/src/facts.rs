@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::row::Context;
+use crate::words::{number, size_name};
 use onecopy::copy::calibrate::Walk;
 
 /// The machine, as name and value.
@@ -62,7 +63,7 @@ fn tune_profile() -> String {
     let notes: String = status.notes.iter().map(|note| format!("; {note}")).collect();
     let long = match status.long_from {
         usize::MAX => String::new(),
-        from => format!(", {} from {}", status.long, crate::rows::size_name(from as u64)),
+        from => format!(", {} from {}", status.long, size_name(from as u64)),
     };
     let (cached, stream) = (status.cached, status.stream);
     format!("{}; kernels {cached}{long} and {stream} (non-temporal){notes}", status.thresholds)
@@ -94,10 +95,7 @@ fn latency_steps(cpu: usize) -> String {
     })
     .join()
     .unwrap_or_default();
-    steps
-        .map(|(bytes, ns)| format!("{} {}", crate::rows::size_name(bytes as u64), crate::show::number(ns)))
-        .join(", ")
-        + " ns/load"
+    steps.map(|(bytes, ns)| format!("{} {}", size_name(bytes as u64), number(ns))).join(", ") + " ns/load"
 }
 
 /// The time of one load in a shuffled walk over `bytes`, one load a cache line.

@@ -29,9 +29,13 @@ pub mod runner;
 pub mod show;
 pub mod stats;
 pub mod temp;
+mod unknown;
+mod words;
 
-use std::fmt;
+pub use unknown::Unknown;
+
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -59,18 +63,6 @@ pub struct Options {
     /// How workers are started.
     pub launcher: Launcher,
 }
-
-/// What was asked for is not there: a row, a case or an engine. Says what is.
-#[derive(Clone, Debug)]
-pub struct Unknown(String);
-
-impl fmt::Display for Unknown {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Unknown {}
 
 /// Runs the bench. Fails with [`Unknown`] if there is no such row, case or engine, and if no engine at all gave a figure.
 pub fn run(options: &Options) -> Result<Vec<RowResult>> {
@@ -118,6 +110,11 @@ pub fn run(options: &Options) -> Result<Vec<RowResult>> {
         bail!("nothing was measured: {reason}");
     }
     Ok(results)
+}
+
+/// The whole life of a worker: `args` are the role and its parameters.
+pub fn worker_main(args: &[String]) -> ExitCode {
+    proc::worker_main(args, rows::worker)
 }
 
 fn choose(names: &[String]) -> Result<Vec<&'static Row>> {

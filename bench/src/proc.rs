@@ -213,8 +213,11 @@ pub fn proceed() -> Result<()> {
     Ok(())
 }
 
-/// The whole life of a worker: `args` are the role and its parameters.
-pub fn worker_main(args: &[String]) -> ExitCode {
+/// What a child process does: the job's parameters in, its figures out.
+pub type WorkerFn = fn(&Value) -> Result<Value>;
+
+/// The whole life of a worker: `args` are the role and its parameters, and `find` knows what is done in a role.
+pub fn worker_main(args: &[String], find: impl Fn(&str) -> Option<WorkerFn>) -> ExitCode {
     let result = (|| {
         let [role, job] = args else { bail!("a worker needs a role and its parameters") };
         if role == TIED {
@@ -226,7 +229,7 @@ pub fn worker_main(args: &[String]) -> ExitCode {
         if let Some(cpu) = std::env::var(CPU).ok().and_then(|cpu| cpu.parse().ok()) {
             pin(cpu)?;
         }
-        let run = crate::rows::worker(role).with_context(|| format!("there is no worker role {role}"))?;
+        let run = find(role).with_context(|| format!("there is no worker role {role}"))?;
         say_figures(&run(&serde_json::from_str(job)?)?)
     })();
     match result {

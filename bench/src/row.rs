@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::proc::Launcher;
+use crate::proc::{Launcher, WorkerFn};
 use crate::stats;
+use crate::words::number;
 
 /// One row of the bench: `onecopy bench NAME`.
 pub struct Row {
@@ -24,9 +25,6 @@ pub struct Row {
     /// How the report draws it.
     pub plot: Plot,
 }
-
-/// What a child process does: the job's parameters in, its figures out.
-pub type WorkerFn = fn(&serde_json::Value) -> Result<serde_json::Value>;
 
 /// One figure of a row.
 #[derive(Clone, Copy, Debug)]
@@ -219,8 +217,8 @@ impl Reach {
     pub fn demand(&self, unit: &str) -> String {
         match &self.bound {
             Bound::Ratio(times, against) => format!(">= {times} x {}", best_of(against)),
-            Bound::AtMost(most) => format!("<= {} {unit}", crate::show::number(*most)),
-            Bound::AtLeast(least) => format!(">= {} {unit}", crate::show::number(*least)),
+            Bound::AtMost(most) => format!("<= {} {unit}", number(*most)),
+            Bound::AtLeast(least) => format!(">= {} {unit}", number(*least)),
             Bound::Within(slack, against) => format!("<= {} + {slack} {unit}", best_of(against)),
             // Without the " x " that ratios have: what is reached is a figure in `unit`.
             Bound::AtMostTimes(times, against, 0.0) => format!("<= {times}*{against}"),

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
-use crate::Unknown;
 use crate::row::{Case, Context, Metric, Row, Sample, Scale, Session};
 use crate::stats::{self, Summary};
+use crate::unknown::Unknown;
+use crate::words::number;
 
 /// What came out of a row.
 #[derive(Debug)]
@@ -77,7 +78,7 @@ impl Verdict {
     /// `reached` as the demand has it: a ratio, or a value in `unit`.
     pub fn reached_in_words(&self, reached: f64, unit: &str) -> String {
         let unit = if self.demand.contains(" x ") { "x" } else { unit };
-        format!("{} {unit}", crate::show::number(reached))
+        format!("{} {unit}", number(reached))
     }
 }
 

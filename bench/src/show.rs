@@ -8,18 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::row::Row;
 use crate::runner::{CaseResult, Figure, RowResult, Verdict, Watch};
-
-/// A figure with three significant digits, without an exponent.
-pub fn number(value: f64) -> String {
-    let digits = match value.abs() {
-        v if v == 0.0 || v >= 100.0 => 0,
-        v if v >= 10.0 => 1,
-        v if v >= 1.0 => 2,
-        v if v >= 0.1 => 3,
-        _ => 4,
-    };
-    format!("{value:.digits$}")
-}
+use crate::words::number;
 
 /// Prints rows as tables, with progress where there is a terminal.
 pub struct Terminal {
@@ -183,16 +172,5 @@ pub fn verdict(verdict: &Verdict, unit: &str) -> String {
             paint(&format!("✗ {} ({reached})", verdict.demand), RED)
         }
         None => paint(&format!("? {} (no figures)", verdict.demand), YELLOW),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::number;
-
-    #[test]
-    fn three_digits_without_an_exponent() {
-        let shown: Vec<String> = [0.0, 0.0123, 0.652, 3.456, 14.31, 1234.5].map(number).to_vec();
-        assert_eq!(shown, ["0", "0.0123", "0.652", "3.46", "14.3", "1234"]);
     }
 }

@@ -2,5 +2,5 @@
 
 fn main() -> std::process::ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    onecopy_bench::proc::worker_main(&args)
+    onecopy_bench::worker_main(&args)
 }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 use crate::facts::Facts;
 use crate::row::{Plot, Row};
 use crate::runner::{CaseResult, EngineResult, Figure, RowResult, Verdict};
-use crate::show::number;
+use crate::words::number;
 
 /// Writes the report of `results` to `path`.
 pub fn write(path: &Path, title: &str, facts: &Facts, results: &[(&Row, &RowResult)]) -> Result<()> {

@@ -7,6 +7,7 @@ use plotters::prelude::{Color, DrawingArea, IntoDrawingArea, IntoFont, RGBColor,
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::runner::{CaseResult, EngineResult, RowResult, figure};
+use crate::words::number;
 
 const INK: RGBColor = RGBColor(31, 35, 40);
 const SOFT: RGBColor = RGBColor(101, 109, 118);
@@ -287,7 +288,7 @@ impl<'a> Canvas<'a> {
             self.line((left - 3, y), (right + 3, y), REACH.stroke_width(3))?;
         }
         if width >= 22 {
-            let label = crate::show::number(mark.ratio);
+            let label = number(mark.ratio);
             let y = high.min(top).min(mark.reach.map_or(i32::MAX, |reach| axis.at(reach) - 1));
             self.text(&label, (middle, y - 4), 12.0, INK, (HPos::Center, VPos::Bottom))?;
         }

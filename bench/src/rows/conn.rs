@@ -3,227 +3,15 @@
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Mutex;
+use std::os::unix::net::UnixStream;
 
 use anyhow::{Context as _, Result, bail};
-use onecopy::unix::{
-    Carrier, Config, Datagram, Listener, Name, Path, Policy, Reader, RecvFlags, SendFlags, SeqListener,
-    SeqPacket, Stats, Stream, Wait,
-};
-use rustix::fd::OwnedFd;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use serde::{Deserialize, Serialize};
+use onecopy::unix::{Carrier, Datagram, Path, RecvFlags, SendFlags, SeqPacket, Stats, Stream};
+use rustix::net::sockopt;
 use serde_json::{Value, json};
 
-use super::dgram;
-
-/// An abstract name that nothing else on this machine has.
-fn fresh_name() -> String {
-    static NEXT: Mutex<u32> = Mutex::new(0);
-    let mut next = NEXT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    *next += 1;
-    format!("onecopy-bench-{}-{}", std::process::id(), *next)
-}
-
-/// What the two workers have between them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    /// A stream (SOCK_STREAM).
-    #[default]
-    Stream,
-    /// Each send is a record (SOCK_SEQPACKET).
-    Records,
-    /// Each send is a datagram, between two sockets that are connected to each other (SOCK_DGRAM).
-    Datagrams,
-}
-
-impl Kind {
-    /// What the names of its cases begin with.
-    pub fn prefix(self) -> &'static str {
-        match self {
-            Kind::Stream => "",
-            Kind::Records => "record-",
-            Kind::Datagrams => "dgram-",
-        }
-    }
-
-    /// The kernel's. From then on read(2) and write(2) are all it takes, which std's stream has.
-    pub fn kernel_socket(self) -> Result<OwnedFd> {
-        let kind = match self {
-            Kind::Stream => SocketType::STREAM,
-            Kind::Records => SocketType::SEQPACKET,
-            Kind::Datagrams => SocketType::DGRAM,
-        };
-        Ok(rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
-    }
-}
-
-/// How a stream is made: the parameters that both workers get.
-#[derive(Clone, Debug, Default)]
-pub struct Setup {
-    /// Which engine: `kernel...`, or a policy of ours: `cached`, `nt`, `auto`.
-    pub engine: String,
-    /// The abstract name to meet at; a path of the kernel's sockets where it begins with a slash.
-    pub name: String,
-    /// What is asked for as send and receive buffer, doubled by both; `None` leaves the defaults.
-    pub buffer: Option<usize>,
-    /// How ours waits: `spin`, `block`, else adaptive.
-    pub wait: String,
-    /// Whether the reader passes the bytes on without a CPU reading them.
-    pub untouched: bool,
-    /// What is made.
-    pub kind: Kind,
-}
-
-impl Setup {
-    /// Both sides' defaults, at a fresh name.
-    pub fn new(engine: &str) -> Setup {
-        Setup { engine: engine.to_owned(), name: fresh_name(), ..Setup::default() }
-    }
-
-    /// Reads it from a worker's parameters.
-    pub fn from_job(job: &Value) -> Result<Setup> {
-        Ok(Setup {
-            engine: text(job, "engine")?.to_owned(),
-            name: text(job, "name")?.to_owned(),
-            buffer: job["buffer"].as_u64().map(|n| n as usize),
-            wait: text(job, "wait")?.to_owned(),
-            untouched: job["untouched"].as_bool().unwrap_or_default(),
-            kind: Kind::deserialize(&job["kind"])?,
-        })
-    }
-
-    /// Its part of a worker's parameters.
-    pub fn job(&self) -> Value {
-        json!({
-            "engine": self.engine, "name": self.name, "buffer": self.buffer,
-            "wait": self.wait, "untouched": self.untouched, "kind": self.kind
-        })
-    }
-
-    /// Whether it is the kernel's.
-    pub fn is_kernel(&self) -> bool {
-        self.engine.starts_with("kernel")
-    }
-
-    /// The name, as the kernel has it.
-    pub fn address(&self) -> Result<SocketAddrUnix> {
-        Ok(match self.name.starts_with('/') {
-            true => SocketAddrUnix::new(&*self.name)?,
-            false => SocketAddrUnix::new_abstract_name(self.name.as_bytes())?,
-        })
-    }
-
-    /// A stream of the kernel's beside this one, for signs where nothing may be sent back on what is measured.
-    pub fn aside(&self) -> Setup {
-        let (engine, name) = ("kernel".to_owned(), format!("{}-aside", self.name));
-        Setup { engine, name, ..Setup::default() }
-    }
-
-    /// Binds the name and says that the peer may come.
-    pub fn listen(&self) -> Result<Server> {
-        let server = self.bind()?;
-        crate::proc::say_ready()?;
-        Ok(server)
-    }
-
-    /// Binds the name. The peer is not told yet.
-    pub fn bind(&self) -> Result<Server> {
-        let name = || Name::abstract_(&self.name);
-        Ok(match self.kind {
-            kind if self.is_kernel() => {
-                let fd = kind.kernel_socket()?;
-                rustix::net::bind(&fd, &self.address()?)?;
-                // As many as may be, which is what std's listener asks for.
-                rustix::net::listen(&fd, -1)?;
-                Server::Kernel(fd.into())
-            }
-            Kind::Stream => Server::Ours(Listener::bind_with(name(), &self.config()?)?),
-            Kind::Records => Server::Records(SeqListener::bind_with(name(), &self.config()?)?),
-            Kind::Datagrams => bail!("datagram sockets do not listen"),
-        })
-    }
-
-    /// Accepts the one peer of this name.
-    pub fn accept(&self) -> Result<Conn> {
-        match self.kind {
-            Kind::Datagrams => dgram::accept(self),
-            _ => self.listen()?.accept(self),
-        }
-    }
-
-    /// Connects to the name.
-    pub fn connect(&self) -> Result<Conn> {
-        let name = || Name::abstract_(&self.name);
-        match self.kind {
-            Kind::Datagrams => dgram::connect(self),
-            kind if self.is_kernel() => {
-                let fd = kind.kernel_socket()?;
-                rustix::net::connect(&fd, &self.address()?).context("connecting")?;
-                self.sized(fd.into())
-            }
-            Kind::Stream => Ok(Conn::Ours(Stream::connect_with(name(), &self.config()?)?)),
-            Kind::Records => Ok(Conn::Records(SeqPacket::connect_with(name(), &self.config()?)?)),
-        }
-    }
-
-    /// Asks the kernel for the buffer. Only the sender's SO_SNDBUF counts for AF_UNIX on Linux, and beyond
-    /// wmem_max it takes root.
-    pub fn sized(&self, stream: UnixStream) -> Result<Conn> {
-        if let Some(buffer) = self.buffer {
-            sockopt::set_socket_send_buffer_size(&stream, buffer)?;
-            if sockopt::socket_send_buffer_size(&stream)? < buffer * 2 {
-                let _ = sockopt::set_socket_send_buffer_size_force(&stream, buffer);
-            }
-        }
-        Ok(Conn::Kernel(stream))
-    }
-
-    /// What ours is made with.
-    pub fn config(&self) -> Result<Config> {
-        Ok(Config {
-            send_buffer: self.buffer,
-            receive_buffer: self.buffer,
-            policy: match self.engine.split('-').next() {
-                Some("cached") => Policy::Cached,
-                Some("nt") => Policy::NonTemporal,
-                Some("auto") => Policy::Auto,
-                _ => bail!("there is no engine {} for streams", self.engine),
-            },
-            // Large enough for every case; what is in force is shown.
-            max_ring: 1 << 30,
-            reader: if self.untouched { Reader::NoCpu } else { Reader::OtherCore },
-            wait: match self.wait.as_str() {
-                "spin" => Wait::Spin,
-                "block" => Wait::Block,
-                _ => Wait::Adaptive,
-            },
-            ..Config::default()
-        })
-    }
-}
-
-/// A listener.
-pub enum Server {
-    /// The kernel's.
-    Kernel(UnixListener),
-    /// Ours.
-    Ours(Listener),
-    /// Ours, of records.
-    Records(SeqListener),
-}
-
-impl Server {
-    /// The next connection.
-    pub fn accept(&self, setup: &Setup) -> Result<Conn> {
-        match self {
-            Server::Kernel(listener) => setup.sized(listener.accept()?.0),
-            Server::Ours(listener) => Ok(Conn::Ours(listener.accept()?)),
-            Server::Records(listener) => Ok(Conn::Records(listener.accept()?)),
-        }
-    }
-}
+use super::job::number;
+use super::setup::{Kind, Setup};
 
 /// One end of a connection.
 pub enum Conn {
@@ -238,6 +26,12 @@ pub enum Conn {
 }
 
 impl Conn {
+    /// Over a socket of the kernel's, with the buffer that is asked for.
+    pub fn kernel(socket: UnixStream, setup: &Setup) -> Result<Conn> {
+        setup.size(&socket)?;
+        Ok(Conn::Kernel(socket))
+    }
+
     /// Sends all of `bytes`, blocking: one record or datagram, where there are such.
     pub fn send_all(&mut self, bytes: &[u8]) -> Result<()> {
         match self {
@@ -371,42 +165,13 @@ fn whole_message(sent: usize, bytes: &[u8]) -> Result<()> {
     if sent == bytes.len() { Ok(()) } else { bail!("{sent} bytes of {} were sent", bytes.len()) }
 }
 
-/// Page-aligned bytes, as a program that moves much data would have them.
-pub struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-    len: usize,
-}
-
-impl Aligned {
-    /// `len` bytes of `value`.
-    pub fn new(len: usize, value: u8) -> Aligned {
-        let bytes = vec![value; len + 4096];
-        let start = bytes.as_ptr().align_offset(4096);
-        Aligned { bytes, start, len }
-    }
-}
-
-impl std::ops::Deref for Aligned {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + self.len]
-    }
-}
-
-impl std::ops::DerefMut for Aligned {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.len]
-    }
-}
-
 const MIB: f64 = 1048576.0;
 
 /// What [`Conn::work`] of a writer and a reader said, as settings.
 pub fn work_settings(writer: &Value, reader: &Value) -> Vec<(String, String)> {
     let Ok(nt) = number(writer, "nt") else { return Vec::new() };
     let waits = |end: &Value| {
-        let of = |name| crate::show::number(end[name].as_f64().unwrap_or_default());
+        let of = |name| crate::words::number(end[name].as_f64().unwrap_or_default());
         format!("{} spins {} sleeps {} bells / MiB", of("spins"), of("sleeps"), of("bells"))
     };
     vec![
@@ -414,27 +179,4 @@ pub fn work_settings(writer: &Value, reader: &Value) -> Vec<(String, String)> {
         ("writer".to_owned(), waits(writer)),
         ("reader".to_owned(), waits(reader)),
     ]
-}
-
-/// The number of that name in a worker's parameters or figures.
-pub fn number(value: &Value, name: &str) -> Result<f64> {
-    value[name].as_f64().with_context(|| format!("there is no number {name} in {value}"))
-}
-
-/// The whole number of that name in a worker's parameters.
-pub fn whole(value: &Value, name: &str) -> Result<u64> {
-    value[name].as_u64().with_context(|| format!("there is no whole number {name} in {value}"))
-}
-
-/// The text of that name in a worker's parameters.
-pub fn text<'a>(value: &'a Value, name: &str) -> Result<&'a str> {
-    value[name].as_str().with_context(|| format!("there is no text {name} in {value}"))
-}
-
-/// `left` with the fields of `right` added.
-pub fn with(mut left: Value, right: Value) -> Value {
-    if let (Some(left), Value::Object(right)) = (left.as_object_mut(), right) {
-        left.extend(right);
-    }
-    left
 }

@@ -5,7 +5,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::conn::{Conn, Setup, number, whole, with};
+use super::conn::Conn;
+use super::job::{number, whole, with};
+use super::meet::{self, Server};
+use super::setup::Setup;
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 
@@ -222,7 +225,7 @@ fn greet(conn: &mut Conn, first: bool, number: u64) -> Result<()> {
 fn server(job: &Value) -> Result<Value> {
     let setup = Setup::from_job(job)?;
     let (connections, way) = (whole(job, "connections")?, Way::deserialize(&job["way"])?);
-    let listener = setup.listen()?;
+    let listener = Server::listen(&setup)?;
     let mut upgraded = Upgraded::default();
     for number in 0..connections {
         let mut conn = listener.accept(&setup)?;
@@ -238,7 +241,7 @@ fn client(job: &Value) -> Result<Value> {
     let mut upgraded = Upgraded::default();
     let start = proc::now();
     for number in 0..connections {
-        let mut conn = setup.connect()?;
+        let mut conn = meet::connect(&setup)?;
         visit(&mut conn, way, number)?;
         upgraded.add(&conn, false);
     }
@@ -247,7 +250,7 @@ fn client(job: &Value) -> Result<Value> {
 
 fn idle_server(job: &Value) -> Result<Value> {
     let setup = Setup::from_job(job)?;
-    let listener = setup.listen()?;
+    let listener = Server::listen(&setup)?;
     let connections = whole(job, "connections")?;
     make_room(connections)?;
     let mut held = None;
@@ -276,7 +279,7 @@ fn idle_client(job: &Value) -> Result<Value> {
     let mut conns = Vec::with_capacity(connections as usize);
     let start = proc::now();
     for number in 0..connections {
-        let mut conn = setup.connect()?;
+        let mut conn = meet::connect(&setup)?;
         greet(&mut conn, false, number)?;
         conns.push(conn);
         if number == 0 {

@@ -8,9 +8,10 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use onecopy::copy::{Hint, Policy, Reader, Store, copy};
 
-use super::{bytes, size_name};
+use super::bytes;
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+use crate::words::size_name;
 
 /// The row.
 pub const ROW: Row = Row {

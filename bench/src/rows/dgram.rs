@@ -6,7 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use onecopy::unix::{Datagram, Name, RecvFlags};
 use rustix::net::SocketAddrUnix;
 
-use super::conn::{Conn, Kind, Setup};
+use super::conn::Conn;
+use super::setup::{Kind, Setup};
 
 /// Datagrams to and fro before anything else. By then two of ours share memory: they look for each other now and then, in
 /// their own calls.
@@ -58,7 +59,7 @@ pub fn connect(setup: &Setup) -> Result<Conn> {
 
 fn kernel(setup: &Setup, fd: OwnedFd, peer: &SocketAddrUnix) -> Result<Conn> {
     rustix::net::connect(&fd, peer).context("connecting")?;
-    setup.sized(fd.into())
+    Conn::kernel(fd.into(), setup)
 }
 
 /// What is timed as shared memory must be that.

@@ -15,7 +15,10 @@ use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use rustix::time::Timespec;
 use serde_json::{Value, json};
 
-use super::conn::{Conn, Kind, Setup, number, text, whole, with};
+use super::conn::Conn;
+use super::job::{number, text, whole, with};
+use super::meet::{self, Server};
+use super::setup::{Kind, Setup};
 use super::{bytes, records};
 use crate::proc::{self, Launcher};
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
@@ -153,7 +156,7 @@ impl Session for FanIn {
             let shares = polite.map(|(sender, &last)| share(self.count, sender as u64, start, last, work));
             values.push(("wait", number(&receiver, "p99")? * 1e6));
             values.push(("least", shares.fold(f64::INFINITY, f64::min)));
-            let worst = crate::show::number(number(&receiver, "worst")? * 1e6);
+            let worst = crate::words::number(number(&receiver, "worst")? * 1e6);
             settings.push(("longest wait".to_owned(), format!("{worst} us")));
             let polite = work * (self.count - 1);
             settings.push(("polite".to_owned(), format!("{polite} of {received:.0} datagrams")));
@@ -360,7 +363,7 @@ fn connected(setup: &Setup) -> Result<Conn> {
     if setup.is_kernel() {
         let fd = Kind::Datagrams.kernel_socket()?;
         rustix::net::connect(&fd, &setup.address()?).context("connecting")?;
-        return setup.sized(fd.into());
+        return Conn::kernel(fd.into(), setup);
     }
     let socket = Datagram::unbound_with(&setup.config()?)?;
     socket.connect(Name::abstract_(&setup.name))?;
@@ -376,7 +379,7 @@ fn receiver(job: &Value) -> Result<Value> {
         std::fs::write(QUEUE_SYSCTL, QUEUE.to_string()).with_context(|| format!("writing {QUEUE_SYSCTL}"))?;
     }
     let aside = setup.aside();
-    let door = aside.bind()?;
+    let door = Server::bind(&aside)?;
     let mut conn = bound(&setup)?;
     proc::say_ready()?;
     let mut aside = door.accept(&aside)?;
@@ -487,7 +490,7 @@ impl Drop for Leaves<'_> {
 fn senders(job: &Value) -> Result<Value> {
     let setup = Setup::from_job(job)?;
     let (count, work, seed) = (whole(job, "senders")?, whole(job, "work")?, job["seed"].as_u64());
-    let mut aside = setup.aside().connect()?;
+    let mut aside = meet::connect(&setup.aside())?;
     // One after the other, as programs are started.
     let greet = |id| Sender::greet(&setup, id, GREETINGS / count, seed);
     let mut all = (0..count).map(greet).collect::<Result<Vec<_>>>()?;

@@ -3,8 +3,12 @@
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
+use super::aligned::Aligned;
 use super::bytes;
-use super::conn::{Aligned, Conn, Setup, whole};
+use super::conn::Conn;
+use super::job::whole;
+use super::meet::{self, Server};
+use super::setup::Setup;
 use crate::proc;
 
 /// Where the reader says how far it has got: on the connection, or beside it where it is to send nothing there.
@@ -20,20 +24,20 @@ impl Signs {
     pub fn accept(job: &Value) -> Result<(Conn, Signs)> {
         let setup = Setup::from_job(job)?;
         if !Signs::beside(job) {
-            return Ok((setup.accept()?, Signs(None)));
+            return Ok((meet::accept(&setup)?, Signs(None)));
         }
         let aside = setup.aside();
         // Before the writer is told that it may come.
-        let door = aside.bind()?;
-        let conn = setup.accept()?;
+        let door = Server::bind(&aside)?;
+        let conn = meet::accept(&setup)?;
         Ok((conn, Signs(Some(door.accept(&aside)?))))
     }
 
     /// The writer's end, and the connection's.
     fn connect(job: &Value) -> Result<(Conn, Signs)> {
         let setup = Setup::from_job(job)?;
-        let conn = setup.connect()?;
-        let aside = Signs::beside(job).then(|| setup.aside().connect());
+        let conn = meet::connect(&setup)?;
+        let aside = Signs::beside(job).then(|| meet::connect(&setup.aside()));
         Ok((conn, Signs(aside.transpose().context("meeting the reader for its signs")?)))
     }
 

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use anyhow::Result;
 
+use super::bytes;
 use super::copy::{Buffers, COLD, Engine};
-use super::{bytes, size_name};
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+use crate::words::size_name;
 use onecopy::copy::calibrate::Walk;
 
 /// The row.

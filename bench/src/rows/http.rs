@@ -3,7 +3,7 @@
 use crate::http::servers::{Source, nginx};
 use crate::http::session::{Http, Job, KERNEL, P50, P99, RATE, Tree, USER, shared};
 use crate::row::{CPU_PER_GB, Case, Plot, Reach, Row, Scale, Work};
-use crate::rows::size_name;
+use crate::words::size_name;
 
 /// The row.
 pub const ROW: Row = Row {

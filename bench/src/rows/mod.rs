@@ -1,10 +1,12 @@
-//! The rows, and what several of them use.
+//! The rows, and what several of them use: how two workers come to have a connection (`setup`, `meet`), and what they do with it.
 
-use crate::row::{Row, WorkerFn};
+use crate::proc::WorkerFn;
+use crate::row::Row;
 
+mod aligned;
 mod bare;
-pub mod bytes;
-pub mod conn;
+mod bytes;
+mod conn;
 mod connect;
 mod copy;
 mod dgram;
@@ -12,10 +14,13 @@ mod fan_in;
 mod feed;
 mod hot_set;
 mod http;
+mod job;
+mod meet;
 mod ping_pong;
 mod pool;
 mod records;
 mod reference;
+mod setup;
 mod unix_bulk;
 mod unix_nt;
 mod zc;
@@ -42,25 +47,9 @@ pub fn worker(role: &str) -> Option<WorkerFn> {
     roles.find(|(name, _)| *name == role).map(|(_, run)| *run)
 }
 
-/// A size as in the names of cases: `64`, `4K`, `1M`; whole units only.
-pub fn size_name(bytes: u64) -> String {
-    match bytes {
-        b if b >= 1 << 30 && b % (1 << 30) == 0 => format!("{}G", b >> 30),
-        b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{}M", b >> 20),
-        b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{}K", b >> 10),
-        b => b.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_named_as_in_the_records() {
-        let names: Vec<String> = [64, 8000, 4096, 128 << 10, 256 << 20].map(size_name).to_vec();
-        assert_eq!(names, ["64", "8000", "4K", "128K", "256M"]);
-    }
 
     #[test]
     fn names_of_rows_and_roles_are_unique() {

@@ -6,11 +6,16 @@ use anyhow::{Result, ensure};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
+use super::aligned::Aligned;
 use super::bare::Bare;
-use super::conn::{Aligned, Conn, Kind, Setup, number, text, whole, with};
-use super::{bytes, size_name};
+use super::bytes;
+use super::conn::Conn;
+use super::job::{number, text, whole, with};
+use super::meet;
+use super::setup::{Kind, Setup};
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+use crate::words::size_name;
 
 /// The row.
 pub const ROW: Row = Row {
@@ -218,7 +223,7 @@ fn receive(conn: &mut Conn, engine: &str, buffer: &mut [u8]) -> Result<bool> {
 /// Gives back what comes, until the client has finished.
 fn server(job: &Value) -> Result<Value> {
     let setup = Setup::from_job(job)?;
-    let mut conn = setup.accept()?;
+    let mut conn = meet::accept(&setup)?;
     let mut message = Aligned::new(whole(job, "size")? as usize, 0);
     let mut trips = 0;
     while receive(&mut conn, &setup.engine, &mut message)? {
@@ -246,7 +251,7 @@ fn idler(job: &Value) -> Result<Value> {
 fn round_trips(job: &Value) -> Result<(Conn, Value)> {
     let setup = Setup::from_job(job)?;
     let trips = whole(job, "trips")?;
-    let mut conn = setup.connect()?;
+    let mut conn = meet::connect(&setup)?;
     let mut message = Aligned::new(whole(job, "size")? as usize, 0x5a);
     let mut run = |conn: &mut Conn, trips: u64, seed: Option<u64>| -> Result<()> {
         for trip in 0..trips {

@@ -7,10 +7,15 @@ use anyhow::{Result, ensure};
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags};
 use serde_json::{Value, json};
 
-use super::conn::{Aligned, Conn, Kind, Setup, number, text, whole, with};
-use super::{bytes, size_name};
+use super::aligned::Aligned;
+use super::bytes;
+use super::conn::Conn;
+use super::job::{number, text, whole, with};
+use super::meet;
+use super::setup::{Kind, Setup};
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+use crate::words::size_name;
 
 /// The row.
 pub const ROW: Row = Row {
@@ -158,7 +163,7 @@ fn receive_batches(conn: &Conn, buffer: &mut [u8], size: usize, count: u64) -> R
 fn reader(job: &Value) -> Result<Value> {
     let (size, warm, records) = (whole(job, "size")? as usize, whole(job, "warm")?, whole(job, "records")?);
     let setup = Setup::from_job(job)?;
-    let mut conn = setup.accept()?;
+    let mut conn = meet::accept(&setup)?;
     let mut buffer = Aligned::new(size * BATCH, 0);
     receive(&mut conn, &setup, &mut buffer, (size, warm), None)?;
     conn.sign()?;
@@ -173,7 +178,7 @@ fn reader(job: &Value) -> Result<Value> {
 fn writer(job: &Value) -> Result<Value> {
     let (size, warm, records) = (whole(job, "size")? as usize, whole(job, "warm")?, whole(job, "records")?);
     let setup = Setup::from_job(job)?;
-    let mut conn = setup.connect()?;
+    let mut conn = meet::connect(&setup)?;
     let mut buffer = Aligned::new(size, 0x5a);
     send(&mut conn, &setup, &mut buffer, warm, None)?;
     conn.wait_sign()?;
@@ -196,7 +201,7 @@ pub(super) fn waits(conn: &Conn) -> Value {
 /// What [`waits`] of those ends said, for a million of the `count` records, as settings.
 pub(super) fn waits_settings(ends: &[(&str, &Value)], count: f64) -> Vec<(String, String)> {
     let words = |figures: &Value| {
-        let of = |name: &str| Some(crate::show::number(figures[name].as_u64()? as f64 / count * 1e6));
+        let of = |name: &str| Some(crate::words::number(figures[name].as_u64()? as f64 / count * 1e6));
         Some(format!("{} sleeps {} spins / M", of("sleeps")?, of("spins")?))
     };
     ends.iter().filter_map(|(end, figures)| Some(((*end).to_owned(), words(figures)?))).collect()

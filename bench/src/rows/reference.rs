@@ -6,11 +6,16 @@ use anyhow::{Result, bail, ensure};
 use onecopy::unix::{Carrier, SharedPool, Stream};
 use serde_json::{Value, json};
 
-use super::conn::{Aligned, Conn, Setup, number, text, whole, with};
-use super::{bytes, size_name};
+use super::aligned::Aligned;
+use super::bytes;
+use super::conn::Conn;
+use super::job::{number, text, whole, with};
+use super::meet;
+use super::setup::Setup;
 use crate::proc::{self, Launcher};
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 use crate::temp::TempDir;
+use crate::words::size_name;
 
 /// The row.
 pub const ROW: Row = Row {
@@ -219,7 +224,7 @@ fn meet(conn: &mut Conn, first: bool) -> Result<()> {
 
 /// Answers each message with one of its own.
 fn server(job: &Value) -> Result<Value> {
-    let mut conn = Setup::from_job(job)?.accept()?;
+    let mut conn = meet::accept(&Setup::from_job(job)?)?;
     meet(&mut conn, false)?;
     let mut side = Side::new(conn, job)?;
     let trips = whole(job, "trips")?;
@@ -233,7 +238,7 @@ fn server(job: &Value) -> Result<Value> {
 }
 
 fn client(job: &Value) -> Result<Value> {
-    let mut conn = Setup::from_job(job)?.connect()?;
+    let mut conn = meet::connect(&Setup::from_job(job)?)?;
     meet(&mut conn, true)?;
     let mut side = Side::new(conn, job)?;
     let trips = whole(job, "trips")?;

@@ -3,7 +3,10 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use super::conn::{Aligned, Conn, Kind, Setup, number, text, whole, with, work_settings};
+use super::aligned::Aligned;
+use super::conn::{Conn, work_settings};
+use super::job::{number, text, whole, with};
+use super::setup::{Kind, Setup};
 use super::{bytes, feed};
 use crate::proc;
 use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};

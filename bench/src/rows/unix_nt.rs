@@ -12,10 +12,14 @@ use onecopy::unix::Stream;
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
 use serde_json::{Value, json};
 
-use super::conn::{Conn, Setup, number, text, whole, with, work_settings};
+use super::conn::{Conn, work_settings};
+use super::job::{number, text, whole, with};
+use super::meet;
+use super::setup::Setup;
 use super::{bytes, feed};
 use crate::proc;
 use crate::row::{CPU_PER_GB, Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
+use crate::words::size_name;
 
 /// The row.
 pub const ROW: Row = Row {
@@ -141,11 +145,11 @@ impl Session for Nt {
         let cpu = number(&reader, "cpu")? + number(&writer, "cpu")?;
         let gigabytes = work as f64 / 1e9;
         let mut settings = vec![
-            ("effective buffer".to_owned(), super::size_name(effective)),
+            ("effective buffer".to_owned(), size_name(effective)),
             ("bytes a piece".to_owned(), format!("{:.0}", work as f64 / number(&reader, "pieces")?)),
         ];
         if self.engine == KERNEL {
-            settings.push(("pipe".to_owned(), super::size_name(whole(&reader, "pipe")?)));
+            settings.push(("pipe".to_owned(), size_name(whole(&reader, "pipe")?)));
         } else {
             settings.push(("path".to_owned(), text(&writer, "path")?.to_owned()));
         }
@@ -234,7 +238,7 @@ impl Forward {
 
 fn reader(job: &Value) -> Result<Value> {
     let (warm, bytes) = (whole(job, "warm")?, whole(job, "bytes")?);
-    let mut conn = Setup::from_job(job)?.accept()?;
+    let mut conn = meet::accept(&Setup::from_job(job)?)?;
     let mut forward = Forward::new(whole(job, "pipe")? as usize)?;
     forward.pass(&conn, warm, None)?;
     conn.sign()?;

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use onecopy_bench::proc::{Launcher, worker_main};
+use onecopy_bench::proc::Launcher;
 use onecopy_bench::row::Scale;
 use onecopy_bench::runner::Choice;
-use onecopy_bench::{Options, Unknown, rows};
+use onecopy_bench::{Options, Unknown, rows, worker_main};
 
 use crate::failure::Usage;
 

@@ -25,7 +25,9 @@ pub mod peer;
 pub mod run;
 pub mod skips;
 pub mod socket;
+pub mod stop;
 pub mod table;
 pub mod tools;
 
-pub use case::{Case, Expect, Outcome, Source, Stop};
+pub use case::{Case, Expect, Source};
+pub use stop::{Outcome, Stop};

@@ -11,9 +11,10 @@ use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::case::{Case, Ctx, Expect, Stop};
+use crate::case::{Case, Ctx, Expect};
 use crate::impls::{Column, Impl};
 use crate::skips::Skips;
+use crate::stop::Stop;
 
 /// Bounds on a case.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
-use crate::case::Stop;
 use crate::impls::{End, Rx, Tx};
+use crate::stop::{NOT_OFFERED, Stop};
 
 /// The name of an error.
 pub fn errno(e: &io::Error) -> String {
@@ -55,9 +55,6 @@ pub fn said<T: Display>(answer: io::Result<T>) -> Result<String, Stop> {
         Err(e) => Ok(errno(&e)),
     }
 }
-
-/// The reason given with [`Stop::NotOffered`] from a call.
-pub const NOT_OFFERED: &str = "no such call";
 
 /// `ok` or the error.
 pub fn ok(answer: io::Result<()>) -> Result<String, Stop> {

@@ -9,9 +9,10 @@ use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit};
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::poll::brim;
 use crate::impls::{Came, End, Kind, Rx, Tx, Who};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{self, NOW, PEEK, TX_NOW, WAITALL, asleep, drain, poll_now, rx, said, tx};
 
 pub const CASES: &[Case] = &[

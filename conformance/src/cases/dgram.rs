@@ -4,13 +4,14 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use crate::case::Source::{Both, FreeBsd, Linux};
-use crate::case::{Case, Ctx, Expect, Outcome, Stop};
-use crate::cases::dgram_names::{bound, dg, named_pair};
+use crate::case::{Case, Ctx, Expect};
+use crate::cases::datagrams::{bound, dg, named_pair, same};
 use crate::cases::messages::{
     many, msg_trunc, no_interleave, peek, poll_data, recv_zero, sleeper, too_long, vectored, waitall, whole,
     zero_length,
 };
 use crate::impls::{End, Kind, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, TX_NOW, asleep, errno, ok, poll_now, rx, said, tx};
 
 /// A case of streams, tried with datagrams: whatever the kernel answers is right.
@@ -32,16 +33,6 @@ pub const NOT_AGAIN: &[&str] = &[
     "shutdown.shut_both_at_once",
     "poll.data",
 ];
-
-pub const fn same(
-    name: &'static str,
-    rule: &'static str,
-    source: crate::case::Source,
-    expect: &'static str,
-    run: fn(&Ctx<'_>) -> Outcome,
-) -> Case {
-    Case::same(name, rule, source, expect, run).of(Kind::Dgram)
-}
 
 pub const CASES: &[Case] = &[
     same("dgram.boundaries", "boundaries kept", Both, "\"abc\", \"def\", EAGAIN", boundaries),

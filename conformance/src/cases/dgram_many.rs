@@ -4,13 +4,13 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 
 use crate::case::Source::{Both, FreeBsd, Linux, Own};
-use crate::case::{Case, Ctx, Expect, Outcome, Stop};
+use crate::case::{Case, Ctx, Expect};
 use crate::cases::ancillary::{closed, give, pipe, take};
-use crate::cases::dgram::same;
-use crate::cases::dgram_names::{bound, dg, short};
+use crate::cases::datagrams::{bound, dg, same, short};
 use crate::cases::messages::whole;
 use crate::cases::nonblocking::{LONG, until_refused, waits_for};
 use crate::impls::{End, Name, Rx, Socket};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, PEEK, TX_NOW, asleep, others_set, poll_now, rx, said, tx};
 
 pub const CASES: &[Case] = &[

@@ -1,11 +1,12 @@
 //! Datagrams: names, and who is connected to whom.
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
-use crate::cases::dgram::same;
-use crate::cases::setup::{longest, raw};
+use crate::case::{Case, Ctx};
+use crate::cases::datagrams::{bound, dg, named_pair, same, short};
+use crate::cases::setup::longest;
 use crate::impls::kernel::Kernel;
-use crate::impls::{End, Kind, Name, Socket, Sockets};
+use crate::impls::{End, Kind, Name, Socket};
+use crate::stop::Outcome;
 use crate::tools::{NOW, errno, ok, rx, said, tx};
 
 pub const CASES: &[Case] = &[
@@ -106,25 +107,6 @@ pub const CASES: &[Case] = &[
     ),
 ];
 
-pub fn dg(cx: &Ctx<'_>) -> Result<Box<dyn Socket>, Stop> {
-    raw(cx, Kind::Dgram)
-}
-
-pub fn bound(cx: &Ctx<'_>, name: &str) -> Result<Box<dyn Socket>, Stop> {
-    let socket = dg(cx)?;
-    socket.bind(&cx.path(name))?;
-    Ok(socket)
-}
-
-/// A name as the last part of its path.
-pub fn short(name: &Name) -> String {
-    match name {
-        Name::Unnamed => "unnamed".to_owned(),
-        Name::Path(p) => format!("/{}", p.file_name().map(|n| n.to_string_lossy()).unwrap_or_default()),
-        Name::Abstract(n) => format!("@{}", String::from_utf8_lossy(n)),
-    }
-}
-
 /// Receives, and tells from whom.
 fn rx_from(end: &dyn End) -> Outcome {
     let mut buf = [0; 99];
@@ -219,13 +201,6 @@ fn send_to_missing(cx: &Ctx<'_>) -> Outcome {
     let abstract_ = to(cx.abstract_name("x"))?;
     let (gone, again) = (to(cx.path("gone"))?, to(cx.path("gone"))?);
     Ok(format!("{}, {abstract_}, {gone}, {again}", to(cx.path("x"))?))
-}
-
-/// Two sockets with names that are connected to each other, in whatever way the implementation does it.
-pub fn named_pair(cx: &Ctx<'_>) -> Result<Sockets, Stop> {
-    cx.imp
-        .datagrams(&cx.path("a"), &cx.path("b"))
-        .map_err(|e| Stop::broken(format!("cannot connect two datagram sockets to each other: {e}")))
 }
 
 fn send_to_connected(cx: &Ctx<'_>) -> Outcome {

@@ -5,11 +5,11 @@ use std::io::{IoSliceMut, Read, Write};
 use std::os::fd::AsFd;
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::ancillary::{closed, give, pipe, take, tell, whose};
-use crate::cases::dgram::same;
-use crate::cases::dgram_names::{bound, dg, named_pair, short};
+use crate::cases::datagrams::{bound, dg, named_pair, same, short};
 use crate::impls::{Column, End, Name, Rx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, said, tx};
 
 pub const CASES: &[Case] = &[

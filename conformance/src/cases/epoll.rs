@@ -5,8 +5,9 @@ use std::net::Shutdown;
 use rustix::event::epoll::EventFlags;
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::poll::brim;
+use crate::stop::{Outcome, Stop};
 use crate::tools::{Epoll, NOW, asleep, drain, rx, tx};
 
 pub const CASES: &[Case] = &[

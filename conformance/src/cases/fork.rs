@@ -5,8 +5,9 @@ use std::net::Shutdown::Write;
 use onecopy_sys::fork::{Child, Ended, child};
 
 use crate::case::Source::{Both, FreeBsd};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::impls::{End, Kind, Rx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{self, drain_to_end, rx, tx};
 
 pub const CASES: &[Case] = &[

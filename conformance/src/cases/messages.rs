@@ -3,8 +3,9 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
 
-use crate::case::{Ctx, Outcome, Stop};
+use crate::case::Ctx;
 use crate::impls::{End, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, PEEK, WAITALL, asleep, poll_now, rx, said, tx};
 
 /// Receives, and tells whether the record was cut.

@@ -1,6 +1,7 @@
 //! The cases, a file per part of the checklist.
 
 mod ancillary;
+mod datagrams;
 mod dgram;
 mod dgram_many;
 mod dgram_names;

@@ -8,9 +8,10 @@ use std::time::Duration;
 use onecopy_sys::fork::child;
 
 use crate::case::Source::Both;
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::transfer::to_and_fro;
 use crate::impls::{End, Listening, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, PEEK, WAITALL, asleep, fill, ok, others_set, poll_now, rx, said, tx};
 
 pub const CASES: &[Case] = &[

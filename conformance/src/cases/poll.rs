@@ -5,9 +5,10 @@ use std::net::Shutdown;
 use rustix::event::PollFlags;
 
 use crate::case::Source::{Both, FreeBsd, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::setup::raw;
 use crate::impls::{End, Rx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{self, NOW, PEEK, asleep, drain, fill, poll_now, rx, tx};
 
 pub const CASES: &[Case] = &[

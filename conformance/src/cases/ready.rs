@@ -9,10 +9,11 @@ use std::time::Duration;
 use rustix::event::PollFlags;
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::ancillary::{give, take};
 use crate::cases::poll::brim;
 use crate::impls::{Conn, End, Listening, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{self, NOW, asleep, drain, readiness, rx, said, tx, wait_asleep};
 
 pub const CASES: &[Case] = &[

@@ -8,9 +8,10 @@ use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::ready::{SOON, client, fresh, listener};
 use crate::impls::{Conn, End, Listening, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{Epoll, NOW, asleep, readable, rx, tx};
 
 pub const CASES: &[Case] = &[

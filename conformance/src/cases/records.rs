@@ -3,8 +3,9 @@
 use std::net::Shutdown;
 
 use crate::case::Source::FreeBsd;
-use crate::case::{Case, Ctx, Expect, Outcome, Stop};
+use crate::case::{Case, Ctx, Expect};
 use crate::impls::{Conn, End, Kind, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{Dice, NOW, PEEK, TX_NOW, WAITALL, asleep, poll_now, said};
 
 const fn better(

@@ -1,13 +1,14 @@
 //! Records as Linux keeps them: one send is one record.
 
 use crate::case::Source::{Both, FreeBsd, Linux};
-use crate::case::{Case, Ctx, Expect, Outcome, Stop};
+use crate::case::{Case, Ctx, Expect};
 use crate::cases::messages::{
     many, msg_trunc, no_interleave, peek, poll_data, recv_zero, sleeper, too_long, vectored, waitall, whole,
     zero_length,
 };
 use crate::cases::setup::raw;
 use crate::impls::{End, Kind, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, PEEK, TX_NOW, asleep, rx, said, tx};
 
 /// A case of streams, tried with records: whatever the kernel answers is right.

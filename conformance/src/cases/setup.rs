@@ -8,9 +8,10 @@ use rustix::event::PollFlags;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::impls::kernel::Kernel;
 use crate::impls::{Kind, Name, Rx, Socket};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{self, NOW, asleep, ok, rx, said, tx};
 
 pub const CASES: &[Case] = &[

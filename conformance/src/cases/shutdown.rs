@@ -4,9 +4,10 @@ use std::net::Shutdown::{Both as Rdwr, Read, Write};
 use std::sync::Barrier;
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::setup::raw;
 use crate::impls::Rx;
+use crate::stop::{Outcome, Stop};
 use crate::tools::{asleep, errno, ok, rx, said, tx};
 
 pub const CASES: &[Case] = &[

@@ -4,9 +4,10 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::Shutdown;
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::cases::setup::raw;
 use crate::impls::{End, Kind, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, PEEK, WAITALL, drain, drain_to_end, errno, fill, ok, rx, said, tx};
 
 pub const CASES: &[Case] = &[

@@ -6,8 +6,9 @@ use rustix::event::PollFlags;
 use rustix::event::epoll::EventFlags;
 
 use crate::case::Source::Both;
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::impls::{End, Rx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{self, Dice, Epoll, NOW, Pattern, TX_NOW, tx};
 
 pub const CASES: &[Case] = &[

@@ -6,8 +6,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
 use crate::case::Source::{Both, FreeBsd};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::impls::{End, Name, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{Dice, NOW, PEEK, Pattern, TX_NOW, poll, rx, tx};
 
 pub const CASES: &[Case] = &[

@@ -6,10 +6,11 @@ use std::io::{IoSlice, IoSliceMut};
 use rustix::event::epoll::EventFlags;
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
-use crate::cases::dgram_names::bound;
+use crate::case::{Case, Ctx};
+use crate::cases::datagrams::bound;
 use crate::cases::transfer::at_once;
 use crate::impls::{End, Kind, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{Dice, Epoll, NOW, Pattern, TX_NOW, poll};
 
 /// Of both kinds. Their names get that of the kind in front.

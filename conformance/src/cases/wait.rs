@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, getpid, kill_process};
 
 use crate::case::Source::{Both, Linux};
-use crate::case::{Case, Ctx, Outcome, Stop};
+use crate::case::{Case, Ctx};
 use crate::impls::{Conn, End, Rx, Tx};
+use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, PEEK, WAITALL, asleep, drain, fill, rx, said, tx, wait_asleep};
 
 pub const CASES: &[Case] = &[

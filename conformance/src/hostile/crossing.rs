@@ -4,7 +4,7 @@ use std::io;
 
 use onecopy::unix::{RecvFlags, SendFlags};
 
-use super::{ANY, ATTACHING, FOREIGN, HARMLESS, JOINING, Lie, RECEIVER_SEES, ROOM, Role, Scene};
+use super::lie::{ANY, ATTACHING, FOREIGN, HARMLESS, JOINING, Lie, RECEIVER_SEES, ROOM, Role, Scene};
 use crate::liar::{Field, Memory, Rings};
 
 /// Only a server's rings may be those that stand, and only a client's may be too small.

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::{ALL, ANY, HARMLESS, Lie, OVER, RECEIVER_SEES, Scene};
+use super::lie::{ALL, ANY, HARMLESS, Lie, OVER, RECEIVER_SEES, Scene};
 use crate::liar::{Field, HEADER_LEN, Liar};
 use crate::tools::Dice;
 

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::SealFlags;
 
-use super::{ANY, HARMLESS, Lie, RECEIVER_SEES, Role, Scene};
+use super::lie::{ANY, HARMLESS, Lie, RECEIVER_SEES, Role, Scene};
 use crate::lender::{self, MARKS, fds, honest_memory, memory, pool, reference, who};
 use crate::liar::{Field, Liar, SEALS};
 use crate::tools::Dice;

@@ -8,7 +8,7 @@ use onecopy::unix::{RecvFlags, SendFlags};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{
+use super::lie::{
     ALL, ANY, ATTACHING, CAUGHT, FOREIGN, HARMLESS, JOINING, Lie, OVER, RECEIVER_SEES, ROOM, Role, Scene,
 };
 use crate::liar::{Field, HEADER_LEN, Liar, Rings, SEALS};

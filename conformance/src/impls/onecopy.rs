@@ -11,7 +11,7 @@ use onecopy::unix::{
 };
 
 use super::kernel::{Kernel, meet};
-use super::{
+use super::traits::{
     ATOMIC, Came, Column, Conn, End, Impl, Kind, Listening, Name, Returned, Rx, Socket, Sockets, Tx, Who,
     not_offered,
 };

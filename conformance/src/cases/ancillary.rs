@@ -3,15 +3,17 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::event::PollFlags;
 use rustix::process::{Resource, Rlimit};
 
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx};
+use crate::cases::credentials;
+use crate::cases::descriptors::{QUIET, closed, give, pipe, take, tell};
 use crate::cases::poll::brim;
-use crate::impls::{Came, End, Kind, Rx, Tx, Who};
+use crate::impls::{End, Kind, Rx};
 use crate::stop::{Outcome, Stop};
 use crate::tools::{self, NOW, PEEK, TX_NOW, WAITALL, asleep, drain, poll_now, rx, said, tx};
 
@@ -126,64 +128,64 @@ pub const CASES: &[Case] = &[
         "SO_PASSCRED: pid, uid and gid of the sender come with each receive",
         Linux,
         "1 own, 2 own, EAGAIN",
-        passed,
+        credentials::passed,
     ),
     Case::same(
         "creds.off",
         "without SO_PASSCRED none come",
         Linux,
         "3 without, 3 own, 3 without",
-        passed_off,
+        credentials::passed_off,
     ),
     Case::same(
         "creds.before",
         "what was sent before anybody asked comes from nobody, and never merges with what was sent after",
         Linux,
         "3 nobody, 3 own",
-        asked_late,
+        credentials::asked_late,
     ),
     Case::same(
         "creds.waitall",
         "WAITALL stops where the sender changes",
         Linux,
         "3 nobody, 3 own",
-        creds_waitall,
+        credentials::creds_waitall,
     ),
-    Case::same("creds.peek", "PEEK tells them too", Linux, "3 own, 3 own", creds_peek),
+    Case::same("creds.peek", "PEEK tells them too", Linux, "3 own, 3 own", credentials::creds_peek),
     Case::same(
         "creds.forged",
         "a sender may only claim what it is: EPERM, and nothing is sent",
         Both,
         "EPERM, EPERM, EPERM, EAGAIN",
-        forged,
+        credentials::forged,
     ),
     Case::same(
         "creds.claimed",
         "a privileged sender's claim holds for its send, and never merges with others",
         Linux,
         "3 own, 3 other, 3 own",
-        claimed,
+        credentials::claimed,
     ),
     Case::same(
         "creds.changed",
         "a sender that changes its user sends as the new one from then on",
         Linux,
         "3 own, 3 other",
-        changed,
+        credentials::changed,
     ),
     Case::same(
         "creds.with_fds",
         "descriptors and credentials come together",
         Linux,
         "3 own with 1",
-        creds_with_fds,
+        credentials::creds_with_fds,
     ),
     Case::same(
         "creds.before_accept",
         "what was sent before accept says who sent it, where the peer asks before it receives",
         Linux,
         "*",
-        creds_before_accept,
+        credentials::creds_before_accept,
     ),
     Case::same(
         "rights.many",
@@ -193,33 +195,6 @@ pub const CASES: &[Case] = &[
         many,
     ),
 ];
-
-const QUIET: Tx = Tx { dontwait: false, nosignal: true, oob: false, eor: false };
-
-pub fn pipe() -> Result<(File, OwnedFd), Stop> {
-    let (r, w) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK)?;
-    Ok((File::from(r), w))
-}
-
-/// Whether every writing end of a pipe is closed.
-pub fn closed(r: &mut File) -> &'static str {
-    match r.read(&mut [0]) {
-        Ok(0) => "all closed",
-        _ => "open",
-    }
-}
-
-pub fn give(end: &dyn End, data: &[u8], fds: &[BorrowedFd<'_>]) -> Result<String, Stop> {
-    said(end.send_fds(data, fds, QUIET))
-}
-
-pub fn tell(came: &Came) -> String {
-    format!("{} with {}{}", came.len, came.fds.len(), if came.ctrunc { " cut" } else { "" })
-}
-
-pub fn take(end: &dyn End, max: usize, flags: Rx) -> Result<String, Stop> {
-    said(end.recv_with(&mut vec![0; max], flags).map(|came| tell(&came)))
-}
 
 fn works(cx: &Ctx<'_>) -> Outcome {
     let (a, b) = cx.pair()?;
@@ -512,152 +487,4 @@ fn many(cx: &Ctx<'_>) -> Outcome {
         }
         Ok(format!("{} and {} in place", got[0], got[1]))
     })
-}
-
-fn own() -> Who {
-    let who = onecopy_sys::scm::Ucred::own();
-    (who.pid, who.uid, who.gid)
-}
-
-/// Who sent, in a word.
-pub fn whose(end: &dyn End, max: usize, flags: Rx) -> Result<String, Stop> {
-    let (pid, uid, gid) = own();
-    said(end.recv_with(&mut vec![0; max], flags).map(|came| {
-        let who = match came.who {
-            None => "without".to_owned(),
-            Some((0, 65534, 65534)) => "nobody".to_owned(),
-            Some(who) if who == (pid, uid, gid) => "own".to_owned(),
-            Some(who) if who == (pid, OTHER, OTHER) => "other".to_owned(),
-            Some(who) => format!("{who:?}"),
-        };
-        let with = if came.fds.is_empty() { String::new() } else { format!(" with {}", came.fds.len()) };
-        format!("{} {who}{with}", came.len)
-    }))
-}
-
-/// A user that nobody is.
-const OTHER: u32 = 47_110;
-
-fn passed(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    b.set_pass_credentials(true)?;
-    tx(&*a, b"a")?;
-    let first = whose(&*b, 9, NOW)?;
-    tx(&*a, b"bc")?;
-    Ok(format!("{first}, {}, {}", whose(&*b, 9, NOW)?, whose(&*b, 9, NOW)?))
-}
-
-fn passed_off(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    let mut all = Vec::new();
-    for on in [false, true, false] {
-        b.set_pass_credentials(on)?;
-        tx(&*a, b"abc")?;
-        all.push(whose(&*b, 9, NOW)?);
-    }
-    Ok(all.join(", "))
-}
-
-fn asked_late(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    tx(&*a, b"abc")?;
-    b.set_pass_credentials(true)?;
-    tx(&*a, b"def")?;
-    Ok(format!("{}, {}", whose(&*b, 9, NOW)?, whose(&*b, 9, NOW)?))
-}
-
-fn creds_waitall(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    tx(&*a, b"abc")?;
-    b.set_pass_credentials(true)?;
-    tx(&*a, b"def")?;
-    Ok(format!("{}, {}", whose(&*b, 6, WAITALL)?, whose(&*b, 3, WAITALL)?))
-}
-
-fn creds_peek(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    b.set_pass_credentials(true)?;
-    tx(&*a, b"abc")?;
-    Ok(format!("{}, {}", whose(&*b, 9, PEEK)?, whose(&*b, 9, NOW)?))
-}
-
-/// Runs `f` in a thread without privileges, if it had any.
-fn unprivileged<T: Send>(f: impl FnOnce() -> Result<T, Stop> + Send) -> Result<T, Stop> {
-    std::thread::scope(|s| {
-        let thread = s.spawn(|| {
-            if rustix::process::geteuid().is_root() {
-                become_other()?;
-            }
-            f()
-        });
-        thread.join().map_err(|_| Stop::broken("a thread panicked"))?
-    })
-}
-
-/// This thread's user is another from here on.
-fn become_other() -> Result<(), Stop> {
-    let (uid, gid) = (rustix::fs::Uid::from_raw(OTHER), rustix::fs::Gid::from_raw(OTHER));
-    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-    Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
-}
-
-fn forged(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    let (a, b) = (&*a, &*b);
-    b.set_pass_credentials(true)?;
-    let mut all = unprivileged(|| {
-        let (pid, uid, gid) = own();
-        [(1, uid, gid), (pid, uid + 1, gid), (pid, uid, gid + 1)]
-            .into_iter()
-            .map(|who| said(a.send_as(b"abc", who, QUIET)))
-            .collect::<Result<Vec<_>, _>>()
-    })?;
-    all.push(whose(b, 9, NOW)?);
-    Ok(all.join(", "))
-}
-
-fn claimed(cx: &Ctx<'_>) -> Outcome {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Stop::Lacking("the privilege to claim another user"));
-    }
-    let (a, b) = cx.pair()?;
-    b.set_pass_credentials(true)?;
-    tx(&*a, b"abc")?;
-    a.send_as(b"def", (own().0, OTHER, OTHER), QUIET)?;
-    tx(&*a, b"ghi")?;
-    Ok(format!("{}, {}, {}", whose(&*b, 9, NOW)?, whose(&*b, 9, NOW)?, whose(&*b, 9, NOW)?))
-}
-
-fn changed(cx: &Ctx<'_>) -> Outcome {
-    if !rustix::process::geteuid().is_root() {
-        return Err(Stop::Lacking("the privilege to change its user"));
-    }
-    let (a, b) = cx.pair()?;
-    let a = &*a;
-    b.set_pass_credentials(true)?;
-    tx(a, b"abc")?;
-    std::thread::scope(|s| {
-        let thread = s.spawn(|| {
-            become_other()?;
-            tx(a, b"def")
-        });
-        thread.join().map_err(|_| Stop::broken("a thread panicked"))?
-    })?;
-    Ok(format!("{}, {}", whose(&*b, 9, NOW)?, whose(&*b, 9, NOW)?))
-}
-
-fn creds_with_fds(cx: &Ctx<'_>) -> Outcome {
-    let (a, b) = cx.pair()?;
-    b.set_pass_credentials(true)?;
-    give(&*a, b"abc", &[a.fd()])?;
-    whose(&*b, 9, NOW)
-}
-
-fn creds_before_accept(cx: &Ctx<'_>) -> Outcome {
-    let server = cx.imp.listen(cx.kind, &cx.path("s"), None)?;
-    let client = cx.imp.connect(cx.kind, &cx.path("s"))?;
-    tx(&*client, b"abc")?;
-    let conn = server.accept()?;
-    conn.set_pass_credentials(true)?;
-    whose(&*conn, 9, NOW)
 }

@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 
 use crate::case::Source::{Both, FreeBsd, Linux, Own};
 use crate::case::{Case, Ctx, Expect};
-use crate::cases::ancillary::{closed, give, pipe, take};
 use crate::cases::datagrams::{bound, dg, same, short};
+use crate::cases::descriptors::{closed, give, pipe, take};
 use crate::cases::messages::whole;
 use crate::cases::nonblocking::{LONG, until_refused, waits_for};
 use crate::impls::{End, Name, Rx, Socket};

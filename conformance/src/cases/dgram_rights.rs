@@ -6,8 +6,9 @@ use std::os::fd::AsFd;
 
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx};
-use crate::cases::ancillary::{closed, give, pipe, take, tell, whose};
+use crate::cases::credentials::whose;
 use crate::cases::datagrams::{bound, dg, named_pair, same, short};
+use crate::cases::descriptors::{closed, give, pipe, take, tell};
 use crate::impls::{Column, End, Name, Rx};
 use crate::stop::{Outcome, Stop};
 use crate::tools::{NOW, said, tx};

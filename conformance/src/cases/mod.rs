@@ -1,7 +1,9 @@
 //! The cases, a file per part of the checklist.
 
 mod ancillary;
+mod credentials;
 mod datagrams;
+mod descriptors;
 mod dgram;
 mod dgram_many;
 mod dgram_names;

@@ -10,7 +10,7 @@ use rustix::event::PollFlags;
 
 use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx};
-use crate::cases::ancillary::{give, take};
+use crate::cases::descriptors::{give, take};
 use crate::cases::poll::brim;
 use crate::impls::{Conn, End, Listening, Rx, Tx};
 use crate::stop::{Outcome, Stop};

@@ -1,18 +1,10 @@
 //! Where packets leave and arrive. So far there is one link, the [`Sink`]. [`Stacked`] gathers sends before one.
 #![forbid(unsafe_code)]
 
+mod link;
 mod sink;
 mod stacked;
 
+pub use link::Link;
 pub use sink::{Sink, Sunk};
 pub use stacked::Stacked;
-
-use onecopy_chain::Chain;
-use onecopy_chain::notify::Segment;
-
-/// Where segments leave.
-pub trait Link {
-    /// Takes `segment`, and frees it once its bytes have left, saying how ([`Fate`](onecopy_chain::notify::Fate)): at that
-    /// moment, if nobody else holds it, the sends that it carries bytes of complete.
-    fn transmit(&mut self, segment: Segment<Chain>);
-}

@@ -1,6 +1,6 @@
 //! A link that leads nowhere.
 
-use crate::Link;
+use crate::link::Link;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::{Fate, Segment};
 

@@ -1,6 +1,6 @@
 //! Sends that are stacked before a link, and never wait there for longer than they may.
 
-use crate::Link;
+use crate::link::Link;
 use onecopy_chain::notify::{Lane, Queue, Refused, Segment};
 use onecopy_chain::{Chain, Checksum};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Who has completions, and who wants to hear of it: one word.
 //!
-//! Items (lanes) that have something for the consumer stand in a stack that any
+//! Lanes (here: items) that have something for the consumer stand in a stack that any
 //! thread pushes on and the one consumer takes as a whole, so that no item can come back while somebody still looks at
 //! it (no ABA). While the stack is empty the same word says who is to be told when it no longer is: a sleeper,
 //! a descriptor, a hook. Whoever pushes on an empty stack finds that in the exchange with which he pushes: one

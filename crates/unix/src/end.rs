@@ -19,12 +19,13 @@ use crate::making::Kind;
 use crate::reference::{Copies, Lender};
 use crate::registry::Row;
 use crate::rx::Rx;
+use crate::settings::Settings;
 use crate::sharing::Sharing;
 use crate::side::{Side, SideGuard};
 use crate::stats::Counters;
 use crate::tx::Tx;
 use crate::upgrade::Offer;
-use crate::{Error, Op, Policy, Reader, Wait};
+use crate::{Error, Op};
 use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::{Lie, Ring};
 use onecopy_sync::Mutex;
@@ -35,148 +36,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-/// What may be changed while the socket is in use. Relaxed everywhere: a setting takes effect "from here on"
-/// in the thread that set it, and soon in others.
-#[derive(Debug)]
-pub struct Settings {
-    /// What of them is shown to who looks from outside: written here, never read.
-    shown: &'static AtomicU64,
-    policy: AtomicU32,
-    reader: AtomicU32,
-    wait: AtomicU32,
-    nonblocking: AtomicU32,
-    /// Nanoseconds, 0 for none.
-    read_timeout: AtomicU64,
-    write_timeout: AtomicU64,
-}
-
-const POLICIES: [Policy; 3] = [Policy::Cached, Policy::NonTemporal, Policy::Auto];
-const READERS: [Reader; 4] = [Reader::SameCore, Reader::OtherCore, Reader::NoCpu, Reader::Unknown];
-const WAITS: [Wait; 3] = [Wait::Adaptive, Wait::Block, Wait::Spin];
-
-fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
-    all.iter().position(|other| other == one).unwrap_or(0) as u32
-}
-
-/// The settings as they are shown, a byte each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown {
-    pub policy: Policy,
-    pub reader: Reader,
-    pub wait: Wait,
-    pub nonblocking: bool,
-}
-
-impl Shown {
-    /// None for what cannot be.
-    pub fn decode(word: u64) -> Option<Shown> {
-        let [policy, reader, wait, nonblocking, ..] = word.to_le_bytes().map(usize::from);
-        Some(Shown {
-            policy: *POLICIES.get(policy)?,
-            reader: *READERS.get(reader)?,
-            wait: *WAITS.get(wait)?,
-            nonblocking: nonblocking != 0,
-        })
-    }
-}
-
-impl Settings {
-    fn new(config: &Config, shown: &'static AtomicU64) -> Settings {
-        let settings = Settings {
-            shown,
-            policy: AtomicU32::default(),
-            reader: AtomicU32::default(),
-            wait: AtomicU32::default(),
-            nonblocking: AtomicU32::default(),
-            read_timeout: AtomicU64::default(),
-            write_timeout: AtomicU64::default(),
-        };
-        settings.set_policy(config.policy);
-        settings.set_reader(config.reader);
-        settings.set_wait(config.wait);
-        settings
-    }
-
-    /// Of two threads that change settings at once, the later one may show the earlier one's as they were.
-    fn show(&self) {
-        let byte = |word: &AtomicU32| word.load(Relaxed) as u8;
-        let bytes =
-            [byte(&self.policy), byte(&self.reader), byte(&self.wait), byte(&self.nonblocking), 0, 0, 0, 0];
-        self.shown.store(u64::from_le_bytes(bytes), Relaxed);
-    }
-
-    pub fn policy(&self) -> Policy {
-        POLICIES[self.policy.load(Relaxed) as usize]
-    }
-
-    pub fn set_policy(&self, policy: Policy) {
-        self.policy.store(position(&POLICIES, &policy), Relaxed);
-        self.show();
-    }
-
-    pub fn reader(&self) -> Reader {
-        READERS[self.reader.load(Relaxed) as usize]
-    }
-
-    pub fn set_reader(&self, reader: Reader) {
-        self.reader.store(position(&READERS, &reader), Relaxed);
-        self.show();
-    }
-
-    pub fn wait(&self) -> Wait {
-        WAITS[self.wait.load(Relaxed) as usize]
-    }
-
-    pub fn set_wait(&self, wait: Wait) {
-        self.wait.store(position(&WAITS, &wait), Relaxed);
-        self.show();
-    }
-
-    /// Of the stores, does as another socket does.
-    pub fn follow(&self, other: &Settings) {
-        if self.policy.load(Relaxed) != other.policy.load(Relaxed)
-            || self.reader.load(Relaxed) != other.reader.load(Relaxed)
-        {
-            self.set_policy(other.policy());
-            self.set_reader(other.reader());
-        }
-    }
-
-    /// O_NONBLOCK as it was last seen: [`End::is_nonblocking`] asks.
-    pub fn nonblocking(&self) -> bool {
-        self.nonblocking.load(Relaxed) != 0
-    }
-
-    pub fn set_nonblocking(&self, on: bool) {
-        self.nonblocking.store(u32::from(on), Relaxed);
-        self.show();
-    }
-
-    pub fn read_timeout(&self) -> Option<Duration> {
-        duration(self.read_timeout.load(Relaxed))
-    }
-
-    pub fn set_read_timeout(&self, limit: Option<Duration>) {
-        self.read_timeout.store(nanoseconds(limit), Relaxed);
-    }
-
-    pub fn write_timeout(&self) -> Option<Duration> {
-        duration(self.write_timeout.load(Relaxed))
-    }
-
-    pub fn set_write_timeout(&self, limit: Option<Duration>) {
-        self.write_timeout.store(nanoseconds(limit), Relaxed);
-    }
-}
-
-fn duration(nanoseconds: u64) -> Option<Duration> {
-    (nanoseconds > 0).then(|| Duration::from_nanos(nanoseconds))
-}
-
-fn nanoseconds(limit: Option<Duration>) -> u64 {
-    limit.map_or(0, |limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX).max(1))
-}
 
 /// How long a call that may wait waits for a process that keeps the receiving side.
 pub const STUCK: Duration = Duration::from_secs(10);
@@ -289,8 +148,8 @@ impl End {
             lender: OnceLock::new(),
             copies: Copies::default(),
             config: *config,
-            settings: Settings::new(config, row.settings()),
-            counters: Counters::over(row.counters()),
+            settings: row.settings(config.policy, config.reader, config.wait),
+            counters: row.counters(),
             row,
             kernel_sent: AtomicU64::new(0),
             turned_away: AtomicU32::new(0),

@@ -26,6 +26,7 @@ mod rendezvous;
 mod rights;
 mod rx;
 mod seqpacket;
+mod settings;
 mod sharing;
 mod side;
 mod slot;

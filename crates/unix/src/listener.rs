@@ -1,7 +1,7 @@
 //! Listening and accepting.
 
 use crate::making::Kind;
-use crate::registry::{Row, Type};
+use crate::registry::Row;
 use crate::rendezvous::{Rendezvous, Target};
 use crate::{Config, Error, Name, Op, Result, SeqPacket, Stream, Transport};
 use onecopy_sys::unix_diag::Diag;
@@ -29,7 +29,7 @@ fn is_of(name: &Name, listener: &OwnedFd) -> bool {
 }
 
 macro_rules! listener {
-    ($(#[$doc:meta])* $listener:ident, $socket:ty, $kind:expr, $type:expr) => {
+    ($(#[$doc:meta])* $listener:ident, $socket:ty, $kind:expr) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $listener {
@@ -73,7 +73,7 @@ macro_rules! listener {
                 let rendezvous = Rendezvous::open(target(&name, $kind, config));
                 let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
                 rustix::net::listen(&fd, backlog).map_err(bind)?;
-                let row = Row::claim(std::process::id(), &fd, $type, true);
+                let row = Row::claim(std::process::id(), &fd, $kind.into(), true);
                 Ok($listener { rendezvous, fd, config: *config, _row: row })
             }
 
@@ -96,7 +96,7 @@ macro_rules! listener {
             /// EINVAL (not one descriptor, or of no such socket). The descriptors are closed then.
             pub fn from_fds_with(fds: Vec<OwnedFd>, config: &Config) -> Result<$listener> {
                 let fd = crate::passing::listening(fds, $kind.socket_type())?;
-                let row = Row::claim(std::process::id(), &fd, $type, true);
+                let row = Row::claim(std::process::id(), &fd, $kind.into(), true);
                 let name = crate::common::local_name(&fd).ok().filter(|name| is_of(name, &fd));
                 let target = name.and_then(|name| target(&name, $kind, config));
                 let rendezvous = Rendezvous::open(target);
@@ -173,13 +173,11 @@ listener!(
     /// A listening stream socket on a path or an abstract name.
     Listener,
     Stream,
-    Kind::Stream,
-    Type::Stream
+    Kind::Stream
 );
 listener!(
     /// A listening seqpacket socket on a path or an abstract name.
     SeqListener,
     SeqPacket,
-    Kind::SeqPacket,
-    Type::SeqPacket
+    Kind::SeqPacket
 );

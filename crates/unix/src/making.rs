@@ -3,6 +3,7 @@
 use crate::channel::Inlet;
 use crate::control;
 use crate::end::End;
+use crate::registry::Type;
 use crate::rendezvous::{Found, Target};
 use crate::rx::Rx;
 use crate::tx::Tx;
@@ -53,6 +54,16 @@ impl Kind {
     /// How its records are kept.
     pub fn records(self, config: &Config) -> Records {
         if self == Kind::SeqPacket { config.records } else { Records::Atomic }
+    }
+}
+
+impl From<Kind> for Type {
+    fn from(kind: Kind) -> Type {
+        match kind {
+            Kind::Stream => Type::Stream,
+            Kind::SeqPacket => Type::SeqPacket,
+            Kind::Datagram => Type::Datagram,
+        }
     }
 }
 

@@ -9,8 +9,8 @@
 //! first new socket. A row that was there at a fork is not used again by its maker, since the child may still count
 //! in it: whether it lives is told by who holds its socket.
 
-use crate::making::Kind;
-use crate::stats::{NAMES, Stats};
+use crate::settings::{Settings, Shown};
+use crate::stats::{Counters, NAMES, Stats};
 use crate::{Policy, Reader, Wait};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -107,16 +107,6 @@ pub enum Type {
 
 const TYPES: [Type; 3] = [Type::Stream, Type::SeqPacket, Type::Datagram];
 const LISTENING: u64 = 1 << 8;
-
-impl From<Kind> for Type {
-    fn from(kind: Kind) -> Type {
-        match kind {
-            Kind::Stream => Type::Stream,
-            Kind::SeqPacket => Type::SeqPacket,
-            Kind::Datagram => Type::Datagram,
-        }
-    }
-}
 
 /// How long the table may be locked by somebody else: in a child of a fork that came at the wrong moment, for ever.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -225,14 +215,14 @@ impl Row {
         Row { words, listed, forks }
     }
 
-    /// The counters' words.
-    pub(crate) fn counters(&self) -> &'static [AtomicU64] {
-        &self.words[word::COUNTERS..]
+    /// The counters, which lie in the row.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters::over(&self.words[word::COUNTERS..])
     }
 
-    /// Where the settings are shown.
-    pub(crate) fn settings(&self) -> &'static AtomicU64 {
-        &self.words[word::SETTINGS]
+    /// Settings that the row shows.
+    pub(crate) fn settings(&self, policy: Policy, reader: Reader, wait: Wait) -> Settings {
+        Settings::new(&self.words[word::SETTINGS], policy, reader, wait)
     }
 
     /// Shows the size of the ring that this end receives from.
@@ -381,7 +371,7 @@ fn words(table: impl AsFd, count: usize) -> Result<Vec<u64>, Refused> {
 
 /// None for a row that cannot be.
 fn entry(row: &[u64; WORDS]) -> Option<Entry> {
-    let settings = crate::end::Shown::decode(row[word::SETTINGS])?;
+    let settings = Shown::decode(row[word::SETTINGS])?;
     Some(Entry {
         inode: row[word::INODE],
         kind: *TYPES.get(usize::try_from(row[word::KIND] & !LISTENING).ok()?)?,
@@ -399,9 +389,9 @@ fn entry(row: &[u64; WORDS]) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::alone;
-    use crate::{SendFlags, Stream};
+    use onecopy_testing::alone;
     use rustix::fs::MemfdFlags;
+    use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
 
     /// The tables that this process shows.
@@ -414,86 +404,64 @@ mod tests {
         tables.iter().filter_map(|path| std::fs::File::open(path).ok()).map(read).collect()
     }
 
-    fn find(socket: &Stream) -> Option<Entry> {
+    fn entries() -> impl Iterator<Item = Entry> {
+        shown().into_iter().filter_map(Result::ok).flat_map(|listing| listing.entries)
+    }
+
+    fn find(socket: &UnixStream) -> Option<Entry> {
         let inode = rustix::fs::fstat(socket).unwrap().st_ino;
-        shown().into_iter().filter_map(Result::ok).flat_map(|l| l.entries).find(|e| e.inode == inode)
+        entries().find(|entry| entry.inode == inode)
     }
 
-    #[test]
-    fn an_end_is_shown_as_it_is_and_gone_when_dropped() {
-        alone!();
-        let (a, b) = Stream::pair().unwrap();
-        a.send(&[7; 5000], SendFlags::NTCOPY).unwrap();
-        b.recv(&mut [0; 3000], crate::RecvFlags::empty()).unwrap();
-        a.set_policy(Policy::NonTemporal);
-        a.set_reader(Reader::NoCpu);
-        a.set_nonblocking(true).unwrap();
-        let (one, other) = (find(&a).unwrap(), find(&b).unwrap());
-        assert_eq!((one.stats, other.stats), (a.stats(), b.stats()));
-        assert_eq!((one.stats.sent, one.stats.user_copied_nt, other.stats.received), (5000, 5000, 3000));
-        assert_eq!((one.policy, one.reader, one.nonblocking), (Policy::NonTemporal, Reader::NoCpu, true));
-        assert_eq!((other.policy, other.nonblocking), (Policy::Auto, false));
-        assert_eq!((one.kind, one.listening), (Type::Stream, false));
-        assert!(one.send_capacity > 0 && one.send_capacity == other.receive_capacity);
-        let inode = one.inode;
-        drop((a, b));
-        // Its row is free, or another test's by now.
-        assert!(
-            shown().into_iter().filter_map(Result::ok).all(|l| l.entries.iter().all(|e| e.inode != inode))
-        );
-    }
-
-    #[test]
-    fn each_kind_is_shown_as_what_it_is() {
-        alone!();
-        let (a, _b) = crate::SeqPacket::pair().unwrap();
-        let name = crate::Name::abstract_(format!("onecopy-registry-{}", std::process::id()));
-        let listener = crate::SeqListener::bind(&name).unwrap();
-        let inodes = [&a as &dyn AsFd, &listener].map(|fd| rustix::fs::fstat(fd.as_fd()).unwrap().st_ino);
-        let entries = shown().into_iter().filter_map(Result::ok).flat_map(|listing| listing.entries);
-        let mine: Vec<_> = entries.filter(|entry| inodes.contains(&entry.inode)).collect();
-        assert_eq!(mine.len(), 2, "{mine:?}");
-        assert!(mine.iter().all(|entry| entry.kind == Type::SeqPacket));
-        assert_eq!(mine.iter().filter(|entry| entry.listening).count(), 1);
+    fn claim(socket: &UnixStream) -> Row {
+        Row::claim(std::process::id(), socket, Type::Stream, false)
     }
 
     #[test]
     fn a_row_is_used_again_from_nothing() {
         alone!();
+        let (a, b) = UnixStream::pair().unwrap();
         for _ in 0..ROWS + 100 {
-            drop(Row::claim(std::process::id(), std::io::stdin(), Type::Stream, false));
+            let row = claim(&a);
+            row.counters().sent.add(1);
+            row.receives_into(1);
+            row.settings(Policy::Auto, Reader::NoCpu, Wait::Spin).set_nonblocking(true);
         }
-        let (a, _b) = Stream::pair().unwrap();
-        assert_eq!(find(&a).unwrap().stats, Stats::default());
+        let _row = claim(&b);
+        let entry = find(&b).unwrap();
+        assert_eq!((entry.stats, entry.receive_capacity, entry.nonblocking), (Stats::default(), 0, false));
+        assert_eq!(find(&a), None);
     }
 
     #[test]
     fn a_row_that_was_live_at_a_fork_is_left_to_the_child() {
         alone!();
-        let (a, b) = Stream::pair().unwrap();
+        let (a, b) = UnixStream::pair().unwrap();
+        let rows = [claim(&a), claim(&b)];
         before_fork();
-        a.send(b"before", SendFlags::NOSIGNAL).unwrap();
+        rows[0].counters().sent.add(6);
         let (one, other) = (find(&a).unwrap(), find(&b).unwrap());
-        drop((a, b));
+        assert_eq!((one.stats.sent, other.stats.sent), (6, 0));
+        drop((rows, a, b));
         // Still there, and nobody else's, however many come after.
-        let ends: Vec<_> = (0..100).map(|_| Stream::pair().unwrap()).collect();
-        let entries: Vec<Entry> =
-            shown().into_iter().filter_map(Result::ok).flat_map(|listing| listing.entries).collect();
+        let sockets: Vec<_> = (0..100).map(|_| UnixStream::pair().unwrap()).collect();
+        let _rows: Vec<_> = sockets.iter().map(|(a, b)| [claim(a), claim(b)]).collect();
+        let entries: Vec<Entry> = entries().collect();
         assert!(entries.contains(&one) && entries.contains(&other));
-        assert!(ends.iter().all(|(a, b)| find(a).is_some() && find(b).is_some()));
+        assert!(sockets.iter().all(|(a, b)| find(a).is_some() && find(b).is_some()));
     }
 
     #[test]
     fn a_child_makes_a_table_of_its_own() {
         alone!();
-        let (a, _b) = Stream::pair().unwrap();
+        let (a, _b) = UnixStream::pair().unwrap();
+        let _row = claim(&a);
         let before = shown().len();
         let child = std::process::id() + 1;
         let row = Row::claim(child, &a, Type::Datagram, true);
         assert_eq!(shown().len(), before + 1);
         let entries = shown().into_iter().filter_map(Result::ok).map(|listing| listing.entries);
         let inode = rustix::fs::fstat(&a).unwrap().st_ino;
-        // (Datagram sockets of other tests may have left rows behind at forks.)
         let it = |entry: &Entry| (entry.inode, entry.kind) == (inode, Type::Datagram);
         let with_it = entries.filter(|entries| entries.iter().any(it));
         assert!(with_it.map(|entries| entries.len()).eq([1]), "alone in it");

@@ -62,7 +62,7 @@ macro_rules! counters {
 
         impl Counters {
             /// In these words.
-            pub fn over(words: &'static [AtomicU64]) -> Counters {
+            pub(crate) fn over(words: &'static [AtomicU64]) -> Counters {
                 Counters { $($name: Counter(&words[Index::$name as usize]),)* }
             }
 

@@ -1,43 +1,7 @@
 //! What a socket is made with.
 
 pub use onecopy_chain::Credentials;
-use onecopy_copy::{Policy, Reader};
-pub use onecopy_sync::spin::Wait;
-
-/// Which way the bytes may take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// Shared memory where the peer can, else the kernel.
-    #[default]
-    Auto,
-    /// The kernel's AF_UNIX only.
-    Kernel,
-}
-
-/// Which way the bytes of one direction take at this moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
-    /// The kernel's AF_UNIX socket.
-    Kernel,
-    /// The ring in shared memory.
-    SharedMemory,
-}
-
-/// Where both directions of a stream run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Path {
-    /// What is sent.
-    pub send: Carrier,
-    /// What is received.
-    pub receive: Carrier,
-}
-
-impl Path {
-    /// Whether both directions run over shared memory.
-    pub fn is_shared_memory(&self) -> bool {
-        self.send == Carrier::SharedMemory && self.receive == Carrier::SharedMemory
-    }
-}
+use onecopy_socket::{Policy, Reader, Transport, Wait};
 
 /// How a seqpacket socket keeps its records. Both ends must agree: a client says which in the name it is bound to,
 /// and a listener closes connections that keep them in the other way.

@@ -17,17 +17,16 @@ use crate::dgram::{Claim, Crowd, Meeting, Outside};
 use crate::holders::{Place, broken};
 use crate::making::Kind;
 use crate::reference::{Copies, Lender};
-use crate::registry::Row;
 use crate::rx::Rx;
-use crate::settings::Settings;
 use crate::sharing::Sharing;
 use crate::side::{Side, SideGuard};
-use crate::stats::Counters;
 use crate::tx::Tx;
 use crate::upgrade::Offer;
 use crate::{Error, Op};
 use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::{Lie, Ring};
+use onecopy_socket::registry::Row;
+use onecopy_socket::{Counters, Settings};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{
     AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,

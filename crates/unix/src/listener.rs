@@ -1,9 +1,9 @@
 //! Listening and accepting.
 
 use crate::making::Kind;
-use crate::registry::Row;
 use crate::rendezvous::{Rendezvous, Target};
 use crate::{Config, Error, Name, Op, Result, SeqPacket, Stream, Transport};
+use onecopy_socket::registry::Row;
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 

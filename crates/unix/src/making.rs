@@ -3,13 +3,13 @@
 use crate::channel::Inlet;
 use crate::control;
 use crate::end::End;
-use crate::registry::Type;
 use crate::rendezvous::{Found, Target};
 use crate::rx::Rx;
 use crate::tx::Tx;
 use crate::upgrade::{self, Invitation, Undecided};
 use crate::{Config, Error, Name, Op, Records, Result, Transport};
 use onecopy_ring::{Consumer, Producer, Ring};
+use onecopy_socket::registry::Type;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};

@@ -5,8 +5,8 @@
 //! A socket whose datagrams go over the kernel alone is everybody's, as the kernel's own.
 
 use crate::end::End;
-use crate::error::{Error, Op};
 use crate::holders::broken;
+use crate::{Error, Op};
 use onecopy_ring::page::{EndPage, PAGE_LEN};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::map::Mapping;

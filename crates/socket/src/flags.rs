@@ -1,4 +1,4 @@
-//! Flags of one call.
+//! Flags of one call, and of one record.
 
 bitflags::bitflags! {
     /// Flags of one send (send(2), and NTCOPY as the MSG_NTCOPY patches had it).
@@ -12,8 +12,8 @@ bitflags::bitflags! {
         const NOSIGNAL = 4;
         /// More will follow. It never delays the peer: what is sent is published at once.
         const MORE = 8;
-        /// A record ends with this send (MSG_EOR). Only stream records need it ([`crate::Records::Stream`]): atomic ones
-        /// end with each send, and streams have none.
+        /// A record ends with this send (MSG_EOR). Only stream records need it (`Records::Stream` of unix sockets): atomic
+        /// ones end with each send, and streams have none.
         const EOR = 16;
     }
 }

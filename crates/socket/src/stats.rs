@@ -1,25 +1,27 @@
-//! What a socket has done, told truthfully.
+//! Counters of what a socket has done, told truthfully.
 
 use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One counter, in the row that `registry` gave its end. Relaxed: a count publishes nothing. Written under the lock of
-/// its direction, or rarely.
+/// One counter, in the row that [`registry`](crate::registry) gave its socket. Relaxed: a count publishes nothing. It is
+/// written under the lock of its direction, or rarely.
 #[derive(Debug)]
 pub struct Counter(&'static AtomicU64);
 
 impl Counter {
-    /// Adds, where one writer at a time is certain (a lock is held): no locked instruction.
+    /// Adds `n`, where one writer at a time is certain (a lock is held): no locked instruction.
     #[inline]
     pub fn add_exclusive(&self, n: usize) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n as u64), Relaxed);
     }
 
-    /// Adds.
+    /// Adds `n`, whoever else adds.
+    #[inline]
     pub fn add(&self, n: usize) {
         self.0.fetch_add(n as u64, Relaxed);
     }
 
-    /// The count.
+    /// Reads the count.
+    #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -27,15 +29,15 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of one end since it was made. Bytes are of payload.
+        /// What one socket has done since it was made. Bytes are of payload.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
             $($(#[$doc])* pub $name: u64,)*
         }
 
-        /// Their names, in order.
-        pub const NAMES: &[&str] = &[$(stringify!($name),)*];
+        /// The names of the counters, in order.
+        pub(crate) const NAMES: &[&str] = &[$(stringify!($name),)*];
 
         #[allow(non_camel_case_types, reason = "the counters' own names")]
         enum Index {
@@ -43,30 +45,30 @@ macro_rules! counters {
         }
 
         impl Stats {
-            /// From the words of a row.
+            /// Takes them from the words of a row.
             pub(crate) fn of(words: &[u64]) -> Stats {
                 Stats { $($name: words[Index::$name as usize],)* }
             }
 
-            /// The counters by name.
+            /// Lists the counters by name.
             pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
         }
 
-        /// The counters behind [`Stats`].
+        /// The counters of one socket. [`Stats`] says what each counts.
         #[derive(Debug)]
         pub struct Counters {
-            $(pub $name: Counter,)*
+            $($(#[$doc])* pub $name: Counter,)*
         }
 
         impl Counters {
-            /// In these words.
+            /// Makes them of the words of a row.
             pub(crate) fn over(words: &'static [AtomicU64]) -> Counters {
                 Counters { $($name: Counter(&words[Index::$name as usize]),)* }
             }
 
-            /// What they say now.
+            /// Reads all of them, one after the other.
             pub fn read(&self) -> Stats {
                 Stats { $($name: self.$name.get(),)* }
             }

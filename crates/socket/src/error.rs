@@ -1,4 +1,4 @@
-//! What goes wrong: which call, which errno, which of its arguments, why, and what to do next.
+//! Errors: which call failed, with which errno, because of which argument, why, and what to do next.
 
 use rustix::io::Errno;
 use std::fmt;
@@ -50,7 +50,7 @@ impl Op {
     }
 }
 
-/// An error of a unix socket. `raw_os_error()` is the errno that the kernel's own AF_UNIX gives in the same
+/// An error of a socket. `raw_os_error()` is the errno that the kernel's own socket of that family gives in the same
 /// place, or EPROTO where a peer broke the shared-memory protocol.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Error {
@@ -62,25 +62,27 @@ pub struct Error {
     why: Option<&'static str>,
 }
 
-/// What the calls of this crate return.
+/// What the calls of a socket return.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    pub(crate) fn new(op: Op, errno: Errno) -> Error {
+    /// Makes the error of a call. Its reason is the one that is known for this errno, if any.
+    pub fn new(op: Op, errno: Errno) -> Error {
         Error { op, errno, len: 0, argument: None, why: None }
     }
 
-    /// Which of the call's arguments it is about.
-    pub(crate) fn about(self, argument: &'static str) -> Error {
+    /// Names the argument that the error is about: see [`Error::argument`].
+    pub fn about(self, argument: &'static str) -> Error {
         Error { argument: Some(argument), ..self }
     }
 
-    pub(crate) fn because(self, why: &'static str) -> Error {
+    /// Gives the reason, instead of the one that is known for the errno: why, and what to do next.
+    pub fn because(self, why: &'static str) -> Error {
         Error { why: Some(why), ..self }
     }
 
-    /// How long the argument is that is too long.
-    pub(crate) fn of_bytes(self, len: usize) -> Error {
+    /// Tells the length of an argument that is too long, in bytes.
+    pub fn of_bytes(self, len: usize) -> Error {
         Error { len: u32::try_from(len).unwrap_or(u32::MAX), ..self }
     }
 
@@ -105,7 +107,7 @@ impl Error {
     }
 
     /// Whether there is no peer any more: ECONNREFUSED.
-    pub(crate) fn is_refused(&self) -> bool {
+    pub fn is_refused(&self) -> bool {
         self.errno == Errno::CONNREFUSED
     }
 
@@ -116,8 +118,8 @@ impl Error {
         if self.why.is_some() { self.argument } else { self.argument.or_else(|| self.advice().0) }
     }
 
-    /// Why, and what to do next. Every error that a call of this crate makes up says it; of the kernel's, those that are known to
-    /// come from it.
+    /// Why, and what to do next. Every error that onecopy makes up has a reason; the kernel's errors have one where it is known
+    /// what they mean.
     pub fn reason(&self) -> Option<&'static str> {
         self.why.or_else(|| self.advice().1)
     }

@@ -1,14 +1,15 @@
 //! What may be changed while a socket is in use, and how it is shown.
 
-use crate::{Policy, Reader, Wait};
+use onecopy_copy::{Policy, Reader};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use onecopy_sync::spin::Wait;
 use std::time::Duration;
 
-/// What may be changed while the socket is in use. Relaxed everywhere: a setting takes effect "from here on"
+/// Settings that may be changed while the socket is in use. Relaxed everywhere: a setting takes effect "from here on"
 /// in the thread that set it, and soon in others.
 #[derive(Debug)]
 pub struct Settings {
-    /// What of them is shown to who looks from outside: written here, never read.
+    /// The word of the registry that shows them to other processes: written here, never read.
     shown: &'static AtomicU64,
     policy: AtomicU32,
     reader: AtomicU32,
@@ -37,7 +38,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// None for what cannot be.
+    /// Reads what another process shows. None for what cannot be.
     pub fn decode(word: u64) -> Option<Shown> {
         let [policy, reader, wait, nonblocking, ..] = word.to_le_bytes().map(usize::from);
         Some(Shown {
@@ -67,7 +68,7 @@ impl Settings {
         settings
     }
 
-    /// Of two threads that change settings at once, the later one may show the earlier one's as they were.
+    /// Shows the settings. Where two threads change some at once, the later one may show the earlier one's as they were.
     fn show(&self) {
         let byte = |word: &AtomicU32| word.load(Relaxed) as u8;
         let bytes =
@@ -75,34 +76,43 @@ impl Settings {
         self.shown.store(u64::from_le_bytes(bytes), Relaxed);
     }
 
+    /// Which stores copies use.
+    #[inline]
     pub fn policy(&self) -> Policy {
         POLICIES[self.policy.load(Relaxed) as usize]
     }
 
+    /// Sets which stores copies use.
     pub fn set_policy(&self, policy: Policy) {
         self.policy.store(position(&POLICIES, &policy), Relaxed);
         self.show();
     }
 
+    /// Who reads what the socket sends.
+    #[inline]
     pub fn reader(&self) -> Reader {
         READERS[self.reader.load(Relaxed) as usize]
     }
 
+    /// Sets who reads what the socket sends.
     pub fn set_reader(&self, reader: Reader) {
         self.reader.store(position(&READERS, &reader), Relaxed);
         self.show();
     }
 
+    /// How blocking calls wait.
+    #[inline]
     pub fn wait(&self) -> Wait {
         WAITS[self.wait.load(Relaxed) as usize]
     }
 
+    /// Sets how blocking calls wait.
     pub fn set_wait(&self, wait: Wait) {
         self.wait.store(position(&WAITS, &wait), Relaxed);
         self.show();
     }
 
-    /// Of the stores, does as another socket does.
+    /// Takes over policy and reader of another socket.
     pub fn follow(&self, other: &Settings) {
         if self.policy.load(Relaxed) != other.policy.load(Relaxed)
             || self.reader.load(Relaxed) != other.reader.load(Relaxed)
@@ -113,27 +123,35 @@ impl Settings {
     }
 
     /// Whether O_NONBLOCK is set, as the socket last saw it.
+    #[inline]
     pub fn nonblocking(&self) -> bool {
         self.nonblocking.load(Relaxed) != 0
     }
 
+    /// Notes whether O_NONBLOCK is set. The descriptor itself is not touched.
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(u32::from(on), Relaxed);
         self.show();
     }
 
+    /// How long a receive waits at most; None: for ever.
+    #[inline]
     pub fn read_timeout(&self) -> Option<Duration> {
         duration(self.read_timeout.load(Relaxed))
     }
 
+    /// Sets how long a receive waits at most, in nanoseconds, one at least; None: for ever.
     pub fn set_read_timeout(&self, limit: Option<Duration>) {
         self.read_timeout.store(nanoseconds(limit), Relaxed);
     }
 
+    /// How long a send waits at most; None: for ever.
+    #[inline]
     pub fn write_timeout(&self) -> Option<Duration> {
         duration(self.write_timeout.load(Relaxed))
     }
 
+    /// Sets how long a send waits at most, in nanoseconds, one at least; None: for ever.
     pub fn set_write_timeout(&self, limit: Option<Duration>) {
         self.write_timeout.store(nanoseconds(limit), Relaxed);
     }

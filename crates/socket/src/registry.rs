@@ -1,9 +1,9 @@
-//! Who looks from outside: the counters of every end lie in a table that `onecopy ss` can read.
+//! The table in which a process shows its sockets. `onecopy ss` reads it from outside.
 //!
 //! A process that uses onecopy keeps one memfd, [`NAME`], made with its first socket: a header, then a row for each
 //! socket with what it is and the counters themselves. Nothing is copied there; the counters are there and nowhere
-//! else. Its owner alone can write it (F_SEAL_FUTURE_WRITE); who may open /proc/PID/fd of the process, its own user,
-//! reads it. It dies with the process. Where it is refused, or full, an end counts in memory that nobody sees.
+//! else. The process alone can write it (F_SEAL_FUTURE_WRITE). Whoever may open /proc/PID/fd of the process, its own user,
+//! reads it. It dies with the process. Where it is refused, or full, a socket counts in memory that nobody sees.
 //!
 //! A forked child goes on counting, in its parent's table, what the two share, and makes a table of its own with its
 //! first new socket. A row that was there at a fork is not used again by its maker, since the child may still count
@@ -11,10 +11,11 @@
 
 use crate::settings::{Settings, Shown};
 use crate::stats::{Counters, NAMES, Stats};
-use crate::{Policy, Reader, Wait};
+use onecopy_copy::{Policy, Reader};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sync::atomic::{AtomicU64, fence};
+use onecopy_sync::spin::Wait;
 use onecopy_sys::memfd;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
@@ -94,7 +95,7 @@ pub struct Row {
     forks: u64,
 }
 
-/// What a row says of a socket besides its counters.
+/// The type of a socket, as its row shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// SOCK_STREAM.
@@ -190,8 +191,9 @@ fn unseen() -> Words {
 }
 
 impl Row {
-    /// A place for `socket`, in the process `pid`: this one.
-    pub(crate) fn claim(pid: u32, socket: impl AsFd, kind: Type, listening: bool) -> Row {
+    /// Takes a row for `socket`, shown as `kind`. `pid` is the id of this process: the first row that a forked child takes
+    /// brings a table of its own. Where no row can be had, the counters lie in memory that nobody sees.
+    pub fn claim(pid: u32, socket: impl AsFd, kind: Type, listening: bool) -> Row {
         let registry = &*REGISTRY;
         // Before the lock: a fork after this line makes the row one to leave.
         let forks = registry.forks.load(Relaxed);
@@ -215,23 +217,23 @@ impl Row {
         Row { words, listed, forks }
     }
 
-    /// The counters, which lie in the row.
-    pub(crate) fn counters(&self) -> Counters {
+    /// The counters, which lie in the row. To be used while the row lives: later another socket counts there.
+    pub fn counters(&self) -> Counters {
         Counters::over(&self.words[word::COUNTERS..])
     }
 
-    /// Settings that the row shows.
-    pub(crate) fn settings(&self, policy: Policy, reader: Reader, wait: Wait) -> Settings {
+    /// Makes settings that the row shows. To be used while the row lives, as the counters are.
+    pub fn settings(&self, policy: Policy, reader: Reader, wait: Wait) -> Settings {
         Settings::new(&self.words[word::SETTINGS], policy, reader, wait)
     }
 
-    /// Shows the size of the ring that this end receives from.
-    pub(crate) fn receives_into(&self, capacity: usize) {
+    /// Shows the size in bytes of the ring that this socket receives from.
+    pub fn receives_into(&self, capacity: usize) {
         self.words[word::RECEIVE_CAPACITY].store(capacity as u64, Relaxed);
     }
 
-    /// Shows the size of the ring that this end sends into.
-    pub(crate) fn sends_into(&self, capacity: usize) {
+    /// Shows the size in bytes of the ring that this socket sends into.
+    pub fn sends_into(&self, capacity: usize) {
         self.words[word::SEND_CAPACITY].store(capacity as u64, Relaxed);
     }
 }
@@ -258,7 +260,7 @@ impl Drop for Row {
 /// A socket as its row shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Inode of its control socket, by which /proc and sock_diag(7) know it.
+    /// Inode of its descriptor, by which /proc and sock_diag(7) know it.
     pub inode: u64,
     /// Its type.
     pub kind: Type,
@@ -369,7 +371,7 @@ fn words(table: impl AsFd, count: usize) -> Result<Vec<u64>, Refused> {
     Ok(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
-/// None for a row that cannot be.
+/// Reads a row. None for one that cannot be.
 fn entry(row: &[u64; WORDS]) -> Option<Entry> {
     let settings = Shown::decode(row[word::SETTINGS])?;
     Some(Entry {

@@ -1,0 +1,29 @@
+//! What all families of sockets share.
+//!
+//! A family (unix sockets, for now) makes and moves; this crate names what went wrong, what a call is asked for, what a socket
+//! has done and how it is set. It opens no socket and moves no byte.
+//!
+//! | module | what |
+//! |---|---|
+//! | `error` | [`Error`]: which call failed, its errno, why, and what to do next |
+//! | `flags` | [`SendFlags`] and [`RecvFlags`] of one call, [`ReceivedFlags`] of one record |
+//! | `path` | [`Path`]: which way the bytes take, and [`Transport`], which way they may |
+//! | `settings` | [`Settings`]: what may be changed while a socket is in use |
+//! | `stats` | [`Counters`], and [`Stats`], a copy of them |
+//! | [`registry`] | the table in which a process shows counters and settings of its sockets to others |
+#![forbid(unsafe_code)]
+
+mod error;
+mod flags;
+mod path;
+pub mod registry;
+mod settings;
+mod stats;
+
+pub use error::{Error, Op, Result};
+pub use flags::{ReceivedFlags, RecvFlags, SendFlags};
+pub use onecopy_copy::{Policy, Reader};
+pub use onecopy_sync::spin::Wait;
+pub use path::{Carrier, Path, Transport};
+pub use settings::Settings;
+pub use stats::{Counter, Counters, Stats};

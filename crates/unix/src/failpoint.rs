@@ -3,15 +3,15 @@
 /// Ends the process here, if this thread asked for it. Nothing outside of tests.
 macro_rules! point {
     ($name:literal) => {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "failpoints"))]
         crate::failpoint::hit($name);
     };
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "failpoints"))]
 pub use armed::{arm, at, hit};
 
-#[cfg(test)]
+#[cfg(any(test, feature = "failpoints"))]
 mod armed {
     use std::cell::{Cell, RefCell};
 

@@ -2,52 +2,49 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod failpoint;
-mod channel;
-mod common;
+#[doc(hidden)]
+pub mod failpoint;
+#[doc(hidden)]
+pub mod ancillary;
+mod api;
+#[doc(hidden)]
+pub mod byref;
 mod config;
-mod control;
-mod dgram;
-mod end;
-mod front;
-mod holders;
-mod joining;
-mod listener;
-mod making;
-mod mending;
-mod name;
-mod passing;
-mod receive;
-mod reference;
-mod rendezvous;
-mod rights;
-mod rx;
-mod seqpacket;
-mod sharing;
-mod side;
-mod slot;
-mod stream;
+#[doc(hidden)]
+pub mod connection;
+#[doc(hidden)]
+pub mod doorbell;
+#[doc(hidden)]
+pub mod handshake;
+#[doc(hidden)]
+pub mod multiprocess;
 #[cfg(test)]
 mod tests;
-#[cfg(feature = "tokio")]
-pub mod tokio;
-mod tx;
-pub mod upgrade;
-mod view;
-mod who;
 
+pub use ancillary::attached::Ancillary;
+pub use api::listener::{Listener, SeqListener};
+pub use api::name::Name;
+pub use api::seqpacket::SeqPacket;
+pub use api::slot::Slot;
+pub use api::stream::Stream;
+#[cfg(feature = "tokio")]
+pub use api::tokio;
+pub use api::view::View;
+pub use byref::pool::{Loan, SharedPool};
+pub use byref::send::NotSent;
 pub use config::{Config, Credentials, Records};
-pub use dgram::Datagram;
-pub use listener::{Listener, SeqListener};
-pub use name::Name;
+pub use connection::received::Received;
+pub use handshake::invitation as upgrade;
+pub use multiprocess::transfer::NotPassed;
 pub use onecopy_socket::{
     Carrier, Error, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats, Transport,
     Wait, registry,
 };
-pub use passing::NotPassed;
-pub use reference::{Loan, NotSent, SharedPool};
-pub use rights::Ancillary;
-pub use seqpacket::{Received, SeqPacket};
-pub use slot::Slot;
-pub use stream::Stream;
-pub use view::View;
+
+/// For the crates of this house that build on a connection: no promise is made of it.
+#[doc(hidden)]
+pub mod internals {
+    #[cfg(any(test, feature = "failpoints"))]
+    pub use crate::failpoint;
+    pub use crate::{ancillary, connection, doorbell, handshake, multiprocess};
+}

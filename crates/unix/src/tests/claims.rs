@@ -1,11 +1,13 @@
 //! What comes through the channel besides what is announced: the identity of somebody else, and too much.
 
 use super::alone;
-use crate::end::{End, PASS_CREDENTIALS, PASS_PIDFD};
-use crate::making::Kind;
-use crate::rights::Attached;
-use crate::tx::Tx;
-use crate::{Config, Credentials, RecvFlags, Result, SendFlags, control};
+use crate::ancillary::attached::Attached;
+use crate::connection::End;
+use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
+use crate::connection::kind::Kind;
+use crate::connection::tx::Tx;
+use crate::doorbell::control;
+use crate::{Config, Credentials, RecvFlags, Result, SendFlags};
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_ring::Mark;
 use onecopy_ring::record::{Frame, HEADER, Who, With};
@@ -192,7 +194,7 @@ fn send_fd(a: &End, flags: SendFlags) -> Result<usize> {
 fn narrow(a: &End) {
     let mut tx = a.tx.lock();
     let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
-    let channel = a.channel(ring).unwrap();
+    let channel = ring.channel(a).unwrap();
     sockopt::set_socket_send_buffer_size(&*channel, 1).unwrap();
 }
 

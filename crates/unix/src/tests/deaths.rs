@@ -1,12 +1,12 @@
 //! A process is killed in each critical section; those that share the end with it go on.
 
 use super::{PATIENCE, Wire, alone, asleep, pair, send, small, wait_asleep};
-use crate::channel::Fds;
-use crate::end::End;
+use crate::ancillary::attached::Attached;
+use crate::ancillary::channel::Fds;
+use crate::connection::End;
+use crate::connection::call::Call;
+use crate::connection::kind::Kind;
 use crate::failpoint::arm;
-use crate::making::Kind;
-use crate::receive::Call;
-use crate::rights::Attached;
 use crate::{
     Config, Name, Records, RecvFlags, Result, SendFlags, SeqListener, SeqPacket, SharedPool, Slot, Stream,
     View, Wait,

@@ -1,7 +1,7 @@
 //! One end in several processes.
 
 use super::{PATIENCE, Wire, alone, asleep, count_whole, pair, send, small, wait_asleep};
-use crate::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
+use crate::{Config, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -294,24 +294,6 @@ fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
     });
     wire.tell(0);
     assert_eq!(holder.wait(), Ended::Returned(0));
-}
-
-#[test]
-fn a_socket_that_another_thread_drops_while_a_fork_lists_it_stops_nobody() {
-    alone!();
-    let wire = Wire::new();
-    // In a child, since what it is about is a fork that never returns.
-    let forker = child(|| {
-        let sockets = Datagram::pair().unwrap();
-        crate::failpoint::at("listed", move || drop(sockets));
-        assert_eq!(child(|| 0).unwrap().wait(), Ended::Returned(0));
-        drop(Datagram::pair().unwrap());
-        wire.tell(1);
-        0
-    });
-    let forker = forker.unwrap();
-    assert!(wire.speaks_within(20_000), "the fork waits for itself");
-    assert_eq!(forker.wait(), Ended::Returned(0));
 }
 
 #[test]

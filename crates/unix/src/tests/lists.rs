@@ -1,9 +1,9 @@
 //! Hostile records by reference: lists, references and pools that cannot be.
 
-use crate::channel;
-use crate::end::End;
-use crate::making::Kind;
-use crate::tx::Tx;
+use crate::ancillary::channel;
+use crate::connection::End;
+use crate::connection::kind::Kind;
+use crate::connection::tx::Tx;
 use crate::{Config, RecvFlags};
 use onecopy_chain::Chain;
 use onecopy_copy::Hint;

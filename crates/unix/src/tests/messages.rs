@@ -2,14 +2,14 @@
 //! get another one's descriptors.
 
 use super::{PATIENCE, Wire, alone, small};
-use crate::channel::Fds;
-use crate::control;
-use crate::end::End;
+use crate::ancillary::attached::Attached;
+use crate::ancillary::channel::Fds;
+use crate::connection::End;
+use crate::connection::call::Call;
+use crate::connection::kind::Kind;
+use crate::connection::rx::Rx;
+use crate::doorbell::control;
 use crate::failpoint::arm;
-use crate::making::Kind;
-use crate::receive::Call;
-use crate::rights::Attached;
-use crate::rx::Rx;
 use crate::{Config, RecvFlags, Result, SendFlags};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, OwnedFd};
@@ -526,7 +526,7 @@ fn a_second_channel_beside_the_first_is_a_lie() {
         let (a, b) = pair(kind);
         send(&a, b'a', &[1]).unwrap();
         assert_eq!(recv(&b), got(b'a', &[1]));
-        let _second = crate::channel::open(a.fd()).unwrap();
+        let _second = crate::ancillary::channel::open(a.fd()).unwrap();
         let lie = loop {
             match recv_as(&b, RecvFlags::DONTWAIT) {
                 Err(error) if error.would_block() => {}

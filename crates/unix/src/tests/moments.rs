@@ -1,9 +1,9 @@
 //! What once went wrong when something happened at one certain moment, which is made to happen here.
 
 use super::{PATIENCE, alone, send, small, wait_asleep};
-use crate::control::Peek;
+use crate::doorbell::control::Peek;
 use crate::failpoint;
-use crate::{Config, Datagram, Name, RecvFlags, SendFlags, SeqPacket, Stream, Transport};
+use crate::{Config, Name, RecvFlags, SendFlags, SeqPacket, Stream, Transport};
 use onecopy_sync::atomic::Ordering::Release;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
@@ -53,56 +53,6 @@ fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
     });
     let (errno, caught) = said.recv_timeout(PATIENCE).expect("it hangs");
     assert_eq!((errno, caught), (Errno::PROTO.raw_os_error(), 1));
-}
-
-/// Two that are connected to each other and have sent nothing, for as long as they look.
-fn meeting(what: &str) -> [Rc<Datagram>; 2] {
-    let name = |end: &str| Name::abstract_(format!("onecopy-test-{what}-{end}-{}", std::process::id()));
-    let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
-    a.connect(name("b")).unwrap();
-    b.connect(name("a")).unwrap();
-    let (a, b) = (Rc::new(a), Rc::new(b));
-    for round in 0..100u32 {
-        // One that finds nothing, while the other goes on with the meeting; then the same the other way round.
-        for (waits, goes_on) in [(&a, &b), (&b, &a)] {
-            let other = Rc::clone(goes_on);
-            failpoint::at("about to receive", move || {
-                let _ = other.recv(&mut [0; 99], RecvFlags::DONTWAIT);
-            });
-            let mut buffer = [0; 99];
-            let got = waits.recv(&mut buffer, RecvFlags::DONTWAIT);
-            failpoint::at("", || ()); // what was not called holds a socket
-            assert!(got.is_err_and(|error| error.would_block()), "round {round}: {:?}", &buffer[..16]);
-            let there = rustix::io::ioctl_fionread(waits.as_fd()).unwrap();
-            assert_eq!((there, waits.readable_bytes().unwrap()), (0, 0), "round {round}");
-        }
-    }
-    [a, b]
-}
-
-/// Who has nothing to send says nothing, and what is said goes with the first datagrams of each.
-#[test]
-fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
-    alone!();
-    let [a, b] = meeting("says-nothing");
-    for _ in 0..2 {
-        for (one, other) in [(&a, &b), (&b, &a)] {
-            one.send(b"hello", SendFlags::empty()).unwrap();
-            assert_eq!(other.recv(&mut [0; 99], RecvFlags::empty()).unwrap(), 5);
-        }
-    }
-    assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
-}
-
-/// A peer that goes before this side sends its sign: the send that it was to go with is told, and nothing else was.
-#[test]
-fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
-    alone!();
-    let [a, b] = meeting("goes");
-    drop(b);
-    let told = [(); 3].map(|()| a.send(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
-    let [refused, none] = [Errno::CONNREFUSED, Errno::NOTCONN].map(Errno::raw_os_error);
-    assert_eq!(told, [refused, none, none]);
 }
 
 /// A record of no bytes is no end, though more records and the end come just behind the look at it. (The records behind it

@@ -1,7 +1,7 @@
 //! Pages that lie, which a socket is to be taken up from.
 
 use super::{Random, alone, wild};
-use crate::making::Kind;
+use crate::connection::kind::Kind;
 use crate::{Config, Records, RecvFlags, SendFlags, SeqPacket, Stream};
 use onecopy_ring::page::{EndPage, PAGE_LEN};
 use onecopy_sync::atomic::Ordering::Relaxed;

@@ -4,7 +4,7 @@
 
 use super::sharing::Stranger;
 use super::{Random, Wire, alone, pair, send, small, wild};
-use crate::end::End;
+use crate::connection::End;
 use crate::{Config, Records, RecvFlags, Result, SendFlags, SeqPacket, Stream};
 use onecopy_ring::Ring;
 use onecopy_ring::page::SidePage;
@@ -66,7 +66,7 @@ fn spoil_ring(ring: &Ring, random: &mut Random) {
 
 /// Writes something over one word of what holders of `end` share.
 fn spoil(end: &End, random: &mut Random, friend: u32) {
-    let Some(sharing) = end.sharing.get() else { return };
+    let Some(sharing) = end.others.sharing() else { return };
     let words = sharing.words();
     match random.below(12) {
         0..4 => spoil_side(&words.rx.0, random, friend),
@@ -186,7 +186,7 @@ fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (
         let bystander = pair(&small());
         let wire = Wire::new();
         let keeper = child(|| {
-            let Some(sharing) = a.end().sharing.get() else { return 1 };
+            let Some(sharing) = a.end().others.sharing() else { return 1 };
             wire.tell(u64::from(sharing.me()));
             loop {
                 std::thread::sleep(Duration::from_secs(1));
@@ -270,7 +270,7 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
         }
         let spoiler = child(|| {
             let random = &mut Random::new(seed);
-            let friend = a.end().sharing.get().map_or(1, |sharing| sharing.me());
+            let friend = a.end().others.sharing().map_or(1, |sharing| sharing.me());
             loop {
                 spoil(a.end(), random, friend);
                 if seed % 2 == 0 {
@@ -305,7 +305,7 @@ fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
     let keeper = keeper.unwrap();
     assert_eq!(b.recv(&mut [0; 50], RECV).unwrap(), 50);
     // READ, MARKS and AFTER: the second reference is next, and only a byte of its mark is published.
-    let sharing = b.end().sharing.get().unwrap();
+    let sharing = b.end().others.sharing().unwrap();
     let state = &sharing.words().rx.0.state;
     let (_, mut words) = state.load();
     let ring = b.end().rx_ring.get().unwrap();
@@ -470,7 +470,7 @@ fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
         let stranger = Stranger::new(|line| {
             let random = &mut Random::new(seed);
             let a = Stream::from_fds(line.take()).unwrap();
-            let friend = a.end().sharing.get().map_or(1, |sharing| sharing.me());
+            let friend = a.end().others.sharing().map_or(1, |sharing| sharing.me());
             line.give(vec![]);
             loop {
                 spoil(a.end(), random, friend);

@@ -2,12 +2,12 @@
 //! end go on at the byte, or record, behind what that one was receiving, and through the switch.
 
 use super::{PATIENCE, Random, Wire, alone};
-use crate::end::End;
+use crate::ancillary::attached::Attached;
+use crate::connection::End;
+use crate::connection::kind::Kind;
+use crate::connection::rx::Rx;
 use crate::failpoint::arm;
-use crate::making::Kind;
-use crate::rendezvous::{Rendezvous, Target};
-use crate::rights::Attached;
-use crate::rx::Rx;
+use crate::handshake::rendezvous::{Rendezvous, Target};
 use crate::{Config, Name, Records, RecvFlags, Result, SendFlags};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
@@ -268,7 +268,7 @@ fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
         // Until who comes looks whether others are there.
         std::thread::sleep(Duration::from_millis(60));
         let words = get(&connection.end).unwrap();
-        assert!(!connection.end.is_shared());
+        assert!(!connection.end.others.are_there());
         assert_eq!(onecopy_sys::sockopt::peek_off(connection.end.fd()).unwrap(), -1, "{kind:?}");
         connection.finish(words[0] + words.len() as u32, "behind the switch");
     }

@@ -1,0 +1,87 @@
+//! Connecting: to a peer, to another one, to none.
+
+use crate::socket::Socket;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_unix::internals::connection::rx::Rx;
+use onecopy_unix::internals::connection::tx::Tx;
+use onecopy_unix::{Error, Op, Result, Transport};
+use rustix::net::SocketAddrUnix;
+use std::sync::{Arc, Weak};
+
+impl Socket {
+    /// Connects to a peer, or to none.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) says; then all is as it was.
+    pub fn connect_datagram(self: &Arc<Socket>, address: Option<&SocketAddrUnix>) -> Result<()> {
+        self.check(Op::Connect)?;
+        // A sender that is asleep lets go of its side when it next looks, in half a second at most. (Relaxed: nothing is
+        // told by it but that.)
+        self.connecting.fetch_add(1, Relaxed);
+        let connected = self.connect_now(address);
+        self.connecting.fetch_sub(1, Relaxed);
+        connected
+    }
+
+    fn connect_now(self: &Arc<Socket>, address: Option<&SocketAddrUnix>) -> Result<()> {
+        let mut tx = self.tx.lock();
+        let mut rx = self.rx.lock();
+        // The kernel would take a bell for a datagram that is lost, and tell the peer ECONNRESET.
+        if let Some(meeting) = self.meet.get()
+            && matches!(&*rx, Rx::Plain)
+            && meeting.is_counting()
+        {
+            let _ = self.look_for_switch(meeting, &mut rx);
+        }
+        if let Rx::Ring(ring) = &mut *rx
+            && ring.consumer.available(1) == Ok(0)
+        {
+            let _ = ring.settle(self);
+        }
+        // What is shared with a peer stays where connecting leads to the same one: one direction, too, of an end that was shut
+        // down.
+        let sends = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
+        let shares = sends || matches!(&*rx, Rx::Ring(_));
+        let before = if shares || self.meeting().is_some() { self.peer_inode() } else { None };
+        let known = if self.crowd().is_some() { self.peer_inode() } else { None };
+        self.before_connecting();
+        let connected = match address {
+            Some(address) => rustix::net::connect(&self.fd, address),
+            None => rustix::net::connect_unspec(&self.fd),
+        };
+        let same = || before.is_some() && self.peer_inode() == before;
+        if connected.is_ok() && !same() {
+            if let Some(ring) = self.rx_ring.get() {
+                // Relaxed: it carries nothing but itself; who sees it asks the kernel what to say.
+                ring.header().info.0.shut.store(1, Relaxed);
+            }
+            *rx = Rx::Plain;
+            *tx = Tx::Kernel { sent: 0 };
+            // Memory is shared with one peer, once: who goes on to another one stays with the kernel.
+            if let Some(meeting) = self.meet.get() {
+                meeting.reset(false);
+            }
+            let fresh = self.life.get().is_none() && self.rx_ring.get().is_none();
+            if fresh && self.config.transport == Transport::Auto {
+                let meeting = self.meet.get_or_init(Box::default);
+                let front: Weak<Socket> = Arc::downgrade(self);
+                meeting.is_of(front);
+                meeting.reset(address.is_some());
+            } else {
+                self.parted.store(1, Relaxed);
+                self.end_life();
+            }
+        }
+        if connected.is_ok() && self.crowd().is_some() && (known.is_some() || address.is_some()) {
+            let now = self.peer_inode();
+            if known.is_none() || known != now {
+                self.after_connecting(known.is_some());
+            }
+        }
+        drop(rx);
+        tx.unlock_fenced();
+        self.welcome_back();
+        connected.map_err(|errno| Error::new(Op::Connect, errno))
+    }
+}

@@ -1,0 +1,311 @@
+//! A receiver of many: its lanes, and who has come to ask for one.
+
+use crate::pairing::line::hear;
+use crate::wire::hello::Hello;
+use onecopy_sync::atomic::AtomicU32;
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use onecopy_sync::{Mutex, MutexGuard};
+use onecopy_sys::unix_diag::Diag;
+use onecopy_sys::user::is_known;
+use onecopy_unix::Name;
+use onecopy_unix::internals::connection::End;
+use onecopy_unix::internals::handshake::upgrade::Nonce;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{self};
+use rustix::net::{SocketAddrUnix, SocketFlags, sockopt};
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::ops::{Deref, DerefMut};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+/// Most senders that have a lane at one receiver.
+pub const LANES: usize = 64;
+
+/// Lines that wait at a beacon, and those that were accepted and not yet knocked for.
+pub const CALLERS: usize = 64;
+
+/// Looks at one that says nothing before it is sent away. An honest one has said its hello right after connecting.
+pub const SILENCE: u32 = 8;
+
+/// Of this way of meeting: part of a beacon's name.
+pub const VERSION: u32 = 3;
+
+/// A receiver of many. Its lock comes after that of the receiving side.
+#[derive(Debug)]
+pub struct Crowd {
+    pub(super) state: Mutex<Gathering>,
+    /// Threads that sleep in a receive, and must be woken for what lies in lanes.
+    pub sleepers: AtomicU32,
+    /// 1 while new senders get lanes.
+    pub(super) open: AtomicU32,
+    /// Lanes, with one that is being made: for a fork, which takes no lock for it.
+    pub(super) laned: AtomicU32,
+    /// 1 while there is something in lanes that comes before what anybody sends from now on.
+    pub left_over: AtomicU32,
+}
+
+impl Crowd {
+    pub fn lock(&self) -> Gathered<'_> {
+        Gathered { laned: &self.laned, state: self.state.lock() }
+    }
+
+    /// Whether nobody holds its lock; in the child of a fork: whether nobody held it who is not there any more.
+    pub fn is_free(&self) -> bool {
+        self.state.try_lock().is_some()
+    }
+}
+
+/// Who holds it.
+#[derive(Debug)]
+pub struct Gathered<'a> {
+    laned: &'a AtomicU32,
+    state: MutexGuard<'a, Gathering>,
+}
+
+impl Deref for Gathered<'_> {
+    type Target = Gathering;
+
+    fn deref(&self) -> &Gathering {
+        &self.state
+    }
+}
+
+impl DerefMut for Gathered<'_> {
+    fn deref_mut(&mut self) -> &mut Gathering {
+        &mut self.state
+    }
+}
+
+impl Drop for Gathered<'_> {
+    fn drop(&mut self) {
+        // SeqCst as in `give_lane`; most calls find it as it is.
+        let laned = self.state.lanes.len() as u32;
+        if self.laned.load(Relaxed) != laned {
+            self.laned.store(laned, SeqCst);
+        }
+    }
+}
+
+/// A thread that sleeps in a receive. It begins to under the lock of the receiving side.
+#[derive(Debug)]
+pub struct Asleep<'a>(&'a Crowd);
+
+impl<'a> Asleep<'a> {
+    pub fn at(crowd: &'a Crowd) -> Asleep<'a> {
+        // Relaxed: who looks at it holds the same lock.
+        crowd.sleepers.fetch_add(1, Relaxed);
+        Asleep(crowd)
+    }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.0.sleepers.fetch_sub(1, Relaxed);
+    }
+}
+
+/// Senders that have lanes, and those that are about to.
+#[derive(Debug)]
+pub struct Gathering {
+    /// (It stays when nobody is let in any more, since a knock may be under way.)
+    pub(super) beacon: OwnedFd,
+    /// Of the socket that receives.
+    pub(super) inode: u64,
+    /// What only senders with lanes know.
+    pub(super) nonce: Nonce,
+    /// Into this socket's own queue.
+    pub(super) door: Option<OwnedFd>,
+    /// Whether a token is there.
+    pub token: bool,
+    pub(super) callers: Vec<Caller>,
+    pub lanes: Vec<Member>,
+    /// Whose turn it is.
+    pub cursor: usize,
+    /// Datagrams from lanes since the kernel's queue was looked at.
+    pub since_kernel: u32,
+    /// Receives until it is looked who has died.
+    pub left: u32,
+    /// The socket was connected to somebody: lanes are received to their end, and nobody gets another.
+    pub closing: bool,
+}
+
+/// Who has come to the beacon, and maybe said hello.
+#[derive(Debug)]
+pub struct Caller {
+    line: OwnedFd,
+    hello: Option<Hello>,
+    /// Looks at it while it was silent.
+    looks: u32,
+    /// Whose it is.
+    uid: Option<u32>,
+}
+
+/// A sender that has a lane.
+#[derive(Debug)]
+pub struct Member {
+    pub end: Arc<End>,
+    pub(super) key: Nonce,
+    /// Of the socket that sends.
+    pub(super) inode: u64,
+    /// As the kernel has told it with the knock, or later.
+    pub name: Name,
+    /// What is in the ring comes next: all that it had sent over the kernel was received.
+    pub live: bool,
+    /// It has switched: what it sent over the kernel lies in the queue by now, if it was not received.
+    pub switched: bool,
+    /// There is a word in the queue behind all of that.
+    pub called: bool,
+    /// It is gone: what is in the ring is all there will be.
+    pub dead: bool,
+    /// Its name is known that it got later.
+    pub named: bool,
+    /// Where the ring is at its end, at the latest, once nobody may send into it.
+    pub until: Option<u64>,
+    /// Where it was seen empty: it is as long as nothing was put there since.
+    pub empty_at: Cell<u64>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.end.close();
+    }
+}
+
+impl Member {
+    /// The sender has a name that this side does not know yet, and has said so over the kernel.
+    pub fn is_renamed(&self) -> bool {
+        // Acquire pairs with the Release store in `send_on`: the word lies in the queue.
+        let back = self.end.tx_ring.get();
+        !self.named && back.is_some_and(|back| back.header().info.0.asks_who.load(Acquire) != 0)
+    }
+}
+
+impl Member {
+    /// Nobody sends here any more: at most a ring full of what was sent, or is just being, is still received. Up to where.
+    pub(super) fn shut(&self) -> u64 {
+        if let Some(ring) = self.end.rx_ring.get() {
+            // Release pairs with nothing that matters: a sender that sees it asks the kernel.
+            ring.header().info.0.shut.store(1, Release);
+        }
+        if let Some(mut rx) = self.end.rx.try_lock()
+            && let onecopy_unix::internals::connection::rx::Rx::Ring(ring) = &mut *rx
+        {
+            // A sender that is asleep for room is told by that.
+            let _ = ring.unpark_now(&self.end);
+            return ring.consumer.position().saturating_add(ring.consumer.ring().capacity() as u64);
+        }
+        u64::MAX
+    }
+}
+
+/// The name of the beacon of the receiver of many with that inode.
+pub fn name_for_many(inode: u64) -> io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(format!("onecopy-many-{VERSION}-{inode:x}").as_bytes())
+}
+
+/// Whether that socket has that name, sends to this one, and is the same user's who is at the other end of `line`: not somebody
+/// else's who was made to say what another one wants.
+pub fn is_sender(crowd: &Gathering, inode: u64, line: BorrowedFd<'_>, name: &Name) -> bool {
+    let known = Diag::open().and_then(|diag| diag.look(inode));
+    let user = sockopt::socket_peercred(line).map(|cred| cred.uid.as_raw());
+    let (Ok(known), Ok(user)) = (known, user) else { return false };
+    let called = match known.name.as_deref() {
+        None | Some([]) => Name::unnamed(),
+        Some([0, name @ ..]) => Name::abstract_(name),
+        Some(path) => Name::path(OsStr::from_bytes(path.strip_suffix(&[0]).unwrap_or(path))),
+    };
+    let its = known.peer == Some(crowd.inode) && called == *name;
+    its && known.uid == Some(user) && is_known(user)
+}
+
+impl Gathering {
+    /// Looks which senders have switched. Whether some of what they sent over the kernel may be left.
+    pub fn look_who_switched(&mut self) -> bool {
+        let mut some = false;
+        for member in self.lanes.iter_mut().filter(|member| !member.live) {
+            let ring = member.end.rx_ring.get();
+            // Acquire pairs with the Release store in `switch`.
+            member.switched |= ring.is_some_and(|ring| ring.header().writer.0.switch_at.load(Acquire) != 0);
+            some |= member.switched;
+        }
+        some
+    }
+
+    /// The kernel's queue was seen empty since: what those send who have switched is next. Whether there are any.
+    pub fn let_switched(&mut self) -> bool {
+        let mut some = false;
+        for member in self.lanes.iter_mut().filter(|member| member.switched && !member.live) {
+            member.live = true;
+            some = true;
+        }
+        some
+    }
+
+    /// What only senders with lanes know.
+    #[cfg(test)]
+    pub fn nonce_of_all(&self) -> Nonce {
+        self.nonce
+    }
+
+    /// Takes in who waits at the beacon, so that those who never knock keep nobody else away.
+    pub fn let_in(&mut self) {
+        for _ in 0..CALLERS {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let Ok(line) = rustix::net::accept_with(&self.beacon, flags) else { break };
+            let uid = sockopt::socket_peercred(&line).ok().map(|cred| cred.uid.as_raw());
+            self.callers.push(Caller { line, hello: None, looks: 0, uid });
+        }
+        self.callers.retain_mut(|caller| {
+            if caller.hello.is_some() {
+                return true;
+            }
+            caller.looks += 1;
+            hear(caller.line.as_fd()).is_ok_and(|said| {
+                caller.hello = said.map(|(hello, _)| hello);
+                caller.hello.is_some() || caller.looks < SILENCE
+            })
+        });
+        while self.callers.len() > CALLERS {
+            let away = self.one_too_many();
+            self.callers.remove(away);
+        }
+    }
+
+    /// Who is sent away where too many have come: the oldest that says nothing, else the oldest of the user that has most.
+    pub(super) fn one_too_many(&self) -> usize {
+        if let Some(silent) = self.callers.iter().position(|caller| caller.hello.is_none()) {
+            return silent;
+        }
+        let of = |uid| self.callers.iter().filter(|caller| caller.uid == uid).count();
+        let most = self.callers.iter().max_by_key(|caller| of(caller.uid)).and_then(|caller| caller.uid);
+        self.callers.iter().position(|caller| caller.uid == most).unwrap_or(0)
+    }
+
+    /// The line on which that was said, if it came to the beacon.
+    pub(super) fn line_of(&mut self, hello: Nonce) -> Option<(OwnedFd, Hello)> {
+        self.let_in();
+        let found =
+            self.callers.iter().position(|caller| caller.hello.is_some_and(|said| said.nonce == hello))?;
+        let caller = self.callers.remove(found);
+        Some((caller.line, caller.hello?))
+    }
+
+    /// Looks which lines have hung up, without waiting: one call for all of them.
+    #[cold]
+    pub fn look_who_died(&mut self) {
+        let dead: Vec<bool> = {
+            let mut fds: Vec<PollFd<'_>> =
+                self.lanes.iter().map(|m| PollFd::from_borrowed_fd(m.end.fd(), PollFlags::empty())).collect();
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if !matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(n) if n > 0) {
+                return;
+            }
+            fds.iter().map(|fd| fd.revents().contains(PollFlags::HUP)).collect()
+        };
+        for (member, dead) in self.lanes.iter_mut().zip(dead) {
+            member.dead |= dead;
+        }
+    }
+}

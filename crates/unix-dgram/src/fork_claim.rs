@@ -1,0 +1,81 @@
+//! Forks of a process that has datagram sockets over shared memory. Such a socket is one process's: its rings have one
+//! sender and one receiver, and its meeting one line. Which one is not known at the fork (of a pair, each process keeps one
+//! half and closes the other), so whoever uses it first has it, and the others are told.
+//!
+//! A socket whose datagrams go over the kernel alone is everybody's, as the kernel's own.
+
+use crate::socket::Socket;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_unix::internals::connection::core::broken;
+use onecopy_unix::internals::multiprocess::claim::Claim;
+use onecopy_unix::internals::multiprocess::fork::{AtFork, Child, Fork, Over};
+use std::sync::Arc;
+
+impl Socket {
+    /// Whether datagrams come or go through memory that is one process's.
+    fn shares(&self) -> bool {
+        let counts = self.meet.get().is_some_and(|meeting| meeting.is_counting());
+        self.tx_ring.get().is_some() || self.rx_ring.get().is_some() || counts || self.crowd_forks()
+    }
+
+    /// Before a fork: from here on nobody has it, unless a thread of this process is sending or receiving at this moment. (One
+    /// that comes between the look at `broken` and the lock uses what is nobody's; a child that does so too is not told.)
+    pub fn put_down(&self) {
+        let shares = self.shares();
+        if !shares || self.broken.load(Relaxed) != broken::NOT {
+            return; // There is nothing to have, or it is not this process's.
+        }
+        let idle = || self.rx.mutex().try_lock().is_some() && self.tx.mutex().try_lock().is_some();
+        if self.claim.put_down(idle) == Some(true) {
+            self.broken.store(broken::UNCLAIMED, Relaxed);
+        }
+    }
+
+    /// In the child.
+    pub fn pick_up_later(&self) {
+        Claim::begin_anew();
+        let shares = self.shares();
+        if self.broken.load(Relaxed) != broken::NOT && !shares {
+            return;
+        }
+        // What a thread of the parent held nobody will ever unlock here.
+        let receives = self.rx.mutex().try_lock().is_some()
+            && self.crowd().is_none_or(|crowd| crowd.is_free())
+            && self.meet.get().is_none_or(|meeting| meeting.is_free());
+        let sends = self.tx.mutex().try_lock().is_some();
+        if shares && !(receives && sends) {
+            self.claim.forgo();
+        }
+        if self.broken.load(Relaxed) == broken::NOT {
+            let broken = match (shares, receives, sends) {
+                (true, ..) => broken::UNCLAIMED,
+                (false, false, _) => broken::ORPHAN,
+                (false, true, false) => broken::CANNOT_SEND,
+                (false, true, true) => broken::NOT,
+            };
+            self.broken.store(broken, Relaxed);
+        }
+    }
+}
+
+impl AtFork for Socket {
+    fn before(self: Arc<Self>, _fork: &mut Fork<'_>) -> Box<dyn Over> {
+        self.put_down();
+        Box::new(PutDown(self))
+    }
+}
+
+/// A datagram socket, which only one process may use after the fork.
+struct PutDown(Arc<Socket>);
+
+impl Over for PutDown {
+    fn in_parent(self: Box<Self>) -> Option<Box<dyn FnOnce()>> {
+        None
+    }
+
+    fn in_child(self: Box<Self>, _child: &mut Child) {
+        self.0.pick_up_later();
+        // Whoever sleeps does so in the parent.
+        self.0.sleepers.store(0, Relaxed);
+    }
+}

@@ -1,0 +1,83 @@
+//! The rings of two that have met: the peer's, that is offered to the sending side, and the one that will be received from.
+
+use crate::wire::sign;
+use onecopy_ring::Ring;
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use onecopy_unix::internals::handshake::invitation::nonce;
+use onecopy_unix::internals::handshake::upgrade::Nonce;
+use onecopy_unix::internals::multiprocess::generation::forks;
+use rustix::fd::OwnedFd;
+use rustix::io::{self};
+
+/// Signs at most, where datagrams that go to names have to be counted anew.
+pub const MOST: u32 = 64;
+
+/// The peer's ring, and what is to be said to the peer before anything goes there.
+#[derive(Debug)]
+pub struct OfferedRing {
+    pub(super) ring: Ring,
+    /// What the peer knows again.
+    pub(super) token: OwnedFd,
+    /// What only who reads the peer's queue can know.
+    pub(super) secret: Nonce,
+    /// Of the last sign; 0 before the first.
+    pub(super) number: u32,
+    /// Datagrams that went over the kernel since, with that one.
+    pub(super) since: u64,
+    /// It is not known how many of those went to the peer.
+    pub(super) uncounted: bool,
+    /// What [`forks`] said: another process sends too from then on.
+    pub(super) forks: u32,
+}
+
+impl OfferedRing {
+    pub fn new(ring: Ring, token: OwnedFd) -> io::Result<OfferedRing> {
+        Ok(OfferedRing {
+            ring,
+            token,
+            secret: nonce()?,
+            number: 0,
+            since: 0,
+            uncounted: false,
+            forks: forks(),
+        })
+    }
+
+    /// Whether another sign is to be sent.
+    pub(super) fn is_due(&self) -> bool {
+        sign::is_due(self.number, self.since) || (self.uncounted && self.number < MOST)
+    }
+
+    /// Whether the peer has found the last sign, and receives from the ring from the datagram on that this side says.
+    pub(super) fn is_taken(&self) -> bool {
+        let info = &self.ring.header().info.0;
+        // Acquire pairs with the Release store in `read_sign`: the secret is there.
+        let taken = self.number != 0 && !self.uncounted && info.joined.load(Acquire) == self.number;
+        taken && halves(&self.secret).iter().zip(&info.nonce).all(|(half, word)| word.load(Relaxed) == *half)
+    }
+}
+
+/// This side's ring, which the peer has.
+#[derive(Debug)]
+pub struct Incoming {
+    pub(super) ring: Ring,
+    /// Datagrams that came over the kernel since the peer's last sign, with that one; None before the first.
+    pub(super) count: Option<u64>,
+    pub(super) forks: u32,
+}
+
+impl Incoming {
+    pub fn new(ring: Ring) -> Incoming {
+        Incoming { ring, count: None, forks: forks() }
+    }
+
+    /// This side receives no more.
+    pub fn leave(&self) {
+        self.ring.header().info.0.shut.store(1, Release);
+    }
+}
+
+pub fn halves(nonce: &Nonce) -> [u64; 2] {
+    let (one, other) = nonce.split_at(8);
+    [one, other].map(|half| half.try_into().map_or(0, u64::from_le_bytes))
+}

@@ -1,0 +1,258 @@
+//! Receiving datagrams: from the ring, or from the kernel's queue.
+
+use crate::fan_in::readiness::{WORDS, name_of};
+use crate::fan_in::receiver::{Asleep, Crowd};
+use crate::pairing::state::Head;
+use crate::socket::Socket;
+use crate::wire::words::{WORD, Word};
+use onecopy_ring::Lie;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::scm::{self, Space};
+use onecopy_sys::socket::unix_address;
+use onecopy_unix::internals::ancillary::channel::Fds;
+use onecopy_unix::internals::connection::call::{Call, IOV_MAX};
+use onecopy_unix::internals::connection::rx::Rx;
+use onecopy_unix::internals::connection::wait::Ready;
+use onecopy_unix::internals::connection::waiting::Waiting;
+use onecopy_unix::internals::doorbell::control;
+use onecopy_unix::internals::doorbell::control::Peek;
+use onecopy_unix::{Error, Name, Op, Received, ReceivedFlags, RecvFlags, Result};
+use rustix::io::Errno;
+use std::io::IoSliceMut;
+
+impl Socket {
+    /// Where the peer has left, and all that it had sent through memory was received, the kernel has what comes next; and where
+    /// it has switched, the ring.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`].
+    pub fn leave_empty_ring(&self, rx: &mut Rx) -> std::result::Result<(), Lie> {
+        if let (Rx::Plain, Some(meeting)) = (&*rx, self.meet.get())
+            && meeting.is_counting()
+        {
+            self.look_for_switch(meeting, rx)?;
+        }
+        let Rx::Ring(ring) = rx else { return Ok(()) };
+        // (While an error is pending, bells cannot be taken.)
+        if ring.consumer.available(1)? > 0 || !self.peer_left() || control::is_failed(self.fd()) {
+            return Ok(());
+        }
+        if !ring.settle(self)? {
+            ring.clear_away(self)?;
+            *rx = Rx::Plain;
+        }
+        Ok(())
+    }
+
+    /// Receives one datagram into `slices`, its sender's name, and as `call` says what came with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv`].
+    pub fn recv_datagram(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        from: Option<&mut Name>,
+        call: &mut Call<'_>,
+    ) -> Result<Received> {
+        let received = self.recv_datagram_now(slices, flags, from, call);
+        if matches!(&received, Err(error) if error.raw_os_error() == Errno::CONNRESET.raw_os_error()) {
+            self.mirror_after_reset();
+        }
+        received
+    }
+
+    /// While a reset is pending, bells cannot be taken, as who takes one would be told it. Now it was told.
+    #[cold]
+    pub fn mirror_after_reset(&self) {
+        if let Rx::Ring(rx) = &mut *self.rx.lock() {
+            // (What is wrong with them is told by the next call.)
+            let _ = rx.mirror_empty(self);
+        }
+    }
+
+    /// Who has sent what lies in the ring. It is the kernel's connection, so its name is the kernel's to tell; but once that has
+    /// told this side that the peer is gone, it knows of none.
+    fn sender_name(&self) -> Name {
+        let known = || self.meet.get().and_then(|meeting| meeting.sender());
+        self.peer_name().ok().or_else(known).unwrap_or_else(Name::unnamed)
+    }
+
+    fn recv_datagram_now(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        from: Option<&mut Name>,
+        call: &mut Call<'_>,
+    ) -> Result<Received> {
+        self.meet_now_and_then();
+        let mut waiting = Waiting::new(0);
+        loop {
+            self.error_first()?;
+            match self.ready(flags, &mut waiting)? {
+                Ready::Ring(guard, available) => {
+                    let received = self.recv_frame(guard, slices, available, flags, call)?;
+                    if let Some(from) = from {
+                        *from = self.sender_name();
+                    }
+                    return Ok(received);
+                }
+                Ready::End => return Ok(Received::end()),
+                Ready::Kernel(..) | Ready::Plain => {}
+            }
+            if let Some((received, name)) = self.recv_queued(slices, flags, &mut waiting, call)? {
+                if let Some(from) = from {
+                    *from = name;
+                }
+                return Ok(received);
+            }
+        }
+    }
+
+    /// Receives from the kernel's queue, waiting. None where the peer's ring came into use meanwhile.
+    fn recv_queued(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+        waiting: &mut Waiting,
+        call: &mut Call<'_>,
+    ) -> Result<Option<(Received, Name)>> {
+        let error = |errno| Error::new(Op::Recv, errno);
+        let peek = flags.contains(RecvFlags::PEEK);
+        let mut kernel = rustix::net::RecvFlags::TRUNC | rustix::net::RecvFlags::DONTWAIT;
+        kernel.set(rustix::net::RecvFlags::PEEK, peek);
+        let (mut ended, mut words) = (false, 0);
+        loop {
+            let (mut empty, dontwait) = (false, waiting.does_not_wait(self, flags));
+            if self.reset.swap(0, Relaxed) != 0 {
+                return Err(error(Errno::CONNRESET));
+            }
+            let mut guard = self.rx.lock();
+            if !matches!(&*guard, Rx::Plain) {
+                return Ok(None);
+            }
+            let mut crowd = self.crowd().map(Crowd::lock);
+            if let Some(crowd) = &mut crowd
+                && let Some(received) = self.recv_in_turn(crowd, slices, flags, call)?
+            {
+                return Ok(Some(received));
+            }
+            let meeting = self.meet.get();
+            if let Some(meeting) = meeting
+                && meeting.is_counting()
+            {
+                let next = self.look_for_switch(meeting, &mut guard);
+                match next.map_err(|lie| self.lie(Op::Recv, lie))? {
+                    Head::Switched => return Ok(None),
+                    Head::Other if self.reset.load(Relaxed) != 0 => continue, // the look was told
+                    Head::Other => {}
+                    // What comes between this look and a receive could be a bell.
+                    Head::Nothing => empty = true,
+                }
+            }
+            point!("about to receive");
+            let mut pieces: Vec<IoSliceMut<'_>> =
+                slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
+            let mut room: usize = pieces.iter().map(|piece| piece.len()).sum();
+            let mut behind = [0; WORD];
+            if crowd.is_some() && room < WORD {
+                // A word that was cut could not be told from a datagram any more, and one may come at any moment.
+                if pieces.len() == IOV_MAX {
+                    room -= pieces.pop().map_or(0, |piece| piece.len());
+                }
+                pieces.push(IoSliceMut::new(&mut behind));
+            }
+            let (mut unasked, mut word) = (Fds::default(), None);
+            let came = match &mut call.fds {
+                _ if empty => Err(Errno::AGAIN),
+                None if meeting.is_none() && crowd.is_none() => {
+                    scm::recv(&self.fd, &mut pieces, Space::None, kernel)
+                }
+                fds => {
+                    let asked = fds.is_some();
+                    let fds = fds.as_deref_mut().unwrap_or(&mut unasked);
+                    let came = fds.recv(self.fd(), &mut pieces, kernel);
+                    // (Asked now: another thread may just have given it away.)
+                    let token = meeting.map_or(0, |meeting| meeting.token());
+                    word = Word::take_from(fds, token, crowd.is_some());
+                    came.map(|mut came| {
+                        // Who has no room for anything is told so only if there was something (net/core/scm.h: scm_recv).
+                        came.control_cut |= !asked && fds.has_some();
+                        came
+                    })
+                }
+            };
+            if let Some(crowd) = &mut crowd {
+                if let (Some(word @ Word::Knock { .. }), Ok(message), false) = (word, &came, peek) {
+                    self.heed_knock(crowd, word, name_of(message));
+                }
+                match &came {
+                    Ok(message) if message.bytes == WORD && self.is_word(crowd, &pieces, message, peek) => {
+                        if let Some(fds) = &mut call.fds {
+                            **fds = Fds::default();
+                        }
+                        words += 1;
+                        if words % WORDS == 0 {
+                            // Somebody rings as fast as this takes; the others have their turns, and who does not wait is not kept.
+                            crowd.since_kernel = 0;
+                            waiting.ask_whether_to_wait(self, flags);
+                            if waiting.does_not_wait(self, flags) && self.leave_for_now(crowd) {
+                                return Err(error(Errno::AGAIN));
+                            }
+                        }
+                        continue;
+                    }
+                    Ok(_) => {
+                        crowd.since_kernel = if peek { crowd.since_kernel } else { 0 };
+                        self.call_who_switched(crowd);
+                        self.mirror_crowd(crowd);
+                    }
+                    Err(Errno::AGAIN) if self.arm_lanes(crowd) => continue,
+                    Err(_) => {}
+                }
+            } else if came.is_ok() && !peek {
+                self.gather();
+            }
+            if let (Some(meeting), Ok(_), false) = (meeting, &came, peek) {
+                self.received_datagram(meeting, word);
+            }
+            let asleep = match (&came, self.crowd()) {
+                (Err(Errno::AGAIN), Some(crowd)) if !dontwait && !ended => Some(Asleep::at(crowd)),
+                _ => None,
+            };
+            drop(crowd);
+            drop(guard);
+            match came {
+                Ok(message) => {
+                    let len = message.bytes.min(room);
+                    self.counters.kernel_copied.add(len);
+                    if !peek {
+                        self.counters.received.add(len);
+                    }
+                    let address = message.name.and_then(|name| unix_address(*name));
+                    let name = address.map_or_else(Name::unnamed, |address| Name::of(&address));
+                    let mut received = Received::atomic(len, message.bytes);
+                    received.flags.set(ReceivedFlags::CTRUNC, message.control_cut);
+                    return Ok(Some((received, name)));
+                }
+                Err(Errno::AGAIN) if ended => return Ok(Some((Received::end(), Name::unnamed()))),
+                Err(Errno::AGAIN) if !dontwait => {}
+                Err(Errno::AGAIN) if waiting.was_wrong(self, dontwait, flags) => continue,
+                Err(errno) => return Err(error(errno)),
+            }
+            let woken = waiting.sleep(self);
+            drop(asleep);
+            match woken? {
+                // (A datagram of no bytes looks like the end, unless it is known to be one.)
+                Peek::End => ended = control::hung_up(self.fd()),
+                Peek::Failed(errno) => {
+                    self.reset.store(0, Relaxed);
+                    return Err(error(errno));
+                }
+                Peek::Byte | Peek::Nothing => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Sending datagrams: into the peer's ring, or over the kernel, which then has the last word.
+
+use crate::pairing::state::Meeting;
+use crate::socket::Socket;
+use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use onecopy_sync::atomic::fence;
+use onecopy_sys::scm;
+use onecopy_sys::unix_diag::Diag;
+use onecopy_unix::internals::ancillary::attached::Attached;
+use onecopy_unix::internals::connection::call::{Cursor, IOV_MAX};
+use onecopy_unix::internals::connection::core::too_long;
+use onecopy_unix::internals::connection::kind::Kind;
+use onecopy_unix::internals::connection::tx::Tx;
+use onecopy_unix::internals::doorbell::control;
+use onecopy_unix::{Error, Name, Op, Result, SendFlags};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, sockopt};
+use std::io::IoSlice;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// Longest sleep for room in the kernel's queue before it is looked whether somebody connects.
+const LONGEST_SLEEP: Duration = Duration::from_millis(500);
+/// How long a sender stays away for who connects, who needs less.
+const BEHIND: Duration = Duration::from_millis(1);
+
+impl Socket {
+    /// Sends the slices as one datagram to the peer, and something besides.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send_as`].
+    pub fn send_datagram(
+        &self,
+        slices: &[IoSlice<'_>],
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        attached.check()?;
+        self.send_to_peer(slices, None, attached, flags)
+    }
+
+    /// Sends to the peer, which may be named: then the kernel, where it carries the datagram, looks for who has that name, and
+    /// says of a peer that is gone no more than that nobody has.
+    fn send_to_peer(
+        &self,
+        slices: &[IoSlice<'_>],
+        name: Option<&SocketAddrUnix>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.meet_now_and_then();
+        let mut cursor = Cursor::new(slices);
+        let len = cursor.left;
+        let result = if self.shares_memory() {
+            let (mut began, mut asked) = (None, false);
+            loop {
+                let mut tx = self.lock_tx(flags)?;
+                let mut result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
+                if self.mirror.load(Relaxed) != 0
+                    && let Err(error) = tx.park_if_full(self)
+                    && error.is_refused()
+                {
+                    // Nobody will receive this one.
+                    self.was_refused(&mut tx);
+                    result = Err(error);
+                }
+                tx.unlock_fenced();
+                self.welcome_back();
+                match result {
+                    Err(error) if error.raw_os_error() == Errno::ALREADY.raw_os_error() => {
+                        if self.must_not_wait(flags, &mut asked) {
+                            break Err(Error::new(Op::Send, Errno::AGAIN));
+                        }
+                        self.let_connect(&mut began)?;
+                    }
+                    result => break result,
+                }
+            }
+        } else {
+            self.check(Op::Send)?;
+            self.kernel_datagram(&cursor, name, attached, flags, None)
+        };
+        if name.is_none() && matches!(&result, Err(error) if error.is_refused()) {
+            // The kernel has thrown away what the peer had sent, and so does this side
+            // (net/unix/af_unix.c: unix_dgram_disconnected).
+            self.forget_peer();
+        }
+        result.map(|()| len)
+    }
+
+    /// Whether what goes to the peer goes, or may soon go, through a ring.
+    fn shares_memory(&self) -> bool {
+        self.meeting().is_some()
+            || (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0)
+            || self.meet.get().is_some_and(|meeting| meeting.is_laned())
+    }
+
+    fn send_datagram_locked(
+        &self,
+        tx: &mut Tx,
+        cursor: &mut Cursor<'_, '_>,
+        name: Option<&SocketAddrUnix>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<()> {
+        if matches!(tx, Tx::Kernel { .. }) {
+            self.adopt_ring(tx);
+            if let Some(done) = self.send_by_lane(cursor, attached, flags) {
+                return done;
+            }
+        }
+        if let Tx::Ring(ring) = tx {
+            if self.passes_who() {
+                self.be_named();
+            }
+            match ring.send_frame(self, cursor, attached, flags) {
+                Ok(()) => {
+                    // Pairs with the receiver's fence between arming and its last look.
+                    fence(SeqCst);
+                    let rung = self.ring_if_armed();
+                    return rung.inspect_err(|error| match error.is_refused() {
+                        true => self.was_refused(tx),
+                        false => self.leave_ring(tx),
+                    });
+                }
+                // The peer is gone, or one of the two was shut down: the kernel knows which.
+                Err(error) if error.raw_os_error() == Errno::PIPE.raw_os_error() => self.leave_ring(tx),
+                Err(error) if error.is_refused() => {
+                    self.was_refused(tx);
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // Asleep in the kernel, this thread would keep the side from who connects.
+        let riding = self.meeting().filter(|meeting| meeting.rides());
+        if let (Some(meeting), Some(_)) = (riding, name) {
+            // Who has that name, the kernel knows.
+            meeting.count_anew();
+        }
+        let riding = riding.filter(|_| name.is_none());
+        match self.kernel_datagram(cursor, name, attached, flags | SendFlags::DONTWAIT, riding) {
+            Err(error) if error.would_block() && !flags.contains(SendFlags::DONTWAIT) => {
+                Err(Error::new(Op::Send, Errno::ALREADY))
+            }
+            result => result,
+        }
+    }
+
+    /// To a receiver of many, where this sender has a lane. None where the kernel is to be asked, or is all there is.
+    fn send_by_lane(
+        &self,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Option<Result<()>> {
+        let lane = self.lane()?;
+        if self.send_shut.load(Relaxed) == 0 {
+            if self.passes_who() {
+                self.be_named();
+            }
+            // (What did not go moves nothing on.)
+            match self.send_on(&lane, cursor, attached, flags) {
+                Err(error) if error.would_block() && !flags.contains(SendFlags::DONTWAIT) => {
+                    return Some(Err(Error::new(Op::Send, Errno::ALREADY)));
+                }
+                Err(error) => match Errno::from_raw_os_error(error.raw_os_error()) {
+                    // The receiver is gone, was shut down, or is connected to somebody: the kernel knows which.
+                    Errno::PIPE | Errno::CONNRESET => {}
+                    Errno::PROTO => {
+                        self.counters.protocol_errors.add(1);
+                        self.leave_lane();
+                        return Some(Err(error));
+                    }
+                    _ => return Some(Err(error)),
+                },
+                done => return Some(done),
+            }
+        }
+        self.leave_lane();
+        None
+    }
+
+    /// Who asks who sends gets a name with its first send, so that others can ask who it is (net/unix/af_unix.c:
+    /// unix_dgram_sendmsg).
+    #[cold]
+    fn be_named(&self) {
+        if self.named.swap(1, Relaxed) == 0 {
+            // (It is no error to have one. Without one the datagram goes all the same.)
+            if rustix::net::bind(&self.fd, &SocketAddrUnix::new_unnamed()).is_ok() {
+                self.renamed();
+            }
+        }
+    }
+
+    /// Without the sending side: waits until it makes sense to try again, because there is room in the kernel's queue or
+    /// another thread has connected.
+    #[cold]
+    fn let_connect(&self, began: &mut Option<Instant>) -> Result<()> {
+        let error = |errno| Error::new(Op::Send, errno);
+        let began = *began.get_or_insert_with(Instant::now);
+        let left = control::remaining(began, self.settings.write_timeout()).map_err(error)?;
+        if self.connecting.load(Relaxed) != 0 {
+            std::thread::sleep(BEHIND);
+            return Ok(());
+        }
+        let nap = left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP));
+        let lane = self.lane();
+        let room = lane.as_ref().map_or(self.fd(), |lane| lane.end.fd());
+        match control::wait(room, PollFlags::OUT, Some(nap)) {
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(error(errno)),
+        }
+    }
+
+    /// The sending side goes back to the kernel, for good.
+    pub fn leave_ring(&self, tx: &mut Tx) {
+        *tx = Tx::Kernel { sent: 0 };
+        self.parted.store(1, Relaxed);
+    }
+
+    /// The kernel has refused a bell or a filler, which it does once: it has parted from a peer that is gone, and has thrown away what
+    /// that had sent, with the bell for what lies in the ring. By who holds the sending side.
+    #[cold]
+    pub fn was_refused(&self, tx: &mut Tx) {
+        self.leave_ring(tx);
+        self.forget_peer();
+    }
+
+    /// There is no peer any more, nor anything that it has sent.
+    pub fn forget_peer(&self) {
+        let mut rx = self.rx.lock();
+        if let onecopy_unix::internals::connection::rx::Rx::Ring(ring) = &*rx {
+            ring.consumer.header().info.0.shut.store(1, Release);
+            *rx = onecopy_unix::internals::connection::rx::Rx::Plain;
+        }
+        self.end_life();
+        drop(rx);
+        if let Some(meeting) = self.meeting() {
+            meeting.reset(false);
+        }
+    }
+
+    /// Sends the slices as one datagram to the socket of that name, and something besides.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send_as_to`].
+    pub fn send_datagram_to(
+        &self,
+        slices: &[IoSlice<'_>],
+        name: &Name,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.send_to_name(slices, name, attached, flags).map_err(|error| match error.is_refused() {
+            true => error.about("name").because("nobody receives there; is the receiver running?"),
+            false => error,
+        })
+    }
+
+    fn send_to_name(
+        &self,
+        slices: &[IoSlice<'_>],
+        name: &Name,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        attached.check()?;
+        let cursor = Cursor::new(slices);
+        let address = name.address(Op::Send)?;
+        if !self.shares_memory() {
+            self.check(Op::Send)?;
+            return self
+                .kernel_datagram(&cursor, Some(&address), attached, flags, None)
+                .map(|()| cursor.left);
+        }
+        // What the peer finds in the kernel's queue it takes for a bell, so nothing else may come there from here. And what went to a
+        // lane must not be overtaken.
+        let is_peer = match self.lane() {
+            Some(_) => Some(self.is_receiver(&address).map_err(|errno| Error::new(Op::Send, errno))?),
+            None => self.is_peer(name),
+        };
+        match is_peer {
+            Some(true) => return self.send_to_peer(slices, Some(&address), attached, flags),
+            Some(false) => {}
+            None => {
+                let mut tx = self.lock_tx(flags)?;
+                self.leave_ring(&mut tx);
+                tx.unlock_fenced();
+                self.welcome_back();
+                self.counters.fallbacks.add(1);
+                self.forget_peer();
+            }
+        }
+        self.kernel_datagram(&cursor, Some(&address), attached, flags, None).map(|()| cursor.left)
+    }
+
+    /// Whether the peer is the socket of that name; None where that cannot be told.
+    fn is_peer(&self, name: &Name) -> Option<bool> {
+        let peer = self.peer_name().ok()?;
+        match (peer.as_path(), name.as_path()) {
+            _ if peer == *name => Some(true),
+            // Two paths may be one file.
+            (Some(a), Some(b)) => {
+                let (a, b) = (std::fs::metadata(a).ok()?, std::fs::metadata(b).ok()?);
+                (a.dev() != b.dev() || a.ino() != b.ino()).then_some(false)
+            }
+            _ => Some(false),
+        }
+    }
+
+    /// Whether who is bound to that address now is the receiver of many that this socket is connected to: only the kernel knows, since one
+    /// socket may have many paths, and a path another socket by now.
+    #[cold]
+    fn is_receiver(&self, address: &SocketAddrUnix) -> rustix::io::Result<bool> {
+        let probe = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
+        if rustix::net::connect(&probe, address).is_err() {
+            return Ok(false); // the kernel will say why
+        }
+        let peer = Diag::open()?.look(rustix::fs::fstat(&probe)?.st_ino)?.peer;
+        Ok(peer.is_some() && peer == self.peer_inode())
+    }
+
+    /// Whether a send is who is told of a reset that the kernel told to a look of this side's. It comes behind EMSGSIZE and
+    /// before ENOTCONN (net/unix/af_unix.c: unix_dgram_sendmsg). True once.
+    #[cold]
+    fn tells_reset(&self, len: usize) -> bool {
+        let fits = len <= sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32);
+        fits && self.reset.swap(0, Relaxed) != 0 && (self.tx_ring.get().is_none() || self.left_unread())
+    }
+
+    /// `riding`: where something is to be said to the peer with it.
+    fn kernel_datagram(
+        &self,
+        cursor: &Cursor<'_, '_>,
+        to: Option<&SocketAddrUnix>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+        riding: Option<&Meeting>,
+    ) -> Result<()> {
+        let len = cursor.left;
+        let pieces = cursor.pieces(usize::MAX);
+        if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
+            return Err(too_long());
+        }
+        if self.reset.load(Relaxed) != 0 && self.tells_reset(len) {
+            return Err(Error::new(Op::Send, Errno::CONNRESET));
+        }
+        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
+        kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
+        let sent = match riding {
+            Some(meeting) => self.send_with_sign(meeting, to, &pieces, attached, kernel),
+            None => scm::send_to(&self.fd, to, &pieces, attached.fds, attached.who, kernel),
+        };
+        if sent == Err(Errno::CONNRESET) {
+            self.mirror_after_reset();
+        }
+        let n = sent.map_err(|errno| match errno {
+            Errno::MSGSIZE => too_long(),
+            Errno::TOOMANYREFS => self.no_channel(errno),
+            errno => Error::new(Op::Send, errno),
+        })?;
+        self.counters.sent.add(n);
+        self.counters.kernel_copied.add(n);
+        Ok(())
+    }
+}

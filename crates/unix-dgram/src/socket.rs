@@ -1,0 +1,253 @@
+//! A datagram socket: a connection to its peer, once it has one, and whom it receives from besides.
+
+use crate::fan_in::receiver::Crowd;
+use crate::pairing::state::Meeting;
+use onecopy_ring::{Consumer, Producer, Ring};
+use onecopy_sync::atomic::AtomicU32;
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_unix::internals::ancillary::attached::Ancillary;
+use onecopy_unix::internals::ancillary::channel::{Fds, Inlet};
+use onecopy_unix::internals::connection::End;
+use onecopy_unix::internals::connection::call::Call;
+use onecopy_unix::internals::connection::kind::Kind;
+use onecopy_unix::internals::connection::open::{buffers, rings};
+use onecopy_unix::internals::connection::rx::Rx;
+use onecopy_unix::internals::connection::tx::Tx;
+use onecopy_unix::internals::doorbell::control;
+use onecopy_unix::internals::multiprocess::fork::{Place, register};
+use onecopy_unix::internals::multiprocess::generation::forks;
+use onecopy_unix::internals::multiprocess::patience::{BRIEFLY, stuck};
+use onecopy_unix::{Carrier, Config, Error, Name, Op, Path, Received, RecvFlags, Result, Transport};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io::IoSliceMut;
+use std::net::Shutdown;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// A datagram socket. It *has* an end of a connection, in which its peer's ring and its own are once the two share memory.
+#[derive(Debug)]
+pub struct Socket {
+    end: End,
+    /// Of one that is or was connected: how it comes to share memory with its peer.
+    pub meet: OnceLock<Box<Meeting>>,
+    /// Of one that receives from many: who they are.
+    pub crowd: OnceLock<Box<Crowd>>,
+    /// 1 once it was tried to have any.
+    pub gathered: AtomicU32,
+    /// 1 once a socket that asks who sends was seen to have a name.
+    pub named: AtomicU32,
+    /// Where forks find it.
+    place: Place,
+}
+
+impl Deref for Socket {
+    type Target = End;
+
+    fn deref(&self) -> &End {
+        &self.end
+    }
+}
+
+impl AsFd for Socket {
+    /// The kernel's datagram socket.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+impl Socket {
+    fn make(fd: OwnedFd, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<Socket>> {
+        buffers(&fd, config)?;
+        let config = Config { records: Kind::Datagram.records(config), ..*config };
+        let socket = Arc::new(Socket {
+            end: End::new(fd, Kind::Datagram, &config, rx, tx),
+            meet: OnceLock::new(),
+            crowd: OnceLock::new(),
+            gathered: AtomicU32::new(0),
+            named: AtomicU32::new(0),
+            place: Place::default(),
+        });
+        let one: Weak<Socket> = Arc::downgrade(&socket);
+        register(one, &socket.place);
+        if config.pass_credentials {
+            socket.set_pass_credentials(true)?;
+        }
+        Ok(socket)
+    }
+
+    /// One without a name and without a peer.
+    ///
+    /// # Errors
+    ///
+    /// What socket(2) says.
+    pub fn unbound(config: &Config) -> Result<Arc<Socket>> {
+        Socket::make(Kind::Datagram.socket()?, config, Rx::Plain, Tx::Kernel { sent: 0 })
+    }
+
+    /// Two that are connected to each other, over shared memory from the first datagram on; over the kernel where memfds are refused.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says.
+    pub fn pair(config: &Config) -> Result<(Arc<Socket>, Arc<Socket>)> {
+        let pair = |kind, flags| {
+            rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)
+                .map_err(|errno| Error::new(Op::Socket, errno))
+        };
+        let (a, b) = pair(SocketType::DGRAM, SocketFlags::CLOEXEC)?;
+        let Some((to_a, to_b)) = rings(Kind::Datagram, config) else {
+            let plain = |fd| Socket::make(fd, config, Rx::Plain, Tx::Kernel { sent: 0 });
+            let pair = (plain(a)?, plain(b)?);
+            let fallback = usize::from(config.transport == Transport::Auto);
+            pair.0.counters.fallbacks.add(fallback);
+            pair.1.counters.fallbacks.add(fallback);
+            return Ok(pair);
+        };
+        let (line_a, line_b) = pair(SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        let over = |fd, mine: &Ring, theirs: &Ring, line: OwnedFd| -> Result<Arc<Socket>> {
+            let line = Arc::new(line);
+            let rx = Rx::ring_with(Consumer::new(mine.clone()), Inlet::over(line.clone()));
+            let tx = Tx::ring_with(Producer::new(theirs.clone()), Some(line.clone()));
+            let socket = Socket::make(fd, config, rx, tx)?;
+            let _ = socket.life.set(line);
+            socket.set_rx_ring(mine.clone());
+            socket.set_tx_ring(theirs.clone());
+            Ok(socket)
+        };
+        Ok((over(a, &to_a, &to_b, line_a)?, over(b, &to_b, &to_a, line_b)?))
+    }
+
+    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
+        self.end.set_nonblocking_only(nonblocking)?;
+        if nonblocking { self.reflect() } else { Ok(()) }
+    }
+
+    pub fn shutdown(&self, how: Shutdown) -> Result<()> {
+        self.end.shutdown(how)?;
+        if how != Shutdown::Write {
+            if let Some(meeting) = self.meet.get() {
+                meeting.leave();
+            }
+            self.shut_lanes();
+        }
+        Ok(())
+    }
+
+    /// Bytes of the next datagram, 0 where there is none (FIONREAD, unix(7)).
+    ///
+    /// # Errors
+    ///
+    /// EBUSY, EPROTO; what ioctl(2) says.
+    pub fn readable_bytes(&self) -> Result<usize> {
+        let queued = || control::queued(&self.fd).map_err(|errno| Error::new(Op::Option, errno));
+        let lie = |lie| self.lie(Op::Option, lie);
+        let mut guard = self.rx.lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
+        self.leave_empty_ring(&mut guard).map_err(lie)?;
+        match &mut *guard {
+            Rx::Ring(rx) => rx.next_datagram().map_err(lie),
+            _ if self.crowd().is_some() => self.next_in_lanes().map_or_else(queued, Ok),
+            _ => queued(),
+        }
+    }
+
+    /// Bytes that were sent and not received.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) says.
+    pub fn unread_bytes(&self) -> Result<usize> {
+        match self.lane() {
+            Some(lane) if !self.sends_into_ring() => lane.end.unread_bytes(),
+            _ => self.end.unread_bytes(),
+        }
+    }
+
+    pub fn path(&self) -> Path {
+        let carrier = |shared| if shared { Carrier::SharedMemory } else { Carrier::Kernel };
+        let Path { send, receive } = self.end.path();
+        Path {
+            send: carrier(send == Carrier::SharedMemory || self.lane().is_some()),
+            receive: carrier(receive == Carrier::SharedMemory || self.has_lanes()),
+        }
+    }
+
+    pub fn set_pass_credentials(&self, on: bool) -> Result<()> {
+        self.end.set_pass_credentials(on)?;
+        self.ask_lanes(on, End::set_pass_credentials)
+    }
+
+    pub fn set_pass_pidfd(&self, on: bool) -> Result<()> {
+        self.end.set_pass_pidfd(on)?;
+        self.ask_lanes(on, End::set_pass_pidfd)
+    }
+
+    /// From here on the kernel socket's readiness mirrors the ring's and the lanes'.
+    ///
+    /// # Errors
+    ///
+    /// EPROTO.
+    pub fn reflect(&self) -> Result<()> {
+        if self.mirror.swap(1, Relaxed) != 0 {
+            return Ok(());
+        }
+        // (Whoever sends now has a look himself, when done.)
+        if let Some(mut tx) = self.tx.try_lock() {
+            if tx.park_if_full(self).is_err_and(|error| error.is_refused()) {
+                self.was_refused(&mut tx);
+            }
+            tx.unlock_fenced();
+            self.welcome_back();
+        }
+        if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) {
+            match &mut *rx {
+                Rx::Ring(rx) => drop(rx.mirror_empty(self)?),
+                _ => self.reflect_crowd(),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives a datagram, the descriptors that came with it, and its sender's name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::recv_datagram`].
+    pub fn recv_ancillary(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary, Name)> {
+        let (mut fds, mut from) = (Fds::default(), Name::unnamed());
+        let slices = &mut [IoSliceMut::new(buffer)];
+        let received = self.recv_datagram(slices, flags, Some(&mut from), &mut Call::with(&mut fds))?;
+        Ok((received, Ancillary::of(fds, self), from))
+    }
+
+    /// Whether no other process may have a copy in use. (That is not known, so after a fork the peer finds out when the last copy is
+    /// closed: the lifeline hangs up, and the kernel refuses.)
+    fn leaves_last(&self) -> bool {
+        !self.is_orphan() && self.forks == forks() && self.maker == std::process::id()
+    }
+
+    /// Closes it, as the application has.
+    pub fn close(&self) {
+        if !self.leaves_last() {
+            // The queue, the ring and the connection are another process's too.
+            return;
+        }
+        // A bell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) else { return };
+        match &mut *rx {
+            Rx::Ring(ring) => {
+                if ring.consumer.available(1) == Ok(0) {
+                    let _ = ring.settle(self);
+                }
+            }
+            _ => self.before_connecting(),
+        }
+        if let Some(ring) = self.rx_ring.get() {
+            // A sender with room need not wait until it looks at the kernel again.
+            ring.header().info.0.shut.store(1, Release);
+        }
+        if let Some(meeting) = self.meet.get() {
+            meeting.leave();
+        }
+    }
+}

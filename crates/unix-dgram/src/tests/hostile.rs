@@ -1,0 +1,244 @@
+//! What a peer that lies does to a datagram socket: EPROTO on that socket, a counter, and nothing else.
+
+use crate::Datagram;
+use onecopy_ring::Header;
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_unix::{RecvFlags, SendFlags};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+
+const NOW: SendFlags = SendFlags::DONTWAIT;
+const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+
+/// The page that the liar shares with its victim: of the ring that the victim receives from.
+fn into_victim(liar: &Datagram) -> &Header {
+    liar.end.tx_ring.get().expect("a pair shares memory").header()
+}
+
+/// Of the ring that the victim sends into.
+fn from_victim(liar: &Datagram) -> &Header {
+    liar.end.rx_ring.get().expect("a pair shares memory").header()
+}
+
+fn raw(liar: &Datagram, bytes: &[u8]) {
+    rustix::net::send(liar.end.fd(), bytes, rustix::net::SendFlags::DONTWAIT).unwrap();
+}
+
+/// Tells `lie`, then lets the victim do all there is to do; beside it an honest pair goes on.
+fn caught(what: &str, lie: impl Fn(&Datagram)) {
+    let (honest, other) = Datagram::pair().unwrap();
+    let (liar, victim) = Datagram::pair().unwrap();
+    // Whoever polls looks at what lies in the kernel's queue.
+    let _: BorrowedFd<'_> = victim.as_fd();
+    liar.send(b"before", NOW).unwrap();
+    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
+    lie(&liar);
+    let mut told = BTreeSet::new();
+    for _ in 0..200 {
+        for error in [
+            victim.send(&[7; 2000], NOW).err(),
+            victim.recv(&mut [0; 100], LOOK | RecvFlags::PEEK).err(),
+            victim.recv_from(&mut [0; 100], LOOK).err(),
+            victim.readable_bytes().err(),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            told.insert(error.raw_os_error());
+        }
+    }
+    assert!(told.contains(&Errno::PROTO.raw_os_error()), "{what}: {told:?}");
+    assert!(victim.stats().protocol_errors >= 1, "{what}");
+    honest.send(b"as ever", NOW).unwrap();
+    assert_eq!(other.recv(&mut [0; 9], LOOK).unwrap(), 7);
+    drop((liar, victim));
+}
+
+#[test]
+fn every_lie_in_shared_memory_is_caught() {
+    onecopy_testing::alone!();
+    for head in [u64::MAX, 1 << 63, 1 << 40] {
+        caught("head", |liar| into_victim(liar).writer.0.head.store(head, Release));
+    }
+    caught("head back", |liar| into_victim(liar).writer.0.head.store(0, Release));
+    for tail in [u64::MAX, 1 << 40] {
+        caught("tail", |liar| {
+            from_victim(liar).reader.0.tail.store(tail, Release);
+            // Believed only once it is looked at: when the victim has filled the ring.
+        });
+    }
+    for len in [u64::MAX, 1 << 33, 1 << 31, 257, 0xffff_ffff] {
+        caught("frame", |liar| {
+            let ring = liar.end.tx_ring.get().unwrap();
+            let head = ring.header().writer.0.head.load(Relaxed);
+            ring.set_word(head as usize % ring.capacity(), len);
+            ring.header().writer.0.head.store(head + 64, Release);
+        });
+    }
+    caught("a frame of no end", |liar| {
+        let ring = liar.end.tx_ring.get().unwrap();
+        let head = ring.header().writer.0.head.load(Relaxed);
+        ring.set_word(head as usize % ring.capacity(), 8);
+        ring.header().writer.0.head.store(head + 16, Release);
+    });
+}
+
+/// Publishes a frame of no bytes that says that so many descriptors, and who sends, lie in the line.
+fn announce(liar: &Datagram, fds: u64, said: u64) {
+    let ring = liar.end.tx_ring.get().unwrap();
+    let head = ring.header().writer.0.head.load(Relaxed);
+    ring.set_word(head as usize % ring.capacity(), 1 << 32 | fds << 40 | said << 48);
+    let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
+    ring.header().writer.0.head.store(head + size, Release);
+}
+
+/// The number of the message that belongs to what is announced next.
+fn next(liar: &Datagram) -> [u8; 8] {
+    liar.end.tx_ring.get().unwrap().header().writer.0.head.load(Relaxed).to_le_bytes()
+}
+
+fn into_line(liar: &Datagram, bytes: &[u8], count: usize) {
+    let fds = vec![liar.end.fd(); count];
+    let flags = rustix::net::SendFlags::DONTWAIT;
+    onecopy_sys::scm::send(liar.end.life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags).unwrap();
+}
+
+#[test]
+fn what_the_line_does_not_hold_is_caught() {
+    onecopy_testing::alone!();
+    caught("descriptors that are not there", |liar| announce(liar, 1, 0));
+    caught("more than are there", |liar| {
+        into_line(liar, &next(liar), 1);
+        announce(liar, 2, 0);
+    });
+    caught("fewer than are there", |liar| {
+        into_line(liar, &next(liar), 3);
+        announce(liar, 2, 0);
+    });
+    caught("half a number", |liar| {
+        into_line(liar, &next(liar)[..4], 1);
+        announce(liar, 1, 0);
+    });
+    caught("those of what comes later", |liar| {
+        into_line(liar, &1000u64.to_le_bytes(), 1);
+        announce(liar, 1, 0);
+    });
+    caught("a message of no bytes", |liar| {
+        into_line(liar, b"", 0);
+        announce(liar, 1, 0);
+    });
+    caught("a sender who is not there", |liar| announce(liar, 0, 1));
+    caught("a line that was shut down", |liar| {
+        announce(liar, 1, 0);
+        rustix::net::shutdown(liar.end.life(), rustix::net::Shutdown::Both).unwrap();
+    });
+    caught("too many of them", |liar| announce(liar, 254, 0));
+}
+
+/// Whatever a peer puts into the line that it announces nothing of stays there, and goes with the socket.
+#[test]
+fn what_is_not_announced_harms_nobody() {
+    onecopy_testing::alone!();
+    let (liar, victim) = Datagram::pair().unwrap();
+    let (r, w) = rustix::pipe::pipe().unwrap();
+    let fds = [w.as_fd(); 9];
+    let flags = rustix::net::SendFlags::DONTWAIT;
+    for bytes in [&b""[..], b"", b"long and longer", b"x"] {
+        onecopy_sys::scm::send(liar.end.life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags).unwrap();
+    }
+    drop(w);
+    liar.send(b"as ever", NOW).unwrap();
+    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 7);
+    drop((liar, victim));
+    assert_eq!(rustix::io::read(&r, &mut [0; 1][..]).unwrap(), 0, "all are closed");
+}
+
+#[test]
+fn what_is_no_bell_is_caught() {
+    onecopy_testing::alone!();
+    for bytes in [&b"x"[..], b"", b"a datagram over the kernel", &[0; 60_000]] {
+        caught("a datagram beside the ring", |liar| raw(liar, bytes));
+    }
+    caught("bells for nothing", |liar| (0..70).for_each(|_| raw(liar, b"b")));
+    caught("a filler that is none", |liar| {
+        into_victim(liar).reader.0.filler.store(u32::MAX, Relaxed);
+        into_victim(liar).reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+    });
+}
+
+/// A peer that says that it is gone, and is not, only harms itself: the kernel has the last word.
+#[test]
+fn a_false_farewell_leaves_the_kernel_to_tell() {
+    onecopy_testing::alone!();
+    let (liar, victim) = Datagram::pair().unwrap();
+    from_victim(&liar).info.0.shut.store(1, Relaxed);
+    assert_eq!(victim.send(b"over the kernel", NOW).unwrap(), 15);
+    assert!(!victim.path().is_shared_memory());
+    drop(liar);
+    assert_eq!(victim.send(b"x", NOW).unwrap_err().raw_os_error(), Errno::CONNREFUSED.raw_os_error());
+}
+
+/// A peer that is killed while it parks has not said that its filler lies there: it is no datagram all the same.
+#[test]
+fn a_filler_of_a_peer_that_died_is_no_datagram() {
+    onecopy_testing::alone!();
+    let (dying, victim) = Datagram::pair().unwrap();
+    let _: BorrowedFd<'_> = victim.as_fd();
+    dying.send(b"last", NOW).unwrap();
+    into_victim(&dying).begin_parking(1);
+    onecopy_unix::internals::doorbell::control::park_record(dying.end.fd(), false, None).unwrap().unwrap();
+    drop(dying);
+    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 4);
+    for _ in 0..3 {
+        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap_err().raw_os_error(), Errno::AGAIN.raw_os_error());
+    }
+    assert_eq!(victim.stats().protocol_errors, 0);
+}
+
+/// One that is killed closes its socket first and its end of the lifeline later: a sender without room that looks in between has had
+/// its one edge, and would wait for ever.
+#[test]
+fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
+    onecopy_testing::alone!();
+    let (dying, sender) = Datagram::pair().unwrap();
+    let fill = || std::iter::repeat_with(|| sender.send(&[7; 2000], NOW)).find_map(Result::err).unwrap();
+    assert!(fill().would_block());
+    // (A clone that keeps the line up, and the word that one that is killed never says.)
+    let line = dying.end.life().try_clone_to_owned().unwrap();
+    let ring = dying.end.rx_ring.get().unwrap().clone();
+    drop(dying);
+    ring.header().info.0.shut.store(0, Relaxed);
+    assert!(!sender.end.cannot_send());
+    let refused = sender.send(&[7; 2000], NOW).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Errno::CONNREFUSED.raw_os_error());
+    let then = sender.send(&[7; 2000], NOW).unwrap_err();
+    assert_eq!(then.raw_os_error(), Errno::NOTCONN.raw_os_error());
+    drop(line);
+}
+
+/// What lies in the ring of a peer that is gone comes from whom it came, also when the kernel has forgotten that one.
+#[test]
+fn who_sent_is_known_when_the_kernel_has_forgotten() {
+    onecopy_testing::alone!();
+    let name = |what: &str| {
+        onecopy_unix::Name::abstract_(format!("onecopy-forgotten-{what}-{}", std::process::id()))
+    };
+    let (here, there) = (Datagram::bind(name("here")).unwrap(), Datagram::bind(name("there")).unwrap());
+    here.connect(name("there")).unwrap();
+    there.connect(name("here")).unwrap();
+    for _ in 0..10_000 {
+        there.send(b"x", NOW).unwrap();
+        assert_eq!(here.recv_from(&mut [0; 9], LOOK).unwrap(), (1, name("there")));
+        if here.end.rx_ring.get().is_some() && there.end.tx_ring.get().is_some() {
+            break;
+        }
+    }
+    there.send(b"before it went", NOW).unwrap();
+    drop(there);
+    // As a look of this side's own does, of which the caller is told later.
+    let told = rustix::net::send(here.end.fd(), b"", rustix::net::SendFlags::DONTWAIT);
+    assert_eq!(told, Err(Errno::CONNREFUSED));
+    assert!(here.peer_name().is_err());
+    assert_eq!(here.recv_from(&mut [0; 99], LOOK).unwrap(), (14, name("there")));
+}

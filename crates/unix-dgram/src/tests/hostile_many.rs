@@ -1,0 +1,476 @@
+//! What a liar among many senders does to their receiver, or a receiver to its senders: it costs the liar's own lane, and
+//! a count. And others of the same user who stand where they meet.
+
+use crate::Datagram;
+use crate::fan_in::receiver::name_for_many;
+use crate::pairing::line::{hear, say, seqpacket};
+use crate::wire::hello::Hello;
+use crate::wire::sign;
+use crate::wire::words::{Answer, Word};
+use onecopy_ring::{Header, Ring};
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_sys::scm::{self, Space};
+use onecopy_unix::internals::doorbell::control::send_fd;
+use onecopy_unix::internals::handshake::upgrade::new_ring;
+use onecopy_unix::{Carrier, Config, Name, ReceivedFlags, RecvFlags, SendFlags};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+const NOW: SendFlags = SendFlags::DONTWAIT;
+const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+const RAW: rustix::net::SendFlags = rustix::net::SendFlags::DONTWAIT;
+
+fn text(what: &str) -> String {
+    format!("onecopy-many-{what}-{}", std::process::id())
+}
+
+fn abstract_(what: &str) -> Name {
+    Name::abstract_(text(what))
+}
+
+/// A sender that has a lane.
+fn laned(to: &Datagram, name: &str) -> Datagram {
+    super::lane_tests::laned(to, &abstract_(name))
+}
+
+fn ring(liar: &Datagram) -> Ring {
+    liar.end.lane().unwrap().end.tx_ring.get().unwrap().clone()
+}
+
+fn line(liar: &Datagram) -> OwnedFd {
+    liar.end.lane().unwrap().end.fd().try_clone_to_owned().unwrap()
+}
+
+/// Tells `lie`, then lets the victim receive. Others go on, before and behind.
+fn caught(what: &str, lie: impl Fn(&Datagram)) {
+    let victim = Datagram::bind(abstract_("victim")).unwrap();
+    let (before, liar, behind) =
+        (laned(&victim, "victim"), laned(&victim, "victim"), laned(&victim, "victim"));
+    let _: BorrowedFd<'_> = victim.as_fd();
+    liar.send(b"before", NOW).unwrap();
+    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
+    lie(&liar);
+    let (mut got, mut garbage) = (0, 0);
+    for round in 0..100u8 {
+        for honest in [&before, &behind] {
+            honest.send(&[round; 7], NOW).unwrap();
+        }
+        for _ in 0..4 {
+            let mut buffer = [0; 9];
+            match victim.recv_from(&mut buffer, LOOK) {
+                Ok((7, _)) => got += usize::from(buffer[..7] == [round; 7]),
+                Ok(_) => garbage += 1,
+                Err(error) => assert_eq!(error.raw_os_error(), Errno::AGAIN.raw_os_error(), "{what}"),
+            }
+        }
+    }
+    assert_eq!(got, 200, "{what}: others' datagrams, beside {garbage}");
+    assert!(victim.stats().protocol_errors >= 1, "{what}");
+    let paths = [&before, &behind].map(|honest| honest.path().send);
+    assert_eq!(paths, [Carrier::SharedMemory; 2], "{what}");
+    // The liar finds the lane closed, and the kernel carries on.
+    while victim.recv(&mut [0; 9], LOOK).is_ok() {}
+    let sent = liar.send(b"x", NOW);
+    assert!(sent.is_ok() || liar.send(b"x", NOW).is_ok(), "{what}: {sent:?}");
+    assert!(!liar.path().is_shared_memory(), "{what}");
+}
+
+#[test]
+fn every_lie_on_a_lane_costs_the_lane() {
+    onecopy_testing::alone!();
+    let header = |liar: &Datagram, change: &dyn Fn(&Header)| change(ring(liar).header());
+    for head in [u64::MAX, 1 << 63, 1 << 40, 0] {
+        caught("head", |liar| header(liar, &|header| header.writer.0.head.store(head, Release)));
+    }
+    for word in [u64::MAX, 1 << 33, 257, 1 << 31, 8] {
+        caught("frame", |liar| {
+            let ring = ring(liar);
+            let head = ring.header().writer.0.head.load(Relaxed);
+            ring.set_word(head as usize % ring.capacity(), word);
+            ring.header().writer.0.head.store(head + 64, Release);
+        });
+    }
+    for what in [1u64 << 40, 1 << 48, 254 << 40] {
+        caught("what is not in the channel", |liar| {
+            let ring = ring(liar);
+            let head = ring.header().writer.0.head.load(Relaxed);
+            ring.set_word(head as usize % ring.capacity(), 1 << 32 | what);
+            let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
+            ring.header().writer.0.head.store(head + size, Release);
+        });
+    }
+    caught("bells for nothing", |liar| {
+        let line = line(liar);
+        for _ in 0..70 {
+            let _ = rustix::net::send(&line, b"b", RAW);
+        }
+        // Who does not ring is not looked at.
+        liar.send(b"x", NOW).unwrap();
+        header(liar, &|header| header.writer.0.head.store(u64::MAX, Release));
+    });
+    caught("a filler that is none", |liar| {
+        header(liar, &|header| {
+            header.reader.0.filler.store(u32::MAX, Relaxed);
+            header.reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+        });
+        liar.send(b"x", NOW).unwrap();
+    });
+}
+
+/// What a sender says in the queue that only others may say, or that says nothing, harms nobody.
+#[test]
+fn words_that_mean_nothing_are_datagrams_or_nothing() {
+    onecopy_testing::alone!();
+    let victim = Datagram::bind(abstract_("words")).unwrap();
+    let (honest, liar) = (laned(&victim, "words"), laned(&victim, "words"));
+    let _: BorrowedFd<'_> = victim.as_fd();
+    let nonce = [7; 16];
+    let stranger = Datagram::unbound().unwrap();
+    let words = [
+        Word::Bell(nonce),
+        Word::Token(nonce),
+        Word::Switched { crowd: nonce, lane: nonce },
+        Word::Knock { hello: nonce, secret: nonce, cookie: 1, inode: 1 },
+        Word::Sign { secret: nonce, cookie: 1, number: 1 },
+    ];
+    for word in words {
+        // Whatever says what it cannot know is somebody's datagram.
+        stranger.send_to(&word.encode(), abstract_("words"), NOW).unwrap();
+        let mut buffer = [0; 64];
+        assert_eq!(victim.recv(&mut buffer, LOOK).unwrap(), 64);
+        assert_eq!(buffer, word.encode());
+    }
+    // One that has a lane may ring for nothing, even in the receiver's name: nothing is received.
+    let bell = {
+        let lane = liar.end.lane().unwrap();
+        let crowd = victim.end.crowd().unwrap().lock();
+        drop(lane);
+        crowd.nonce_of_all()
+    };
+    let words = [Word::Bell(bell), Word::Token(bell), Word::Switched { crowd: bell, lane: nonce }];
+    for word in words {
+        stranger.send_to(&word.encode(), abstract_("words"), NOW).unwrap();
+        assert!(victim.recv(&mut [0; 64], LOOK).is_err());
+        honest.send(b"as ever", NOW).unwrap();
+        assert_eq!(victim.recv(&mut [0; 3], LOOK).unwrap(), 3);
+    }
+    // Anybody may knock, and who has said that hello may have been sent away: that is for nobody who receives.
+    let knock = Word::Knock { hello: nonce, secret: nonce, cookie: 0, inode: u64::MAX };
+    let (slip, more) = (sign::slip(&knock).unwrap(), victim.as_fd());
+    for fds in [&[slip.as_fd()][..], &[more, slip.as_fd()]] {
+        stranger.send_with_to(b"x", abstract_("words"), fds, NOW).unwrap();
+        stranger.send_with_to(b"y", abstract_("words"), fds, NOW).unwrap();
+        // (What no receive asks for was there all the same.)
+        let (received, _) = victim.recv_datagram(&mut [0; 3], LOOK).unwrap();
+        assert_eq!((received.len, received.flags.contains(ReceivedFlags::CTRUNC)), (1, fds.len() == 2));
+        for flags in [LOOK | RecvFlags::PEEK, LOOK] {
+            let (received, with, _) = victim.recv_with(&mut [0; 3], flags).unwrap();
+            assert_eq!((received.len, with.fds.len(), with.truncated), (1, fds.len() - 1, false));
+        }
+    }
+    assert_eq!(victim.stats().protocol_errors, 0);
+}
+
+#[test]
+fn a_receiver_that_lies_costs_the_lane() {
+    onecopy_testing::alone!();
+    let lies: [&dyn Fn(&Ring); 2] = [&|ring| ring.header().reader.0.tail.store(u64::MAX, Release), &|ring| {
+        ring.header().reader.0.tail.store(1 << 40, Release)
+    }];
+    for lie in lies {
+        let liar = Datagram::bind(abstract_("liar")).unwrap();
+        let victim = laned(&liar, "liar");
+        lie(&ring(&victim));
+        let mut told = Vec::new();
+        for _ in 0..2000 {
+            told.extend(victim.send(&[7; 2000], NOW).err().map(|error| error.raw_os_error()));
+            if told.contains(&Errno::PROTO.raw_os_error()) {
+                break;
+            }
+        }
+        assert_eq!(told.last(), Some(&Errno::PROTO.raw_os_error()));
+        assert_eq!(victim.stats().protocol_errors, 1);
+        // It was told, and the kernel carries on.
+        while liar.recv(&mut [0; 9], LOOK).is_ok() {}
+        assert_eq!(victim.send(b"x", NOW).unwrap(), 1);
+        assert_eq!(victim.path().send, Carrier::Kernel);
+    }
+}
+
+fn squat(of: impl AsFd) -> OwnedFd {
+    let squatter = seqpacket().unwrap();
+    let name = name_for_many(rustix::fs::fstat(of).unwrap().st_ino).unwrap();
+    rustix::net::bind(&squatter, &name).unwrap();
+    rustix::net::listen(&squatter, 4).unwrap();
+    squatter
+}
+
+fn visitor(squatter: &OwnedFd) -> Option<(OwnedFd, Hello)> {
+    let line = rustix::net::accept_with(squatter, SocketFlags::NONBLOCK).ok()?;
+    let (hello, _) = hear(line.as_fd()).ok()??;
+    Some((line, hello))
+}
+
+/// Whoever squats the beacon of a plain receiver, and answers without what only that one can know, gets nothing of what is
+/// sent to it; and nothing else is.
+#[test]
+fn who_squats_a_beacon_of_many_gets_nothing() {
+    onecopy_testing::alone!();
+    let plain = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("plain")).unwrap()).unwrap();
+    let squatter = squat(&plain);
+    let ours = Datagram::unbound().unwrap();
+    ours.connect(abstract_("plain")).unwrap();
+    let (mine, to) = new_ring(1 << 16, &Config::default()).unwrap();
+    let (_, back) = new_ring(4096, &Config::default()).unwrap();
+    let (mut answered, mut knocks) = (0, 0);
+    for i in 0..3000u32 {
+        ours.send(&i.to_le_bytes(), NOW).unwrap();
+        let mut buffer = [0; 99];
+        let (n, knock) = take(&plain, &mut buffer).unwrap();
+        assert_eq!((n, &buffer[..4]), (4, &i.to_le_bytes()[..]));
+        knocks += usize::from(knock.is_some());
+        let Some((line, hello)) = visitor(&squatter) else { continue };
+        let answer =
+            Answer { secret: hello.nonce, crowd: [1; 16], lane: [2; 16], capacity: 1 << 16, back: 4096 };
+        let fds = [to.as_fd(), back.as_fd()];
+        scm::send(&line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
+        answered += 1;
+    }
+    assert!(answered == 1 && (1..=4).contains(&knocks), "{answered}, {knocks}");
+    assert_eq!(ours.path().send, Carrier::Kernel);
+    assert_eq!(mine.header().writer.0.head.load(Relaxed), 0);
+}
+
+/// Receives a datagram, and the slip that came with it.
+fn take(plain: &UnixDatagram, buffer: &mut [u8]) -> Option<(usize, Option<Word>)> {
+    let flags = rustix::net::RecvFlags::DONTWAIT;
+    let came = scm::recv(plain, &mut [IoSliceMut::new(buffer)], Space::All, flags).ok()?;
+    Some((came.bytes, came.fds.last().and_then(sign::read)))
+}
+
+/// One who hands on what both say, with lines of his own.
+#[test]
+fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
+    onecopy_testing::alone!();
+    let b = Datagram::bind(abstract_("relay-many")).unwrap();
+    let squatter = squat(b.end.fd());
+    let a = Datagram::unbound().unwrap();
+    a.connect(abstract_("relay-many")).unwrap();
+    let (mut kept, mut sent) = (None, 0);
+    while kept.is_none() && sent < 8 {
+        a.send(&[sent], NOW).unwrap();
+        kept = visitor(&squatter);
+        sent += 1;
+    }
+    let (_line, hello) = kept.expect("it came to whom it took for the receiver's");
+    // From here on the beacon is the receiver's own, where he says what the sender has said to him.
+    drop(squatter);
+    let (mut mine, mut next) = (None, 0);
+    for i in sent..200u8 {
+        let mut buffer = [0; 99];
+        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, next));
+        next += 1;
+        mine.get_or_insert_with(|| {
+            let line = seqpacket().unwrap();
+            let inode = rustix::fs::fstat(b.end.fd()).unwrap().st_ino;
+            rustix::net::connect(&line, &name_for_many(inode).unwrap()).unwrap();
+            say(&line, &hello).unwrap();
+            line
+        });
+        a.send(&[i], NOW).unwrap();
+    }
+    let mine = mine.expect("the receiver has a beacon");
+    let mut wire = [0; 64];
+    let answer = rustix::net::recv(&mine, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
+    assert!(!matches!(answer, Ok((64, _))), "he has no lane");
+    assert!(b.end.crowd().unwrap().lock().lanes.is_empty());
+    assert_eq!(a.path().send, Carrier::Kernel);
+}
+
+/// The name that the peer had may be somebody else's by the time the sender makes its door.
+#[test]
+fn bells_go_to_nobody_but_the_peer() {
+    onecopy_testing::alone!();
+    for moved in [false, true] {
+        let path = std::env::temp_dir().join(text("door"));
+        let plain = UnixDatagram::bind(&path).unwrap();
+        let beacon = squat(&plain);
+        let a = Datagram::unbound().unwrap();
+        a.connect(Name::path(&path)).unwrap();
+        if moved {
+            std::fs::remove_file(&path).unwrap();
+        }
+        let other = moved.then(|| UnixDatagram::bind(&path).unwrap());
+        let (_ring, to) = new_ring(1 << 18, &Config::default()).unwrap();
+        let (_, back) = new_ring(4096, &Config::default()).unwrap();
+        plain.set_nonblocking(true).unwrap();
+        let (mut lines, mut answered, mut came, mut bells) = (Vec::new(), false, 0, 0);
+        for i in 0..2000u32 {
+            a.send(&i.to_le_bytes(), NOW).unwrap();
+            lines.extend(visitor(&beacon));
+            let mut buffer = [0; 99];
+            while let Some((n, knock)) = take(&plain, &mut buffer) {
+                if let Some(Word::Knock { secret, .. }) = knock.filter(|_| !answered) {
+                    let answer =
+                        Answer { secret, crowd: [1; 16], lane: [2; 16], capacity: 1 << 18, back: 4096 };
+                    let fds = [to.as_fd(), back.as_fd()];
+                    let (line, _) = lines.last().unwrap();
+                    scm::send(line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
+                    answered = true;
+                }
+                match Word::decode(&buffer[..n]) {
+                    Some(Word::Bell(crowd)) => bells += u32::from(crowd == [1; 16]),
+                    Some(_) => {}
+                    None => came += 1,
+                }
+            }
+        }
+        assert!(answered);
+        std::fs::remove_file(&path).unwrap();
+        if let Some(other) = other {
+            assert_eq!((a.path().send, a.stats().fallbacks, came), (Carrier::Kernel, 1, 2000));
+            other.set_nonblocking(true).unwrap();
+            assert!(other.recv(&mut [0; 99]).is_err());
+        } else {
+            assert_eq!((a.path().send, bells), (Carrier::SharedMemory, 1));
+        }
+    }
+}
+
+/// One who has another socket say his knock, or that he has switched, has no lane under that one's name.
+#[test]
+fn who_has_another_one_knock_gets_no_lane_of_its_name() {
+    onecopy_testing::alone!();
+    let victim = Datagram::bind(abstract_("echoed")).unwrap();
+    let honest = laned(&victim, "echoed");
+    // It sends whatever anybody tells it to.
+    let echo = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("echo")).unwrap()).unwrap();
+    let to = SocketAddr::from_abstract_name(text("echoed")).unwrap();
+    echo.connect_addr(&to).unwrap();
+    let own = UnixDatagram::unbound().unwrap();
+    own.connect_addr(&to).unwrap();
+    let inode = |of: &UnixDatagram| rustix::fs::fstat(of).unwrap().st_ino;
+    let beacon = name_for_many(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
+    let (mut nonce, mut given) = ([0; 16], Vec::new());
+    for (knocks, named) in [(&echo, inode(&own)), (&echo, 1), (&own, inode(&echo)), (&own, inode(&own))] {
+        let line = seqpacket().unwrap();
+        rustix::net::connect(&line, &beacon).unwrap();
+        nonce[0] += 1;
+        say(&line, &Hello { nonce, capacity: 0, send_buffer: 0 }).unwrap();
+        let cookie = rustix::net::sockopt::socket_cookie(&line).unwrap();
+        let knock = Word::Knock { hello: nonce, secret: nonce, cookie, inode: named };
+        scm::send(knocks, &[IoSlice::new(b"x")], &[sign::slip(&knock).unwrap().as_fd()], None, RAW).unwrap();
+        assert_eq!(victim.recv(&mut [0; 64], LOOK).unwrap(), 1);
+        let mut wire = [0; 64];
+        let got = rustix::net::recv(&line, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
+        given.push(matches!(got, Ok((64, _))));
+    }
+    assert_eq!(given, [false, false, false, true]);
+    // A lane keeps its name, whoever says that it has another one.
+    let lane = honest.end.lane().unwrap();
+    echo.send(&lane.switched().encode()).unwrap();
+    assert!(victim.recv(&mut [0; 64], LOOK).is_err());
+    honest.send(b"x", NOW).unwrap();
+    assert_eq!(victim.recv_from(&mut [0; 9], LOOK).unwrap().1, Name::unnamed());
+}
+
+/// Strangers who come and say nothing, or nonsense, or too much.
+#[test]
+fn strangers_at_a_beacon_keep_nobody_away_for_long() {
+    onecopy_testing::alone!();
+    let b = Datagram::bind(abstract_("strangers")).unwrap();
+    let first = laned(&b, "strangers");
+    let inode = rustix::fs::fstat(b.end.fd()).unwrap().st_ino;
+    let mut strangers = Vec::new();
+    for i in 0..300 {
+        let line = seqpacket().unwrap();
+        if rustix::net::connect(&line, &name_for_many(inode).unwrap()).is_err() {
+            break; // the backlog is full
+        }
+        match i % 3 {
+            0 => {}
+            1 => say(&line, &Hello { nonce: [i as u8; 16], capacity: 1, send_buffer: u64::MAX }).unwrap(),
+            _ => send_fd(line.as_fd(), b"nonsense", line.as_fd()).unwrap(),
+        }
+        strangers.push(line);
+    }
+    assert!(strangers.len() >= 60, "{}", strangers.len());
+    let late = Datagram::unbound().unwrap();
+    late.connect(abstract_("strangers")).unwrap();
+    for i in 0..3000u32 {
+        late.send(&i.to_le_bytes(), NOW).unwrap();
+        first.send(&i.to_le_bytes(), NOW).unwrap();
+        for _ in 0..2 {
+            let mut buffer = [0; 9];
+            assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(buffer[..4], i.to_le_bytes());
+        }
+    }
+    assert_eq!((late.path().send, first.path().send), (Carrier::SharedMemory, Carrier::SharedMemory));
+}
+
+/// A receiver of short datagrams has no room for a word, and words come at any moment: none is ever received.
+#[test]
+fn no_word_is_cut_into_a_datagram() {
+    onecopy_testing::alone!();
+    let victim = Datagram::bind(abstract_("short")).unwrap();
+    let honest = laned(&victim, "short");
+    let nonce = victim.end.crowd().unwrap().lock().nonce_of_all();
+    for round in 0..200usize {
+        // At the last moment, when the lanes were found empty.
+        onecopy_unix::internals::failpoint::at("about to receive", move || {
+            let stranger = UnixDatagram::unbound().unwrap();
+            let name = SocketAddr::from_abstract_name(text("short")).unwrap();
+            stranger.connect_addr(&name).unwrap();
+            stranger.send(&Word::Bell(nonce).encode()).unwrap();
+        });
+        let flags = [LOOK, LOOK | RecvFlags::PEEK][round % 2] | RecvFlags::TRUNC;
+        let got = victim.recv(&mut [0; 9][..round % 9], flags);
+        assert!(got.is_err(), "{got:?} in round {round}");
+        honest.send(b"as ever", NOW).unwrap();
+        let mut buffer = [0; 3];
+        assert_eq!(victim.recv(&mut buffer, LOOK | RecvFlags::TRUNC).unwrap(), 7);
+        assert_eq!(buffer, *b"as ");
+    }
+    // What is one of 64 bytes is cut as ever.
+    let stranger = Datagram::unbound().unwrap();
+    stranger.send_to(&[7; 64], abstract_("short"), NOW).unwrap();
+    let mut buffer = [0; 9];
+    let (received, _) = victim.recv_datagram(&mut buffer[..5], LOOK).unwrap();
+    assert_eq!((received.len, received.full, buffer), (5, 64, [7, 7, 7, 7, 7, 0, 0, 0, 0]));
+}
+
+/// A fork while another thread is in a receive: the child is told, and waits for nobody who is not there.
+#[test]
+fn a_child_does_not_wait_for_a_thread_of_its_parent() {
+    onecopy_testing::alone!();
+    for with_lane in [true, false] {
+        let name = ["forked-without", "forked-with"][usize::from(with_lane)];
+        let victim = Datagram::bind(abstract_(name)).unwrap();
+        let stranger = Datagram::unbound().unwrap();
+        stranger.send_to(b"x", abstract_(name), NOW).unwrap();
+        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        let sender = with_lane.then(|| laned(&victim, name));
+        let receiving = victim.end.crowd().unwrap().lock();
+        let start = std::time::Instant::now();
+        let child = onecopy_sys::fork::child(|| {
+            std::thread::spawn(|| {
+                std::thread::sleep(std::time::Duration::from_secs(10));
+                onecopy_sys::fork::kill_self();
+            });
+            let told = victim.recv(&mut [0; 9], LOOK).map_err(|error| error.raw_os_error());
+            i32::from(told != Err(Errno::BUSY.raw_os_error()))
+        })
+        .unwrap();
+        assert_eq!(child.wait(), onecopy_sys::fork::Ended::Returned(0), "{name}, {:?}", start.elapsed());
+        drop(receiving);
+        // Where there are lanes they are the parent's, and without one nothing has changed for it.
+        let sender = sender.unwrap_or(stranger);
+        sender.send_to(b"still", abstract_(name), NOW).unwrap();
+        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 5);
+    }
+}

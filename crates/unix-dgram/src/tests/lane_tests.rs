@@ -1,0 +1,334 @@
+//! What a receiver of many owes those who wait for it and its other senders, at the moments when that is hard.
+
+use crate::Datagram;
+use crate::fan_in::readiness::WORDS;
+use crate::fan_in::receiver::{SILENCE, name_for_many};
+use crate::pairing::line::seqpacket;
+use crate::pairing::state::BROKEN;
+use crate::wire::words::Word;
+use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_testing::readable;
+use onecopy_unix::internals::failpoint;
+use onecopy_unix::{Carrier, Name, RecvFlags, SendFlags};
+use rustix::fd::AsFd;
+use rustix::fd::OwnedFd;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const NOW: SendFlags = SendFlags::DONTWAIT;
+const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+const PLAIN: rustix::net::RecvFlags = rustix::net::RecvFlags::DONTWAIT;
+
+fn abstract_(what: &str) -> Name {
+    Name::abstract_(format!("onecopy-lanes-{what}-{}", std::process::id()))
+}
+
+fn receiver(what: &str) -> (Datagram, Name) {
+    let name = abstract_(what);
+    (Datagram::bind(&name).unwrap(), name)
+}
+
+fn connected(name: &Name) -> Datagram {
+    let sender = Datagram::unbound().unwrap();
+    sender.connect(name).unwrap();
+    sender
+}
+
+/// A sender that has a lane.
+pub fn laned(to: &Datagram, name: &Name) -> Datagram {
+    let sender = connected(name);
+    for i in 0..60 {
+        sender.send(&[i], NOW).unwrap();
+        let mut buffer = [0; 9];
+        assert_eq!((to.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+    }
+    assert_eq!(sender.path().send, Carrier::SharedMemory);
+    sender
+}
+
+/// Whoever receives once for each time that he finds it readable, or asks how much there is, gets all, also while a sender
+/// switches: the word that says so comes behind what was sent before it.
+#[test]
+fn a_switch_is_met_by_who_polls() {
+    onecopy_testing::alone!();
+    for behind in 0..4u8 {
+        for asks in [false, true] {
+            let (b, name) = receiver("switch");
+            drop(connected(&name));
+            assert!(!readable(&b));
+            let a = connected(&name);
+            (0..behind).for_each(|i| assert_eq!(a.send(&[i], NOW).unwrap(), 1));
+            for i in behind..100 {
+                a.send(&[i], NOW).unwrap();
+                if asks {
+                    assert_eq!(b.readable_bytes().unwrap(), 1, "{behind} behind, before {i}");
+                }
+                assert!(readable(&b), "{behind} behind, before {i}");
+                let mut buffer = [0; 64];
+                assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i - behind));
+            }
+            for i in 100 - behind..100 {
+                assert!(readable(&b), "{behind} behind, before {i}");
+                let mut buffer = [0; 64];
+                assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+            }
+            assert_eq!(a.path().send, Carrier::SharedMemory);
+            assert!(!readable(&b));
+        }
+    }
+}
+
+/// One that rings between the look into its lane and the look into the queue.
+#[test]
+fn a_bell_at_the_wrong_moment_is_not_lost() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("moment");
+    let (a, c) = (laned(&b, &name), Arc::new(laned(&b, &name)));
+    assert!(!readable(&b));
+    for i in 0..10 {
+        a.send(&[i], NOW).unwrap();
+        let rings = Arc::clone(&c);
+        failpoint::at("lanes are empty", move || assert_eq!(rings.send(b"c!", NOW).unwrap(), 2));
+        let mut buffer = [0; 64];
+        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+        assert!(readable(&b));
+        assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 2);
+        assert!(!readable(&b));
+    }
+}
+
+/// Who sends descriptors, and lies in the same moment, does not have them come with another one's datagram.
+#[test]
+fn what_a_liar_sends_comes_with_nothing_else() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("planted");
+    b.set_pass_credentials(true).unwrap();
+    let (liar, honest) = (laned(&b, &name), laned(&b, &name));
+    liar.send_with(b"liar", &[b.as_fd()], NOW).unwrap();
+    let ring = liar.end.lane().unwrap().end.tx_ring.get().unwrap().clone();
+    ring.header().reader.0.filler.store(u32::MAX, Relaxed);
+    ring.header().reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+    let plain = Datagram::unbound().unwrap();
+    for (from, datagram) in [(&honest, &b"honest"[..]), (&plain, b"kernel")] {
+        from.send_to(datagram, &name, NOW).unwrap();
+        let mut buffer = [0; 9];
+        let (received, with, _) = b.recv_with(&mut buffer, LOOK).unwrap();
+        assert_eq!(&buffer[..received.len], datagram);
+        assert!(with.fds.is_empty() && !with.truncated);
+    }
+    assert_eq!(b.stats().protocol_errors, 1);
+}
+
+/// A receiver without a descriptor left gets what it is sent, but for the descriptors, as from the kernel, and keeps the lane.
+#[test]
+fn a_receiver_that_can_open_no_more_loses_no_datagram() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    onecopy_testing::alone!();
+    let child = onecopy_sys::fork::child(|| {
+        let (b, name) = receiver("no-more");
+        let (a, c) = (laned(&b, &name), laned(&b, &name));
+        let (old, look) = (getrlimit(Resource::Nofile), LOOK);
+        let next = |flags| {
+            let mut buffer = [0; 9];
+            b.recv_with(&mut buffer, flags).map(|(_, with, _)| (buffer[0], with.fds.len(), with.truncated))
+        };
+        for round in 0..3 {
+            // The first ones before the channel is known.
+            for i in 1..4 {
+                a.send_with(&[i], &[b.as_fd()], NOW).unwrap();
+                c.send(&[10 + i], NOW).unwrap();
+            }
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
+            let mut got: Vec<_> = (0..6).map(|_| next(look).unwrap()).collect();
+            got.sort_unstable();
+            let all = (1..4).map(|i| (i, 0, true)).chain((11..14).map(|i| (i, 0, false)));
+            assert_eq!(got, all.collect::<Vec<_>>(), "round {round}");
+            assert!(next(look).unwrap_err().would_block());
+            setrlimit(Resource::Nofile, old).unwrap();
+            a.send_with(&[9], &[b.as_fd()], NOW).unwrap();
+            assert_eq!(next(look).unwrap(), (9, 1, false));
+        }
+        // A peek that has no room for copies says so, and takes nothing, nor keeps others from their turns.
+        a.send_with(&[1], &[b.as_fd()], NOW).unwrap();
+        let peek = look | RecvFlags::PEEK;
+        assert_eq!(next(peek).unwrap(), (1, 1, false));
+        c.send(&[2], NOW).unwrap();
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
+        assert_eq!(next(peek).unwrap_err().raw_os_error(), rustix::io::Errno::MFILE.raw_os_error());
+        assert_eq!(next(look).unwrap(), (2, 0, false));
+        assert_eq!(next(look).unwrap(), (1, 1, false));
+        assert_eq!((b.stats().protocol_errors, a.path().send), (0, Carrier::SharedMemory));
+        0
+    });
+    assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
+}
+
+/// Sends a record, and then one more for each that is looked at, as who floods from another thread does.
+fn flood(line: Arc<OwnedFd>, looked: Rc<Cell<u32>>) {
+    let _ = rustix::net::send(&line, b"b", rustix::net::SendFlags::DONTWAIT);
+    failpoint::at("before the channel", move || {
+        looked.set(looked.get() + 1);
+        if looked.get() < 10_000 {
+            flood(line, looked);
+        }
+    });
+}
+
+/// Who says that there are descriptors, and sends bells in their place without an end, keeps nobody in a call.
+#[test]
+fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("flood");
+    let (liar, honest) = (laned(&b, &name), laned(&b, &name));
+    {
+        let lane = liar.end.lane().unwrap();
+        let looked = Rc::new(Cell::new(0));
+        let ring = lane.end.tx_ring.get().unwrap();
+        let head = ring.header().writer.0.head.load(Relaxed);
+        ring.set_word(head as usize % ring.capacity(), 1 << 32 | 1 << 40);
+        let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
+        ring.header().writer.0.head.store(head + size, Release);
+        flood(Arc::new(lane.end.fd().try_clone_to_owned().unwrap()), Rc::clone(&looked));
+        honest.send(b"honest", NOW).unwrap();
+        assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 6);
+        assert!((1..1000).contains(&looked.get()), "{}", looked.get());
+    }
+    assert_eq!(b.stats().protocol_errors, 1);
+    assert_eq!(honest.path().send, Carrier::SharedMemory);
+}
+
+/// FIONREAD tells the size of what is received next, whoever's turn it is.
+#[test]
+fn what_is_there_is_what_comes() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("asked");
+    let (a, plain) = (laned(&b, &name), Datagram::unbound().unwrap());
+    for polls in [false, true] {
+        if polls {
+            assert!(!readable(&b));
+        }
+        for round in 0..20 {
+            (0..40).for_each(|_| assert_eq!(a.send(b"x", NOW).unwrap(), 1));
+            let theirs = round % 4;
+            (0..theirs).for_each(|i| assert_eq!(plain.send_to(&[7; 300][i..], &name, NOW).unwrap(), 300 - i));
+            for _ in 0..40 + theirs {
+                let there = b.readable_bytes().unwrap();
+                assert!(!polls || readable(&b));
+                assert_eq!(b.recv(&mut [0; 999], LOOK).unwrap(), there);
+            }
+            assert_eq!(b.readable_bytes().unwrap(), 0);
+            assert!(!polls || !readable(&b));
+        }
+    }
+}
+
+/// Rings before each look into the queue, so many times.
+fn ring(bell: [u8; 64], to: Name, times: u32) {
+    failpoint::at("about to receive", move || {
+        Datagram::unbound().unwrap().send_to(&bell, &to, NOW).unwrap();
+        if times > 1 {
+            ring(bell, to, times - 1);
+        }
+    });
+}
+
+/// A receive that does not wait comes back from a flood of words, and whoever sends after it rings.
+#[test]
+fn a_flood_of_words_is_left_with_lanes_armed() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("words");
+    let a = laned(&b, &name);
+    let bell = Word::Bell(b.end.crowd().unwrap().lock().nonce_of_all());
+    let lane = a.end.lane().unwrap();
+    let header = lane.end.tx_ring.get().unwrap().header();
+    assert!(!header.is_armed());
+    ring(bell.encode(), name.clone(), WORDS);
+    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(header.is_armed());
+    // Who polls is to come again.
+    assert!(!readable(&b));
+    ring(bell.encode(), name, WORDS);
+    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(readable(&b));
+    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(!readable(&b));
+}
+
+/// One that has no CPU between coming to the beacon and its hello, while others knock: it is sent away, and comes again.
+#[test]
+fn who_is_sent_away_before_its_hello_comes_again() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("late");
+    drop(laned(&b, &name));
+    let (a, b, away) = (connected(&name), Arc::new(b), Rc::new(Cell::new(false)));
+    let (receiver, whose, was) = (b.clone(), name, away.clone());
+    failpoint::at("connected to a beacon", move || {
+        (0..SILENCE).for_each(|_| drop(laned(&receiver, &whose)));
+        was.set(true);
+    });
+    for i in 0..60 {
+        a.send(&[i], NOW).unwrap();
+        let mut buffer = [0; 9];
+        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+    }
+    assert!(away.get());
+    assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::SharedMemory, 0));
+}
+
+/// Somebody at a receiver's beacon, before it listens there itself.
+fn listening(at: &Datagram) -> OwnedFd {
+    let beacon = seqpacket().unwrap();
+    let inode = rustix::fs::fstat(at.end.fd()).unwrap().st_ino;
+    rustix::net::bind(&beacon, &name_for_many(inode).unwrap()).unwrap();
+    rustix::net::listen(&beacon, 1).unwrap();
+    beacon
+}
+
+/// Who sends everybody away is tried again ever more rarely, and then no more.
+#[test]
+fn who_always_refuses_costs_few_tries() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("refuses");
+    let beacon = Rc::new(listening(&b));
+    let (a, tries) = (connected(&name), Rc::new(Cell::new(0)));
+    let mut tried = Vec::new();
+    for i in 0..10_000u32 {
+        let (beacon, more) = (beacon.clone(), tries.clone());
+        failpoint::at("connected to a beacon", move || {
+            drop(rustix::net::accept(&*beacon).unwrap());
+            more.set(more.get() + 1);
+        });
+        a.send(&i.to_le_bytes(), NOW).unwrap();
+        assert_eq!(rustix::net::recv(b.end.fd(), &mut [0; 9][..], PLAIN).unwrap().0, 4);
+        if tries.take() > 0 {
+            tried.push(i);
+        }
+    }
+    assert_eq!(tried.len(), BROKEN as usize + 1, "{tried:?}");
+    let rests: Vec<u32> = tried.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(rests[0] > 1 && rests.is_sorted() && rests[4] > 1000, "{rests:?}");
+    assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::Kernel, 1));
+}
+
+/// Whose hello was not read when the line broke was not refused, and comes again soon.
+#[test]
+fn who_was_not_heard_comes_again_soon() {
+    onecopy_testing::alone!();
+    let (b, name) = receiver("unheard");
+    let mut beacon = Some(listening(&b));
+    let a = connected(&name);
+    for i in 0..90 {
+        a.send(&[i], NOW).unwrap();
+        let mut buffer = [0; 9];
+        if i < 2 {
+            // (It is not to listen itself before that one has gone.)
+            assert_eq!(rustix::net::recv(b.end.fd(), &mut buffer[..], PLAIN).unwrap().0, 1);
+            assert_eq!(beacon.as_ref().is_some_and(|beacon| rustix::net::accept(beacon).is_ok()), i == 1);
+        } else {
+            beacon = None;
+            assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+        }
+    }
+    assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::SharedMemory, 0));
+}

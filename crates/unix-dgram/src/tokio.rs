@@ -1,0 +1,166 @@
+//! Datagram sockets for tokio.
+
+use onecopy_unix::{Ancillary, Name, Received, RecvFlags, SendFlags};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::io;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Registers `socket` with the runtime's epoll.
+#[allow(
+    deprecated,
+    reason = "`new` is deprecated for types whose descriptor may change; ours own one for life"
+)]
+fn register<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::new(socket)
+}
+
+/// Between two tries of what no readiness tells of.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+
+/// A datagram socket in a tokio runtime.
+#[derive(Debug)]
+pub struct Datagram(AsyncFd<crate::Datagram>);
+
+impl Datagram {
+    /// Makes `socket` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(socket: crate::Datagram) -> io::Result<Datagram> {
+        socket.set_nonblocking(true)?;
+        Ok(Datagram(register(socket)?))
+    }
+
+    /// A socket that receives what is sent to `name`.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::bind`].
+    pub fn bind(name: impl Into<Name>) -> io::Result<Datagram> {
+        Datagram::new(crate::Datagram::bind(name)?)
+    }
+
+    /// Two sockets that are connected to each other.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::pair`].
+    pub fn pair() -> io::Result<(Datagram, Datagram)> {
+        let (a, b) = crate::Datagram::pair()?;
+        Ok((Datagram::new(a)?, Datagram::new(b)?))
+    }
+
+    /// Connects to the socket of that name, which waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::connect`].
+    pub fn connect(&self, name: impl Into<Name>) -> io::Result<()> {
+        Ok(self.0.get_ref().connect(name)?)
+    }
+
+    /// The socket itself, for its options and counters.
+    pub fn get_ref(&self) -> &crate::Datagram {
+        self.0.get_ref()
+    }
+
+    /// Waits for room and sends one datagram to the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send`].
+    pub async fn send(&self, datagram: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send(datagram, flags)?)).await
+    }
+
+    /// Sends one datagram to the socket of that name, and waits for room there. No readiness tells of the room of a
+    /// receiver that this socket is not connected to, so it is tried again after a millisecond.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send_to`].
+    ///
+    /// # Panics
+    ///
+    /// Where it has to wait in a runtime without a timer (`enable_time`).
+    pub async fn send_to(
+        &self,
+        datagram: &[u8],
+        name: impl Into<Name>,
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let (name, flags) = (name.into(), flags | SendFlags::DONTWAIT);
+        loop {
+            match self.0.get_ref().send_to(datagram, &name, flags) {
+                Err(error) if error.would_block() => tokio::time::sleep(PAUSE).await,
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Waits for room and sends one datagram with descriptors to the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send_with`].
+    pub async fn send_with(
+        &self,
+        datagram: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send_with(datagram, fds, flags)?)).await
+    }
+
+    /// Waits for a datagram and receives it, what was sent with it, and its sender's name.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv_with`].
+    pub async fn recv_with(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<(Received, Ancillary, Name)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_with(buffer, flags)?)).await
+    }
+
+    /// Waits for a datagram and receives it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv`].
+    pub async fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv(buffer, flags)?)).await
+    }
+
+    /// Waits for a datagram and receives it, with its sender's name.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv_from`].
+    pub async fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<(usize, Name)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_from(buffer, flags)?)).await
+    }
+
+    /// As [`Datagram::recv_from`], and tells whether the datagram was cut.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv_datagram`].
+    pub async fn recv_datagram(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<(Received, Name)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_datagram(buffer, flags)?)).await
+    }
+}

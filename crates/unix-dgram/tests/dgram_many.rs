@@ -1,0 +1,510 @@
+//! Many datagram sockets that send to one: each has a lane of its own there, and none can starve another.
+
+use onecopy_testing::{alone, descriptors, readable, writable};
+use onecopy_unix::{Carrier, Config, Name, RecvFlags, SendFlags};
+use onecopy_unix_dgram::Datagram;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const NOW: SendFlags = SendFlags::DONTWAIT;
+const LOOK: RecvFlags = RecvFlags::DONTWAIT;
+
+fn abstract_(what: &str) -> Name {
+    Name::abstract_(format!("onecopy-test-many-{what}-{}", std::process::id()))
+}
+
+fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
+    Errno::from_raw_os_error(result.unwrap_err().raw_os_error())
+}
+
+/// A receiver, which has senders.
+fn receiver(what: &str) -> (Datagram, Name) {
+    let name = abstract_(what);
+    let receiver = Datagram::bind(&name).unwrap();
+    receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    (receiver, name)
+}
+
+fn recv(socket: &Datagram) -> Vec<u8> {
+    let mut buffer = vec![0; 4000];
+    let n = socket.recv(&mut buffer, RecvFlags::empty()).unwrap();
+    buffer.truncate(n);
+    buffer
+}
+
+/// Sends until it has a lane; what it sends says which one it is, and comes once and in order.
+fn settle(receiver: &Datagram, sender: &Datagram, who: u8) {
+    for i in 0..60 {
+        assert_eq!(sender.send(&[who, i], SendFlags::empty()).unwrap(), 2);
+        assert_eq!(recv(receiver), [who, i]);
+    }
+    assert_eq!(sender.path().send, Carrier::SharedMemory);
+}
+
+fn sender(receiver: &Datagram, name: &Name, who: u8) -> Datagram {
+    let sender = Datagram::unbound().unwrap();
+    sender.connect(name).unwrap();
+    settle(receiver, &sender, who);
+    sender
+}
+
+fn fill(sender: &Datagram, datagram: &[u8]) -> usize {
+    let mut sent = 0;
+    loop {
+        match sender.send(datagram, NOW) {
+            Ok(_) => sent += 1,
+            Err(error) if error.would_block() => return sent,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_sender_comes_to_have_a_lane() {
+    alone!();
+    let (b, name) = receiver("lane");
+    let a = sender(&b, &name, 1);
+    let before = (a.stats().kernel_copied, b.stats().kernel_copied);
+    for i in 0..1000u32 {
+        a.send(&i.to_le_bytes(), NOW).unwrap();
+        assert_eq!(recv(&b), i.to_le_bytes());
+    }
+    assert_eq!((a.stats().kernel_copied, b.stats().kernel_copied), before);
+    assert_eq!(b.path().receive, Carrier::SharedMemory);
+    assert_eq!((a.stats().fallbacks, b.stats().fallbacks, b.stats().protocol_errors), (0, 0, 0));
+    a.send(&[9; 3000], SendFlags::NTCOPY).unwrap();
+    assert_eq!(recv(&b), [9; 3000]);
+    assert_eq!(a.stats().user_copied_nt, 3000);
+}
+
+/// One that never stops has no more than its turn, and what it has no room for is its own trouble.
+#[test]
+fn who_floods_starves_nobody() {
+    alone!();
+    let (b, name) = receiver("flood");
+    let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
+    let d = Datagram::unbound().unwrap();
+    let mut flood = fill(&a, &[1; 100]);
+    assert!(flood > 1000, "{flood}");
+    for round in 0..50u8 {
+        assert_eq!(c.send(&[2, round], NOW).unwrap(), 2, "its own room");
+        d.send_to(&[4, round], &name, NOW).unwrap();
+        let mut waited = BTreeMap::new();
+        for n in 0..40 {
+            let got = recv(&b);
+            if got[0] != 1 {
+                assert_eq!(got[1], round);
+                assert!(waited.insert(got[0], n).is_none());
+            }
+            flood += fill(&a, &[1; 100]);
+        }
+        assert!(waited[&2] <= 2, "{waited:?}");
+        assert!(waited[&4] <= 20, "{waited:?}");
+    }
+    assert!(flood > 3000);
+}
+
+#[test]
+fn order_of_each_sender_is_kept_while_it_switches() {
+    alone!();
+    let (b, name) = receiver("order");
+    const EACH: u32 = 4000;
+    std::thread::scope(|s| {
+        for who in 0..4u32 {
+            let name = &name;
+            s.spawn(move || {
+                let sender = Datagram::unbound().unwrap();
+                sender.connect(name).unwrap();
+                for i in 0..EACH {
+                    sender.send(&[who.to_le_bytes(), i.to_le_bytes()].concat(), SendFlags::empty()).unwrap();
+                }
+                assert_eq!(sender.path().send, Carrier::SharedMemory);
+            });
+        }
+        let mut next = [0u32; 4];
+        for _ in 0..4 * EACH {
+            let got = recv(&b);
+            let [who, i] = [0, 4].map(|at| u32::from_le_bytes(got[at..at + 4].try_into().unwrap()));
+            assert_eq!(next[who as usize], i, "of {who}");
+            next[who as usize] += 1;
+        }
+    });
+    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+}
+
+#[test]
+fn names_are_what_the_kernel_says() {
+    alone!();
+    let (b, name) = receiver("names");
+    let from = |b: &Datagram| b.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap().1;
+    let unnamed = sender(&b, &name, 1);
+    unnamed.send(b"x", NOW).unwrap();
+    assert_eq!(from(&b).to_string(), "unix:(unnamed)");
+    let path = std::env::temp_dir().join(format!("onecopy-test-many-{}", std::process::id()));
+    for own in [abstract_("names-own"), Name::path(&path)] {
+        let a = Datagram::bind(&own).unwrap();
+        a.connect(&name).unwrap();
+        settle(&b, &a, 2);
+        a.send(b"x", NOW).unwrap();
+        assert_eq!(from(&b), own);
+    }
+    std::fs::remove_file(&path).unwrap();
+    // One that gets its name later is known by it from its next datagram on.
+    unnamed.send(b"before", NOW).unwrap();
+    from(&b);
+    unnamed.bind_to(abstract_("names-later")).unwrap();
+    unnamed.send(b"after", NOW).unwrap();
+    assert_eq!(from(&b), abstract_("names-later"));
+    assert_eq!(unnamed.path().send, Carrier::SharedMemory);
+}
+
+#[test]
+fn cut_peeked_and_empty_ones() {
+    alone!();
+    let (b, name) = receiver("peek");
+    let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
+    a.send(b"abcdef", NOW).unwrap();
+    c.send(b"ghijkl", NOW).unwrap();
+    let mut buffer = [0; 9];
+    for _ in 0..2 {
+        assert_eq!(b.recv(&mut buffer[..3], RecvFlags::PEEK | RecvFlags::TRUNC).unwrap(), 6);
+    }
+    let peeked = buffer[0];
+    assert_eq!(b.readable_bytes().unwrap(), 6);
+    let (received, _) = b.recv_datagram(&mut buffer[..3], LOOK).unwrap();
+    assert_eq!((received.len, received.full, buffer[0]), (3, 6, peeked));
+    assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 6);
+    a.send(b"", NOW).unwrap();
+    let (received, _) = b.recv_datagram(&mut buffer, LOOK).unwrap();
+    assert!(received.len == 0 && !received.is_end());
+    assert_eq!(errno(b.recv(&mut buffer, LOOK)), Errno::AGAIN);
+    assert_eq!(errno(a.send(&vec![0; 1 << 22], NOW)), Errno::MSGSIZE);
+}
+
+/// Whoever polls sees exactly whether there is something.
+#[test]
+fn readiness_says_what_there_is() {
+    alone!();
+    let (b, name) = receiver("poll");
+    let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
+    let d = Datagram::unbound().unwrap();
+    assert!(!readable(&b));
+    for round in 0..40 {
+        let mut sent = 0;
+        for (sender, every) in [(&a, 1), (&c, 3)] {
+            for _ in 0..round / every {
+                sender.send(b"x", NOW).unwrap();
+                sent += 1;
+            }
+        }
+        for _ in 0..round % 5 {
+            d.send_to(b"y", &name, NOW).unwrap();
+            sent += 1;
+        }
+        for _ in 0..sent {
+            assert!(readable(&b), "round {round}");
+            assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        }
+        assert!(!readable(&b), "round {round}");
+        assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    }
+}
+
+/// POLLOUT of a sender tells of its own room.
+#[test]
+fn readiness_says_what_room_there_is() {
+    alone!();
+    let (b, name) = receiver("room");
+    let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
+    for _ in 0..5 {
+        assert!(writable(&a) && writable(&c));
+        let sent = fill(&a, &[1; 1000]);
+        assert!(!writable(&a) && writable(&c));
+        for _ in 0..sent {
+            assert_eq!(b.recv(&mut [0; 1000], LOOK).unwrap(), 1000);
+        }
+        assert!(writable(&a));
+    }
+}
+
+#[test]
+fn a_blocked_sender_waits_for_its_own_room_only() {
+    alone!();
+    let (b, name) = receiver("blocked");
+    let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
+    let sent = fill(&a, &[1; 1000]);
+    std::thread::scope(|s| {
+        let blocked = s.spawn(|| a.send(&[3; 1000], SendFlags::empty()).unwrap());
+        c.send(b"c", SendFlags::empty()).unwrap();
+        let mut got = Vec::new();
+        for _ in 0..sent + 2 {
+            got.push(recv(&b)[0]);
+        }
+        assert_eq!(blocked.join().unwrap(), 1000);
+        assert!(got.iter().position(|first| *first == b'c').unwrap() <= 2);
+        assert_eq!(*got.last().unwrap(), 3);
+    });
+    let (_full, limit) = (fill(&a, &[1; 1000]), Duration::from_millis(30));
+    a.set_write_timeout(Some(limit)).unwrap();
+    assert_eq!(errno(a.send(&[1; 1000], SendFlags::empty())), Errno::AGAIN);
+}
+
+/// Threads that sleep in a receive are woken for each datagram, whichever of them takes which.
+#[test]
+fn sleeping_receivers_are_woken() {
+    alone!();
+    let (b, name) = receiver("asleep");
+    let senders: Vec<Datagram> = (0..4).map(|who| sender(&b, &name, who)).collect();
+    const EACH: usize = 2000;
+    std::thread::scope(|s| {
+        for sender in &senders {
+            s.spawn(move || {
+                for i in 0..EACH {
+                    sender.send(&[1], SendFlags::empty()).unwrap();
+                    if i % 7 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        let receivers: Vec<_> =
+            (0..4).map(|_| s.spawn(|| (0..EACH).for_each(|_| assert_eq!(recv(&b), [1])))).collect();
+        receivers.into_iter().for_each(|receiver| receiver.join().unwrap());
+    });
+    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+}
+
+/// As many as sleep are woken, though one bell has rung.
+#[test]
+fn each_that_sleeps_gets_one() {
+    alone!();
+    let (b, name) = receiver("each");
+    let a = sender(&b, &name, 1);
+    for _ in 0..30 {
+        std::thread::scope(|s| {
+            let before = b.stats().sleeps;
+            let receivers: Vec<_> = (0..3).map(|_| s.spawn(|| assert_eq!(recv(&b), [1]))).collect();
+            while b.stats().sleeps < before + 3 {
+                std::thread::yield_now();
+            }
+            for _ in 0..3 {
+                a.send(&[1], NOW).unwrap();
+            }
+            receivers.into_iter().for_each(|receiver| receiver.join().unwrap());
+        });
+    }
+}
+
+#[test]
+fn what_a_sender_sent_before_it_closed_arrives() {
+    alone!();
+    let (b, name) = receiver("closed");
+    let a = sender(&b, &name, 1);
+    for i in 0..100 {
+        a.send(&[i], NOW).unwrap();
+    }
+    drop(a);
+    for i in 0..100 {
+        assert_eq!(recv(&b), [i]);
+    }
+    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert_eq!(b.path().receive, Carrier::Kernel);
+}
+
+#[test]
+fn a_receiver_that_is_gone_is_refused_once_and_then_none() {
+    alone!();
+    let (b, name) = receiver("gone");
+    let a = sender(&b, &name, 1);
+    drop(b);
+    assert_eq!(errno(a.send(b"x", NOW)), Errno::CONNREFUSED);
+    assert_eq!(errno(a.send(b"x", NOW)), Errno::NOTCONN);
+    // Another one under that name is a new receiver.
+    let (b, _) = receiver("gone");
+    a.connect(&name).unwrap();
+    settle(&b, &a, 3);
+}
+
+#[test]
+fn shutting_down_is_as_with_the_kernel() {
+    alone!();
+    let (b, name) = receiver("shut");
+    let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
+    c.send(b"c", NOW).unwrap();
+    c.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(errno(c.send(b"x", NOW)), Errno::PIPE);
+    assert_eq!(recv(&b), b"c");
+    a.send(b"q", NOW).unwrap();
+    b.shutdown(std::net::Shutdown::Read).unwrap();
+    assert_eq!(errno(a.send(b"x", NOW)), Errno::PIPE);
+    assert_eq!(recv(&b), b"q");
+    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert!(b.recv_datagram(&mut [0; 9], RecvFlags::empty()).unwrap().0.is_end());
+}
+
+/// A receiver that connects to somebody receives what it had been sent, and others are told.
+#[test]
+fn a_receiver_that_connects_to_one_of_them() {
+    alone!();
+    let (b, name) = receiver("chooses");
+    let own = abstract_("chooses-a");
+    let a = Datagram::bind(&own).unwrap();
+    a.connect(&name).unwrap();
+    settle(&b, &a, 1);
+    let c = sender(&b, &name, 2);
+    for i in 0..50 {
+        a.send(&[i], NOW).unwrap();
+        c.send(&[100 + i], NOW).unwrap();
+    }
+    b.connect(&own).unwrap();
+    assert_eq!(errno(c.send(b"x", NOW)), Errno::PERM);
+    a.send(&[50], NOW).unwrap();
+    let got: Vec<u8> = (0..101).map(|_| recv(&b)[0]).collect();
+    for (from, count) in [(0, 51), (100, 50)] {
+        let its: Vec<u8> = got.iter().copied().filter(|i| (from..from + 60).contains(i)).collect();
+        assert_eq!(its, (from..from + count).collect::<Vec<_>>());
+    }
+    // The two come to share memory as any two that are connected to each other.
+    for i in 0..200 {
+        a.send(&[i], NOW).unwrap();
+        assert_eq!(recv(&b), [i]);
+        b.send(&[i], NOW).unwrap();
+        assert_eq!(recv(&a), [i]);
+    }
+    assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
+}
+
+/// A sender may go on to another receiver, and has a lane there, too.
+#[test]
+fn a_sender_that_goes_elsewhere() {
+    alone!();
+    let ((b, one), (c, other)) = (receiver("first"), receiver("second"));
+    let a = sender(&b, &one, 1);
+    a.send(b"last", NOW).unwrap();
+    a.connect(&other).unwrap();
+    settle(&c, &a, 2);
+    assert_eq!(recv(&b), b"last");
+    a.send_to(b"by name", &one, NOW).unwrap();
+    assert_eq!(recv(&b), b"by name");
+    a.disconnect().unwrap();
+    assert_eq!(errno(a.send(b"x", NOW)), Errno::NOTCONN);
+    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+}
+
+#[test]
+fn descriptors_and_credentials_come_with_theirs() {
+    alone!();
+    let (b, name) = receiver("rights");
+    b.set_pass_credentials(true).unwrap();
+    let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
+    let (r, w) = rustix::pipe::pipe().unwrap();
+    for round in 0..20u8 {
+        a.send_with(&[round], &[w.as_fd()], NOW).unwrap();
+        c.send(b"none", NOW).unwrap();
+        for _ in 0..2 {
+            let mut buffer = [0; 9];
+            let (received, with, _) = b.recv_with(&mut buffer, LOOK).unwrap();
+            assert_eq!(with.fds.len(), usize::from(received.len == 1));
+            assert_eq!(with.credentials.unwrap().pid, std::process::id() as i32);
+            if let Some(fd) = with.fds.first() {
+                rustix::io::write(fd, &[round]).unwrap();
+                let mut byte = [0];
+                rustix::io::read(&r, &mut byte[..]).unwrap();
+                assert_eq!(byte[0], round);
+            }
+        }
+    }
+    assert_eq!((a.path().send, b.stats().protocol_errors), (Carrier::SharedMemory, 0));
+    // One that parks has something of its own in the line, which is nobody's channel.
+    let full = fill(&c, &[7; 2000]);
+    for _ in 0..full {
+        assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 9);
+    }
+    c.send_with(b"x", &[w.as_fd()], NOW).unwrap();
+    let (_, with, _) = b.recv_with(&mut [0; 9], LOOK).unwrap();
+    assert_eq!((with.fds.len(), b.stats().protocol_errors), (1, 0));
+}
+
+/// More senders than there are lanes; and when all are gone, nothing is left of them.
+#[test]
+fn many_come_and_go() {
+    alone!();
+    let (b, name) = receiver("come-and-go");
+    drop(sender(&b, &name, 0));
+    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    let before = descriptors();
+    for _ in 0..3 {
+        let senders: Vec<Datagram> = (0..80u8)
+            .map(|who| {
+                let sender = Datagram::unbound_with(&Config::default()).unwrap();
+                sender.connect(&name).unwrap();
+                for i in 0..20 {
+                    sender.send(&[who, i], NOW).unwrap();
+                    assert_eq!(recv(&b), [who, i]);
+                }
+                sender
+            })
+            .collect();
+        let laned = senders.iter().filter(|sender| sender.path().send == Carrier::SharedMemory).count();
+        assert_eq!(laned, 64);
+        for (who, sender) in senders.iter().enumerate() {
+            sender.send(&[who as u8], NOW).unwrap();
+            // (Those without a lane share the kernel's short queue.)
+            assert_eq!(recv(&b), [who as u8]);
+        }
+        drop(senders);
+        assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+        assert_eq!(descriptors(), before);
+    }
+}
+
+const SENDER: &str = "ONECOPY_TEST_MANY_SENDER";
+
+/// The other process: sends numbers until it is killed.
+#[test]
+fn the_sender() {
+    let Ok(name) = std::env::var(SENDER) else { return };
+    let sender = Datagram::unbound().unwrap();
+    sender.connect(Name::abstract_(name)).unwrap();
+    for n in 0u64.. {
+        sender.send(&n.to_le_bytes(), SendFlags::empty()).unwrap();
+    }
+}
+
+/// What a sender had sent that is killed is received, in order, and nothing is left of it.
+#[test]
+fn a_killed_sender_leaves_what_it_sent_and_nothing_else() {
+    alone!();
+    let (b, _) = receiver("killed");
+    let a = sender(&b, &abstract_("killed"), 1);
+    let before = descriptors();
+    for round in 0..4 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_sender", "--nocapture"])
+            .env(SENDER, format!("onecopy-test-many-killed-{}", std::process::id()))
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut next = 0u64;
+        while next < 1000 * (round + 1) {
+            assert_eq!(recv(&b), next.to_le_bytes());
+            next += 1;
+        }
+        assert!(b.path().receive == Carrier::SharedMemory && descriptors() > before);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let mut buffer = [0; 9];
+        while let Ok(n) = b.recv(&mut buffer, LOOK) {
+            assert_eq!((n, &buffer[..8]), (8, &next.to_le_bytes()[..]));
+            next += 1;
+        }
+        // It is noticed within a few receives.
+        for _ in 0..100 {
+            a.send(b"x", NOW).unwrap();
+            assert_eq!(recv(&b), b"x");
+        }
+        assert_eq!(descriptors(), before);
+    }
+}

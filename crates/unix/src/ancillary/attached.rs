@@ -1,0 +1,70 @@
+//! What a send takes along besides bytes, and what comes with a receive.
+
+use crate::ancillary::channel::{Fds, MAX_FDS};
+use crate::connection::core::Core;
+use crate::{Credentials, Error, Op, Result};
+use onecopy_ring::record::{Who, With};
+use onecopy_sys::scm::Ucred;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+
+/// What came with a receive besides bytes.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Ancillary {
+    /// Descriptors, with close-on-exec set.
+    pub fds: Vec<OwnedFd>,
+    /// Some descriptors were lost, because this process could open no more (MSG_CTRUNC).
+    pub truncated: bool,
+    /// Who sent (SCM_CREDENTIALS), where [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) or its like
+    /// asks for it: the process, user and group. What of them can be relied on is said there.
+    pub credentials: Option<Credentials>,
+    /// The sender's process (SCM_PIDFD), where [`Stream::set_pass_pidfd`](crate::Stream::set_pass_pidfd) or its like asks
+    /// for it and the kernel gives it.
+    pub pidfd: Option<OwnedFd>,
+}
+
+impl Ancillary {
+    #[doc(hidden)]
+    pub fn of(fds: Fds, core: &Core) -> Ancillary {
+        let who = fds.who.filter(|_| core.passes_credentials()).map(Credentials::from);
+        Ancillary { fds: fds.list, truncated: fds.truncated, credentials: who, pidfd: fds.pidfd }
+    }
+}
+
+/// What a send takes along besides bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attached<'a> {
+    pub fds: &'a [BorrowedFd<'a>],
+    /// Who the sender claims to be.
+    pub who: Option<Ucred>,
+}
+
+impl<'a> Attached<'a> {
+    /// Descriptors.
+    pub fn fds(fds: &'a [BorrowedFd<'a>]) -> Attached<'a> {
+        Attached { fds, who: None }
+    }
+
+    /// Whether it can be sent.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL.
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        if self.fds.len() > MAX_FDS {
+            return Err(Error::new(Op::Send, Errno::INVAL)
+                .about("fds")
+                .because("at most 253 descriptors go with one send; send the rest with another byte"));
+        }
+        Ok(())
+    }
+
+    /// What a frame with it says.
+    #[inline]
+    pub fn with(&self, who: Who) -> With {
+        // At most MAX_FDS, as was checked.
+        With::new(self.fds.len() as u8, who)
+    }
+}

@@ -1,0 +1,115 @@
+//! Who sends (SCM_CREDENTIALS, unix(7)): said before the first byte, and again whenever it changes.
+//!
+//! A receiver asks by a word in its ring's header. A sender that is asked puts its credentials into the channel, where the
+//! kernel verifies them, and lays a mark, or flags a frame, from which on they hold. As long as nothing changes no more is
+//! said, so that a send costs three calls that ask for the process's own ids, and no message. One that is not asked
+//! pays one look at a line that it has read anyway.
+
+use crate::ancillary::said::Said;
+use crate::connection::core::Core;
+use crate::connection::tx::TxRing;
+use crate::{Result, SendFlags};
+use onecopy_ring::Mark;
+use onecopy_ring::record::Who;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::scm::Ucred;
+use rustix::fd::BorrowedFd;
+
+/// What there is to be said before the next byte.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Saying {
+    /// How a frame puts it.
+    pub who: Who,
+    said: Said,
+}
+
+impl Saying {
+    #[cold]
+    fn find(ring: &TxRing, asked: u32, claim: Option<Ucred>) -> Saying {
+        let who = claim.or_else(|| (asked != 0).then(Ucred::effective));
+        let known = ring.said.who == who && (who.is_none() || asked == 0 || asked == ring.said.asked);
+        let how = match who {
+            _ if known => Who::AsBefore,
+            Some(_) => Who::Said,
+            None => Who::Unsaid,
+        };
+        Saying { who: how, said: Said { who, asked, holds: false } }
+    }
+}
+
+impl TxRing {
+    /// What is to be said before the next byte of this process, or of whom it claims to be.
+    #[inline]
+    pub fn saying(&self, _core: &Core, claim: Option<Ucred>) -> Saying {
+        // Relaxed: whatever tells this thread that it is asked orders the look behind it.
+        let asked = self.producer.header().info.0.asks_who.load(Relaxed);
+        if asked == 0 && self.said.who.is_none() && claim.is_none() {
+            return Saying::default();
+        }
+        Saying::find(self, asked, claim)
+    }
+
+    /// Puts what comes with the next frame into the channel, and notes what was said.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::channel`] and [`End::send_over`].
+    #[cold]
+    pub fn put(
+        &mut self,
+        core: &Core,
+        fds: &[BorrowedFd<'_>],
+        saying: Saying,
+        flags: SendFlags,
+    ) -> Result<()> {
+        let who = saying.said.who.filter(|_| saying.who == Who::Said);
+        if who.is_some() || !fds.is_empty() {
+            self.send_over(core, fds, who, flags)?;
+        }
+        if saying.who != Who::AsBefore {
+            self.said = saying.said;
+        }
+        Ok(())
+    }
+
+    /// Says who sends, where that is asked and not known: before what of a stream takes at least `then` bytes of room.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::room`] and [`End::put`].
+    #[inline]
+    pub fn say_who(&mut self, core: &Core, then: usize, flags: SendFlags) -> Result<()> {
+        if self.said.holds {
+            return Ok(());
+        }
+        let saying = self.saying(core, None);
+        if saying.who == Who::AsBefore { Ok(()) } else { self.say(core, saying, then, flags) }
+    }
+
+    /// Lays a mark for what is to be said, with room for `then` bytes behind it: for itself alone it says nothing, and who looked
+    /// would find nothing to receive.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::say_who`].
+    #[cold]
+    pub fn say(&mut self, core: &Core, saying: Saying, then: usize, flags: SendFlags) -> Result<()> {
+        let need = self.producer.stride() + then;
+        self.room(core, need, need, flags, &mut None)?;
+        self.lay(core, saying, flags)
+    }
+
+    /// As [`End::say`], where there is room.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::put`].
+    #[cold]
+    pub fn lay(&mut self, core: &Core, saying: Saying, flags: SendFlags) -> Result<()> {
+        self.put(core, &[], saying, flags)?;
+        self.producer.mark(0, Mark::Who { said: saying.who == Who::Said });
+        let stride = self.producer.stride();
+        self.producer.publish_marks(stride);
+        Ok(())
+    }
+}

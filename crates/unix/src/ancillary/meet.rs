@@ -1,0 +1,317 @@
+//! Marks and frames that bring something besides bytes: what they mean is learnt when they come next.
+
+use crate::ancillary::channel::{Announced, Fds};
+use crate::ancillary::pending::{Arrived, Descriptors, Next};
+use crate::byref::lender::MAX_POOLS;
+use crate::byref::piece::Piece;
+use crate::connection::core::Core;
+use crate::connection::rx::RxRing;
+use crate::multiprocess::generation::generation;
+use crate::{Error, Op, Result};
+use onecopy_pool::provider::LentPages;
+use onecopy_ring::record::{Who, With};
+use onecopy_ring::{Lie, Mark, shared};
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::memfd::Refused;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// What only another process has, that shares the end since a fork.
+fn busy(why: &'static str) -> Error {
+    Error::new(Op::Recv, Errno::BUSY).because(why)
+}
+
+impl RxRing {
+    /// Learns what the mark means that comes next in the stream.
+    ///
+    /// # Errors
+    ///
+    /// EPROTO; EMFILE, ENOMEM where this process lacks what it takes, and the mark stays.
+    pub fn meet_mark(&mut self, core: &Core) -> Result<Next> {
+        let lie = |lie| core.lie(Op::Recv, lie);
+        if self.front.piece.is_some() {
+            return Ok(Next::Reference);
+        }
+        match self.consumer.mark().map_err(lie)? {
+            reference @ Mark::Reference { .. } => {
+                self.expect_pools(core)?;
+                self.front.piece = Some(self.front.adopt(reference).map_err(lie)?);
+                Ok(Next::Reference)
+            }
+            pool @ Mark::Pool { .. } => {
+                self.meet_pool(core, pool)?;
+                self.consumer.take_mark();
+                Ok(Next::Again)
+            }
+            Mark::Who { said } => {
+                self.drop_fds();
+                self.front.who = None;
+                if said
+                    && let Some(mut who) = self.receive_announced(core, self.consumer.position(), 0, true)?
+                {
+                    self.front.hear(core, &mut who).map_err(lie)?;
+                }
+                self.consumer.take_mark();
+                Ok(Next::Again)
+            }
+            Mark::Fds { count, len } => {
+                let number = self.consumer.position();
+                let count = u8::try_from(count).ok().filter(|count| *count > 0 && len > 0);
+                let Some(count) = count else { return Err(lie(Lie::Mark { position: number, kind: 0 })) };
+                // The mark stays where another process has the channel.
+                self.expect_channel(core)?;
+                self.drop_fds();
+                self.consumer.take_mark();
+                let until = self.consumer.position().saturating_add(len);
+                self.front.fds = Some(Arrived { fds: Descriptors::InChannel { number, count }, until });
+                Ok(Next::Again)
+            }
+        }
+    }
+
+    /// Maps a pool that the peer tells of.
+    ///
+    /// # Errors
+    ///
+    /// EPROTO; EMFILE, ENOMEM where this process lacks what it takes, and nothing was done.
+    pub fn meet_pool(&mut self, core: &Core, pool: Mark) -> Result<()> {
+        let lie = |lie| core.lie(Op::Recv, lie);
+        let Mark::Pool { pool, page_len, pages } = pool else { return Err(lie(Lie::Pool)) };
+        self.expect_pools(core)?;
+        let opened = self.open_pool(core, pool, page_len, pages)?;
+        self.front.pools.push(opened.map_err(lie)?);
+        Ok(())
+    }
+
+    /// The descriptor of a pool is in the channel, or kept since it could not be mapped.
+    fn open_pool(
+        &mut self,
+        core: &Core,
+        pool: u32,
+        page_len: u64,
+        pages: u64,
+    ) -> Result<std::result::Result<LentPages, Lie>> {
+        let pools = &self.front.pools;
+        let mapped: usize = pools.iter().map(|pool| pool.pages() as usize * pool.page_len()).sum();
+        let left = core.config.max_shared.saturating_sub(mapped);
+        let fits = shared::size(page_len, pages).is_some_and(|size| size <= left);
+        // As all pools have them: 4096 << order.
+        let order = page_len.trailing_zeros().checked_sub(12).filter(|_| page_len.is_power_of_two());
+        let (true, Some(order), Ok(count)) = (fits, order, u32::try_from(pages)) else {
+            return Ok(Err(Lie::Pool));
+        };
+        if pool as usize != pools.len() || pools.len() == MAX_POOLS {
+            return Ok(Err(Lie::Pool));
+        }
+        let announced = self.announced(core, self.consumer.position(), 1, false);
+        let memfd =
+            match self.expect_channel(core)?.then(|| self.inlet.receive_pool(announced)).transpose()? {
+                Some(Ok(Some(memfd))) => memfd,
+                Some(Err(lie)) => return Ok(Err(lie)),
+                Some(Ok(None)) | None => return Err(lost_pool()),
+            };
+        let (Some(ring), Some(channel)) = (core.rx_ring.get(), self.inlet.keep()) else {
+            return Ok(Err(Lie::Channel));
+        };
+        let mapping = match shared::open(&memfd, page_len, pages) {
+            Ok(mapping) => Arc::new(mapping),
+            Err(Refused::NoMapping(errno)) => {
+                self.inlet.keep_pool(announced.number, memfd);
+                return Err(Error::new(Op::Recv, errno).because(
+                    "the peer's pool could not be mapped; free memory or address space and receive again",
+                ));
+            }
+            Err(_) => return Ok(Err(Lie::Pool)),
+        };
+        let ring = ring.clone();
+        let opened = generation();
+        let give_back = move |slot| {
+            if opened != generation() {
+                return; // what a forked child inherits is its parent's to give back
+            }
+            // As long as somebody may look at a page, the peer finds its end of the channel open.
+            let _open = &channel;
+            if ring.header().give_back_slot(slot) {
+                ring.header().wake_lender();
+            }
+        };
+        let slots = onecopy_ring::lend::SLOTS as u32;
+        Ok(LentPages::new(mapping, order as u8, count, slots, give_back).map_err(|_| Lie::Pool))
+    }
+
+    /// Between a mark for descriptors and their first byte nothing comes, unless who laid it was killed before that byte: then they
+    /// are nobody's. What is in the channel still is closed when a later message is looked for there, or was.
+    fn drop_fds(&mut self) {
+        self.front.fds = None;
+    }
+
+    /// The descriptors at the front are here from now on, as far as they are not gone.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY where several processes share the end, and another one has peeked at them, or has the channel. EPROTO, EMFILE.
+    pub fn bring_fds(&mut self, core: &Core) -> Result<()> {
+        let fds = match self.front.fds.as_ref().map(|arrived| &arrived.fds) {
+            Some(&Descriptors::InChannel { number, count }) => {
+                self.receive_announced(core, number, count.into(), false)?.unwrap_or_else(Fds::gone)
+            }
+            Some(Descriptors::With(holder)) if core.others.has(*holder) => {
+                return Err(busy(
+                    "what comes next brings descriptors, and another process that shares this socket since a fork has \
+                     peeked at them; receive there",
+                ));
+            }
+            Some(Descriptors::With(_)) => Fds::gone(),
+            Some(Descriptors::Here(_)) | None => return Ok(()),
+        };
+        if let Some(arrived) = &mut self.front.fds {
+            arrived.fds = Descriptors::Here(fds);
+        }
+        Ok(())
+    }
+
+    /// What the mark or the frame at position `number` says that there is.
+    fn announced(&self, core: &Core, number: u64, fds: usize, who: bool) -> Announced {
+        let may_be_gone = core.others.were_there() || self.elsewhere.is_some() || self.inlet.is_lost();
+        Announced { number, fds, who, may_be_gone }
+    }
+
+    /// That, from the channel. None where a process that died has taken it, or the channel.
+    fn receive_announced(&mut self, core: &Core, number: u64, fds: usize, who: bool) -> Result<Option<Fds>> {
+        if !self.expect_channel(core)? {
+            return Ok(None);
+        }
+        let announced = self.announced(core, number, fds, who);
+        let received = self.inlet.receive(announced, who && core.passes_pidfd())?;
+        received.map_err(|lie| core.lie(Op::Recv, lie))
+    }
+
+    /// A mark or a frame says that something lies in the channel, so the channel must be there: whether it is, and has not gone
+    /// with a process that shared the end.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY where several processes share the end and it is another one that has the channel: no lie of the peer's, and what
+    /// was met stays for that one. EMFILE.
+    fn expect_channel(&mut self, core: &Core) -> Result<bool> {
+        let made = self.consumer.header().reader.0.channels.load(Relaxed);
+        if let Some(holder) = self.elsewhere
+            && !self.inlet.is_met()
+            // (Where there is a new one, its sender has found that nobody had the last, whoever lives.)
+            && !self.inlet.has_new(made)
+        {
+            if core.others.has(holder) {
+                return Err(busy(
+                    "what comes next brings descriptors, or says who sends, and another process that shares this socket \
+                     since a fork has the channel that they come through; receive there, or get the first of them before \
+                     forking",
+                ));
+            }
+            // It has gone with that one. Is there a new one?
+            if !self.inlet.may_meet(made) {
+                return Ok(false);
+            }
+        }
+        if !self.inlet.is_met() || self.inlet.may_meet(made) {
+            self.meet_channel(core)?;
+            if (self.elsewhere.is_some() || self.inlet.is_lost()) && !self.inlet.has_channel() {
+                self.inlet.has_missed(made);
+            }
+        }
+        Ok(self.inlet.is_met() || !core.others.were_there())
+    }
+
+    /// What comes next is in a page of the peer's, or tells of a pool: the pools must be here.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY where several processes share the end and another one has mapped them: what was met stays for that one.
+    /// EOWNERDEAD where that one is gone.
+    #[inline]
+    pub fn expect_pools(&self, core: &Core) -> Result<()> {
+        self.front.pools_of.map_or(Ok(()), |(holder, _)| pools_elsewhere(core, holder))
+    }
+
+    /// What comes with the frame at the front is received from the channel, once.
+    ///
+    /// # Errors
+    ///
+    /// EPROTO; EMFILE where this process lacks what it takes, and the frame stays.
+    #[cold]
+    pub fn meet_frame(&mut self, core: &Core, with: With) -> Result<()> {
+        let at = self.consumer.position() + 1;
+        if self.front.met == at {
+            return Ok(());
+        }
+        if with.is_in_channel() {
+            let (fds, said) = (usize::from(with.fds()), with.who() == Who::Said);
+            let mut came = self.receive_announced(core, self.consumer.position(), fds, said)?;
+            if said {
+                self.front.who = None;
+            }
+            if let Some(came) = came.as_mut().filter(|_| said) {
+                self.front.hear(core, came).map_err(|lie| core.lie(Op::Recv, lie))?;
+            }
+            let fds = (fds > 0).then(|| Descriptors::Here(came.unwrap_or_else(Fds::gone)));
+            self.front.fds = fds.map(|fds| Arrived { fds, until: u64::MAX });
+        }
+        if with.who() == Who::Unsaid {
+            self.front.who = None;
+        }
+        self.front.met = at;
+        Ok(())
+    }
+
+    /// The frame at the front goes without its descriptors, for which this process has no room. False where it has them already, or
+    /// where the channel may still tell who sends it, and of all that come later.
+    #[cold]
+    pub fn forgo(&mut self, with: With) -> bool {
+        let at = self.consumer.position() + 1;
+        let said = with.who() == Who::Said;
+        if self.front.met == at || !with.is_in_channel() || (said && !self.inlet.is_lost()) {
+            return false;
+        }
+        let gone = (with.fds() > 0).then(|| Descriptors::Here(Fds::gone()));
+        self.front.fds = gone.map(|fds| Arrived { fds, until: u64::MAX });
+        if said {
+            self.front.who = None;
+        }
+        self.front.met = at;
+        true
+    }
+
+    /// Bytes that can be received now.
+    pub fn payload(&mut self) -> std::result::Result<usize, Lie> {
+        let bytes = self.consumer.payload()?;
+        // Of a page that was received in part, what is left.
+        let of_piece = self.front.piece.as_ref().map_or(0, Piece::received);
+        Ok(usize::try_from(bytes.saturating_sub(of_piece as u64)).unwrap_or(usize::MAX))
+    }
+
+    /// The reference at the front was received.
+    pub fn take_reference(&mut self) -> Option<Piece> {
+        let piece = self.front.piece.take()?;
+        self.consumer.take_mark();
+        Some(piece)
+    }
+}
+
+#[cold]
+fn pools_elsewhere(core: &Core, holder: u32) -> Result<()> {
+    if !core.others.has(holder) {
+        return Err(lost_pool());
+    }
+    Err(busy(
+        "what comes next is in memory of the peer's that another process has mapped, which shares this socket since a fork; \
+         receive there, or with Config::max_shared 0, so that it comes as a copy",
+    ))
+}
+
+/// What comes next lies in memory that nobody here can look at any more.
+#[cold]
+fn lost_pool() -> Error {
+    Error::new(Op::Recv, Errno::OWNERDEAD).because(
+        "what comes next is in memory of the peer's that a process had mapped which shared this socket and has ended; \
+         connect again",
+    )
+}

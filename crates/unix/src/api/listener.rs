@@ -1,0 +1,183 @@
+//! Listening and accepting.
+
+use crate::connection::kind::Kind;
+use crate::handshake::rendezvous::{Rendezvous, Target};
+use crate::{Config, Error, Name, Op, Result, SeqPacket, Stream, Transport};
+use onecopy_socket::registry::Row;
+use onecopy_sys::unix_diag::Diag;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+/// What a listener is found by that has that name.
+fn target(name: &Name, kind: Kind, config: &Config) -> Option<Target> {
+    match config.transport {
+        Transport::Auto => Target::of(name, kind, kind.records(config)),
+        Transport::Kernel => None,
+    }
+}
+
+/// Whether a name that a listener was bound to is its name here and now: a path may be another socket's by now, or of another
+/// directory.
+fn is_of(name: &Name, listener: &OwnedFd) -> bool {
+    let Some(path) = name.as_path() else { return true };
+    let known = || {
+        let file = rustix::fs::stat(path)?;
+        let known = Diag::open()?.look(rustix::fs::fstat(listener)?.st_ino)?;
+        // (The kernel tells the lower half.)
+        Ok::<_, rustix::io::Errno>(known.file == Some(file.st_ino as u32))
+    };
+    known().unwrap_or(false)
+}
+
+macro_rules! listener {
+    ($(#[$doc:meta])* $listener:ident, $socket:ty, $kind:expr) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $listener {
+            /// (Goes before the listener itself does.)
+            rendezvous: Rendezvous,
+            fd: OwnedFd,
+            config: Config,
+            /// For who looks from outside.
+            _row: Row,
+        }
+
+        impl $listener {
+            /// Binds and listens, with the default configuration.
+            ///
+            /// # Errors
+            ///
+            /// What bind(2) and listen(2) say: EADDRINUSE where the name is taken, EACCES without permission.
+            pub fn bind(name: impl Into<Name>) -> Result<$listener> {
+                $listener::bind_with(name, &Config::default())
+            }
+
+            /// Binds and listens. Accepted sockets take their buffers, policy and waits from `config`.
+            ///
+            /// # Errors
+            ///
+            /// As `bind`.
+            pub fn bind_with(name: impl Into<Name>, config: &Config) -> Result<$listener> {
+                let bind = |errno| Error::new(Op::Bind, errno);
+                let name = name.into();
+                let address = name.address(Op::Bind)?;
+                let fd = $kind.socket()?;
+                // (These are for what it accepts. Sizes that cannot be are told now, not to each accept.)
+                crate::connection::open::buffers(&fd, config)?;
+                rustix::net::bind(&fd, &address).map_err(bind)?;
+                if config.pass_credentials {
+                    // What is sent before accept is told of, too (accept(2) hands the option on).
+                    let option = |errno| Error::new(Op::Option, errno);
+                    rustix::net::sockopt::set_socket_passcred(&fd, true).map_err(option)?;
+                }
+                // (Before anybody can connect.)
+                let rendezvous = Rendezvous::open(target(&name, $kind, config));
+                let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
+                rustix::net::listen(&fd, backlog).map_err(bind)?;
+                let row = Row::claim(std::process::id(), &fd, $kind.into(), true);
+                Ok($listener { rendezvous, fd, config: *config, _row: row })
+            }
+
+            /// Shares the listener with another process, any one: for `from_fds` there, as a socket's `share_fds`. It is one
+            /// descriptor, a copy of the listening socket with close-on-exec set, and may be used as often as one likes. Each
+            /// connection is accepted by one of them.
+            ///
+            /// # Errors
+            ///
+            /// EMFILE.
+            pub fn share_fds(&self) -> Result<Vec<OwnedFd>> {
+                Ok(vec![crate::multiprocess::transfer::copy(&self.fd)?])
+            }
+
+            /// A listener that another process shares by `share_fds`, or has made in any other way (systemd(1) hands such sockets
+            /// to services). Accepted sockets take their buffers, policy and waits from `config`.
+            ///
+            /// # Errors
+            ///
+            /// EINVAL (not one descriptor, or of no such socket). The descriptors are closed then.
+            pub fn from_fds_with(fds: Vec<OwnedFd>, config: &Config) -> Result<$listener> {
+                let fd = crate::multiprocess::transfer::listening(fds, $kind.socket_type())?;
+                let row = Row::claim(std::process::id(), &fd, $kind.into(), true);
+                let name = crate::connection::options::local_name(&fd).ok().filter(|name| is_of(name, &fd));
+                let target = name.and_then(|name| target(&name, $kind, config));
+                let rendezvous = Rendezvous::open(target);
+                Ok($listener { rendezvous, fd, config: *config, _row: row })
+            }
+
+            /// As `from_fds_with`, with the default configuration.
+            ///
+            /// # Errors
+            ///
+            /// As `from_fds_with`.
+            pub fn from_fds(fds: Vec<OwnedFd>) -> Result<$listener> {
+                $listener::from_fds_with(fds, &Config::default())
+            }
+
+            /// Takes the next connection; waits for one unless non-blocking. Never waits for the peer's part of the
+            /// upgrade: a silent client stalls nobody. A client that keeps its records ([`crate::Records`]) in
+            /// another way is closed and passed over.
+            ///
+            /// # Errors
+            ///
+            /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE.
+            pub fn accept(&self) -> Result<$socket> {
+                let accepted = <$socket>::accept(&self.fd, &self.config)?;
+                self.rendezvous.accepted();
+                Ok(accepted)
+            }
+
+            /// Whether accept fails with EAGAIN instead of waiting.
+            ///
+            /// # Errors
+            ///
+            /// What ioctl(2) says.
+            pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
+                rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(|errno| Error::new(Op::Option, errno))
+            }
+
+            /// Accept fails with EINVAL from now on, and who waits in it wakes.
+            ///
+            /// # Errors
+            ///
+            /// What shutdown(2) says.
+            pub fn shutdown(&self) -> Result<()> {
+                rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both)
+                    .map_err(|errno| Error::new(Op::Shutdown, errno))
+            }
+
+            /// The name it is bound to.
+            ///
+            /// # Errors
+            ///
+            /// What getsockname(2) says.
+            pub fn local_name(&self) -> Result<Name> {
+                crate::connection::options::local_name(&self.fd)
+            }
+        }
+
+        impl AsFd for $listener {
+            /// The kernel socket: POLLIN when a connection waits.
+            fn as_fd(&self) -> BorrowedFd<'_> {
+                self.fd.as_fd()
+            }
+        }
+
+        impl AsRawFd for $listener {
+            fn as_raw_fd(&self) -> RawFd {
+                self.fd.as_raw_fd()
+            }
+        }
+    };
+}
+
+listener!(
+    /// A listening stream socket on a path or an abstract name.
+    Listener,
+    Stream,
+    Kind::Stream
+);
+listener!(
+    /// A listening seqpacket socket on a path or an abstract name.
+    SeqListener,
+    SeqPacket,
+    Kind::SeqPacket
+);

@@ -1,0 +1,309 @@
+//! Seqpacket sockets: what applications hold.
+//!
+//! A record is a frame in the ring ([`onecopy_ring::record`]): the same positions, bells and borrows as for streams. The
+//! control socket is a seqpacket socket too, so bells and fillers are records on it, and each direction switches at
+//! an exact record.
+
+use crate::ancillary::attached::Attached;
+use crate::connection::End;
+use crate::connection::kind::Kind;
+use crate::multiprocess::share::sharing_methods;
+use crate::multiprocess::transfer::passing_methods;
+use crate::{
+    Ancillary, Config, Credentials, Loan, Name, NotSent, Received, ReceivedFlags, RecvFlags, Result,
+    SendFlags, Slot, View,
+};
+use onecopy_chain::Chain;
+use onecopy_chain::notify::Segment;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+
+/// A connected seqpacket socket. All methods take `&self`: it may be used from several threads, records never
+/// interleave. Dropping it closes it.
+///
+/// It works as a SOCK_SEQPACKET socket of Linux does ([`crate::Records::Atomic`]) or as FreeBSD's
+/// ([`crate::Records::Stream`]), over shared memory where the peer is a `SeqPacket` too and, with atomic records, over
+/// the kernel where it is not; [`SeqPacket::path`] tells.
+#[derive(Debug)]
+pub struct SeqPacket {
+    pub(crate) end: Arc<End>,
+}
+
+impl SeqPacket {
+    /// Two connected sockets, over shared memory from the first record on.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says.
+    pub fn pair() -> Result<(SeqPacket, SeqPacket)> {
+        SeqPacket::pair_with(&Config::default())
+    }
+
+    /// Two connected sockets, both with `config`. Where memfds are refused they run over the kernel.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says; EPROTONOSUPPORT for stream records without memfds.
+    pub fn pair_with(config: &Config) -> Result<(SeqPacket, SeqPacket)> {
+        let (a, b) = End::pair(Kind::SeqPacket, config)?;
+        Ok((SeqPacket { end: a }, SeqPacket { end: b }))
+    }
+
+    /// Connects to a listener: of this crate, or any other that listens on a unix seqpacket socket.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE.
+    pub fn connect(name: impl Into<Name>) -> Result<SeqPacket> {
+        SeqPacket::connect_with(name, &Config::default())
+    }
+
+    /// Connects to a listener. With stream records, sending waits until the listener has accepted, and fails with
+    /// EPROTONOSUPPORT where it does not keep records in that way.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::connect`]; EPROTONOSUPPORT for stream records over [`crate::Transport::Kernel`].
+    pub fn connect_with(name: impl Into<Name>, config: &Config) -> Result<SeqPacket> {
+        Ok(SeqPacket { end: End::connect(Kind::SeqPacket, name.into(), config)? })
+    }
+
+    /// The next connection of a listener.
+    pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<SeqPacket> {
+        Ok(SeqPacket { end: End::accept(listener, Kind::SeqPacket, config)? })
+    }
+
+    /// Sends one record, whole or not at all, and waits for room unless non-blocking or [`SendFlags::DONTWAIT`].
+    /// Returns its length. A record of no bytes is one too.
+    ///
+    /// Of stream records ([`crate::Records::Stream`]) it sends a part, which ends a record with [`SendFlags::EOR`]; then
+    /// the count may be short, as for streams.
+    ///
+    /// # Errors
+    ///
+    /// EMSGSIZE (longer than [`SeqPacket::max_record`]), EAGAIN (no room, or timed out), EPIPE (and never a signal, as
+    /// Linux has it), ECONNRESET (once, when the peer closed without reading all), EINTR, EPROTO.
+    pub fn send(&self, record: &[u8], flags: SendFlags) -> Result<usize> {
+        self.end.send_record(&[IoSlice::new(record)], flags)
+    }
+
+    /// Sends the slices one after the other, as one record.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`].
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        self.end.send_record(slices, flags)
+    }
+
+    /// Sends one record with descriptors (SCM_RIGHTS, unix(7)): the peer gets copies of them with exactly this record, which
+    /// may have no bytes. All is sent or nothing. Of stream records they travel with the first byte of this part, or
+    /// with the end of a record; with neither they are dropped.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way than
+    /// RLIMIT_NOFILE allows, EMFILE.
+    pub fn send_with(&self, record: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
+        self.end.send_record_with(&[IoSlice::new(record)], Attached::fds(fds), flags)
+    }
+
+    /// As `send_with`, by a sender that says who it is (SCM_CREDENTIALS): its process, and a user and a group that it is,
+    /// effectively or really; anything else takes a privilege. It holds for this send alone.
+    ///
+    /// # Errors
+    ///
+    /// As `send_with`; EPERM for what this process may not claim, ESRCH for a process that is not there.
+    pub fn send_as(
+        &self,
+        record: &[u8],
+        who: Credentials,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<usize> {
+        let attached = Attached { fds, who: Some(who.into()) };
+        self.end.send_record_with(&[IoSlice::new(record)], attached, flags)
+    }
+
+    /// Receives one record and the descriptors that were sent with it. A receive that does not ask for descriptors closes
+    /// those of its record. Of stream records: descriptors come with
+    /// the first bytes that they were sent with, never with others.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`]. Descriptors that this process has no room for are lost, and
+    /// [`Ancillary::truncated`] says so.
+    pub fn recv_with(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary)> {
+        self.end.recv_record_ancillary(buffer, flags)
+    }
+
+    /// Receives one record, waiting for it; what does not fit into the buffer is dropped. Returns bytes received, or with
+    /// [`RecvFlags::TRUNC`] the length of the record; 0 at the end too, which [`SeqPacket::recv_record`] tells apart.
+    ///
+    /// Of stream records it receives what is there, never past the end of a record.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that was
+    /// sent to it, before what it had sent), EINTR, EPROTO.
+    pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+        let received = self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)?;
+        Ok(if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len })
+    }
+
+    /// As [`SeqPacket::recv`], and tells whether the record was cut, ended, or never came (recvmsg(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_record(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received> {
+        self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)
+    }
+
+    /// As [`SeqPacket::recv_record`], into the slices one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<Received> {
+        self.end.recv_record(slices, flags)
+    }
+
+    /// Reserves room for a record of at most `len` bytes where the peer will read it, and waits for it. What is filled
+    /// when it is committed is the record.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`].
+    pub fn reserve(&self, len: usize) -> Result<Slot<'_>> {
+        self.reserve_with(len, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`SeqPacket::reserve`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`].
+    pub fn reserve_with(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
+        Slot::reserve(&self.end, len, flags).map_err(|error| match self.end.finish(Err(error), 0, flags) {
+            Err(error) => error,
+            Ok(_) => error,
+        })
+    }
+
+    /// Borrows the next record, of which at most `max` bytes, waiting for it; the rest is dropped. Of stream records: what
+    /// is there of it. The flags tell the end from a record of no bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_borrowed(&self, max: usize) -> Result<(View, ReceivedFlags)> {
+        self.recv_borrowed_with(max, RecvFlags::empty())
+    }
+
+    /// As [`SeqPacket::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
+        self.end.borrow_record(max, flags)
+    }
+
+    /// Sends a page of a [`crate::SharedPool`] by reference, as one record: no copy, at a cost that does not depend on its
+    /// size, which [`SeqPacket::max_record`] does not bound. The peer receives it as any other record, in place with
+    /// [`SeqPacket::recv_borrowed`], and the pool gets the page back once it is done. Where the peer is a plain one, or maps
+    /// no pools, it is a copy, which [`SeqPacket::stats`] counts and `max_record` bounds. Returns its length.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send_chain`], with the loan as a chain, of which nothing was sent.
+    pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.send_loan_with(loan, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`SeqPacket::send_loan`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send_loan`].
+    pub fn send_loan_with(
+        &self,
+        loan: Loan,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.end.send_record_chain(&[], loan.into(), flags)
+    }
+
+    /// Sends one record: the bytes of `head`, which are copied, and behind them those of a chain, each part of a page of a
+    /// [`crate::SharedPool`] by reference. What stands in the chain before a fragment of another pool is copied with that,
+    /// as all of it is where the peer is a plain one or maps no pools; [`SeqPacket::stats`] counts it. All is sent, or
+    /// nothing. The chain may carry notifications (a [`Segment`]), as with [`crate::Stream::send_chain`].
+    ///
+    /// A receive that asks for bytes copies them out of the pages, and finds no difference; [`SeqPacket::recv_chain`] has
+    /// the pages where they lie. Returns the record's length.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`], with the chain, of which nothing was sent; EMSGSIZE also for more than 256 parts of pages;
+    /// EAGAIN also while the peer holds so many pages that there are no places for these; EXDEV where a pool belongs to
+    /// another socket; EFAULT for a device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for
+    /// descriptors and credentials in the chain, a record that ends within it, and for stream records.
+    pub fn send_chain(
+        &self,
+        head: &[u8],
+        chain: impl Into<Segment<Chain>>,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.send_chain_with(head, chain, SendFlags::NOSIGNAL)
+    }
+
+    /// As [`SeqPacket::send_chain`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send_chain`].
+    pub fn send_chain_with(
+        &self,
+        head: &[u8],
+        chain: impl Into<Segment<Chain>>,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        self.end.send_record_chain(head, chain.into(), flags)
+    }
+
+    /// Receives one record, waiting for it: what was sent of it as bytes into `head`, and what was sent by reference, which
+    /// comes behind them, as a chain of the peer's pages where they lie. Each page goes back when the last fragment in it is
+    /// dropped, in any order and on any thread. Bytes that have no room in `head` are dropped
+    /// ([`ReceivedFlags::TRUNC`]); [`Received::len`] counts those in `head`, [`Received::full`] all of the record.
+    ///
+    /// A record without references, and any stream record, is received as [`SeqPacket::recv_record`] does, with an empty
+    /// chain.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`]; EOVERFLOW for pages of 4 GiB and more, which a buffer can take.
+    pub fn recv_chain(&self, head: &mut [u8]) -> Result<(Received, Chain)> {
+        self.recv_chain_with(head, RecvFlags::empty())
+    }
+
+    /// As [`SeqPacket::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv_chain`].
+    pub fn recv_chain_with(&self, head: &mut [u8], flags: RecvFlags) -> Result<(Received, Chain)> {
+        self.end.recv_record_chain(head, flags)
+    }
+
+    /// Bytes of the longest record that can be sent now: what the peer's ring takes, or SO_SNDBUF less 32 where the
+    /// kernel carries it (net/unix/af_unix.c: unix_dgram_sendmsg).
+    pub fn max_record(&self) -> usize {
+        self.end.max_record()
+    }
+}
+
+socket_methods!(SeqPacket);
+passing_methods!(SeqPacket);
+sharing_methods!(SeqPacket);
+credential_methods!(SeqPacket);

@@ -1,0 +1,271 @@
+//! Room in the peer's buffer, to be written in place.
+
+use crate::ancillary::attached::Attached;
+use crate::ancillary::credentials::Saying;
+use crate::connection::End;
+use crate::connection::call::Cursor;
+use crate::connection::core::too_long;
+use crate::connection::kind::Kind;
+use crate::connection::side::SideGuard;
+use crate::connection::tx::Tx;
+use crate::doorbell::control;
+use crate::multiprocess::generation::generation;
+use crate::{Error, Op, Records, Result, SendFlags};
+use onecopy_ring::record::{self, Frame, Who, With};
+use onecopy_sys::map::{Span, slice, total};
+use rustix::event::PollFlags;
+use rustix::fd::AsFd;
+use rustix::io::Errno;
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+/// Room in the peer's buffer, from [`crate::Stream::reserve`]. It holds the sending side: other senders wait (or
+/// get EAGAIN) until it is committed, or dropped, which sends nothing.
+///
+/// Over the kernel there is no such room: the bytes then lie in a buffer of this process, and `commit` sends them. There is
+/// room for a record by then; of a stream's bytes `commit` may send a part, and says how many.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    end: &'a End,
+    place: Place<'a>,
+    flags: SendFlags,
+    /// Bytes in front of the room, for the header of a record, or a mark.
+    base: usize,
+    len: usize,
+    filled: usize,
+    /// What its record says of who sends.
+    saying: Saying,
+    /// Of the process that reserved it: what a forked child inherits is none.
+    generation: u32,
+}
+
+#[derive(Debug)]
+enum Place<'a> {
+    Ring(SideGuard<'a, Tx>),
+    Heap(SideGuard<'a, Tx>, Vec<u8>),
+    /// Committed.
+    Gone,
+}
+
+/// Largest slot over the kernel in bytes.
+const MAX_HEAP: usize = 256 << 10;
+
+impl<'a> Slot<'a> {
+    pub(crate) fn reserve(end: &'a End, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
+        let mut guard = end.lock_tx(flags)?;
+        let mut saying = Saying::default();
+        let mut base = if end.kind.has_records() { record::HEADER } else { 0 };
+        let (place, len) = match &mut *guard {
+            Tx::Kernel { .. } => {
+                if end.kind.has_records() {
+                    // (Of stream records it takes pieces.)
+                    let whole = end.config.records == Records::Atomic;
+                    if len > MAX_HEAP || (whole && len > end.max_kernel_record()) {
+                        return Err(too_long());
+                    }
+                    end.wait_for_kernel(flags)?;
+                }
+                let len = len.min(MAX_HEAP);
+                (Place::Heap(guard, vec![0; len]), len)
+            }
+            Tx::Ring(ring) if end.kind.has_records() => {
+                let largest = record::largest(ring.producer.ring().capacity());
+                let len = match end.config.records {
+                    Records::Atomic if len > largest => return Err(end.too_long()),
+                    _ => len.min(largest),
+                };
+                saying = ring.saying(end, None);
+                let frame = Frame { len, end: true, with: With::new(0, saying.who) };
+                ring.room_for_frame(end, frame.size(ring.producer.ring().capacity()), flags)?;
+                (Place::Ring(guard), len)
+            }
+            Tx::Ring(ring) => {
+                // What is to be said goes before the first byte, and is laid with it: a mark alone would be nothing to receive.
+                saying = ring.saying(end, None);
+                if saying.who != Who::AsBefore {
+                    base = ring.producer.stride();
+                }
+                let len = len.min(ring.producer.ring().capacity() - base);
+                ring.room(end, base + len, base + len, flags, &mut None)?;
+                (Place::Ring(guard), len)
+            }
+        };
+        Ok(Slot { end, place, flags, base, len, filled: 0, saying, generation: generation() })
+    }
+
+    /// Bytes of room in all: what was asked for, at most the capacity.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no room.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes filled so far.
+    pub fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Copies as many of `bytes` as there is room left for, with the stores that the socket's policy asks for.
+    /// Returns how many.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        if self.generation != generation() {
+            return 0;
+        }
+        let n = bytes.len().min(self.len - self.filled);
+        let counters = &self.end.counters;
+        match &mut self.place {
+            Place::Gone => return 0,
+            Place::Heap(_, heap) => heap[self.filled..][..n].copy_from_slice(&bytes[..n]),
+            Place::Ring(guard) => {
+                if let Tx::Ring(ring) = &mut **guard {
+                    let hint = self.end.hint(self.flags, ring.producer.ring().capacity());
+                    let store = ring.producer.copy_in(self.base + self.filled, &bytes[..n], hint);
+                    if store == onecopy_copy::Store::NonTemporal {
+                        counters.user_copied_nt.add_exclusive(n);
+                    }
+                }
+            }
+        }
+        counters.user_copied_in.add_exclusive(n);
+        self.filled += n;
+        n
+    }
+
+    /// pread(2) from byte `offset` of `file` into the room left: one copy by the kernel, none in user space.
+    /// Returns bytes read, 0 at the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// What pread(2) says.
+    pub fn read_from(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
+        let n = match &mut self.place {
+            _ if self.generation != generation() => return Err(Errno::BUSY.into()),
+            Place::Gone => 0,
+            Place::Heap(_, heap) => {
+                let room = Span::of(&mut heap[self.filled..]);
+                onecopy_sys::spans::pread(file, &[room, Span::EMPTY], offset)?
+            }
+            Place::Ring(guard) => match &mut **guard {
+                Tx::Ring(ring) => {
+                    let spans = ring.producer.spans(self.base + self.len);
+                    let room = slice(&spans, self.base + self.filled, usize::MAX);
+                    debug_assert_eq!(total(&room), self.len - self.filled);
+                    onecopy_sys::spans::pread(file, &room, offset)?
+                }
+                Tx::Kernel { .. } => 0,
+            },
+        };
+        self.end.counters.kernel_copied.add(n);
+        self.filled += n;
+        Ok(n)
+    }
+
+    /// Publishes what is filled: from here on the peer may read it. Returns bytes sent. Of a stream nothing is sent if
+    /// nothing is filled; of a seqpacket socket it is a record of no bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::send`].
+    pub fn commit(mut self) -> Result<usize> {
+        let (end, flags, filled) = (self.end, self.flags, self.filled);
+        let records = end.kind.has_records();
+        if self.generation != generation() {
+            return Err(Error::new(Op::Send, Errno::BUSY).because(
+                "this room was reserved before a fork, and is the parent's; reserve room in the child",
+            ));
+        }
+        if filled == 0 && !records {
+            return Ok(0);
+        }
+        match std::mem::replace(&mut self.place, Place::Gone) {
+            Place::Gone => Ok(0),
+            Place::Heap(mut guard, heap) => {
+                let slices = [IoSlice::new(&heap[..filled])];
+                let mut cursor = Cursor::new(&slices);
+                let result = match end.kind {
+                    Kind::Stream => end.send_locked(&mut guard, &mut cursor, flags),
+                    Kind::SeqPacket | Kind::Datagram => {
+                        end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
+                    }
+                };
+                guard.mirror_full(end);
+                guard.unlock_fenced();
+                end.welcome_back();
+                end.finish(
+                    end.ring_after(result.is_ok() || cursor.left < filled, result),
+                    filled - cursor.left,
+                    flags,
+                )
+            }
+            Place::Ring(mut guard) => {
+                let Tx::Ring(ring) = &mut *guard else {
+                    return Err(Error::new(Op::Send, Errno::NOTCONN));
+                };
+                // Nothing is published if the peer went away meanwhile, as far as is known.
+                let mut result = ring.check_peer(end);
+                let saying = self.saying;
+                if saying.who != Who::AsBefore {
+                    result = result.and_then(|()| match records {
+                        true => ring.put(end, &[], saying, flags),
+                        false => ring.lay(end, saying, flags),
+                    });
+                }
+                let alive = result.is_ok();
+                if alive {
+                    end.counters.sent.add_exclusive(filled);
+                    if records {
+                        let end = end.config.records == Records::Atomic || flags.contains(SendFlags::EOR);
+                        ring.producer.publish_frame(Frame {
+                            len: filled,
+                            end,
+                            with: With::new(0, saying.who),
+                        });
+                    } else {
+                        ring.producer.publish(filled);
+                    }
+                    point!("committed");
+                }
+                guard.mirror_full(end);
+                guard.unlock_fenced();
+                end.welcome_back();
+                if alive {
+                    result = end.ring_if_armed();
+                }
+                end.finish(result, if alive { filled } else { 0 }, flags)
+            }
+        }
+    }
+}
+
+impl End {
+    /// Until the kernel has room for a record. It goes whole or not at all, and lies in the slot alone: what `commit` had no
+    /// room for would be lost.
+    fn wait_for_kernel(&self, flags: SendFlags) -> Result<()> {
+        let wait = |limit| control::wait(self.fd(), PollFlags::OUT, limit).map(drop);
+        let waited = match wait(Some(Duration::ZERO)) {
+            Err(Errno::AGAIN) if !self.must_not_wait(flags, &mut false) => {
+                wait(self.settings.write_timeout())
+            }
+            done => done,
+        };
+        waited.map_err(|errno| Error::new(Op::Send, errno))
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        if let Place::Ring(guard) | Place::Heap(guard, _) = std::mem::replace(&mut self.place, Place::Gone) {
+            if self.generation != generation() {
+                // The page's lock is held by the parent, who goes on; and the sending side is none of this process's
+                // (`holders.rs`), so that it may stay locked here.
+                std::mem::forget(guard);
+                return;
+            }
+            guard.unlock_fenced();
+            self.end.welcome_back();
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Sockets and listeners for tokio.
+
+use crate::{RecvFlags, SendFlags};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+
+/// Registers `socket` with the runtime's epoll.
+#[allow(
+    deprecated,
+    reason = "`new` is deprecated for types whose descriptor may change; ours own one for life"
+)]
+fn register<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
+    AsyncFd::new(socket)
+}
+
+/// A stream in a tokio runtime.
+#[derive(Debug)]
+pub struct Stream(AsyncFd<crate::Stream>);
+
+impl Stream {
+    /// Makes `stream` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(stream: crate::Stream) -> io::Result<Stream> {
+        stream.set_nonblocking(true)?;
+        Ok(Stream(register(stream)?))
+    }
+
+    /// Connects to a listener. (Connecting a unix socket waits for nothing but room in the backlog.)
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::connect`].
+    pub fn connect(name: impl Into<crate::Name>) -> io::Result<Stream> {
+        Stream::new(crate::Stream::connect(name)?)
+    }
+
+    /// The stream itself, for its options and counters.
+    pub fn get_ref(&self) -> &crate::Stream {
+        self.0.get_ref()
+    }
+
+    /// Waits for bytes and receives them: at least one, or 0 at the end of the stream. (A WAITALL takes what is there: nothing
+    /// here waits in the call.)
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::recv`].
+    pub async fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv(buffer, flags)?)).await
+    }
+
+    /// Waits for bytes and borrows up to `max` of them; empty at the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::recv_borrowed`].
+    pub async fn recv_borrowed(&self, max: usize) -> io::Result<crate::View> {
+        self.0
+            .async_io(Interest::READABLE, |stream| Ok(stream.recv_borrowed_with(max, RecvFlags::DONTWAIT)?))
+            .await
+    }
+
+    /// Waits for room for `len` bytes (cut to the capacity) and reserves it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::reserve`].
+    pub async fn reserve(&self, len: usize) -> io::Result<crate::Slot<'_>> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            let mut guard = self.0.writable().await?;
+            match self.0.get_ref().reserve_with(len, flags) {
+                Err(error) if error.would_block() => guard.clear_ready(),
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// Waits for room and sends what fits, at least one byte of a non-empty slice.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::send`].
+    pub async fn send(&self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send(bytes, flags)?)).await
+    }
+
+    /// Waits for room and sends what fits, with descriptors, which arrive with its first byte.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::send_with`].
+    pub async fn send_with(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send_with(bytes, fds, flags)?)).await
+    }
+
+    /// Waits for bytes and receives them, and what came with the first of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::recv_with`].
+    pub async fn recv_with(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<(usize, crate::Ancillary)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv_with(buffer, flags)?)).await
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(context))?;
+            let unfilled = buffer.initialize_unfilled();
+            match guard.try_io(|fd| Ok(fd.get_ref().recv(unfilled, RecvFlags::DONTWAIT)?)) {
+                Ok(result) => {
+                    buffer.advance(result?);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(_would_block) => continue,
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            let mut guard = ready!(self.0.poll_write_ready(context))?;
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match guard.try_io(|fd| Ok(fd.get_ref().send(bytes, flags)?)) {
+                Ok(result) => return Poll::Ready(result),
+                Err(_would_block) => continue,
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(self.0.get_ref().shutdown(std::net::Shutdown::Write)?))
+    }
+}
+
+/// A seqpacket socket in a tokio runtime.
+#[derive(Debug)]
+pub struct SeqPacket(AsyncFd<crate::SeqPacket>);
+
+impl SeqPacket {
+    /// Makes `socket` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(socket: crate::SeqPacket) -> io::Result<SeqPacket> {
+        socket.set_nonblocking(true)?;
+        Ok(SeqPacket(register(socket)?))
+    }
+
+    /// Connects to a listener.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::connect_with`].
+    pub async fn connect_with(name: impl Into<crate::Name>, config: &crate::Config) -> io::Result<SeqPacket> {
+        SeqPacket::new(crate::SeqPacket::connect_with(name, config)?)
+    }
+
+    /// Connects to a listener, with the default configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::connect`].
+    pub async fn connect(name: impl Into<crate::Name>) -> io::Result<SeqPacket> {
+        SeqPacket::connect_with(name, &crate::Config::default()).await
+    }
+
+    /// The socket itself, for its options and counters.
+    pub fn get_ref(&self) -> &crate::SeqPacket {
+        self.0.get_ref()
+    }
+
+    /// Waits for room and sends one record, or a part of a stream record, of which perhaps not all.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::send`].
+    pub async fn send(&self, record: &[u8], flags: SendFlags) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send(record, flags)?)).await
+    }
+
+    /// Waits for a record and receives it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::recv_record`].
+    pub async fn recv_record(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<crate::Received> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_record(buffer, flags)?)).await
+    }
+
+    /// Waits for room and sends one record with descriptors.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::send_with`].
+    pub async fn send_with(
+        &self,
+        record: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let flags = flags | SendFlags::DONTWAIT;
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send_with(record, fds, flags)?)).await
+    }
+
+    /// Waits for a record and receives it, and what came with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::recv_with`].
+    pub async fn recv_with(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<(crate::Received, crate::Ancillary)> {
+        let flags = flags | RecvFlags::DONTWAIT;
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_with(buffer, flags)?)).await
+    }
+
+    /// Waits for a record and borrows up to `max` bytes of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::recv_borrowed`].
+    pub async fn recv_borrowed(&self, max: usize) -> io::Result<(crate::View, crate::ReceivedFlags)> {
+        let borrow = |socket: &crate::SeqPacket| Ok(socket.recv_borrowed_with(max, RecvFlags::DONTWAIT)?);
+        self.0.async_io(Interest::READABLE, borrow).await
+    }
+
+    /// Waits for room for a record of `len` bytes and reserves it.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqPacket::reserve`].
+    pub async fn reserve(&self, len: usize) -> io::Result<crate::Slot<'_>> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        loop {
+            let mut guard = self.0.writable().await?;
+            match self.0.get_ref().reserve_with(len, flags) {
+                Err(error) if error.would_block() => guard.clear_ready(),
+                other => return Ok(other?),
+            }
+        }
+    }
+}
+
+/// A listener in a tokio runtime.
+#[derive(Debug)]
+pub struct Listener(AsyncFd<crate::Listener>);
+
+impl Listener {
+    /// Makes `listener` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(listener: crate::Listener) -> io::Result<Listener> {
+        listener.set_nonblocking(true)?;
+        Ok(Listener(register(listener)?))
+    }
+
+    /// Binds and listens.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Listener::bind`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn bind(name: impl Into<crate::Name>) -> io::Result<Listener> {
+        Listener::new(crate::Listener::bind(name)?)
+    }
+
+    /// The listener itself.
+    pub fn get_ref(&self) -> &crate::Listener {
+        self.0.get_ref()
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Listener::accept`].
+    pub async fn accept(&self) -> io::Result<Stream> {
+        let stream = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
+        Stream::new(stream)
+    }
+}
+
+/// A seqpacket listener in a tokio runtime.
+#[derive(Debug)]
+pub struct SeqListener(AsyncFd<crate::SeqListener>);
+
+impl SeqListener {
+    /// Makes `listener` non-blocking and registers it.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) and epoll_ctl(2) say.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn new(listener: crate::SeqListener) -> io::Result<SeqListener> {
+        listener.set_nonblocking(true)?;
+        Ok(SeqListener(register(listener)?))
+    }
+
+    /// Binds and listens.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqListener::bind`].
+    ///
+    /// # Panics
+    ///
+    /// Outside of a tokio runtime.
+    pub fn bind(name: impl Into<crate::Name>) -> io::Result<SeqListener> {
+        SeqListener::new(crate::SeqListener::bind(name)?)
+    }
+
+    /// The listener itself.
+    pub fn get_ref(&self) -> &crate::SeqListener {
+        self.0.get_ref()
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::SeqListener::accept`].
+    pub async fn accept(&self) -> io::Result<SeqPacket> {
+        let socket = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
+        SeqPacket::new(socket)
+    }
+}

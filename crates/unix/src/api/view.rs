@@ -1,0 +1,354 @@
+//! Received bytes, where they lie.
+
+use crate::ancillary::pending::Next;
+use crate::byref::piece::Piece;
+use crate::connection::End;
+use crate::connection::others::MAX_LENT;
+use crate::connection::rx::{Rx, RxRing};
+use crate::connection::wait::Ready;
+use crate::connection::waiting::Waiting;
+use crate::multiprocess::patience::BRIEFLY;
+use crate::{Op, RecvFlags, Result};
+use onecopy_ring::Ring;
+use onecopy_ring::consumer::BorrowId;
+use onecopy_sys::map::Span;
+use rustix::fd::AsFd;
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::sync::Arc;
+
+/// Received bytes where they lie, from [`crate::Stream::recv_borrowed`]. The sender gets the space back when it is
+/// dropped, or piece by piece with [`View::advance`]; in stream order, so an older view holds back a newer one.
+///
+/// There is no `&[u8]` of it: the peer could still write, and a slice that changes is undefined behaviour. What
+/// needs the bytes copies them out once ([`View::copy_to`]) and looks at its copy; what passes them on hands
+/// them to the kernel ([`View::write_to`], [`View::send_to`]).
+pub struct View {
+    place: Place,
+    /// Bytes still in view.
+    len: usize,
+}
+
+enum Place {
+    /// In a page that the peer has lent.
+    Lent {
+        end: Arc<End>,
+        piece: Piece,
+    },
+    /// All of it was given back.
+    Gone {
+        end: Arc<End>,
+    },
+    Ring {
+        end: Arc<End>,
+        ring: Ring,
+        id: BorrowId,
+        offset: usize,
+    },
+    Heap {
+        end: Arc<End>,
+        bytes: Vec<u8>,
+        start: usize,
+    },
+}
+
+/// Largest view over the kernel in bytes.
+pub const MAX_HEAP: usize = 256 << 10;
+
+impl View {
+    /// Most bytes that [`View::for_each_chunk`] shows at once.
+    pub const CHUNK: usize = 8 << 10;
+
+    pub(crate) fn borrow(end: &Arc<End>, max: usize, flags: RecvFlags) -> Result<View> {
+        // A peeked or a filled-up borrow has no meaning: what is there is lent.
+        let flags = flags & RecvFlags::DONTWAIT;
+        let mut waiting = Waiting::new(max);
+        loop {
+            if let Some(view) = View::try_borrow(end, max, flags, &mut waiting)? {
+                return Ok(view);
+            }
+        }
+    }
+
+    /// None where a mark was met that is no data: look again.
+    fn try_borrow(
+        end: &Arc<End>,
+        max: usize,
+        flags: RecvFlags,
+        waiting: &mut Waiting,
+    ) -> Result<Option<View>> {
+        match end.ready(flags, waiting)? {
+            Ready::Ring(mut guard, n) => {
+                let Rx::Ring(rx) = &mut *guard else { return Ok(Some(View::heap(end, Vec::new()))) };
+                let lie = |lie| end.lie(Op::Recv, lie);
+                if max > 0 && rx.consumer.before_mark(n).map_err(lie)? == 0 {
+                    return match rx.meet_mark(end)? {
+                        Next::Again => Ok(None),
+                        Next::Reference => {
+                            let view = View::referenced(end, rx, max);
+                            rx.mirror_empty(end)?;
+                            let (room, capacity) = (rx.consumer.room(), rx.consumer.ring().capacity());
+                            guard.unlock_fenced();
+                            if end.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity))
+                            {
+                                end.unpark()?;
+                            }
+                            Ok(view)
+                        }
+                    };
+                }
+                // Descriptors have no place in a view: closed, as by recv(2).
+                if rx.front.fds.is_some() {
+                    rx.bring_fds(end)?;
+                    rx.front.fds = None;
+                }
+                // Looks at the sender's line again only when less than a quarter of the ring is known.
+                let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
+                let n = rx.consumer.available(want).map_err(lie)?;
+                let n = rx.consumer.before_mark(n).map_err(lie)?.min(max);
+                if end.others.were_there() && rx.consumer.borrows() >= MAX_LENT {
+                    let mut bytes = vec![0; n];
+                    rx.consumer.copy_out(0, &mut bytes);
+                    rx.consumer.take(n);
+                    end.counters.user_copied_out.add_exclusive(n);
+                    end.counters.received.add_exclusive(n);
+                    rx.mirror_empty(end)?;
+                    return Ok(Some(View::heap(end, bytes)));
+                }
+                let (id, offset) = rx.consumer.borrow(n);
+                point!("borrowed");
+                let mut n = n;
+                while rx.mirror_empty(end)? && n < max {
+                    // More came before the bell was armed: a short view would hide it from an edge.
+                    let more = rx.consumer.available(1).map_err(lie)?;
+                    let more = rx.consumer.before_mark(more).map_err(lie)?.min(max - n);
+                    if more == 0 {
+                        break;
+                    }
+                    rx.consumer.extend(id, more);
+                    n += more;
+                }
+                end.counters.received.add_exclusive(n);
+                let ring = rx.consumer.ring().clone();
+                drop(guard);
+                Ok(Some(View { place: Place::Ring { end: end.clone(), ring, id, offset }, len: n }))
+            }
+            Ready::End => Ok(Some(View::heap(end, Vec::new()))),
+            other => {
+                drop(other);
+                let mut bytes = vec![0; max.min(MAX_HEAP)];
+                let n = end.recv(&mut [IoSliceMut::new(&mut bytes)], flags)?;
+                bytes.truncate(n);
+                Ok(Some(View::heap(end, bytes)))
+            }
+        }
+    }
+
+    /// The reference that comes next, or as much of it as is asked for.
+    fn referenced(end: &Arc<End>, rx: &mut RxRing, max: usize) -> Option<View> {
+        let piece = crate::byref::receive::take_piece(rx, max)?;
+        end.counters.received.add_exclusive(piece.len());
+        end.counters.referenced.add_exclusive(piece.len());
+        Some(View::of_piece(end, piece))
+    }
+
+    /// Of bytes that the peer has lent.
+    #[inline]
+    pub(crate) fn of_piece(end: &Arc<End>, piece: Piece) -> View {
+        View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } }
+    }
+
+    /// Of `len` bytes of `ring` that were lent as `id`.
+    pub(crate) fn lent(end: &Arc<End>, ring: Ring, id: BorrowId, offset: usize, len: usize) -> View {
+        View { place: Place::Ring { end: end.clone(), ring, id, offset }, len }
+    }
+
+    /// Of nothing.
+    pub(crate) fn none(end: &Arc<End>) -> View {
+        View::heap(end, Vec::new())
+    }
+
+    pub(crate) fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
+        let len = bytes.len();
+        View { place: Place::Heap { end: end.clone(), bytes, start: 0 }, len }
+    }
+
+    fn end(&self) -> &End {
+        match &self.place {
+            Place::Ring { end, .. }
+            | Place::Heap { end, .. }
+            | Place::Lent { end, .. }
+            | Place::Gone { end } => end,
+        }
+    }
+
+    /// Bytes in view.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is in view: at the end of the stream.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies from the front, without giving anything back. Returns bytes copied.
+    pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
+        let n = buffer.len().min(self.len);
+        self.copy_part(0, &mut buffer[..n]);
+        self.count_copied(n);
+        n
+    }
+
+    /// Shows all that is in view to `look`, in order and in pieces of at most [`View::CHUNK`] bytes, without giving anything
+    /// back: for who looks once, to parse, hash or add up. Each piece is a copy that does not change any more; it stays in
+    /// the first-level cache, so that all of it costs about one pass over the memory.
+    ///
+    /// ```
+    /// # fn main() -> onecopy_unix::Result<()> {
+    /// # let (client, server) = onecopy_unix::Stream::pair()?;
+    /// # client.send(b"one line\nand another\n", onecopy_unix::SendFlags::NOSIGNAL)?;
+    /// let view = server.recv_borrowed(1 << 20)?;
+    /// let mut lines = 0;
+    /// view.for_each_chunk(|bytes| lines += bytes.iter().filter(|byte| **byte == b'\n').count());
+    /// # assert_eq!(lines, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn for_each_chunk(&self, mut look: impl FnMut(&[u8])) {
+        let mut chunk = [0; View::CHUNK];
+        let mut at = 0;
+        while at < self.len {
+            let piece = &mut chunk[..(self.len - at).min(View::CHUNK)];
+            self.copy_part(at, piece);
+            look(piece);
+            at += piece.len();
+        }
+        self.count_copied(self.len);
+    }
+
+    /// Copies from `at` bytes behind the front on. There are enough.
+    fn copy_part(&self, at: usize, buffer: &mut [u8]) {
+        match &self.place {
+            Place::Ring { ring, offset, .. } => {
+                let from = offset + at;
+                ring.copy_out(if from >= ring.capacity() { from - ring.capacity() } else { from }, buffer);
+            }
+            Place::Heap { bytes, start, .. } => buffer.copy_from_slice(&bytes[start + at..][..buffer.len()]),
+            Place::Lent { end, piece } => {
+                if let Some(ring) = end.rx_ring.get() {
+                    ring.header().look_at_lent();
+                }
+                piece.copy_out_from(at, buffer);
+            }
+            Place::Gone { .. } => {}
+        }
+    }
+
+    fn count_copied(&self, n: usize) {
+        let end = self.end();
+        let _one_writer_at_a_time = end.rx.lock_within(|| BRIEFLY);
+        end.counters.user_copied_out.add_exclusive(n);
+    }
+
+    /// writev(2) of what is in view: no copy in user space. Returns bytes written; [`View::advance`] gives them
+    /// back.
+    ///
+    /// # Errors
+    ///
+    /// What writev(2) says.
+    pub fn write_to(&self, fd: impl AsFd) -> io::Result<usize> {
+        let n = match &self.place {
+            Place::Ring { ring, offset, .. } => {
+                onecopy_sys::spans::write(fd, &ring.spans(*offset, self.len))?
+            }
+            Place::Heap { bytes, start, .. } => rustix::io::write(fd, &bytes[*start..])?,
+            Place::Lent { piece, .. } => onecopy_sys::spans::write(fd, &[piece.span(self.len), Span::EMPTY])?,
+            Place::Gone { .. } => 0,
+        };
+        self.end().counters.kernel_copied.add(n);
+        Ok(n)
+    }
+
+    /// sendmsg(2) of what is in view, with MSG_ `flags` of <sys/socket.h>: no copy in user space. Returns bytes
+    /// sent; [`View::advance`] gives them back.
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) says.
+    pub fn send_to(&self, fd: impl AsFd, flags: i32) -> io::Result<usize> {
+        self.send_part_to(fd, self.len, flags)
+    }
+
+    /// As [`View::send_to`], of the first `max` bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) says.
+    pub fn send_part_to(&self, fd: impl AsFd, max: usize, flags: i32) -> io::Result<usize> {
+        let max = max.min(self.len);
+        let n = match &self.place {
+            Place::Ring { ring, offset, .. } => {
+                onecopy_sys::spans::send(fd, &ring.spans(*offset, max), flags)?
+            }
+            Place::Heap { bytes, start, .. } => {
+                let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);
+                rustix::net::send(fd, &bytes[*start..][..max], flags)?
+            }
+            Place::Lent { piece, .. } => {
+                onecopy_sys::spans::send(fd, &[piece.span(max), Span::EMPTY], flags)?
+            }
+            Place::Gone { .. } => 0,
+        };
+        self.end().counters.kernel_copied.add(n);
+        Ok(n)
+    }
+
+    /// Gives the first `count` bytes back to the sender (more than there are: all).
+    pub fn advance(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.len -= count;
+        match &mut self.place {
+            Place::Heap { start, .. } => *start += count,
+            Place::Gone { .. } => {}
+            Place::Lent { end, piece } => {
+                piece.advance(count);
+                if self.len == 0 {
+                    let end = end.clone();
+                    self.place = Place::Gone { end };
+                }
+            }
+            Place::Ring { end, ring, id, offset } => {
+                *offset += count;
+                if *offset >= ring.capacity() {
+                    *offset -= ring.capacity();
+                }
+                let Some(mut guard) = end.rx.lock_within(|| BRIEFLY) else {
+                    return end.others.release_later(*id, count);
+                };
+                if let Rx::Ring(rx) = &mut *guard
+                    && rx.consumer.release(*id, count)
+                    && let Err(lie) = rx.freed(end)
+                {
+                    // Told by the next call on the socket.
+                    let _ = end.lie(Op::Recv, lie);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // A lent page goes back by itself.
+        if !matches!(self.place, Place::Lent { .. }) {
+            self.advance(self.len);
+        }
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("View").field("len", &self.len).finish_non_exhaustive()
+    }
+}

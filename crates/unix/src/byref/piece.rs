@@ -1,0 +1,76 @@
+//! Bytes that a peer has lent.
+
+use onecopy_chain::Fragment;
+use onecopy_copy::{Hint, Policy, Reader};
+use onecopy_pool::Page;
+use onecopy_sys::map::Span;
+
+/// Bytes that a peer has lent, or the part of them that is not received yet. Its page goes back when all that shares it is
+/// dropped.
+#[derive(Debug)]
+pub struct Piece {
+    pub page: Page,
+    /// Where they begin in the page. Invariant: `at + len` is inside.
+    pub at: usize,
+    pub len: usize,
+    /// Bytes of the reference that were received before these.
+    pub received: usize,
+}
+
+impl Piece {
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Copies from `from` bytes behind the front on. There are enough.
+    #[inline]
+    pub fn copy_out_from(&self, from: usize, buffer: &mut [u8]) {
+        debug_assert!(from + buffer.len() <= self.len);
+        // Whoever asks for the bytes in a buffer of his own reads them next, on this core.
+        let hint = Hint { policy: Policy::Cached, footprint: buffer.len(), reader: Reader::SameCore };
+        onecopy_copy::copy_out(buffer, self.part(self.at + from, buffer.len()), hint);
+    }
+
+    /// A view of the first `max` bytes.
+    pub fn span(&self, max: usize) -> Span<'_> {
+        self.part(self.at, self.len.min(max))
+    }
+
+    #[inline]
+    fn part(&self, at: usize, len: usize) -> Span<'_> {
+        self.page.span(at, len).expect("inside of a page that a peer shares")
+    }
+
+    /// Goes on behind the first `count` bytes (which it has).
+    #[inline]
+    pub fn advance(&mut self, count: usize) {
+        self.at += count;
+        self.len -= count;
+        self.received += count;
+    }
+
+    /// Cuts off the first `count` bytes (of more).
+    pub fn split(self, count: usize) -> (Piece, Piece) {
+        let first = Piece { page: self.page.clone(), len: count, ..self };
+        let mut rest = self;
+        rest.advance(count);
+        (first, rest)
+    }
+
+    /// Bytes of the reference that were received before these.
+    pub fn received(&self) -> usize {
+        self.received
+    }
+
+    /// Bytes of its page.
+    pub fn page_len(&self) -> usize {
+        self.page.len()
+    }
+
+    /// Of a chain. None where nothing is left of it.
+    pub fn into_fragment(self) -> Option<Fragment> {
+        Fragment::new(self.page, self.at, self.len).ok()
+    }
+}

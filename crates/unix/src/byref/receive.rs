@@ -1,0 +1,84 @@
+//! Receiving chains.
+
+use crate::ancillary::channel::Fds;
+use crate::ancillary::pending::Next;
+use crate::byref::piece::Piece;
+use crate::connection::core::Core;
+use crate::connection::rx::RxRing;
+use crate::{Error, Op, Result};
+use onecopy_chain::{Chain, Mark};
+use rustix::io::Errno;
+
+/// The reference at the front, or as much of it as is asked for.
+pub fn take_piece(rx: &mut RxRing, max: usize) -> Option<Piece> {
+    match rx.front.piece.take() {
+        Some(piece) if piece.len() > max => {
+            let (first, rest) = piece.split(max);
+            rx.front.piece = Some(rest);
+            Some(first)
+        }
+        piece => {
+            rx.consumer.take_mark();
+            piece
+        }
+    }
+}
+
+impl RxRing {
+    /// The references that are there, one after the other, where they lie.
+    pub fn chain_of_references(&mut self, core: &Core, max: usize) -> Result<Chain> {
+        let mut chain = Chain::new();
+        let said = core.passes_who().then(|| self.front.sender());
+        Fds { who: said, ..Fds::default() }.attach_to(&mut chain, core);
+        loop {
+            let Some(piece) = take_piece(self, max - chain.len()) else { break };
+            let referenced = piece.len();
+            // There is room: `take_piece` and the look at the true size below see to it.
+            let Some(Ok(())) = piece.into_fragment().map(|fragment| chain.append(fragment)) else {
+                return Err(Error::new(Op::Recv, Errno::OVERFLOW));
+            };
+            core.counters.received.add_exclusive(referenced);
+            core.counters.referenced.add_exclusive(referenced);
+            if chain.len() == max || !self.reference_follows(core) {
+                break;
+            }
+            if said.is_some_and(|said| said != self.front.sender()) {
+                // What others sent never merges (unix(7)).
+                break;
+            }
+            let next = self.front.piece.as_ref().map_or(0, Piece::page_len);
+            if chain.true_size().saturating_add(next) > u32::MAX as usize {
+                break;
+            }
+        }
+        Ok(chain)
+    }
+
+    /// Whether a reference comes next, at once. What is wrong there is told by the next call.
+    pub fn reference_follows(&mut self, core: &Core) -> bool {
+        loop {
+            let there = self.consumer.available(1);
+            if !matches!(there, Ok(1..)) || !matches!(there.and_then(|n| self.consumer.before_mark(n)), Ok(0))
+            {
+                return false;
+            }
+            match self.meet_mark(core) {
+                Ok(Next::Reference) => return self.front.fds.is_none(),
+                Ok(Next::Again) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+impl Fds {
+    /// What came with the bytes that are appended next: who sent them, and descriptors.
+    pub fn attach_to(self, chain: &mut Chain, core: &Core) {
+        if let Some(who) = self.who.filter(|_| core.passes_credentials()) {
+            chain.attach(Mark::Credentials(who.into()));
+        }
+        if !self.list.is_empty() {
+            chain.attach(Mark::Rights(self.list));
+        }
+    }
+}

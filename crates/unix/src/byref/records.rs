@@ -1,0 +1,82 @@
+//! Records by reference: a frame that lists pages instead of holding bytes ([`onecopy_ring::record::Parts`]).
+//!
+//! One chain is one record, and a record's first bytes may be bytes after all: those that the sender gives beside the chain,
+//! and those of fragments that no pool of this socket's has. All of it goes or nothing, so places for all pages are taken
+//! before the first one is lent. A receive that asks for bytes copies them out of the pages; which of a record's bytes
+//! lay where makes no difference to it, to MSG_TRUNC and to MSG_PEEK.
+
+use crate::byref::listed::{Contents, Listed};
+use crate::connection::call::{Call, scatter};
+use crate::connection::core::Core;
+use crate::connection::kind::Kind;
+use crate::connection::rx::RxRing;
+use crate::{Op, Records, Result};
+use onecopy_ring::Lie;
+use onecopy_ring::record::{Frame, Parts};
+use std::io::IoSliceMut;
+
+impl RxRing {
+    /// Learns what the list in the frame at the front means, once: a peer that changes it afterwards changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`]. What was adopted before goes back.
+    pub fn meet_list(&mut self, frame: Frame) -> std::result::Result<(), Lie> {
+        let at = self.consumer.position();
+        if self.front.listed.as_ref().is_some_and(|listed| listed.at == at) {
+            return Ok(());
+        }
+        let parts = self.consumer.parts(0, frame)?;
+        let mut pieces = Vec::with_capacity(parts.references);
+        for i in 0..parts.references {
+            let reference = self.consumer.part(0, parts, i)?;
+            pieces.push(self.front.adopt(reference)?);
+        }
+        self.front.listed = Some(Listed { at, bytes: parts.bytes, pieces });
+        Ok(())
+    }
+
+    /// Copies the first bytes of a list's record to the slices: as many as there is room for. How many.
+    pub fn copy_list(&self, listed: &Listed, slices: &mut [IoSliceMut<'_>]) -> usize {
+        let room: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut done = listed.bytes.min(room);
+        scatter(slices, 0, done, |at, part| self.consumer.copy_out(Parts::BYTES_AT + at, part));
+        for piece in &listed.pieces {
+            let n = piece.len().min(room - done);
+            scatter(slices, done, n, |at, part| piece.copy_out_from(at, part));
+            done += n;
+        }
+        done
+    }
+
+    /// The frame at the front tells of a pool: maps it, and goes on behind.
+    fn meet_pool_frame(&mut self, core: &Core, frame: Frame) -> Result<()> {
+        let lie = |lie| core.lie(Op::Recv, lie);
+        let pool = self.consumer.pool(frame).map_err(lie)?;
+        self.meet_pool(core, pool)?;
+        self.consumer.take(frame.size(self.consumer.ring().capacity()));
+        Ok(())
+    }
+}
+
+impl RxRing {
+    /// Looks at what comes with the frame at the front.
+    #[cold]
+    pub fn find(&mut self, core: &Core, frame: Frame, call: &mut Call<'_>, peek: bool) -> Result<Contents> {
+        let listed = frame.with.is_pool() || frame.with.has_parts();
+        if listed && (core.kind != Kind::SeqPacket || core.config.records == Records::Stream) {
+            return Err(core.lie(Op::Recv, Lie::Reference));
+        }
+        if frame.with.is_pool() {
+            self.meet_pool_frame(core, frame)?;
+            return Ok(Contents::Again);
+        }
+        let said = self.receive_with(core, frame.with, call, peek)?;
+        if !listed {
+            return Ok(Contents::Bytes(said));
+        }
+        self.expect_pools(core)?;
+        self.meet_list(frame).map_err(|lie| core.lie(Op::Recv, lie))?;
+        Ok(Contents::List(said))
+    }
+}

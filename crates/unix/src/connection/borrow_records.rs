@@ -1,0 +1,96 @@
+//! Records where they lie.
+
+use crate::byref::listed::Contents;
+use crate::connection::End;
+use crate::connection::call::Call;
+use crate::connection::others::MAX_LENT;
+use crate::connection::received::Rest;
+use crate::connection::rx::Rx;
+use crate::connection::wait::Ready;
+use crate::connection::waiting::Waiting;
+use crate::{Op, ReceivedFlags, Records, RecvFlags, Result, View};
+use onecopy_ring::record::HEADER;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+
+/// Largest view over the kernel in bytes.
+const MAX_HEAP: usize = 256 << 10;
+
+impl End {
+    /// Lends the next record, or what is there of it.
+    pub fn borrow_record(self: &Arc<Self>, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
+        let flags = flags & RecvFlags::DONTWAIT;
+        let mut waiting = Waiting::new(0);
+        self.error_first()?;
+        let lie = |lie| self.lie(Op::Recv, lie);
+        match self.ready(flags, &mut waiting)? {
+            Ready::Ring(mut guard, available) => {
+                let Rx::Ring(ring) = &mut *guard else { return Ok((View::none(self), ReceivedFlags::END)) };
+                let mut said = ReceivedFlags::empty();
+                let mut rest = match ring.rest.take() {
+                    Some(rest) => rest,
+                    None => {
+                        let frame = match self.config.records {
+                            Records::Atomic => ring.atomic_frame(available).map_err(lie)?,
+                            Records::Stream => ring.consumer.frame(0, available).map_err(lie)?,
+                        };
+                        if !frame.with.is_nothing() {
+                            said = match ring.find(self, frame, &mut Call::plain(), false)? {
+                                Contents::Bytes(said) => said,
+                                Contents::List(said) => {
+                                    let (view, mut flags) = self.borrow_list(guard, frame, max)?;
+                                    flags |= said;
+                                    return Ok((view, flags));
+                                }
+                                Contents::Again => {
+                                    drop(guard);
+                                    return self.borrow_record(max, flags);
+                                }
+                            };
+                        }
+                        ring.consumer.take(HEADER);
+                        Rest::of(frame, ring.consumer.ring().capacity())
+                    }
+                };
+                let len = rest.left.min(max);
+                // The view comes last: dropped on an error below, it would want the lock that is held here.
+                let memory = ring.consumer.ring().clone();
+                // As many borrows as other processes can know of; then a copy.
+                let full = self.others.were_there() && ring.consumer.borrows() >= MAX_LENT;
+                let mut heap = Vec::new();
+                if full {
+                    heap.resize(len, 0);
+                    ring.consumer.copy_out(0, &mut heap);
+                    ring.consumer.take(len);
+                    self.counters.user_copied_out.add_exclusive(len);
+                }
+                let lent = (len > 0 && !full).then(|| ring.consumer.borrow(len));
+                point!("borrowed");
+                rest.left -= len;
+                if rest.left > 0 && self.config.records == Records::Stream {
+                    ring.rest = Some(rest);
+                } else {
+                    said.set(ReceivedFlags::TRUNC, rest.left > 0);
+                    said.set(ReceivedFlags::EOR, self.config.records == Records::Stream && rest.end);
+                    ring.consumer.take(rest.left + rest.padding);
+                }
+                self.counters.received.add_exclusive(len);
+                ring.mirror_empty(self)?;
+                self.give_back(guard)?;
+                let view = match lent {
+                    Some((id, offset)) => View::lent(self, memory, id, offset, len),
+                    None => View::heap(self, heap),
+                };
+                Ok((view, said))
+            }
+            Ready::End => Ok((View::none(self), ReceivedFlags::END)),
+            other => {
+                drop(other);
+                let mut bytes = vec![0; max.min(MAX_HEAP)];
+                let received = self.recv_record(&mut [IoSliceMut::new(&mut bytes)], flags)?;
+                bytes.truncate(received.len);
+                Ok((View::heap(self, bytes), received.flags))
+            }
+        }
+    }
+}

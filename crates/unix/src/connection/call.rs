@@ -1,0 +1,120 @@
+//! What one call knows, and how much it takes at once.
+
+use crate::ancillary::channel::Fds;
+use std::io::{IoSlice, IoSliceMut};
+
+/// What one receive knows besides its buffers.
+#[derive(Debug)]
+pub struct Call<'a> {
+    /// Where descriptors go; closed where there is no such place, as recv(2) does.
+    pub fds: Option<&'a mut Fds>,
+    /// Position in the ring that it must not pass, since it has descriptors that came with bytes before.
+    pub until: u64,
+}
+
+impl<'a> Call<'a> {
+    /// Without descriptors.
+    pub fn plain() -> Call<'a> {
+        Call { fds: None, until: u64::MAX }
+    }
+
+    /// With a place for descriptors.
+    pub fn with(fds: &'a mut Fds) -> Call<'a> {
+        Call { fds: Some(fds), until: u64::MAX }
+    }
+
+    /// What it has been given is nobody's: it goes on elsewhere.
+    pub fn forget(&mut self) {
+        if let Some(fds) = &mut self.fds {
+            **fds = Fds::default();
+        }
+        self.until = u64::MAX;
+    }
+}
+
+/// Most pieces in one system call (UIO_MAXIOV, linux/uio.h).
+pub const IOV_MAX: usize = 1024;
+
+/// Bytes after which what was copied is handed over, so that the peer works on it meanwhile: an eighth of the ring,
+/// from where a hand-over costs less than the copy to where two pieces no longer fit the first-level cache.
+#[inline]
+pub fn chunk(capacity: usize) -> usize {
+    (capacity / 8).clamp(4 << 10, 32 << 10).min(capacity / 2)
+}
+
+/// The parts of a vectored send that are not sent yet.
+pub struct Cursor<'a, 'b> {
+    slices: &'a [IoSlice<'b>],
+    /// Bytes of the first slice that are done.
+    done: usize,
+    pub left: usize,
+}
+
+impl<'a, 'b> Cursor<'a, 'b> {
+    pub fn new(slices: &'a [IoSlice<'b>]) -> Self {
+        Cursor { slices, done: 0, left: slices.iter().map(|slice| slice.len()).sum() }
+    }
+
+    /// The next at most `max` bytes that lie together. Never empty while something is left.
+    pub fn next(&mut self, max: usize) -> &'a [u8] {
+        while let Some(first) = self.slices.first() {
+            let rest = &first[self.done..];
+            if rest.is_empty() {
+                self.slices = &self.slices[1..];
+                self.done = 0;
+                continue;
+            }
+            let n = rest.len().min(max);
+            self.done += n;
+            self.left -= n;
+            return &rest[..n];
+        }
+        &[]
+    }
+
+    /// The next at most `max` bytes, in pieces, for one system call. Does not move on.
+    pub fn pieces(&self, max: usize) -> Vec<IoSlice<'a>> {
+        let mut left = max;
+        let mut pieces = Vec::new();
+        for (i, slice) in self.slices.iter().enumerate() {
+            let rest = if i == 0 { &slice[self.done..] } else { &slice[..] };
+            if left == 0 || pieces.len() == IOV_MAX {
+                break;
+            }
+            if rest.is_empty() {
+                continue;
+            }
+            let n = rest.len().min(left);
+            left -= n;
+            // The slice behind an `&'a IoSlice` lives for 'a.
+            pieces.push(IoSlice::new(&rest[..n]));
+        }
+        pieces
+    }
+
+    pub fn advance(&mut self, mut count: usize) {
+        while count > 0 {
+            count -= self.next(count).len();
+        }
+    }
+}
+
+/// Calls `fill` for each part of the slices behind the first `skip` bytes, `n` bytes in all, with how many were done
+/// before.
+pub fn scatter(
+    slices: &mut [IoSliceMut<'_>],
+    mut skip: usize,
+    n: usize,
+    mut fill: impl FnMut(usize, &mut [u8]),
+) {
+    let mut done = 0;
+    for slice in slices {
+        let cut = skip.min(slice.len());
+        skip -= cut;
+        let len = (slice.len() - cut).min(n - done);
+        if len > 0 {
+            fill(done, &mut slice[cut..cut + len]);
+            done += len;
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! A piece of a stream record that lies in the kernel's queue.
+
+use crate::ancillary::channel::Fds;
+
+/// A piece of a stream record that lies in the kernel's queue, and how far it was received.
+#[derive(Debug, Default)]
+pub struct Carry {
+    pub bytes: Vec<u8>,
+    pub at: usize,
+    pub end: bool,
+    pub pending: bool,
+    /// What came with it.
+    pub fds: Option<Fds>,
+}
+
+impl Carry {
+    pub fn is_pending(&self) -> bool {
+        self.pending
+    }
+
+    pub fn left(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    pub fn has_nothing(&self) -> bool {
+        self.bytes.len() == self.at && !self.end && self.fds.as_ref().is_none_or(|fds| fds.list.is_empty())
+    }
+
+    /// What lies in the kernel's queue that is not to be received, or was.
+    pub fn past(&self) -> usize {
+        if self.pending { self.at } else { 0 }
+    }
+}

@@ -1,0 +1,76 @@
+//! The upgrade of a connection, where it meets both directions and their locks.
+
+use crate::connection::End;
+use crate::connection::rx::Rx;
+use crate::connection::side::SideGuard;
+use crate::connection::tx::Tx;
+use crate::multiprocess::patience::BRIEFLY;
+use crate::{Op, Result};
+use rustix::fd::OwnedFd;
+
+impl End {
+    /// As [`Handshake::is_joined`](crate::handshake::upgrade::Handshake::is_joined).
+    pub fn is_joined(&self, rx: &mut Rx) -> bool {
+        self.handshake.is_joined(self, rx)
+    }
+
+    /// As [`Handshake::decide`](crate::handshake::upgrade::Handshake::decide).
+    pub fn decide(&self, rx: &mut Rx, op: Op) -> Result<()> {
+        let offered = self.handshake.decide(self, rx, op)?;
+        self.adopt_if_free(offered);
+        Ok(())
+    }
+
+    /// As [`Handshake::received_over_kernel`](crate::handshake::upgrade::Handshake::received_over_kernel).
+    pub fn received_over_kernel(
+        &self,
+        rx: &mut Rx,
+        count: u64,
+        rings: Option<OwnedFd>,
+        op: Op,
+    ) -> Result<()> {
+        let offered = self.handshake.received_over_kernel(self, rx, count, rings, op)?;
+        self.adopt_if_free(offered);
+        Ok(())
+    }
+
+    /// The sending side switches at once to the ring that it was offered if it is free, else before its next bytes.
+    fn adopt_if_free(&self, offered: bool) {
+        if offered && let Some(mut tx) = self.tx.try_lock() {
+            self.adopt(&mut tx);
+            tx.unlock_fenced();
+            self.welcome_back();
+        }
+    }
+
+    /// As [`Handshake::adopt`](crate::handshake::upgrade::Handshake::adopt).
+    pub fn adopt(&self, tx: &mut Tx) {
+        self.handshake.adopt(self, tx);
+    }
+
+    /// Before a send, while it is not known what the peer is: looks for its rings, else attaches some where it may. What only ever
+    /// sends would stay with the kernel otherwise.
+    pub fn prepare_to_send(&self) -> Result<()> {
+        match self.rx.lock_within(|| BRIEFLY) {
+            Some(rx) => self.prepare(rx),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`End::prepare_to_send`], in the middle of a send: whoever receives just now is not waited for with the sending side.
+    pub fn prepare_to_go_on(&self) -> Result<()> {
+        self.rx.try_lock().map_or(Ok(()), |rx| self.prepare(rx))
+    }
+
+    fn prepare(&self, mut rx: SideGuard<'_, Rx>) -> Result<()> {
+        self.decide(&mut rx, Op::Send)?;
+        if !rx.is_shared() && !self.others.are_there() {
+            self.handshake.attach_rings(self, &mut rx);
+        }
+        if !matches!(&*rx, Rx::Undecided(_)) {
+            // Maybe it was another process that has decided, and this may replace its store before a sender has seen it.
+            self.handshake.decided_now();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Frames of records in the ring.
+
+use crate::connection::rx::RxRing;
+use onecopy_ring::record::Frame;
+use onecopy_ring::{Consumer, Lie};
+
+impl RxRing {
+    /// Bytes of records in the ring.
+    pub fn readable(&mut self) -> std::result::Result<usize, Lie> {
+        let (at, left) = self.rest.map_or((0, 0), |rest| (rest.left + rest.padding, rest.left));
+        Ok(left + records_in(&mut self.consumer, at)?)
+    }
+
+    /// The next frame, which must be a whole record. `available` bytes are known to be there.
+    #[inline]
+    pub fn atomic_frame(&self, available: usize) -> std::result::Result<Frame, Lie> {
+        let frame = self.consumer.frame(0, available)?;
+        if frame.end {
+            Ok(frame)
+        } else {
+            Err(Lie::Frame { word: frame.len as u64, available: available as u64 })
+        }
+    }
+}
+
+/// Bytes of the records in a ring from `at` bytes behind the next one on.
+pub fn records_in(consumer: &mut Consumer, mut at: usize) -> std::result::Result<usize, Lie> {
+    let available = consumer.available(usize::MAX)?;
+    let mut sum = 0;
+    while at < available {
+        let frame = consumer.frame(at, available)?;
+        let here = at;
+        at += frame.size(consumer.ring().capacity());
+        sum += bytes_of(consumer, here, frame)?;
+    }
+    Ok(sum)
+}
+
+/// Bytes of the record in a frame at `at` bytes behind the next one.
+fn bytes_of(consumer: &Consumer, at: usize, frame: Frame) -> std::result::Result<usize, Lie> {
+    if frame.with.is_pool() {
+        return Ok(0);
+    }
+    if !frame.with.has_parts() {
+        return Ok(frame.len);
+    }
+    let parts = consumer.parts(at, frame)?;
+    let mut sum = parts.bytes;
+    for i in 0..parts.references {
+        sum += consumer.part(at, parts, i)?.bytes() as usize;
+    }
+    Ok(sum)
+}
+
+impl RxRing {
+    /// Bytes of the next datagram, 0 where there is none (FIONREAD, unix(7)).
+    pub fn next_datagram(&mut self) -> std::result::Result<usize, Lie> {
+        match self.consumer.available(1)? {
+            0 => Ok(0),
+            available => Ok(self.consumer.frame(0, available)?.len),
+        }
+    }
+}

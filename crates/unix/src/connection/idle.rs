@@ -1,0 +1,157 @@
+//! What a receiver does that finds its ring empty: it spins, takes bells and arms, and asks what a byte means that nothing explains.
+
+use crate::connection::core::Core;
+use crate::connection::kind::Kind;
+use crate::connection::rx::RxRing;
+use crate::connection::waiting::Waiting;
+use crate::doorbell::control::Peek;
+use crate::{Op, Result, Wait};
+use onecopy_ring::Lie;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sync::spin;
+use std::time::Instant;
+
+/// How often one call believes a bell for which there was no data.
+const MAX_EMPTY_BELLS: u32 = 64;
+
+/// What to do where there is nothing to receive.
+pub enum Idle {
+    /// Look again.
+    Again,
+    /// Sleep on the control socket, then look again.
+    Sleep,
+    /// Its queue is readable for a reason that does not go away by itself: sleep on the clock.
+    Nap,
+    /// The kernel has the last word.
+    Ask,
+    /// The peer of a datagram socket has left, and all that it had sent here was received.
+    Over,
+}
+
+impl RxRing {
+    /// Nothing is in the ring.
+    pub fn ring_idle(
+        &mut self,
+        core: &Core,
+        waiting: &mut Waiting,
+        wait: bool,
+    ) -> std::result::Result<Idle, Lie> {
+        self.unpark(core)?;
+        if wait && self.spin(core, waiting)? {
+            return Ok(Idle::Again);
+        }
+        if self.settle(core)? {
+            return Ok(Idle::Again);
+        }
+        if core.kind == Kind::Datagram && core.peer_left() {
+            // Of its bells and fillers nothing is left behind: what comes from here on is other sockets' datagrams.
+            let more = self.settle(core)?;
+            self.clear_away(core)?;
+            return Ok(if more { Idle::Again } else { Idle::Over });
+        }
+        if core.kind == Kind::SeqPacket && core.peer_left() {
+            // What lies there are bells and fillers that nobody needs any more.
+            self.drain(core);
+            return Ok(if self.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
+        }
+        if !waiting.slept && wait && core.settings.wait() != Wait::Spin {
+            return Ok(Idle::Sleep);
+        }
+        // Woken for nothing, or asked not to wait: is there a byte that nothing explains?
+        if core.ask() != Peek::Byte {
+            return Ok(if self.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
+        }
+        if self.consumer.available(1)? > 0 {
+            return Ok(Idle::Again);
+        }
+        if self.explain().is_err() {
+            if self.forgive(core) {
+                return Ok(Idle::Again);
+            }
+            match self.find_channel(core) {
+                Ok(true) => return Ok(Idle::Again),
+                // It stays there until this process has room for a descriptor.
+                Err(_) => return Ok(Idle::Nap),
+                Ok(false) => {}
+            }
+            // A sender that was killed while it parked leaves bytes that nothing explains.
+            if !core.hung_up() {
+                return Err(Lie::Bells);
+            }
+            self.drain(core);
+            return Ok(Idle::Ask);
+        }
+        waiting.empty_bells += 1;
+        let late = self.owed > 0 || self.consumer.header().is_rung();
+        if late && waiting.empty_bells < MAX_EMPTY_BELLS {
+            return Ok(Idle::Again);
+        }
+        // A filler that cannot be taken yet. Rare: a view is held, and its holder asks for more.
+        Ok(Idle::Nap)
+    }
+
+    /// After a receive that left the ring empty: lets readiness say so, where somebody may look. Returns whether
+    /// there is data after all: a caller who has room for it must not be told a short count, since epoll(7) lets
+    /// him wait for the next edge then, and no bell will make one.
+    #[inline]
+    pub fn mirror_empty(&mut self, core: &Core) -> Result<bool> {
+        if core.mirror.load(Relaxed) == 0 {
+            return Ok(false);
+        }
+        let lie = |lie| core.lie(Op::Recv, lie);
+        Ok(self.consumer.available(1).map_err(lie)? > 0 || self.settle(core).map_err(lie)?)
+    }
+}
+
+/// Between two looks of one who spins at the control socket, in nanoseconds.
+pub const LONGEST_SPIN: u32 = 1_000_000;
+
+impl RxRing {
+    /// Spins for data as far as the settings and experience allow. Returns whether it came.
+    pub fn spin(&mut self, core: &Core, waiting: &mut Waiting) -> std::result::Result<bool, Lie> {
+        let budget = match core.settings.wait() {
+            Wait::Block => return Ok(false),
+            Wait::Spin => LONGEST_SPIN,
+            // After a sleep there is nothing to be gained.
+            Wait::Adaptive if waiting.slept => return Ok(false),
+            Wait::Adaptive => self.spin.budget(),
+        };
+        if budget == 0 {
+            waiting.start.get_or_insert_with(Instant::now);
+            return Ok(false);
+        }
+        let mut lie = None;
+        let consumer = &mut self.consumer;
+        if consumer.is_shared() {
+            // Not with a lock that other processes want: `spin_unlocked`.
+            return Ok(false);
+        }
+        let spun = spin::until(budget, || match consumer.available(1) {
+            Ok(0) => {
+                consumer.prefetch();
+                false
+            }
+            Ok(_) => true,
+            Err(found) => {
+                lie = Some(found);
+                true
+            }
+        });
+        if let Some(lie) = lie {
+            return Err(lie);
+        }
+        match spun {
+            Ok(took) => {
+                self.spin.paid(took);
+                core.counters.spins.add_exclusive(1);
+                Ok(true)
+            }
+            Err(start) => {
+                self.spin.in_vain();
+                waiting.start.get_or_insert(start);
+                // Asked to spin: look at the control socket now and then, and go on.
+                Ok(false)
+            }
+        }
+    }
+}

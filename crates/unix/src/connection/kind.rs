@@ -1,0 +1,47 @@
+//! Kinds of sockets.
+
+use crate::{Config, Error, Op, Records, Result};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+/// What kind of socket an end is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Bytes: SOCK_STREAM.
+    Stream,
+    /// Records: SOCK_SEQPACKET.
+    SeqPacket,
+    /// Records, from anybody: SOCK_DGRAM.
+    Datagram,
+}
+
+impl Kind {
+    pub fn socket_type(self) -> SocketType {
+        match self {
+            Kind::Stream => SocketType::STREAM,
+            Kind::SeqPacket => SocketType::SEQPACKET,
+            Kind::Datagram => SocketType::DGRAM,
+        }
+    }
+
+    /// Whether what is sent at once is received at once, and bells are records on the control socket.
+    #[inline]
+    pub fn has_records(self) -> bool {
+        self != Kind::Stream
+    }
+
+    /// A fresh kernel socket.
+    ///
+    /// # Errors
+    ///
+    /// What socket(2) says.
+    pub fn socket(self) -> Result<OwnedFd> {
+        rustix::net::socket_with(AddressFamily::UNIX, self.socket_type(), SocketFlags::CLOEXEC, None)
+            .map_err(|errno| Error::new(Op::Socket, errno))
+    }
+
+    /// How its records are kept.
+    pub fn records(self, config: &Config) -> Records {
+        if self == Kind::SeqPacket { config.records } else { Records::Atomic }
+    }
+}

@@ -1,0 +1,315 @@
+//! Sending by reference: a loan, or a chain.
+
+use crate::byref::domain::{Bound, Domain};
+use crate::byref::lender::{Accuse, Lender, Lot};
+use crate::byref::send::{Part, Way, cut, sendable};
+use crate::connection::End;
+use crate::connection::call::Cursor;
+use crate::connection::kind::Kind as SocketKind;
+use crate::connection::tx::{Tx, TxRing};
+use crate::{Error, Loan, NotSent, Op, Result, SendFlags};
+use onecopy_chain::notify::{Fate, Segment};
+use onecopy_chain::{Chain, Fragment};
+use onecopy_copy::Hint;
+use onecopy_pool::{MemoryProvider, Page};
+use onecopy_ring::Mark;
+use onecopy_ring::marks::MARKS;
+use onecopy_ring::record::POOL_FRAME;
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+impl End {
+    /// Sends a loan. Returns its bytes.
+    pub fn send_loan(
+        self: &Arc<End>,
+        mut loan: Loan,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent>> {
+        let len = loan.len();
+        let mut tx = match self.lock_tx(flags) {
+            Ok(tx) => tx,
+            Err(error) => return Err(self.not_sent(error, len, len, loan, flags)),
+        };
+        let way = if len > 0 { self.way(&mut tx, loan.page(), 0, flags) } else { Ok(Way::Copied) };
+        let result = match way {
+            Err(error) => Err(error),
+            Ok(Way::Lent(name)) => {
+                let mut once = Some(loan);
+                let lent = self.lend(&mut tx, name, 1, flags, || once.take().map(Loan::into_part));
+                tx.mirror_full(self);
+                tx.unlock_fenced();
+                self.welcome_back();
+                // What was published is sent, whatever the bell says.
+                let _ = self.ring_if_armed();
+                return match (lent, once) {
+                    (Err(error), Some(loan)) => Err(self.not_sent(error, len, len, loan, flags)),
+                    _ => Ok(len),
+                };
+            }
+            Ok(Way::Copied) => {
+                let (sent, result) = self.send_copy(&mut tx, &loan, flags);
+                loan.advance(sent);
+                result
+            }
+        };
+        tx.mirror_full(self);
+        tx.unlock_fenced();
+        self.welcome_back();
+        match self.ring_after(loan.len() < len, result) {
+            Ok(()) => {
+                loan.was_copied();
+                Ok(len)
+            }
+            Err(error) => Err(self.not_sent(error, len, loan.len(), loan, flags)),
+        }
+    }
+
+    /// Sends a chain, each part of a page by reference that can be. Returns its bytes.
+    pub fn send_chain(
+        self: &Arc<End>,
+        mut segment: Segment<Chain>,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
+        let len = segment.payload().len();
+        let locked = sendable(segment.payload()).and_then(|()| self.lock_tx(flags));
+        let mut tx = match locked {
+            Ok(tx) => tx,
+            Err(error) => return Err(self.not_sent(error, len, len, segment, flags)),
+        };
+        let mut result = Ok(());
+        if len == 0 {
+            // A dead peer is told.
+            result = self.send_locked(&mut tx, &mut Cursor::new(&[]), flags);
+        }
+        while result.is_ok() && !segment.payload().is_empty() {
+            result = self.send_front(&mut tx, &mut segment, flags);
+        }
+        tx.mirror_full(self);
+        tx.unlock_fenced();
+        self.welcome_back();
+        let rung = self.ring_if_armed();
+        let left = segment.payload().len();
+        match if left == 0 && len > 0 { Ok(()) } else { result.and(rung) } {
+            Ok(()) => {
+                // Only what carried no bytes is left: of a chain without any.
+                segment.free(Fate::Sent);
+                Ok(len)
+            }
+            Err(error) => Err(self.not_sent(error, len, left, segment, flags)),
+        }
+    }
+
+    #[cold]
+    pub fn not_sent<T>(
+        &self,
+        error: Error,
+        len: usize,
+        left: usize,
+        rest: T,
+        flags: SendFlags,
+    ) -> Box<NotSent<T>> {
+        let _ = self.finish(Err(error), len - left, flags);
+        Box::new(NotSent { error, loan: rest })
+    }
+
+    /// Sends the first fragment of a chain that has one, and those behind it as long as they are of the same pool.
+    fn send_front(
+        self: &Arc<End>,
+        tx: &mut Tx,
+        segment: &mut Segment<Chain>,
+        flags: SendFlags,
+    ) -> Result<()> {
+        let Some(first) = segment.payload().fragments().next() else { return Ok(()) };
+        match self.way(tx, first.page(), 0, flags)? {
+            Way::Lent(name) => {
+                let alike = |fragment: &&Fragment| fragment.page().pool_id() == first.page().pool_id();
+                let most = segment.payload().fragments().take(MARKS).take_while(alike).count();
+                self.lend(tx, name, most, flags, || cut(segment, usize::MAX)).map(drop)
+            }
+            Way::Copied => {
+                let (page, at, len) = (first.page(), first.offset(), first.len());
+                let (sent, result) = match (page.bytes(), page.span(at, len.min(BOUNCE))) {
+                    (Some(bytes), _) => self.send_copy(tx, &bytes[at..at + len], flags),
+                    (None, Some(span)) => {
+                        let mut copy = vec![0; span.len()];
+                        onecopy_copy::copy_out(&mut copy, span, Hint::AUTO);
+                        // Twice: here, and into the ring or the kernel.
+                        self.counters.user_copied_in.add_exclusive(copy.len());
+                        self.send_copy(tx, &copy, flags)
+                    }
+                    (None, None) => (0, Err(Error::new(Op::Send, Errno::FAULT))),
+                };
+                if sent > 0
+                    && let Some(part) = cut(segment, sent)
+                {
+                    part.free(Fate::Copied);
+                }
+                result
+            }
+        }
+    }
+
+    /// How the bytes of a page leave, of which a record takes `then` bytes of room.
+    ///
+    /// # Errors
+    ///
+    /// EXDEV; EBUSY for a page that a child has inherited; what sending the pool to the peer says.
+    #[inline]
+    pub fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, then: usize, flags: SendFlags) -> Result<Way> {
+        let Some(domain) = Domain::of(page) else { return Ok(Way::Copied) };
+        if !domain.is_own() {
+            return Err(Error::new(Op::Send, Errno::BUSY).about("loan").because(
+                "it is of a pool that was made before a fork, and is the parent's, whose memory the child has not",
+            ));
+        }
+        let Tx::Ring(ring) = tx else { return Ok(Way::Copied) };
+        // What is lent only the lender's own process knows.
+        if self.lender.get().is_some_and(|lender| !lender.is_own()) {
+            return Ok(Way::Copied);
+        }
+        match domain.bound() {
+            Some(bound) if self.lender.get().is_some_and(|mine| bound.is_of(mine)) => {
+                Ok(Way::Lent(bound.name))
+            }
+            Some(_) => Err(Error::new(Op::Send, Errno::XDEV).about("loan").because(
+                "its pool is shared with the peer of another stream, for ever; make one for each peer",
+            )),
+            None => {
+                Ok(self.admit(ring, domain, then, flags)?.map_or(Way::Copied, |bound| Way::Lent(bound.name)))
+            }
+        }
+    }
+
+    /// Sends a copy. Returns bytes sent: all of them, unless there is an error.
+    fn send_copy(&self, tx: &mut Tx, bytes: &[u8], flags: SendFlags) -> (usize, Result<()>) {
+        let slices = [IoSlice::new(bytes)];
+        let mut cursor = Cursor::new(&slices);
+        let result = self.send_locked(tx, &mut cursor, flags);
+        let sent = bytes.len() - cursor.left;
+        self.counters.references_copied.add(usize::from(sent > 0));
+        let short = if cursor.left > 0 { Err(Error::new(Op::Send, Errno::AGAIN)) } else { Ok(()) };
+        (sent, result.and(short))
+    }
+
+    /// Lends the parts that `next` gives, `most` of them, or as many as there are slots and room for: one at least.
+    ///
+    /// # Errors
+    ///
+    /// As [`End::room`]; then no part was asked for.
+    #[inline]
+    fn lend(
+        &self,
+        tx: &mut Tx,
+        name: u32,
+        most: usize,
+        flags: SendFlags,
+        mut next: impl FnMut() -> Option<Part>,
+    ) -> Result<usize> {
+        let (Tx::Ring(ring), Some(lender)) = (tx, self.lender.get()) else {
+            return Err(Error::new(Op::Send, Errno::NOTCONN));
+        };
+        let stride = ring.producer.stride();
+        ring.say_who(self, stride, flags)?;
+        let most = most.min(ring.room(self, most * stride, stride, flags, &mut None)? / stride);
+        let TxRing { producer, slots: Some(slots), .. } = ring else {
+            return Err(Error::new(Op::Send, Errno::NOTCONN));
+        };
+        if !slots.has_free() && !lender.find_free(slots) {
+            // Nobody else takes the slot: the sending side is held.
+            lender.wait_for_slot(self, slots, flags)?;
+        }
+        let (mut at, mut bytes) = (0, 0);
+        let lent = lender.lend(slots, most, |slot| {
+            let Part { page, offset, len, notif } = next()?;
+            producer.mark(at, Mark::Reference { slot, pool: name, page: page.index(), offset, len });
+            at += stride;
+            bytes += len as usize;
+            Some(Lot { page, notif })
+        });
+        if lent == 0 {
+            return Err(Error::new(Op::Send, Errno::AGAIN));
+        }
+        producer.publish_marks(lent * stride);
+        self.counters.sent.add_exclusive(bytes);
+        self.counters.referenced.add_exclusive(bytes);
+        Ok(lent)
+    }
+
+    /// Binds a pool to this stream: the peer is sent its memfd. None where the peer maps no such pool.
+    #[cold]
+    fn admit<'a>(
+        self: &Arc<End>,
+        ring: &mut TxRing,
+        domain: &'a Domain,
+        then: usize,
+        flags: SendFlags,
+    ) -> Result<Option<&'a Bound>> {
+        let most = ring.producer.header().info.0.max_shared.load(onecopy_sync::atomic::Ordering::Relaxed);
+        if domain.bytes() > most {
+            return Ok(None);
+        }
+        // Of several processes each would lend the same slots.
+        if self.others.were_there() && self.lender.get().is_none() {
+            return Ok(None);
+        }
+        // Room for what tells of the pool and for what comes next, so that it never lies there alone; and before the channel, which
+        // lies in the receiver's queue from here on.
+        let stride = ring.producer.stride();
+        if self.kind == SocketKind::Stream {
+            // First: it parts what is laid here from what a dead process has laid.
+            ring.say_who(self, 2 * stride, flags)?;
+            ring.room(self, 2 * stride, 2 * stride, flags, &mut None)?;
+        } else {
+            let capacity = ring.producer.ring().capacity();
+            let all = POOL_FRAME.size(capacity) + then;
+            ring.room_for_frame(self, all.min(capacity), flags)?;
+        }
+        let channel = ring.channel(self)?;
+        let lender = self.lender.get_or_init(|| {
+            let end = Arc::downgrade(self);
+            let accuse = Accuse(Box::new(move |lie| {
+                if let Some(end) = end.upgrade() {
+                    let _ = end.lie(Op::Send, lie);
+                }
+            }));
+            let (lender, slots) = Lender::new(accuse, ring.producer.ring().clone(), channel.clone());
+            ring.slots = Some(slots);
+            Arc::new(lender)
+        });
+        // Who had the other end of the channel that it has is gone: its pages come home, and whoever is left gets copies.
+        if lender.is_left() || !std::ptr::eq(lender.channel(), &*channel) {
+            return Ok(None);
+        }
+        let Some(name) = lender.name_for(domain.bytes()) else { return Ok(None) };
+        if let Some(slots) = &mut ring.slots
+            && !slots.has_free()
+            && !lender.find_free(slots)
+        {
+            lender.wait_for_slot(self, slots, flags)?;
+        }
+        let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
+        ring.send_over(self, &[fd], None, flags)?;
+        if ring.channel.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &channel)) {
+            return Ok(None); // it went just now; what lies in the new one is closed by who comes there
+        }
+        lender.announced(domain.bytes());
+        let pool = Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() };
+        if self.kind == SocketKind::Stream {
+            ring.producer.mark(0, pool);
+            ring.producer.publish_marks(stride);
+        } else {
+            ring.producer.publish_pool(pool);
+        }
+        // Two pages of one pool may be sent over two streams at once.
+        match domain.bind(lender, name) {
+            Some(bound) => Ok(Some(bound)),
+            None => Err(Error::new(Op::Send, Errno::XDEV)
+                .about("loan")
+                .because("its pool was just shared with the peer of another stream; make one for each peer")),
+        }
+    }
+}
+
+/// Bytes of a peer's memory that are copied at once, when they have to be passed on as a copy.
+const BOUNCE: usize = 32 << 10;

@@ -1,0 +1,200 @@
+//! How ends come about: by pair, by connect, by accept.
+
+use crate::connection::End;
+use crate::connection::kind::Kind;
+use crate::connection::rx::Rx;
+use crate::connection::tx::Tx;
+use crate::doorbell::control;
+use crate::handshake::invitation::{Invitation, capacity_for, invite, wish};
+use crate::handshake::rendezvous::{Found, Target};
+use crate::handshake::undecided::Undecided;
+use crate::handshake::upgrade;
+use crate::{Config, Error, Name, Op, Records, Result, Transport};
+use onecopy_ring::{Consumer, Producer, Ring};
+use onecopy_socket::registry::Type;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, sockopt};
+use std::sync::Arc;
+
+impl From<Kind> for Type {
+    fn from(kind: Kind) -> Type {
+        match kind {
+            Kind::Stream => Type::Stream,
+            Kind::SeqPacket => Type::SeqPacket,
+            Kind::Datagram => Type::Datagram,
+        }
+    }
+}
+
+/// Stream records travel through shared memory only: the kernel's own records are atomic.
+fn needs_memory(op: Op) -> Error {
+    Error::new(op, Errno::PROTONOSUPPORT)
+        .about("Config::records")
+        .because("stream records need shared memory, which is refused here; use atomic records")
+}
+
+/// A listener that is not known to keep stream records is taken for one that does not.
+fn no_agreement() -> Error {
+    Error::new(Op::Connect, Errno::PROTONOSUPPORT).about("Config::records").because(
+        "the listener is not known to keep stream records; have it listen with them, in this network namespace \
+         and as the user that it was bound by, or use atomic records",
+    )
+}
+
+/// Sets the sizes of a socket's buffers that `config` asks for.
+pub fn buffers(fd: impl AsFd, config: &Config) -> Result<()> {
+    let refused = |argument| {
+        move |errno| {
+            let error = Error::new(Op::Option, errno).about(argument);
+            match errno {
+                Errno::INVAL => {
+                    error.because("the kernel counts to 2^31 - 1 bytes here; ask for less, or None")
+                }
+                _ => error,
+            }
+        }
+    };
+    if let Some(bytes) = config.send_buffer {
+        sockopt::set_socket_send_buffer_size(&fd, bytes).map_err(refused("Config::send_buffer"))?;
+    }
+    if let Some(bytes) = config.receive_buffer {
+        sockopt::set_socket_recv_buffer_size(&fd, bytes).map_err(refused("Config::receive_buffer"))?;
+    }
+    Ok(())
+}
+
+/// The rings of a pair: the first is received from by the first end. None where memory is refused, or not wanted.
+pub fn rings(kind: Kind, config: &Config) -> Option<(Ring, Ring)> {
+    if config.transport == Transport::Kernel {
+        return None;
+    }
+    let wish = wish(config.send_buffer);
+    let capacity = capacity_for(kind, config.receive_buffer, wish, config.max_ring);
+    let ring = || upgrade::new_ring(capacity, config).map(|(ring, _)| ring);
+    ring().and_then(|one| Ok((one, ring()?))).ok()
+}
+
+impl End {
+    pub fn make(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<End>> {
+        buffers(&fd, config)?;
+        let config = Config { records: kind.records(config), ..*config };
+        let end = Arc::new(End::new(fd, kind, &config, rx, tx));
+        end.look_after();
+        if config.pass_credentials {
+            end.set_pass_credentials(true)?;
+        }
+        Ok(end)
+    }
+
+    /// Two connected ends, over shared memory from the first byte on; over the kernel where memfds are refused.
+    ///
+    /// # Errors
+    ///
+    /// What socketpair(2) says; EPROTONOSUPPORT for stream records without memfds.
+    pub fn pair(kind: Kind, config: &Config) -> Result<(Arc<End>, Arc<End>)> {
+        let (a, b) =
+            rustix::net::socketpair(AddressFamily::UNIX, kind.socket_type(), SocketFlags::CLOEXEC, None)
+                .map_err(|errno| Error::new(Op::Socket, errno))?;
+        let Some((to_a, to_b)) = rings(kind, config) else {
+            if kind.records(config) == Records::Stream {
+                return Err(needs_memory(Op::Socket));
+            }
+            let plain = |fd| End::make(fd, kind, config, Rx::Plain, Tx::Kernel { sent: 0 });
+            let pair = (plain(a)?, plain(b)?);
+            let fallback = usize::from(config.transport == Transport::Auto);
+            pair.0.counters.fallbacks.add(fallback);
+            pair.1.counters.fallbacks.add(fallback);
+            return Ok(pair);
+        };
+        let over = |fd, mine: &Ring, theirs: &Ring| -> Result<Arc<End>> {
+            let rx = Rx::ring(Consumer::new(mine.clone()));
+            let end = End::make(fd, kind, config, rx, Tx::ring(Producer::new(theirs.clone())))?;
+            end.set_rx_ring(mine.clone());
+            end.set_tx_ring(theirs.clone());
+            Ok(end)
+        };
+        Ok((over(a, &to_a, &to_b)?, over(b, &to_b, &to_a)?))
+    }
+
+    /// Connects to a listener, of this crate or any other.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) says; EPROTONOSUPPORT for stream records where no invitation can be made.
+    pub fn connect(kind: Kind, name: Name, config: &Config) -> Result<Arc<End>> {
+        let address = name.address(Op::Connect)?;
+        let fd = kind.socket()?;
+        if config.pass_credentials {
+            // Before the server can send.
+            sockopt::set_socket_passcred(&fd, true).map_err(|errno| Error::new(Op::Option, errno))?;
+        }
+        let records = kind.records(config);
+        let invitation = match config.transport {
+            Transport::Kernel => None,
+            Transport::Auto => invite(fd.as_fd(), records, config).ok(),
+        };
+        if records == Records::Stream && invitation.is_none() {
+            return Err(needs_memory(Op::Connect));
+        }
+        let target = invitation.and_then(|_| Target::of(&name, kind, records));
+        rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
+        let found = target.map_or(Found::Missing, |target| target.look(&name, fd.as_fd()));
+        let is_ours = found == Found::Ours;
+        if records == Records::Stream && !is_ours && control::gone(fd.as_fd()) {
+            return Err(Error::new(Op::Connect, Errno::CONNREFUSED).because("the listener has just gone"));
+        }
+        if records == Records::Stream && found == Found::Full {
+            return Err(Error::new(Op::Connect, Errno::AGAIN));
+        }
+        if records == Records::Stream && !is_ours {
+            // (Nothing was said: to who listens there it was a connection that was closed again.)
+            return Err(no_agreement());
+        }
+        let rx =
+            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, is_ours)));
+        let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
+        let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
+        end.counters.fallbacks.add(usize::from(fallback));
+        Ok(end)
+    }
+
+    /// Takes the next connection of a listener. One whose client keeps its records in another way is closed
+    /// and passed over: nothing that either would send could be understood.
+    ///
+    /// # Errors
+    ///
+    /// What accept(2) says; EPROTONOSUPPORT for stream records where memfds are refused.
+    pub fn accept(listener: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<End>> {
+        loop {
+            let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
+                .map_err(|errno| Error::new(Op::Accept, errno))?;
+            let peer = peer.and_then(onecopy_sys::socket::unix_address);
+            let invitation = peer.and_then(|peer| Invitation::parse(peer.abstract_name()?));
+            let theirs = invitation.map_or(Records::Atomic, |invitation| invitation.records);
+            if theirs == kind.records(config) {
+                let invitation = invitation.filter(|_| config.transport == Transport::Auto);
+                let attaches = upgrade::is_believed(listener.as_fd(), fd.as_fd());
+                return End::accepted(fd, kind, invitation, attaches, config);
+            }
+        }
+    }
+
+    fn accepted(
+        fd: OwnedFd,
+        kind: Kind,
+        invitation: Option<Invitation>,
+        attaches: bool,
+        config: &Config,
+    ) -> Result<Arc<End>> {
+        if kind.records(config) == Records::Stream && invitation.is_none() {
+            return Err(needs_memory(Op::Accept));
+        }
+        let fallback = config.transport == Transport::Auto && invitation.is_none();
+        let rx =
+            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::server(invitation, attaches)));
+        let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
+        end.counters.fallbacks.add(usize::from(fallback));
+        Ok(end)
+    }
+}

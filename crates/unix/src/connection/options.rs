@@ -1,0 +1,307 @@
+//! What all kinds of sockets have in common: options, names, shutting down, closing.
+
+use crate::connection::End;
+use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
+use crate::connection::frames::records_in;
+use crate::connection::kind::Kind;
+use crate::connection::rx::Rx;
+use crate::connection::waiting::Waiting;
+use crate::doorbell::control;
+use crate::handshake::invitation::Invitation;
+use crate::multiprocess::patience::{BRIEFLY, stuck};
+use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result};
+use onecopy_ring::{Consumer, Ring};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use onecopy_sync::atomic::fence;
+use onecopy_sys::scm;
+use onecopy_sys::socket::unix_address;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, sockopt};
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn option(errno: Errno) -> Error {
+    Error::new(Op::Option, errno)
+}
+
+fn timeout(limit: Option<Duration>) -> impl Fn(Errno) -> Error {
+    move |errno| match limit {
+        Some(Duration::ZERO) => {
+            let why = "a wait is longer than nothing; give None for one without a limit, or set O_NONBLOCK";
+            option(errno).about("limit").because(why)
+        }
+        _ => option(errno).about("limit"),
+    }
+}
+
+pub fn local_name(fd: &OwnedFd) -> Result<Name> {
+    let address = rustix::net::getsockname(fd).map_err(option)?;
+    Ok(unix_address(address).map_or_else(Name::unnamed, |a| visible_name(&a)))
+}
+
+/// An invitation is no name that anybody gave.
+fn visible_name(address: &SocketAddrUnix) -> Name {
+    match address.abstract_name() {
+        Some(name) if Invitation::parse(name).is_some() => Name::unnamed(),
+        _ => Name::of(address),
+    }
+}
+
+impl End {
+    pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
+        self.set_nonblocking_only(nonblocking)?;
+        if nonblocking { self.reflect() } else { Ok(()) }
+    }
+
+    /// As `set_nonblocking`, for who reflects by itself.
+    pub fn set_nonblocking_only(&self, nonblocking: bool) -> Result<()> {
+        rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(option)?;
+        self.settings.set_nonblocking(nonblocking);
+        Ok(())
+    }
+
+    /// Whether what is sent goes through a ring, and did not go back to the kernel.
+    pub fn sends_into_ring(&self) -> bool {
+        self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0
+    }
+
+    pub fn set_read_timeout(&self, limit: Option<Duration>) -> Result<()> {
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit).map_err(timeout(limit))?;
+        self.settings.set_read_timeout(limit);
+        Ok(())
+    }
+
+    pub fn set_write_timeout(&self, limit: Option<Duration>) -> Result<()> {
+        sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, limit).map_err(timeout(limit))?;
+        self.settings.set_write_timeout(limit);
+        Ok(())
+    }
+
+    pub fn shutdown(&self, how: Shutdown) -> Result<()> {
+        let kernel = match how {
+            Shutdown::Read => rustix::net::Shutdown::Read,
+            Shutdown::Write => rustix::net::Shutdown::Write,
+            Shutdown::Both => rustix::net::Shutdown::Both,
+        };
+        rustix::net::shutdown(&self.fd, kernel).map_err(|errno| Error::new(Op::Shutdown, errno))?;
+        if how != Shutdown::Read {
+            self.send_shut.store(1, Relaxed);
+            self.others.shut_sending();
+        }
+        if how != Shutdown::Write {
+            self.recv_shut.store(1, Relaxed);
+            // Pairs with the fence in `set_rx_ring`.
+            fence(SeqCst);
+        }
+        if how != Shutdown::Write
+            && let Some(ring) = self.rx_ring.get()
+        {
+            // Release pairs with nothing that matters: a sender that sees it asks the kernel.
+            ring.header().info.0.shut.store(1, Release);
+            // A sender asleep for room sees no shutdown in poll(2), but that its filler is gone.
+            if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
+                && let Rx::Ring(rx) = &mut *rx
+            {
+                rx.unpark_now(self).map_err(|lie| self.lie(Op::Shutdown, lie))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn readable_bytes(&self) -> Result<usize> {
+        let end = self;
+        let mut guard = end.rx.lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
+        end.decide(&mut guard, Op::Option)?;
+        match &mut *guard {
+            Rx::Ring(rx) if end.kind == Kind::SeqPacket => {
+                rx.readable().map_err(|lie| end.lie(Op::Option, lie))
+            }
+            Rx::Ring(rx) => rx.payload().map_err(|lie| end.lie(Op::Option, lie)),
+            Rx::Switching(switching) => {
+                let queued = control::queued(&end.fd).map_err(option)?;
+                let left = switching.left().map_err(|lie| end.lie(Op::Option, lie))?;
+                // What the peer has put into the ring that nobody reads yet; what is wrong there is found out by who does.
+                let mut consumer = end.rx_ring.get().map(|ring| Consumer::new(ring.clone()));
+                if end.kind.has_records() {
+                    let in_ring = consumer.as_mut().and_then(|ring| records_in(ring, 0).ok()).unwrap_or(0);
+                    // Once the peer has switched, its bells lie there too: an upper bound.
+                    let queued = if left == Some(0) { 0 } else { queued };
+                    return Ok(queued.saturating_sub(switching.carry.past()) + in_ring);
+                }
+                let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
+                let in_ring = consumer.as_mut().and_then(|ring| ring.payload().ok()).unwrap_or(0);
+                let in_ring = usize::try_from(in_ring).unwrap_or(usize::MAX);
+                Ok(queued.min(left).saturating_add(in_ring))
+            }
+            Rx::Plain | Rx::Undecided(_) => control::queued(&end.fd).map_err(option),
+        }
+    }
+
+    pub fn unread_bytes(&self) -> Result<usize> {
+        if let Some(ring) = self.tx_ring.get().filter(|_| self.parted.load(Relaxed) == 0) {
+            let header = ring.header();
+            // Acquire, and the tail first: as in `unread_in_ring`.
+            let tail = header.reader.0.tail.load(Acquire);
+            let head = header.writer.0.head.load(Acquire);
+            let unread = match self.kind {
+                Kind::Stream => header.unread_payload(tail, head, ring.capacity()),
+                Kind::SeqPacket | Kind::Datagram => self.unread_in_ring(),
+            };
+            return Ok(usize::try_from(unread).unwrap_or(usize::MAX));
+        }
+        onecopy_sys::socket::unread_memory(&self.fd).map_err(option)
+    }
+
+    pub fn capacity(&self) -> (usize, usize) {
+        let end = self;
+        let kernel = || {
+            end.config.send_buffer.map_or_else(
+                || sockopt::socket_send_buffer_size(&end.fd).unwrap_or(0),
+                |bytes| bytes.saturating_mul(2),
+            )
+        };
+        (
+            end.tx_ring.get().map_or_else(kernel, Ring::capacity),
+            end.rx_ring
+                .get()
+                .map_or_else(|| sockopt::socket_recv_buffer_size(&end.fd).unwrap_or(0), Ring::capacity),
+        )
+    }
+
+    /// What knows who the peer is.
+    fn knows_peer(&self) -> Result<BorrowedFd<'_>> {
+        if self.kind == Kind::Datagram && self.life.get().is_none() {
+            // The kernel notes nothing of who connects datagram sockets.
+            return Err(
+                option(Errno::NOTCONN).because("only a datagram socket that shares memory knows its peer")
+            );
+        }
+        Ok(self.life())
+    }
+
+    pub fn peer_cred(&self) -> Result<Credentials> {
+        Ok(scm::peer_credentials(self.knows_peer()?).map_err(option)?.into())
+    }
+
+    pub fn peer_groups(&self) -> Result<Vec<u32>> {
+        scm::peer_groups(self.knows_peer()?).map_err(option)
+    }
+
+    pub fn peer_pidfd(&self) -> Result<OwnedFd> {
+        scm::peer_pidfd(self.knows_peer()?).map_err(option)
+    }
+
+    pub fn set_pass_credentials(&self, on: bool) -> Result<()> {
+        self.pass(PASS_CREDENTIALS, on).map_err(option)
+    }
+
+    pub fn set_pass_pidfd(&self, on: bool) -> Result<()> {
+        self.pass(PASS_PIDFD, on).map_err(option)
+    }
+
+    pub fn local_name(&self) -> Result<Name> {
+        local_name(&self.fd)
+    }
+
+    pub fn peer_name(&self) -> Result<Name> {
+        let address = rustix::net::getpeername(&self.fd).map_err(option)?;
+        Ok(address.and_then(unix_address).map_or_else(Name::unnamed, |a| visible_name(&a)))
+    }
+
+    pub fn take_error(&self) -> Result<Option<Error>> {
+        let errno = match sockopt::socket_error(&self.fd).map_err(option)? {
+            Ok(()) if self.reset.swap(0, Relaxed) != 0 => Errno::CONNRESET,
+            Ok(()) => return Ok(None),
+            Err(errno) => errno,
+        };
+        if self.kind == Kind::Datagram
+            && let Rx::Ring(rx) = &mut *self.lock_rx(Op::Option)?
+        {
+            // While it was pending, bells could not be taken.
+            rx.mirror_empty(self)?;
+        }
+        if errno == Errno::CONNRESET && !self.was_reset() {
+            return Ok(None);
+        }
+        Ok(Some(Error::new(Op::Recv, errno)))
+    }
+
+    pub fn path(&self) -> Path {
+        let carrier = |shared| if shared { Carrier::SharedMemory } else { Carrier::Kernel };
+        Path {
+            send: carrier(self.sends_into_ring()),
+            receive: carrier(match self.rx.lock_within(|| BRIEFLY) {
+                Some(rx) => matches!(&*rx, Rx::Ring(_)),
+                // Whoever keeps it: once there is a ring, it is where bytes come from, or soon.
+                None => self.rx_ring.get().is_some(),
+            }),
+        }
+    }
+
+    /// From here on the control socket's readiness mirrors the ring's.
+    pub fn reflect(&self) -> Result<()> {
+        if self.mirror.swap(1, Relaxed) != 0 {
+            return Ok(());
+        }
+        // (Whoever sends now has a look himself, when done.)
+        if let Some(mut tx) = self.tx.try_lock() {
+            // (What fails here the next send is told.)
+            let _ = tx.park_if_full(self);
+            tx.unlock_fenced();
+            self.welcome_back();
+        }
+        if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) {
+            // (Where another process keeps it, it finds the word when it lets go, at its next look.)
+            if let Rx::Ring(rx) = &mut *rx {
+                rx.mirror_empty(self)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes one end that an application held, of which views may be left.
+    pub fn close(self: &Arc<Self>) {
+        let end = self;
+        if !end.leave() {
+            // The queue, the ring and the connection are another process's too.
+            return;
+        }
+        // A bell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        let Some(mut rx) = end.rx.lock_within(|| BRIEFLY) else { return };
+        match &mut *rx {
+            Rx::Plain => {}
+            Rx::Ring(ring) => {
+                if ring.consumer.available(1) == Ok(0) {
+                    if end.kind == Kind::SeqPacket && end.peer_left() {
+                        // (Which settling would leave to be polled.)
+                        ring.drain(end);
+                    } else {
+                        let _ = ring.settle(end);
+                    }
+                }
+            }
+            Rx::Undecided(_) | Rx::Switching(_) => {
+                if let Rx::Undecided(undecided) = &*rx
+                    && let Some(ring) = undecided.attached()
+                {
+                    // (As below, of rings that the peer may still join.)
+                    ring.header().info.0.shut.store(1, Release);
+                }
+                drop(rx);
+                // A look whether there is something to receive takes the bells that follow the kernel's bytes.
+                let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new(0));
+            }
+        }
+        if let Some(ring) = end.rx_ring.get() {
+            // A sender with room need not wait until it looks at the kernel again.
+            ring.header().info.0.shut.store(1, Release);
+        }
+        if Arc::strong_count(self) > 1 {
+            // Views keep the descriptor; the peer is told all the same.
+            let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+            self.end_life();
+        }
+    }
+}

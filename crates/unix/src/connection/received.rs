@@ -1,0 +1,66 @@
+//! What a receive of a record comes to.
+
+use crate::ReceivedFlags;
+use onecopy_ring::record::{Frame, HEADER};
+
+/// What a receive of a record came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes put into the buffer.
+    pub len: usize,
+    /// Bytes of the record, of which those behind `len` are gone. Of stream records: `len`.
+    pub full: usize,
+    /// Whether it was cut, ended, or never came.
+    pub flags: ReceivedFlags,
+}
+
+impl Received {
+    #[doc(hidden)]
+    pub fn end() -> Received {
+        Received { flags: ReceivedFlags::END, ..Received::default() }
+    }
+
+    /// Whether there is no record, since the peer sends nothing any more.
+    pub fn is_end(&self) -> bool {
+        self.flags.contains(ReceivedFlags::END)
+    }
+
+    /// Of an atomic record of `full` bytes, of which `len` had room.
+    #[inline]
+    #[doc(hidden)]
+    pub fn atomic(len: usize, full: usize) -> Received {
+        let flags = if full > len { ReceivedFlags::TRUNC } else { ReceivedFlags::empty() };
+        Received { len, full, flags }
+    }
+}
+
+/// What is left of a frame of which a part was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Rest {
+    pub left: usize,
+    /// Bytes behind it, up to the next frame.
+    pub padding: usize,
+    pub end: bool,
+}
+
+impl Rest {
+    pub fn of(frame: Frame, capacity: usize) -> Rest {
+        Rest { left: frame.len, padding: frame.size(capacity) - HEADER - frame.len, end: frame.end }
+    }
+
+    /// For other processes; never all zeroes.
+    pub fn words(&self) -> [u64; 3] {
+        [self.left as u64, self.padding as u64, 2 | u64::from(self.end)]
+    }
+
+    /// Of words that another process wrote.
+    pub fn of_words([left, padding, end]: [u64; 3]) -> Rest {
+        let size = |word| usize::try_from(word).unwrap_or(usize::MAX);
+        Rest { left: size(left), padding: size(padding), end: end & 1 != 0 }
+    }
+
+    /// Bytes of the ring that it takes.
+    pub fn size(&self) -> usize {
+        self.left.saturating_add(self.padding)
+    }
+}

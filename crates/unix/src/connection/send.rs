@@ -1,0 +1,198 @@
+//! Sending bytes: straight into the peer's ring, whole sends one after the other; over the kernel where there is none.
+
+use crate::ancillary::attached::Attached;
+use crate::connection::End;
+use crate::connection::call::{Cursor, chunk};
+use crate::connection::core::Core;
+use crate::connection::room::LONGEST_SLEEP;
+use crate::connection::side::SideGuard;
+use crate::connection::tx::{Tx, TxRing};
+use crate::doorbell::control;
+use crate::handshake::upgrade::offered;
+use crate::{Error, Op, Result, SendFlags};
+use onecopy_copy::Store;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::time::Duration;
+
+/// Longest piece sent over the kernel before it is looked whether the ring is there.
+const KERNEL_PIECE: usize = 64 << 10;
+
+impl End {
+    /// Takes the sending side, on the newest way there is.
+    pub fn lock_tx(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
+        let error = |errno| Error::new(Op::Send, errno);
+        self.check(Op::Send)?;
+        // Acquire pairs with the Release store in `decided_now`: the rings that another thread attaches are there.
+        if self.handshake.is_open() {
+            self.prepare_to_send()?;
+        }
+        let mut tx = match self.tx.try_lock() {
+            Some(tx) => tx,
+            None if self.must_not_wait(flags, &mut false) => {
+                self.turn_away();
+                self.tx.try_lock().ok_or(error(Errno::AGAIN))?
+            }
+            None => match self.settings.write_timeout() {
+                Some(limit) => self.tx.lock_for(limit).ok_or(error(Errno::AGAIN))?,
+                None => self.lock_tx_patiently()?,
+            },
+        };
+        if let Some(lie) = tx.lie() {
+            return Err(self.lie(Op::Send, lie));
+        }
+        self.adopt(&mut tx);
+        Ok(tx)
+    }
+
+    /// As long as it takes: another process may be asleep for want of room.
+    fn lock_tx_patiently(&self) -> Result<SideGuard<'_, Tx>> {
+        loop {
+            if let Some(tx) = self.tx.lock_within(|| LONGEST_SLEEP) {
+                return Ok(tx);
+            }
+            // It may be stopped, or mean ill. What ends a send ends this, too.
+            if self.cannot_send() {
+                self.check(Op::Send)?;
+                return Err(self.gone(Op::Send));
+            }
+        }
+    }
+
+    /// Sends the slices one after the other.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EPIPE, EINTR, EPROTO; where something was sent before, its length instead.
+    pub fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        let mut cursor = Cursor::new(slices);
+        let total = cursor.left;
+        if total == 0 {
+            return self.finish(self.send_nothing(), 0, flags);
+        }
+        let result = self.lock_tx(flags).and_then(|mut tx| {
+            let result = self.send_locked(&mut tx, &mut cursor, flags);
+            tx.mirror_full(self);
+            tx.unlock_fenced();
+            self.welcome_back();
+            // The last piece was published without a look at the bell: unlocking is the fence that it wants.
+            self.ring_after(cursor.left < total, result)
+        });
+        let sent = total - cursor.left;
+        self.finish(result, sent, flags)
+    }
+
+    /// Nothing is queued, and no bell rung, but a dead peer is told.
+    #[cold]
+    fn send_nothing(&self) -> Result<()> {
+        self.check(Op::Send)?;
+        if control::cannot_send(self.fd()) { Err(Error::new(Op::Send, Errno::PIPE)) } else { Ok(()) }
+    }
+
+    pub fn send_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        while let Tx::Kernel { sent } = tx {
+            let (n, whole) = self.send_kernel(cursor, Attached::default(), flags)?;
+            *sent = sent.saturating_add(n as u64);
+            point!("sent over the kernel");
+            if cursor.left == 0 || !whole {
+                return Ok(());
+            }
+            if self.handshake.is_open() {
+                self.prepare_to_go_on()?;
+            }
+            self.adopt(tx);
+        }
+        let Tx::Ring(ring) = tx else { return Ok(()) };
+        ring.say_who(self, 1, flags)?;
+        ring.send_ring(self, cursor, flags)
+    }
+
+    /// Sends the next bytes over the kernel, with what is `attached` to them. Returns how many, and whether there is more to be
+    /// done: a short count ends the send.
+    pub fn send_kernel(
+        &self,
+        cursor: &mut Cursor<'_, '_>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<(usize, bool)> {
+        // Where the ring may come at any moment, a long send is cut, so that its rest can go there. (Acquire pairs with the
+        // Release store in `decided_now`.)
+        let may_switch = self.handshake.is_open() || self.handshake.offered() != offered::NONE;
+        let pieces = cursor.pieces(if may_switch { KERNEL_PIECE } else { usize::MAX });
+        let waits = self.handshake.waits_to_switch();
+        let n = match self.handshake.send_message(self, &pieces, attached, self.kernel_flags(flags)) {
+            Err(Errno::AGAIN) if waits => {
+                self.wait_to_switch(flags)?;
+                return Ok((0, true));
+            }
+            sent => sent.map_err(|errno| match errno {
+                Errno::PERM if attached.who.is_some() => self.no_channel(errno),
+                errno => Error::new(Op::Send, errno),
+            })?,
+        };
+        cursor.advance(n);
+        self.counters.sent.add_exclusive(n);
+        self.counters.kernel_copied.add(n);
+        Ok((n, waits || n == pieces.iter().map(|piece| piece.len()).sum::<usize>()))
+    }
+
+    /// How the kernel is to send: a send that would switch does not sleep for room in the kernel's queue.
+    pub fn kernel_flags(&self, flags: SendFlags) -> rustix::net::SendFlags {
+        let mut kernel = rustix::net::SendFlags::NOSIGNAL;
+        let dontwait = flags.contains(SendFlags::DONTWAIT) || self.handshake.waits_to_switch();
+        kernel.set(rustix::net::SendFlags::DONTWAIT, dontwait);
+        kernel
+    }
+
+    /// The kernel's queue is full of what was sent before the switch: waits until there is room behind it.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EINTR.
+    #[cold]
+    pub fn wait_to_switch(&self, flags: SendFlags) -> Result<()> {
+        let dontwait = self.must_not_wait(flags, &mut false);
+        let limit = if dontwait { Some(Duration::ZERO) } else { self.settings.write_timeout() };
+        control::wait(self.fd(), PollFlags::OUT, limit).map(drop).map_err(|errno| Error::new(Op::Send, errno))
+    }
+}
+
+impl TxRing {
+    fn send_ring(&mut self, core: &Core, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
+        let capacity = self.producer.ring().capacity();
+        let chunk = chunk(capacity);
+        let hint = core.hint(flags, capacity);
+        let mut start = None;
+        let mut unrung = 0;
+        while cursor.left > 0 {
+            let want = cursor.left.min(chunk);
+            let room = self.room(core, want, 1, flags, &mut start)?;
+            let n = room.min(want);
+            let mut at = 0;
+            while at < n {
+                let piece = cursor.next(n - at);
+                let store = self.producer.copy_in(at, piece, hint);
+                if store == Store::NonTemporal {
+                    core.counters.user_copied_nt.add_exclusive(piece.len());
+                }
+                at += piece.len();
+            }
+            point!("copied in");
+            core.counters.user_copied_in.add_exclusive(n);
+            core.counters.sent.add_exclusive(n);
+            self.producer.publish(n);
+            point!("published");
+            unrung += n;
+            if cursor.left > 0 && unrung >= capacity / 2 {
+                // A receiver that is awake sees each piece at once; one that sleeps is worth waking for half a ring,
+                // not for each piece. This is an early look, without the fence: a receiver that arms at this very
+                // moment is seen half a ring later, or before waiting for room, or after unlocking. With it,
+                // the sender would wait for the head's line to come from the receiver's cache.
+                core.ring_under_lock()?;
+                unrung = 0;
+            }
+        }
+        Ok(())
+    }
+}

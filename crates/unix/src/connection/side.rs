@@ -1,0 +1,310 @@
+//! One direction of an end, under its lock: the threads' and, where processes share the end, theirs.
+//!
+//! Unshared, it is a mutex, and nothing else is looked at but one pointer that lies beside the value. Shared, the value
+//! is this process's copy of what lies in the end's page ([`onecopy_ring::page`]): who locks takes the page's lock too,
+//! and loads what another process has saved since; who unlocks saves first. Threads of one process exclude each other
+//! by the mutex, so that the page's lock has one contender in each process.
+
+use crate::multiprocess::membership::Sharing;
+use onecopy_ring::Lie;
+use onecopy_ring::page::{SidePage, WORDS, Words};
+use onecopy_sync::atomic::fence_after_rmw;
+use onecopy_sync::clock::coarse_ms;
+use onecopy_sync::{Mutex, MutexGuard, Taken};
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// What processes share of a direction.
+pub trait Shared {
+    /// The end that it is a direction of.
+    type Owner: std::fmt::Debug;
+
+    /// Where it lies.
+    fn page(words: &Words) -> &SidePage;
+
+    /// As words.
+    fn save(&self, owner: &Self::Owner) -> [u64; WORDS];
+
+    /// From words, which another process has saved, or this one in the middle of whose business somebody `died`.
+    ///
+    /// # Errors
+    ///
+    /// [`Lie`]: they cannot be, or what is left cannot be mended.
+    fn load(
+        &mut self,
+        owner: &Self::Owner,
+        sharing: &Sharing,
+        words: &[u64; WORDS],
+        died: bool,
+    ) -> Result<(), Lie>;
+
+    /// What was to be loaded cannot be, and part of it may have been: from here on it is something that can be looked at.
+    fn give_up(&mut self);
+
+    /// No other process holds the end any more: it is this one's alone from here on.
+    fn alone(&mut self, owner: &Self::Owner, sharing: &Sharing);
+
+    /// The lock was taken, and what was to be loaded was.
+    fn entered(&mut self, owner: &Self::Owner, sharing: &Sharing);
+
+    /// It was saved, and the lock is still held: what others may now be told.
+    fn saved(&mut self, owner: &Self::Owner, sharing: &Sharing);
+
+    /// The lock was given up.
+    fn left(owner: &Self::Owner, sharing: &Sharing);
+}
+
+/// One direction.
+#[derive(Debug)]
+pub struct Side<T: Shared>(Mutex<Inner<T>>);
+
+/// What the lock guards.
+#[derive(Debug)]
+pub struct Inner<T: Shared> {
+    /// None while no other process holds the end.
+    shared: Option<Box<Member<T::Owner>>>,
+    pub value: T,
+}
+
+#[derive(Debug)]
+struct Member<O> {
+    owner: Weak<O>,
+    sharing: Arc<Sharing>,
+    /// The save that the value is as of.
+    seen: Option<u64>,
+    /// What was found in the page that cannot be.
+    lie: Option<Lie>,
+    /// When it was last looked whether others hold the end, in coarse milliseconds.
+    looked: u64,
+}
+
+/// How often that is looked at. It costs a system call for each that does.
+const LOOK_MS: u64 = 20;
+
+/// How long to wait for the page's lock.
+#[derive(Clone, Copy)]
+enum Patience {
+    None,
+    For(Duration),
+}
+
+/// Longest wait for the page's lock with the threads' lock in hand.
+const SLICE: Duration = Duration::from_millis(50);
+
+impl<T: Shared> Inner<T> {
+    pub fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// From here on other processes share it, who find in the page what it is at now.
+    pub fn share(&mut self, owner: &Arc<T::Owner>, sharing: Arc<Sharing>) {
+        let state = &T::page(sharing.words()).state;
+        let seen = Some(state.save(&self.value.save(owner)));
+        self.begin(owner, sharing, seen);
+    }
+
+    /// Others share it with this process, which finds in the page what it is at.
+    pub fn join(&mut self, owner: &Arc<T::Owner>, sharing: Arc<Sharing>) {
+        self.begin(owner, sharing, None);
+    }
+
+    fn begin(&mut self, owner: &Arc<T::Owner>, sharing: Arc<Sharing>, seen: Option<u64>) {
+        let owner = Arc::downgrade(owner);
+        self.shared = Some(Box::new(Member { owner, sharing, seen, lie: None, looked: coarse_ms() }));
+    }
+
+    /// In a forked child: others may have gone on since.
+    pub fn inherit(&mut self) {
+        if let Some(member) = &mut self.shared {
+            member.seen = None;
+        }
+    }
+
+    /// Takes the page's lock. Whether that succeeded.
+    #[cold]
+    fn enter(&mut self, patience: Patience) -> bool {
+        let Some(member) = &mut self.shared else { return true };
+        let sharing = member.sharing.clone();
+        let Some(owner) = member.owner.upgrade() else { return true };
+        let page = T::page(sharing.words());
+        let lives = |holder| sharing.lives(holder);
+        let taken = match patience {
+            Patience::None => page.lock.try_lock(sharing.me(), lives),
+            Patience::For(limit) => page.lock.lock(sharing.me(), lives, Some(limit)),
+        };
+        let Some(taken) = taken else { return false };
+        let died = taken == Taken::FromTheDead;
+        if died || member.seen != Some(page.state.last()) {
+            let (save, words) = page.state.load();
+            if let Err(lie) = self.value.load(&owner, &sharing, &words, died) {
+                member.lie.get_or_insert(lie);
+                self.value.give_up();
+            }
+            member.seen = Some(save);
+        }
+        self.value.entered(&owner, &sharing);
+        let now = coarse_ms();
+        if now.wrapping_sub(member.looked) >= LOOK_MS {
+            member.looked = now;
+            // A fork of this process needs the threads' lock before it makes another holder.
+            if member.lie.is_none() && !sharing.has_others() {
+                self.value.alone(&owner, &sharing);
+                page.lock.unlock(sharing.me());
+                self.shared = None;
+            }
+        }
+        true
+    }
+
+    /// Saves, and gives the page's lock up.
+    #[cold]
+    fn leave(&mut self) {
+        let Some(member) = &mut self.shared else { return };
+        let sharing = member.sharing.clone();
+        let Some(owner) = member.owner.upgrade() else { return };
+        let page = T::page(sharing.words());
+        point!("saving");
+        member.seen = Some(page.state.save(&self.value.save(&owner)));
+        point!("saved");
+        self.value.saved(&owner, &sharing);
+        if !page.lock.unlock(sharing.me()) {
+            member.lie.get_or_insert(Lie::Holder);
+        }
+        T::left(&owner, &sharing);
+    }
+}
+
+impl<T: Shared> Side<T> {
+    pub fn new(value: T) -> Side<T> {
+        Side(Mutex::new(Inner { shared: None, value }))
+    }
+
+    /// The mutex, for who holds it over a fork.
+    pub fn mutex(&self) -> &Mutex<Inner<T>> {
+        &self.0
+    }
+
+    #[inline]
+    pub fn try_lock(&self) -> Option<SideGuard<'_, T>> {
+        let mut inner = self.0.try_lock()?;
+        if inner.shared.is_some() && !inner.enter(Patience::None) {
+            return None;
+        }
+        Some(SideGuard(inner))
+    }
+
+    /// Waits as long as it takes: of ends that no other process can have.
+    #[inline]
+    pub fn lock(&self) -> SideGuard<'_, T> {
+        let mut inner = self.0.lock();
+        while inner.shared.is_some() && !inner.enter(Patience::For(SLICE)) {}
+        SideGuard(inner)
+    }
+
+    /// Waits as long as a thread of this process has it, and as long as `limit` says for another process: that one may be
+    /// stopped, or mean ill. None only where processes share it.
+    #[inline]
+    pub fn lock_within(&self, limit: impl FnOnce() -> Duration) -> Option<SideGuard<'_, T>> {
+        let inner = self.0.lock();
+        if inner.shared.is_some() { self.enter_within(inner, limit()) } else { Some(SideGuard(inner)) }
+    }
+
+    /// Waits for the page's lock, and lets the other threads of this process, which may have less time, in between.
+    #[cold]
+    fn enter_within<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, Inner<T>>,
+        limit: Duration,
+    ) -> Option<SideGuard<'a, T>> {
+        let start = Instant::now();
+        loop {
+            let left = limit.saturating_sub(start.elapsed());
+            if inner.enter(Patience::For(left.min(SLICE))) {
+                return Some(SideGuard(inner));
+            }
+            if left <= SLICE {
+                return None;
+            }
+            drop(inner);
+            inner = self.0.lock_behind();
+        }
+    }
+
+    /// Waits at most `limit`, for threads as for processes.
+    pub fn lock_for(&self, limit: Duration) -> Option<SideGuard<'_, T>> {
+        let start = Instant::now();
+        let mut inner = self.0.lock_for(limit)?;
+        if inner.shared.is_some() && !inner.enter(Patience::For(limit.saturating_sub(start.elapsed()))) {
+            return None;
+        }
+        Some(SideGuard(inner))
+    }
+}
+
+/// The direction, until dropped.
+#[derive(Debug)]
+pub struct SideGuard<'a, T: Shared>(MutexGuard<'a, Inner<T>>);
+
+impl<'a, T: Shared> SideGuard<'a, T> {
+    /// Unlocks, with a full fence behind: what was stored under the lock comes before what is loaded after it.
+    #[inline]
+    pub fn unlock_fenced(self) {
+        drop(self);
+        fence_after_rmw();
+    }
+
+    /// Lets other threads in, if any may want the lock, and takes it again after one of them. (Where processes share it, who
+    /// would do so lets go of it instead.)
+    #[must_use]
+    pub fn give_way(self) -> Self {
+        if self.is_shared() || !self.0.is_wanted() {
+            return self;
+        }
+        let mutex = self.0.mutex();
+        drop(self);
+        let mut inner = mutex.lock_behind();
+        // (A fork may have come between.)
+        while inner.shared.is_some() && !inner.enter(Patience::For(SLICE)) {
+            drop(inner);
+            inner = mutex.lock_behind();
+        }
+        SideGuard(inner)
+    }
+
+    /// Whether processes share it.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.0.shared.is_some()
+    }
+
+    /// What another holder left that cannot be.
+    #[inline]
+    pub fn lie(&self) -> Option<Lie> {
+        self.0.shared.as_ref().and_then(|member| member.lie)
+    }
+}
+
+impl<T: Shared> Deref for SideGuard<'_, T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0.value
+    }
+}
+
+impl<T: Shared> DerefMut for SideGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.value
+    }
+}
+
+impl<T: Shared> Drop for SideGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.shared.is_some() {
+            self.0.leave();
+        }
+    }
+}

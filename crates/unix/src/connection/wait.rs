@@ -1,0 +1,305 @@
+//! Waiting for something to receive, from the ring or the kernel: data first, then the error, then the end.
+
+use crate::connection::End;
+use crate::connection::idle::{Idle, LONGEST_SPIN};
+use crate::connection::kind::Kind;
+use crate::connection::rx::Rx;
+use crate::connection::side::SideGuard;
+use crate::connection::waiting::Waiting;
+use crate::doorbell::control;
+use crate::doorbell::control::Peek;
+use crate::multiprocess::patience::{BRIEFLY, stuck};
+use crate::{Error, Op, RecvFlags, Result, Wait};
+use onecopy_ring::Consumer;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sync::spin;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// What a receive may take now.
+pub enum Ready<'a> {
+    /// The ring has that many bytes, under the lock.
+    Ring(SideGuard<'a, Rx>, usize),
+    /// The kernel may have bytes: at most that many are of the stream.
+    Kernel(SideGuard<'a, Rx>, usize),
+    /// The peer is plain: everything as the kernel says.
+    Plain,
+    /// The end of the stream.
+    End,
+}
+
+impl End {
+    /// Waits until there is something to receive, as far as `flags` and the settings allow.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EINTR, ECONNRESET, EPROTO.
+    pub fn ready(&self, flags: RecvFlags, waiting: &mut Waiting) -> Result<Ready<'_>> {
+        self.check(Op::Recv)?;
+        loop {
+            let dontwait = waiting.does_not_wait(self, flags);
+            let asleep = !dontwait && self.settings.wait() != Wait::Spin;
+            let mut guard = match self.rx.lock_within(|| waiting.patience(self, dontwait)) {
+                Some(guard) => guard,
+                None if waiting.waits_on_for_lock(self, flags) => continue,
+                None => return Err(self.kept(waiting.does_not_wait(self, flags))),
+            };
+            if let Some(lie) = guard.lie() {
+                return Err(self.lie(Op::Recv, lie));
+            }
+            let lie = |lie| self.lie(Op::Recv, lie);
+            let idle = match &mut *guard {
+                Rx::Plain => return Ok(Ready::Plain),
+                Rx::Undecided(_) | Rx::Switching(_) => match self.kernel_ready(&mut guard)? {
+                    Some(0) => {
+                        waiting.over_kernel = false;
+                        Idle::Again
+                    }
+                    Some(limit) => return Ok(Ready::Kernel(guard, limit)),
+                    None => {
+                        point!("nothing over the kernel");
+                        waiting.over_kernel = true;
+                        Idle::Ask
+                    }
+                },
+                Rx::Ring(ring) => {
+                    waiting.over_kernel = false;
+                    if waiting.slept {
+                        // The two lines that the peer wrote come from its cache, at the same time.
+                        ring.consumer.prefetch();
+                    }
+                    let mut n = ring.consumer.available(1).map_err(lie)?;
+                    if n > 0 {
+                        ring.puzzled = None;
+                        if waiting.slept
+                            && n <= waiting.takes
+                            && ring.consumer.before_mark(n).map_err(lie)? == n
+                        {
+                            n = ring.settle_ahead(self, n).map_err(lie)?;
+                        }
+                        if let Some(start) = waiting.start.take_if(|_| waiting.slept) {
+                            ring.spin.slept(start.elapsed());
+                        }
+                        return Ok(Ready::Ring(guard, n));
+                    }
+                    let idle = ring.ring_idle(self, waiting, !dontwait).map_err(lie)?;
+                    if matches!(idle, Idle::Again) && !waiting.slept {
+                        // Who spun for what has come takes it without letting go of the lock.
+                        let n = ring.consumer.available(1).map_err(lie)?;
+                        if n > 0 {
+                            ring.puzzled = None;
+                            return Ok(Ready::Ring(guard, n));
+                        }
+                    }
+                    idle
+                }
+            };
+            let idle = match (idle, waiting.told.take()) {
+                (Idle::Sleep, Some(Peek::Byte) | None) if !asleep => Idle::Ask,
+                // The byte of the last sleep may have been taken since; what else it said stands.
+                (Idle::Sleep | Idle::Ask, Some(told @ (Peek::End | Peek::Failed(_)))) => {
+                    return self.at_end(told);
+                }
+                (idle, _) => idle,
+            };
+            match idle {
+                Idle::Again => continue,
+                Idle::Over => {
+                    *guard = Rx::Plain;
+                    return Ok(Ready::Plain);
+                }
+                Idle::Sleep => {}
+                Idle::Nap if waiting.was_wrong(self, dontwait, flags) => continue,
+                // The hang-up's one edge may be over: what a peer that is gone left in the queue must not hide the end.
+                Idle::Nap if dontwait && !self.hung_up() => {
+                    return Err(Error::new(Op::Recv, Errno::AGAIN));
+                }
+                Idle::Nap => {
+                    drop(guard);
+                    self.nap(waiting)?;
+                    continue;
+                }
+                Idle::Ask => match self.ask() {
+                    Peek::Byte | Peek::Nothing if !asleep && waiting.was_wrong(self, dontwait, flags) => {
+                        continue;
+                    }
+                    // It came just now; or it is a byte that `ring_idle` has explained.
+                    Peek::Byte if dontwait && matches!(&*guard, Rx::Ring(_)) => {
+                        if self.is_empty(&mut guard)? {
+                            // (The error that comes before the end may have been told by the look before.)
+                            if self.kind == Kind::Datagram || !self.hung_up() {
+                                return Err(Error::new(Op::Recv, Errno::AGAIN));
+                            }
+                            if let Rx::Ring(ring) = &mut *guard {
+                                ring.drain(self);
+                            }
+                        }
+                        continue;
+                    }
+                    // Who spins never sleeps, but a byte that nothing explains must be found out by him too: from
+                    // here on `ring_idle` asks what it is.
+                    Peek::Byte if !asleep && matches!(&*guard, Rx::Ring(_)) => {
+                        waiting.left(self)?;
+                        waiting.slept = true;
+                        self.let_in(guard);
+                        continue;
+                    }
+                    Peek::Byte => continue,
+                    Peek::Nothing if dontwait => return Err(Error::new(Op::Recv, Errno::AGAIN)),
+                    Peek::Nothing if !asleep && matches!(&*guard, Rx::Ring(_)) => {
+                        waiting.left(self)?;
+                        if self.kind == Kind::Datagram && control::hung_up(self.fd()) {
+                            // Shut down, which only who sleeps in a receive would be told.
+                            return Ok(Ready::End);
+                        }
+                        // Others want to look, or to give back what they have borrowed: the sender may wait for that.
+                        self.let_in(guard);
+                        continue;
+                    }
+                    Peek::Nothing => {}
+                    // What was published before the end comes first.
+                    end if self.is_empty(&mut guard)? => return self.at_end(end),
+                    _ => continue,
+                },
+            }
+            waiting.shared = guard.is_shared();
+            if waiting.shared && !waiting.slept && self.settings.wait() == Wait::Adaptive {
+                if self.spin_unlocked(guard) {
+                    continue;
+                }
+            } else {
+                drop(guard);
+            }
+            waiting.told = Some(waiting.sleep(self)?);
+            // A fork meanwhile may have left it to another process.
+            self.check(Op::Recv)?;
+        }
+    }
+
+    /// The kernel has bytes of the stream: how many at most. Some(0) when the peer has switched and the ring is
+    /// next, or it is time for another look.
+    fn kernel_ready(&self, rx: &mut SideGuard<'_, Rx>) -> Result<Option<usize>> {
+        if let Rx::Switching(switching) = &**rx
+            && switching.carry.is_pending()
+        {
+            return Ok(Some(1));
+        }
+        // The order matters: see the module `upgrade`.
+        let queued = self.queued().map_err(|errno| Error::new(Op::Recv, errno))?;
+        if self.is_joined(rx) {
+            return Ok(Some(0));
+        }
+        let switching = match &mut **rx {
+            Rx::Undecided(_) => return Ok(Some(queued).filter(|queued| *queued > 0)),
+            Rx::Switching(switching) => switching,
+            _ => return Ok(Some(0)),
+        };
+        let left = switching.left().map_err(|lie| self.lie(Op::Recv, lie))?;
+        if left != Some(0) {
+            let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
+            return Ok(Some(queued.min(left)).filter(|limit| *limit > 0));
+        }
+        let (ring, mended) = (switching.ring().clone(), switching.mended);
+        **rx = Rx::ring(Consumer::new(ring));
+        point!("switched");
+        if let Rx::Ring(ring) = &mut **rx
+            && mended
+        {
+            ring.mend(self);
+        }
+        if self.passes_who() {
+            self.pass_no_bells().map_err(|errno| Error::new(Op::Recv, errno))?;
+        }
+        Ok(Some(0))
+    }
+
+    fn is_empty(&self, rx: &mut Rx) -> Result<bool> {
+        match rx {
+            Rx::Ring(ring) => {
+                let n = ring.consumer.available(1).map_err(|lie| self.lie(Op::Recv, lie))?;
+                Ok(n == 0)
+            }
+            // The peer may have joined and switched since it was looked at, and a bell that a shutdown overtook is not in the queue.
+            Rx::Switching(switching) => Ok(switching.left() != Ok(Some(0))),
+            Rx::Undecided(_) => Ok(!self.is_joined(rx)),
+            Rx::Plain => Ok(true),
+        }
+    }
+
+    /// The ring is empty and the kernel has nothing either: the error, once, then the end.
+    fn at_end(&self, peek: Peek) -> Result<Ready<'_>> {
+        match peek {
+            Peek::Failed(Errno::CONNRESET) => {
+                self.reset.store(0, Relaxed);
+                if self.was_reset() { Err(Error::new(Op::Recv, Errno::CONNRESET)) } else { Ok(Ready::End) }
+            }
+            Peek::Failed(errno) => Err(Error::new(Op::Recv, errno)),
+            _ => Ok(Ready::End),
+        }
+    }
+
+    /// Takes the filler of a sender that waits for room, if it has what it waits for.
+    #[cold]
+    pub fn unpark(&self) -> Result<()> {
+        match &mut *self.lock_rx(Op::Recv)? {
+            Rx::Ring(ring) => ring.unpark(self).map_err(|lie| self.lie(Op::Recv, lie)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Sleep on the clock where readiness tells nothing.
+const NAP: Duration = Duration::from_millis(1);
+
+impl End {
+    /// For who spins: lets others have the lock for a moment.
+    pub(super) fn let_in(&self, guard: SideGuard<'_, Rx>) {
+        if guard.is_shared() {
+            self.spin_unlocked(guard);
+        } else {
+            drop(guard.give_way());
+        }
+    }
+
+    /// Spins without the lock, which other processes want too, one of which may be stopped at any moment. Returns whether
+    /// something came.
+    #[cold]
+    pub(super) fn spin_unlocked(&self, mut guard: SideGuard<'_, Rx>) -> bool {
+        let Rx::Ring(ring) = &mut *guard else { return false };
+        let budget = if self.settings.wait() == Wait::Spin { LONGEST_SPIN } else { ring.spin.budget() };
+        let (seen, header) = (ring.consumer.position(), ring.consumer.ring().clone());
+        drop(guard);
+        // Relaxed: whether it is true, and what it brings, is found out with the lock.
+        let came = || header.header().writer.0.head.load(Relaxed) != seen;
+        budget > 0 && spin::until(budget, came).is_ok()
+    }
+
+    /// What a receive says that did not get the lock.
+    #[cold]
+    pub(super) fn kept(&self, dontwait: bool) -> Error {
+        if !dontwait && self.settings.read_timeout().is_none() {
+            return stuck(Op::Recv);
+        }
+        self.others.turn_receiver_away();
+        Error::new(Op::Recv, Errno::AGAIN)
+    }
+
+    /// Sleeps a moment, for what the queue's readiness does not tell: room for a sender whose filler lies there.
+    /// Wakes at once when the peer goes.
+    pub(super) fn nap(&self, waiting: &mut Waiting) -> Result<()> {
+        let nap = waiting.left(self)?.map_or(NAP, |left| left.min(NAP));
+        match control::wait(self.life(), PollFlags::RDHUP, Some(nap)) {
+            Ok(_) => {
+                if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
+                    && let Rx::Ring(ring) = &mut *rx
+                {
+                    ring.drain(self);
+                }
+                Ok(())
+            }
+            Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(Error::new(Op::Recv, errno)),
+        }
+    }
+}

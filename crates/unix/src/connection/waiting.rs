@@ -1,0 +1,168 @@
+//! How a receive waits: it spins for a while, with the lock or without, then sleeps on the control socket.
+
+use crate::connection::core::Core;
+use crate::connection::kind::Kind;
+use crate::doorbell::control;
+use crate::doorbell::control::Peek;
+use crate::multiprocess::patience::{BRIEFLY, STUCK};
+use crate::{Error, Op, RecvFlags, Result};
+use onecopy_sync::atomic::AtomicU32;
+use onecopy_sync::atomic::Ordering::Relaxed;
+use onecopy_sys::signal;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use std::time::{Duration, Instant};
+
+/// A receive's sleeps, added up.
+pub struct Waiting {
+    /// When the caller began to wait, for the timeout.
+    pub(super) began: Option<Instant>,
+    /// When the wait for the next byte began, for what is learnt from it.
+    pub(super) start: Option<Instant>,
+    /// What the kernel said at the end of the last sleep.
+    pub(super) told: Option<Peek>,
+    /// The next bytes come over the kernel, where other processes that share the end may be receiving.
+    pub(super) over_kernel: bool,
+    pub(super) slept: bool,
+    /// At the last look processes shared the end.
+    pub(super) shared: bool,
+    pub(super) empty_bells: u32,
+    /// O_NONBLOCK, once the kernel was asked.
+    nonblocking: Option<bool>,
+    /// Bytes that the caller will surely take if they are there and no mark lies among them.
+    pub takes: usize,
+}
+
+impl Waiting {
+    /// Of a caller who will take as many as `takes` bytes if they are there; 0 if he may leave any.
+    pub fn new(takes: usize) -> Waiting {
+        Waiting {
+            began: None,
+            start: None,
+            told: None,
+            over_kernel: false,
+            slept: false,
+            shared: false,
+            empty_bells: 0,
+            nonblocking: None,
+            takes,
+        }
+    }
+
+    /// Whether a receive must not wait, as far as is known.
+    pub fn does_not_wait(&self, core: &Core, flags: RecvFlags) -> bool {
+        flags.contains(RecvFlags::DONTWAIT) || self.nonblocking.unwrap_or_else(|| core.settings.nonblocking())
+    }
+
+    /// Where a receive is about to wait, or to say EAGAIN by what is remembered: asks the kernel, once a call. Whether it was asked
+    /// now.
+    pub fn ask_whether_to_wait(&mut self, core: &Core, flags: RecvFlags) -> bool {
+        let ask = !flags.contains(RecvFlags::DONTWAIT) && self.nonblocking.is_none();
+        if ask {
+            self.nonblocking = Some(core.is_nonblocking());
+        }
+        ask
+    }
+
+    /// As [`End::ask_whether_to_wait`]: whether it is not as the call went by, which then has to look again.
+    pub fn was_wrong(&mut self, core: &Core, dontwait: bool, flags: RecvFlags) -> bool {
+        self.ask_whether_to_wait(core, flags) && self.nonblocking != Some(dontwait)
+    }
+
+    /// How long to wait for the lock: not for long, until it is known that the call may.
+    pub(super) fn patience(&mut self, core: &Core, dontwait: bool) -> Duration {
+        if dontwait {
+            return BRIEFLY;
+        }
+        let left = self.left(core).map_or(BRIEFLY, |left| left.unwrap_or(STUCK));
+        if self.nonblocking.is_none() { left.min(BRIEFLY) } else { left }
+    }
+
+    /// Whether a receive that did not get the lock goes on waiting for it.
+    #[cold]
+    pub(super) fn waits_on_for_lock(&mut self, core: &Core, flags: RecvFlags) -> bool {
+        let asked = self.ask_whether_to_wait(core, flags);
+        asked && !self.does_not_wait(core, flags) && self.left(core).is_ok()
+    }
+
+    /// What is left of the read timeout, if there is one.
+    pub(super) fn left(&mut self, core: &Core) -> Result<Option<Duration>> {
+        let began = *self.began.get_or_insert_with(Instant::now);
+        control::remaining(began, core.settings.read_timeout()).map_err(|errno| Error::new(Op::Recv, errno))
+    }
+
+    /// Sleeps until something is in the queue, and says what.
+    pub fn sleep(&mut self, core: &Core) -> Result<Peek> {
+        self.slept = true;
+        let now = Instant::now();
+        self.start.get_or_insert(now);
+        self.began.get_or_insert(now);
+        core.counters.sleeps.add(1);
+        let error = |errno| Error::new(Op::Recv, errno);
+        // One byte may ring for many records, and of those asleep in recv(2) for records the kernel wakes one for it (net/core/
+        // datagram.c: __skb_wait_for_more_packets waits exclusively; of a stream all wake). So there is one in recv(2) at most, and
+        // the others are in poll(2), which wakes all of them besides.
+        let asleep = Asleep::one_of(&core.sleepers);
+        let not_alone = core.kind.has_records() && (self.shared || !asleep.alone);
+        match core.settings.read_timeout() {
+            None if !not_alone => {
+                match if self.over_kernel { control::wait_for_any(core.fd()) } else { core.peek(true) } {
+                    Peek::Nothing => {
+                        // O_NONBLOCK was set by others, of which the next call is to know.
+                        core.is_nonblocking();
+                        Err(error(Errno::AGAIN))
+                    }
+                    Peek::Failed(Errno::CONNRESET) => {
+                        core.reset.store(1, Relaxed);
+                        Ok(Peek::Failed(Errno::CONNRESET))
+                    }
+                    Peek::Failed(errno) => Err(error(errno)),
+                    peek => Ok(peek),
+                }
+            }
+            limit => {
+                // poll(2) does not heed it. (A look then is what a receive does that does not wait.)
+                let now = *self.nonblocking.get_or_insert_with(|| core.is_nonblocking());
+                loop {
+                    // Whose time is over looks once more all the same: this thread may have been kept from it until now.
+                    let left = self.left(core).unwrap_or(Some(Duration::ZERO));
+                    let left = if now { Some(Duration::ZERO) } else { left };
+                    match control::wait(core.fd(), PollFlags::IN, left) {
+                        // recv(2) without a limit would go on.
+                        Err(Errno::INTR) if limit.is_none() && signal::all_restart() => {}
+                        done => break done.map(drop).map_err(error)?,
+                    }
+                }
+                if self.over_kernel {
+                    // What it is, is looked at with the lock in hand.
+                    return Ok(Peek::Byte);
+                }
+                Ok(match core.ask() {
+                    Peek::Nothing if now => return Err(error(Errno::AGAIN)),
+                    // A datagram socket that is shut down says so only to who sleeps in a receive.
+                    Peek::Nothing if core.kind == Kind::Datagram && control::hung_up(core.fd()) => Peek::End,
+                    peek => peek,
+                })
+            }
+        }
+    }
+}
+
+/// One of this process's threads that sleep for something to receive.
+struct Asleep<'a> {
+    count: &'a AtomicU32,
+    alone: bool,
+}
+
+impl Asleep<'_> {
+    fn one_of(count: &AtomicU32) -> Asleep<'_> {
+        // Relaxed: of two that come at once one finds the other, which is all.
+        Asleep { alone: count.fetch_add(1, Relaxed) == 0, count }
+    }
+}
+
+impl Drop for Asleep<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,657 @@
+//! Passing an end on, to a process that is no child of this one: over a socket, or across exec(2).
+//!
+//! An end's state lies on its heap ([`crate::holders`]). Who passes it on writes it into a page of a memfd, and gives that
+//! away with the control socket, the memfds of both rings, and the ends of the channels for descriptors; then it lets
+//! go of the end, without closing the connection. Who takes it up maps all of it, and goes on at the same byte.
+//!
+//! # Whom to believe
+//!
+//! Nobody: the descriptors come from anywhere, and who sent them may keep copies. So they are checked as a peer's are, first
+//! their kinds, sizes and seals, then that they belong together (by socket cookies and inode numbers, which are a help
+//! against mistakes, not against lies). The page is copied once; each word is checked where it is used, or as what a
+//! peer says in the ring. A page that lies costs the connection that it came with, and nothing else. The page is not
+//! looked at again once the end is taken up, so what its sender writes there later changes nothing; what it writes into the
+//! rings it could have written as the peer.
+//!
+//! # Once
+//!
+//! The end of a connection is in one process, or in processes that know of each other ([`crate::holders`]). So an end that is
+//! shared is not passed on, and one that was passed on is taken up once: a word in the page says so, and who comes second is
+//! refused. Who wants to keep it as well shares it ([`crate::joining`]).
+
+use crate::connection::End;
+use crate::connection::core::broken;
+use crate::connection::kind::Kind;
+use crate::connection::rx::Rx;
+use crate::connection::side::Shared;
+use crate::connection::tx::Tx;
+use crate::handshake::undecided::{Switching, Undecided};
+use crate::handshake::upgrade::{Nonce, offered};
+use crate::multiprocess::patience::PATIENCE;
+use crate::multiprocess::snapshot::{Mode, Saved};
+use crate::{Config, Error, Op, Records, Result};
+use onecopy_ring::page::{EndPage, PAGE_LEN, PASS_WORDS, Words};
+use onecopy_ring::{Consumer, Lie, Producer, Ring};
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use onecopy_sys::map::Mapping;
+use onecopy_sys::memfd::{self, Refused};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use std::fmt;
+use std::sync::Arc;
+
+/// An end that could not be passed on: it is as it was.
+pub struct NotPassed<S> {
+    /// Why.
+    pub error: Error,
+    /// The socket.
+    pub socket: S,
+}
+
+impl<S> fmt::Debug for NotPassed<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<S> fmt::Display for NotPassed<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<S> std::error::Error for NotPassed<S> {}
+
+impl<S> From<NotPassed<S>> for std::io::Error {
+    fn from(refused: NotPassed<S>) -> std::io::Error {
+        refused.error.into()
+    }
+}
+
+/// What a page is that an end is passed on in, and its layout: changed with each change of any word of it.
+const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x04");
+
+/// The words of [`onecopy_ring::page::PassPage`].
+pub(crate) mod word {
+    /// Which of the descriptors behind the first two are there.
+    pub const HAS: usize = 0;
+    pub const KIND: usize = 1;
+    pub const RECORDS: usize = 2;
+    /// The control socket's cookie, and what else tells that the descriptors belong together, in their order.
+    pub const NAMES: usize = 3;
+    /// Where the rings lie in their memfds, and how large they are: two words for each.
+    pub const PLACES: usize = 8;
+    pub const KERNEL_SENT: usize = 12;
+    pub const RESET: usize = 13;
+    pub const SEND_SHUT: usize = 14;
+    pub const RECV_SHUT: usize = 15;
+    pub const PASSES: usize = 16;
+    pub const ASKED: usize = 17;
+    /// The channel came when the process that had the end could open no more descriptors.
+    pub const LOST: usize = 18;
+    /// Which of the channels that were made the outlet is.
+    pub const MADE: usize = 19;
+    /// It may still attach rings.
+    pub const MAY_ATTACH: usize = 20;
+}
+
+/// In [`word::HAS`], in the order of the descriptors.
+mod has {
+    /// The ring that this end receives from.
+    pub const RX_RING: u64 = 1;
+    /// The ring that it sends into.
+    pub const TX_RING: u64 = 2;
+    /// Where descriptors come from.
+    pub const INLET: u64 = 4;
+    /// Where descriptors go to.
+    pub const OUTLET: u64 = 8;
+    pub const ALL: u64 = 15;
+}
+
+pub fn error(errno: Errno, why: &'static str) -> Error {
+    Error::new(Op::Pass, errno).because(why)
+}
+
+pub fn plain(errno: Errno) -> Error {
+    Error::new(Op::Pass, errno)
+}
+
+/// Of the page or its descriptors: they are not what `into_fds` gave.
+pub fn wrong(why: &'static str) -> Error {
+    error(Errno::INVAL, why).about("fds")
+}
+
+pub fn copy(fd: impl AsFd) -> Result<OwnedFd> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(plain)
+}
+
+pub fn cookie(fd: impl AsFd) -> rustix::io::Result<u64> {
+    sockopt::socket_cookie(fd)
+}
+
+pub fn inode(fd: impl AsFd) -> rustix::io::Result<u64> {
+    rustix::fs::fstat(fd).map(|stat| stat.st_ino)
+}
+
+pub fn kind_of(kind: Kind) -> u64 {
+    match kind {
+        Kind::Stream => 1,
+        Kind::SeqPacket => 2,
+        Kind::Datagram => 3,
+    }
+}
+
+fn records_of(records: Records) -> u64 {
+    match records {
+        Records::Atomic => 1,
+        Records::Stream => 2,
+    }
+}
+
+/// What one process says of an end, and the descriptors in their order.
+pub struct Passport {
+    pub words: [u64; PASS_WORDS],
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Passport {
+    fn add(&mut self, has: u64, name: u64, fd: BorrowedFd<'_>) -> Result<()> {
+        // The control socket and the page come before, of which the first has a name.
+        self.words[word::NAMES + 1 + has.trailing_zeros() as usize] = name;
+        self.words[word::HAS] |= has;
+        self.fds.push(copy(fd)?);
+        Ok(())
+    }
+}
+
+fn not_kept() -> Error {
+    error(
+        Errno::OPNOTSUPP,
+        "the memory of this connection is mapped, and no descriptor of it was kept; make the socket with Config::passable",
+    )
+    .about("Config::passable")
+}
+
+impl End {
+    /// Writes down what this end is at, and lets go of it. The descriptors that it takes to go on elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::into_fds`]; nothing was changed.
+    pub fn pass_on(self: &Arc<Self>) -> Result<Vec<OwnedFd>> {
+        self.check(Op::Pass)?;
+        if Arc::strong_count(self) > 1 {
+            return Err(error(
+                Errno::BUSY,
+                "views of what was received here are left, which this process reads; drop them first",
+            ));
+        }
+        let busy = || error(Errno::AGAIN, "another thread is just forking; try again");
+        let mut rx = self.rx.lock_for(PATIENCE).ok_or_else(busy)?;
+        let mut tx = self.tx.lock_for(PATIENCE).ok_or_else(busy)?;
+        if let Some(lie) = rx.lie().or(tx.lie()) {
+            return Err(self.lie(Op::Pass, lie));
+        }
+        self.decide(&mut rx, Op::Pass)?;
+        self.adopt(&mut tx);
+        self.can_be_passed(&mut rx)?;
+        self.keeps_rings(&rx)?;
+        let page = memfd::create("onecopy-end", PAGE_LEN).map_err(plain)?;
+        let words = EndPage::over(Mapping::new(&page, PAGE_LEN).map_err(plain)?);
+        let mut passport = Passport { words: [0; PASS_WORDS], fds: vec![copy(&self.fd)?, page] };
+        rx.settle(self);
+        self.handshake.decline_offer();
+        passport.words[word::NAMES] = cookie(&self.fd).map_err(plain)?;
+        self.describe(&rx, &tx, &mut passport)?;
+        words.words().rx.0.state.save(&rx.save(self));
+        words.words().tx.0.state.save(&tx.save(self));
+        let pass = &words.words().pass.0;
+        for (to, word) in pass.words.iter().zip(passport.words) {
+            to.store(word, Relaxed);
+        }
+        // Release pairs with the Acquire load in `take_up`, if nothing else does.
+        pass.magic.store(MAGIC, Release);
+        self.broken.store(broken::PASSED, Relaxed);
+        Ok(passport.fds)
+    }
+
+    /// # Errors
+    ///
+    /// Why it cannot: EBUSY, EAGAIN.
+    fn can_be_passed(&self, rx: &mut Rx) -> Result<()> {
+        if self.others.are_there() {
+            return Err(error(
+                Errno::BUSY,
+                "other processes share this socket, or were given it; pass it on before that, or once they are gone",
+            ));
+        }
+        if self.handshake.waits_to_switch() {
+            return Err(error(
+                Errno::AGAIN,
+                "this connection is just moving to shared memory, and too much of what was sent before lies unread; \
+                 let the peer receive it, then try again",
+            ));
+        }
+        // (Who has the other end learns by them that this one keeps stream records, too.)
+        if self.config.records == Records::Stream && self.handshake.offered() == offered::ATTACH {
+            return Err(error(
+                Errno::AGAIN,
+                "this connection is just moving to shared memory, by what is sent here next; send something, then try again",
+            ));
+        }
+        if self.lender.get().is_some() {
+            return Err(error(
+                Errno::BUSY,
+                "pages were sent here by reference, which come home to a pool of this process; use a connection for \
+                 them that is not passed on",
+            ));
+        }
+        let of_records = "a record was received in part; receive the rest of it first";
+        match rx {
+            Rx::Plain | Rx::Undecided(_) => Ok(()),
+            Rx::Switching(switching) if switching.carry.is_pending() => Err(error(Errno::BUSY, of_records)),
+            Rx::Switching(_) => Ok(()),
+            Rx::Ring(ring) if ring.inlet.keeps_pool() => Err(error(
+                Errno::BUSY,
+                "the peer's pool came when it could not be mapped; receive what lies in it first",
+            )),
+            Rx::Ring(ring) => {
+                ring.front.can_be_passed(ring.consumer.position()).map_err(|why| error(Errno::BUSY, why))
+            }
+        }
+    }
+
+    /// Before anything is settled.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP where there is memory of which no descriptor was kept.
+    pub fn keeps_rings(&self, rx: &Rx) -> Result<()> {
+        let coming = match rx {
+            Rx::Undecided(undecided) => undecided.attached(),
+            Rx::Switching(switching) => Some(switching.ring()),
+            Rx::Plain | Rx::Ring(_) => None,
+        };
+        let mut rings = [self.rx_ring.get(), self.tx_ring.get(), coming].into_iter().flatten();
+        if rings.all(|ring| ring.memfd().is_some()) { Ok(()) } else { Err(not_kept()) }
+    }
+
+    /// The words and descriptors, besides what the directions save.
+    pub fn describe(&self, rx: &Rx, tx: &Tx, passport: &mut Passport) -> Result<()> {
+        let words = &mut passport.words;
+        words[word::KIND] = kind_of(self.kind);
+        words[word::RECORDS] = records_of(self.config.records);
+        let kernel_sent = match tx {
+            Tx::Kernel { sent } => *sent,
+            Tx::Ring(_) => self.kernel_sent.load(Relaxed),
+        };
+        words[word::KERNEL_SENT] = kernel_sent;
+        words[word::RESET] = u64::from(self.reset.load(Relaxed));
+        words[word::SEND_SHUT] = u64::from(self.send_shut.load(Relaxed));
+        words[word::RECV_SHUT] = u64::from(self.recv_shut.load(Relaxed));
+        let (passes, asked) = self.asks();
+        words[word::PASSES] = u64::from(passes);
+        words[word::ASKED] = u64::from(asked);
+        if let Rx::Undecided(undecided) = rx {
+            words[word::MAY_ATTACH] = u64::from(undecided.may_attach(kernel_sent));
+        }
+        let rings = [(has::RX_RING, &self.rx_ring), (has::TX_RING, &self.tx_ring)];
+        for (at, (has, ring)) in rings.into_iter().enumerate() {
+            if let Some(ring) = ring.get() {
+                let memfd = ring.memfd().ok_or_else(not_kept)?;
+                passport.words[word::PLACES + 2 * at] = ring.place() as u64;
+                passport.words[word::PLACES + 2 * at + 1] = ring.capacity() as u64;
+                passport.add(has, inode(memfd).map_err(plain)?, memfd)?;
+            }
+        }
+        if let Rx::Ring(ring) = rx {
+            passport.words[word::LOST] = u64::from(ring.inlet.is_lost());
+            if let Some(inlet) = ring.inlet.keep() {
+                passport.add(has::INLET, cookie(&*inlet).map_err(plain)?, inlet.as_fd())?;
+            }
+        }
+        if let Tx::Ring(ring) = tx
+            && let Some(outlet) = &ring.channel
+        {
+            passport.words[word::MADE] = ring.made.into();
+            passport.add(has::OUTLET, cookie(&**outlet).map_err(plain)?, outlet.as_fd())?;
+        }
+        Ok(())
+    }
+
+    /// Goes on with an end that another process has passed on.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Stream::from_fds`]; the descriptors are closed.
+    pub fn take_up(fds: Vec<OwnedFd>, kind: Kind, config: &Config) -> Result<Arc<End>> {
+        for fd in &fds {
+            // What comes across exec has it off.
+            rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC).map_err(plain)?;
+        }
+        let fds = match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([token]) => return End::join_in(&token, kind, config),
+            Err(fds) => fds,
+        };
+        let mut fds = fds.into_iter();
+        let (Some(control), Some(page)) = (fds.next(), fds.next()) else {
+            return Err(wrong(
+                "fewer descriptors than any socket has; pass all that `into_fds` or `share_fds` gave",
+            ));
+        };
+        is_socket(&control, kind.socket_type())?;
+        let page = open_page(&page)?;
+        let mut arrived = TakenUp::read(&page, kind)?;
+        arrived.belong_together(&control, fds.collect(), config)?;
+        let config = Config { records: arrived.records(kind)?, ..*config };
+        let (rx, tx) = arrived.sides(&control).map_err(lied)?;
+        // All seems right: from here on nobody else gets it.
+        // Acquire: who took it up before, and has passed it on since, is done with this page.
+        if page.words().pass.0.taken.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
+            return Err(error(
+                Errno::ALREADY,
+                "this socket was taken up before; each `into_fds` is for one `from_fds`",
+            ));
+        }
+        let end = Arc::new(End::new(control, kind, &config, rx, tx));
+        end.settle_in(arrived)?;
+        end.look_after();
+        Ok(end)
+    }
+
+    fn settle_in(&self, arrived: TakenUp) -> Result<()> {
+        let TakenUp { words, rx: rx_words, tx: tx_words, rings: [rx_ring, tx_ring], inlet, outlet } = arrived;
+        let flag = |at: usize| u32::from(words[at] != 0);
+        self.kernel_sent.store(words[word::KERNEL_SENT], Relaxed);
+        self.reset.store(flag(word::RESET), Relaxed);
+        self.send_shut.store(flag(word::SEND_SHUT), Relaxed);
+        self.recv_shut.store(flag(word::RECV_SHUT), Relaxed);
+        // Who sends says so again: the one who was told is another process.
+        self.set_asks(words[word::PASSES] as u32, (words[word::ASKED] as u32).wrapping_add(1));
+        if let Some(ring) = rx_ring {
+            // What this process maps may be less than what the other one did, or more: a fork there may have had it at none.
+            ring.header().info.0.max_shared.store(self.config.max_shared as u64, Relaxed);
+            self.set_rx_ring(ring);
+        }
+        if let Some(ring) = tx_ring {
+            self.set_tx_ring(ring);
+        }
+        let mut rx = self.lock_rx(Op::Pass)?;
+        rx.resume(self, 0, &rx_words).map_err(lied)?;
+        if let Rx::Ring(ring) = &mut *rx {
+            if ring.consumer.borrows() > 0 {
+                return Err(lied(Lie::Holder));
+            }
+            if inlet.is_some() {
+                ring.elsewhere = None;
+            }
+            ring.inlet.take_up(inlet, words[word::LOST] != 0);
+            if ring.front.lacks_pools()
+                && let Some(ring) = self.rx_ring.get()
+            {
+                ring.header().info.0.max_shared.store(0, Relaxed);
+            }
+        }
+        drop(rx);
+        let mut tx = self.tx.lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
+        tx.resume(self.kind, &tx_words).map_err(lied)?;
+        if let Tx::Ring(ring) = &mut *tx {
+            ring.has_channel(outlet, words[word::MADE] as u32);
+        }
+        drop(tx);
+        self.settle_settings().map_err(plain)
+    }
+
+    /// What the kernel keeps of the settings.
+    pub fn settle_settings(&self) -> rustix::io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        self.settings.set_nonblocking(flags.contains(rustix::fs::OFlags::NONBLOCK));
+        self.settings.set_read_timeout(sockopt::socket_timeout(&self.fd, sockopt::Timeout::Recv)?);
+        self.settings.set_write_timeout(sockopt::socket_timeout(&self.fd, sockopt::Timeout::Send)?);
+        Ok(())
+    }
+}
+
+/// What came of an end that another process has passed on.
+pub struct TakenUp {
+    pub words: [u64; PASS_WORDS],
+    rx: Saved,
+    tx: Saved,
+    /// To receive from, and to send into.
+    pub rings: [Option<Ring>; 2],
+    pub inlet: Option<OwnedFd>,
+    pub outlet: Option<OwnedFd>,
+}
+
+impl TakenUp {
+    /// What the page says, copied once.
+    fn read(page: &EndPage, kind: Kind) -> Result<TakenUp> {
+        let words = page.words();
+        let pass = &words.pass.0;
+        // Acquire pairs with the Release store in `pass_on`.
+        if pass.magic.load(Acquire) != MAGIC {
+            return Err(wrong("the second descriptor is no page of a socket of this version"));
+        }
+        TakenUp::of(std::array::from_fn(|i| pass.words[i].load(Relaxed)), words, kind)
+    }
+
+    /// What somebody says of an end, whose directions are at what its page says.
+    pub fn of(said: [u64; PASS_WORDS], words: &Words, kind: Kind) -> Result<TakenUp> {
+        let arrived = TakenUp {
+            words: said,
+            rx: words.rx.0.state.load().1,
+            tx: words.tx.0.state.load().1,
+            rings: [None, None],
+            inlet: None,
+            outlet: None,
+        };
+        if arrived.words[word::KIND] != kind_of(kind) {
+            return Err(wrong("this is another kind of socket (stream, seqpacket)"));
+        }
+        Ok(arrived)
+    }
+
+    /// Whether the other descriptors are what the page says, and maps the rings among them.
+    pub fn belong_together(&mut self, control: &OwnedFd, fds: Vec<OwnedFd>, config: &Config) -> Result<()> {
+        let has = self.words[word::HAS];
+        if has & !has::ALL != 0 || fds.len() != has.count_ones() as usize {
+            return Err(wrong(
+                "too many descriptors, or too few; pass all that `into_fds` or `share_fds` gave",
+            ));
+        }
+        let strange =
+            || wrong("the descriptors are not of one socket, or in another order than `into_fds` gave");
+        if cookie(control) != Ok(self.words[word::NAMES]) {
+            return Err(strange());
+        }
+        let mut fds = fds.into_iter();
+        for (at, name) in self.words[word::NAMES + 1..][..4].iter().enumerate() {
+            let what = 1 << at;
+            let Some(fd) = (has & what != 0).then(|| fds.next()).flatten() else { continue };
+            let ring = what == has::RX_RING || what == has::TX_RING;
+            let named = if ring { inode(&fd) } else { cookie(&fd) };
+            if named != Ok(*name) {
+                return Err(strange());
+            }
+            if ring {
+                let place = &self.words[word::PLACES + 2 * at..][..2];
+                self.rings[at] = Some(open_ring(fd, place[0], place[1], config)?);
+            } else {
+                is_socket(&fd, SocketType::SEQPACKET)?;
+                *(if what == has::INLET { &mut self.inlet } else { &mut self.outlet }) = Some(fd);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn records(&self, kind: Kind) -> Result<Records> {
+        match self.words[word::RECORDS] {
+            1 => Ok(Records::Atomic),
+            2 if kind == Kind::SeqPacket => Ok(Records::Stream),
+            _ => Err(lied(Lie::Holder)),
+        }
+    }
+
+    /// Both sides, as they are before they resume.
+    pub fn sides(&self, control: &OwnedFd) -> std::result::Result<(Rx, Tx), Lie> {
+        let [rx_ring, tx_ring] = self.rings.clone();
+        // (Who has invited whom is in the names of the connection.)
+        let undecided = || Undecided::of(control.as_fd(), self.words[word::MAY_ATTACH] != 0);
+        let rx = match (Rx::mode(&self.rx)?, rx_ring) {
+            (Mode::Plain, None) => Rx::Plain,
+            (Mode::Undecided, None) => Rx::Undecided(undecided().ok_or(Lie::Holder)?),
+            (Mode::Switching, Some(ring)) => {
+                let nonce = undecided().map_or_else(Nonce::default, |undecided| undecided.nonce());
+                Rx::Switching(Switching::new(ring, 0, nonce))
+            }
+            (Mode::Ring, Some(ring)) => Rx::ring(Consumer::new(ring)),
+            _ => return Err(Lie::Holder),
+        };
+        let tx = match (Tx::mode(&self.tx)?, tx_ring) {
+            (Mode::Plain, None) => Tx::Kernel { sent: 0 },
+            (Mode::Ring, Some(ring)) => Tx::ring(Producer::new(ring)),
+            _ => return Err(Lie::Holder),
+        };
+        Ok((rx, tx))
+    }
+}
+
+pub fn lied(_: Lie) -> Error {
+    wrong("the page says what cannot be of a socket: who wrote it is broken or lies")
+}
+
+fn refuse(refused: Refused, why: &'static str) -> Error {
+    match refused {
+        Refused::NoMapping(errno) => plain(errno),
+        _ => wrong(why),
+    }
+}
+
+fn is_unix(fd: &OwnedFd, kind: SocketType, listens: bool) -> bool {
+    sockopt::socket_domain(fd) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_type(fd) == Ok(kind)
+        && sockopt::socket_acceptconn(fd) == Ok(listens)
+}
+
+/// The one descriptor of a listening socket.
+///
+/// # Errors
+///
+/// EINVAL.
+pub fn listening(fds: Vec<OwnedFd>, kind: SocketType) -> Result<OwnedFd> {
+    match <[OwnedFd; 1]>::try_from(fds) {
+        Ok([fd]) if is_unix(&fd, kind, true) => {
+            rustix::io::fcntl_setfd(&fd, FdFlags::CLOEXEC).map_err(plain)?;
+            Ok(fd)
+        }
+        _ => Err(wrong("this is not one descriptor of a listening unix socket of that type")),
+    }
+}
+
+/// Whether it is a socket of unix of that type that does not listen.
+pub fn is_socket(fd: &OwnedFd, kind: SocketType) -> Result<()> {
+    if is_unix(fd, kind, false) {
+        Ok(())
+    } else {
+        Err(wrong("one is no unix socket of the right type; pass all that `into_fds` or `share_fds` gave"))
+    }
+}
+
+pub fn open_page(memfd: &OwnedFd) -> Result<EndPage> {
+    memfd::verify(memfd, PAGE_LEN)
+        .map_err(|refused| refuse(refused, "the second descriptor is no page of a socket, or not sealed"))?;
+    match Mapping::new(memfd, PAGE_LEN) {
+        Ok(mapping) => Ok(EndPage::over(mapping)),
+        Err(errno @ (Errno::NOMEM | Errno::AGAIN)) => Err(plain(errno)),
+        Err(_) => Err(wrong("the page of the socket cannot be written")),
+    }
+}
+
+/// Maps a ring of `capacity` bytes that lies `at` so many in a memfd, whoever made it.
+fn open_ring(memfd: OwnedFd, at: u64, capacity: u64, config: &Config) -> Result<Ring> {
+    let size = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
+    let (at, capacity) = (size(at), size(capacity));
+    let ring = Ring::open_at(&memfd, at, capacity).map_err(|refused| {
+        refuse(refused, "a buffer of this socket is no sealed memfd of a possible size")
+    })?;
+    if capacity > config.max_ring.max(onecopy_ring::MIN_CAPACITY) {
+        return Err(error(
+            Errno::MSGSIZE,
+            "a buffer of this socket is larger than Config::max_ring; raise that",
+        ));
+    }
+    if config.passable {
+        ring.keep(memfd);
+    }
+    Ok(ring)
+}
+
+/// Of sockets that are passed on, over their field `end`.
+macro_rules! passing_methods {
+    ($socket:ident) => {
+        impl $socket {
+            /// Lets go of the socket, and gives what it takes to go on with it in another process: descriptors, for
+            /// [`from_fds`](Self::from_fds) there. They are sent over a unix socket (SCM_RIGHTS, such as with
+            /// [`Stream::send_with`](crate::Stream::send_with)), or kept open across execve(2); all of them, in this order.
+            /// Nothing is lost or closed on the way: what lies in the buffers, a record that was read in part, and who waits
+            /// at the other end stay as they are, and the peer notices nothing.
+            ///
+            /// All have close-on-exec set, as every descriptor of this crate has: to keep them across exec(2) clear it with
+            /// fcntl(2) (F_SETFD), and tell the program their numbers. Dropping them all without a `from_fds` closes the connection
+            /// once the last copy is gone. Which bytes were read is written down at this moment, so it is one `from_fds` that
+            /// may follow; [`share_fds`](Self::share_fds), or fork(2), has several processes use one socket at once.
+            ///
+            /// The socket has to be made with [`Config::passable`](crate::Config::passable), which keeps descriptors of
+            /// its memory; without, only a connection that runs over the kernel can be passed on. An epoll(7) that watches
+            /// the socket keeps doing so until it is told otherwise or all copies are closed. Settings of this process (policy,
+            /// reader, wait) and counters stay behind; timeouts and O_NONBLOCK go along.
+            ///
+            /// # Errors
+            ///
+            /// With the socket, which is as it was: EBUSY (other processes share it; views of it are left; a
+            /// pool's pages were sent or received by reference; descriptors or part of a record came that were not received),
+            /// EAGAIN (it is just moving to shared memory; a fork is under way), EOPNOTSUPP (no
+            /// [`Config::passable`](crate::Config::passable)), EMFILE, EPROTO; what memfd_create(2) says.
+            pub fn into_fds(
+                self,
+            ) -> std::result::Result<Vec<rustix::fd::OwnedFd>, crate::NotPassed<$socket>> {
+                match self.end.pass_on() {
+                    Ok(fds) => Ok(fds),
+                    Err(error) => Err(crate::NotPassed { error, socket: self }),
+                }
+            }
+
+            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds), or uses one that it
+            /// shares by [`share_fds`](Self::share_fds).
+            ///
+            /// # Errors
+            ///
+            /// As [`from_fds_with`](Self::from_fds_with).
+            pub fn from_fds(fds: Vec<rustix::fd::OwnedFd>) -> crate::Result<$socket> {
+                <$socket>::from_fds_with(fds, &crate::Config::default())
+            }
+
+            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds) or shares by
+            /// [`share_fds`](Self::share_fds), with `config`, of which sizes of buffers and how records are kept say nothing here. Without
+            /// [`Config::passable`](crate::Config::passable) it is not passed on once more.
+            ///
+            /// Nobody need be trusted who sends descriptors: what they are is checked, and what they lead to is read as a peer's
+            /// word is. Who has kept copies of them can break this connection, or write into it, and nothing else.
+            /// Close-on-exec is set on all of them.
+            ///
+            /// # Errors
+            ///
+            /// EINVAL (not what `into_fds` gave, or not all of it, or in another order), EALREADY (taken up before; or this
+            /// process has the socket that is shared), EMSGSIZE ([`Config::max_ring`](crate::Config::max_ring)), EMFILE, ENOMEM. The
+            /// descriptors are closed then, and what was shared is to be shared anew.
+            pub fn from_fds_with(
+                fds: Vec<rustix::fd::OwnedFd>,
+                config: &crate::Config,
+            ) -> crate::Result<$socket> {
+                Ok($socket { end: End::take_up(fds, Kind::$socket, config)? })
+            }
+        }
+    };
+}
+pub(crate) use passing_methods;

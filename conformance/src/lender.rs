@@ -124,7 +124,7 @@ impl Liar {
         ring.set(Field::Head, head)?;
         let must_ring = ring.rings(head)?;
         self.head = head;
-        if must_ring { self.bell(1) } else { Ok(()) }
+        if must_ring { self.doorbell(1) } else { Ok(()) }
     }
 
     /// Lays a mark as an honest sender does.

@@ -372,7 +372,7 @@ impl Liar {
         let must_ring = ring.rings(self.head + n)?;
         self.head += n;
         if must_ring {
-            self.bell(1)?;
+            self.doorbell(1)?;
         }
         Ok(n as usize)
     }
@@ -416,12 +416,12 @@ impl Liar {
         Ok(bytes)
     }
 
-    /// Rings so many bells. A queue without room for them is no error.
+    /// Rings so many doorbells. A queue without room for them is no error.
     ///
     /// # Errors
     ///
     /// EPIPE when the victim is gone.
-    pub fn bell(&self, count: usize) -> io::Result<()> {
+    pub fn doorbell(&self, count: usize) -> io::Result<()> {
         for _ in 0..count {
             match net::send(&self.fd, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(_) => {}

@@ -40,9 +40,9 @@ enum Task {
     },
     /// Tell one lie to a victim in this very process
     #[command(hide = true)]
-    Lie {
+    Misbehaviour {
         /// The lie's name
-        lie: String,
+        misbehaviour: String,
         /// Who tells it: `client`, `server`, `joining-client` or `joining-server`
         role: String,
         /// A folder for names; it must exist
@@ -59,9 +59,11 @@ fn main() -> anyhow::Result<ExitCode> {
         onecopy_conformance::peer::run(peer)?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(Task::Lie { lie, role, .. }) = &args.task {
-        let told =
-            hostile::all().into_iter().find(|l| l.name == lie).with_context(|| format!("no lie {lie}"))?;
+    if let Some(Task::Misbehaviour { misbehaviour, role, .. }) = &args.task {
+        let told = hostile::all()
+            .into_iter()
+            .find(|l| l.name == misbehaviour)
+            .with_context(|| format!("no misbehaviour {misbehaviour}"))?;
         let role = Role::of(role).with_context(|| format!("no role {role}"))?;
         println!("{}", hostile::here(told, role).to_line());
         return Ok(ExitCode::SUCCESS);

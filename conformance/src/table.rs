@@ -192,12 +192,17 @@ is asserted here (`conformance/elsewhere.toml`). Where the two differ, Linux' an
 /// The lies that a hostile peer tells, and what is demanded of its victim, as Markdown.
 pub fn lies() -> String {
     let mut out = String::from(LIES);
-    for lie in hostile::all() {
-        let by = lie.roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", ");
-        let must = if lie.must.is_empty() { "" } else { lie.must };
-        let may: Vec<&str> = lie.allowed.iter().copied().filter(|a| *a != must).collect();
-        let _ =
-            writeln!(out, "| `{}` | {} | {by} | {must} | {} |", lie.name, escape(lie.what), may.join(", "));
+    for misbehaviour in hostile::all() {
+        let by = misbehaviour.roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(", ");
+        let must = if misbehaviour.must.is_empty() { "" } else { misbehaviour.must };
+        let may: Vec<&str> = misbehaviour.allowed.iter().copied().filter(|a| *a != must).collect();
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {by} | {must} | {} |",
+            misbehaviour.name,
+            escape(misbehaviour.what),
+            may.join(", ")
+        );
     }
     out
 }
@@ -211,7 +216,7 @@ under \"must\", at least one activity sees it. EPROTO is for that connection alo
 connection in the same process, and new ones to the same listener, go on; no descriptor or mapping is left. A client and a server
 make the rings of the connection; a joining one is sent rings that its victim has made.
 
-| lie | what the peer does | told by | must | may |
+| misbehaviour | what the peer does | told by | must | may |
 |---|---|---|---|---|
 ";
 

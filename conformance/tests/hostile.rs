@@ -15,21 +15,21 @@ fn main() {
     let limits = Limits::default();
     let tests = hostile::all()
         .into_iter()
-        .flat_map(|lie| lie.roles.iter().map(move |role| (lie, *role)))
-        .map(|(lie, role)| {
+        .flat_map(|misbehaviour| misbehaviour.roles.iter().map(move |role| (misbehaviour, *role)))
+        .map(|(misbehaviour, role)| {
             let who = role.name();
-            let trial = Trial::test(format!("{}::by_{who}", lie.name), move || {
-                match run::process(exe, &["lie", lie.name, who], limits) {
+            let trial = Trial::test(format!("{}::by_{who}", misbehaviour.name), move || {
+                match run::process(exe, &["misbehaviour", misbehaviour.name, who], limits) {
                     Seen::Value(_) => Ok(()),
                     // What a machine lacks is found out before: no lie that was not told has passed.
                     Seen::Lacking(why) | Seen::NotOffered(why) | Seen::Broken(why) => {
-                        Err(Failed::from(format!("{}: {why}", lie.what)))
+                        Err(Failed::from(format!("{}: {why}", misbehaviour.what)))
                     }
                 }
             });
-            (lie, trial)
+            (misbehaviour, trial)
         })
-        .map(|(lie, trial)| match hostile::lacking(lie, hostile::huge_memfd) {
+        .map(|(misbehaviour, trial)| match hostile::lacking(misbehaviour, hostile::huge_memfd) {
             // The reason stands beside the name.
             Some(why) => trial.with_kind(why).with_ignored_flag(true),
             None => trial,

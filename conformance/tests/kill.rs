@@ -309,7 +309,7 @@ fn read(stream: &Socket, traffic: Traffic, dice: u64) -> anyhow::Result<u64> {
                 let further = traffic.check(at, &buf[..n], max)?;
                 at += if taken { further } else { 0 };
             }
-            // Ready for a borrow's end or a bell that was all: allowed, as on every non-blocking socket.
+            // Ready for a borrow's end or a doorbell that was all: allowed, as on every non-blocking socket.
             Err(e) if e.would_block() => {}
             Err(e) if e.kind() == ErrorKind::ConnectionReset && resets == 0 => resets += 1,
             Err(e) => anyhow::bail!("recv after {at}: {e}"),

@@ -156,8 +156,8 @@ fn an_honest_frame_brings_descriptors_and_nobody() {
 
 #[test]
 fn whatever_a_frame_announces_and_does_not_bring_is_caught() {
-    type Lie = fn(&mut Liar);
-    let lies: [(&str, Lie); 8] = [
+    type Misbehaviour = fn(&mut Liar);
+    let lies: [(&str, Misbehaviour); 8] = [
         ("no channel", |liar| publish_with(liar, WITH, b"x")),
         ("no channel for who", |liar| publish_with(liar, SAID, b"x")),
         ("nothing in it", |liar| {
@@ -186,10 +186,10 @@ fn whatever_a_frame_announces_and_does_not_bring_is_caught() {
             publish_with(liar, WITH, b"x");
         }),
     ];
-    for (i, (what, lie)) in lies.into_iter().enumerate() {
+    for (i, (what, misbehaviour)) in lies.into_iter().enumerate() {
         for peek in [false, true] {
             let (mut liar, victim) = meet(&format!("with{i}{peek}"), Records::Atomic);
-            lie(&mut liar);
+            misbehaviour(&mut liar);
             if peek {
                 let error = victim.recv(&mut [0; 9], NOW | RecvFlags::PEEK).unwrap_err();
                 assert_eq!(error.raw_os_error(), 71, "{what}: {error}");
@@ -236,9 +236,9 @@ fn an_honest_list_brings_bytes_and_pages() {
 
 #[test]
 fn whatever_a_list_or_a_pool_says_that_cannot_be_is_caught() {
-    type Lie = (&'static str, fn(&mut Liar));
+    type Misbehaviour = (&'static str, fn(&mut Liar));
     const GOOD: Words = [3 | 7 << 48, 0, 10 << 32];
-    let lies: [Lie; 17] = [
+    let lies: [Misbehaviour; 17] = [
         ("a list without a pool", |liar| publish_with(liar, PARTS, &list(b"x", &[reference(0, 0, 0, 0, 1)]))),
         ("a pool without a channel", |liar| publish_with(liar, OF_POOL | WITH, &[0; 24])),
         ("a pool without a descriptor", |liar| publish_with(liar, OF_POOL, &[0; 24])),
@@ -298,10 +298,10 @@ fn whatever_a_list_or_a_pool_says_that_cannot_be_is_caught() {
         }),
         ("too short for a list", |liar| publish_with(liar, PARTS, b"abcd")),
     ];
-    for (i, (what, lie)) in lies.into_iter().enumerate() {
+    for (i, (what, misbehaviour)) in lies.into_iter().enumerate() {
         for how in 0..4 {
             let (mut liar, victim) = meet(&format!("list{i}-{how}"), Records::Atomic);
-            lie(&mut liar);
+            misbehaviour(&mut liar);
             let mut buffer = [0; 99];
             // (Of what was sent twice, the first is what it should be, and stays in use.)
             let mut kept = Vec::new();

@@ -166,10 +166,10 @@ impl Peer {
                 }
             }
             9 => {
-                let _ = liar.bell(dice.size(40));
+                let _ = liar.doorbell(dice.size(40));
             }
             10..12 => {
-                // Reads bells and fillers, as an honest receiver does.
+                // Reads doorbells and fillers, as an honest receiver does.
                 let mut buf = vec![0; dice.size(20_000)];
                 if let Ok((n, _)) = rustix::net::recv(&liar.fd, &mut buf[..], Raw::DONTWAIT)
                     && let Err(leak) = secret.is_not_in("sent over the control socket", &buf[..n])

@@ -194,7 +194,7 @@ impl Party {
     }
 
     /// What it is in the middle of, and what there is to be read of its socket without changing it: what poll and the
-    /// kernel's queue say, both rings' positions, bells, fillers and what is owed; and how long the thread that serves
+    /// kernel's queue say, both rings' positions, doorbells, fillers and what is owed; and how long the thread that serves
     /// it has run, and waited for a CPU.
     pub fn tell(&self) -> String {
         let (total, theirs) = (self.plan.total(self.side), self.plan.total(self.side.other()));

@@ -145,7 +145,7 @@ impl Conn {
         json!({
             "nt": stats.user_copied_nt as f64 / moved * 100.0,
             "spins": (stats.spins + stats.room_spins) as f64 / moved * MIB, "sleeps": stats.sleeps as f64 / moved * MIB,
-            "bells": (stats.bells + stats.fillers) as f64 / moved * MIB
+            "bells": (stats.doorbells + stats.fillers) as f64 / moved * MIB
         })
     }
 }

@@ -4,7 +4,9 @@ use std::io;
 
 use onecopy::unix::{RecvFlags, SendFlags};
 
-use super::lie::{ANY, ATTACHING, FOREIGN, HARMLESS, JOINING, Lie, RECEIVER_SEES, ROOM, Role, Scene};
+use super::misbehaviour::{
+    ANY, ATTACHING, FOREIGN, HARMLESS, JOINING, Misbehaviour, RECEIVER_SEES, ROOM, Role, Scene,
+};
 use crate::liar::{Field, Memory, Rings};
 
 /// Only a server's rings may be those that stand, and only a client's may be too small.
@@ -14,9 +16,9 @@ const JOINING_SERVER: &[Role] = &[Role::JoiningServer];
 /// Room of rings that are too small.
 const SMALL: u64 = 4096;
 
-macro_rules! lie {
+macro_rules! misbehaviour {
     ($name:literal, $what:literal, $roles:expr, $allowed:expr, $must:literal, $tell:expr) => {
-        Lie {
+        Misbehaviour {
             name: $name,
             what: $what,
             roles: $roles,
@@ -79,8 +81,8 @@ fn joined(s: &Scene) -> io::Result<u64> {
     s.liar.theirs()?.get(Field::Joined)
 }
 
-pub const LIES: &[Lie] = &[
-    lie!(
+pub const LIES: &[Misbehaviour] = &[
+    misbehaviour!(
         "crossing.honest",
         "no lie: both send rings at once, and the server's stand",
         JOINING,
@@ -102,7 +104,7 @@ pub const LIES: &[Lie] = &[
             s.shared()
         }
     ),
-    lie!(
+    misbehaviour!(
         "crossing.client_insists",
         "sends rings after the server's, and uses its own",
         JOINING_CLIENT,
@@ -118,7 +120,7 @@ pub const LIES: &[Lie] = &[
             s.liar.publish(&[b'u'; 1000]).map(drop)
         }
     ),
-    lie!(
+    misbehaviour!(
         "crossing.client_again",
         "sends rings after the server's, twice",
         JOINING_CLIENT,
@@ -129,7 +131,7 @@ pub const LIES: &[Lie] = &[
             s.attach(rings(s, ROOM)?)
         }
     ),
-    lie!(
+    misbehaviour!(
         "crossing.server_joins",
         "joins the client's rings, and sends its own with its first byte",
         JOINING_SERVER,
@@ -141,7 +143,7 @@ pub const LIES: &[Lie] = &[
             is("own rings", own.0.capacity == ROOM)
         }
     ),
-    lie!(
+    misbehaviour!(
         "crossing.server_uses_both",
         "as before, and switches in both",
         JOINING_SERVER,
@@ -155,7 +157,7 @@ pub const LIES: &[Lie] = &[
             first.set(Field::Head, 1000)
         }
     ),
-    lie!(
+    misbehaviour!(
         "crossing.server_late",
         "joins the client's rings, and sends its own later",
         JOINING_SERVER,
@@ -168,17 +170,18 @@ pub const LIES: &[Lie] = &[
             s.attach(rings(s, ROOM)?)
         }
     ),
-    lie!("joined.never", "takes the victim's rings, and never joins", JOINING, HARMLESS, "", |s| s.theirs()),
-    lie!("joined.garbage", "garbage where it says that it joins", JOINING, HARMLESS, "", |s| {
+    misbehaviour!("joined.never", "takes the victim's rings, and never joins", JOINING, HARMLESS, "", |s| s
+        .theirs()),
+    misbehaviour!("joined.garbage", "garbage where it says that it joins", JOINING, HARMLESS, "", |s| {
         s.theirs()?;
         s.liar.mine()?.set(Field::Joined, 0xdead_beef)?;
         s.liar.theirs()?.set(Field::Joined, 7)
     }),
-    lie!("joined.elsewhere", "joins in the ring that it sends into", JOINING, HARMLESS, "", |s| {
+    misbehaviour!("joined.elsewhere", "joins in the ring that it sends into", JOINING, HARMLESS, "", |s| {
         s.theirs()?;
         s.liar.theirs()?.set(Field::Joined, 1)
     }),
-    lie!(
+    misbehaviour!(
         "joined.undone",
         "joins, and takes it back once the victim has switched",
         JOINING,
@@ -189,18 +192,18 @@ pub const LIES: &[Lie] = &[
             s.liar.mine()?.set(Field::Joined, 0)
         }
     ),
-    lie!("joined.then_small", "joins, and then wants larger rings", JOINING, HARMLESS, "", |s| {
+    misbehaviour!("joined.then_small", "joins, and then wants larger rings", JOINING, HARMLESS, "", |s| {
         s.meet()?;
         s.nudge();
         is("a joined client sends no other rings", !too_small(s, 1 << 20).unwrap_or(false))
     }),
-    lie!("joined.unasked", "says for the victim that it has joined", ATTACHING, HARMLESS, "", |s| {
+    misbehaviour!("joined.unasked", "says for the victim that it has joined", ATTACHING, HARMLESS, "", |s| {
         let rings = rings(s, ROOM)?;
         rings.first.set(Field::Joined, 1)?;
         rings.second.set(Field::Joined, 1)?;
         s.attach(rings)
     }),
-    lie!(
+    misbehaviour!(
         "joined.taken_back",
         "takes back what the victim says of having joined",
         ATTACHING,
@@ -212,7 +215,7 @@ pub const LIES: &[Lie] = &[
             s.liar.theirs()?.set(Field::Larger, u64::MAX)
         }
     ),
-    lie!(
+    misbehaviour!(
         "small.server_wants",
         "no lie: wants larger rings than the client's, once",
         JOINING_SERVER,
@@ -227,26 +230,33 @@ pub const LIES: &[Lie] = &[
             s.shared()
         }
     ),
-    lie!("small.for_ever", "wants larger rings again and again", JOINING_SERVER, HARMLESS, "", |s| {
-        s.theirs()?;
-        is("no larger rings came", too_small(s, 512 << 10)?)?;
-        for _ in 0..3 {
-            is("rings came a third time", !too_small(s, 1 << 20)?)?;
+    misbehaviour!(
+        "small.for_ever",
+        "wants larger rings again and again",
+        JOINING_SERVER,
+        HARMLESS,
+        "",
+        |s| {
+            s.theirs()?;
+            is("no larger rings came", too_small(s, 512 << 10)?)?;
+            for _ in 0..3 {
+                is("rings came a third time", !too_small(s, 1 << 20)?)?;
+            }
+            Ok(())
         }
-        Ok(())
-    }),
-    lie!("small.none", "wants rings of no room", JOINING_SERVER, HARMLESS, "", |s| {
+    ),
+    misbehaviour!("small.none", "wants rings of no room", JOINING_SERVER, HARMLESS, "", |s| {
         s.theirs()?;
         let before = s.liar.mine()?.capacity;
         is("no rings came", too_small(s, 0)?)?;
         is("smaller ones came", s.liar.mine()?.capacity == before)
     }),
-    lie!("small.endless", "wants rings of 2^64 - 1 bytes", JOINING_SERVER, HARMLESS, "", |s| {
+    misbehaviour!("small.endless", "wants rings of 2^64 - 1 bytes", JOINING_SERVER, HARMLESS, "", |s| {
         s.theirs()?;
         is("no rings came", too_small(s, u64::MAX)?)?;
         is("larger than max_ring", s.liar.mine()?.capacity == 16 << 20)
     }),
-    lie!(
+    misbehaviour!(
         "small.of_server",
         "a client that wants larger rings than the server's",
         JOINING_CLIENT,
@@ -257,7 +267,7 @@ pub const LIES: &[Lie] = &[
             is("rings came again", !too_small(s, 1 << 20)?)
         }
     ),
-    lie!(
+    misbehaviour!(
         "small.joined",
         "wants larger rings, and joins the small ones when they have come",
         JOINING_SERVER,
@@ -273,7 +283,7 @@ pub const LIES: &[Lie] = &[
             Memory { at: theirs, ..old }.set(Field::SwitchAt, 1)
         }
     ),
-    lie!(
+    misbehaviour!(
         "small.grown",
         "no lie: its rings are too small, and it sends larger ones",
         CLIENT,
@@ -287,7 +297,7 @@ pub const LIES: &[Lie] = &[
             s.shared()
         }
     ),
-    lie!(
+    misbehaviour!(
         "small.stubborn",
         "its rings are too small, and the next ones, too: they are taken",
         CLIENT,
@@ -299,11 +309,18 @@ pub const LIES: &[Lie] = &[
             is("not joined", joined(s)? == 1)
         }
     ),
-    lie!("small.silent", "its rings are too small, and it sends no others", CLIENT, HARMLESS, "", |s| {
-        small(s)?;
-        s.liar.say(&[b'p'; 1000], &[])
-    }),
-    lie!(
+    misbehaviour!(
+        "small.silent",
+        "its rings are too small, and it sends no others",
+        CLIENT,
+        HARMLESS,
+        "",
+        |s| {
+            small(s)?;
+            s.liar.say(&[b'p'; 1000], &[])
+        }
+    ),
+    misbehaviour!(
         "small.late",
         "its rings are too small, and it sends larger ones after a while",
         CLIENT,
@@ -317,14 +334,14 @@ pub const LIES: &[Lie] = &[
             s.attach(rings(s, ROOM)?)
         }
     ),
-    lie!("small.used", "its rings are too small, and it switches in them", CLIENT, ANY, "", |s| {
+    misbehaviour!("small.used", "its rings are too small, and it switches in them", CLIENT, ANY, "", |s| {
         small(s)?;
         s.liar.theirs()?.set(Field::Joined, 1)?;
         s.liar.theirs()?.set(Field::Armed, 0)?;
         s.liar.switch()?;
         s.liar.publish(&[b'u'; 1000]).map(drop)
     }),
-    lie!(
+    misbehaviour!(
         "small.once_more",
         "its rings are too small, it sends larger ones, and larger ones again",
         CLIENT,

@@ -3,16 +3,16 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use super::lie::{ALL, ANY, HARMLESS, Lie, OVER, RECEIVER_SEES, Scene};
+use super::misbehaviour::{ALL, ANY, HARMLESS, Misbehaviour, OVER, RECEIVER_SEES, Scene};
 use crate::liar::{Field, HEADER_LEN, Liar};
 use crate::tools::Dice;
 
-macro_rules! lie {
+macro_rules! misbehaviour {
     ($name:literal, $what:literal, $allowed:expr, $must:literal, $tell:expr) => {
-        lie!($name, $what, $allowed, $must, $tell, None)
+        misbehaviour!($name, $what, $allowed, $must, $tell, None)
     };
     ($name:literal, $what:literal, $allowed:expr, $must:literal, $tell:expr, $meanwhile:expr) => {
-        Lie {
+        Misbehaviour {
             name: $name,
             what: $what,
             roles: ALL,
@@ -81,9 +81,9 @@ fn honest(s: &mut Scene) -> io::Result<()> {
     receiver(s, Field::Parked, 0)
 }
 
-pub const LIES: &[Lie] = &[
-    lie!("honest", "no lie", HARMLESS, "", honest),
-    lie!(
+pub const LIES: &[Misbehaviour] = &[
+    misbehaviour!("honest", "no lie", HARMLESS, "", honest),
+    misbehaviour!(
         "head.beyond",
         "head further ahead than the ring is large",
         RECEIVER_SEES,
@@ -91,19 +91,25 @@ pub const LIES: &[Lie] = &[
         |s: &mut Scene| {
             let capacity = s.liar.theirs()?.capacity;
             sender(s, Field::Head, capacity + 1)?;
-            s.liar.bell(1)
+            s.liar.doorbell(1)
         }
     ),
-    lie!("head.end_of_time", "head 2^64 - 1", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("head.end_of_time", "head 2^64 - 1", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         sender(s, Field::Head, u64::MAX)?;
-        s.liar.bell(1)
+        s.liar.doorbell(1)
     }),
-    lie!("head.backwards", "head behind what was published", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        used(s)?;
-        sender(s, Field::Head, 1_000)?;
-        s.liar.bell(1)
-    }),
-    lie!(
+    misbehaviour!(
+        "head.backwards",
+        "head behind what was published",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            used(s)?;
+            sender(s, Field::Head, 1_000)?;
+            s.liar.doorbell(1)
+        }
+    ),
+    misbehaviour!(
         "head.backwards_within",
         "head behind what was seen, but ahead of what was taken",
         RECEIVER_SEES,
@@ -111,10 +117,10 @@ pub const LIES: &[Lie] = &[
         |s: &mut Scene| {
             used(s)?;
             sender(s, Field::Head, 4_000)?;
-            s.liar.bell(1)
+            s.liar.doorbell(1)
         }
     ),
-    lie!(
+    misbehaviour!(
         "head.unwritten",
         "head ahead of what was written: zeroes, which is the liar's right",
         HARMLESS,
@@ -122,10 +128,10 @@ pub const LIES: &[Lie] = &[
         |s: &mut Scene| {
             sender(s, Field::Head, 10_000)?;
             sender(s, Field::Armed, 0)?;
-            s.liar.bell(1)
+            s.liar.doorbell(1)
         }
     ),
-    lie!(
+    misbehaviour!(
         "head.jumping",
         "head at random, all the time",
         ANY,
@@ -136,20 +142,20 @@ pub const LIES: &[Lie] = &[
             if let Ok(ring) = liar.theirs() {
                 let _ = ring.set(Field::Head, dice.roll() % (2 * ring.capacity));
             }
-            let _ = liar.bell(1);
+            let _ = liar.doorbell(1);
         })
     ),
-    lie!("tail.beyond", "tail ahead of what was sent", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("tail.beyond", "tail ahead of what was sent", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         receiver(s, Field::Tail, 1 << 30)
     }),
-    lie!("tail.end_of_time", "tail 2^64 - 1", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("tail.end_of_time", "tail 2^64 - 1", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         receiver(s, Field::Tail, u64::MAX)
     }),
-    lie!("tail.backwards", "tail behind what was given back", RECEIVER_SEES, "", |s: &mut Scene| {
+    misbehaviour!("tail.backwards", "tail behind what was given back", RECEIVER_SEES, "", |s: &mut Scene| {
         used(s)?;
         receiver(s, Field::Tail, 0)
     }),
-    lie!(
+    misbehaviour!(
         "tail.backwards_seen",
         "tail behind what the sender saw",
         RECEIVER_SEES,
@@ -163,7 +169,7 @@ pub const LIES: &[Lie] = &[
             receiver(s, Field::Tail, 0)
         }
     ),
-    lie!(
+    misbehaviour!(
         "tail.jumping",
         "tail at random, all the time",
         ANY,
@@ -176,15 +182,23 @@ pub const LIES: &[Lie] = &[
             }
         })
     ),
-    lie!("shut.alone", "says in memory that it receives no more, and goes on", ANY, "", |s: &mut Scene| {
-        receiver(s, Field::Shut, 1)
-    }),
-    lie!("shut.garbage", "garbage for shut", ANY, "", |s: &mut Scene| receiver(s, Field::Shut, 0xdead_beef)),
-    lie!("armed.garbage", "garbage for armed, in both rings", ANY, "", |s: &mut Scene| {
+    misbehaviour!(
+        "shut.alone",
+        "says in memory that it receives no more, and goes on",
+        ANY,
+        "",
+        |s: &mut Scene| { receiver(s, Field::Shut, 1) }
+    ),
+    misbehaviour!("shut.garbage", "garbage for shut", ANY, "", |s: &mut Scene| receiver(
+        s,
+        Field::Shut,
+        0xdead_beef
+    )),
+    misbehaviour!("armed.garbage", "garbage for armed, in both rings", ANY, "", |s: &mut Scene| {
         receiver(s, Field::Armed, 7)?;
         sender(s, Field::Armed, 0xffff_ffff)
     }),
-    lie!(
+    misbehaviour!(
         "armed.always",
         "arms all the time: each send must ring",
         ANY,
@@ -194,7 +208,7 @@ pub const LIES: &[Lie] = &[
             let _ = liar.mine().and_then(|ring| ring.set(Field::Armed, 1));
         })
     ),
-    lie!(
+    misbehaviour!(
         "armed.flipping",
         "arms and disarms the victim's ring at random",
         ANY,
@@ -205,58 +219,70 @@ pub const LIES: &[Lie] = &[
             let _ = liar.theirs().and_then(|ring| ring.set(Field::Armed, 1));
         })
     ),
-    lie!("bell.none", "publishes and never rings", HARMLESS, "", |s: &mut Scene| {
+    misbehaviour!("bell.none", "publishes and never rings", HARMLESS, "", |s: &mut Scene| {
         sender(s, Field::Armed, 0)?;
         s.liar.publish(&[b'u'; 5_000]).map(drop)
     }),
-    lie!("bell.one_too_many", "a bell for nothing", ANY, "", |s: &mut Scene| s.liar.bell(1)),
-    lie!("bell.flood", "bells until the queue is full", ANY, "EPROTO", |s: &mut Scene| s.liar.bell(100_000)),
-    lie!(
+    misbehaviour!("bell.one_too_many", "a bell for nothing", ANY, "", |s: &mut Scene| s.liar.doorbell(1)),
+    misbehaviour!("bell.flood", "bells until the queue is full", ANY, "EPROTO", |s: &mut Scene| s
+        .liar
+        .doorbell(100_000)),
+    misbehaviour!(
         "bell.storm",
         "bells all the time",
         ANY,
         "",
         |_| Ok(()),
         Some(|liar: &Liar| {
-            let _ = liar.bell(100);
+            let _ = liar.doorbell(100);
         })
     ),
-    lie!("bell.with_fds", "bells with descriptors, ten each: none may stay", ANY, "", |s: &mut Scene| {
-        let null = std::fs::File::open("/dev/null")?;
-        for _ in 0..5 {
-            s.liar.send_with(&[0], &[null.as_fd(); 10])?;
+    misbehaviour!(
+        "bell.with_fds",
+        "bells with descriptors, ten each: none may stay",
+        ANY,
+        "",
+        |s: &mut Scene| {
+            let null = std::fs::File::open("/dev/null")?;
+            for _ in 0..5 {
+                s.liar.send_with(&[0], &[null.as_fd(); 10])?;
+            }
+            s.liar.publish(&[b'u'; 100]).map(drop)
         }
-        s.liar.publish(&[b'u'; 100]).map(drop)
-    }),
-    lie!("bell.text", "speaks in the clear on the control socket", ANY, "EPROTO", |s: &mut Scene| {
-        s.liar.send_with(&[b'x'; 100_000], &[]).map(drop)
-    }),
-    lie!("parked.nothing", "parked, but there is no filler", ANY, "", |s: &mut Scene| {
+    ),
+    misbehaviour!(
+        "bell.text",
+        "speaks in the clear on the control socket",
+        ANY,
+        "EPROTO",
+        |s: &mut Scene| { s.liar.send_with(&[b'x'; 100_000], &[]).map(drop) }
+    ),
+    misbehaviour!("parked.nothing", "parked, but there is no filler", ANY, "", |s: &mut Scene| {
         sender(s, Field::Filler, 5_000)?;
         sender(s, Field::Wanted, 1)?;
         sender(s, Field::Parked, 2)?;
         s.liar.publish(&[b'u'; 5_000]).map(drop)
     }),
-    lie!("parked.endless", "a filler of 2^32 - 1 bytes", ANY, "", |s: &mut Scene| {
+    misbehaviour!("parked.endless", "a filler of 2^32 - 1 bytes", ANY, "", |s: &mut Scene| {
         sender(s, Field::Filler, u64::from(u32::MAX))?;
         sender(s, Field::Parked, 2)?;
         s.liar.publish(&[b'u'; 5_000]).map(drop)
     }),
-    lie!("parked.for_ever", "a filler under way that never comes", ANY, "", |s: &mut Scene| {
+    misbehaviour!("parked.for_ever", "a filler under way that never comes", ANY, "", |s: &mut Scene| {
         sender(s, Field::Parked, 1)?;
-        s.liar.bell(3)
+        s.liar.doorbell(3)
     }),
-    lie!("parked.insatiable", "parks for more room than there is", ANY, "", |s: &mut Scene| {
+    misbehaviour!("parked.insatiable", "parks for more room than there is", ANY, "", |s: &mut Scene| {
         sender(s, Field::Wanted, u64::MAX)?;
         sender(s, Field::Filler, 2)?;
-        s.liar.bell(3)?;
+        s.liar.doorbell(3)?;
         sender(s, Field::Parked, 2)
     }),
-    lie!("parked.garbage", "garbage for parked", ANY, "", |s: &mut Scene| {
+    misbehaviour!("parked.garbage", "garbage for parked", ANY, "", |s: &mut Scene| {
         sender(s, Field::Parked, 0x7777)?;
         s.liar.publish(&[b'u'; 5_000]).map(drop)
     }),
-    lie!(
+    misbehaviour!(
         "parked.theirs",
         "frees or invents the victim's own filler",
         ANY,
@@ -269,35 +295,47 @@ pub const LIES: &[Lie] = &[
             }
         })
     ),
-    lie!("switch.undone", "takes the switch back", ANY, "", |s: &mut Scene| {
+    misbehaviour!("switch.undone", "takes the switch back", ANY, "", |s: &mut Scene| {
         sender(s, Field::SwitchAt, 0)?;
         s.liar.publish(&[b'u'; 5_000]).map(drop)
     }),
-    lie!("switch.again", "switches again, later", ANY, "", |s: &mut Scene| {
+    misbehaviour!("switch.again", "switches again, later", ANY, "", |s: &mut Scene| {
         sender(s, Field::SwitchAt, 1_000_000)?;
         s.liar.publish(&[b'u'; 5_000]).map(drop)
     }),
-    lie!("info.garbage", "garbage where only persons look", HARMLESS, "", |s: &mut Scene| {
+    misbehaviour!("info.garbage", "garbage where only persons look", HARMLESS, "", |s: &mut Scene| {
         for field in [Field::Magic, Field::Capacity] {
             sender(s, field, u64::MAX)?;
             receiver(s, field, u64::MAX)?;
         }
         Ok(())
     }),
-    lie!("hole.data", "punches a hole into the data: it reads as zeroes", HARMLESS, "", |s: &mut Scene| {
-        s.liar.publish(&[b'u'; 10_000])?;
-        let (theirs, mine) = (s.liar.theirs()?, s.liar.mine()?);
-        theirs.punch(HEADER_LEN, theirs.capacity)?;
-        mine.punch(HEADER_LEN, mine.capacity)
-    }),
-    lie!("hole.header", "punches a hole into the header, after use", ANY, "EPROTO", |s: &mut Scene| {
-        used(s)?;
-        let (theirs, mine) = (s.liar.theirs()?, s.liar.mine()?);
-        theirs.punch(0, HEADER_LEN)?;
-        mine.punch(0, HEADER_LEN)?;
-        s.liar.bell(1)
-    }),
-    lie!(
+    misbehaviour!(
+        "hole.data",
+        "punches a hole into the data: it reads as zeroes",
+        HARMLESS,
+        "",
+        |s: &mut Scene| {
+            s.liar.publish(&[b'u'; 10_000])?;
+            let (theirs, mine) = (s.liar.theirs()?, s.liar.mine()?);
+            theirs.punch(HEADER_LEN, theirs.capacity)?;
+            mine.punch(HEADER_LEN, mine.capacity)
+        }
+    ),
+    misbehaviour!(
+        "hole.header",
+        "punches a hole into the header, after use",
+        ANY,
+        "EPROTO",
+        |s: &mut Scene| {
+            used(s)?;
+            let (theirs, mine) = (s.liar.theirs()?, s.liar.mine()?);
+            theirs.punch(0, HEADER_LEN)?;
+            mine.punch(0, HEADER_LEN)?;
+            s.liar.doorbell(1)
+        }
+    ),
+    misbehaviour!(
         "hole.always",
         "punches holes everywhere, all the time",
         ANY,
@@ -309,7 +347,7 @@ pub const LIES: &[Lie] = &[
             }
         })
     ),
-    lie!(
+    misbehaviour!(
         "scribble",
         "garbage all over both headers, all the time",
         ANY,
@@ -322,10 +360,10 @@ pub const LIES: &[Lie] = &[
                     let _ = ring.set(field, dice.roll() >> (dice.roll() % 64));
                 }
             }
-            let _ = liar.bell(1);
+            let _ = liar.doorbell(1);
         })
     ),
-    lie!(
+    misbehaviour!(
         "close.unrung",
         "publishes, rings no bell, closes: what was published is received",
         OVER,
@@ -336,20 +374,20 @@ pub const LIES: &[Lie] = &[
             s.hang_up()
         }
     ),
-    lie!("close.parked", "closes with a filler parked", OVER, "", |s: &mut Scene| {
+    misbehaviour!("close.parked", "closes with a filler parked", OVER, "", |s: &mut Scene| {
         sender(s, Field::Filler, 10)?;
-        s.liar.bell(11)?;
+        s.liar.doorbell(11)?;
         sender(s, Field::Parked, 2)?;
         s.hang_up()
     }),
-    lie!(
+    misbehaviour!(
         "shutdown.receive",
         "shuts its socket down for receiving, not its memory",
         ANY,
         "EPIPE",
         |s: &mut Scene| { Ok(rustix::net::shutdown(&s.liar.fd, rustix::net::Shutdown::Read)?) }
     ),
-    lie!(
+    misbehaviour!(
         "shutdown.send",
         "shuts its socket down for sending, and goes on in memory",
         ANY,

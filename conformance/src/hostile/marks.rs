@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::fs::SealFlags;
 
-use super::lie::{ANY, HARMLESS, Lie, RECEIVER_SEES, Role, Scene};
+use super::misbehaviour::{ANY, HARMLESS, Misbehaviour, RECEIVER_SEES, Role, Scene};
 use crate::lender::{self, MARKS, fds, honest_memory, memory, pool, reference, who};
 use crate::liar::{Field, Liar, SEALS};
 use crate::tools::Dice;
@@ -18,12 +18,12 @@ const PAGE: u64 = 8192;
 const PAGES: u64 = 4;
 const POOL: u64 = PAGE * PAGES;
 
-macro_rules! lie {
+macro_rules! misbehaviour {
     ($name:literal, $what:literal, $allowed:expr, $must:literal, $tell:expr) => {
-        lie!($name, $what, $allowed, $must, $tell, None)
+        misbehaviour!($name, $what, $allowed, $must, $tell, None)
     };
     ($name:literal, $what:literal, $allowed:expr, $must:literal, $tell:expr, $meanwhile:expr) => {
-        Lie {
+        Misbehaviour {
             name: $name,
             what: $what,
             roles: ONE,
@@ -105,84 +105,134 @@ fn dice() -> Dice {
     Dice(u64::from(std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.subsec_nanos())))
 }
 
-pub const LIES: &[Lie] = &[
-    lie!("marks.honest", "no lie", HARMLESS, "", honest),
-    lie!("mark.count", "more marks than there is room for", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.theirs()?.set(Field::Marks, MARKS + 1)?;
-        s.liar.publish(b"x").map(drop)
-    }),
-    lie!("mark.count_end", "2^64 - 1 marks", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+pub const LIES: &[Misbehaviour] = &[
+    misbehaviour!("marks.honest", "no lie", HARMLESS, "", honest),
+    misbehaviour!(
+        "mark.count",
+        "more marks than there is room for",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.theirs()?.set(Field::Marks, MARKS + 1)?;
+            s.liar.publish(b"x").map(drop)
+        }
+    ),
+    misbehaviour!("mark.count_end", "2^64 - 1 marks", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.theirs()?.set(Field::Marks, u64::MAX)?;
         s.liar.publish(b"x").map(drop)
     }),
-    lie!("mark.count_back", "takes a mark back", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("mark.count_back", "takes a mark back", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         use onecopy::unix::RecvFlags;
         refer(s, 0, 0, 0, 0, 10)?;
         let _ = s.victim.recv(&mut [0; 10], RecvFlags::DONTWAIT);
         s.liar.theirs()?.set(Field::Marks, 1)?;
         s.liar.publish(b"x").map(drop)
     }),
-    lie!("mark.past", "a mark behind what was received", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        use onecopy::unix::RecvFlags;
-        s.liar.publish(&[b'u'; 5_000])?;
-        let _ = s.victim.recv(&mut [0; 5_000], RecvFlags::DONTWAIT);
-        s.liar.lay(100, fds(1, 1), 2_000)
-    }),
-    lie!("mark.future", "a mark beyond the ring", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!(
+        "mark.past",
+        "a mark behind what was received",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            use onecopy::unix::RecvFlags;
+            s.liar.publish(&[b'u'; 5_000])?;
+            let _ = s.victim.recv(&mut [0; 5_000], RecvFlags::DONTWAIT);
+            s.liar.lay(100, fds(1, 1), 2_000)
+        }
+    ),
+    misbehaviour!("mark.future", "a mark beyond the ring", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.lay(1 << 40, fds(1, 1), 2_000)
     }),
-    lie!("who.no_channel", "says who sends, without a channel", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.mark(who(true))
-    }),
-    lie!("who.nothing", "says who sends, and does not", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!(
+        "who.no_channel",
+        "says who sends, without a channel",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| { s.liar.mark(who(true)) }
+    ),
+    misbehaviour!("who.nothing", "says who sends, and does not", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.open_channel()?;
         s.liar.mark(who(true))
     }),
-    lie!("who.fds", "descriptors where it should say who sends", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.open_channel()?;
-        s.liar.put(&[File::open("/dev/null")?.as_fd()])?;
-        s.liar.mark(who(true))
-    }),
-    lie!("who.nobody", "says who sends, and leaves it empty: nobody", HARMLESS, "", |s: &mut Scene| {
-        use onecopy::unix::RecvFlags;
-        s.victim.set_pass_credentials(true).map_err(io::Error::from)?;
-        s.liar.open_channel()?;
-        s.liar.put(&[])?;
-        s.liar.mark(who(true))?;
-        s.liar.publish(b"abc")?;
-        let (n, with) = s.victim.recv_with(&mut [0; 9], RecvFlags::DONTWAIT).map_err(io::Error::from)?;
-        match with.credentials.map(|who| (who.pid, who.uid, who.gid)) {
-            Some((0, 65534, 65534)) if n == 3 => Ok(()),
-            other => Err(io::Error::other(format!("{n} bytes of {other:?}"))),
+    misbehaviour!(
+        "who.fds",
+        "descriptors where it should say who sends",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.open_channel()?;
+            s.liar.put(&[File::open("/dev/null")?.as_fd()])?;
+            s.liar.mark(who(true))
         }
-    }),
-    lie!("mark.kind", "a mark of no kind", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    ),
+    misbehaviour!(
+        "who.nobody",
+        "says who sends, and leaves it empty: nobody",
+        HARMLESS,
+        "",
+        |s: &mut Scene| {
+            use onecopy::unix::RecvFlags;
+            s.victim.set_pass_credentials(true).map_err(io::Error::from)?;
+            s.liar.open_channel()?;
+            s.liar.put(&[])?;
+            s.liar.mark(who(true))?;
+            s.liar.publish(b"abc")?;
+            let (n, with) = s.victim.recv_with(&mut [0; 9], RecvFlags::DONTWAIT).map_err(io::Error::from)?;
+            match with.credentials.map(|who| (who.pid, who.uid, who.gid)) {
+                Some((0, 65534, 65534)) if n == 3 => Ok(()),
+                other => Err(io::Error::other(format!("{n} bytes of {other:?}"))),
+            }
+        }
+    ),
+    misbehaviour!("mark.kind", "a mark of no kind", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.mark([0x7777_7777_7777, 1, 1])
     }),
-    lie!("mark.short", "a mark of which a byte is published", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.lay(s.liar.head, reference(0, 0, 0, 0, 1), 1)
-    }),
-    lie!("mark.overlapping", "two marks at one place", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!(
+        "mark.short",
+        "a mark of which a byte is published",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| { s.liar.lay(s.liar.head, reference(0, 0, 0, 0, 1), 1) }
+    ),
+    misbehaviour!("mark.overlapping", "two marks at one place", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         let at = s.liar.head;
         s.liar.share(&honest_memory(POOL)?, pool(0, PAGE, PAGES))?;
         s.liar.lay(at, reference(0, 0, 0, 0, 1), 1024)
     }),
-    lie!("fds.no_channel", "descriptors, and no channel", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.mark(fds(1, 1))?;
-        s.liar.publish(b"x").map(drop)
-    }),
-    lie!("fds.none", "descriptors that are not in the channel", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.open_channel()?;
-        s.liar.mark(fds(1, 1))?;
-        s.liar.publish(b"x").map(drop)
-    }),
-    lie!("fds.fewer", "fewer descriptors than announced", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.open_channel()?;
-        s.liar.put(&[File::open("/dev/null")?.as_fd(); 3])?;
-        s.liar.mark(fds(200, 1))?;
-        s.liar.publish(b"x").map(drop)
-    }),
-    lie!(
+    misbehaviour!(
+        "fds.no_channel",
+        "descriptors, and no channel",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.mark(fds(1, 1))?;
+            s.liar.publish(b"x").map(drop)
+        }
+    ),
+    misbehaviour!(
+        "fds.none",
+        "descriptors that are not in the channel",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.open_channel()?;
+            s.liar.mark(fds(1, 1))?;
+            s.liar.publish(b"x").map(drop)
+        }
+    ),
+    misbehaviour!(
+        "fds.fewer",
+        "fewer descriptors than announced",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.open_channel()?;
+            s.liar.put(&[File::open("/dev/null")?.as_fd(); 3])?;
+            s.liar.mark(fds(200, 1))?;
+            s.liar.publish(b"x").map(drop)
+        }
+    ),
+    misbehaviour!(
         "fds.more",
         "more descriptors than announced: none may stay",
         RECEIVER_SEES,
@@ -194,38 +244,62 @@ pub const LIES: &[Lie] = &[
             s.liar.publish(b"x").map(drop)
         }
     ),
-    lie!("fds.empty", "no descriptors, or no bytes with them", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.open_channel()?;
-        s.liar.put(&[])?;
-        s.liar.mark(fds(0, 0))?;
-        s.liar.publish(b"x").map(drop)
-    }),
-    lie!("fds.endless", "descriptors whose bytes never end", HARMLESS, "", |s: &mut Scene| {
+    misbehaviour!(
+        "fds.empty",
+        "no descriptors, or no bytes with them",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.open_channel()?;
+            s.liar.put(&[])?;
+            s.liar.mark(fds(0, 0))?;
+            s.liar.publish(b"x").map(drop)
+        }
+    ),
+    misbehaviour!("fds.endless", "descriptors whose bytes never end", HARMLESS, "", |s: &mut Scene| {
         s.liar.open_channel()?;
         s.liar.put(&[File::open("/dev/null")?.as_fd()])?;
         s.liar.mark(fds(1, u64::MAX))?;
         s.liar.publish(b"x").map(drop)
     }),
-    lie!("number.older", "descriptors of what was before", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.publish(b"x")?;
-        s.liar.open_channel()?;
-        s.liar.put_as(&0u64.to_le_bytes(), &[File::open("/dev/null")?.as_fd()])?;
-        s.liar.mark(fds(1, 1))?;
-        s.liar.publish(b"x").map(drop)
-    }),
-    lie!("number.newer", "descriptors of what is to come", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.open_channel()?;
-        s.liar.put_as(&u64::MAX.to_le_bytes(), &[File::open("/dev/null")?.as_fd()])?;
-        s.liar.mark(fds(1, 1))?;
-        s.liar.publish(b"x").map(drop)
-    }),
-    lie!("number.half", "descriptors with half a number", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.open_channel()?;
-        s.liar.put_as(&[0; 4], &[File::open("/dev/null")?.as_fd()])?;
-        s.liar.mark(fds(1, 1))?;
-        s.liar.publish(b"x").map(drop)
-    }),
-    lie!(
+    misbehaviour!(
+        "number.older",
+        "descriptors of what was before",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.publish(b"x")?;
+            s.liar.open_channel()?;
+            s.liar.put_as(&0u64.to_le_bytes(), &[File::open("/dev/null")?.as_fd()])?;
+            s.liar.mark(fds(1, 1))?;
+            s.liar.publish(b"x").map(drop)
+        }
+    ),
+    misbehaviour!(
+        "number.newer",
+        "descriptors of what is to come",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.open_channel()?;
+            s.liar.put_as(&u64::MAX.to_le_bytes(), &[File::open("/dev/null")?.as_fd()])?;
+            s.liar.mark(fds(1, 1))?;
+            s.liar.publish(b"x").map(drop)
+        }
+    ),
+    misbehaviour!(
+        "number.half",
+        "descriptors with half a number",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            s.liar.open_channel()?;
+            s.liar.put_as(&[0; 4], &[File::open("/dev/null")?.as_fd()])?;
+            s.liar.mark(fds(1, 1))?;
+            s.liar.publish(b"x").map(drop)
+        }
+    ),
+    misbehaviour!(
         "number.crowd",
         "descriptors that nothing announces, before those that are",
         HARMLESS,
@@ -254,21 +328,21 @@ pub const LIES: &[Lie] = &[
             }
         }
     ),
-    lie!("channel.unused", "opens a channel for nothing", HARMLESS, "", |s: &mut Scene| s
+    misbehaviour!("channel.unused", "opens a channel for nothing", HARMLESS, "", |s: &mut Scene| s
         .liar
         .open_channel()),
-    lie!("channel.file", "a channel that is no socket", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("channel.file", "a channel that is no socket", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.send_with(&[0], &[File::open("/dev/zero")?.as_fd()])?;
         s.liar.mark(fds(1, 1))?;
         s.liar.publish(b"x").map(drop)
     }),
-    lie!("channel.many", "a channel again and again", ANY, "", |s: &mut Scene| {
+    misbehaviour!("channel.many", "a channel again and again", ANY, "", |s: &mut Scene| {
         for _ in 0..20 {
             s.liar.open_channel()?;
         }
         s.liar.publish(b"x").map(drop)
     }),
-    lie!(
+    misbehaviour!(
         "channel.closed",
         "closes the channel with descriptors in it",
         RECEIVER_SEES,
@@ -281,74 +355,92 @@ pub const LIES: &[Lie] = &[
             s.liar.publish(b"x").map(drop)
         }
     ),
-    lie!("pool.unsealed", "a pool that may shrink", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("pool.unsealed", "a pool that may shrink", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.share(&memory(POOL, SealFlags::FUTURE_WRITE)?, pool(0, PAGE, PAGES))
     }),
-    lie!("pool.writable", "a pool that anybody may write to", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.share(&memory(POOL, SEALS)?, pool(0, PAGE, PAGES))
-    }),
-    lie!("pool.file", "a pool that is a device", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!(
+        "pool.writable",
+        "a pool that anybody may write to",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| { s.liar.share(&memory(POOL, SEALS)?, pool(0, PAGE, PAGES)) }
+    ),
+    misbehaviour!("pool.file", "a pool that is a device", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.share(&File::open("/dev/zero")?, pool(0, PAGE, PAGES))
     }),
-    lie!("pool.hugetlb", "a pool of huge pages, which fault", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        use rustix::fs::MemfdFlags;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
-        let file = File::from(rustix::fs::memfd_create("onecopy-liar-pool", flags)?);
-        rustix::fs::ftruncate(&file, 2 << 20)?;
-        rustix::fs::fcntl_add_seals(&file, SEALS | SealFlags::FUTURE_WRITE)?;
-        s.liar.share(&file, pool(0, 2 << 20, 1))
-    }),
-    lie!("pool.small", "a pool of less than announced", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!(
+        "pool.hugetlb",
+        "a pool of huge pages, which fault",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| {
+            use rustix::fs::MemfdFlags;
+            let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+            let file = File::from(rustix::fs::memfd_create("onecopy-liar-pool", flags)?);
+            rustix::fs::ftruncate(&file, 2 << 20)?;
+            rustix::fs::fcntl_add_seals(&file, SEALS | SealFlags::FUTURE_WRITE)?;
+            s.liar.share(&file, pool(0, 2 << 20, 1))
+        }
+    ),
+    misbehaviour!("pool.small", "a pool of less than announced", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         s.liar.share(&honest_memory(POOL)?, pool(0, PAGE, PAGES + 1))
     }),
-    lie!("pool.endless", "a pool of more than any memory", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.share(&honest_memory(POOL)?, pool(0, u64::MAX, u64::MAX))
-    }),
-    lie!("pool.large", "a pool larger than is mapped", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!(
+        "pool.endless",
+        "a pool of more than any memory",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| { s.liar.share(&honest_memory(POOL)?, pool(0, u64::MAX, u64::MAX)) }
+    ),
+    misbehaviour!("pool.large", "a pool larger than is mapped", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         let file = lender::memory(0, SealFlags::empty())?;
         rustix::fs::ftruncate(&file, 1 << 40)?;
         rustix::fs::fcntl_add_seals(&file, SEALS | SealFlags::FUTURE_WRITE)?;
         s.liar.share(&file, pool(0, 1 << 20, 1 << 20))
     }),
-    lie!("pool.name", "a pool with a name that is not its turn", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        s.liar.share(&honest_memory(POOL)?, pool(3, PAGE, PAGES))
-    }),
-    lie!("pool.many", "one pool more than is mapped", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!(
+        "pool.name",
+        "a pool with a name that is not its turn",
+        RECEIVER_SEES,
+        "EPROTO",
+        |s: &mut Scene| { s.liar.share(&honest_memory(POOL)?, pool(3, PAGE, PAGES)) }
+    ),
+    misbehaviour!("pool.many", "one pool more than is mapped", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         (0..17).try_for_each(|name| s.liar.share(&honest_memory(POOL)?, pool(name, PAGE, PAGES)))
     }),
-    lie!("reference.pool", "a page of no pool", RECEIVER_SEES, "EPROTO", |s: &mut Scene| refer(
+    misbehaviour!("reference.pool", "a page of no pool", RECEIVER_SEES, "EPROTO", |s: &mut Scene| refer(
         s, 0, 1, 0, 0, 10
     )),
-    lie!("reference.page", "a page behind the last", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("reference.page", "a page behind the last", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         refer(s, 0, 0, PAGES as u32, 0, 10)
     }),
-    lie!("reference.page_end", "page 2^32 - 1", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("reference.page_end", "page 2^32 - 1", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         refer(s, 0, 0, u32::MAX, 0, 10)
     }),
-    lie!("reference.offset", "bytes behind a page", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("reference.offset", "bytes behind a page", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         refer(s, 0, 0, 3, PAGE as u32, 1)
     }),
-    lie!("reference.len", "more bytes than a page has", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("reference.len", "more bytes than a page has", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         refer(s, 0, 0, 0, 1, PAGE as u32)
     }),
-    lie!(
+    misbehaviour!(
         "reference.wrapping",
         "an offset and a length that wrap",
         RECEIVER_SEES,
         "EPROTO",
         |s: &mut Scene| { refer(s, 0, 0, 0, u32::MAX, 2) }
     ),
-    lie!("reference.empty", "no bytes of a page", RECEIVER_SEES, "EPROTO", |s: &mut Scene| refer(
+    misbehaviour!("reference.empty", "no bytes of a page", RECEIVER_SEES, "EPROTO", |s: &mut Scene| refer(
         s, 0, 0, 0, 0, 0
     )),
-    lie!("reference.slot", "a slot that there is not", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("reference.slot", "a slot that there is not", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         refer(s, 60_000, 0, 0, 0, 10)
     }),
-    lie!("reference.twice", "one slot for two pages", ANY, "", |s: &mut Scene| {
+    misbehaviour!("reference.twice", "one slot for two pages", ANY, "", |s: &mut Scene| {
         refer(s, 0, 0, 0, 0, 10)?;
         s.liar.mark(reference(0, 0, 1, 0, 10))
     }),
-    lie!(
+    misbehaviour!(
         "reference.jumping",
         "marks at random, all the time",
         ANY,
@@ -362,15 +454,15 @@ pub const LIES: &[Lie] = &[
                 let _ = ring.set(Field::Marks, dice.roll() % 70);
                 let _ = ring.set(Field::Head, dice.roll() % ring.capacity);
             }
-            let _ = liar.bell(1);
+            let _ = liar.doorbell(1);
         })
     ),
-    lie!("lent.never", "never gives a page back", HARMLESS, "", |s: &mut Scene| mapping(s)),
-    lie!("lent.unlent", "gives back what was not lent", ANY, "EPROTO", |s: &mut Scene| {
+    misbehaviour!("lent.never", "never gives a page back", HARMLESS, "", |s: &mut Scene| mapping(s)),
+    misbehaviour!("lent.unlent", "gives back what was not lent", ANY, "EPROTO", |s: &mut Scene| {
         mapping(s)?;
         s.liar.mine()?.set(Field::Returned, 1 << 63)
     }),
-    lie!(
+    misbehaviour!(
         "lent.all",
         "gives everything back, all the time",
         ANY,
@@ -380,7 +472,7 @@ pub const LIES: &[Lie] = &[
             let _ = liar.mine().and_then(|ring| ring.set(Field::Returned, u64::MAX));
         })
     ),
-    lie!(
+    misbehaviour!(
         "lent.unread",
         "gives back without looking: it sees later bytes, which is its own loss",
         ANY,
@@ -391,7 +483,7 @@ pub const LIES: &[Lie] = &[
             let _ = liar.take();
         })
     ),
-    lie!(
+    misbehaviour!(
         "lent.asleep",
         "wakes and does not wake the lender",
         ANY,
@@ -403,7 +495,7 @@ pub const LIES: &[Lie] = &[
             let _ = liar.take();
         })
     ),
-    lie!(
+    misbehaviour!(
         "lent.mapping",
         "maps pools and does not, all the time",
         ANY,
@@ -416,7 +508,7 @@ pub const LIES: &[Lie] = &[
             let _ = liar.take();
         })
     ),
-    lie!("lent.closed", "maps pools, and takes no descriptor", ANY, "", |s: &mut Scene| {
+    misbehaviour!("lent.closed", "maps pools, and takes no descriptor", ANY, "", |s: &mut Scene| {
         mapping(s)?;
         Ok(rustix::net::shutdown(&s.liar.fd, rustix::net::Shutdown::Read)?)
     }),

@@ -1,17 +1,17 @@
 //! Peers that lie, and what comes of it: an error on their own connection, and nothing anywhere else.
 //!
-//! A [`Lie`] is told to a victim, by a client and by a server, while the victim receives, sends, polls and borrows
+//! A [`Misbehaviour`] is told to a victim, by a client and by a server, while the victim receives, sends, polls and borrows
 //! (a fresh connection for each). The victim must end each of them in one of the allowed ways and in time; an
 //! honest connection beside it, and new ones to the same listener, must not notice; and no descriptor or mapping
 //! may be left.
 
 mod crossing;
 mod header;
-mod lie;
 mod marks;
+mod misbehaviour;
 mod rings;
 
-pub use lie::{Lie, Role};
+pub use misbehaviour::{Misbehaviour, Role};
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -24,10 +24,10 @@ use crate::liar::Liar;
 use crate::run::Seen;
 use crate::stop::Stop;
 use crate::tools;
-use lie::Scene;
+use misbehaviour::Scene;
 
 /// All lies.
-pub fn all() -> Vec<&'static Lie> {
+pub fn all() -> Vec<&'static Misbehaviour> {
     rings::LIES.iter().chain(crossing::LIES).chain(header::LIES).chain(marks::LIES).collect()
 }
 
@@ -51,8 +51,8 @@ const LENDING: [(&str, Activity); 1] = [("lending", lending)];
 const OF_LENT_PAGES: [&str; 1] = ["lent."];
 
 /// All that a victim of a lie does.
-fn activities(lie: &Lie) -> Vec<(&'static str, Activity)> {
-    let is_of = |begins: &[&str]| begins.iter().any(|begin| lie.name.starts_with(begin));
+fn activities(misbehaviour: &Misbehaviour) -> Vec<(&'static str, Activity)> {
+    let is_of = |begins: &[&str]| begins.iter().any(|begin| misbehaviour.name.starts_with(begin));
     let mut all = ACTIVITIES.to_vec();
     if is_of(&OF_MEETING) {
         all.extend(MEETING);
@@ -241,8 +241,8 @@ fn chaining(victim: &Stream) -> &'static str {
 }
 
 /// Why a lie cannot be told on this machine. `huge` says whether there are memfds of huge pages.
-pub fn lacking(lie: &Lie, huge: impl FnOnce() -> rustix::io::Result<()>) -> Option<String> {
-    if !lie.name.contains("hugetlb") {
+pub fn lacking(misbehaviour: &Misbehaviour, huge: impl FnOnce() -> rustix::io::Result<()>) -> Option<String> {
+    if !misbehaviour.name.contains("hugetlb") {
         return None;
     }
     huge().err().map(|errno| format!("this kernel makes no memfd of huge pages: {errno}"))
@@ -292,10 +292,10 @@ fn connected(listener: &Listener, at: &unix::Name) -> Result<(Stream, Stream), S
     Ok((client, server))
 }
 
-/// Tells `lie` in `role`, here and now. The value tells what each activity came to.
-pub fn here(lie: &Lie, role: Role) -> Seen {
+/// Tells `misbehaviour` in `role`, here and now. The value tells what each activity came to.
+pub fn here(misbehaviour: &Misbehaviour, role: Role) -> Seen {
     let before = open_files();
-    match play(lie, role) {
+    match play(misbehaviour, role) {
         Err(Stop::Broken(what)) => Seen::Broken(what),
         Err(Stop::Lacking(what)) => Seen::Lacking(what.to_owned()),
         Err(Stop::NotOffered(what)) => Seen::NotOffered(what.to_owned()),
@@ -306,14 +306,14 @@ pub fn here(lie: &Lie, role: Role) -> Seen {
     }
 }
 
-fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
+fn play(misbehaviour: &Misbehaviour, role: Role) -> Result<String, Stop> {
     let pid = std::process::id();
     let ours = format!("onecopy-honest-{pid}");
     let at = unix::Name::abstract_(&ours);
     let listener = Listener::bind(&at).map_err(Stop::broken)?;
     let witness = connected(&listener, &at)?;
     let (mut fates, mut told) = (Vec::new(), String::new());
-    for (activity, act) in activities(lie) {
+    for (activity, act) in activities(misbehaviour) {
         let step = |e: io::Error| match e.kind() {
             io::ErrorKind::Unsupported => Stop::Lacking("this kernel refuses the means of the lie"),
             _ => Stop::broken(format!("{activity}: the lie could not be told: {e}")),
@@ -339,11 +339,11 @@ fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
             }
             Scene::new(liar, victim, role, rendezvous.transpose().map_err(step)?)
         };
-        (lie.tell)(&mut scene).map_err(step)?;
+        (misbehaviour.tell)(&mut scene).map_err(step)?;
         if activity == LEAVING {
             drop(scene.victim);
             let events = tools::poll(&scene.liar.fd, PollFlags::IN, 10_000)?;
-            if !lie.name.contains("close") && !events.contains("HUP") {
+            if !misbehaviour.name.contains("close") && !events.contains("HUP") {
                 return Err(Stop::broken(format!("the victim closed, and the liar polls {events}")));
             }
             talk(&witness.0, &witness.1)?;
@@ -352,7 +352,7 @@ fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
         let began = Instant::now();
         let Scene { liar, victim, .. } = &scene;
         let fate = std::thread::scope(|s| {
-            if let Some(meanwhile) = lie.meanwhile {
+            if let Some(meanwhile) = misbehaviour.meanwhile {
                 s.spawn(move || {
                     let until = Instant::now() + PATIENCE;
                     while Instant::now() < until {
@@ -376,20 +376,23 @@ fn play(lie: &Lie, role: Role) -> Result<String, Stop> {
                 return Err(Stop::broken(format!("{activity}: EPROTO, then {again:?}")));
             }
             let events = tools::poll(&liar.fd, PollFlags::IN, 100)?;
-            if !lie.name.contains("close") && !events.contains("HUP") {
+            if !misbehaviour.name.contains("close") && !events.contains("HUP") {
                 return Err(Stop::broken(format!("{activity}: EPROTO, and the liar polls {events}")));
             }
         }
-        if !lie.allowed.contains(&fate) {
-            return Err(Stop::broken(format!("{activity} came to {fate}, allowed is {:?}", lie.allowed)));
+        if !misbehaviour.allowed.contains(&fate) {
+            return Err(Stop::broken(format!(
+                "{activity} came to {fate}, allowed is {:?}",
+                misbehaviour.allowed
+            )));
         }
         told.push_str(&format!("{}{activity} {fate}", if told.is_empty() { "" } else { ", " }));
         fates.push(fate);
         talk(&witness.0, &witness.1)?;
         drop(connected(&listener, &at)?);
     }
-    if !lie.must.is_empty() && !fates.contains(&lie.must) {
-        return Err(Stop::broken(format!("nobody saw {}: {told}", lie.must)));
+    if !misbehaviour.must.is_empty() && !fates.contains(&misbehaviour.must) {
+        return Err(Stop::broken(format!("nobody saw {}: {told}", misbehaviour.must)));
     }
     Ok(told)
 }
@@ -401,10 +404,11 @@ mod tests {
     #[test]
     fn a_lie_that_the_kernel_refuses_to_help_with_is_skipped_and_no_other() {
         let refused = || Err(rustix::io::Errno::OPNOTSUPP);
-        let skipped: Vec<_> = all().into_iter().filter(|lie| lacking(lie, refused).is_some()).collect();
-        let names: Vec<_> = skipped.iter().map(|lie| lie.name).collect();
+        let skipped: Vec<_> =
+            all().into_iter().filter(|misbehaviour| lacking(misbehaviour, refused).is_some()).collect();
+        let names: Vec<_> = skipped.iter().map(|misbehaviour| misbehaviour.name).collect();
         assert_eq!(names, ["rings.hugetlb", "pool.hugetlb"]);
         assert!(lacking(skipped[0], refused).is_some_and(|why| why.contains("huge pages")));
-        assert!(skipped.iter().all(|lie| lacking(lie, || Ok(())).is_none()));
+        assert!(skipped.iter().all(|misbehaviour| lacking(misbehaviour, || Ok(())).is_none()));
     }
 }

@@ -8,15 +8,16 @@ use onecopy::unix::{RecvFlags, SendFlags};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::lie::{
-    ALL, ANY, ATTACHING, CAUGHT, FOREIGN, HARMLESS, JOINING, Lie, OVER, RECEIVER_SEES, ROOM, Role, Scene,
+use super::misbehaviour::{
+    ALL, ANY, ATTACHING, CAUGHT, FOREIGN, HARMLESS, JOINING, Misbehaviour, OVER, RECEIVER_SEES, ROOM, Role,
+    Scene,
 };
 use crate::liar::{Field, HEADER_LEN, Liar, Rings, SEALS};
 use crate::memory::{MAGIC, halves, memfd};
 
-macro_rules! lie {
+macro_rules! misbehaviour {
     ($name:literal, $what:literal, $roles:expr, $allowed:expr, $must:literal, $tell:expr) => {
-        Lie {
+        Misbehaviour {
             name: $name,
             what: $what,
             roles: $roles,
@@ -31,7 +32,7 @@ macro_rules! lie {
 /// A descriptor that is no rings, by which nobody is fooled: the program gets it.
 macro_rules! foreign {
     ($name:literal, $what:literal, $make:expr) => {
-        lie!($name, $what, ATTACHING, FOREIGN, "descriptors", |s: &mut Scene| {
+        misbehaviour!($name, $what, ATTACHING, FOREIGN, "descriptors", |s: &mut Scene| {
             let fd = $make(&s.liar)?;
             s.liar.say(b"h", &[fd.as_fd()])
         })
@@ -41,7 +42,7 @@ macro_rules! foreign {
 /// Honest rings that were changed before they were sent: found out at once, whatever the victim does next.
 macro_rules! changed {
     ($name:literal, $what:literal, $change:expr) => {
-        lie!($name, $what, ATTACHING, CAUGHT, "EPROTO", |s: &mut Scene| {
+        misbehaviour!($name, $what, ATTACHING, CAUGHT, "EPROTO", |s: &mut Scene| {
             let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
             $change(&rings)?;
             s.attach(rings)
@@ -59,7 +60,7 @@ macro_rules! announce {
 /// Rings in memory that is not what such memory must be.
 macro_rules! memory {
     ($name:literal, $what:literal, $allowed:expr, $make:expr) => {
-        lie!($name, $what, ATTACHING, $allowed, "", |s: &mut Scene| {
+        misbehaviour!($name, $what, ATTACHING, $allowed, "", |s: &mut Scene| {
             let rings = $make(s.liar.nonce)?;
             s.attach(rings)
         })
@@ -159,15 +160,22 @@ fn addresses() -> io::Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-pub const LIES: &[Lie] = &[
-    lie!("rings.honest", "no lie", ALL, HARMLESS, "", honest),
-    lie!("rings.odd_sizes", "no lie: rings whose sizes are no whole pages", ATTACHING, HARMLESS, "", |s| {
-        let rings = Rings::honest([ROOM + 64, ROOM + 4032], s.liar.nonce)?;
-        s.attach(rings)?;
-        s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
-        s.liar.switch()?;
-        s.shared()
-    }),
+pub const LIES: &[Misbehaviour] = &[
+    misbehaviour!("rings.honest", "no lie", ALL, HARMLESS, "", honest),
+    misbehaviour!(
+        "rings.odd_sizes",
+        "no lie: rings whose sizes are no whole pages",
+        ATTACHING,
+        HARMLESS,
+        "",
+        |s| {
+            let rings = Rings::honest([ROOM + 64, ROOM + 4032], s.liar.nonce)?;
+            s.attach(rings)?;
+            s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
+            s.liar.switch()?;
+            s.shared()
+        }
+    ),
     foreign!("rings.pipe", "a pipe instead of rings", |_: &Liar| Ok::<_, io::Error>(rustix::pipe::pipe()?.0)),
     foreign!("rings.socket", "a socket instead of rings", |_: &Liar| {
         Ok::<_, io::Error>(OwnedFd::from(std::os::unix::net::UnixStream::pair()?.0))
@@ -288,7 +296,7 @@ pub const LIES: &[Lie] = &[
         HARMLESS,
         |nonce| { Rings::honest([ROOM, 17 << 20], nonce) }
     ),
-    lie!(
+    misbehaviour!(
         "rings.full_of_lies",
         "rings whose headers are full of garbage when they come",
         ATTACHING,
@@ -306,7 +314,7 @@ pub const LIES: &[Lie] = &[
             s.attach(rings)
         }
     ),
-    lie!(
+    misbehaviour!(
         "rings.with_others",
         "rings behind 252 descriptors, which the program gets",
         ATTACHING,
@@ -324,7 +332,7 @@ pub const LIES: &[Lie] = &[
             }
         }
     ),
-    lie!(
+    misbehaviour!(
         "rings.before_others",
         "rings before a descriptor: they are the program's",
         ATTACHING,
@@ -336,12 +344,19 @@ pub const LIES: &[Lie] = &[
             s.liar.say(b"h", &[rings.first.file.as_fd(), null.as_fd()])
         }
     ),
-    lie!("rings.many_at_once", "rings a hundred times at once", ATTACHING, FOREIGN, "descriptors", |s| {
-        let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
-        let more = rings.first.file.try_clone()?;
-        s.liar.attach(b"h", &[more.as_fd(); 99], rings)
-    }),
-    lie!(
+    misbehaviour!(
+        "rings.many_at_once",
+        "rings a hundred times at once",
+        ATTACHING,
+        FOREIGN,
+        "descriptors",
+        |s| {
+            let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
+            let more = rings.first.file.try_clone()?;
+            s.liar.attach(b"h", &[more.as_fd(); 99], rings)
+        }
+    ),
+    misbehaviour!(
         "rings.again",
         "rings with the first byte, and others with the second",
         ATTACHING,
@@ -355,7 +370,7 @@ pub const LIES: &[Lie] = &[
             Ok(())
         }
     ),
-    lie!(
+    misbehaviour!(
         "rings.late",
         "no lie: a client's rings with its fifth message, which attaches when it can",
         &[Role::Client],
@@ -368,7 +383,7 @@ pub const LIES: &[Lie] = &[
             s.shared()
         }
     ),
-    lie!(
+    misbehaviour!(
         "rings.late_server",
         "a server's rings with its fifth message: they are the program's",
         &[Role::Server],
@@ -376,17 +391,17 @@ pub const LIES: &[Lie] = &[
         "descriptors",
         late
     ),
-    lie!("rings.twice", "rings after the upgrade", ALL, RECEIVER_SEES, "", |s| {
+    misbehaviour!("rings.twice", "rings after the upgrade", ALL, RECEIVER_SEES, "", |s| {
         s.upgrade()?;
         let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
         s.liar.send_with(b"h", &[rings.first.file.as_fd()]).map(drop)
     }),
-    lie!("rings.theirs", "the victim's own rings back to it", JOINING, ANY, "", |s| {
+    misbehaviour!("rings.theirs", "the victim's own rings back to it", JOINING, ANY, "", |s| {
         s.theirs()?;
         let theirs = s.liar.mine()?.file.try_clone()?;
         s.liar.say(b"h", &[theirs.as_fd()])
     }),
-    lie!(
+    misbehaviour!(
         "rings.no_descriptor_left",
         "no lie, but the victim can open no descriptor",
         ATTACHING,
@@ -398,7 +413,7 @@ pub const LIES: &[Lie] = &[
             unmoved(s, Resource::Nofile, all_in_use()?)
         }
     ),
-    lie!(
+    misbehaviour!(
         "rings.no_address_left",
         "no lie, but the victim has no address space left",
         ATTACHING,
@@ -410,8 +425,15 @@ pub const LIES: &[Lie] = &[
             unmoved(s, Resource::As, addresses()? + (4 << 20))
         }
     ),
-    lie!("rings.never", "an invitation or a rendezvous, and then nothing", ALL, HARMLESS, "", |_| Ok(())),
-    lie!(
+    misbehaviour!(
+        "rings.never",
+        "an invitation or a rendezvous, and then nothing",
+        ALL,
+        HARMLESS,
+        "",
+        |_| Ok(())
+    ),
+    misbehaviour!(
         "rings.plain",
         "an invitation or a rendezvous, and then a plain conversation",
         ALL,
@@ -419,7 +441,7 @@ pub const LIES: &[Lie] = &[
         "",
         |s| { s.liar.send_over_kernel(&[b'p'; 1000]) }
     ),
-    lie!(
+    misbehaviour!(
         "switch.past",
         "switches at a byte that the victim has received",
         ALL,
@@ -432,22 +454,29 @@ pub const LIES: &[Lie] = &[
             s.liar.theirs()?.set(Field::SwitchAt, 101)
         }
     ),
-    lie!("switch.and_on", "switches, and goes on over the kernel", ALL, RECEIVER_SEES, "EPROTO", |s| {
-        s.meet()?;
-        s.liar.switch()?;
-        s.liar.send_over_kernel(&[b'p'; 1000])
-    }),
-    lie!("switch.future", "switches at a byte that it never sends", ALL, HARMLESS, "", |s| {
+    misbehaviour!(
+        "switch.and_on",
+        "switches, and goes on over the kernel",
+        ALL,
+        RECEIVER_SEES,
+        "EPROTO",
+        |s| {
+            s.meet()?;
+            s.liar.switch()?;
+            s.liar.send_over_kernel(&[b'p'; 1000])
+        }
+    ),
+    misbehaviour!("switch.future", "switches at a byte that it never sends", ALL, HARMLESS, "", |s| {
         s.meet()?;
         s.liar.theirs()?.set(Field::SwitchAt, u64::MAX)?;
         s.liar.send_over_kernel(&[b'p'; 1000])
     }),
-    lie!("switch.unjoined", "switches in rings that it does not join", JOINING, HARMLESS, "", |s| {
+    misbehaviour!("switch.unjoined", "switches in rings that it does not join", JOINING, HARMLESS, "", |s| {
         s.theirs()?;
         s.liar.switch()?;
         s.liar.publish(&[b'u'; 1000]).map(drop)
     }),
-    lie!(
+    misbehaviour!(
         "switch.before_join",
         "switches in rings that the victim has not seen yet",
         ATTACHING,
@@ -460,7 +489,7 @@ pub const LIES: &[Lie] = &[
             s.liar.publish(&[b'u'; 1000]).map(drop)
         }
     ),
-    lie!(
+    misbehaviour!(
         "switch.bells_before_join",
         "rings bells before the victim has joined: they are bytes",
         ATTACHING,
@@ -469,19 +498,26 @@ pub const LIES: &[Lie] = &[
         |s| {
             let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
             s.attach(rings)?;
-            s.liar.bell(3)
+            s.liar.doorbell(3)
         }
     ),
-    lie!("close.at_once", "closes without a word", ALL, OVER, "", |s| s.hang_up()),
-    lie!("close.unread", "closes with the victim's rings in its queue", JOINING, OVER, "ECONNRESET", |s| {
-        s.victim.send(b"v", SendFlags::NOSIGNAL)?;
-        s.hang_up()
-    }),
-    lie!("close.unjoined", "takes the victim's rings, and closes", JOINING, OVER, "", |s| {
+    misbehaviour!("close.at_once", "closes without a word", ALL, OVER, "", |s| s.hang_up()),
+    misbehaviour!(
+        "close.unread",
+        "closes with the victim's rings in its queue",
+        JOINING,
+        OVER,
+        "ECONNRESET",
+        |s| {
+            s.victim.send(b"v", SendFlags::NOSIGNAL)?;
+            s.hang_up()
+        }
+    ),
+    misbehaviour!("close.unjoined", "takes the victim's rings, and closes", JOINING, OVER, "", |s| {
         s.theirs()?;
         s.hang_up()
     }),
-    lie!(
+    misbehaviour!(
         "close.after_switch",
         "switches in rings that it does not join, and closes",
         JOINING,
@@ -493,16 +529,16 @@ pub const LIES: &[Lie] = &[
             s.hang_up()
         }
     ),
-    lie!("close.after_join", "joins, and closes", ALL, OVER, "", |s| {
+    misbehaviour!("close.after_join", "joins, and closes", ALL, OVER, "", |s| {
         s.meet()?;
         s.hang_up()
     }),
-    lie!("close.after_rings", "sends rings, and closes", ATTACHING, OVER, "", |s| {
+    misbehaviour!("close.after_rings", "sends rings, and closes", ATTACHING, OVER, "", |s| {
         let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
         s.attach(rings)?;
         s.hang_up()
     }),
-    lie!("close.after_upgrade", "closes right after the upgrade", ALL, OVER, "", |s| {
+    misbehaviour!("close.after_upgrade", "closes right after the upgrade", ALL, OVER, "", |s| {
         s.upgrade()?;
         s.hang_up()
     }),

@@ -333,7 +333,7 @@ fn differs(call: &Call, kernel: &str, ours: &str, meeting: bool, failed: bool) -
             };
             without(kernel) == without(ours)
         }
-        // A bell cannot be taken while an error is pending, which would be told to who takes it. A receive tells that one, and does
+        // A doorbell cannot be taken while an error is pending, which would be told to who takes it. A receive tells that one, and does
         // not wait.
         Call::Poll if kernel.contains("ERR") => ours.replace("IN+", "") == kernel.replace("IN+", ""),
         // For the same reason what lies behind it is not counted then.

@@ -122,7 +122,7 @@ fn differs(
         {
             count(ours) > Some(0) && count(ours) <= count(kernel)
         }
-        // SIOCINQ of records is an upper bound while they come over the kernel: bells may lie among them.
+        // SIOCINQ of records is an upper bound while they come over the kernel: doorbells may lie among them.
         Call::Queued if over_kernel => count(ours) >= count(kernel),
         // epoll(7): who has not received all that was there need not be told of more. The kernel tells of each send. What
         // is told must be there in both cases, and more events than the kernel's are no fault.
@@ -325,7 +325,7 @@ fn what_was_found_once() {
             (a, Poll),
             (a, any(2)),
         ],
-        // A bell that was left to whoever had shut its connection down became a reset when the other end closed.
+        // A doorbell that was left to whoever had shut its connection down became a reset when the other end closed.
         &[(b, Shutdown(std::net::Shutdown::Both)), (a, Close), (b, Poll)],
     ];
     for kind in [Kind::Stream, Kind::SeqPacket] {

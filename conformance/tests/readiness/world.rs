@@ -222,7 +222,7 @@ impl World {
         let queued = || -> usize {
             let all: Vec<_> = socket.to.iter().flat_map(|to| self.senders(*to)).collect();
             let waiting: usize = all.iter().map(|from| self.sockets[*from].flow.waiting()).sum();
-            // (There lie a bell and a word besides, of each that has a lane, and a token of the receiver's own.)
+            // (There lie a doorbell and a word besides, of each that has a lane, and a token of the receiver's own.)
             let is_laned = |held: &Held| self.sort == Sort::Crowd && !held.sends_over_kernel();
             let laned =
                 all.iter().filter(|from| self.sockets[**from].held.as_ref().is_some_and(is_laned)).count();
@@ -230,7 +230,7 @@ impl World {
         };
         flow.occupied() > capacity / 4
             || flow.refused > room.saturating_sub(8)
-            // (Bells and a channel count there, too, which only a very small one shows.)
+            // (Doorbells and a channel count there, too, which only a very small one shows.)
             || flow.is_readable() && flow.memory() + 4096 > held.send_buffer() / 4
             // (poll(2) looks there, of who has a lane, too.)
             || self.sort.has_datagrams() && queued() >= QUEUE

@@ -2,7 +2,7 @@
 
 use crate::index::ReadIndex;
 use crate::marks::{self, Mark, MarkReader};
-use crate::{Header, Lie, Ring};
+use crate::{Header, PeerMisbehaved, Ring};
 use std::collections::VecDeque;
 
 /// Names one borrow of a [`Consumer`].
@@ -13,7 +13,7 @@ pub struct BorrowId(u32);
 struct Borrow {
     id: BorrowId,
     /// Whose it is: [`Consumer::me`] of that time.
-    holder: u32,
+    member: u32,
     start: u64,
     end: u64,
 }
@@ -48,7 +48,7 @@ pub struct Reached {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
     /// Whose view it is.
-    pub holder: u32,
+    pub member: u32,
     /// What that one calls it.
     pub id: u32,
     /// The first byte that was not given back.
@@ -62,8 +62,8 @@ pub struct Lent {
 impl Consumer {
     /// From here on others share this end, and this process has a number among them. Its borrows are told apart by it.
     pub fn share(&mut self, me: u32) {
-        for borrow in self.borrows.iter_mut().filter(|borrow| borrow.holder == self.me) {
-            borrow.holder = me;
+        for borrow in self.borrows.iter_mut().filter(|borrow| borrow.member == self.me) {
+            borrow.member = me;
         }
         self.me = me;
     }
@@ -71,9 +71,9 @@ impl Consumer {
     /// From here on nobody else does: what they had borrowed is free. Returns whether room was made.
     pub fn unshare(&mut self) -> bool {
         let me = self.me;
-        self.borrows.retain(|borrow| borrow.holder == me);
+        self.borrows.retain(|borrow| borrow.member == me);
         for borrow in &mut self.borrows {
-            borrow.holder = 0;
+            borrow.member = 0;
         }
         self.me = 0;
         self.give_back()
@@ -92,7 +92,7 @@ impl Consumer {
     /// What is lent, in stream order.
     pub fn lent(&self) -> impl Iterator<Item = Lent> {
         self.borrows.iter().map(|borrow| Lent {
-            holder: borrow.holder,
+            member: borrow.member,
             id: borrow.id.0,
             start: borrow.start,
             end: borrow.end,
@@ -103,22 +103,27 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Holder`]; nothing was changed.
-    pub fn resume(&mut self, me: u32, reached: Reached, lent: impl Iterator<Item = Lent>) -> Result<(), Lie> {
+    /// [`PeerMisbehaved::Member`]; nothing was changed.
+    pub fn resume(
+        &mut self,
+        me: u32,
+        reached: Reached,
+        lent: impl Iterator<Item = Lent>,
+    ) -> Result<(), PeerMisbehaved> {
         let Reached { read, marks, after } = reached;
         let borrows: VecDeque<Borrow> = lent
-            .map(|Lent { holder, id, start, end }| Borrow { id: BorrowId(id), holder, start, end })
+            .map(|Lent { member, id, start, end }| Borrow { id: BorrowId(id), member, start, end })
             .collect();
         let mut at = borrows.front().map_or(read, |borrow| borrow.start);
         let tail = at;
         for borrow in &borrows {
             if borrow.start < at || borrow.end < borrow.start || borrow.end > read {
-                return Err(Lie::Holder);
+                return Err(PeerMisbehaved::Member);
             }
             at = borrow.end;
         }
         if after > read {
-            return Err(Lie::Holder);
+            return Err(PeerMisbehaved::Member);
         }
         let capacity = self.ring.capacity();
         self.index = ReadIndex::resume(capacity, tail, read, marks)?;
@@ -143,7 +148,7 @@ impl Consumer {
     /// Frees what the dead had borrowed. Returns whether that was anything.
     pub fn release_all_of(&mut self, dead: impl Fn(u32) -> bool) -> bool {
         let before = self.borrows.len();
-        self.borrows.retain(|borrow| !dead(borrow.holder));
+        self.borrows.retain(|borrow| !dead(borrow.member));
         self.borrows.len() < before
     }
 }
@@ -179,9 +184,9 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Head`].
+    /// [`PeerMisbehaved::Head`].
     #[inline]
-    pub fn available(&mut self, want: usize) -> Result<usize, Lie> {
+    pub fn available(&mut self, want: usize) -> Result<usize, PeerMisbehaved> {
         self.index.available(self.ring.header(), want)
     }
 
@@ -189,15 +194,15 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Marks`], [`Lie::Mark`].
+    /// [`PeerMisbehaved::Marks`], [`PeerMisbehaved::Mark`].
     #[inline]
-    pub fn before_mark(&mut self, available: usize) -> Result<usize, Lie> {
+    pub fn before_mark(&mut self, available: usize) -> Result<usize, PeerMisbehaved> {
         let (seen, tail, capacity) = (self.index.seen_marks(), self.index.tail(), self.ring.capacity());
         let at = self.marks.next_at(self.ring.header(), seen, tail, capacity)?;
         match at.checked_sub(self.index.read()) {
             Some(left) => Ok((available as u64).min(left) as usize),
             // Its stride is behind what was taken: it was laid into the past.
-            None => Err(Lie::Mark { position: at, kind: 0 }),
+            None => Err(PeerMisbehaved::Mark { position: at, kind: 0 }),
         }
     }
 
@@ -206,8 +211,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Head`], [`Lie::Marks`], [`Lie::Mark`].
-    pub fn payload(&mut self) -> Result<u64, Lie> {
+    /// [`PeerMisbehaved::Head`], [`PeerMisbehaved::Marks`], [`PeerMisbehaved::Mark`].
+    pub fn payload(&mut self) -> Result<u64, PeerMisbehaved> {
         let published = self.available(usize::MAX)?;
         let (seen, capacity) = (self.index.seen_marks(), self.ring.capacity());
         let places = (self.index.tail(), self.index.read());
@@ -219,8 +224,8 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Mark`].
-    pub fn behind_fds(&self, available: usize) -> Result<Option<(usize, usize)>, Lie> {
+    /// [`PeerMisbehaved::Mark`].
+    pub fn behind_fds(&self, available: usize) -> Result<Option<(usize, usize)>, PeerMisbehaved> {
         let Some(Mark::Fds { len, .. }) = self.marks.next() else { return Ok(None) };
         let (read, capacity) = (self.index.read(), self.ring.capacity());
         let end = read + available as u64;
@@ -236,13 +241,13 @@ impl Consumer {
     /// The mark that comes next, where [`Consumer::before_mark`] gave 0 of something: not taken yet. None where all
     /// of its stride is not published yet, which is a lie.
     #[inline]
-    pub fn mark(&mut self) -> Result<Mark, Lie> {
+    pub fn mark(&mut self) -> Result<Mark, PeerMisbehaved> {
         let stride = marks::stride(self.ring.capacity());
         let there = self.available(stride)?;
         self.marks
             .next()
             .filter(|_| there >= stride)
-            .ok_or(Lie::Mark { position: self.index.read(), kind: 0 })
+            .ok_or(PeerMisbehaved::Mark { position: self.index.read(), kind: 0 })
     }
 
     /// Takes the mark that comes next, with its stride. Returns whether room was made.
@@ -335,8 +340,8 @@ impl Consumer {
     pub fn borrow(&mut self, len: usize) -> (BorrowId, usize) {
         let id = BorrowId(self.next_borrow);
         self.next_borrow = self.next_borrow.wrapping_add(1);
-        let (start, holder) = (self.index.read(), self.me);
-        self.borrows.push_back(Borrow { id, holder, start, end: start + len as u64 });
+        let (start, member) = (self.index.read(), self.me);
+        self.borrows.push_back(Borrow { id, member, start, end: start + len as u64 });
         let offset = self.offset;
         self.move_on(len);
         (id, offset)
@@ -350,7 +355,7 @@ impl Consumer {
     pub fn extend(&mut self, id: BorrowId, len: usize) {
         let read = self.index.read();
         let me = self.me;
-        let mine = |borrow: &&mut Borrow| borrow.id == id && borrow.holder == me && borrow.end == read;
+        let mine = |borrow: &&mut Borrow| borrow.id == id && borrow.member == me && borrow.end == read;
         let newest = self.borrows.back_mut().filter(mine);
         newest.expect("only the newest borrow grows").end += len as u64;
         self.move_on(len);
@@ -360,7 +365,7 @@ impl Consumer {
     /// a borrow behind an older one frees nothing yet. Returns whether room was made.
     pub fn release(&mut self, id: BorrowId, len: usize) -> bool {
         let me = self.me;
-        if let Some(borrow) = self.borrows.iter_mut().find(|borrow| borrow.id == id && borrow.holder == me) {
+        if let Some(borrow) = self.borrows.iter_mut().find(|borrow| borrow.id == id && borrow.member == me) {
             borrow.start = borrow.start.saturating_add(len as u64).min(borrow.end);
         }
         while self.borrows.front().is_some_and(|borrow| borrow.start == borrow.end) {
@@ -459,7 +464,7 @@ mod tests {
         other.resume(8, Reached { read: 2000, marks: 0, after: 0 }, c.lent()).unwrap();
         let _ = other.available(1);
         other.borrow(100);
-        other.release_all_of(|holder| holder == 8);
+        other.release_all_of(|member| member == 8);
         other.flush();
         assert_eq!(p.room(4096).unwrap(), 3196);
     }
@@ -469,19 +474,23 @@ mod tests {
         let (_p, mut c) = pair(4096);
         let none = || std::iter::empty();
         let reached = |read, after| Reached { read, marks: 0, after };
-        assert_eq!(c.resume(1, reached(u64::MAX, 0), none()), Err(Lie::Holder));
-        assert_eq!(c.resume(1, reached(10, 11), none()), Err(Lie::Holder));
+        assert_eq!(c.resume(1, reached(u64::MAX, 0), none()), Err(PeerMisbehaved::Member));
+        assert_eq!(c.resume(1, reached(10, 11), none()), Err(PeerMisbehaved::Member));
         for (start, end) in [(0, 9000), (8000, 7000), (5000, 9001), (4903, 9000), (u64::MAX, 9000)] {
-            let lent = Lent { holder: 1, id: 0, start, end };
-            assert_eq!(c.resume(1, reached(9000, 0), [lent].into_iter()), Err(Lie::Holder), "{start} {end}");
+            let lent = Lent { member: 1, id: 0, start, end };
+            assert_eq!(
+                c.resume(1, reached(9000, 0), [lent].into_iter()),
+                Err(PeerMisbehaved::Member),
+                "{start} {end}"
+            );
         }
-        let lent = |start, end| Lent { holder: 1, id: 0, start, end };
+        let lent = |start, end| Lent { member: 1, id: 0, start, end };
         let crossed = [lent(8000, 8500), lent(8499, 9000)];
-        assert_eq!(c.resume(1, reached(9000, 0), crossed.into_iter()), Err(Lie::Holder));
+        assert_eq!(c.resume(1, reached(9000, 0), crossed.into_iter()), Err(PeerMisbehaved::Member));
         assert_eq!(c.resume(1, reached(9000, 0), [lent(8000, 8500), lent(8500, 9000)].into_iter()), Ok(()));
         let (mut p, _c) = pair(4096);
         for state in [[0, 1, 0], [4097, 0, 0], [u64::MAX, u64::MAX, 0]] {
-            assert_eq!(p.resume(state), Err(Lie::Holder), "{state:?}");
+            assert_eq!(p.resume(state), Err(PeerMisbehaved::Member), "{state:?}");
         }
     }
 
@@ -508,9 +517,9 @@ mod tests {
         assert_eq!(out, [4; 10]);
         // A peer that changes the head says nothing that can be.
         other.header().writer.0.head.store(5000, Ordering::Relaxed);
-        assert_eq!(other.recover(), Err(Lie::Holder));
+        assert_eq!(other.recover(), Err(PeerMisbehaved::Member));
         other.header().writer.0.head.store(10, Ordering::Relaxed);
-        assert_eq!(other.recover(), Err(Lie::Holder));
+        assert_eq!(other.recover(), Err(PeerMisbehaved::Member));
     }
 
     #[test]

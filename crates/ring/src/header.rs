@@ -44,7 +44,7 @@ pub struct WriterLine {
     /// 0: the sender still sends over the kernel socket. n + 1: the first n bytes of the stream (after the
     /// hello, where there was one) came over the kernel socket, all later ones through the ring.
     pub switch_at: AtomicU64,
-    /// [`crate::bell::ARMED`] or [`crate::bell::RUNG`]; written by both.
+    /// [`crate::doorbell::ARMED`] or [`crate::doorbell::RUNG`]; written by both.
     pub armed: AtomicU32,
     /// Whose words lie in `latest`: the lower half of that mark's count, stored before them, as `marks` is after them.
     pub latest_is: AtomicU32,
@@ -65,14 +65,14 @@ pub struct ReaderLine {
     pub tail: AtomicU64,
     /// Written by the sender. Bytes of room that it waits for, parked.
     pub wanted: AtomicU64,
-    /// [`crate::bell::FREE`], [`crate::bell::PARKING`] or [`crate::bell::PARKED`]; written by both.
+    /// [`crate::doorbell::FREE`], [`crate::doorbell::PARKING`] or [`crate::doorbell::PARKED`]; written by both.
     pub parked: AtomicU32,
     /// Written by the sender. Bytes of the filler that is parked.
     pub filler: AtomicU32,
     /// Written by the sender. Channels for descriptors and credentials that it has sent over the control socket: it makes a new
     /// one where the last has gone with who had it.
     pub channels: AtomicU32,
-    /// What was received when the receiver armed, of what was published: a bell is for what comes behind it.
+    /// What was received when the receiver armed, of what was published: a doorbell is for what comes behind it.
     pub armed_at: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ pub struct InfoLine {
     /// it copies: on the writer's line, which a spinning receiver has just pulled away, the look would wait for it.
     pub shut: AtomicU32,
     /// 0: the receiver does not ask who sends. Else it does, and a change asks again: sends say it before their bytes.
-    pub asks_who: AtomicU32,
+    pub asks_identity: AtomicU32,
     /// Which connection it is for, where it was made with another ring ([`crate::memory::Ring::pair`]).
     pub nonce: [AtomicU64; 2],
     /// Of a ring that its sender has made: [`crate::memory::JOINED`] once the receiver has it, and will look for bytes in it.

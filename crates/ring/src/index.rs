@@ -4,7 +4,7 @@
 //! looks at the other's only when what it saw last does not suffice: the two lines are then left alone by
 //! whoever does not need them.
 
-use crate::{Header, Lie};
+use crate::{Header, PeerMisbehaved};
 use onecopy_sync::atomic::Ordering;
 
 /// Positions beyond this are nobody's: at 100 GB/s they come after a year, and sums of them never wrap.
@@ -29,12 +29,12 @@ impl WriteIndex {
     ///
     /// # Errors
     ///
-    /// [`Lie::Holder`].
-    pub fn resume(capacity: usize, head: u64, tail: u64) -> Result<WriteIndex, Lie> {
+    /// [`PeerMisbehaved::Member`].
+    pub fn resume(capacity: usize, head: u64, tail: u64) -> Result<WriteIndex, PeerMisbehaved> {
         let capacity = capacity as u64;
         // (Not by one subtraction: of a tail far beyond, less than a lap behind where numbers wrap, it makes a small one.)
         if tail > head || head - tail > capacity || head > FARTHEST {
-            return Err(Lie::Holder);
+            return Err(PeerMisbehaved::Member);
         }
         Ok(WriteIndex { capacity, head, seen_tail: tail })
     }
@@ -54,9 +54,9 @@ impl WriteIndex {
     ///
     /// # Errors
     ///
-    /// [`Lie::Tail`].
+    /// [`PeerMisbehaved::Tail`].
     #[inline]
-    pub fn room(&mut self, header: &Header, want: usize) -> Result<usize, Lie> {
+    pub fn room(&mut self, header: &Header, want: usize) -> Result<usize, PeerMisbehaved> {
         let known = self.capacity - (self.head - self.seen_tail);
         if known >= want as u64 {
             return Ok(known as usize);
@@ -65,7 +65,7 @@ impl WriteIndex {
         // before `tail`, so that overwriting them cannot be seen by its copy.
         let tail = header.reader.0.tail.load(Ordering::Acquire);
         if tail < self.seen_tail || tail > self.head {
-            return Err(Lie::Tail { read: tail, seen: self.seen_tail });
+            return Err(PeerMisbehaved::Tail { read: tail, seen: self.seen_tail });
         }
         self.seen_tail = tail;
         Ok((self.capacity - (self.head - tail)) as usize)
@@ -109,16 +109,16 @@ impl ReadIndex {
     ///
     /// # Errors
     ///
-    /// [`Lie::Holder`].
-    pub fn resume(capacity: usize, tail: u64, read: u64, marks: u64) -> Result<ReadIndex, Lie> {
+    /// [`PeerMisbehaved::Member`].
+    pub fn resume(capacity: usize, tail: u64, read: u64, marks: u64) -> Result<ReadIndex, PeerMisbehaved> {
         let capacity = capacity as u64;
         if tail > read || read - tail > capacity || read > FARTHEST {
-            return Err(Lie::Holder);
+            return Err(PeerMisbehaved::Member);
         }
         Ok(ReadIndex { capacity, tail, read, seen_head: read, seen_marks: marks })
     }
 
-    /// Tells the sender once more what was given back: a holder that died may not have come to it.
+    /// Tells the sender once more what was given back: a member that died may not have come to it.
     pub fn repeat(&self, header: &Header) {
         // Release as in `give_back`.
         header.reader.0.tail.store(self.tail, Ordering::Release);
@@ -128,9 +128,9 @@ impl ReadIndex {
     ///
     /// # Errors
     ///
-    /// [`Lie::Head`].
+    /// [`PeerMisbehaved::Head`].
     #[inline]
-    pub fn available(&mut self, header: &Header, want: usize) -> Result<usize, Lie> {
+    pub fn available(&mut self, header: &Header, want: usize) -> Result<usize, PeerMisbehaved> {
         let known = self.seen_head - self.read;
         if known >= want as u64 && known > 0 {
             return Ok(known as usize);
@@ -139,7 +139,7 @@ impl ReadIndex {
         let head = header.writer.0.head.load(Ordering::Acquire);
         // One subtraction covers both lies: a head behind the tail wraps to something huge.
         if head < self.seen_head || head.wrapping_sub(self.tail) > self.capacity {
-            return Err(Lie::Head { read: head, seen: self.seen_head });
+            return Err(PeerMisbehaved::Head { read: head, seen: self.seen_head });
         }
         self.seen_head = head;
         // After the head: a mark before it is counted. From the same line, so that it costs nothing. Acquire pairs
@@ -226,8 +226,14 @@ mod tests {
     #[test]
     fn who_goes_on_believes_no_impossible_position() {
         for (read, tail) in [(5, 6), (5, u64::MAX - 3), (129, 0), (FARTHEST + 1, FARTHEST), (0, u64::MAX)] {
-            assert!(matches!(WriteIndex::resume(128, read, tail), Err(Lie::Holder)), "{read} {tail}");
-            assert!(matches!(ReadIndex::resume(128, tail, read, 0), Err(Lie::Holder)), "{read} {tail}");
+            assert!(
+                matches!(WriteIndex::resume(128, read, tail), Err(PeerMisbehaved::Member)),
+                "{read} {tail}"
+            );
+            assert!(
+                matches!(ReadIndex::resume(128, tail, read, 0), Err(PeerMisbehaved::Member)),
+                "{read} {tail}"
+            );
         }
         assert!(WriteIndex::resume(128, FARTHEST, FARTHEST - 128).is_ok());
         assert!(ReadIndex::resume(128, FARTHEST - 128, FARTHEST, 0).is_ok());
@@ -242,7 +248,7 @@ mod tests {
         r.take(50);
         for head in [0, 99, 129, u64::MAX, 1 << 63] {
             header.writer.0.head.store(head, Relaxed);
-            assert_eq!(r.available(&header, 128), Err(Lie::Head { read: head, seen: 100 }));
+            assert_eq!(r.available(&header, 128), Err(PeerMisbehaved::Head { read: head, seen: 100 }));
         }
         header.writer.0.head.store(128, Relaxed);
         assert_eq!(r.available(&header, 128), Ok(78));
@@ -257,7 +263,7 @@ mod tests {
         assert_eq!(w.room(&header, 1), Ok(64));
         for tail in [0, 63, 129, u64::MAX] {
             header.reader.0.tail.store(tail, Relaxed);
-            assert_eq!(w.room(&header, 65), Err(Lie::Tail { read: tail, seen: 64 }));
+            assert_eq!(w.room(&header, 65), Err(PeerMisbehaved::Tail { read: tail, seen: 64 }));
         }
     }
 }

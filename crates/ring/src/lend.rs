@@ -5,7 +5,7 @@
 //! line has room for all that may ever come back at once, and a slot that is not lent is a lie that shows at once.
 //! Who sleeps for pages says so first, and is woken: store, SeqCst fence, load, on both sides.
 
-use crate::{Header, Lie};
+use crate::{Header, PeerMisbehaved};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const WORDS: usize = if cfg!(loom) { 1 } else { 8 };
@@ -71,8 +71,8 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Lie::Returned`] for a slot that is not lent; those before it have come home.
-    pub fn collect(&self, mut lent: impl FnMut(u32) -> bool) -> Result<usize, Lie> {
+    /// [`PeerMisbehaved::Returned`] for a slot that is not lent; those before it have come home.
+    pub fn collect(&self, mut lent: impl FnMut(u32) -> bool) -> Result<usize, PeerMisbehaved> {
         let mut count = 0;
         for (i, word) in self.lend.0.returned.iter().enumerate() {
             if word.load(Ordering::Relaxed) == 0 {
@@ -84,7 +84,7 @@ impl Header {
                 let slot = i as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
                 if !lent(slot) {
-                    return Err(Lie::Returned(slot));
+                    return Err(PeerMisbehaved::Returned(slot));
                 }
                 count += 1;
             }
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(home, [0, 63, 64, 200, 511]);
         assert_eq!(header.collect(|_| true), Ok(0));
         header.give_back_slot(64);
-        assert_eq!(header.collect(|slot| lent[slot as usize]), Err(Lie::Returned(64)), "twice");
+        assert_eq!(header.collect(|slot| lent[slot as usize]), Err(PeerMisbehaved::Returned(64)), "twice");
     }
 }
 

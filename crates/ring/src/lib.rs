@@ -3,7 +3,7 @@
 //! A ring lies in a sealed memfd of the *receiver*: one page of [`Header`], then `capacity` bytes of data.
 //! Positions are counts of bytes since the beginning, 64 bits, never wrapped; each side keeps its own one
 //! privately and publishes a copy. All that the other side wrote is copied, checked against what is possible,
-//! then used: a [`Lie`] ends the connection and touches no memory outside of the ring.
+//! then used: a [`PeerMisbehaved`] ends the connection and touches no memory outside of the ring.
 //!
 //! | module | what |
 //! |---|---|
@@ -11,15 +11,15 @@
 //! | [`index`] | positions: how much room, how much data, and the checks |
 //! | [`marks`] | what the stream carries besides bytes, each at its position |
 //! | [`lend`] | how pages that were sent by reference come back |
-//! | [`bell`] | who wakes whom, and when no system call is needed |
+//! | [`doorbell`] | who wakes whom, and when no system call is needed |
 //! | [`memory`] | making, opening and mapping a ring |
 //! | [`shared`] | a pool of the peer, whose pages come by reference |
 //! | [`producer`], [`consumer`] | the two sides, with the bytes |
 //! | [`page`] | what the processes share that hold one end |
 //! | [`record`] | records, for sockets that have them |
 
-pub mod bell;
 pub mod consumer;
+pub mod doorbell;
 pub mod header;
 pub mod index;
 pub mod lend;
@@ -40,7 +40,7 @@ use std::fmt;
 
 /// What the other side wrote cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub enum PeerMisbehaved {
     /// The published end of data is behind what was seen before, or further ahead than the ring is large.
     Head {
         /// What was read.
@@ -87,10 +87,10 @@ pub enum Lie {
         /// Bytes that were published from there on.
         available: u64,
     },
-    /// The kernel carried other bytes than bells and fillers say.
-    Bells,
+    /// The kernel carried other bytes than doorbells and fillers say.
+    Doorbells,
     /// Another process that holds this end left a state of it that cannot be.
-    Holder,
+    Member,
     /// The switch from the kernel to the ring is said to be at a byte that was already passed.
     Switch {
         /// Byte at which the peer says it switched.
@@ -100,26 +100,34 @@ pub enum Lie {
     },
 }
 
-impl fmt::Display for Lie {
+impl fmt::Display for PeerMisbehaved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Lie::Head { read, seen } => write!(f, "impossible head {read} (seen before: {seen})"),
-            Lie::Tail { read, seen } => write!(f, "impossible tail {read} (seen before: {seen})"),
-            Lie::Marks { read, seen } => write!(f, "impossible count of marks {read} (received: {seen})"),
-            Lie::Mark { position, kind } => write!(f, "impossible mark of kind {kind} at {position}"),
-            Lie::Reference => f.write_str("a reference to what is no page of the peer's pools"),
-            Lie::Pool => f.write_str("a pool that is no memfd sealed for its owner alone"),
-            Lie::Channel => {
+            PeerMisbehaved::Head { read, seen } => write!(f, "impossible head {read} (seen before: {seen})"),
+            PeerMisbehaved::Tail { read, seen } => write!(f, "impossible tail {read} (seen before: {seen})"),
+            PeerMisbehaved::Marks { read, seen } => {
+                write!(f, "impossible count of marks {read} (received: {seen})")
+            }
+            PeerMisbehaved::Mark { position, kind } => {
+                write!(f, "impossible mark of kind {kind} at {position}")
+            }
+            PeerMisbehaved::Reference => f.write_str("a reference to what is no page of the peer's pools"),
+            PeerMisbehaved::Pool => f.write_str("a pool that is no memfd sealed for its owner alone"),
+            PeerMisbehaved::Channel => {
                 f.write_str("descriptors or credentials that are not there, not the peer's, or not taken")
             }
-            Lie::Returned(slot) => write!(f, "slot {slot} was given back, which is not lent"),
-            Lie::Filler(len) => write!(f, "impossible filler of {len} bytes"),
-            Lie::Frame { word, available } => {
+            PeerMisbehaved::Returned(slot) => write!(f, "slot {slot} was given back, which is not lent"),
+            PeerMisbehaved::Filler(len) => write!(f, "impossible filler of {len} bytes"),
+            PeerMisbehaved::Frame { word, available } => {
                 write!(f, "impossible record header {word:#x} ({available} bytes published)")
             }
-            Lie::Bells => f.write_str("bytes on the control socket that are neither bell nor filler"),
-            Lie::Holder => f.write_str("an impossible state, left by a process that shares this end"),
-            Lie::Switch { at, received } => {
+            PeerMisbehaved::Doorbells => {
+                f.write_str("bytes on the control socket that are neither doorbell nor filler")
+            }
+            PeerMisbehaved::Member => {
+                f.write_str("an impossible state, left by a process that shares this end")
+            }
+            PeerMisbehaved::Switch { at, received } => {
                 write!(f, "impossible switch at byte {at} ({received} already received)")
             }
         }

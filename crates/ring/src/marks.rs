@@ -17,7 +17,7 @@
 //! ```
 
 use crate::index::FARTHEST;
-use crate::{Header, Lie};
+use crate::{Header, PeerMisbehaved};
 use onecopy_sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Marks that may be under way at once. (In loom's models fewer, for the sake of time.)
@@ -74,7 +74,7 @@ pub enum Mark {
         len: u64,
     },
     /// Who sends from here on: as credentials in the channel say, or it is not said any more.
-    Who {
+    Identity {
         /// Whether credentials lie in the channel.
         said: bool,
     },
@@ -120,14 +120,14 @@ impl Mark {
     pub fn bytes(self) -> u64 {
         match self {
             Mark::Reference { len, .. } => len.into(),
-            Mark::Fds { .. } | Mark::Who { .. } | Mark::Pool { .. } => 0,
+            Mark::Fds { .. } | Mark::Identity { .. } | Mark::Pool { .. } => 0,
         }
     }
 
     pub(crate) fn encode(self) -> [u64; 3] {
         match self {
             Mark::Fds { count, len } => [pack(FDS, count), len, 0],
-            Mark::Who { said } => [pack(WHO, u32::from(said)), 0, 0],
+            Mark::Identity { said } => [pack(WHO, u32::from(said)), 0, 0],
             Mark::Pool { pool, page_len, pages } => [pack(POOL, pool), page_len, pages],
             Mark::Reference { slot, pool, page, offset, len } => {
                 // A slot has 16 bits, as has the name of a pool.
@@ -140,7 +140,7 @@ impl Mark {
         let (kind, arg) = unpack(kind);
         Some(match kind {
             FDS => Mark::Fds { count: arg, len: a },
-            WHO if arg <= 1 => Mark::Who { said: arg == 1 },
+            WHO if arg <= 1 => Mark::Identity { said: arg == 1 },
             POOL => Mark::Pool { pool: arg, page_len: a, pages: b },
             REFERENCE => {
                 let (offset, len) = unpack(b);
@@ -166,7 +166,13 @@ pub fn stride(capacity: usize) -> usize {
 
 /// Mark number `count`, and its position, of marks from `after` on in a ring of which bytes from `tail` on were not given
 /// back.
-fn look(header: &Header, count: u64, after: u64, tail: u64, capacity: usize) -> Result<(u64, Mark), Lie> {
+fn look(
+    header: &Header,
+    count: u64,
+    after: u64,
+    tail: u64,
+    capacity: usize,
+) -> Result<(u64, Mark), PeerMisbehaved> {
     // The count was loaded with Acquire, which pairs with the Release store in `MarkWriter::lay`.
     check(header.marks.0[place(count)].load(), after, tail, capacity)
 }
@@ -179,7 +185,7 @@ fn look_latest(
     after: u64,
     tail: u64,
     capacity: usize,
-) -> Result<(u64, Mark), Lie> {
+) -> Result<(u64, Mark), PeerMisbehaved> {
     let line = &header.writer.0;
     let latest = line.latest.load();
     // Pairs with the Release fence in `MarkWriter::lay`: had one of these words been the next mark's, so would the number be.
@@ -199,12 +205,12 @@ fn check(
     after: u64,
     tail: u64,
     capacity: usize,
-) -> Result<(u64, Mark), Lie> {
-    let mark = Mark::decode(words).ok_or(Lie::Mark { position, kind: words[0] as u32 })?;
+) -> Result<(u64, Mark), PeerMisbehaved> {
+    let mark = Mark::decode(words).ok_or(PeerMisbehaved::Mark { position, kind: words[0] as u32 })?;
     // All of the stride is in what may be published, and behind the mark before.
     let ahead = position.wrapping_sub(tail);
     if position < after || ahead > (capacity - stride(capacity)) as u64 {
-        return Err(Lie::Mark { position, kind: words[0] as u32 });
+        return Err(PeerMisbehaved::Mark { position, kind: words[0] as u32 });
     }
     Ok((position, mark))
 }
@@ -261,9 +267,9 @@ impl MarkWriter {
     ///
     /// # Errors
     ///
-    /// [`Lie::Holder`]: nobody has ever laid so many.
-    pub fn resume(count: u64) -> Result<MarkWriter, Lie> {
-        if count > FARTHEST { Err(Lie::Holder) } else { Ok(MarkWriter { count }) }
+    /// [`PeerMisbehaved::Member`]: nobody has ever laid so many.
+    pub fn resume(count: u64) -> Result<MarkWriter, PeerMisbehaved> {
+        if count > FARTHEST { Err(PeerMisbehaved::Member) } else { Ok(MarkWriter { count }) }
     }
 
     /// After the death of who laid marks, of which `self.count` are known: goes on behind all that were counted. Where the
@@ -271,11 +277,11 @@ impl MarkWriter {
     ///
     /// # Errors
     ///
-    /// [`Lie::Marks`].
-    pub fn recover(&mut self, header: &Header) -> Result<Option<u64>, Lie> {
+    /// [`PeerMisbehaved::Marks`].
+    pub fn recover(&mut self, header: &Header) -> Result<Option<u64>, PeerMisbehaved> {
         let read = header.writer.0.marks.load(Ordering::Acquire);
         if read.wrapping_sub(self.count) > MARKS as u64 {
-            return Err(Lie::Marks { read, seen: self.count });
+            return Err(PeerMisbehaved::Marks { read, seen: self.count });
         }
         let new = read != self.count;
         self.count = read;
@@ -320,9 +326,15 @@ impl MarkReader {
     ///
     /// # Errors
     ///
-    /// [`Lie::Marks`], [`Lie::Mark`].
+    /// [`PeerMisbehaved::Marks`], [`PeerMisbehaved::Mark`].
     #[inline]
-    pub fn next_at(&mut self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<u64, Lie> {
+    pub fn next_at(
+        &mut self,
+        header: &Header,
+        seen: u64,
+        tail: u64,
+        capacity: usize,
+    ) -> Result<u64, PeerMisbehaved> {
         if self.next.is_none() && seen != self.read {
             self.fetch(header, seen, tail, capacity)?;
         }
@@ -334,7 +346,13 @@ impl MarkReader {
     /// # Errors
     ///
     /// As [`MarkReader::next_at`].
-    pub fn second_at(&self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<u64, Lie> {
+    pub fn second_at(
+        &self,
+        header: &Header,
+        seen: u64,
+        tail: u64,
+        capacity: usize,
+    ) -> Result<u64, PeerMisbehaved> {
         self.possible(seen)?;
         if self.next.is_none() || seen == self.read {
             return Ok(u64::MAX);
@@ -342,7 +360,13 @@ impl MarkReader {
         look(header, self.read, self.at + stride(capacity) as u64, tail, capacity).map(|(at, _)| at)
     }
 
-    fn fetch(&mut self, header: &Header, seen: u64, tail: u64, capacity: usize) -> Result<(), Lie> {
+    fn fetch(
+        &mut self,
+        header: &Header,
+        seen: u64,
+        tail: u64,
+        capacity: usize,
+    ) -> Result<(), PeerMisbehaved> {
         self.possible(seen)?;
         let look = if seen == self.read + 1 { look_latest } else { look };
         let (position, mark) = look(header, self.read, self.after, tail, capacity)?;
@@ -352,9 +376,9 @@ impl MarkReader {
         Ok(())
     }
 
-    fn possible(&self, seen: u64) -> Result<(), Lie> {
+    fn possible(&self, seen: u64) -> Result<(), PeerMisbehaved> {
         if seen < self.read || seen - self.read > MARKS as u64 {
-            return Err(Lie::Marks { read: seen, seen: self.read });
+            return Err(PeerMisbehaved::Marks { read: seen, seen: self.read });
         }
         Ok(())
     }
@@ -372,7 +396,7 @@ impl MarkReader {
         (tail, from): (u64, u64),
         published: usize,
         capacity: usize,
-    ) -> Result<u64, Lie> {
+    ) -> Result<u64, PeerMisbehaved> {
         self.possible(seen)?;
         let (stride, end) = (stride(capacity) as u64, from + published as u64);
         let mut bytes = published as u64;

@@ -3,7 +3,7 @@
 #[cfg(not(loom))]
 use crate::header::InfoLine;
 use crate::header::{HEADER_LEN, PAGE};
-use crate::{Header, bell};
+use crate::{Header, doorbell};
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
 use onecopy_sys::map::{Mapping, Spans};
@@ -51,7 +51,7 @@ fn behind(first: usize) -> usize {
     (HEADER_LEN + first).next_multiple_of(PAGE)
 }
 
-/// As the shared page says at this moment, for who looks for the cause of a stall: positions, bells, fillers.
+/// As the shared page says at this moment, for who looks for the cause of a stall: positions, doorbells, fillers.
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header = self.header();
@@ -95,7 +95,7 @@ impl Ring {
         let header = self.header();
         header.info.0.magic.store(MAGIC, Ordering::Relaxed);
         header.info.0.capacity.store(self.capacity as u64, Ordering::Relaxed);
-        header.writer.0.armed.store(bell::ARMED, Ordering::Relaxed);
+        header.writer.0.armed.store(doorbell::ARMED, Ordering::Relaxed);
     }
 
     /// Makes the rings of both directions of a connection, armed and empty, in one memfd: the first is for its peer to
@@ -401,9 +401,9 @@ mod tests {
         {
             assert!(Ring::open_at(&fd, at, capacity).is_err(), "{at} {capacity}");
         }
-        for lie in [0, 64, 4096, 16_001, 24_576, u64::MAX, 1 << 40] {
-            theirs.header().info.0.capacity.store(lie, Ordering::Relaxed);
-            assert!(matches!(Ring::open_pair(&fd, 1 << 20), Err(Refused::Size { .. })), "{lie}");
+        for misbehaved in [0, 64, 4096, 16_001, 24_576, u64::MAX, 1 << 40] {
+            theirs.header().info.0.capacity.store(misbehaved, Ordering::Relaxed);
+            assert!(matches!(Ring::open_pair(&fd, 1 << 20), Err(Refused::Size { .. })), "{misbehaved}");
         }
         theirs.header().info.0.capacity.store(16_000, Ordering::Relaxed);
         mine.header().info.0.capacity.store(4096, Ordering::Relaxed);

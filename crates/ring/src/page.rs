@@ -1,7 +1,7 @@
 //! What the processes share that hold one end: its locks, and what each direction is at. It is also what an end is passed
 //! on in, from a process that lets go of it to one that takes it up.
 //!
-//! The peer never maps it; but a holder may be hostile, or may have given the end to somebody who is. So no address lies
+//! The peer never maps it; but a member may be hostile, or may have given the end to somebody who is. So no address lies
 //! in it, and what is read is checked by who uses it, as everything that a peer wrote.
 
 use crate::header::Line;
@@ -21,13 +21,13 @@ pub const WORDS: usize = 96;
 pub struct SidePage {
     /// Who uses this direction.
     pub lock: HolderLock,
-    /// What its holder is about to do that cannot be told from what it leaves, should it die; 0: nothing.
+    /// What its member is about to do that cannot be told from what it leaves, should it die; 0: nothing.
     pub doing: AtomicU64,
     /// What it is at, as of the last time that somebody unlocked it.
     pub state: Snapshot<WORDS>,
 }
 
-/// What holders tell each other without a lock.
+/// What members tell each other without a lock.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct AboutPage {
@@ -43,16 +43,16 @@ pub struct AboutPage {
 }
 
 /// Holders of one end that know of each other.
-pub const HOLDERS: usize = if cfg!(loom) { 3 } else { 31 };
-/// In an entry of [`HolderPage`]: one that is to come, a child that is being forked by the holder of that number, or a guest of
+pub const MEMBERS: usize = if cfg!(loom) { 3 } else { 31 };
+/// In an entry of [`MemberPage`]: one that is to come, a child that is being forked by the member of that number, or a guest of
 /// that number, who was given what it takes.
 const COMING: u32 = 1 << 31;
 
 /// Who holds the end. Whether they live is for the caller to find out ([`onecopy_sys::life`]).
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct HolderPage {
-    numbers: [AtomicU32; HOLDERS],
+pub struct MemberPage {
+    numbers: [AtomicU32; MEMBERS],
     /// [`CROWDED`] once there was one that found no place: from then on nobody knows that he is alone. Above, places that were
     /// taken so far: who looks whether he is alone may miss one that is taken where he has looked, by one who then leaves
     /// where he has not.
@@ -62,7 +62,7 @@ pub struct HolderPage {
 const CROWDED: u32 = 1;
 const TAKEN: u32 = 2;
 
-impl HolderPage {
+impl MemberPage {
     fn free_place(&self, word: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
         let place = self.numbers.iter().position(|entry| {
             let was = entry.load(Relaxed);
@@ -72,13 +72,13 @@ impl HolderPage {
             free && entry.compare_exchange(was, word, AcqRel, Relaxed).is_ok()
         });
         if place.is_some() {
-            // Release, before its holder can leave: pairs with the second look in `has_others`.
+            // Release, before its member can leave: pairs with the second look in `has_others`.
             self.taken.fetch_add(TAKEN, Release);
         }
         place
     }
 
-    /// As [`HolderPage::free_place`], for one that comes whether there is one or not.
+    /// As [`MemberPage::free_place`], for one that comes whether there is one or not.
     fn place(&self, word: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
         let place = self.free_place(word, lives);
         if place.is_none() {
@@ -87,7 +87,7 @@ impl HolderPage {
         place
     }
 
-    /// Enters holder `me`, if it is not there yet.
+    /// Enters member `me`, if it is not there yet.
     pub fn enter(&self, me: u32, lives: impl Fn(u32) -> bool) {
         if self.numbers.iter().all(|entry| entry.load(Relaxed) != me) {
             self.place(me, |other| other == me || lives(other));
@@ -113,7 +113,7 @@ impl HolderPage {
         }
     }
 
-    /// As [`HolderPage::arrive`], of one that comes as `me` and is no child: only to the place that was kept. Whether it was.
+    /// As [`MemberPage::arrive`], of one that comes as `me` and is no child: only to the place that was kept. Whether it was.
     pub fn claim(&self, place: usize, guest: u32, me: u32) -> bool {
         let entry = self.numbers.get(place).filter(|_| guest != 0 && guest & COMING == 0);
         entry.is_some_and(|entry| entry.compare_exchange(guest | COMING, me, AcqRel, Relaxed).is_ok())
@@ -134,25 +134,25 @@ impl HolderPage {
         fence(SeqCst);
     }
 
-    /// Whether `holder` has not left, as far as is known.
-    pub fn lists(&self, holder: u32) -> bool {
+    /// Whether `member` has not left, as far as is known.
+    pub fn lists(&self, member: u32) -> bool {
         // Acquire pairs with the Release in `leave`.
         self.taken.load(Relaxed) & CROWDED != 0
-            || self.numbers.iter().any(|entry| entry.load(Acquire) == holder)
+            || self.numbers.iter().any(|entry| entry.load(Acquire) == member)
     }
 
     /// Whether somebody else than `me` holds it, or may be about to.
     pub fn has_others(&self, me: u32, lives: impl Fn(u32) -> bool) -> bool {
         let there = |entry: &AtomicU32| {
-            let holder = entry.load(Acquire);
-            if holder == 0 || holder == me {
+            let member = entry.load(Acquire);
+            if member == 0 || member == me {
                 return false;
             }
-            if holder & COMING != 0 || lives(holder) {
+            if member & COMING != 0 || lives(member) {
                 return true;
             }
             // (Who has taken it meanwhile is there.)
-            entry.compare_exchange(holder, 0, Relaxed, Relaxed).is_err()
+            entry.compare_exchange(member, 0, Relaxed, Relaxed).is_err()
         };
         // Acquire pairs with the Release in `place`; the fence with that in `leave`, for the second look.
         let taken = self.taken.load(Acquire);
@@ -184,7 +184,7 @@ pub struct Words {
     /// Both directions' business.
     pub about: Line<AboutPage>,
     /// Who they are.
-    pub holders: Line<HolderPage>,
+    pub members: Line<MemberPage>,
     /// An end that is on its way from one process to another.
     pub pass: Line<PassPage>,
     /// Receiving.
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn the_dead_and_the_unborn_are_counted_as_what_they_are() {
         alone!();
-        let page = HolderPage::default();
+        let page = MemberPage::default();
         let all = |_| true;
         page.enter(1, all);
         page.enter(1, all);
@@ -255,18 +255,18 @@ mod tests {
         assert!(page.has_others(2, all));
         // One that is no child comes to its place, or not at all.
         let place = page.reserve(2, all).unwrap();
-        assert!(!page.claim(place, 3, 5) && !page.claim(HOLDERS, 2, 5) && !page.claim(place, 2 | COMING, 5));
+        assert!(!page.claim(place, 3, 5) && !page.claim(MEMBERS, 2, 5) && !page.claim(place, 2 | COMING, 5));
         assert!(page.claim(place, 2, 5) && !page.claim(place, 2, 6));
         page.give_up(place, 2);
         page.leave(4);
-        assert!(page.has_others(2, |holder| holder == 5));
-        for holder in 10..8 + HOLDERS as u32 {
-            page.enter(holder, all);
+        assert!(page.has_others(2, |member| member == 5));
+        for member in 10..8 + MEMBERS as u32 {
+            page.enter(member, all);
         }
         assert_eq!(page.reserve(2, all), None);
         assert!(!page.has_others(2, |_| false), "who was given nothing does not come");
-        for holder in 10..10 + HOLDERS as u32 {
-            page.enter(holder, all);
+        for member in 10..10 + MEMBERS as u32 {
+            page.enter(member, all);
         }
         assert_eq!(page.expect(2, all), None);
         assert!(page.has_others(2, |_| false), "more than are listed");
@@ -297,7 +297,7 @@ mod models {
     fn who_looks_misses_nobody_who_comes_as_another_leaves() {
         for last in [1, 2] {
             loom::model(move || {
-                let page = Arc::new(HolderPage::default());
+                let page = Arc::new(MemberPage::default());
                 // One at the front and the other at the back, or next to each other.
                 page.enter(1, |_| true);
                 if last == 2 {

@@ -2,7 +2,7 @@
 
 use crate::index::WriteIndex;
 use crate::marks::{self, Mark, MarkWriter};
-use crate::{Header, Lie, Ring, memory};
+use crate::{Header, PeerMisbehaved, Ring, memory};
 use onecopy_copy::{Hint, Store};
 use onecopy_sync::atomic::Ordering;
 use onecopy_sys::map::Spans;
@@ -33,8 +33,8 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Holder`]; nothing was changed.
-    pub fn resume(&mut self, [head, tail, marks]: [u64; 3]) -> Result<(), Lie> {
+    /// [`PeerMisbehaved::Member`]; nothing was changed.
+    pub fn resume(&mut self, [head, tail, marks]: [u64; 3]) -> Result<(), PeerMisbehaved> {
         let capacity = self.ring.capacity();
         let index = WriteIndex::resume(capacity, head, tail)?;
         self.marks = MarkWriter::resume(marks)?;
@@ -48,15 +48,15 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
-    pub fn recover(&mut self) -> Result<(), Lie> {
+    /// [`PeerMisbehaved`].
+    pub fn recover(&mut self) -> Result<(), PeerMisbehaved> {
         let [before, tail, _] = self.state();
         // What it published lies in the ring's header, where the peer could have changed it: it is no more than the room
         // that there was.
         let head = self.header().writer.0.head.load(Ordering::Acquire);
         let given_back = self.header().reader.0.tail.load(Ordering::Acquire);
         if head < before || given_back < tail || given_back > head {
-            return Err(Lie::Holder);
+            return Err(PeerMisbehaved::Member);
         }
         let last = self.marks.recover(self.ring.header())?;
         self.resume([head, given_back, self.marks.count()])?;
@@ -64,7 +64,7 @@ impl Producer {
         if last == Some(head) {
             let stride = self.stride();
             if self.room(stride)? < stride {
-                return Err(Lie::Holder);
+                return Err(PeerMisbehaved::Member);
             }
             self.publish_marks(stride);
         }
@@ -92,9 +92,9 @@ impl Producer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Tail`].
+    /// [`PeerMisbehaved::Tail`].
     #[inline]
-    pub fn room(&mut self, want: usize) -> Result<usize, Lie> {
+    pub fn room(&mut self, want: usize) -> Result<usize, PeerMisbehaved> {
         self.index.room(self.ring.header(), want)
     }
 

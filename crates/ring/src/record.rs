@@ -22,7 +22,7 @@
 //! does not is a lie, and so is a flag that nobody has defined. Nothing here is lock-free that was not before: a
 //! header is data like any other, published by the head that moves over it.
 
-use crate::{Consumer, Lie, Mark, Producer};
+use crate::{Consumer, Mark, PeerMisbehaved, Producer};
 use onecopy_copy::Hint;
 use std::io::IoSlice;
 
@@ -55,7 +55,7 @@ pub struct With(u16);
 
 /// What a frame, or a mark, says of who sends from there on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Who {
+pub enum Identity {
     /// Nothing: who sent what was before.
     #[default]
     AsBefore,
@@ -87,11 +87,11 @@ impl With {
     }
 
     /// That many descriptors, and who sends.
-    pub fn new(fds: u8, who: Who) -> With {
+    pub fn new(fds: u8, who: Identity) -> With {
         let who = match who {
-            Who::AsBefore => 0,
-            Who::Said => SAID,
-            Who::Unsaid => UNSAID,
+            Identity::AsBefore => 0,
+            Identity::Said => SAID,
+            Identity::Unsaid => UNSAID,
         };
         With(u16::from(fds) | who)
     }
@@ -108,17 +108,17 @@ impl With {
     }
 
     /// Who sends.
-    pub fn who(self) -> Who {
+    pub fn who(self) -> Identity {
         match self.0 & (SAID | UNSAID) {
-            0 => Who::AsBefore,
-            SAID => Who::Said,
-            _ => Who::Unsaid,
+            0 => Identity::AsBefore,
+            SAID => Identity::Said,
+            _ => Identity::Unsaid,
         }
     }
 
     /// Whether a message lies in the channel for it.
     pub fn is_in_channel(self) -> bool {
-        self.fds() > 0 || self.who() == Who::Said
+        self.fds() > 0 || self.who() == Identity::Said
     }
 }
 
@@ -159,11 +159,11 @@ impl Frame {
 
     /// Of a header's word, where `available` bytes lie from the header on in a ring of that capacity.
     #[inline]
-    fn of(word: u64, available: usize, capacity: usize) -> Result<Frame, Lie> {
+    fn of(word: u64, available: usize, capacity: usize) -> Result<Frame, PeerMisbehaved> {
         let len = word as u32 as usize;
         let frame = Frame { len, end: word & END != 0, with: With((word >> WITH) as u16) };
         if word & !(END | 0xffff_ffff) != 0 && !frame.may_have(word) || frame.size(capacity) > available {
-            return Err(Lie::Frame { word, available: available as u64 });
+            return Err(PeerMisbehaved::Frame { word, available: available as u64 });
         }
         Ok(frame)
     }
@@ -280,22 +280,22 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Frame`].
-    pub fn parts(&self, at: usize, frame: Frame) -> Result<Parts, Lie> {
+    /// [`PeerMisbehaved::Frame`].
+    pub fn parts(&self, at: usize, frame: Frame) -> Result<Parts, PeerMisbehaved> {
         let word = if frame.len < LIST { 0 } else { self.ring().word(self.wrap(at + HEADER)) };
-        Parts::of(word, frame.len).ok_or(Lie::Frame { word, available: frame.len as u64 })
+        Parts::of(word, frame.len).ok_or(PeerMisbehaved::Frame { word, available: frame.len as u64 })
     }
 
     /// The reference number `i` of that list.
     ///
     /// # Errors
     ///
-    /// [`Lie::Reference`].
-    pub fn part(&self, at: usize, parts: Parts, i: usize) -> Result<Mark, Lie> {
+    /// [`PeerMisbehaved::Reference`].
+    pub fn part(&self, at: usize, parts: Parts, i: usize) -> Result<Mark, PeerMisbehaved> {
         let at = at + Parts::BYTES_AT + parts.bytes.next_multiple_of(8) + i * REFERENCE;
         match self.mark_words(at) {
             Some(mark @ Mark::Reference { .. }) => Ok(mark),
-            _ => Err(Lie::Reference),
+            _ => Err(PeerMisbehaved::Reference),
         }
     }
 
@@ -303,11 +303,11 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Pool`].
-    pub fn pool(&self, frame: Frame) -> Result<Mark, Lie> {
+    /// [`PeerMisbehaved::Pool`].
+    pub fn pool(&self, frame: Frame) -> Result<Mark, PeerMisbehaved> {
         match self.mark_words(HEADER) {
             Some(mark @ Mark::Pool { .. }) if frame.len == REFERENCE && frame.end => Ok(mark),
-            _ => Err(Lie::Pool),
+            _ => Err(PeerMisbehaved::Pool),
         }
     }
 
@@ -321,16 +321,16 @@ impl Consumer {
     ///
     /// # Errors
     ///
-    /// [`Lie::Frame`].
+    /// [`PeerMisbehaved::Frame`].
     ///
     /// # Panics
     ///
     /// When no frame can begin there.
     #[inline]
-    pub fn frame(&self, at: usize, available: usize) -> Result<Frame, Lie> {
+    pub fn frame(&self, at: usize, available: usize) -> Result<Frame, PeerMisbehaved> {
         let left = available.saturating_sub(at);
         if left < HEADER {
-            return Err(Lie::Frame { word: 0, available: left as u64 });
+            return Err(PeerMisbehaved::Frame { word: 0, available: left as u64 });
         }
         Frame::of(self.ring().word(self.wrap(at)), left, self.ring().capacity())
     }
@@ -364,7 +364,7 @@ mod tests {
         for round in 0..4000usize {
             let len = sizes[round * 7 % sizes.len()];
             let bytes: Vec<u8> = (0..len).map(|i| (i + round) as u8).collect();
-            let who = [Who::AsBefore, Who::Said, Who::Unsaid][round % 3];
+            let who = [Identity::AsBefore, Identity::Said, Identity::Unsaid][round % 3];
             let with = if round % 2 == 0 { With::new((round % 254) as u8, who) } else { With::default() };
             let whole = Frame { len, end: round % 3 > 0, with };
             assert!(p.room(whole.size(4096)).unwrap() >= whole.size(4096));
@@ -388,14 +388,14 @@ mod tests {
             .into_iter()
             .chain([254, 255, 3 << 8, 7 << 8, 8 << 8, 2 | 8 << 8, 1 | 12 << 8, 1 << 15].map(with))
         {
-            assert!(matches!(Frame::of(word, 64, 4096), Err(Lie::Frame { .. })), "{word:#x}");
+            assert!(matches!(Frame::of(word, 64, 4096), Err(PeerMisbehaved::Frame { .. })), "{word:#x}");
         }
         assert_eq!(Frame::of(END | 56, 64, 4096), Ok(Frame { len: 56, end: true, with: With::default() }));
         // What comes with a frame has room of its own.
-        assert!(matches!(Frame::of(with(1), 63, 4096), Err(Lie::Frame { .. })));
+        assert!(matches!(Frame::of(with(1), 63, 4096), Err(PeerMisbehaved::Frame { .. })));
         assert_eq!(
             Frame::of(with(253 | 1 << 8), 64, 4096).map(|f| (f.with.fds(), f.with.who())),
-            Ok((253, Who::Said))
+            Ok((253, Identity::Said))
         );
         assert_eq!(Frame::of(with(1 | 8 << 8), 64, 4096).map(|f| f.with), Ok(With::POOL));
         assert!(
@@ -403,7 +403,7 @@ mod tests {
         );
         let (_p, c) = pair(4096);
         for available in 0..HEADER {
-            assert!(matches!(c.frame(0, available), Err(Lie::Frame { .. })), "{available}");
+            assert!(matches!(c.frame(0, available), Err(PeerMisbehaved::Frame { .. })), "{available}");
         }
     }
 
@@ -420,7 +420,7 @@ mod tests {
                 offset: 7,
                 len: u32::MAX,
             };
-            let with = With::new((round % 3) as u8, Who::AsBefore).parts();
+            let with = With::new((round % 3) as u8, Identity::AsBefore).parts();
             let frame = Frame { len: parts.len(), end: true, with };
             assert!(p.room(frame.size(4096)).unwrap() >= frame.size(4096));
             p.list(&[IoSlice::new(&bytes)], parts.references, Hint::default());
@@ -472,6 +472,9 @@ mod tests {
         p.publish_frame(Frame { len: parts.len(), end: true, with: With::default().parts() });
         let n = c.available(1).unwrap();
         let frame = c.frame(0, n).unwrap();
-        assert_eq!((c.part(0, parts, 0), c.pool(frame)), (Err(Lie::Reference), Err(Lie::Pool)));
+        assert_eq!(
+            (c.part(0, parts, 0), c.pool(frame)),
+            (Err(PeerMisbehaved::Reference), Err(PeerMisbehaved::Pool))
+        );
     }
 }

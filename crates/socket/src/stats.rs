@@ -94,8 +94,8 @@ counters! {
     referenced,
     /// Sends by reference that had to copy: a plain peer, or one that maps no pools.
     references_copied,
-    /// Bells rung to wake the peer.
-    bells,
+    /// Doorbells rung to wake the peer.
+    doorbells,
     /// Fillers parked because the ring was full.
     fillers,
     /// Times a blocking call went to sleep.

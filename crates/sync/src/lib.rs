@@ -1,7 +1,7 @@
 //! Atomics facade, lock, places that pass values without one, a lock and a state that outlive the death of a process, a word to sleep on, coarse clock and the rule for spinning.
 //!
 //! All atomics of the project come from [`atomic`]: `--cfg loom` swaps loom's in, so that the models of the
-//! ring, the bells and the lock run the very code that ships. clippy refuses std's own elsewhere.
+//! ring, the doorbells and the lock run the very code that ships. clippy refuses std's own elsewhere.
 
 pub mod atomic;
 pub mod clock;

@@ -1,8 +1,8 @@
 //! Datagram sockets: what applications hold.
 
 use crate::socket::Socket;
-use onecopy_unix::internals::ancillary::attached::Attached;
-use onecopy_unix::internals::connection::call::Call;
+use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::connection::call::Call;
 use onecopy_unix::{Ancillary, Config, Credentials, Error, Name, Op, Received, RecvFlags, Result, SendFlags};
 use onecopy_unix::{credential_methods, socket_methods};
 use rustix::fd::BorrowedFd;

@@ -2,8 +2,8 @@
 
 use crate::socket::Socket;
 use onecopy_sync::atomic::Ordering::Relaxed;
-use onecopy_unix::internals::connection::rx::Rx;
-use onecopy_unix::internals::connection::tx::Tx;
+use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::{Error, Op, Result, Transport};
 use rustix::net::SocketAddrUnix;
 use std::sync::{Arc, Weak};
@@ -27,12 +27,12 @@ impl Socket {
     fn connect_now(self: &Arc<Socket>, address: Option<&SocketAddrUnix>) -> Result<()> {
         let mut tx = self.tx.lock();
         let mut rx = self.rx.lock();
-        // The kernel would take a bell for a datagram that is lost, and tell the peer ECONNRESET.
-        if let Some(meeting) = self.meet.get()
+        // The kernel would take a doorbell for a datagram that is lost, and tell the peer ECONNRESET.
+        if let Some(pairing) = self.pairing_state.get()
             && matches!(&*rx, Rx::Plain)
-            && meeting.is_counting()
+            && pairing.is_counting()
         {
-            let _ = self.look_for_switch(meeting, &mut rx);
+            let _ = self.look_for_switch(pairing, &mut rx);
         }
         if let Rx::Ring(ring) = &mut *rx
             && ring.consumer.available(1) == Ok(0)
@@ -43,8 +43,8 @@ impl Socket {
         // down.
         let sends = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
         let shares = sends || matches!(&*rx, Rx::Ring(_));
-        let before = if shares || self.meeting().is_some() { self.peer_inode() } else { None };
-        let known = if self.crowd().is_some() { self.peer_inode() } else { None };
+        let before = if shares || self.pairing().is_some() { self.peer_inode() } else { None };
+        let known = if self.fan_in().is_some() { self.peer_inode() } else { None };
         self.before_connecting();
         let connected = match address {
             Some(address) => rustix::net::connect(&self.fd, address),
@@ -59,21 +59,21 @@ impl Socket {
             *rx = Rx::Plain;
             *tx = Tx::Kernel { sent: 0 };
             // Memory is shared with one peer, once: who goes on to another one stays with the kernel.
-            if let Some(meeting) = self.meet.get() {
-                meeting.reset(false);
+            if let Some(pairing) = self.pairing_state.get() {
+                pairing.reset(false);
             }
             let fresh = self.life.get().is_none() && self.rx_ring.get().is_none();
             if fresh && self.config.transport == Transport::Auto {
-                let meeting = self.meet.get_or_init(Box::default);
+                let pairing = self.pairing_state.get_or_init(Box::default);
                 let front: Weak<Socket> = Arc::downgrade(self);
-                meeting.is_of(front);
-                meeting.reset(address.is_some());
+                pairing.is_of(front);
+                pairing.reset(address.is_some());
             } else {
                 self.parted.store(1, Relaxed);
                 self.end_life();
             }
         }
-        if connected.is_ok() && self.crowd().is_some() && (known.is_some() || address.is_some()) {
+        if connected.is_ok() && self.fan_in().is_some() && (known.is_some() || address.is_some()) {
             let now = self.peer_inode();
             if known.is_none() || known != now {
                 self.after_connecting(known.is_some());

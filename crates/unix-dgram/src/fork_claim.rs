@@ -6,16 +6,16 @@
 
 use crate::socket::Socket;
 use onecopy_sync::atomic::Ordering::Relaxed;
-use onecopy_unix::internals::connection::core::broken;
-use onecopy_unix::internals::multiprocess::claim::Claim;
-use onecopy_unix::internals::multiprocess::fork::{AtFork, Child, Fork, Over};
+use onecopy_unix::connection::core::broken;
+use onecopy_unix::multiprocess::claim::Claim;
+use onecopy_unix::multiprocess::fork::{AtFork, Child, Fork, Over};
 use std::sync::Arc;
 
 impl Socket {
     /// Whether datagrams come or go through memory that is one process's.
     fn shares(&self) -> bool {
-        let counts = self.meet.get().is_some_and(|meeting| meeting.is_counting());
-        self.tx_ring.get().is_some() || self.rx_ring.get().is_some() || counts || self.crowd_forks()
+        let counts = self.pairing_state.get().is_some_and(|pairing| pairing.is_counting());
+        self.tx_ring.get().is_some() || self.rx_ring.get().is_some() || counts || self.fan_in_forks()
     }
 
     /// Before a fork: from here on nobody has it, unless a thread of this process is sending or receiving at this moment. (One
@@ -40,8 +40,8 @@ impl Socket {
         }
         // What a thread of the parent held nobody will ever unlock here.
         let receives = self.rx.mutex().try_lock().is_some()
-            && self.crowd().is_none_or(|crowd| crowd.is_free())
-            && self.meet.get().is_none_or(|meeting| meeting.is_free());
+            && self.fan_in().is_none_or(|fan_in| fan_in.is_free())
+            && self.pairing_state.get().is_none_or(|pairing| pairing.is_free());
         let sends = self.tx.mutex().try_lock().is_some();
         if shares && !(receives && sends) {
             self.claim.forgo();

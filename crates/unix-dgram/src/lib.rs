@@ -2,7 +2,7 @@
 //!
 //! A datagram socket is the kernel's, with its names, its queue and its rules for who may send to whom. Two of them that
 //! are connected *to each other* share memory besides: a datagram is then a frame in the ring, as a record of a seqpacket
-//! socket is, and on the kernel's sockets lie bells and fillers. Since the kernel lets nobody else send to a socket that
+//! socket is, and on the kernel's sockets lie doorbells and fillers. Since the kernel lets nobody else send to a socket that
 //! is connected, what lies there is the peer's.
 //!
 //! The kernel does not tell a datagram socket that its peer is gone, except by refusing what is sent. So there is a
@@ -12,18 +12,18 @@
 //!
 //! What a datagram socket has of its own:
 //!
-//! - Bells are rung before the sending side is unlocked, not after: a bell rung late could reach whoever it was connected
+//! - Doorbells are rung before the sending side is unlocked, not after: a doorbell rung late could reach whoever it was connected
 //!   to meanwhile.
 //! - The kernel's queue is only ever received from under the lock of the receiving side, without waiting: whether the
-//!   next thing in it is a datagram or a bell is that side's to know.
+//!   next thing in it is a datagram or a doorbell is that side's to know.
 //! - `connect` takes the sending side's lock before the receiving side's. A receiver only ever tries the former.
 #![forbid(unsafe_code)]
 
-/// A point where a test has something happen ([`onecopy_unix::internals::failpoint`]).
+/// A point where a test has something happen ([`onecopy_unix::failpoint`]).
 macro_rules! point {
     ($name:literal) => {
         #[cfg(test)]
-        onecopy_unix::internals::failpoint::hit($name);
+        onecopy_unix::failpoint::hit($name);
     };
 }
 

@@ -1,21 +1,21 @@
 //! Receiving datagrams: from the ring, or from the kernel's queue.
 
-use crate::fan_in::readiness::{WORDS, name_of};
-use crate::fan_in::receiver::{Asleep, Crowd};
+use crate::fan_in::readiness::{CONTROLS, name_of};
+use crate::fan_in::receiver::{Asleep, FanInReceiver};
 use crate::pairing::state::Head;
 use crate::socket::Socket;
-use crate::wire::words::{WORD, Word};
-use onecopy_ring::Lie;
+use crate::wire::control_message::{CONTROL_LEN, ControlMessage};
+use onecopy_ring::PeerMisbehaved;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use onecopy_sys::socket::unix_address;
-use onecopy_unix::internals::ancillary::channel::Fds;
-use onecopy_unix::internals::connection::call::{Call, IOV_MAX};
-use onecopy_unix::internals::connection::rx::Rx;
-use onecopy_unix::internals::connection::wait::Ready;
-use onecopy_unix::internals::connection::waiting::Waiting;
-use onecopy_unix::internals::doorbell::control;
-use onecopy_unix::internals::doorbell::control::Peek;
+use onecopy_unix::ancillary::channel::Fds;
+use onecopy_unix::connection::call::{Call, IOV_MAX};
+use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::connection::wait::Ready;
+use onecopy_unix::connection::waiting::Waiting;
+use onecopy_unix::doorbell::control;
+use onecopy_unix::doorbell::control::Peek;
 use onecopy_unix::{Error, Name, Op, Received, ReceivedFlags, RecvFlags, Result};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
@@ -26,15 +26,15 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
-    pub fn leave_empty_ring(&self, rx: &mut Rx) -> std::result::Result<(), Lie> {
-        if let (Rx::Plain, Some(meeting)) = (&*rx, self.meet.get())
-            && meeting.is_counting()
+    /// [`PeerMisbehaved`].
+    pub fn leave_empty_ring(&self, rx: &mut Rx) -> std::result::Result<(), PeerMisbehaved> {
+        if let (Rx::Plain, Some(pairing)) = (&*rx, self.pairing_state.get())
+            && pairing.is_counting()
         {
-            self.look_for_switch(meeting, rx)?;
+            self.look_for_switch(pairing, rx)?;
         }
         let Rx::Ring(ring) = rx else { return Ok(()) };
-        // (While an error is pending, bells cannot be taken.)
+        // (While an error is pending, doorbells cannot be taken.)
         if ring.consumer.available(1)? > 0 || !self.peer_left() || control::is_failed(self.fd()) {
             return Ok(());
         }
@@ -64,7 +64,7 @@ impl Socket {
         received
     }
 
-    /// While a reset is pending, bells cannot be taken, as who takes one would be told it. Now it was told.
+    /// While a reset is pending, doorbells cannot be taken, as who takes one would be told it. Now it was told.
     #[cold]
     pub fn mirror_after_reset(&self) {
         if let Rx::Ring(rx) = &mut *self.rx.lock() {
@@ -76,7 +76,7 @@ impl Socket {
     /// Who has sent what lies in the ring. It is the kernel's connection, so its name is the kernel's to tell; but once that has
     /// told this side that the peer is gone, it knows of none.
     fn sender_name(&self) -> Name {
-        let known = || self.meet.get().and_then(|meeting| meeting.sender());
+        let known = || self.pairing_state.get().and_then(|pairing| pairing.sender());
         self.peer_name().ok().or_else(known).unwrap_or_else(Name::unnamed)
     }
 
@@ -87,7 +87,7 @@ impl Socket {
         from: Option<&mut Name>,
         call: &mut Call<'_>,
     ) -> Result<Received> {
-        self.meet_now_and_then();
+        self.pair_now_and_then();
         let mut waiting = Waiting::new(0);
         loop {
             self.error_first()?;
@@ -123,7 +123,7 @@ impl Socket {
         let peek = flags.contains(RecvFlags::PEEK);
         let mut kernel = rustix::net::RecvFlags::TRUNC | rustix::net::RecvFlags::DONTWAIT;
         kernel.set(rustix::net::RecvFlags::PEEK, peek);
-        let (mut ended, mut words) = (false, 0);
+        let (mut ended, mut controls) = (false, 0);
         loop {
             let (mut empty, dontwait) = (false, waiting.does_not_wait(self, flags));
             if self.reset.swap(0, Relaxed) != 0 {
@@ -133,22 +133,22 @@ impl Socket {
             if !matches!(&*guard, Rx::Plain) {
                 return Ok(None);
             }
-            let mut crowd = self.crowd().map(Crowd::lock);
-            if let Some(crowd) = &mut crowd
-                && let Some(received) = self.recv_in_turn(crowd, slices, flags, call)?
+            let mut fan_in = self.fan_in().map(FanInReceiver::lock);
+            if let Some(fan_in) = &mut fan_in
+                && let Some(received) = self.recv_in_turn(fan_in, slices, flags, call)?
             {
                 return Ok(Some(received));
             }
-            let meeting = self.meet.get();
-            if let Some(meeting) = meeting
-                && meeting.is_counting()
+            let pairing = self.pairing_state.get();
+            if let Some(pairing) = pairing
+                && pairing.is_counting()
             {
-                let next = self.look_for_switch(meeting, &mut guard);
-                match next.map_err(|lie| self.lie(Op::Recv, lie))? {
+                let next = self.look_for_switch(pairing, &mut guard);
+                match next.map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))? {
                     Head::Switched => return Ok(None),
                     Head::Other if self.reset.load(Relaxed) != 0 => continue, // the look was told
                     Head::Other => {}
-                    // What comes between this look and a receive could be a bell.
+                    // What comes between this look and a receive could be a doorbell.
                     Head::Nothing => empty = true,
                 }
             }
@@ -156,18 +156,18 @@ impl Socket {
             let mut pieces: Vec<IoSliceMut<'_>> =
                 slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
             let mut room: usize = pieces.iter().map(|piece| piece.len()).sum();
-            let mut behind = [0; WORD];
-            if crowd.is_some() && room < WORD {
-                // A word that was cut could not be told from a datagram any more, and one may come at any moment.
+            let mut behind = [0; CONTROL_LEN];
+            if fan_in.is_some() && room < CONTROL_LEN {
+                // A control message that was cut could not be told from a datagram any more, and one may come at any moment.
                 if pieces.len() == IOV_MAX {
                     room -= pieces.pop().map_or(0, |piece| piece.len());
                 }
                 pieces.push(IoSliceMut::new(&mut behind));
             }
-            let (mut unasked, mut word) = (Fds::default(), None);
+            let (mut unasked, mut control) = (Fds::default(), None);
             let came = match &mut call.fds {
                 _ if empty => Err(Errno::AGAIN),
-                None if meeting.is_none() && crowd.is_none() => {
+                None if pairing.is_none() && fan_in.is_none() => {
                     scm::recv(&self.fd, &mut pieces, Space::None, kernel)
                 }
                 fds => {
@@ -175,8 +175,8 @@ impl Socket {
                     let fds = fds.as_deref_mut().unwrap_or(&mut unasked);
                     let came = fds.recv(self.fd(), &mut pieces, kernel);
                     // (Asked now: another thread may just have given it away.)
-                    let token = meeting.map_or(0, |meeting| meeting.token());
-                    word = Word::take_from(fds, token, crowd.is_some());
+                    let token = pairing.map_or(0, |pairing| pairing.token());
+                    control = ControlMessage::take_from(fds, token, fan_in.is_some());
                     came.map(|mut came| {
                         // Who has no room for anything is told so only if there was something (net/core/scm.h: scm_recv).
                         came.control_cut |= !asked && fds.has_some();
@@ -184,45 +184,50 @@ impl Socket {
                     })
                 }
             };
-            if let Some(crowd) = &mut crowd {
-                if let (Some(word @ Word::Knock { .. }), Ok(message), false) = (word, &came, peek) {
-                    self.heed_knock(crowd, word, name_of(message));
+            if let Some(fan_in) = &mut fan_in {
+                if let (Some(control @ ControlMessage::Join { .. }), Ok(message), false) =
+                    (control, &came, peek)
+                {
+                    self.handle_join(fan_in, control, name_of(message));
                 }
                 match &came {
-                    Ok(message) if message.bytes == WORD && self.is_word(crowd, &pieces, message, peek) => {
+                    Ok(message)
+                        if message.bytes == CONTROL_LEN
+                            && self.is_control(fan_in, &pieces, message, peek) =>
+                    {
                         if let Some(fds) = &mut call.fds {
                             **fds = Fds::default();
                         }
-                        words += 1;
-                        if words % WORDS == 0 {
+                        controls += 1;
+                        if controls % CONTROLS == 0 {
                             // Somebody rings as fast as this takes; the others have their turns, and who does not wait is not kept.
-                            crowd.since_kernel = 0;
+                            fan_in.since_kernel = 0;
                             waiting.ask_whether_to_wait(self, flags);
-                            if waiting.does_not_wait(self, flags) && self.leave_for_now(crowd) {
+                            if waiting.does_not_wait(self, flags) && self.leave_for_now(fan_in) {
                                 return Err(error(Errno::AGAIN));
                             }
                         }
                         continue;
                     }
                     Ok(_) => {
-                        crowd.since_kernel = if peek { crowd.since_kernel } else { 0 };
-                        self.call_who_switched(crowd);
-                        self.mirror_crowd(crowd);
+                        fan_in.since_kernel = if peek { fan_in.since_kernel } else { 0 };
+                        self.call_who_switched(fan_in);
+                        self.mirror_fan_in(fan_in);
                     }
-                    Err(Errno::AGAIN) if self.arm_lanes(crowd) => continue,
+                    Err(Errno::AGAIN) if self.arm_lanes(fan_in) => continue,
                     Err(_) => {}
                 }
             } else if came.is_ok() && !peek {
-                self.gather();
+                self.begin_fan_in();
             }
-            if let (Some(meeting), Ok(_), false) = (meeting, &came, peek) {
-                self.received_datagram(meeting, word);
+            if let (Some(pairing), Ok(_), false) = (pairing, &came, peek) {
+                self.received_datagram(pairing, control);
             }
-            let asleep = match (&came, self.crowd()) {
-                (Err(Errno::AGAIN), Some(crowd)) if !dontwait && !ended => Some(Asleep::at(crowd)),
+            let asleep = match (&came, self.fan_in()) {
+                (Err(Errno::AGAIN), Some(fan_in)) if !dontwait && !ended => Some(Asleep::at(fan_in)),
                 _ => None,
             };
-            drop(crowd);
+            drop(fan_in);
             drop(guard);
             match came {
                 Ok(message) => {

@@ -1,17 +1,17 @@
-//! Sending datagrams: into the peer's ring, or over the kernel, which then has the last word.
+//! Sending datagrams: into the peer's ring, or over the kernel, which then has the last control message.
 
-use crate::pairing::state::Meeting;
+use crate::pairing::state::Pairing;
 use crate::socket::Socket;
 use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
-use onecopy_unix::internals::ancillary::attached::Attached;
-use onecopy_unix::internals::connection::call::{Cursor, IOV_MAX};
-use onecopy_unix::internals::connection::core::too_long;
-use onecopy_unix::internals::connection::kind::Kind;
-use onecopy_unix::internals::connection::tx::Tx;
-use onecopy_unix::internals::doorbell::control;
+use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::connection::call::{Cursor, IOV_MAX};
+use onecopy_unix::connection::core::too_long;
+use onecopy_unix::connection::kind::Kind;
+use onecopy_unix::connection::tx::Tx;
+use onecopy_unix::doorbell::control;
 use onecopy_unix::{Error, Name, Op, Result, SendFlags};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ impl Socket {
         attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        self.meet_now_and_then();
+        self.pair_now_and_then();
         let mut cursor = Cursor::new(slices);
         let len = cursor.left;
         let result = if self.shares_memory() {
@@ -92,9 +92,9 @@ impl Socket {
 
     /// Whether what goes to the peer goes, or may soon go, through a ring.
     fn shares_memory(&self) -> bool {
-        self.meeting().is_some()
+        self.pairing().is_some()
             || (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0)
-            || self.meet.get().is_some_and(|meeting| meeting.is_laned())
+            || self.pairing_state.get().is_some_and(|pairing| pairing.is_laned())
     }
 
     fn send_datagram_locked(
@@ -112,7 +112,7 @@ impl Socket {
             }
         }
         if let Tx::Ring(ring) = tx {
-            if self.passes_who() {
+            if self.passes_identity() {
                 self.be_named();
             }
             match ring.send_frame(self, cursor, attached, flags) {
@@ -135,10 +135,10 @@ impl Socket {
             }
         }
         // Asleep in the kernel, this thread would keep the side from who connects.
-        let riding = self.meeting().filter(|meeting| meeting.rides());
-        if let (Some(meeting), Some(_)) = (riding, name) {
+        let riding = self.pairing().filter(|pairing| pairing.rides());
+        if let (Some(pairing), Some(_)) = (riding, name) {
             // Who has that name, the kernel knows.
-            meeting.count_anew();
+            pairing.count_anew();
         }
         let riding = riding.filter(|_| name.is_none());
         match self.kernel_datagram(cursor, name, attached, flags | SendFlags::DONTWAIT, riding) {
@@ -158,7 +158,7 @@ impl Socket {
     ) -> Option<Result<()>> {
         let lane = self.lane()?;
         if self.send_shut.load(Relaxed) == 0 {
-            if self.passes_who() {
+            if self.passes_identity() {
                 self.be_named();
             }
             // (What did not go moves nothing on.)
@@ -221,8 +221,8 @@ impl Socket {
         self.parted.store(1, Relaxed);
     }
 
-    /// The kernel has refused a bell or a filler, which it does once: it has parted from a peer that is gone, and has thrown away what
-    /// that had sent, with the bell for what lies in the ring. By who holds the sending side.
+    /// The kernel has refused a doorbell or a filler, which it does once: it has parted from a peer that is gone, and has thrown away what
+    /// that had sent, with the doorbell for what lies in the ring. By who holds the sending side.
     #[cold]
     pub fn was_refused(&self, tx: &mut Tx) {
         self.leave_ring(tx);
@@ -232,14 +232,14 @@ impl Socket {
     /// There is no peer any more, nor anything that it has sent.
     pub fn forget_peer(&self) {
         let mut rx = self.rx.lock();
-        if let onecopy_unix::internals::connection::rx::Rx::Ring(ring) = &*rx {
+        if let onecopy_unix::connection::rx::Rx::Ring(ring) = &*rx {
             ring.consumer.header().info.0.shut.store(1, Release);
-            *rx = onecopy_unix::internals::connection::rx::Rx::Plain;
+            *rx = onecopy_unix::connection::rx::Rx::Plain;
         }
         self.end_life();
         drop(rx);
-        if let Some(meeting) = self.meeting() {
-            meeting.reset(false);
+        if let Some(pairing) = self.pairing() {
+            pairing.reset(false);
         }
     }
 
@@ -277,7 +277,7 @@ impl Socket {
                 .kernel_datagram(&cursor, Some(&address), attached, flags, None)
                 .map(|()| cursor.left);
         }
-        // What the peer finds in the kernel's queue it takes for a bell, so nothing else may come there from here. And what went to a
+        // What the peer finds in the kernel's queue it takes for a doorbell, so nothing else may come there from here. And what went to a
         // lane must not be overtaken.
         let is_peer = match self.lane() {
             Some(_) => Some(self.is_receiver(&address).map_err(|errno| Error::new(Op::Send, errno))?),
@@ -339,7 +339,7 @@ impl Socket {
         to: Option<&SocketAddrUnix>,
         attached: Attached<'_>,
         flags: SendFlags,
-        riding: Option<&Meeting>,
+        riding: Option<&Pairing>,
     ) -> Result<()> {
         let len = cursor.left;
         let pieces = cursor.pieces(usize::MAX);
@@ -352,7 +352,7 @@ impl Socket {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
         let sent = match riding {
-            Some(meeting) => self.send_with_sign(meeting, to, &pieces, attached, kernel),
+            Some(pairing) => self.send_with_proof(pairing, to, &pieces, attached, kernel),
             None => scm::send_to(&self.fd, to, &pieces, attached.fds, attached.who, kernel),
         };
         if sent == Err(Errno::CONNRESET) {

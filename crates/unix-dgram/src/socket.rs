@@ -1,22 +1,22 @@
 //! A datagram socket: a connection to its peer, once it has one, and whom it receives from besides.
 
-use crate::fan_in::receiver::Crowd;
-use crate::pairing::state::Meeting;
+use crate::fan_in::receiver::FanInReceiver;
+use crate::pairing::state::Pairing;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
-use onecopy_unix::internals::ancillary::attached::Ancillary;
-use onecopy_unix::internals::ancillary::channel::{Fds, Inlet};
-use onecopy_unix::internals::connection::End;
-use onecopy_unix::internals::connection::call::Call;
-use onecopy_unix::internals::connection::kind::Kind;
-use onecopy_unix::internals::connection::open::{buffers, rings};
-use onecopy_unix::internals::connection::rx::Rx;
-use onecopy_unix::internals::connection::tx::Tx;
-use onecopy_unix::internals::doorbell::control;
-use onecopy_unix::internals::multiprocess::fork::{Place, register};
-use onecopy_unix::internals::multiprocess::generation::forks;
-use onecopy_unix::internals::multiprocess::patience::{BRIEFLY, stuck};
+use onecopy_unix::ancillary::attached::Ancillary;
+use onecopy_unix::ancillary::channel::{Fds, Inlet};
+use onecopy_unix::connection::Connection;
+use onecopy_unix::connection::call::Call;
+use onecopy_unix::connection::kind::Kind;
+use onecopy_unix::connection::open::{buffers, rings};
+use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::connection::tx::Tx;
+use onecopy_unix::doorbell::control;
+use onecopy_unix::multiprocess::fork::{Place, register};
+use onecopy_unix::multiprocess::generation::forks;
+use onecopy_unix::multiprocess::patience::{BRIEFLY, stuck};
 use onecopy_unix::{Carrier, Config, Error, Name, Op, Path, Received, RecvFlags, Result, Transport};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -28,13 +28,13 @@ use std::sync::{Arc, OnceLock, Weak};
 /// A datagram socket. It *has* an end of a connection, in which its peer's ring and its own are once the two share memory.
 #[derive(Debug)]
 pub struct Socket {
-    end: End,
+    end: Connection,
     /// Of one that is or was connected: how it comes to share memory with its peer.
-    pub meet: OnceLock<Box<Meeting>>,
+    pub pairing_state: OnceLock<Box<Pairing>>,
     /// Of one that receives from many: who they are.
-    pub crowd: OnceLock<Box<Crowd>>,
+    pub fan_in: OnceLock<Box<FanInReceiver>>,
     /// 1 once it was tried to have any.
-    pub gathered: AtomicU32,
+    pub fan_in_tried: AtomicU32,
     /// 1 once a socket that asks who sends was seen to have a name.
     pub named: AtomicU32,
     /// Where forks find it.
@@ -42,9 +42,9 @@ pub struct Socket {
 }
 
 impl Deref for Socket {
-    type Target = End;
+    type Target = Connection;
 
-    fn deref(&self) -> &End {
+    fn deref(&self) -> &Connection {
         &self.end
     }
 }
@@ -61,10 +61,10 @@ impl Socket {
         buffers(&fd, config)?;
         let config = Config { records: Kind::Datagram.records(config), ..*config };
         let socket = Arc::new(Socket {
-            end: End::new(fd, Kind::Datagram, &config, rx, tx),
-            meet: OnceLock::new(),
-            crowd: OnceLock::new(),
-            gathered: AtomicU32::new(0),
+            end: Connection::new(fd, Kind::Datagram, &config, rx, tx),
+            pairing_state: OnceLock::new(),
+            fan_in: OnceLock::new(),
+            fan_in_tried: AtomicU32::new(0),
             named: AtomicU32::new(0),
             place: Place::default(),
         });
@@ -126,8 +126,8 @@ impl Socket {
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
         self.end.shutdown(how)?;
         if how != Shutdown::Write {
-            if let Some(meeting) = self.meet.get() {
-                meeting.leave();
+            if let Some(pairing) = self.pairing_state.get() {
+                pairing.leave();
             }
             self.shut_lanes();
         }
@@ -141,12 +141,12 @@ impl Socket {
     /// EBUSY, EPROTO; what ioctl(2) says.
     pub fn readable_bytes(&self) -> Result<usize> {
         let queued = || control::queued(&self.fd).map_err(|errno| Error::new(Op::Option, errno));
-        let lie = |lie| self.lie(Op::Option, lie);
+        let misbehaved = |misbehaved| self.misbehaved(Op::Option, misbehaved);
         let mut guard = self.rx.lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
-        self.leave_empty_ring(&mut guard).map_err(lie)?;
+        self.leave_empty_ring(&mut guard).map_err(misbehaved)?;
         match &mut *guard {
-            Rx::Ring(rx) => rx.next_datagram().map_err(lie),
-            _ if self.crowd().is_some() => self.next_in_lanes().map_or_else(queued, Ok),
+            Rx::Ring(rx) => rx.next_datagram().map_err(misbehaved),
+            _ if self.fan_in().is_some() => self.next_in_lanes().map_or_else(queued, Ok),
             _ => queued(),
         }
     }
@@ -174,12 +174,12 @@ impl Socket {
 
     pub fn set_pass_credentials(&self, on: bool) -> Result<()> {
         self.end.set_pass_credentials(on)?;
-        self.ask_lanes(on, End::set_pass_credentials)
+        self.ask_lanes(on, Connection::set_pass_credentials)
     }
 
     pub fn set_pass_pidfd(&self, on: bool) -> Result<()> {
         self.end.set_pass_pidfd(on)?;
-        self.ask_lanes(on, End::set_pass_pidfd)
+        self.ask_lanes(on, Connection::set_pass_pidfd)
     }
 
     /// From here on the kernel socket's readiness mirrors the ring's and the lanes'.
@@ -202,7 +202,7 @@ impl Socket {
         if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) {
             match &mut *rx {
                 Rx::Ring(rx) => drop(rx.mirror_empty(self)?),
-                _ => self.reflect_crowd(),
+                _ => self.reflect_fan_in(),
             }
         }
         Ok(())
@@ -232,7 +232,7 @@ impl Socket {
             // The queue, the ring and the connection are another process's too.
             return;
         }
-        // A bell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        // A doorbell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
         let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
             Rx::Ring(ring) => {
@@ -246,8 +246,8 @@ impl Socket {
             // A sender with room need not wait until it looks at the kernel again.
             ring.header().info.0.shut.store(1, Release);
         }
-        if let Some(meeting) = self.meet.get() {
-            meeting.leave();
+        if let Some(pairing) = self.pairing_state.get() {
+            pairing.leave();
         }
     }
 }

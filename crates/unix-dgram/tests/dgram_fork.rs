@@ -195,7 +195,7 @@ fn a_receiver_of_many_is_for_one_process() {
     }
 }
 
-/// Where a fork was, nothing says that a socket is closed but the kernel, with what is sent next: also if that was no more than a bell
+/// Where a fork was, nothing says that a socket is closed but the kernel, with what is sent next: also if that was no more than a doorbell
 /// or a filler. It has thrown away what the peer had sent.
 #[test]
 fn who_is_refused_has_nothing_to_receive() {

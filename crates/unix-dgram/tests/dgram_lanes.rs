@@ -29,7 +29,7 @@ fn recv(socket: &Datagram) -> Vec<u8> {
     buffer
 }
 
-/// Many begin at once, and more of them say hello than the receiver keeps in mind; their knocks are no datagrams for that.
+/// Many begin at once, and more of them say hello than the receiver keeps in mind; their join requests are no datagrams for that.
 #[test]
 fn more_senders_begin_at_once_than_are_kept_in_mind() {
     alone!();

@@ -276,7 +276,7 @@ fn sleeping_receivers_are_woken() {
     assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
 }
 
-/// As many as sleep are woken, though one bell has rung.
+/// As many as sleep are woken, though one doorbell has rung.
 #[test]
 fn each_that_sleeps_gets_one() {
     alone!();

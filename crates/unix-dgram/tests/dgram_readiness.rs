@@ -122,7 +122,7 @@ fn one_way_is_readable_for_datagrams_and_for_nothing_else() {
 }
 
 /// A datagram over the kernel that leaves no room there, at each point of a meeting: who sends through memory from then on must have room
-/// for a bell.
+/// for a doorbell.
 #[test]
 fn one_that_fills_the_kernels_queue_hides_none_that_follow() {
     alone!();
@@ -175,7 +175,7 @@ fn a_look_does_not_lose_what_a_peer_that_is_gone_had_sent() {
     }
 }
 
-/// What somebody else does not receive takes the kernel's room from bells.
+/// What somebody else does not receive takes the kernel's room from doorbells.
 #[test]
 fn a_peer_is_told_beside_a_full_send_buffer() {
     alone!();
@@ -218,7 +218,7 @@ fn descriptors_of_the_program_are_all_that_it_gets() {
     assert_eq!(a.path().send, Carrier::SharedMemory);
 }
 
-/// Who has no room for descriptors for a while loses signs, and nothing else; and shares memory once there is room.
+/// Who has no room for descriptors for a while loses proofs, and nothing else; and shares memory once there is room.
 #[test]
 fn a_sign_that_is_lost_is_sent_again() {
     alone!();

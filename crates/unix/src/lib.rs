@@ -4,11 +4,11 @@
 #[macro_use]
 #[doc(hidden)]
 pub mod failpoint;
+// (What is hidden here is for the crates of this house that build on a connection. No promise is made of it.)
 #[doc(hidden)]
 pub mod ancillary;
 mod api;
-#[doc(hidden)]
-pub mod byref;
+mod byref;
 mod config;
 #[doc(hidden)]
 pub mod connection;
@@ -34,17 +34,8 @@ pub use byref::pool::{Loan, SharedPool};
 pub use byref::send::NotSent;
 pub use config::{Config, Credentials, Records};
 pub use connection::received::Received;
-pub use handshake::invitation as upgrade;
 pub use multiprocess::transfer::NotPassed;
 pub use onecopy_socket::{
     Carrier, Error, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats, Transport,
     Wait, registry,
 };
-
-/// For the crates of this house that build on a connection: no promise is made of it.
-#[doc(hidden)]
-pub mod internals {
-    #[cfg(any(test, feature = "failpoints"))]
-    pub use crate::failpoint;
-    pub use crate::{ancillary, connection, doorbell, handshake, multiprocess};
-}

@@ -200,18 +200,18 @@ fn what_cannot_be_lent_is_copied_and_counted() {
     // A page of another pool in front is copied, what follows it is not; behind, all is.
     let (a, b) = SeqPacket::pair().unwrap();
     let pool = SharedPool::new(4096, 16).unwrap();
-    for front in [true, false] {
+    for pending in [true, false] {
         let (one, other) =
             (chain(Writer::new(&heap), &bytes[..1_000]), chain(pool.writer(), &bytes[1_000..]));
-        let (mut all, mut then) = if front { (one, other) } else { (other, one) };
+        let (mut all, mut then) = if pending { (one, other) } else { (other, one) };
         all.concat(&mut then).unwrap();
         let referenced = a.stats().referenced;
         a.send_chain(b"", all).unwrap();
         let mut buffer = vec![0; 10_000];
         let (received, pages) = b.recv_chain(&mut buffer).unwrap();
-        assert_eq!((received.full, pages.len()), (9_000, if front { 8_000 } else { 0 }));
+        assert_eq!((received.full, pages.len()), (9_000, if pending { 8_000 } else { 0 }));
         assert_eq!(a.stats().referenced - referenced, pages.len() as u64);
-        assert!(if front {
+        assert!(if pending {
             buffer[..1_000] == bytes[..1_000] && contents(&pages) == bytes[1_000..]
         } else {
             buffer[..8_000] == bytes[1_000..] && buffer[8_000..9_000] == bytes[..1_000]

@@ -202,7 +202,7 @@ fn what_nobody_received_is_closed_with_the_socket() {
     }
 }
 
-/// The channel's record is found behind bells and fillers, and readiness stays what it must be.
+/// The channel's record is found behind doorbells and fillers, and readiness stays what it must be.
 #[test]
 fn the_channel_is_found_wherever_it_lies() {
     alone!();
@@ -210,7 +210,7 @@ fn the_channel_is_found_wherever_it_lies() {
         a.set_nonblocking(true).unwrap();
         b.set_nonblocking(true).unwrap();
         assert!(!readable(b));
-        // A bell, a filler and its bell lie there...
+        // A doorbell, a filler and its doorbell lie there...
         let mut sent = 0;
         while a.send(&[7; 100], QUIET).is_ok() {
             sent += 1;
@@ -240,7 +240,7 @@ fn the_channel_is_found_wherever_it_lies() {
     });
 }
 
-/// With data left unread, there must be a bell where the channel lay behind one.
+/// With data left unread, there must be a doorbell where the channel lay behind one.
 #[test]
 fn records_behind_the_first_descriptor_stay_announced() {
     alone!();

@@ -38,7 +38,7 @@ const STEP: usize = 256 << 10;
 /// Bytes of a onecopy stream that are looked at to find a head: the daemon's heads have about 300.
 const LOOK: usize = 1 << 10;
 
-/// A connection that was not used for so long has been waited on with a bell.
+/// A connection that was not used for so long has been waited on with a doorbell.
 const IDLE: Duration = Duration::from_millis(10);
 
 /// A connection to the backend, kept from request to request.
@@ -125,7 +125,7 @@ impl Line {
     pub fn is_quiet(&self, idle: Duration) -> bool {
         let unasked = match &self.way {
             Way::Copy(stream) | Way::Splice(stream, ..) => stream.try_read(&mut [0]),
-            // To receive from an empty ring is to ask for a bell, which the next answer would have to ring: only a connection
+            // To receive from an empty ring is to ask for a doorbell, which the next answer would have to ring: only a connection
             // pays that which was idle anyway. How much lies there costs a look at one line of memory.
             Way::Onecopy(stream, _) if self.upgraded() && idle < IDLE => {
                 return stream.get_ref().readable_bytes().is_ok_and(|unasked| unasked == 0);

@@ -80,7 +80,7 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
         bytes(|s| s.referenced),
         times(|s| s.fillers),
         times(|s| s.sleeps),
-        times(|s| s.bells),
+        times(|s| s.doorbells),
         times(|s| s.spins.saturating_add(s.room_spins)),
         times(|s| s.protocol_errors),
         stores,
@@ -161,7 +161,7 @@ mod tests {
             &mut stats.referenced,
             &mut stats.fillers,
             &mut stats.sleeps,
-            &mut stats.bells,
+            &mut stats.doorbells,
             &mut stats.spins,
             &mut stats.protocol_errors,
         ];

@@ -2,8 +2,8 @@
 //! its onecopy sockets. No process is asked for anything, and none has to answer.
 
 use super::diag::{self, Known};
+use onecopy::unix::handshake::invitation::Invitation;
 use onecopy::unix::registry::{self, Entry};
-use onecopy::unix::upgrade::Invitation;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, Stat};
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -11,8 +11,8 @@ fn marks_come_out_as_they_went_in() {
     let (mut writer, mut reader) = (MarkWriter::default(), MarkReader::default());
     let all = [
         Mark::Fds { count: 253, len: u64::MAX },
-        Mark::Who { said: true },
-        Mark::Who { said: false },
+        Mark::Identity { said: true },
+        Mark::Identity { said: false },
         Mark::Pool { pool: 7, page_len: 1 << 21, pages: 1 << 20 },
         Mark::Reference { slot: 1023, pool: 65535, page: u32::MAX, offset: 5, len: u32::MAX },
     ];
@@ -44,16 +44,16 @@ fn the_latest_mark_is_believed_only_while_it_is_the_last() {
     assert_eq!(other.next_at(&header, 2, 0, CAPACITY), Ok(64));
     assert_eq!(other.next(), Some(mark(2)));
     header.writer.0.latest_is.store(3, Relaxed);
-    let lie = Err(Lie::Mark { position: 64, kind: 9 });
-    assert_eq!(MarkReader::resume(1, 64).next_at(&header, 2, 0, CAPACITY), lie);
+    let misbehaved = Err(PeerMisbehaved::Mark { position: 64, kind: 9 });
+    assert_eq!(MarkReader::resume(1, 64).next_at(&header, 2, 0, CAPACITY), misbehaved);
     // What it says is checked as the queue's words are.
     let latest = &header.writer.0.latest;
     for (number, position, kind) in [(2, 63, 1), (2, u64::MAX, 1), (2, 1 << 40, 1), (2, 64, 77)] {
         header.writer.0.latest_is.store(number, Relaxed);
         latest.position.store(position, Relaxed);
         latest.kind.store(kind, Relaxed);
-        let lie = Err(Lie::Mark { position, kind: kind as u32 });
-        assert_eq!(MarkReader::resume(1, 64).next_at(&header, 2, 0, CAPACITY), lie, "{position}");
+        let misbehaved = Err(PeerMisbehaved::Mark { position, kind: kind as u32 });
+        assert_eq!(MarkReader::resume(1, 64).next_at(&header, 2, 0, CAPACITY), misbehaved, "{position}");
     }
 }
 
@@ -99,10 +99,10 @@ fn what_can_be_received_counts_what_marks_stand_for() {
     assert!(header.unread_payload(u64::MAX, 0, CAPACITY) <= CAPACITY as u64 + 3007);
     assert_eq!(
         reader.payload(&header, 66, (0, 0), published, CAPACITY),
-        Err(Lie::Marks { read: 66, seen: 1 })
+        Err(PeerMisbehaved::Marks { read: 66, seen: 1 })
     );
     header.marks.0[place(1)].kind.store(9, Relaxed);
-    assert_eq!(count(&reader, 100 + stride), Err(Lie::Mark { position: 100 + stride, kind: 9 }));
+    assert_eq!(count(&reader, 100 + stride), Err(PeerMisbehaved::Mark { position: 100 + stride, kind: 9 }));
 }
 
 #[test]
@@ -116,13 +116,13 @@ fn every_impossible_mark_is_a_lie() {
     };
     assert_eq!(told(1, 4032, 1, 0), Ok(4032));
     for count in [65, u64::MAX, 1 << 63] {
-        assert_eq!(told(count, 0, 1, 0), Err(Lie::Marks { read: count, seen: 0 }));
+        assert_eq!(told(count, 0, 1, 0), Err(PeerMisbehaved::Marks { read: count, seen: 0 }));
     }
     for (position, tail) in [(4033, 0), (u64::MAX, 0), (99, 100), (0, 100)] {
-        assert_eq!(told(1, position, 1, tail), Err(Lie::Mark { position, kind: 1 }), "{position}");
+        assert_eq!(told(1, position, 1, tail), Err(PeerMisbehaved::Mark { position, kind: 1 }), "{position}");
     }
     for kind in [0, 5, 4 | 2 << 32, u64::from(u32::MAX)] {
-        assert_eq!(told(1, 0, kind, 0), Err(Lie::Mark { position: 0, kind: kind as u32 }));
+        assert_eq!(told(1, 0, kind, 0), Err(PeerMisbehaved::Mark { position: 0, kind: kind as u32 }));
     }
 }
 
@@ -135,5 +135,8 @@ fn marks_neither_overlap_nor_go_back() {
     assert_eq!(reader.next_at(&header, 1, 0, CAPACITY), Ok(1000));
     reader.take(CAPACITY);
     writer.lay(&header, 1063, Mark::Fds { count: 1, len: 1 });
-    assert!(matches!(reader.next_at(&header, 2, 0, CAPACITY), Err(Lie::Mark { position: 1063, .. })));
+    assert!(matches!(
+        reader.next_at(&header, 2, 0, CAPACITY),
+        Err(PeerMisbehaved::Mark { position: 1063, .. })
+    ));
 }

@@ -1,7 +1,7 @@
 //! A receiver of many, and how its senders get lanes. What is received when is in `turns.rs`.
 //!
-//! A socket that is bound and connected to nobody listens on a beacon (one descriptor) from its first datagram on. A sender
-//! that has come there and has knocked ([`super::lane`]) gets a lane: one descriptor here, the line; and a ring of the
+//! A socket that is bound and connected to nobody listens on a rendezvous listener (one descriptor) from its first datagram on. A sender
+//! that has come there and has asked to join ([`super::lane`]) gets a lane: one descriptor here, the line; and a ring of the
 //! capacity that a connection would have, of which the memory is taken as it is used. With the first the receiver makes a
 //! door into its own queue, too, to keep itself readable. At most [`LANES`] have a lane: more senders than that,
 //! and plain ones, stay with the kernel.
@@ -9,11 +9,11 @@
 //! What a sender does on its lane is its own business: where it lies, the lane is closed and counted, and nobody else notices.
 
 use crate::fan_in::lane::over_line;
-use crate::fan_in::receiver::{CALLERS, Crowd, Gathering, LANES, Member, is_sender, name_for_many};
+use crate::fan_in::receiver::{CALLERS, FanIn, FanInReceiver, LANES, Member, is_sender, name_for_many};
 use crate::pairing::line::{other_end, seqpacket};
 use crate::socket::Socket;
+use crate::wire::control_message::{Answer, CONTROL_LEN, ControlMessage};
 use crate::wire::hello::Hello;
-use crate::wire::words::{Answer, WORD, Word};
 use onecopy_ring::MIN_CAPACITY;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
@@ -21,12 +21,12 @@ use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use onecopy_sys::scm;
 use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
-use onecopy_unix::internals::connection::End;
-use onecopy_unix::internals::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
-use onecopy_unix::internals::connection::kind::Kind;
-use onecopy_unix::internals::handshake::invitation::{capacity_for, nonce};
-use onecopy_unix::internals::handshake::upgrade;
-use onecopy_unix::internals::handshake::upgrade::Nonce;
+use onecopy_unix::connection::Connection;
+use onecopy_unix::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
+use onecopy_unix::connection::kind::Kind;
+use onecopy_unix::handshake::invitation::{capacity_for, nonce};
+use onecopy_unix::handshake::upgrade;
+use onecopy_unix::handshake::upgrade::Nonce;
 use onecopy_unix::{Name, Transport};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
@@ -37,39 +37,40 @@ use std::io::IoSlice;
 impl Socket {
     /// The senders that this socket receives from in turns, once it does.
     #[inline]
-    pub fn crowd(&self) -> Option<&Crowd> {
-        self.crowd.get().map(|crowd| &**crowd)
+    pub fn fan_in(&self) -> Option<&FanInReceiver> {
+        self.fan_in.get().map(|fan_in| &**fan_in)
     }
 
     /// A datagram has come over the kernel: from here on senders may have lanes, if anybody may send here. By who holds the
     /// receiving side.
     #[inline]
-    pub fn gather(&self) {
-        let may = self.crowd.get().is_none() && self.meet.get().is_none() && self.life.get().is_none();
-        if may && self.config.transport == Transport::Auto && self.gathered.swap(1, Relaxed) == 0 {
+    pub fn begin_fan_in(&self) {
+        let may =
+            self.fan_in.get().is_none() && self.pairing_state.get().is_none() && self.life.get().is_none();
+        if may && self.config.transport == Transport::Auto && self.fan_in_tried.swap(1, Relaxed) == 0 {
             // What fails leaves the kernel carrying on, for good.
-            if self.gather_now().is_err() {
+            if self.begin_fan_in_now().is_err() {
                 self.counters.fallbacks.add(1);
             }
         }
     }
 
     #[cold]
-    fn gather_now(&self) -> io::Result<()> {
+    fn begin_fan_in_now(&self) -> io::Result<()> {
         // A socket that processes share is the kernel's: one of them would have the lanes, and the others not.
-        let shared = self.forks != onecopy_unix::internals::multiprocess::generation::forks()
-            || self.maker != std::process::id();
-        let named = onecopy_unix::internals::connection::options::local_name(&self.fd)
-            .is_ok_and(|name| name != Name::unnamed());
+        let shared =
+            self.forks != onecopy_unix::multiprocess::generation::forks() || self.maker != std::process::id();
+        let named =
+            onecopy_unix::connection::options::local_name(&self.fd).is_ok_and(|name| name != Name::unnamed());
         if shared || !named || rustix::net::getpeername(&self.fd).is_ok() {
             return Ok(());
         }
         let inode = rustix::fs::fstat(&self.fd)?.st_ino;
-        let beacon = seqpacket()?;
-        rustix::net::bind(&beacon, &name_for_many(inode)?)?;
-        rustix::net::listen(&beacon, CALLERS as i32)?;
-        let state = Gathering {
-            beacon,
+        let rendezvous = seqpacket()?;
+        rustix::net::bind(&rendezvous, &name_for_many(inode)?)?;
+        rustix::net::listen(&rendezvous, CALLERS as i32)?;
+        let state = FanIn {
+            rendezvous,
             inode,
             nonce: nonce()?,
             door: None,
@@ -81,35 +82,35 @@ impl Socket {
             left: 0,
             closing: false,
         };
-        let crowd = Crowd {
+        let fan_in = FanInReceiver {
             state: Mutex::new(state),
             sleepers: AtomicU32::new(0),
             open: AtomicU32::new(1),
             laned: AtomicU32::new(0),
             left_over: AtomicU32::new(0),
         };
-        let _ = self.crowd.set(Box::new(crowd));
+        let _ = self.fan_in.set(Box::new(fan_in));
         Ok(())
     }
 
-    /// Takes a word for what it is: whether it is one of this socket's. `from`: who has sent it.
+    /// Takes a control message for what it is: whether it is one of this socket's. `from`: who has sent it.
     #[cold]
-    pub fn heed(&self, crowd: &mut Gathering, word: Word, from: Name) -> bool {
-        match word {
-            Word::Bell(nonce) => nonce == crowd.nonce,
-            Word::Token(nonce) if nonce == crowd.nonce => {
-                crowd.token = false;
+    pub fn handle_control(&self, fan_in: &mut FanIn, control: ControlMessage, from: Name) -> bool {
+        match control {
+            ControlMessage::Doorbell(nonce) => nonce == fan_in.nonce,
+            ControlMessage::Token(nonce) if nonce == fan_in.nonce => {
+                fan_in.token = false;
                 true
             }
-            Word::Token(_) => false,
-            Word::Switched { crowd: nonce, .. } if nonce != crowd.nonce => false,
-            Word::Switched { lane, .. } => {
-                let Some(at) = crowd.lanes.iter().position(|member| member.key == lane) else { return true };
-                let member = &crowd.lanes[at];
+            ControlMessage::Token(_) => false,
+            ControlMessage::Switched { fan_in: nonce, .. } if nonce != fan_in.nonce => false,
+            ControlMessage::Switched { lane, .. } => {
+                let Some(at) = fan_in.lanes.iter().position(|member| member.key == lane) else { return true };
+                let member = &fan_in.lanes[at];
                 // Somebody else may have been made to say it.
-                let its = member.name == from || is_sender(crowd, member.inode, member.end.fd(), &from);
-                let member = &mut crowd.lanes[at];
-                // (This side's own word has no name, nor has that of a sender who has none yet.)
+                let its = member.name == from || is_sender(fan_in, member.inode, member.end.fd(), &from);
+                let member = &mut fan_in.lanes[at];
+                // (This side's own control message has no name, nor has that of a sender who has none yet.)
                 if its && from != Name::unnamed() {
                     (member.named, member.name) = (true, from);
                 }
@@ -117,20 +118,20 @@ impl Socket {
                 true
             }
             // Those go with datagrams.
-            Word::Knock { .. } | Word::Sign { .. } => false,
+            ControlMessage::Join { .. } | ControlMessage::Proof { .. } => false,
         }
     }
 
-    /// Somebody has knocked who wants a lane. `from`: who has sent that datagram.
+    /// Somebody has asked to join who wants a lane. `from`: who has sent that datagram.
     #[cold]
-    pub fn heed_knock(&self, crowd: &mut Gathering, knock: Word, from: Name) {
-        let Word::Knock { hello, secret, cookie, inode } = knock else { return };
+    pub fn handle_join(&self, fan_in: &mut FanIn, join_request: ControlMessage, from: Name) {
+        let ControlMessage::Join { hello, secret, cookie, inode } = join_request else { return };
         // Who has said that hello may be gone, may have been one of too many, or have come to another process, since a fork.
-        let Some((line, said)) = crowd.line_of(hello) else { return };
-        let open = self.crowd().is_some_and(|all| all.open.load(Relaxed) != 0);
-        if open && !crowd.closing && other_end(&line) == Ok(cookie) {
+        let Some((line, said)) = fan_in.line_of(hello) else { return };
+        let open = self.fan_in().is_some_and(|all| all.open.load(Relaxed) != 0);
+        if open && !fan_in.closing && other_end(&line) == Ok(cookie) {
             // Who cannot have a lane finds the line closed.
-            match self.give_lane(crowd, line, said, secret, (inode, from)) {
+            match self.give_lane(fan_in, line, said, secret, (inode, from)) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => self.counters.fallbacks.add(1),
             }
@@ -140,25 +141,25 @@ impl Socket {
     /// Gives a sender a lane. False where there is none left.
     fn give_lane(
         &self,
-        crowd: &mut Gathering,
+        fan_in: &mut FanIn,
         line: OwnedFd,
         hello: Hello,
         secret: Nonce,
         (inode, name): (u64, Name),
     ) -> io::Result<bool> {
-        if !is_sender(crowd, inode, line.as_fd(), &name) {
+        if !is_sender(fan_in, inode, line.as_fd(), &name) {
             return Ok(false);
         }
-        if crowd.lanes.len() >= LANES {
-            crowd.look_who_died();
-            crowd.bury();
-            if crowd.lanes.len() >= LANES {
+        if fan_in.lanes.len() >= LANES {
+            fan_in.look_who_died();
+            fan_in.remove_dead();
+            if fan_in.lanes.len() >= LANES {
                 return Ok(false);
             }
         }
         // A fork closes it and then looks how many there are, and this is the other way round (both SeqCst): one sees the other.
-        let Some(all) = self.crowd() else { return Ok(false) };
-        all.laned.store(crowd.lanes.len() as u32 + 1, SeqCst);
+        let Some(all) = self.fan_in() else { return Ok(false) };
+        all.laned.store(fan_in.lanes.len() as u32 + 1, SeqCst);
         if all.open.load(SeqCst) == 0 {
             return Ok(false);
         }
@@ -170,13 +171,13 @@ impl Socket {
         let (mine, to) = upgrade::new_ring(capacity, &lane_config)?;
         let (theirs, back) = upgrade::new_ring(MIN_CAPACITY, &lane_config)?;
         mine.header().info.0.shut.store(self.recv_shut.load(Relaxed), Release);
-        if crowd.door.is_none() {
+        if fan_in.door.is_none() {
             // While the name is certainly this socket's: later it may be another's, or none.
-            crowd.door = Some(self.door(crowd)?);
+            fan_in.door = Some(self.door(fan_in)?);
         }
         let answer = Answer {
             secret,
-            crowd: crowd.nonce,
+            fan_in: fan_in.nonce,
             lane: nonce()?,
             capacity: capacity as u64,
             back: MIN_CAPACITY as u64,
@@ -193,7 +194,7 @@ impl Socket {
         scm::send(end.fd(), &[IoSlice::new(&answer.encode())], &fds, None, flags)?;
         let (live, switched, called, dead, named, until) = (false, false, false, false, false, None);
         let (key, empty_at) = (answer.lane, Cell::new(u64::MAX));
-        crowd.lanes.push(Member {
+        fan_in.lanes.push(Member {
             end,
             key,
             inode,
@@ -210,41 +211,43 @@ impl Socket {
     }
 
     /// A socket that is connected to this one.
-    fn door(&self, crowd: &Gathering) -> io::Result<OwnedFd> {
+    fn door(&self, fan_in: &FanIn) -> io::Result<OwnedFd> {
         let me = unix_address(rustix::net::getsockname(&self.fd)?).ok_or(Errno::INVAL)?;
         let door = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
         rustix::net::connect(&door, &me)?;
         // The path may be another's by now.
         let there = Diag::open()?.look(rustix::fs::fstat(&door)?.st_ino)?.peer;
-        if there == Some(crowd.inode) { Ok(door) } else { Err(Errno::NOENT) }
+        if there == Some(fan_in.inode) { Ok(door) } else { Err(Errno::NOENT) }
     }
 
     /// Leaves a token in this socket's own queue, which is readable then. (Where it has no room it is.)
-    pub fn leave_token(&self, crowd: &mut Gathering) {
-        if crowd.token {
+    pub fn leave_token(&self, fan_in: &mut FanIn) {
+        if fan_in.token {
             return;
         }
-        let Some(door) = &crowd.door else { return }; // there is no lane, and was none
+        let Some(door) = &fan_in.door else { return }; // there is no lane, and was none
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        crowd.token = rustix::net::send(door, &Word::Token(crowd.nonce).encode(), flags) == Ok(WORD);
+        fan_in.token =
+            rustix::net::send(door, &ControlMessage::Token(fan_in.nonce).encode(), flags) == Ok(CONTROL_LEN);
     }
 
-    /// A datagram was taken from the kernel's queue, and there may be more of senders who have switched: what lies behind a word of
+    /// A datagram was taken from the kernel's queue, and there may be more of senders who have switched: what lies behind a control message of
     /// this side's own is not theirs. (Without room for it there is another datagram to take.)
-    pub fn call_who_switched(&self, crowd: &mut Gathering) {
-        let (Some(door), nonce) = (&crowd.door, crowd.nonce) else { return };
+    pub fn call_who_switched(&self, fan_in: &mut FanIn) {
+        let (Some(door), nonce) = (&fan_in.door, fan_in.nonce) else { return };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        for member in crowd.lanes.iter_mut().filter(|member| member.switched && !member.live) {
-            let word = Word::Switched { crowd: nonce, lane: member.key };
-            member.called = member.called || rustix::net::send(door, &word.encode(), flags) == Ok(WORD);
+        for member in fan_in.lanes.iter_mut().filter(|member| member.switched && !member.live) {
+            let control = ControlMessage::Switched { fan_in: nonce, lane: member.key };
+            member.called =
+                member.called || rustix::net::send(door, &control.encode(), flags) == Ok(CONTROL_LEN);
         }
     }
 
     /// This socket receives no more, or is to be connected to somebody: senders are told that they cannot send here, and ask
     /// the kernel what to say.
     pub fn shut_lanes(&self) {
-        if let Some(crowd) = self.crowd() {
-            for member in &crowd.lock().lanes {
+        if let Some(fan_in) = self.fan_in() {
+            for member in &fan_in.lock().lanes {
                 member.shut();
             }
         }
@@ -258,36 +261,36 @@ impl Socket {
     pub fn ask_lanes(
         &self,
         on: bool,
-        ask: impl Fn(&End, bool) -> onecopy_unix::Result<()>,
+        ask: impl Fn(&Connection, bool) -> onecopy_unix::Result<()>,
     ) -> onecopy_unix::Result<()> {
-        let Some(crowd) = self.crowd() else { return Ok(()) };
-        crowd.lock().lanes.iter().try_for_each(|member| ask(&member.end, on))
+        let Some(fan_in) = self.fan_in() else { return Ok(()) };
+        fan_in.lock().lanes.iter().try_for_each(|member| ask(&member.end, on))
     }
 
     /// Before this socket is connected to somebody: from then on it cannot keep itself readable. And what is no datagram must not be
     /// taken for one that is lost, of which the kernel tells the peer.
     pub fn before_connecting(&self) {
-        if let Some(crowd) = self.crowd() {
-            let mut crowd = crowd.lock();
-            if crowd.lanes.iter().any(Member::has_some) {
-                self.leave_token(&mut crowd);
+        if let Some(fan_in) = self.fan_in() {
+            let mut fan_in = fan_in.lock();
+            if fan_in.lanes.iter().any(Member::has_some) {
+                self.leave_token(&mut fan_in);
             } else {
-                self.heed_words(&mut crowd);
+                self.handle_controls(&mut fan_in);
             }
         }
     }
 
     /// It was connected to somebody: nobody else may send here. `lost`: the kernel has thrown away what lay in its queue.
     pub fn after_connecting(&self, lost: bool) {
-        let Some(crowd) = self.crowd() else { return };
-        let mut state = crowd.lock();
-        crowd.open.store(0, SeqCst);
+        let Some(fan_in) = self.fan_in() else { return };
+        let mut state = fan_in.lock();
+        fan_in.open.store(0, SeqCst);
         if lost {
             state.lanes.clear();
             state.token = false;
         }
         state.closing = !state.lanes.is_empty();
-        crowd.left_over.store(u32::from(state.closing), Relaxed);
+        fan_in.left_over.store(u32::from(state.closing), Relaxed);
         for member in &mut state.lanes {
             member.until = Some(member.shut());
             member.live = true;
@@ -295,12 +298,12 @@ impl Socket {
     }
 
     /// Before a fork: what has lanes is one process's; what has none is the kernel's, and everybody's. Whether it has some.
-    pub fn crowd_forks(&self) -> bool {
-        let Some(crowd) = self.crowd() else { return false };
-        let open = crowd.open.swap(0, SeqCst);
-        let has_some = crowd.laned.load(SeqCst) > 0;
+    pub fn fan_in_forks(&self) -> bool {
+        let Some(fan_in) = self.fan_in() else { return false };
+        let open = fan_in.open.swap(0, SeqCst);
+        let has_some = fan_in.laned.load(SeqCst) > 0;
         if has_some {
-            crowd.open.store(open, SeqCst);
+            fan_in.open.store(open, SeqCst);
         }
         has_some
     }

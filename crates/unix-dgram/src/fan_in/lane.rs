@@ -1,16 +1,16 @@
 //! A sender's lane, and what it knows while it asks for one.
 
-use crate::wire::sign;
-use crate::wire::words::{Answer, WORD, Word};
+use crate::wire::control_message::{Answer, CONTROL_LEN, ControlMessage};
+use crate::wire::proof;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Release};
 use onecopy_sys::scm::{self, Space};
 use onecopy_unix::Records;
-use onecopy_unix::internals::connection::End;
-use onecopy_unix::internals::connection::kind::Kind;
-use onecopy_unix::internals::connection::rx::Rx;
-use onecopy_unix::internals::connection::tx::Tx;
-use onecopy_unix::internals::handshake::upgrade::Nonce;
+use onecopy_unix::connection::Connection;
+use onecopy_unix::connection::kind::Kind;
+use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::connection::tx::Tx;
+use onecopy_unix::handshake::upgrade::Nonce;
 use onecopy_unix::{Config, Result};
 use rustix::fd::OwnedFd;
 use rustix::io::{self, Errno};
@@ -18,9 +18,9 @@ use rustix::net::RecvFlags;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-/// What a sender knows that has knocked, or is about to.
+/// What a sender knows that has asked to join, or is about to.
 #[derive(Debug)]
-pub struct Knocking {
+pub struct JoinRequest {
     pub(super) line: OwnedFd,
     pub(super) hello: Nonce,
     pub(super) secret: Nonce,
@@ -29,31 +29,31 @@ pub struct Knocking {
     pub(super) since: u64,
 }
 
-impl Knocking {
+impl JoinRequest {
     /// Whether the next datagram is to knock.
     pub fn is_due(&self) -> bool {
-        sign::is_due(self.sent, self.since)
+        proof::is_due(self.sent, self.since)
     }
 
-    /// One more datagram went over the kernel, and knocked or did not.
-    pub fn sent_one(&mut self, knocked: bool) {
-        (self.sent, self.since) = if knocked { (self.sent + 1, 1) } else { (self.sent, self.since + 1) };
+    /// One more datagram went over the kernel, and asked to join or did not.
+    pub fn sent_one(&mut self, asked: bool) {
+        (self.sent, self.since) = if asked { (self.sent + 1, 1) } else { (self.sent, self.since + 1) };
     }
 }
 
 /// A sender's lane.
 #[derive(Debug)]
 pub struct Lane {
-    pub end: Arc<End>,
+    pub end: Arc<Connection>,
     /// What says whose lane it is, in a datagram that the kernel says the name of its sender with.
-    pub(super) switched: Word,
+    pub(super) switched: ControlMessage,
     /// 1 while the receiver is to be told of a new name.
     pub(super) renamed: AtomicU32,
 }
 
 #[cfg(test)]
 impl Lane {
-    pub fn switched(&self) -> Word {
+    pub fn switched(&self) -> ControlMessage {
         self.switched
     }
 }
@@ -75,7 +75,7 @@ impl Drop for Lane {
 }
 
 /// An end over a line, that receives from `mine` and sends into `theirs`.
-pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Result<Arc<End>> {
+pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Result<Arc<Connection>> {
     let config = Config {
         records: Records::Atomic,
         receive_buffer: None,
@@ -87,7 +87,7 @@ pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Re
         ..*config
     };
     let (rx, tx) = (Rx::ring(Consumer::new(mine.clone())), Tx::ring(Producer::new(theirs.clone())));
-    let end = End::make(line, Kind::SeqPacket, &config, rx, tx)?;
+    let end = Connection::make(line, Kind::SeqPacket, &config, rx, tx)?;
     end.set_rx_ring(mine);
     end.set_tx_ring(theirs);
     Ok(end)
@@ -95,7 +95,7 @@ pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Re
 
 /// The receiver's answer, if it is there.
 pub fn hear_answer(line: &OwnedFd) -> io::Result<Option<(Answer, [OwnedFd; 2])>> {
-    let mut wire = [0; WORD];
+    let mut wire = [0; CONTROL_LEN];
     let came = match scm::recv(line, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT) {
         Ok(came) => came,
         Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
@@ -104,6 +104,6 @@ pub fn hear_answer(line: &OwnedFd) -> io::Result<Option<(Answer, [OwnedFd; 2])>>
     if came.bytes == 0 {
         return Err(Errno::PIPE);
     }
-    let answer = Answer::decode(&wire[..came.bytes.min(WORD)]);
+    let answer = Answer::decode(&wire[..came.bytes.min(CONTROL_LEN)]);
     answer.zip(came.fds.try_into().ok()).map(Some).ok_or(Errno::PROTO)
 }

@@ -8,28 +8,28 @@
 //! and its sender rings with the next datagram. Where something is left in a lane that is not armed, and somebody may poll or
 //! sleep, there is a *token* in the queue, which this socket has sent to itself; it stays there while lanes have something, but for the
 //! kernel's turns, in which it is taken and left again. So while datagrams come faster than they are received, readiness costs
-//! less than one system call for four of them. Whatever lies there that is no datagram, something lies in a lane for it. When lanes are empty, bells and tokens at the head of the queue are taken, so that it is
+//! less than one system call for four of them. Whatever lies there that is no datagram, something lies in a lane for it. When lanes are empty, doorbells and tokens at the head of the queue are taken, so that it is
 //! readable only for a datagram.
 //!
 //! All of this is done under the lock of the receiving side.
 
-use crate::fan_in::receiver::{Gathering, LANES};
+use crate::fan_in::receiver::{FanIn, LANES};
 use crate::socket::Socket;
-use crate::wire::words::{WORD, Word};
+use crate::wire::control_message::{CONTROL_LEN, ControlMessage};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Message, Space};
 use onecopy_sys::socket::unix_address;
-use onecopy_unix::internals::connection::call::Call;
-use onecopy_unix::internals::connection::rx::Rx;
+use onecopy_unix::connection::call::Call;
+use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::{Name, Received, RecvFlags, Result};
 use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
 
 /// Datagrams from lanes between two looks into the kernel's queue, while all lanes have some.
 pub const TURN: u32 = 16;
-/// Words that are taken in one go. As many as fit into the queue are there at a time, and who has a lane may go on.
-pub const WORDS: u32 = 64;
-/// Looks at lanes that seem empty while words come, before the socket is readable for nothing.
+/// Control messages that are taken in one go. As many as fit into the queue are there at a time, and who has a lane may go on.
+pub const CONTROLS: u32 = 64;
+/// Looks at lanes that seem empty while control messages come, before the socket is readable for nothing.
 const LOOKS: u32 = 4;
 /// Receives between two looks whether senders have died.
 const RARELY: u32 = 64;
@@ -43,35 +43,35 @@ impl Socket {
     /// (EBUSY): it stays, and the next lane has its turn. A sender's lie is no error: it costs the lane.
     pub fn recv_in_turn(
         &self,
-        crowd: &mut Gathering,
+        fan_in: &mut FanIn,
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
         call: &mut Call<'_>,
     ) -> Result<Option<(Received, Name)>> {
-        crowd.left = crowd.left.checked_sub(1).unwrap_or_else(|| {
-            crowd.look_who_died();
-            crowd.let_in();
+        fan_in.left = fan_in.left.checked_sub(1).unwrap_or_else(|| {
+            fan_in.look_who_died();
+            fan_in.let_in();
             RARELY
         });
-        if crowd.closing
-            && let Some(all) = self.crowd()
-            && crowd.next(self).is_none()
-            && !crowd.arm(self)
+        if fan_in.closing
+            && let Some(all) = self.fan_in()
+            && fan_in.next(self).is_none()
+            && !fan_in.arm(self)
         {
             // Before the kernel's queue is looked at, in which the peer may have said that it shares memory.
-            crowd.end(all);
+            fan_in.end(all);
         }
-        if crowd.lanes.is_empty() {
+        if fan_in.lanes.is_empty() {
             return Ok(None);
         }
         // (Who has switched waits for what is left of its own in the kernel's queue, which is not long.)
-        if (crowd.look_who_switched() || crowd.since_kernel >= TURN) && !crowd.closing {
+        if (fan_in.look_who_switched() || fan_in.since_kernel >= TURN) && !fan_in.closing {
             return Ok(None);
         }
         // (Another process that shares the lanes may take what this one has seen.)
         for _ in 0..2 * LANES {
-            let Some(at) = crowd.next(self) else { return Ok(None) };
-            let member = &crowd.lanes[at];
+            let Some(at) = fan_in.next(self) else { return Ok(None) };
+            let member = &fan_in.lanes[at];
             let came = member.end.recv_record_with(slices, flags | RecvFlags::DONTWAIT, call);
             if came.as_ref().map_or(true, Received::is_end) {
                 // It may have brought descriptors before it failed, or said who sent: not what comes next.
@@ -81,28 +81,28 @@ impl Socket {
                 Ok(received) if !received.is_end() => {
                     let name = member.name.clone();
                     if flags.contains(RecvFlags::PEEK) {
-                        crowd.cursor = at;
+                        fan_in.cursor = at;
                     } else {
-                        crowd.cursor = (at + 1) % crowd.lanes.len();
-                        crowd.since_kernel += 1;
+                        fan_in.cursor = (at + 1) % fan_in.lanes.len();
+                        fan_in.since_kernel += 1;
                         self.counters.received.add(received.len);
                     }
                     self.counters.user_copied_out.add(received.len);
-                    self.mirror_crowd(crowd);
+                    self.mirror_fan_in(fan_in);
                     return Ok(Some((received, name)));
                 }
-                Ok(_) => crowd.close(at),
-                Err(error) if error.would_block() => crowd.cursor = (at + 1) % crowd.lanes.len(),
+                Ok(_) => fan_in.close(at),
+                Err(error) if error.would_block() => fan_in.cursor = (at + 1) % fan_in.lanes.len(),
                 Err(error) if error.raw_os_error() == Errno::CONNRESET.raw_os_error() => {}
                 Err(error) if error.raw_os_error() == Errno::PROTO.raw_os_error() => {
                     self.counters.protocol_errors.add(1);
-                    crowd.close(at);
+                    fan_in.close(at);
                 }
                 Err(error) if error.raw_os_error() == Errno::MFILE.raw_os_error() && member.forgo() => {}
                 Err(error) => {
                     // No fault of the sender's, whose other datagrams are not lost for it.
-                    crowd.cursor = (at + 1) % crowd.lanes.len();
-                    self.mirror_crowd(crowd);
+                    fan_in.cursor = (at + 1) % fan_in.lanes.len();
+                    self.mirror_fan_in(fan_in);
                     return Err(error);
                 }
             }
@@ -111,82 +111,84 @@ impl Socket {
     }
 
     /// The kernel's queue is empty. Whether lanes have something; else their senders ring when they have.
-    pub fn arm_lanes(&self, crowd: &mut Gathering) -> bool {
-        crowd.since_kernel = 0;
-        if crowd.lanes.is_empty() {
+    pub fn arm_lanes(&self, fan_in: &mut FanIn) -> bool {
+        fan_in.since_kernel = 0;
+        if fan_in.lanes.is_empty() {
             return false;
         }
-        crowd.let_switched();
+        fan_in.let_switched();
         // What a sender that is gone had still to say would have been there.
-        crowd.lanes.retain(|member| member.live || !member.dead);
-        for member in &mut crowd.lanes {
+        fan_in.lanes.retain(|member| member.live || !member.dead);
+        for member in &mut fan_in.lanes {
             member.named |= member.dead;
         }
-        let some = crowd.next(self).is_some() || crowd.arm(self);
-        if !some && let Some(all) = self.crowd() {
-            crowd.end(all);
+        let some = fan_in.next(self).is_some() || fan_in.arm(self);
+        if !some && let Some(all) = self.fan_in() {
+            fan_in.end(all);
         }
         some
     }
 
-    /// Nothing but words has come for long, and this call does not wait. Whether lanes have nothing either: then their senders ring
-    /// when they have, and the socket becomes readable once more, for who waits for that, and for what lies behind the words.
+    /// Nothing but control messages has come for long, and this call does not wait. Whether lanes have nothing either: then their senders ring
+    /// when they have, and the socket becomes readable once more, for who waits for that, and for what lies behind the control messages.
     #[cold]
-    pub fn leave_for_now(&self, crowd: &mut Gathering) -> bool {
-        if crowd.next(self).is_some() || crowd.arm(self) {
+    pub fn leave_for_now(&self, fan_in: &mut FanIn) -> bool {
+        if fan_in.next(self).is_some() || fan_in.arm(self) {
             return false;
         }
-        crowd.token = false;
-        self.leave_token(crowd);
+        fan_in.token = false;
+        self.leave_token(fan_in);
         true
     }
 
     /// After a receive: keeps the socket readable while lanes have something, where somebody may look.
-    pub fn mirror_crowd(&self, crowd: &mut Gathering) {
-        let Some(all) = self.crowd() else { return };
+    pub fn mirror_fan_in(&self, fan_in: &mut FanIn) {
+        let Some(all) = self.fan_in() else { return };
         if self.mirror.load(Relaxed) == 0 && all.sleepers.load(Relaxed) == 0 {
             return;
         }
         for _ in 0..LOOKS {
-            crowd.look_who_switched();
-            if crowd.next(self).is_some() || crowd.arm(self) {
+            fan_in.look_who_switched();
+            if fan_in.next(self).is_some() || fan_in.arm(self) {
                 break;
             }
-            crowd.end(all);
+            fan_in.end(all);
             point!("lanes are empty");
-            if !self.heed_words(crowd) {
+            if !self.handle_controls(fan_in) {
                 return;
             }
-            // A bell among them was for what lies in a lane by now, and who has switched was not armed.
+            // A doorbell among them was for what lies in a lane by now, and who has switched was not armed.
         }
         // (After so many looks, whether they have something or not: somebody rings as fast as this takes.)
         // Each wakes one that sleeps, and only when it comes.
-        crowd.token &= all.sleepers.load(Relaxed) == 0;
-        self.leave_token(crowd);
+        fan_in.token &= all.sleepers.load(Relaxed) == 0;
+        self.leave_token(fan_in);
     }
 
     /// Takes what is no datagram from the head of the kernel's queue. Whether there was any: then lanes may have something that
     /// nobody will ring for, and somebody must look at them.
-    pub fn heed_words(&self, crowd: &mut Gathering) -> bool {
+    pub fn handle_controls(&self, fan_in: &mut FanIn) -> bool {
         let peek = rustix::net::RecvFlags::PEEK;
-        for taken in 0..WORDS {
-            let (message, wire) = match self.look_for_word(peek) {
+        for taken in 0..CONTROLS {
+            let (message, wire) = match self.look_for_control(peek) {
                 Ok(some) => some,
-                Err(Errno::AGAIN) => return crowd.let_switched() || taken > 0,
+                Err(Errno::AGAIN) => return fan_in.let_switched() || taken > 0,
                 Err(_) => return taken > 0,
             };
-            let Some(word) = Word::decode(&wire).filter(|_| message.bytes == WORD) else { return taken > 0 };
-            if !self.heed(crowd, word, name_of(&message)) {
+            let Some(control) = ControlMessage::decode(&wire).filter(|_| message.bytes == CONTROL_LEN) else {
+                return taken > 0;
+            };
+            if !self.handle_control(fan_in, control, name_of(&message)) {
                 return taken > 0;
             }
-            let _ = self.look_for_word(rustix::net::RecvFlags::empty());
+            let _ = self.look_for_control(rustix::net::RecvFlags::empty());
         }
         true
     }
 
-    fn look_for_word(&self, flags: rustix::net::RecvFlags) -> io::Result<(Message, [u8; WORD])> {
+    fn look_for_control(&self, flags: rustix::net::RecvFlags) -> io::Result<(Message, [u8; CONTROL_LEN])> {
         let flags = flags | rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
-        let mut wire = [0; WORD];
+        let mut wire = [0; CONTROL_LEN];
         match scm::recv(&self.fd, &mut [IoSliceMut::new(&mut wire)], Space::None, flags) {
             Ok(message) => Ok((message, wire)),
             Err(errno) => {
@@ -201,57 +203,57 @@ impl Socket {
 
     /// Whether what was received into `slices` is no datagram; then it is heeded, and taken where that was a peek.
     #[cold]
-    pub fn is_word(
+    pub fn is_control(
         &self,
-        crowd: &mut Gathering,
+        fan_in: &mut FanIn,
         slices: &[IoSliceMut<'_>],
         message: &Message,
         peek: bool,
     ) -> bool {
-        let mut wire = [0; WORD];
+        let mut wire = [0; CONTROL_LEN];
         let mut bytes = slices.iter().flat_map(|slice| slice.iter());
         wire.iter_mut().zip(&mut bytes).for_each(|(to, from)| *to = *from);
-        let Some(word) = Word::decode(&wire) else { return false };
+        let Some(control) = ControlMessage::decode(&wire) else { return false };
         let from = name_of(message);
-        if !self.heed(crowd, word, from) {
+        if !self.handle_control(fan_in, control, from) {
             return false;
         }
         if peek {
-            let _ = self.look_for_word(rustix::net::RecvFlags::empty());
+            let _ = self.look_for_control(rustix::net::RecvFlags::empty());
         }
         true
     }
 
     /// Bytes of the datagram that is received next, if it lies in a lane.
     pub fn next_in_lanes(&self) -> Option<usize> {
-        let mut crowd = self.crowd()?.lock();
+        let mut fan_in = self.fan_in()?.lock();
         // Then what the kernel has comes first, if it has any.
-        let kernels = (crowd.look_who_switched() || crowd.since_kernel >= TURN) && !crowd.closing;
-        let heeded = (kernels || crowd.next(self).is_none()) && self.heed_words(&mut crowd);
-        let theirs = kernels && self.look_for_word(rustix::net::RecvFlags::PEEK).is_ok();
+        let kernels = (fan_in.look_who_switched() || fan_in.since_kernel >= TURN) && !fan_in.closing;
+        let heeded = (kernels || fan_in.next(self).is_none()) && self.handle_controls(&mut fan_in);
+        let theirs = kernels && self.look_for_control(rustix::net::RecvFlags::PEEK).is_ok();
         if heeded {
             // Who polls, or sleeps, was to be told by those.
-            self.mirror_crowd(&mut crowd);
+            self.mirror_fan_in(&mut fan_in);
         }
         if theirs {
             return None;
         }
-        let at = crowd.next(self)?;
-        let mut rx = crowd.lanes[at].end.rx.try_lock()?;
+        let at = fan_in.next(self)?;
+        let mut rx = fan_in.lanes[at].end.rx.try_lock()?;
         let Rx::Ring(ring) = &mut *rx else { return None };
         ring.next_datagram().ok()
     }
 
     /// Somebody may poll from here on.
-    pub fn reflect_crowd(&self) {
-        if let Some(crowd) = self.crowd() {
-            self.mirror_crowd(&mut crowd.lock());
+    pub fn reflect_fan_in(&self) {
+        if let Some(fan_in) = self.fan_in() {
+            self.mirror_fan_in(&mut fan_in.lock());
         }
     }
 
     /// Whether something is received through memory.
     pub fn has_lanes(&self) -> bool {
-        self.crowd().is_some_and(|crowd| crowd.lock().lanes.iter().any(|member| member.live))
+        self.fan_in().is_some_and(|fan_in| fan_in.lock().lanes.iter().any(|member| member.live))
     }
 }
 

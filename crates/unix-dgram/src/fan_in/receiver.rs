@@ -8,8 +8,8 @@ use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::unix_diag::Diag;
 use onecopy_sys::user::is_known;
 use onecopy_unix::Name;
-use onecopy_unix::internals::connection::End;
-use onecopy_unix::internals::handshake::upgrade::Nonce;
+use onecopy_unix::connection::Connection;
+use onecopy_unix::handshake::upgrade::Nonce;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self};
@@ -23,19 +23,19 @@ use std::sync::Arc;
 /// Most senders that have a lane at one receiver.
 pub const LANES: usize = 64;
 
-/// Lines that wait at a beacon, and those that were accepted and not yet knocked for.
+/// Lines that wait at a rendezvous listener, and those that were accepted and not yet asked to join for.
 pub const CALLERS: usize = 64;
 
 /// Looks at one that says nothing before it is sent away. An honest one has said its hello right after connecting.
 pub const SILENCE: u32 = 8;
 
-/// Of this way of meeting: part of a beacon's name.
+/// Of this way of meeting: part of a rendezvous listener's name.
 pub const VERSION: u32 = 3;
 
 /// A receiver of many. Its lock comes after that of the receiving side.
 #[derive(Debug)]
-pub struct Crowd {
-    pub(super) state: Mutex<Gathering>,
+pub struct FanInReceiver {
+    pub(super) state: Mutex<FanIn>,
     /// Threads that sleep in a receive, and must be woken for what lies in lanes.
     pub sleepers: AtomicU32,
     /// 1 while new senders get lanes.
@@ -46,9 +46,9 @@ pub struct Crowd {
     pub left_over: AtomicU32,
 }
 
-impl Crowd {
-    pub fn lock(&self) -> Gathered<'_> {
-        Gathered { laned: &self.laned, state: self.state.lock() }
+impl FanInReceiver {
+    pub fn lock(&self) -> FanInGuard<'_> {
+        FanInGuard { laned: &self.laned, state: self.state.lock() }
     }
 
     /// Whether nobody holds its lock; in the child of a fork: whether nobody held it who is not there any more.
@@ -59,26 +59,26 @@ impl Crowd {
 
 /// Who holds it.
 #[derive(Debug)]
-pub struct Gathered<'a> {
+pub struct FanInGuard<'a> {
     laned: &'a AtomicU32,
-    state: MutexGuard<'a, Gathering>,
+    state: MutexGuard<'a, FanIn>,
 }
 
-impl Deref for Gathered<'_> {
-    type Target = Gathering;
+impl Deref for FanInGuard<'_> {
+    type Target = FanIn;
 
-    fn deref(&self) -> &Gathering {
+    fn deref(&self) -> &FanIn {
         &self.state
     }
 }
 
-impl DerefMut for Gathered<'_> {
-    fn deref_mut(&mut self) -> &mut Gathering {
+impl DerefMut for FanInGuard<'_> {
+    fn deref_mut(&mut self) -> &mut FanIn {
         &mut self.state
     }
 }
 
-impl Drop for Gathered<'_> {
+impl Drop for FanInGuard<'_> {
     fn drop(&mut self) {
         // SeqCst as in `give_lane`; most calls find it as it is.
         let laned = self.state.lanes.len() as u32;
@@ -90,13 +90,13 @@ impl Drop for Gathered<'_> {
 
 /// A thread that sleeps in a receive. It begins to under the lock of the receiving side.
 #[derive(Debug)]
-pub struct Asleep<'a>(&'a Crowd);
+pub struct Asleep<'a>(&'a FanInReceiver);
 
 impl<'a> Asleep<'a> {
-    pub fn at(crowd: &'a Crowd) -> Asleep<'a> {
+    pub fn at(fan_in: &'a FanInReceiver) -> Asleep<'a> {
         // Relaxed: who looks at it holds the same lock.
-        crowd.sleepers.fetch_add(1, Relaxed);
-        Asleep(crowd)
+        fan_in.sleepers.fetch_add(1, Relaxed);
+        Asleep(fan_in)
     }
 }
 
@@ -108,9 +108,9 @@ impl Drop for Asleep<'_> {
 
 /// Senders that have lanes, and those that are about to.
 #[derive(Debug)]
-pub struct Gathering {
-    /// (It stays when nobody is let in any more, since a knock may be under way.)
-    pub(super) beacon: OwnedFd,
+pub struct FanIn {
+    /// (It stays when nobody is let in any more, since a join request may be under way.)
+    pub(super) rendezvous: OwnedFd,
     /// Of the socket that receives.
     pub(super) inode: u64,
     /// What only senders with lanes know.
@@ -131,7 +131,7 @@ pub struct Gathering {
     pub closing: bool,
 }
 
-/// Who has come to the beacon, and maybe said hello.
+/// Who has come to the rendezvous listener, and maybe said hello.
 #[derive(Debug)]
 pub struct Caller {
     line: OwnedFd,
@@ -145,17 +145,17 @@ pub struct Caller {
 /// A sender that has a lane.
 #[derive(Debug)]
 pub struct Member {
-    pub end: Arc<End>,
+    pub end: Arc<Connection>,
     pub(super) key: Nonce,
     /// Of the socket that sends.
     pub(super) inode: u64,
-    /// As the kernel has told it with the knock, or later.
+    /// As the kernel has told it with the join request, or later.
     pub name: Name,
     /// What is in the ring comes next: all that it had sent over the kernel was received.
     pub live: bool,
     /// It has switched: what it sent over the kernel lies in the queue by now, if it was not received.
     pub switched: bool,
-    /// There is a word in the queue behind all of that.
+    /// There is a control message in the queue behind all of that.
     pub called: bool,
     /// It is gone: what is in the ring is all there will be.
     pub dead: bool,
@@ -176,9 +176,9 @@ impl Drop for Member {
 impl Member {
     /// The sender has a name that this side does not know yet, and has said so over the kernel.
     pub fn is_renamed(&self) -> bool {
-        // Acquire pairs with the Release store in `send_on`: the word lies in the queue.
+        // Acquire pairs with the Release store in `send_on`: the control message lies in the queue.
         let back = self.end.tx_ring.get();
-        !self.named && back.is_some_and(|back| back.header().info.0.asks_who.load(Acquire) != 0)
+        !self.named && back.is_some_and(|back| back.header().info.0.asks_identity.load(Acquire) != 0)
     }
 }
 
@@ -190,7 +190,7 @@ impl Member {
             ring.header().info.0.shut.store(1, Release);
         }
         if let Some(mut rx) = self.end.rx.try_lock()
-            && let onecopy_unix::internals::connection::rx::Rx::Ring(ring) = &mut *rx
+            && let onecopy_unix::connection::rx::Rx::Ring(ring) = &mut *rx
         {
             // A sender that is asleep for room is told by that.
             let _ = ring.unpark_now(&self.end);
@@ -200,14 +200,14 @@ impl Member {
     }
 }
 
-/// The name of the beacon of the receiver of many with that inode.
+/// The name of the rendezvous listener of the receiver of many with that inode.
 pub fn name_for_many(inode: u64) -> io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(format!("onecopy-many-{VERSION}-{inode:x}").as_bytes())
 }
 
 /// Whether that socket has that name, sends to this one, and is the same user's who is at the other end of `line`: not somebody
 /// else's who was made to say what another one wants.
-pub fn is_sender(crowd: &Gathering, inode: u64, line: BorrowedFd<'_>, name: &Name) -> bool {
+pub fn is_sender(fan_in: &FanIn, inode: u64, line: BorrowedFd<'_>, name: &Name) -> bool {
     let known = Diag::open().and_then(|diag| diag.look(inode));
     let user = sockopt::socket_peercred(line).map(|cred| cred.uid.as_raw());
     let (Ok(known), Ok(user)) = (known, user) else { return false };
@@ -216,11 +216,11 @@ pub fn is_sender(crowd: &Gathering, inode: u64, line: BorrowedFd<'_>, name: &Nam
         Some([0, name @ ..]) => Name::abstract_(name),
         Some(path) => Name::path(OsStr::from_bytes(path.strip_suffix(&[0]).unwrap_or(path))),
     };
-    let its = known.peer == Some(crowd.inode) && called == *name;
+    let its = known.peer == Some(fan_in.inode) && called == *name;
     its && known.uid == Some(user) && is_known(user)
 }
 
-impl Gathering {
+impl FanIn {
     /// Looks which senders have switched. Whether some of what they sent over the kernel may be left.
     pub fn look_who_switched(&mut self) -> bool {
         let mut some = false;
@@ -249,11 +249,11 @@ impl Gathering {
         self.nonce
     }
 
-    /// Takes in who waits at the beacon, so that those who never knock keep nobody else away.
+    /// Takes in who waits at the rendezvous listener, so that those who never knock keep nobody else away.
     pub fn let_in(&mut self) {
         for _ in 0..CALLERS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let Ok(line) = rustix::net::accept_with(&self.beacon, flags) else { break };
+            let Ok(line) = rustix::net::accept_with(&self.rendezvous, flags) else { break };
             let uid = sockopt::socket_peercred(&line).ok().map(|cred| cred.uid.as_raw());
             self.callers.push(Caller { line, hello: None, looks: 0, uid });
         }
@@ -283,7 +283,7 @@ impl Gathering {
         self.callers.iter().position(|caller| caller.uid == most).unwrap_or(0)
     }
 
-    /// The line on which that was said, if it came to the beacon.
+    /// The line on which that was said, if it came to the rendezvous listener.
     pub(super) fn line_of(&mut self, hello: Nonce) -> Option<(OwnedFd, Hello)> {
         self.let_in();
         let found =

@@ -1,11 +1,11 @@
 //! Whose turn it is, and what is known of each lane.
 
-use crate::fan_in::receiver::{Crowd, Gathering, Member};
+use crate::fan_in::receiver::{FanIn, FanInReceiver, Member};
 use crate::socket::Socket;
-use onecopy_ring::{Lie, Ring};
+use onecopy_ring::{PeerMisbehaved, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed};
-use onecopy_unix::internals::connection::rx::Rx;
-use onecopy_unix::internals::multiprocess::patience::BRIEFLY;
+use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::multiprocess::patience::BRIEFLY;
 
 /// What is known of a lane.
 pub enum Look {
@@ -57,7 +57,7 @@ impl Member {
     }
 
     /// Has its sender ring with the next datagram. Whether there is one.
-    pub(super) fn arm(&self) -> std::result::Result<bool, Lie> {
+    pub(super) fn arm(&self) -> std::result::Result<bool, PeerMisbehaved> {
         let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return Ok(false) };
         let Rx::Ring(ring) = &mut *rx else { return Ok(false) };
         ring.settle(&self.end)
@@ -74,7 +74,7 @@ impl Member {
     }
 }
 
-impl Gathering {
+impl FanIn {
     /// The lane whose turn it is, of those that have something.
     pub(super) fn next(&mut self, end: &Socket) -> Option<usize> {
         let mut i = 0;
@@ -100,7 +100,7 @@ impl Gathering {
     }
 
     /// Lets go of the lanes of senders that are gone, and of which nothing is left.
-    pub fn bury(&mut self) {
+    pub fn remove_dead(&mut self) {
         self.lanes.retain(|member| !matches!(member.look(), Look::Over));
         self.cursor = 0;
     }
@@ -127,11 +127,11 @@ impl Gathering {
 
     /// Nobody will send any more, and what was sent was received: each lane was armed before its line is closed, so that a sender
     /// whose datagram has come too late is told.
-    pub(super) fn end(&mut self, crowd: &Crowd) {
+    pub(super) fn end(&mut self, fan_in: &FanInReceiver) {
         if self.closing {
             self.lanes.clear();
             self.closing = false;
-            crowd.left_over.store(0, Relaxed);
+            fan_in.left_over.store(0, Relaxed);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Beacons, the lines to them, and what is said there before anybody is trusted.
 
 use crate::wire::hello::Hello;
-use crate::wire::{hello, sign};
+use crate::wire::{hello, proof};
 use onecopy_ring::Ring;
 use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
@@ -11,11 +11,11 @@ use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io::IoSlice;
 
-/// Of this way of meeting: part of a beacon's name.
+/// Of this way of meeting: part of a rendezvous listener's name.
 const VERSION: u32 = 4;
 
-/// The name of the beacon of the socket with that inode.
-pub fn beacon_name(inode: u64) -> io::Result<SocketAddrUnix> {
+/// The name of the rendezvous listener of the socket with that inode.
+pub fn rendezvous_name(inode: u64) -> io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-{VERSION}-{inode:x}").as_bytes())
 }
 
@@ -33,7 +33,7 @@ pub fn say(line: &OwnedFd, hello: &Hello) -> io::Result<()> {
     rustix::net::send(line, &hello.encode(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Says hello, and gives a ring to send into and a token to send with the sign.
+/// Says hello, and gives a ring to send into and a token to send with the proof.
 pub fn give(line: &OwnedFd, hello: &Hello, memfd: &OwnedFd, token: &OwnedFd) -> io::Result<()> {
     let fds = [memfd.as_fd(), token.as_fd()];
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -44,14 +44,14 @@ pub fn give(line: &OwnedFd, hello: &Hello, memfd: &OwnedFd, token: &OwnedFd) -> 
 pub fn given(hello: &Hello, fds: Vec<OwnedFd>, config: &Config) -> Option<(Ring, OwnedFd)> {
     let [memfd, token]: [OwnedFd; 2] = fds.try_into().ok()?;
     let capacity = usize::try_from(hello.capacity).ok()?;
-    let fits = capacity <= config.max_ring.max(onecopy_ring::MIN_CAPACITY) && sign::may_be_token(&token);
+    let fits = capacity <= config.max_ring.max(onecopy_ring::MIN_CAPACITY) && proof::may_be_token(&token);
     Ring::open(memfd, capacity).ok().filter(|_| fits).map(|ring| (ring, token))
 }
 
-/// Connects to a beacon. None where that user has none there.
-pub fn ask(beacon: &SocketAddrUnix, uid: u32) -> io::Result<Option<OwnedFd>> {
+/// Connects to a rendezvous listener. None where that user has none there.
+pub fn ask(rendezvous: &SocketAddrUnix, uid: u32) -> io::Result<Option<OwnedFd>> {
     let line = seqpacket()?;
-    let there = rustix::net::connect(&line, beacon).is_ok();
+    let there = rustix::net::connect(&line, rendezvous).is_ok();
     Ok(Some(line).filter(|line| there && is_user(line, uid)))
 }
 

@@ -1,15 +1,15 @@
 //! The rings of two that have met: the peer's, that is offered to the sending side, and the one that will be received from.
 
-use crate::wire::sign;
+use crate::wire::proof;
 use onecopy_ring::Ring;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use onecopy_unix::internals::handshake::invitation::nonce;
-use onecopy_unix::internals::handshake::upgrade::Nonce;
-use onecopy_unix::internals::multiprocess::generation::forks;
+use onecopy_unix::handshake::invitation::nonce;
+use onecopy_unix::handshake::upgrade::Nonce;
+use onecopy_unix::multiprocess::generation::forks;
 use rustix::fd::OwnedFd;
 use rustix::io::{self};
 
-/// Signs at most, where datagrams that go to names have to be counted anew.
+/// Proofs at most, where datagrams that go to names have to be counted anew.
 pub const MOST: u32 = 64;
 
 /// The peer's ring, and what is to be said to the peer before anything goes there.
@@ -20,7 +20,7 @@ pub struct OfferedRing {
     pub(super) token: OwnedFd,
     /// What only who reads the peer's queue can know.
     pub(super) secret: Nonce,
-    /// Of the last sign; 0 before the first.
+    /// Of the last proof; 0 before the first.
     pub(super) number: u32,
     /// Datagrams that went over the kernel since, with that one.
     pub(super) since: u64,
@@ -43,17 +43,21 @@ impl OfferedRing {
         })
     }
 
-    /// Whether another sign is to be sent.
+    /// Whether another proof is to be sent.
     pub(super) fn is_due(&self) -> bool {
-        sign::is_due(self.number, self.since) || (self.uncounted && self.number < MOST)
+        proof::is_due(self.number, self.since) || (self.uncounted && self.number < MOST)
     }
 
-    /// Whether the peer has found the last sign, and receives from the ring from the datagram on that this side says.
+    /// Whether the peer has found the last proof, and receives from the ring from the datagram on that this side says.
     pub(super) fn is_taken(&self) -> bool {
         let info = &self.ring.header().info.0;
-        // Acquire pairs with the Release store in `read_sign`: the secret is there.
+        // Acquire pairs with the Release store in `read_proof`: the secret is there.
         let taken = self.number != 0 && !self.uncounted && info.joined.load(Acquire) == self.number;
-        taken && halves(&self.secret).iter().zip(&info.nonce).all(|(half, word)| word.load(Relaxed) == *half)
+        taken
+            && halves(&self.secret)
+                .iter()
+                .zip(&info.nonce)
+                .all(|(half, control)| control.load(Relaxed) == *half)
     }
 }
 
@@ -61,7 +65,7 @@ impl OfferedRing {
 #[derive(Debug)]
 pub struct Incoming {
     pub(super) ring: Ring,
-    /// Datagrams that came over the kernel since the peer's last sign, with that one; None before the first.
+    /// Datagrams that came over the kernel since the peer's last proof, with that one; None before the first.
     pub(super) count: Option<u64>,
     pub(super) forks: u32,
 }

@@ -1,6 +1,6 @@
 //! What a socket knows of its peer, from when it connects until both directions have switched, or will not.
 
-use crate::fan_in::lane::{Knocking, Lane};
+use crate::fan_in::lane::{JoinRequest, Lane};
 use crate::pairing::offer::{Incoming, OfferedRing};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -17,10 +17,10 @@ pub const BROKEN: u32 = 8;
 
 /// What an end knows of its peer, from when it connects until both directions have switched, or will not.
 #[derive(Debug, Default)]
-pub struct Meeting {
+pub struct Pairing {
     /// 1 while it may yet come to anything.
     pub(super) open: AtomicU32,
-    /// By which this side knows a sign of the peer's; 0 while none can come.
+    /// By which this side knows a proof of the peer's; 0 while none can come.
     pub(super) token: AtomicU64,
     /// 1 while the peer may switch.
     pub(super) counting: AtomicU32,
@@ -61,16 +61,16 @@ pub enum Phase {
     /// Nothing is known of the peer.
     #[default]
     Alone,
-    /// It is to come to the beacon, which was looked at so many times.
+    /// It is to come to the rendezvous listener, which was looked at so many times.
     Listening(OwnedFd, u32),
-    /// Somebody came to the beacon, who has said nothing yet in so many looks.
+    /// Somebody came to the rendezvous listener, who has said nothing yet in so many looks.
     Visited(OwnedFd, OwnedFd, u32),
     /// This side has asked.
     Asked(OwnedFd),
     /// This side has answered, and given what it has to give.
     Answered,
-    /// This side has come to the beacon of a receiver of many.
-    Knocking(Knocking),
+    /// This side has come to the rendezvous listener of a receiver of many.
+    Joining(JoinRequest),
     /// All is said on the line.
     Met,
 }
@@ -87,13 +87,13 @@ pub struct Line {
 pub enum Head {
     /// What lies in the ring.
     Switched,
-    /// Nothing yet. What comes from here on may be a bell.
+    /// Nothing yet. What comes from here on may be a doorbell.
     Nothing,
     /// Something over the kernel, or an error.
     Other,
 }
 
-impl Meeting {
+impl Pairing {
     pub fn is_open(&self) -> bool {
         self.open.load(Relaxed) != 0
     }
@@ -103,7 +103,7 @@ impl Meeting {
         self.sender.get().cloned()
     }
 
-    /// The cookie of the token that comes with a sign; 0 while none can come.
+    /// The cookie of the token that comes with a proof; 0 while none can come.
     #[inline]
     pub fn token(&self) -> u64 {
         self.token.load(Relaxed)
@@ -136,7 +136,7 @@ impl Meeting {
         let mut state = self.state.lock();
         *state = State::default();
         if open {
-            // What the old peer had sent the kernel has thrown away. (Else a sign that is on its way is still to be known for one.)
+            // What the old peer had sent the kernel has thrown away. (Else a proof that is on its way is still to be known for one.)
             self.token.store(0, Relaxed);
         }
         self.counting.store(0, Relaxed);
@@ -216,17 +216,17 @@ impl Meeting {
 
 impl State {
     /// A line has broken. Whether this side tries again, after a rest that is the longer the more of them have.
-    pub fn tries_again(&mut self, meeting: &Meeting) -> bool {
+    pub fn tries_again(&mut self, pairing: &Pairing) -> bool {
         if self.broken >= BROKEN {
             return false;
         }
         self.broken += 1;
-        meeting.rest_for(RARELY.min(1 << (2 * self.broken)));
+        pairing.rest_for(RARELY.min(1 << (2 * self.broken)));
         true
     }
 }
 
-impl Meeting {
+impl Pairing {
     /// A datagram goes over the kernel that may not go to the peer.
     pub fn count_anew(&self) {
         if let Some(offer) = &mut self.state.lock().offer {
@@ -243,8 +243,8 @@ impl State {
                 (offer.number, offer.since, offer.uncounted) = (offer.number + 1, 0, false);
             }
             offer.since += 1;
-        } else if let Phase::Knocking(knocking) = &mut self.phase {
-            knocking.sent_one(said);
+        } else if let Phase::Joining(joining) = &mut self.phase {
+            joining.sent_one(said);
         }
     }
 }

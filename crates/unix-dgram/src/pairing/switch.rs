@@ -1,36 +1,36 @@
-//! The peer's sign, and what follows from it: each direction moves from the kernel's queue to a ring.
+//! The peer's proof, and what follows from it: each direction moves from the kernel's queue to a ring.
 
 use crate::fan_in::lane::Lane;
 use crate::pairing::offer::{Incoming, OfferedRing, halves};
-use crate::pairing::state::{Head, Line, Meeting, Phase, State};
+use crate::pairing::state::{Head, Line, Pairing, Phase, State};
 use crate::socket::Socket;
-use crate::wire::sign;
-use crate::wire::words::Word;
-use onecopy_ring::{Consumer, Lie, Producer};
+use crate::wire::control_message::ControlMessage;
+use crate::wire::proof;
+use onecopy_ring::{Consumer, PeerMisbehaved, Producer};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::scm::{self, MAX_FDS};
-use onecopy_unix::internals::ancillary::attached::Attached;
-use onecopy_unix::internals::ancillary::channel::Inlet;
-use onecopy_unix::internals::connection::rx::Rx;
-use onecopy_unix::internals::connection::tx::Tx;
-use onecopy_unix::internals::doorbell::control;
-use onecopy_unix::internals::handshake::upgrade::Nonce;
-use onecopy_unix::internals::multiprocess::generation::forks;
+use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::channel::Inlet;
+use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::connection::tx::Tx;
+use onecopy_unix::doorbell::control;
+use onecopy_unix::handshake::upgrade::Nonce;
+use onecopy_unix::multiprocess::generation::forks;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, sockopt};
 use std::io::IoSlice;
 
 impl Socket {
-    /// What was received from the kernel's queue was a datagram, and `sign` came with it.
-    pub fn received_datagram(&self, meeting: &Meeting, sign: Option<Word>) {
-        if sign.is_none() && !meeting.is_counting() {
+    /// What was received from the kernel's queue was a datagram, and `proof` came with it.
+    pub fn received_datagram(&self, pairing: &Pairing, proof: Option<ControlMessage>) {
+        if proof.is_none() && !pairing.is_counting() {
             return;
         }
-        let mut state = meeting.state.lock();
-        match sign {
-            Some(Word::Sign { secret, cookie, number }) => {
-                self.read_sign(meeting, &mut state, secret, cookie, number);
+        let mut state = pairing.state.lock();
+        match proof {
+            Some(ControlMessage::Proof { secret, cookie, number }) => {
+                self.read_proof(pairing, &mut state, secret, cookie, number);
             }
             _ => {
                 if let Some(Incoming { count: Some(count), .. }) = &mut state.incoming {
@@ -42,25 +42,25 @@ impl Socket {
 
     /// The peer has said which end of which line is its own.
     #[cold]
-    fn read_sign(&self, meeting: &Meeting, state: &mut State, secret: Nonce, cookie: u64, number: u32) {
-        if matches!(state.phase, Phase::Answered) && self.go_on(meeting, state).is_err() {
-            // What the peer gives lies on the line before its sign, and must not be met there as what comes with datagrams.
-            return self.give_up(meeting, state);
+    fn read_proof(&self, pairing: &Pairing, state: &mut State, secret: Nonce, cookie: u64, number: u32) {
+        if matches!(state.phase, Phase::Answered) && self.go_on(pairing, state).is_err() {
+            // What the peer gives lies on the line before its proof, and must not be met there as what comes with datagrams.
+            return self.give_up(pairing, state);
         }
         let (Some(line), Some(incoming)) = (&state.line, &mut state.incoming) else { return };
         if line.cookie != cookie {
             // The peer's, but not of who is at the other end of the line.
-            return self.give_up(meeting, state);
+            return self.give_up(pairing, state);
         }
         if incoming.forks != forks() || control::gone(line.fd.as_fd()) {
             // Another process receives from this queue, too; or the peer will send no more.
             return;
         }
         incoming.count = Some(1);
-        meeting.counting.store(1, Relaxed);
+        pairing.counting.store(1, Relaxed);
         let info = &incoming.ring.header().info.0;
-        for (half, word) in halves(&secret).iter().zip(&info.nonce) {
-            word.store(*half, Relaxed);
+        for (half, control) in halves(&secret).iter().zip(&info.nonce) {
+            control.store(*half, Relaxed);
         }
         // Release pairs with the Acquire load in `is_taken`.
         info.joined.store(number, Release);
@@ -69,20 +69,20 @@ impl Socket {
     }
 
     #[cold]
-    fn give_up(&self, meeting: &Meeting, state: &mut State) {
+    fn give_up(&self, pairing: &Pairing, state: &mut State) {
         self.counters.fallbacks.add(1);
-        self.drop_meeting(meeting, state);
+        self.drop_pairing(pairing, state);
         state.incoming = None;
-        meeting.counting.store(0, Relaxed);
+        pairing.counting.store(0, Relaxed);
     }
 
-    /// Nothing will come of it that has not come by now. (A sign may still come, and be known for one.)
-    pub(super) fn drop_meeting(&self, meeting: &Meeting, state: &mut State) {
+    /// Nothing will come of it that has not come by now. (A proof may still come, and be known for one.)
+    pub(super) fn drop_pairing(&self, pairing: &Pairing, state: &mut State) {
         state.phase = Phase::Met;
         state.offer = None;
-        meeting.rides.store(0, Relaxed);
-        meeting.offered.store(0, Relaxed);
-        meeting.open.store(0, Relaxed);
+        pairing.rides.store(0, Relaxed);
+        pairing.offered.store(0, Relaxed);
+        pairing.open.store(0, Relaxed);
         state.incoming.take_if(|incoming| incoming.count.is_none());
     }
 
@@ -91,9 +91,9 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// [`Lie`].
-    pub fn look_for_switch(&self, meeting: &Meeting, rx: &mut Rx) -> Result<Head, Lie> {
-        // In this order: before its first bell the peer says where it has switched.
+    /// [`PeerMisbehaved`].
+    pub fn look_for_switch(&self, pairing: &Pairing, rx: &mut Rx) -> Result<Head, PeerMisbehaved> {
+        // In this order: before its first doorbell the peer says where it has switched.
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
         let next = match rustix::net::recv(&self.fd, &mut [0u8; 1][..], flags) {
             Err(Errno::CONNRESET) => {
@@ -104,34 +104,34 @@ impl Socket {
             Err(Errno::AGAIN) => Head::Nothing,
             _ => Head::Other,
         };
-        let mut state = meeting.state.lock();
+        let mut state = pairing.state.lock();
         let Some(Incoming { ring, count: Some(received), .. }) = &state.incoming else { return Ok(next) };
         // Acquire pairs with the Release store in `adopt_offer`.
         let (at, received) = (ring.header().writer.0.switch_at.load(Acquire), *received);
         match at.checked_sub(1) {
             None => Ok(next),
             Some(at) if at > received => Ok(next),
-            Some(at) if at < received => Err(Lie::Switch { at, received }),
+            Some(at) if at < received => Err(PeerMisbehaved::Switch { at, received }),
             // What came on lanes, before this side was connected, is first; and what lies here is no datagram.
-            Some(_) if self.crowd().is_some_and(|crowd| crowd.left_over.load(Relaxed) != 0) => {
+            Some(_) if self.fan_in().is_some_and(|fan_in| fan_in.left_over.load(Relaxed) != 0) => {
                 Ok(Head::Nothing)
             }
             Some(_) => {
-                self.switch_rx(meeting, &mut state, rx);
+                self.switch_rx(pairing, &mut state, rx);
                 Ok(Head::Switched)
             }
         }
     }
 
     /// What the peer sends comes through the ring from here on.
-    fn switch_rx(&self, meeting: &Meeting, state: &mut State, rx: &mut Rx) {
+    fn switch_rx(&self, pairing: &Pairing, state: &mut State, rx: &mut Rx) {
         let Some(Incoming { ring: mine, .. }) = state.incoming.take() else { return };
-        meeting.counting.store(0, Relaxed);
+        pairing.counting.store(0, Relaxed);
         if control::hung_up(self.fd()) {
             mine.header().info.0.shut.store(1, Relaxed);
         }
         if let Ok(name) = self.peer_name() {
-            let _ = meeting.sender.set(name);
+            let _ = pairing.sender.set(name);
         }
         self.set_rx_ring(mine.clone());
         // (It is there since the peer was trusted.)
@@ -140,22 +140,22 @@ impl Socket {
     }
 
     /// Switches the sending side to the peer's ring, if that is time and nobody is sending.
-    pub fn adopt_now(&self, meeting: &Meeting, state: &mut State) {
+    pub fn adopt_now(&self, pairing: &Pairing, state: &mut State) {
         if state.offer.is_none() && state.lane.is_none() {
             return;
         }
         let Some(mut tx) = self.tx.try_lock() else { return };
-        self.adopt_offer(meeting, state, &mut tx);
+        self.adopt_offer(pairing, state, &mut tx);
         tx.unlock_fenced();
         self.welcome_back();
     }
 
-    fn adopt_offer(&self, meeting: &Meeting, state: &mut State, tx: &mut Tx) {
-        // Behind what was sent over the kernel before there must be room for bells, and for fillers: one that is lost leaves the peer
+    fn adopt_offer(&self, pairing: &Pairing, state: &mut State, tx: &mut Tx) {
+        // Behind what was sent over the kernel before there must be room for doorbells, and for fillers: one that is lost leaves the peer
         // unreadable, or this side writable.
         let has_room = || control::has_room(self.fd());
         if let Some(lane) = state.lane.take_if(|_| has_room()) {
-            return self.adopt_lane(meeting, lane);
+            return self.adopt_lane(pairing, lane);
         }
         let Some(line) = &state.line else { return };
         let taken = |offer: &mut OfferedRing| offer.is_taken() && offer.forks == forks() && has_room();
@@ -166,29 +166,29 @@ impl Socket {
         let Some(OfferedRing { ring, since, .. }) = state.offer.take_if(taken) else { return };
         // Who knew the secret reads the peer's queue, so the line is the peer's.
         let _ = self.life.set(line.fd.clone());
-        // Release: it is there before the first bell is.
+        // Release: it is there before the first doorbell is.
         ring.header().writer.0.switch_at.store(since + 1, Release);
         self.set_tx_ring(ring.clone());
         *tx = Tx::ring_with(Producer::new(ring), self.life.get().cloned());
-        meeting.rides.store(0, Relaxed);
-        meeting.offered.store(0, Relaxed);
-        meeting.open.store(0, Relaxed);
+        pairing.rides.store(0, Relaxed);
+        pairing.offered.store(0, Relaxed);
+        pairing.open.store(0, Relaxed);
     }
 
-    fn adopt_lane(&self, meeting: &Meeting, lane: Lane) {
+    fn adopt_lane(&self, pairing: &Pairing, lane: Lane) {
         lane.switch();
-        *meeting.lane.lock() = Some(std::sync::Arc::new(lane));
-        meeting.laned.store(1, Relaxed);
-        meeting.offered.store(0, Relaxed);
-        meeting.open.store(0, Relaxed);
+        *pairing.lane.lock() = Some(std::sync::Arc::new(lane));
+        pairing.laned.store(1, Relaxed);
+        pairing.offered.store(0, Relaxed);
+        pairing.open.store(0, Relaxed);
     }
 
     /// Before a send to the peer over the kernel, by who holds the sending side: switches it to the peer's ring, if it is time.
     pub fn adopt_ring(&self, tx: &mut Tx) {
-        if let Some(meeting) = self.meet.get()
-            && meeting.offered.load(Relaxed) != 0
+        if let Some(pairing) = self.pairing_state.get()
+            && pairing.offered.load(Relaxed) != 0
         {
-            self.adopt_offer(meeting, &mut meeting.state.lock(), tx);
+            self.adopt_offer(pairing, &mut pairing.state.lock(), tx);
         }
     }
 
@@ -197,15 +197,15 @@ impl Socket {
     /// # Errors
     ///
     /// What sendmsg(2) says.
-    pub fn send_with_sign(
+    pub fn send_with_proof(
         &self,
-        meeting: &Meeting,
+        pairing: &Pairing,
         to: Option<&SocketAddrUnix>,
         pieces: &[IoSlice<'_>],
         attached: Attached<'_>,
         flags: SendFlags,
     ) -> io::Result<usize> {
-        let mut state = meeting.state.lock();
+        let mut state = pairing.state.lock();
         // (Where this process has no descriptor left, another datagram will do.)
         let slip = self.slip(&state).ok().flatten();
         let mut fds = attached.fds.to_vec();
@@ -230,15 +230,15 @@ impl Socket {
 
     /// What is to go with the next datagram, if anything is.
     fn slip(&self, state: &State) -> io::Result<Option<OwnedFd>> {
-        let word = match (&state.offer, &state.phase, &state.line) {
-            (Some(offer), _, Some(Line { fd, .. })) if offer.is_due() => Word::Sign {
+        let control = match (&state.offer, &state.phase, &state.line) {
+            (Some(offer), _, Some(Line { fd, .. })) if offer.is_due() => ControlMessage::Proof {
                 secret: offer.secret,
                 cookie: sockopt::socket_cookie(fd)?,
                 number: offer.number + 1,
             },
-            (None, Phase::Knocking(knocking), _) if knocking.is_due() => self.knock(knocking)?,
+            (None, Phase::Joining(joining), _) if joining.is_due() => self.join_request(joining)?,
             _ => return Ok(None),
         };
-        sign::slip(&word).map(Some)
+        proof::slip(&control).map(Some)
     }
 }

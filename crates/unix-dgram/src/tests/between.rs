@@ -3,11 +3,11 @@
 use crate::Datagram;
 use crate::pairing::line::{give, say};
 use crate::wire::hello::{Hello, receive_hello};
-use crate::wire::sign;
+use crate::wire::proof;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
-use onecopy_unix::internals::failpoint;
-use onecopy_unix::internals::handshake::upgrade::new_ring;
+use onecopy_unix::failpoint;
+use onecopy_unix::handshake::upgrade::new_ring;
 use onecopy_unix::{Config, Name, RecvFlags, SendFlags};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -27,8 +27,8 @@ fn abstract_(what: &str) -> Name {
     Name::abstract_(name(what))
 }
 
-fn beacon(of: impl AsFd) -> SocketAddrUnix {
-    crate::pairing::line::beacon_name(rustix::fs::fstat(of).unwrap().st_ino).unwrap()
+fn rendezvous(of: impl AsFd) -> SocketAddrUnix {
+    crate::pairing::line::rendezvous_name(rustix::fs::fstat(of).unwrap().st_ino).unwrap()
 }
 
 fn seqpacket() -> OwnedFd {
@@ -37,7 +37,7 @@ fn seqpacket() -> OwnedFd {
 
 fn squat(of: impl AsFd) -> OwnedFd {
     let squatter = seqpacket();
-    rustix::net::bind(&squatter, &beacon(of)).unwrap();
+    rustix::net::bind(&squatter, &rendezvous(of)).unwrap();
     rustix::net::listen(&squatter, 4).unwrap();
     squatter
 }
@@ -51,7 +51,7 @@ fn hello(line: &OwnedFd) -> Option<(Hello, Vec<OwnedFd>)> {
     Some((hello?, fds))
 }
 
-/// Whoever squats the beacon of a plain peer, and answers as one of ours would, gets nothing of what is sent to that
+/// Whoever squats the rendezvous listener of a plain peer, and answers as one of ours would, gets nothing of what is sent to that
 /// peer, who gets all of it and nothing else, but that two descriptors come with some of it.
 #[test]
 fn who_sits_on_a_beacon_gets_nothing() {
@@ -63,7 +63,7 @@ fn who_sits_on_a_beacon_gets_nothing() {
     ours.connect(abstract_("squat")).unwrap();
     plain.connect_addr(&address("squat-ours")).unwrap();
     let (ring, memfd) = new_ring(1 << 16, &Config::default()).unwrap();
-    let (token, _) = sign::token().unwrap();
+    let (token, _) = proof::token().unwrap();
     let (mut line, mut answered, mut with, mut given) = (None, false, 0, false);
     for i in 0..2000u32 {
         ours.send(&i.to_le_bytes(), NOW).unwrap();
@@ -119,7 +119,7 @@ fn who_stands_between_two_gets_nothing() {
         }
         if let (Some(said), None) = (asked, &to_b) {
             let line = seqpacket();
-            if rustix::net::connect(&line, &beacon(b.end.fd())).is_ok() {
+            if rustix::net::connect(&line, &rendezvous(b.end.fd())).is_ok() {
                 rustix::net::send(&line, &said.encode(), rustix::net::SendFlags::NOSIGNAL).unwrap();
                 to_b = Some(line);
             }
@@ -157,7 +157,7 @@ fn a_silent_visitor_does_not_keep_the_peer_away() {
         a.send(&i.to_le_bytes(), NOW).unwrap();
         if silent.is_none() {
             let line = seqpacket();
-            if rustix::net::connect(&line, &beacon(a.end.fd())).is_ok() {
+            if rustix::net::connect(&line, &rendezvous(a.end.fd())).is_ok() {
                 silent = Some(line);
             }
             rustix::net::recv(b.end.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
@@ -199,7 +199,7 @@ fn come_together(a: &Datagram, b: &Datagram) {
     assert_eq!((a.stats().fallbacks, b.stats().fallbacks), (0, 0));
 }
 
-/// One that has no CPU between coming to its peer's beacon and its hello is sent away, and comes again.
+/// One that has no CPU between coming to its peer's rendezvous listener and its hello is sent away, and comes again.
 #[test]
 fn a_peer_that_is_sent_away_before_its_hello_comes_again() {
     onecopy_testing::alone!();
@@ -216,7 +216,7 @@ fn a_peer_that_is_sent_away_before_its_hello_comes_again() {
     assert_eq!(Arc::strong_count(&came), 1, "nobody was sent away");
 }
 
-/// Who sits on a beacon, and goes with what it was told or without having listened, has the two meet later.
+/// Who sits on a rendezvous listener, and goes with what it was told or without having listened, has the two meet later.
 #[test]
 fn a_squatter_that_goes_leaves_the_two_to_each_other() {
     onecopy_testing::alone!();
@@ -240,7 +240,7 @@ fn a_visitor_that_goes_does_not_keep_the_peer_away() {
     let (a, b) = connected("visit");
     look(&a);
     let line = seqpacket();
-    rustix::net::connect(&line, &beacon(a.end.fd())).unwrap();
+    rustix::net::connect(&line, &rendezvous(a.end.fd())).unwrap();
     say(&line, &Hello { nonce: [0; 16], capacity: 0, send_buffer: 0 }).unwrap();
     drop(line);
     look(&a);

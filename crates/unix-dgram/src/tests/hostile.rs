@@ -25,15 +25,15 @@ fn raw(liar: &Datagram, bytes: &[u8]) {
     rustix::net::send(liar.end.fd(), bytes, rustix::net::SendFlags::DONTWAIT).unwrap();
 }
 
-/// Tells `lie`, then lets the victim do all there is to do; beside it an honest pair goes on.
-fn caught(what: &str, lie: impl Fn(&Datagram)) {
+/// Tells `misbehaved`, then lets the victim do all there is to do; beside it an honest pair goes on.
+fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     let (honest, other) = Datagram::pair().unwrap();
     let (liar, victim) = Datagram::pair().unwrap();
     // Whoever polls looks at what lies in the kernel's queue.
     let _: BorrowedFd<'_> = victim.as_fd();
     liar.send(b"before", NOW).unwrap();
     assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
-    lie(&liar);
+    misbehaved(&liar);
     let mut told = BTreeSet::new();
     for _ in 0..200 {
         for error in [
@@ -163,11 +163,11 @@ fn what_is_no_bell_is_caught() {
     caught("bells for nothing", |liar| (0..70).for_each(|_| raw(liar, b"b")));
     caught("a filler that is none", |liar| {
         into_victim(liar).reader.0.filler.store(u32::MAX, Relaxed);
-        into_victim(liar).reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+        into_victim(liar).reader.0.parked.store(onecopy_ring::doorbell::PARKED, Release);
     });
 }
 
-/// A peer that says that it is gone, and is not, only harms itself: the kernel has the last word.
+/// A peer that says that it is gone, and is not, only harms itself: the kernel has the last control message.
 #[test]
 fn a_false_farewell_leaves_the_kernel_to_tell() {
     onecopy_testing::alone!();
@@ -187,7 +187,7 @@ fn a_filler_of_a_peer_that_died_is_no_datagram() {
     let _: BorrowedFd<'_> = victim.as_fd();
     dying.send(b"last", NOW).unwrap();
     into_victim(&dying).begin_parking(1);
-    onecopy_unix::internals::doorbell::control::park_record(dying.end.fd(), false, None).unwrap().unwrap();
+    onecopy_unix::doorbell::control::park_record(dying.end.fd(), false, None).unwrap().unwrap();
     drop(dying);
     assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 4);
     for _ in 0..3 {
@@ -204,7 +204,7 @@ fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
     let (dying, sender) = Datagram::pair().unwrap();
     let fill = || std::iter::repeat_with(|| sender.send(&[7; 2000], NOW)).find_map(Result::err).unwrap();
     assert!(fill().would_block());
-    // (A clone that keeps the line up, and the word that one that is killed never says.)
+    // (A clone that keeps the line up, and the control message that one that is killed never says.)
     let line = dying.end.life().try_clone_to_owned().unwrap();
     let ring = dying.end.rx_ring.get().unwrap().clone();
     drop(dying);

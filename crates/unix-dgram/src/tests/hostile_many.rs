@@ -4,14 +4,14 @@
 use crate::Datagram;
 use crate::fan_in::receiver::name_for_many;
 use crate::pairing::line::{hear, say, seqpacket};
+use crate::wire::control_message::{Answer, ControlMessage};
 use crate::wire::hello::Hello;
-use crate::wire::sign;
-use crate::wire::words::{Answer, Word};
+use crate::wire::proof;
 use onecopy_ring::{Header, Ring};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_sys::scm::{self, Space};
-use onecopy_unix::internals::doorbell::control::send_fd;
-use onecopy_unix::internals::handshake::upgrade::new_ring;
+use onecopy_unix::doorbell::control::send_fd;
+use onecopy_unix::handshake::upgrade::new_ring;
 use onecopy_unix::{Carrier, Config, Name, ReceivedFlags, RecvFlags, SendFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -45,15 +45,15 @@ fn line(liar: &Datagram) -> OwnedFd {
     liar.end.lane().unwrap().end.fd().try_clone_to_owned().unwrap()
 }
 
-/// Tells `lie`, then lets the victim receive. Others go on, before and behind.
-fn caught(what: &str, lie: impl Fn(&Datagram)) {
+/// Tells `misbehaved`, then lets the victim receive. Others go on, before and behind.
+fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     let victim = Datagram::bind(abstract_("victim")).unwrap();
     let (before, liar, behind) =
         (laned(&victim, "victim"), laned(&victim, "victim"), laned(&victim, "victim"));
     let _: BorrowedFd<'_> = victim.as_fd();
     liar.send(b"before", NOW).unwrap();
     assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
-    lie(&liar);
+    misbehaved(&liar);
     let (mut got, mut garbage) = (0, 0);
     for round in 0..100u8 {
         for honest in [&before, &behind] {
@@ -86,11 +86,11 @@ fn every_lie_on_a_lane_costs_the_lane() {
     for head in [u64::MAX, 1 << 63, 1 << 40, 0] {
         caught("head", |liar| header(liar, &|header| header.writer.0.head.store(head, Release)));
     }
-    for word in [u64::MAX, 1 << 33, 257, 1 << 31, 8] {
+    for control in [u64::MAX, 1 << 33, 257, 1 << 31, 8] {
         caught("frame", |liar| {
             let ring = ring(liar);
             let head = ring.header().writer.0.head.load(Relaxed);
-            ring.set_word(head as usize % ring.capacity(), word);
+            ring.set_word(head as usize % ring.capacity(), control);
             ring.header().writer.0.head.store(head + 64, Release);
         });
     }
@@ -115,7 +115,7 @@ fn every_lie_on_a_lane_costs_the_lane() {
     caught("a filler that is none", |liar| {
         header(liar, &|header| {
             header.reader.0.filler.store(u32::MAX, Relaxed);
-            header.reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+            header.reader.0.parked.store(onecopy_ring::doorbell::PARKED, Release);
         });
         liar.send(b"x", NOW).unwrap();
     });
@@ -130,37 +130,41 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
     let _: BorrowedFd<'_> = victim.as_fd();
     let nonce = [7; 16];
     let stranger = Datagram::unbound().unwrap();
-    let words = [
-        Word::Bell(nonce),
-        Word::Token(nonce),
-        Word::Switched { crowd: nonce, lane: nonce },
-        Word::Knock { hello: nonce, secret: nonce, cookie: 1, inode: 1 },
-        Word::Sign { secret: nonce, cookie: 1, number: 1 },
+    let controls = [
+        ControlMessage::Doorbell(nonce),
+        ControlMessage::Token(nonce),
+        ControlMessage::Switched { fan_in: nonce, lane: nonce },
+        ControlMessage::Join { hello: nonce, secret: nonce, cookie: 1, inode: 1 },
+        ControlMessage::Proof { secret: nonce, cookie: 1, number: 1 },
     ];
-    for word in words {
+    for control in controls {
         // Whatever says what it cannot know is somebody's datagram.
-        stranger.send_to(&word.encode(), abstract_("words"), NOW).unwrap();
+        stranger.send_to(&control.encode(), abstract_("words"), NOW).unwrap();
         let mut buffer = [0; 64];
         assert_eq!(victim.recv(&mut buffer, LOOK).unwrap(), 64);
-        assert_eq!(buffer, word.encode());
+        assert_eq!(buffer, control.encode());
     }
     // One that has a lane may ring for nothing, even in the receiver's name: nothing is received.
-    let bell = {
+    let doorbell = {
         let lane = liar.end.lane().unwrap();
-        let crowd = victim.end.crowd().unwrap().lock();
+        let fan_in = victim.end.fan_in().unwrap().lock();
         drop(lane);
-        crowd.nonce_of_all()
+        fan_in.nonce_of_all()
     };
-    let words = [Word::Bell(bell), Word::Token(bell), Word::Switched { crowd: bell, lane: nonce }];
-    for word in words {
-        stranger.send_to(&word.encode(), abstract_("words"), NOW).unwrap();
+    let controls = [
+        ControlMessage::Doorbell(doorbell),
+        ControlMessage::Token(doorbell),
+        ControlMessage::Switched { fan_in: doorbell, lane: nonce },
+    ];
+    for control in controls {
+        stranger.send_to(&control.encode(), abstract_("words"), NOW).unwrap();
         assert!(victim.recv(&mut [0; 64], LOOK).is_err());
         honest.send(b"as ever", NOW).unwrap();
         assert_eq!(victim.recv(&mut [0; 3], LOOK).unwrap(), 3);
     }
     // Anybody may knock, and who has said that hello may have been sent away: that is for nobody who receives.
-    let knock = Word::Knock { hello: nonce, secret: nonce, cookie: 0, inode: u64::MAX };
-    let (slip, more) = (sign::slip(&knock).unwrap(), victim.as_fd());
+    let join_request = ControlMessage::Join { hello: nonce, secret: nonce, cookie: 0, inode: u64::MAX };
+    let (slip, more) = (proof::slip(&join_request).unwrap(), victim.as_fd());
     for fds in [&[slip.as_fd()][..], &[more, slip.as_fd()]] {
         stranger.send_with_to(b"x", abstract_("words"), fds, NOW).unwrap();
         stranger.send_with_to(b"y", abstract_("words"), fds, NOW).unwrap();
@@ -181,10 +185,10 @@ fn a_receiver_that_lies_costs_the_lane() {
     let lies: [&dyn Fn(&Ring); 2] = [&|ring| ring.header().reader.0.tail.store(u64::MAX, Release), &|ring| {
         ring.header().reader.0.tail.store(1 << 40, Release)
     }];
-    for lie in lies {
+    for misbehaved in lies {
         let liar = Datagram::bind(abstract_("liar")).unwrap();
         let victim = laned(&liar, "liar");
-        lie(&ring(&victim));
+        misbehaved(&ring(&victim));
         let mut told = Vec::new();
         for _ in 0..2000 {
             told.extend(victim.send(&[7; 2000], NOW).err().map(|error| error.raw_os_error()));
@@ -215,7 +219,7 @@ fn visitor(squatter: &OwnedFd) -> Option<(OwnedFd, Hello)> {
     Some((line, hello))
 }
 
-/// Whoever squats the beacon of a plain receiver, and answers without what only that one can know, gets nothing of what is
+/// Whoever squats the rendezvous listener of a plain receiver, and answers without what only that one can know, gets nothing of what is
 /// sent to it; and nothing else is.
 #[test]
 fn who_squats_a_beacon_of_many_gets_nothing() {
@@ -226,30 +230,30 @@ fn who_squats_a_beacon_of_many_gets_nothing() {
     ours.connect(abstract_("plain")).unwrap();
     let (mine, to) = new_ring(1 << 16, &Config::default()).unwrap();
     let (_, back) = new_ring(4096, &Config::default()).unwrap();
-    let (mut answered, mut knocks) = (0, 0);
+    let (mut answered, mut joins) = (0, 0);
     for i in 0..3000u32 {
         ours.send(&i.to_le_bytes(), NOW).unwrap();
         let mut buffer = [0; 99];
-        let (n, knock) = take(&plain, &mut buffer).unwrap();
+        let (n, join_request) = take(&plain, &mut buffer).unwrap();
         assert_eq!((n, &buffer[..4]), (4, &i.to_le_bytes()[..]));
-        knocks += usize::from(knock.is_some());
+        joins += usize::from(join_request.is_some());
         let Some((line, hello)) = visitor(&squatter) else { continue };
         let answer =
-            Answer { secret: hello.nonce, crowd: [1; 16], lane: [2; 16], capacity: 1 << 16, back: 4096 };
+            Answer { secret: hello.nonce, fan_in: [1; 16], lane: [2; 16], capacity: 1 << 16, back: 4096 };
         let fds = [to.as_fd(), back.as_fd()];
         scm::send(&line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
         answered += 1;
     }
-    assert!(answered == 1 && (1..=4).contains(&knocks), "{answered}, {knocks}");
+    assert!(answered == 1 && (1..=4).contains(&joins), "{answered}, {joins}");
     assert_eq!(ours.path().send, Carrier::Kernel);
     assert_eq!(mine.header().writer.0.head.load(Relaxed), 0);
 }
 
 /// Receives a datagram, and the slip that came with it.
-fn take(plain: &UnixDatagram, buffer: &mut [u8]) -> Option<(usize, Option<Word>)> {
+fn take(plain: &UnixDatagram, buffer: &mut [u8]) -> Option<(usize, Option<ControlMessage>)> {
     let flags = rustix::net::RecvFlags::DONTWAIT;
     let came = scm::recv(plain, &mut [IoSliceMut::new(buffer)], Space::All, flags).ok()?;
-    Some((came.bytes, came.fds.last().and_then(sign::read)))
+    Some((came.bytes, came.fds.last().and_then(proof::read)))
 }
 
 /// One who hands on what both say, with lines of his own.
@@ -267,7 +271,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
         sent += 1;
     }
     let (_line, hello) = kept.expect("it came to whom it took for the receiver's");
-    // From here on the beacon is the receiver's own, where he says what the sender has said to him.
+    // From here on the rendezvous listener is the receiver's own, where he says what the sender has said to him.
     drop(squatter);
     let (mut mine, mut next) = (None, 0);
     for i in sent..200u8 {
@@ -287,7 +291,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
     let mut wire = [0; 64];
     let answer = rustix::net::recv(&mine, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
     assert!(!matches!(answer, Ok((64, _))), "he has no lane");
-    assert!(b.end.crowd().unwrap().lock().lanes.is_empty());
+    assert!(b.end.fan_in().unwrap().lock().lanes.is_empty());
     assert_eq!(a.path().send, Carrier::Kernel);
 }
 
@@ -298,7 +302,7 @@ fn bells_go_to_nobody_but_the_peer() {
     for moved in [false, true] {
         let path = std::env::temp_dir().join(text("door"));
         let plain = UnixDatagram::bind(&path).unwrap();
-        let beacon = squat(&plain);
+        let rendezvous = squat(&plain);
         let a = Datagram::unbound().unwrap();
         a.connect(Name::path(&path)).unwrap();
         if moved {
@@ -308,22 +312,22 @@ fn bells_go_to_nobody_but_the_peer() {
         let (_ring, to) = new_ring(1 << 18, &Config::default()).unwrap();
         let (_, back) = new_ring(4096, &Config::default()).unwrap();
         plain.set_nonblocking(true).unwrap();
-        let (mut lines, mut answered, mut came, mut bells) = (Vec::new(), false, 0, 0);
+        let (mut lines, mut answered, mut came, mut doorbells) = (Vec::new(), false, 0, 0);
         for i in 0..2000u32 {
             a.send(&i.to_le_bytes(), NOW).unwrap();
-            lines.extend(visitor(&beacon));
+            lines.extend(visitor(&rendezvous));
             let mut buffer = [0; 99];
-            while let Some((n, knock)) = take(&plain, &mut buffer) {
-                if let Some(Word::Knock { secret, .. }) = knock.filter(|_| !answered) {
+            while let Some((n, join_request)) = take(&plain, &mut buffer) {
+                if let Some(ControlMessage::Join { secret, .. }) = join_request.filter(|_| !answered) {
                     let answer =
-                        Answer { secret, crowd: [1; 16], lane: [2; 16], capacity: 1 << 18, back: 4096 };
+                        Answer { secret, fan_in: [1; 16], lane: [2; 16], capacity: 1 << 18, back: 4096 };
                     let fds = [to.as_fd(), back.as_fd()];
                     let (line, _) = lines.last().unwrap();
                     scm::send(line, &[IoSlice::new(&answer.encode())], &fds, None, RAW).unwrap();
                     answered = true;
                 }
-                match Word::decode(&buffer[..n]) {
-                    Some(Word::Bell(crowd)) => bells += u32::from(crowd == [1; 16]),
+                match ControlMessage::decode(&buffer[..n]) {
+                    Some(ControlMessage::Doorbell(fan_in)) => doorbells += u32::from(fan_in == [1; 16]),
                     Some(_) => {}
                     None => came += 1,
                 }
@@ -336,7 +340,7 @@ fn bells_go_to_nobody_but_the_peer() {
             other.set_nonblocking(true).unwrap();
             assert!(other.recv(&mut [0; 99]).is_err());
         } else {
-            assert_eq!((a.path().send, bells), (Carrier::SharedMemory, 1));
+            assert_eq!((a.path().send, doorbells), (Carrier::SharedMemory, 1));
         }
     }
 }
@@ -354,16 +358,17 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
     let own = UnixDatagram::unbound().unwrap();
     own.connect_addr(&to).unwrap();
     let inode = |of: &UnixDatagram| rustix::fs::fstat(of).unwrap().st_ino;
-    let beacon = name_for_many(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
+    let rendezvous = name_for_many(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
     let (mut nonce, mut given) = ([0; 16], Vec::new());
-    for (knocks, named) in [(&echo, inode(&own)), (&echo, 1), (&own, inode(&echo)), (&own, inode(&own))] {
+    for (joins, named) in [(&echo, inode(&own)), (&echo, 1), (&own, inode(&echo)), (&own, inode(&own))] {
         let line = seqpacket().unwrap();
-        rustix::net::connect(&line, &beacon).unwrap();
+        rustix::net::connect(&line, &rendezvous).unwrap();
         nonce[0] += 1;
         say(&line, &Hello { nonce, capacity: 0, send_buffer: 0 }).unwrap();
         let cookie = rustix::net::sockopt::socket_cookie(&line).unwrap();
-        let knock = Word::Knock { hello: nonce, secret: nonce, cookie, inode: named };
-        scm::send(knocks, &[IoSlice::new(b"x")], &[sign::slip(&knock).unwrap().as_fd()], None, RAW).unwrap();
+        let join_request = ControlMessage::Join { hello: nonce, secret: nonce, cookie, inode: named };
+        scm::send(joins, &[IoSlice::new(b"x")], &[proof::slip(&join_request).unwrap().as_fd()], None, RAW)
+            .unwrap();
         assert_eq!(victim.recv(&mut [0; 64], LOOK).unwrap(), 1);
         let mut wire = [0; 64];
         let got = rustix::net::recv(&line, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
@@ -413,20 +418,20 @@ fn strangers_at_a_beacon_keep_nobody_away_for_long() {
     assert_eq!((late.path().send, first.path().send), (Carrier::SharedMemory, Carrier::SharedMemory));
 }
 
-/// A receiver of short datagrams has no room for a word, and words come at any moment: none is ever received.
+/// A receiver of short datagrams has no room for a control message, and control messages come at any moment: none is ever received.
 #[test]
 fn no_word_is_cut_into_a_datagram() {
     onecopy_testing::alone!();
     let victim = Datagram::bind(abstract_("short")).unwrap();
     let honest = laned(&victim, "short");
-    let nonce = victim.end.crowd().unwrap().lock().nonce_of_all();
+    let nonce = victim.end.fan_in().unwrap().lock().nonce_of_all();
     for round in 0..200usize {
         // At the last moment, when the lanes were found empty.
-        onecopy_unix::internals::failpoint::at("about to receive", move || {
+        onecopy_unix::failpoint::at("about to receive", move || {
             let stranger = UnixDatagram::unbound().unwrap();
             let name = SocketAddr::from_abstract_name(text("short")).unwrap();
             stranger.connect_addr(&name).unwrap();
-            stranger.send(&Word::Bell(nonce).encode()).unwrap();
+            stranger.send(&ControlMessage::Doorbell(nonce).encode()).unwrap();
         });
         let flags = [LOOK, LOOK | RecvFlags::PEEK][round % 2] | RecvFlags::TRUNC;
         let got = victim.recv(&mut [0; 9][..round % 9], flags);
@@ -455,7 +460,7 @@ fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         stranger.send_to(b"x", abstract_(name), NOW).unwrap();
         assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 1);
         let sender = with_lane.then(|| laned(&victim, name));
-        let receiving = victim.end.crowd().unwrap().lock();
+        let receiving = victim.end.fan_in().unwrap().lock();
         let start = std::time::Instant::now();
         let child = onecopy_sys::fork::child(|| {
             std::thread::spawn(|| {

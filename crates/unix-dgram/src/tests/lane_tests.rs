@@ -1,14 +1,14 @@
 //! What a receiver of many owes those who wait for it and its other senders, at the moments when that is hard.
 
 use crate::Datagram;
-use crate::fan_in::readiness::WORDS;
+use crate::fan_in::readiness::CONTROLS;
 use crate::fan_in::receiver::{SILENCE, name_for_many};
 use crate::pairing::line::seqpacket;
 use crate::pairing::state::BROKEN;
-use crate::wire::words::Word;
+use crate::wire::control_message::ControlMessage;
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_testing::readable;
-use onecopy_unix::internals::failpoint;
+use onecopy_unix::failpoint;
 use onecopy_unix::{Carrier, Name, RecvFlags, SendFlags};
 use rustix::fd::AsFd;
 use rustix::fd::OwnedFd;
@@ -48,7 +48,7 @@ pub fn laned(to: &Datagram, name: &Name) -> Datagram {
 }
 
 /// Whoever receives once for each time that he finds it readable, or asks how much there is, gets all, also while a sender
-/// switches: the word that says so comes behind what was sent before it.
+/// switches: the control message that says so comes behind what was sent before it.
 #[test]
 fn a_switch_is_met_by_who_polls() {
     onecopy_testing::alone!();
@@ -108,7 +108,7 @@ fn what_a_liar_sends_comes_with_nothing_else() {
     liar.send_with(b"liar", &[b.as_fd()], NOW).unwrap();
     let ring = liar.end.lane().unwrap().end.tx_ring.get().unwrap().clone();
     ring.header().reader.0.filler.store(u32::MAX, Relaxed);
-    ring.header().reader.0.parked.store(onecopy_ring::bell::PARKED, Release);
+    ring.header().reader.0.parked.store(onecopy_ring::doorbell::PARKED, Release);
     let plain = Datagram::unbound().unwrap();
     for (from, datagram) in [(&honest, &b"honest"[..]), (&plain, b"kernel")] {
         from.send_to(datagram, &name, NOW).unwrap();
@@ -175,7 +175,7 @@ fn flood(line: Arc<OwnedFd>, looked: Rc<Cell<u32>>) {
     });
 }
 
-/// Who says that there are descriptors, and sends bells in their place without an end, keeps nobody in a call.
+/// Who says that there are descriptors, and sends doorbells in their place without an end, keeps nobody in a call.
 #[test]
 fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
     onecopy_testing::alone!();
@@ -224,38 +224,38 @@ fn what_is_there_is_what_comes() {
 }
 
 /// Rings before each look into the queue, so many times.
-fn ring(bell: [u8; 64], to: Name, times: u32) {
+fn ring(doorbell: [u8; 64], to: Name, times: u32) {
     failpoint::at("about to receive", move || {
-        Datagram::unbound().unwrap().send_to(&bell, &to, NOW).unwrap();
+        Datagram::unbound().unwrap().send_to(&doorbell, &to, NOW).unwrap();
         if times > 1 {
-            ring(bell, to, times - 1);
+            ring(doorbell, to, times - 1);
         }
     });
 }
 
-/// A receive that does not wait comes back from a flood of words, and whoever sends after it rings.
+/// A receive that does not wait comes back from a flood of control messages, and whoever sends after it rings.
 #[test]
 fn a_flood_of_words_is_left_with_lanes_armed() {
     onecopy_testing::alone!();
     let (b, name) = receiver("words");
     let a = laned(&b, &name);
-    let bell = Word::Bell(b.end.crowd().unwrap().lock().nonce_of_all());
+    let doorbell = ControlMessage::Doorbell(b.end.fan_in().unwrap().lock().nonce_of_all());
     let lane = a.end.lane().unwrap();
     let header = lane.end.tx_ring.get().unwrap().header();
     assert!(!header.is_armed());
-    ring(bell.encode(), name.clone(), WORDS);
+    ring(doorbell.encode(), name.clone(), CONTROLS);
     assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
     assert!(header.is_armed());
     // Who polls is to come again.
     assert!(!readable(&b));
-    ring(bell.encode(), name, WORDS);
+    ring(doorbell.encode(), name, CONTROLS);
     assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
     assert!(readable(&b));
     assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
     assert!(!readable(&b));
 }
 
-/// One that has no CPU between coming to the beacon and its hello, while others knock: it is sent away, and comes again.
+/// One that has no CPU between coming to the rendezvous listener and its hello, while others knock: it is sent away, and comes again.
 #[test]
 fn who_is_sent_away_before_its_hello_comes_again() {
     onecopy_testing::alone!();
@@ -276,13 +276,13 @@ fn who_is_sent_away_before_its_hello_comes_again() {
     assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::SharedMemory, 0));
 }
 
-/// Somebody at a receiver's beacon, before it listens there itself.
+/// Somebody at a receiver's rendezvous listener, before it listens there itself.
 fn listening(at: &Datagram) -> OwnedFd {
-    let beacon = seqpacket().unwrap();
+    let rendezvous = seqpacket().unwrap();
     let inode = rustix::fs::fstat(at.end.fd()).unwrap().st_ino;
-    rustix::net::bind(&beacon, &name_for_many(inode).unwrap()).unwrap();
-    rustix::net::listen(&beacon, 1).unwrap();
-    beacon
+    rustix::net::bind(&rendezvous, &name_for_many(inode).unwrap()).unwrap();
+    rustix::net::listen(&rendezvous, 1).unwrap();
+    rendezvous
 }
 
 /// Who sends everybody away is tried again ever more rarely, and then no more.
@@ -290,13 +290,13 @@ fn listening(at: &Datagram) -> OwnedFd {
 fn who_always_refuses_costs_few_tries() {
     onecopy_testing::alone!();
     let (b, name) = receiver("refuses");
-    let beacon = Rc::new(listening(&b));
+    let rendezvous = Rc::new(listening(&b));
     let (a, tries) = (connected(&name), Rc::new(Cell::new(0)));
     let mut tried = Vec::new();
     for i in 0..10_000u32 {
-        let (beacon, more) = (beacon.clone(), tries.clone());
+        let (rendezvous, more) = (rendezvous.clone(), tries.clone());
         failpoint::at("connected to a beacon", move || {
-            drop(rustix::net::accept(&*beacon).unwrap());
+            drop(rustix::net::accept(&*rendezvous).unwrap());
             more.set(more.get() + 1);
         });
         a.send(&i.to_le_bytes(), NOW).unwrap();
@@ -316,7 +316,7 @@ fn who_always_refuses_costs_few_tries() {
 fn who_was_not_heard_comes_again_soon() {
     onecopy_testing::alone!();
     let (b, name) = receiver("unheard");
-    let mut beacon = Some(listening(&b));
+    let mut rendezvous = Some(listening(&b));
     let a = connected(&name);
     for i in 0..90 {
         a.send(&[i], NOW).unwrap();
@@ -324,9 +324,12 @@ fn who_was_not_heard_comes_again_soon() {
         if i < 2 {
             // (It is not to listen itself before that one has gone.)
             assert_eq!(rustix::net::recv(b.end.fd(), &mut buffer[..], PLAIN).unwrap().0, 1);
-            assert_eq!(beacon.as_ref().is_some_and(|beacon| rustix::net::accept(beacon).is_ok()), i == 1);
+            assert_eq!(
+                rendezvous.as_ref().is_some_and(|rendezvous| rustix::net::accept(rendezvous).is_ok()),
+                i == 1
+            );
         } else {
-            beacon = None;
+            rendezvous = None;
             assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
         }
     }

@@ -3,6 +3,6 @@
 mod between;
 mod hostile;
 mod hostile_many;
-mod hostile_signs;
+mod hostile_proofs;
 pub mod lane_tests;
 mod moments;

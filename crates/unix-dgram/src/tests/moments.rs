@@ -3,7 +3,7 @@
 use crate::Datagram;
 use onecopy_sys::fork::{Ended, child};
 use onecopy_testing::alone;
-use onecopy_unix::internals::failpoint;
+use onecopy_unix::failpoint;
 use onecopy_unix::{Name, RecvFlags, SendFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 /// Two that are connected to each other and have sent nothing, for as long as they look.
-fn meeting(what: &str) -> [Rc<Datagram>; 2] {
+fn pairing(what: &str) -> [Rc<Datagram>; 2] {
     let name = |end: &str| Name::abstract_(format!("onecopy-test-{what}-{end}-{}", std::process::id()));
     let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
     a.connect(name("b")).unwrap();
@@ -39,7 +39,7 @@ fn meeting(what: &str) -> [Rc<Datagram>; 2] {
 #[test]
 fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
     alone!();
-    let [a, b] = meeting("says-nothing");
+    let [a, b] = pairing("says-nothing");
     for _ in 0..2 {
         for (one, other) in [(&a, &b), (&b, &a)] {
             one.send(b"hello", SendFlags::empty()).unwrap();
@@ -49,11 +49,11 @@ fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
 }
 
-/// A peer that goes before this side sends its sign: the send that it was to go with is told, and nothing else was.
+/// A peer that goes before this side sends its proof: the send that it was to go with is told, and nothing else was.
 #[test]
 fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
     alone!();
-    let [a, b] = meeting("goes");
+    let [a, b] = pairing("goes");
     drop(b);
     let told = [(); 3].map(|()| a.send(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
     let [refused, none] = [Errno::CONNREFUSED, Errno::NOTCONN].map(Errno::raw_os_error);

@@ -1,7 +1,7 @@
 //! What two datagram sockets say to each other on their line, before they share memory.
 
 use onecopy_sys::scm::{self, Space};
-use onecopy_unix::internals::handshake::upgrade::Nonce;
+use onecopy_unix::handshake::upgrade::Nonce;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;

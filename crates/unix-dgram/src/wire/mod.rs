@@ -1,5 +1,5 @@
 //! What datagram sockets say to each other that is no datagram.
 
+pub mod control_message;
 pub mod hello;
-pub mod sign;
-pub mod words;
+pub mod proof;

@@ -3,7 +3,7 @@
 use crate::ancillary::channel::{Fds, MAX_FDS};
 use crate::connection::core::Core;
 use crate::{Credentials, Error, Op, Result};
-use onecopy_ring::record::{Who, With};
+use onecopy_ring::record::{Identity, With};
 use onecopy_sys::scm::Ucred;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -63,7 +63,7 @@ impl<'a> Attached<'a> {
 
     /// What a frame with it says.
     #[inline]
-    pub fn with(&self, who: Who) -> With {
+    pub fn with(&self, who: Identity) -> With {
         // At most MAX_FDS, as was checked.
         With::new(self.fds.len() as u8, who)
     }

@@ -1,18 +1,18 @@
 //! The channel for descriptors of one direction: a socket of its own, made when the first ones are sent.
 //!
-//! Descriptors never travel with the bells: draining a bell would destroy them, or hand them to whoever drained it.
+//! Descriptors never travel with the doorbells: draining a doorbell would destroy them, or hand them to whoever drained it.
 //! So the sender makes a socket pair and sends one end of it, once, attached to one byte on the control socket; what
 //! lies in it after that is received by who holds the receiving side, when the stream reaches the mark that says so.
 //!
 //! That one byte needs no agreement before it: the first descriptor that comes over the control socket is the channel,
-//! wherever it is met. Who takes bells takes them with room for it. Its byte is one more in the queue than bells and
+//! wherever it is met. Who takes doorbells takes them with room for it. Its byte is one more in the queue than doorbells and
 //! fillers explain, and bytes are all alike, so one more is taken when it is met
-//! (`bytes queued = bells + fillers + channel byte`, see [`onecopy_ring::bell`]). Where the descriptor is wanted and
-//! lies behind bells that must stay, it is looked at with MSG_PEEK, which hands out a copy and takes nothing (unix(7)).
+//! (`bytes queued = doorbells + fillers + channel byte`, see [`onecopy_ring::doorbell`]). Where the descriptor is wanted and
+//! lies behind doorbells that must stay, it is looked at with MSG_PEEK, which hands out a copy and takes nothing (unix(7)).
 //!
-//! On a seqpacket control socket its byte is a record, which looks like a bell but for its descriptor, and is one more
-//! than the sum says, too. MSG_PEEK sees the first record only, so where it is wanted the bells before it are taken, and
-//! it stays, as the bell that must be left ([`crate::connection::rx::RxRing::find_channel`]).
+//! On a seqpacket control socket its byte is a record, which looks like a doorbell but for its descriptor, and is one more
+//! than the sum says, too. MSG_PEEK sees the first record only, so where it is wanted the doorbells before it are taken, and
+//! it stays, as the doorbell that must be left ([`crate::connection::rx::RxRing::find_channel`]).
 //!
 //! # Which message is whose
 //!
@@ -43,7 +43,7 @@
 use crate::connection::kind::Kind;
 use crate::doorbell::control;
 use crate::{Error, Op, Result};
-use onecopy_ring::Lie;
+use onecopy_ring::PeerMisbehaved;
 pub use onecopy_sys::scm::MAX_FDS;
 use onecopy_sys::scm::{self, Message, Space, Ucred};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,7 +52,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Most bytes of bells and fillers that a channel is looked for behind.
+/// Most bytes of doorbells and fillers that a channel is looked for behind.
 const FAR: usize = 256 << 10;
 
 /// Bytes of a message: its number.
@@ -109,11 +109,11 @@ fn next(
     fd: BorrowedFd<'_>,
     space: Space,
     flags: RecvFlags,
-) -> std::result::Result<Option<(u64, Message)>, Lie> {
+) -> std::result::Result<Option<(u64, Message)>, PeerMisbehaved> {
     let mut number = [0; NUMBER];
     match recv_next(fd, &mut number, space, flags | RecvFlags::TRUNC) {
         Ok(came) if came.bytes == NUMBER => Ok(Some((u64::from_le_bytes(number), came))),
-        Ok(came) if came.bytes > 0 => Err(Lie::Channel),
+        Ok(came) if came.bytes > 0 => Err(PeerMisbehaved::Channel),
         _ => Ok(None),
     }
 }
@@ -164,7 +164,7 @@ pub struct Announced {
 pub struct Taken {
     /// Bytes.
     pub bytes: usize,
-    /// The channel's byte was among them or is still to come: one more byte is to be taken than bells and fillers say.
+    /// The channel's byte was among them or is still to come: one more byte is to be taken than doorbells and fillers say.
     pub surplus: bool,
     /// Nothing was left, and the kernel told the pending error (ECONNRESET), which it does once.
     pub reset: bool,
@@ -175,7 +175,7 @@ pub struct Taken {
 pub struct Record {
     /// Bytes.
     pub len: usize,
-    /// It brought the channel: it is one more than bells and fillers say.
+    /// It brought the channel: it is one more than doorbells and fillers say.
     pub surplus: bool,
 }
 
@@ -255,7 +255,7 @@ impl Inlet {
         Inlet { fd: Some(line), ..Inlet::default() }
     }
 
-    /// Takes up to `count` bells or bytes of a filler, and the channel if it is met.
+    /// Takes up to `count` doorbells or bytes of a filler, and the channel if it is met.
     pub fn take(&mut self, control: BorrowedFd<'_>, count: usize) -> Taken {
         if count == 1 {
             // The common case, without zeroing a scratch buffer.
@@ -429,9 +429,9 @@ impl Inlet {
         &mut self,
         announced: Announced,
         pidfd: bool,
-    ) -> Result<std::result::Result<Option<Fds>, Lie>> {
+    ) -> Result<std::result::Result<Option<Fds>, PeerMisbehaved>> {
         let Announced { number, fds, who, may_be_gone } = announced;
-        let Some(fd) = &self.fd else { return self.fd().map(|_| Err(Lie::Channel)) };
+        let Some(fd) = &self.fd else { return self.fd().map(|_| Err(PeerMisbehaved::Channel)) };
         if who {
             // The sender has said it itself, and the kernel has verified it then (net/core/scm.c: scm_check_creds). One that
             // has not is nobody.
@@ -444,13 +444,13 @@ impl Inlet {
         }
         let came = match take(fd.as_fd(), number, may_be_gone) {
             Ok(Some(came)) => came,
-            Ok(None) => return Ok(if may_be_gone { Ok(None) } else { Err(Lie::Channel) }),
-            Err(lie) => return Ok(Err(lie)),
+            Ok(None) => return Ok(if may_be_gone { Ok(None) } else { Err(PeerMisbehaved::Channel) }),
+            Err(misbehaved) => return Ok(Err(misbehaved)),
         };
         point!("received over");
         let cut = came.control_cut;
         if came.fds.len() > fds || (came.fds.len() < fds && !cut) {
-            return Ok(Err(Lie::Channel));
+            return Ok(Err(PeerMisbehaved::Channel));
         }
         let (who, pidfd) = if who { (came.credentials, came.pidfd) } else { (None, None) };
         Ok(Ok(Some(Fds { list: came.fds, truncated: cut, who, pidfd })))
@@ -464,32 +464,32 @@ impl Inlet {
     pub fn receive_pool(
         &mut self,
         announced: Announced,
-    ) -> Result<std::result::Result<Option<OwnedFd>, Lie>> {
+    ) -> Result<std::result::Result<Option<OwnedFd>, PeerMisbehaved>> {
         let Announced { number, may_be_gone, .. } = announced;
         if let Some((_, memfd)) = self.kept.take_if(|(at, _)| *at == number) {
             return Ok(Ok(Some(memfd)));
         }
-        let Some(fd) = self.fd()? else { return Ok(Err(Lie::Channel)) };
+        let Some(fd) = self.fd()? else { return Ok(Err(PeerMisbehaved::Channel)) };
         let mut found = None;
         for _ in 0..MANY {
             // A copy first, since one that had no room would be lost with its message.
             let (at, came) = match next(fd, Space::Few, RecvFlags::PEEK) {
                 Ok(Some((at, came))) if at <= number => (at, came),
                 Ok(_) => break,
-                Err(lie) => return Ok(Err(lie)),
+                Err(misbehaved) => return Ok(Err(misbehaved)),
             };
             let memfd = came.fds.into_iter().next();
             if at == number && memfd.is_none() && came.control_cut {
                 return Err(Error::new(Op::Recv, Errno::MFILE));
             }
-            if let Err(lie) = next(fd, Space::None, RecvFlags::empty()) {
-                return Ok(Err(lie));
+            if let Err(misbehaved) = next(fd, Space::None, RecvFlags::empty()) {
+                return Ok(Err(misbehaved));
             }
             if at == number {
                 found = memfd;
             }
         }
-        Ok(if found.is_some() || may_be_gone { Ok(found) } else { Err(Lie::Channel) })
+        Ok(if found.is_some() || may_be_gone { Ok(found) } else { Err(PeerMisbehaved::Channel) })
     }
 
     /// That descriptor will be asked for again.
@@ -499,7 +499,11 @@ impl Inlet {
 }
 
 /// Takes the last message of that number. What is older is closed. `look`: one that is newer must stay.
-fn take(fd: BorrowedFd<'_>, number: u64, mut look: bool) -> std::result::Result<Option<Message>, Lie> {
+fn take(
+    fd: BorrowedFd<'_>,
+    number: u64,
+    mut look: bool,
+) -> std::result::Result<Option<Message>, PeerMisbehaved> {
     let mut found = None;
     for _ in 0..MANY {
         let mut space = Space::All;
@@ -517,5 +521,5 @@ fn take(fd: BorrowedFd<'_>, number: u64, mut look: bool) -> std::result::Result<
             _ => return Ok(found),
         }
     }
-    Err(Lie::Channel)
+    Err(PeerMisbehaved::Channel)
 }

@@ -10,7 +10,7 @@ use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
 use crate::{Result, SendFlags};
 use onecopy_ring::Mark;
-use onecopy_ring::record::Who;
+use onecopy_ring::record::Identity;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::Ucred;
 use rustix::fd::BorrowedFd;
@@ -19,7 +19,7 @@ use rustix::fd::BorrowedFd;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Saying {
     /// How a frame puts it.
-    pub who: Who,
+    pub who: Identity,
     said: Said,
 }
 
@@ -29,9 +29,9 @@ impl Saying {
         let who = claim.or_else(|| (asked != 0).then(Ucred::effective));
         let known = ring.said.who == who && (who.is_none() || asked == 0 || asked == ring.said.asked);
         let how = match who {
-            _ if known => Who::AsBefore,
-            Some(_) => Who::Said,
-            None => Who::Unsaid,
+            _ if known => Identity::AsBefore,
+            Some(_) => Identity::Said,
+            None => Identity::Unsaid,
         };
         Saying { who: how, said: Said { who, asked, holds: false } }
     }
@@ -42,7 +42,7 @@ impl TxRing {
     #[inline]
     pub fn saying(&self, _core: &Core, claim: Option<Ucred>) -> Saying {
         // Relaxed: whatever tells this thread that it is asked orders the look behind it.
-        let asked = self.producer.header().info.0.asks_who.load(Relaxed);
+        let asked = self.producer.header().info.0.asks_identity.load(Relaxed);
         if asked == 0 && self.said.who.is_none() && claim.is_none() {
             return Saying::default();
         }
@@ -53,7 +53,7 @@ impl TxRing {
     ///
     /// # Errors
     ///
-    /// As [`End::channel`] and [`End::send_over`].
+    /// As [`Connection::channel`] and [`Connection::send_over`].
     #[cold]
     pub fn put(
         &mut self,
@@ -62,11 +62,11 @@ impl TxRing {
         saying: Saying,
         flags: SendFlags,
     ) -> Result<()> {
-        let who = saying.said.who.filter(|_| saying.who == Who::Said);
+        let who = saying.said.who.filter(|_| saying.who == Identity::Said);
         if who.is_some() || !fds.is_empty() {
             self.send_over(core, fds, who, flags)?;
         }
-        if saying.who != Who::AsBefore {
+        if saying.who != Identity::AsBefore {
             self.said = saying.said;
         }
         Ok(())
@@ -76,14 +76,14 @@ impl TxRing {
     ///
     /// # Errors
     ///
-    /// As [`End::room`] and [`End::put`].
+    /// As [`Connection::room`] and [`Connection::put`].
     #[inline]
-    pub fn say_who(&mut self, core: &Core, then: usize, flags: SendFlags) -> Result<()> {
+    pub fn say_identity(&mut self, core: &Core, then: usize, flags: SendFlags) -> Result<()> {
         if self.said.holds {
             return Ok(());
         }
         let saying = self.saying(core, None);
-        if saying.who == Who::AsBefore { Ok(()) } else { self.say(core, saying, then, flags) }
+        if saying.who == Identity::AsBefore { Ok(()) } else { self.say(core, saying, then, flags) }
     }
 
     /// Lays a mark for what is to be said, with room for `then` bytes behind it: for itself alone it says nothing, and who looked
@@ -91,7 +91,7 @@ impl TxRing {
     ///
     /// # Errors
     ///
-    /// As [`End::say_who`].
+    /// As [`Connection::say_identity`].
     #[cold]
     pub fn say(&mut self, core: &Core, saying: Saying, then: usize, flags: SendFlags) -> Result<()> {
         let need = self.producer.stride() + then;
@@ -99,15 +99,15 @@ impl TxRing {
         self.lay(core, saying, flags)
     }
 
-    /// As [`End::say`], where there is room.
+    /// As [`Connection::say`], where there is room.
     ///
     /// # Errors
     ///
-    /// As [`End::put`].
+    /// As [`Connection::put`].
     #[cold]
     pub fn lay(&mut self, core: &Core, saying: Saying, flags: SendFlags) -> Result<()> {
         self.put(core, &[], saying, flags)?;
-        self.producer.mark(0, Mark::Who { said: saying.who == Who::Said });
+        self.producer.mark(0, Mark::Identity { said: saying.who == Identity::Said });
         let stride = self.producer.stride();
         self.producer.publish_marks(stride);
         Ok(())

@@ -9,8 +9,8 @@ use crate::connection::rx::RxRing;
 use crate::multiprocess::generation::generation;
 use crate::{Error, Op, Result};
 use onecopy_pool::provider::LentPages;
-use onecopy_ring::record::{Who, With};
-use onecopy_ring::{Lie, Mark, shared};
+use onecopy_ring::record::{Identity, With};
+use onecopy_ring::{Mark, PeerMisbehaved, shared};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::memfd::Refused;
 use rustix::io::Errno;
@@ -28,14 +28,14 @@ impl RxRing {
     ///
     /// EPROTO; EMFILE, ENOMEM where this process lacks what it takes, and the mark stays.
     pub fn meet_mark(&mut self, core: &Core) -> Result<Next> {
-        let lie = |lie| core.lie(Op::Recv, lie);
-        if self.front.piece.is_some() {
+        let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
+        if self.pending.piece.is_some() {
             return Ok(Next::Reference);
         }
-        match self.consumer.mark().map_err(lie)? {
+        match self.consumer.mark().map_err(misbehaved)? {
             reference @ Mark::Reference { .. } => {
                 self.expect_pools(core)?;
-                self.front.piece = Some(self.front.adopt(reference).map_err(lie)?);
+                self.pending.piece = Some(self.pending.adopt(reference).map_err(misbehaved)?);
                 Ok(Next::Reference)
             }
             pool @ Mark::Pool { .. } => {
@@ -43,13 +43,13 @@ impl RxRing {
                 self.consumer.take_mark();
                 Ok(Next::Again)
             }
-            Mark::Who { said } => {
+            Mark::Identity { said } => {
                 self.drop_fds();
-                self.front.who = None;
+                self.pending.who = None;
                 if said
                     && let Some(mut who) = self.receive_announced(core, self.consumer.position(), 0, true)?
                 {
-                    self.front.hear(core, &mut who).map_err(lie)?;
+                    self.pending.hear(core, &mut who).map_err(misbehaved)?;
                 }
                 self.consumer.take_mark();
                 Ok(Next::Again)
@@ -57,13 +57,15 @@ impl RxRing {
             Mark::Fds { count, len } => {
                 let number = self.consumer.position();
                 let count = u8::try_from(count).ok().filter(|count| *count > 0 && len > 0);
-                let Some(count) = count else { return Err(lie(Lie::Mark { position: number, kind: 0 })) };
+                let Some(count) = count else {
+                    return Err(misbehaved(PeerMisbehaved::Mark { position: number, kind: 0 }));
+                };
                 // The mark stays where another process has the channel.
                 self.expect_channel(core)?;
                 self.drop_fds();
                 self.consumer.take_mark();
                 let until = self.consumer.position().saturating_add(len);
-                self.front.fds = Some(Arrived { fds: Descriptors::InChannel { number, count }, until });
+                self.pending.fds = Some(Arrived { fds: Descriptors::InChannel { number, count }, until });
                 Ok(Next::Again)
             }
         }
@@ -75,11 +77,11 @@ impl RxRing {
     ///
     /// EPROTO; EMFILE, ENOMEM where this process lacks what it takes, and nothing was done.
     pub fn meet_pool(&mut self, core: &Core, pool: Mark) -> Result<()> {
-        let lie = |lie| core.lie(Op::Recv, lie);
-        let Mark::Pool { pool, page_len, pages } = pool else { return Err(lie(Lie::Pool)) };
+        let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
+        let Mark::Pool { pool, page_len, pages } = pool else { return Err(misbehaved(PeerMisbehaved::Pool)) };
         self.expect_pools(core)?;
         let opened = self.open_pool(core, pool, page_len, pages)?;
-        self.front.pools.push(opened.map_err(lie)?);
+        self.pending.pools.push(opened.map_err(misbehaved)?);
         Ok(())
     }
 
@@ -90,28 +92,28 @@ impl RxRing {
         pool: u32,
         page_len: u64,
         pages: u64,
-    ) -> Result<std::result::Result<LentPages, Lie>> {
-        let pools = &self.front.pools;
+    ) -> Result<std::result::Result<LentPages, PeerMisbehaved>> {
+        let pools = &self.pending.pools;
         let mapped: usize = pools.iter().map(|pool| pool.pages() as usize * pool.page_len()).sum();
         let left = core.config.max_shared.saturating_sub(mapped);
         let fits = shared::size(page_len, pages).is_some_and(|size| size <= left);
         // As all pools have them: 4096 << order.
         let order = page_len.trailing_zeros().checked_sub(12).filter(|_| page_len.is_power_of_two());
         let (true, Some(order), Ok(count)) = (fits, order, u32::try_from(pages)) else {
-            return Ok(Err(Lie::Pool));
+            return Ok(Err(PeerMisbehaved::Pool));
         };
         if pool as usize != pools.len() || pools.len() == MAX_POOLS {
-            return Ok(Err(Lie::Pool));
+            return Ok(Err(PeerMisbehaved::Pool));
         }
         let announced = self.announced(core, self.consumer.position(), 1, false);
         let memfd =
             match self.expect_channel(core)?.then(|| self.inlet.receive_pool(announced)).transpose()? {
                 Some(Ok(Some(memfd))) => memfd,
-                Some(Err(lie)) => return Ok(Err(lie)),
+                Some(Err(misbehaved)) => return Ok(Err(misbehaved)),
                 Some(Ok(None)) | None => return Err(lost_pool()),
             };
         let (Some(ring), Some(channel)) = (core.rx_ring.get(), self.inlet.keep()) else {
-            return Ok(Err(Lie::Channel));
+            return Ok(Err(PeerMisbehaved::Channel));
         };
         let mapping = match shared::open(&memfd, page_len, pages) {
             Ok(mapping) => Arc::new(mapping),
@@ -121,7 +123,7 @@ impl RxRing {
                     "the peer's pool could not be mapped; free memory or address space and receive again",
                 ));
             }
-            Err(_) => return Ok(Err(Lie::Pool)),
+            Err(_) => return Ok(Err(PeerMisbehaved::Pool)),
         };
         let ring = ring.clone();
         let opened = generation();
@@ -136,13 +138,13 @@ impl RxRing {
             }
         };
         let slots = onecopy_ring::lend::SLOTS as u32;
-        Ok(LentPages::new(mapping, order as u8, count, slots, give_back).map_err(|_| Lie::Pool))
+        Ok(LentPages::new(mapping, order as u8, count, slots, give_back).map_err(|_| PeerMisbehaved::Pool))
     }
 
     /// Between a mark for descriptors and their first byte nothing comes, unless who laid it was killed before that byte: then they
     /// are nobody's. What is in the channel still is closed when a later message is looked for there, or was.
     fn drop_fds(&mut self) {
-        self.front.fds = None;
+        self.pending.fds = None;
     }
 
     /// The descriptors at the front are here from now on, as far as they are not gone.
@@ -151,11 +153,11 @@ impl RxRing {
     ///
     /// EBUSY where several processes share the end, and another one has peeked at them, or has the channel. EPROTO, EMFILE.
     pub fn bring_fds(&mut self, core: &Core) -> Result<()> {
-        let fds = match self.front.fds.as_ref().map(|arrived| &arrived.fds) {
+        let fds = match self.pending.fds.as_ref().map(|arrived| &arrived.fds) {
             Some(&Descriptors::InChannel { number, count }) => {
                 self.receive_announced(core, number, count.into(), false)?.unwrap_or_else(Fds::gone)
             }
-            Some(Descriptors::With(holder)) if core.others.has(*holder) => {
+            Some(Descriptors::With(member)) if core.others.has(*member) => {
                 return Err(busy(
                     "what comes next brings descriptors, and another process that shares this socket since a fork has \
                      peeked at them; receive there",
@@ -164,7 +166,7 @@ impl RxRing {
             Some(Descriptors::With(_)) => Fds::gone(),
             Some(Descriptors::Here(_)) | None => return Ok(()),
         };
-        if let Some(arrived) = &mut self.front.fds {
+        if let Some(arrived) = &mut self.pending.fds {
             arrived.fds = Descriptors::Here(fds);
         }
         Ok(())
@@ -183,7 +185,7 @@ impl RxRing {
         }
         let announced = self.announced(core, number, fds, who);
         let received = self.inlet.receive(announced, who && core.passes_pidfd())?;
-        received.map_err(|lie| core.lie(Op::Recv, lie))
+        received.map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))
     }
 
     /// A mark or a frame says that something lies in the channel, so the channel must be there: whether it is, and has not gone
@@ -195,12 +197,12 @@ impl RxRing {
     /// was met stays for that one. EMFILE.
     fn expect_channel(&mut self, core: &Core) -> Result<bool> {
         let made = self.consumer.header().reader.0.channels.load(Relaxed);
-        if let Some(holder) = self.elsewhere
+        if let Some(member) = self.elsewhere
             && !self.inlet.is_met()
             // (Where there is a new one, its sender has found that nobody had the last, whoever lives.)
             && !self.inlet.has_new(made)
         {
-            if core.others.has(holder) {
+            if core.others.has(member) {
                 return Err(busy(
                     "what comes next brings descriptors, or says who sends, and another process that shares this socket \
                      since a fork has the channel that they come through; receive there, or get the first of them before \
@@ -229,7 +231,7 @@ impl RxRing {
     /// EOWNERDEAD where that one is gone.
     #[inline]
     pub fn expect_pools(&self, core: &Core) -> Result<()> {
-        self.front.pools_of.map_or(Ok(()), |(holder, _)| pools_elsewhere(core, holder))
+        self.pending.pools_of.map_or(Ok(()), |(member, _)| pools_elsewhere(core, member))
     }
 
     /// What comes with the frame at the front is received from the channel, once.
@@ -240,25 +242,25 @@ impl RxRing {
     #[cold]
     pub fn meet_frame(&mut self, core: &Core, with: With) -> Result<()> {
         let at = self.consumer.position() + 1;
-        if self.front.met == at {
+        if self.pending.met == at {
             return Ok(());
         }
         if with.is_in_channel() {
-            let (fds, said) = (usize::from(with.fds()), with.who() == Who::Said);
+            let (fds, said) = (usize::from(with.fds()), with.who() == Identity::Said);
             let mut came = self.receive_announced(core, self.consumer.position(), fds, said)?;
             if said {
-                self.front.who = None;
+                self.pending.who = None;
             }
             if let Some(came) = came.as_mut().filter(|_| said) {
-                self.front.hear(core, came).map_err(|lie| core.lie(Op::Recv, lie))?;
+                self.pending.hear(core, came).map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))?;
             }
             let fds = (fds > 0).then(|| Descriptors::Here(came.unwrap_or_else(Fds::gone)));
-            self.front.fds = fds.map(|fds| Arrived { fds, until: u64::MAX });
+            self.pending.fds = fds.map(|fds| Arrived { fds, until: u64::MAX });
         }
-        if with.who() == Who::Unsaid {
-            self.front.who = None;
+        if with.who() == Identity::Unsaid {
+            self.pending.who = None;
         }
-        self.front.met = at;
+        self.pending.met = at;
         Ok(())
     }
 
@@ -267,38 +269,38 @@ impl RxRing {
     #[cold]
     pub fn forgo(&mut self, with: With) -> bool {
         let at = self.consumer.position() + 1;
-        let said = with.who() == Who::Said;
-        if self.front.met == at || !with.is_in_channel() || (said && !self.inlet.is_lost()) {
+        let said = with.who() == Identity::Said;
+        if self.pending.met == at || !with.is_in_channel() || (said && !self.inlet.is_lost()) {
             return false;
         }
         let gone = (with.fds() > 0).then(|| Descriptors::Here(Fds::gone()));
-        self.front.fds = gone.map(|fds| Arrived { fds, until: u64::MAX });
+        self.pending.fds = gone.map(|fds| Arrived { fds, until: u64::MAX });
         if said {
-            self.front.who = None;
+            self.pending.who = None;
         }
-        self.front.met = at;
+        self.pending.met = at;
         true
     }
 
     /// Bytes that can be received now.
-    pub fn payload(&mut self) -> std::result::Result<usize, Lie> {
+    pub fn payload(&mut self) -> std::result::Result<usize, PeerMisbehaved> {
         let bytes = self.consumer.payload()?;
         // Of a page that was received in part, what is left.
-        let of_piece = self.front.piece.as_ref().map_or(0, Piece::received);
+        let of_piece = self.pending.piece.as_ref().map_or(0, Piece::received);
         Ok(usize::try_from(bytes.saturating_sub(of_piece as u64)).unwrap_or(usize::MAX))
     }
 
     /// The reference at the front was received.
     pub fn take_reference(&mut self) -> Option<Piece> {
-        let piece = self.front.piece.take()?;
+        let piece = self.pending.piece.take()?;
         self.consumer.take_mark();
         Some(piece)
     }
 }
 
 #[cold]
-fn pools_elsewhere(core: &Core, holder: u32) -> Result<()> {
-    if !core.others.has(holder) {
+fn pools_elsewhere(core: &Core, member: u32) -> Result<()> {
+    if !core.others.has(member) {
         return Err(lost_pool());
     }
     Err(busy(

@@ -5,13 +5,13 @@ use crate::byref::listed::Listed;
 use crate::byref::piece::Piece;
 use crate::connection::core::Core;
 use onecopy_pool::provider::LentPages;
-use onecopy_ring::{Lie, Mark};
+use onecopy_ring::{Mark, PeerMisbehaved};
 use onecopy_sys::scm::{self, Ucred};
 use rustix::fd::OwnedFd;
 
 /// What was met at marks and is not received yet.
 #[derive(Debug, Default)]
-pub struct Front {
+pub struct Pending {
     /// The reference at the next mark, as far as it was not received. Its mark is taken with its last byte.
     pub piece: Option<Piece>,
     /// The list of the record at the front, once it was looked at (seqpacket sockets only).
@@ -28,7 +28,7 @@ pub struct Front {
     pub(super) pools_of: Option<(u32, u32)>,
 }
 
-/// What processes that share an end tell each other of what one of them has found at the front: words, as [`Front::save`]
+/// What processes that share an end tell each other of what one of them has found at the front: words, as [`Pending::save`]
 /// writes them.
 pub const TOLD: usize = 4;
 
@@ -38,7 +38,7 @@ const WITH_FDS: u64 = 1 << 32;
 const IN_CHANNEL: u64 = 1 << 33;
 const COUNT: u32 = 40;
 
-impl Front {
+impl Pending {
     /// What was found in front of where the ring was at is not what comes next.
     pub fn move_on(&mut self) {
         (self.piece, self.listed, self.fds, self.met) = (None, None, None, 0);
@@ -55,7 +55,7 @@ impl Front {
     pub fn save(&self, me: u32, position: u64) -> [u64; TOLD] {
         let (found, number) = match self.fds.as_ref().map(|arrived| &arrived.fds) {
             Some(Descriptors::Here(_)) => (u64::from(me) | WITH_FDS, 0),
-            Some(Descriptors::With(holder)) => (u64::from(*holder) | WITH_FDS, 0),
+            Some(Descriptors::With(member)) => (u64::from(*member) | WITH_FDS, 0),
             Some(Descriptors::InChannel { number, count }) => {
                 (IN_CHANNEL | WITH_FDS | u64::from(*count) << COUNT, *number)
             }
@@ -64,32 +64,32 @@ impl Front {
         };
         let until = self.fds.as_ref().map_or(0, |arrived| arrived.until);
         let count = u32::try_from(self.pools.len()).unwrap_or(u32::MAX);
-        let (holder, count) = if count > 0 { (me, count) } else { self.pools_of.unwrap_or_default() };
-        [found, until, number, u64::from(holder) | u64::from(count) << 32]
+        let (member, count) = if count > 0 { (me, count) } else { self.pools_of.unwrap_or_default() };
+        [found, until, number, u64::from(member) | u64::from(count) << 32]
     }
 
     /// What the one who received last said of this.
     pub fn load(&mut self, me: u32, position: u64, [found, until, number, pools]: [u64; TOLD]) {
-        let (holder, count) = (pools as u32, (pools >> 32) as u32);
-        self.pools_of = Some((holder, count)).filter(|_| count > 0 && holder != me);
+        let (member, count) = (pools as u32, (pools >> 32) as u32);
+        self.pools_of = Some((member, count)).filter(|_| count > 0 && member != me);
         if self.pools_of.is_some() && !self.pools.is_empty() {
             // Inherited: what the parent has mapped it gives back itself.
             (self.piece, self.listed) = (None, None);
             self.pools.clear();
         }
-        let (holder, until) = (found as u32, until.max(position + 1));
+        let (member, until) = (found as u32, until.max(position + 1));
         if found & IN_CHANNEL != 0 {
             let fds = Descriptors::InChannel { number, count: (found >> COUNT) as u8 };
             self.fds = Some(Arrived { fds, until });
-        } else if found != 0 && holder != me {
+        } else if found != 0 && member != me {
             // Taken out of the channel, so it is not looked for there again.
             self.met = position + 1;
-            self.fds = (found & WITH_FDS != 0).then_some(Arrived { fds: Descriptors::With(holder), until });
+            self.fds = (found & WITH_FDS != 0).then_some(Arrived { fds: Descriptors::With(member), until });
         }
     }
 }
 
-impl Front {
+impl Pending {
     /// Whether a process that is no child could go on with it, at that position.
     ///
     /// # Errors
@@ -152,7 +152,7 @@ pub struct Sender {
 /// Who sent where nobody said it (net/core/scm.c: no pid, and INVALID_UID shown as the overflow id).
 const NOBODY: Ucred = Ucred { pid: 0, uid: 65534, gid: 65534 };
 
-impl Front {
+impl Pending {
     /// Who sent what comes next, as far as it was said.
     pub fn sender(&self) -> Ucred {
         self.who.as_ref().map_or(NOBODY, |sender| sender.who)
@@ -176,21 +176,23 @@ impl Front {
     ///
     /// # Errors
     ///
-    /// [`Lie::Reference`].
+    /// [`PeerMisbehaved::Reference`].
     #[inline]
-    pub fn adopt(&mut self, reference: Mark) -> std::result::Result<Piece, Lie> {
-        let Mark::Reference { slot, pool, page, offset, len } = reference else { return Err(Lie::Reference) };
-        let known = self.pools.get_mut(pool as usize).ok_or(Lie::Reference)?;
+    pub fn adopt(&mut self, reference: Mark) -> std::result::Result<Piece, PeerMisbehaved> {
+        let Mark::Reference { slot, pool, page, offset, len } = reference else {
+            return Err(PeerMisbehaved::Reference);
+        };
+        let known = self.pools.get_mut(pool as usize).ok_or(PeerMisbehaved::Reference)?;
         let (at, len) = (offset as usize, len as usize);
         if len == 0 || at > known.page_len() || len > known.page_len() - at {
-            return Err(Lie::Reference);
+            return Err(PeerMisbehaved::Reference);
         }
-        let page = known.adopt(slot, page).map_err(|_| Lie::Reference)?;
+        let page = known.adopt(slot, page).map_err(|_| PeerMisbehaved::Reference)?;
         Ok(Piece { page, at, len, received: 0 })
     }
 
     /// Another process has received: who sent what comes next is not known here.
-    pub fn forget_who(&mut self) {
+    pub fn forget_sender(&mut self) {
         self.who = None;
     }
 
@@ -200,8 +202,8 @@ impl Front {
     ///
     /// # Errors
     ///
-    /// [`Lie::Channel`].
-    pub(super) fn hear(&mut self, core: &Core, said: &mut Fds) -> std::result::Result<(), Lie> {
+    /// [`PeerMisbehaved::Channel`].
+    pub(super) fn hear(&mut self, core: &Core, said: &mut Fds) -> std::result::Result<(), PeerMisbehaved> {
         let (who, pidfd) = (said.who.take(), said.pidfd.take());
         self.who = None;
         match who {
@@ -211,8 +213,8 @@ impl Front {
                 Ok(())
             }
             // Nobody asks.
-            Some(_) if !core.passes_who() => Ok(()),
-            Some(_) => Err(Lie::Channel),
+            Some(_) if !core.passes_identity() => Ok(()),
+            Some(_) => Err(PeerMisbehaved::Channel),
         }
     }
 }
@@ -228,7 +230,7 @@ fn may_be(core: &Core, who: Ucred) -> bool {
 /// What comes next in the stream, where a mark was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Part of a page, in [`Front::piece`].
+    /// Part of a page, in [`Pending::piece`].
     Reference,
     /// Something else than at the last look, or nothing any more.
     Again,

@@ -4,7 +4,7 @@ use crate::ancillary::channel;
 use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
 use crate::{Error, Op, Result, SendFlags};
-use onecopy_ring::{Lie, Mark};
+use onecopy_ring::{Mark, PeerMisbehaved};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::Ucred;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -61,7 +61,7 @@ impl TxRing {
     ///
     /// # Errors
     ///
-    /// As [`End::room`] and [`channel::send`]; EPROTO where the peer takes marks and leaves what they announce.
+    /// As [`Connection::room`] and [`channel::send`]; EPROTO where the peer takes marks and leaves what they announce.
     pub fn send_over(
         &mut self,
         core: &Core,
@@ -75,7 +75,7 @@ impl TxRing {
         loop {
             match channel::send(channel.as_fd(), number, fds, who) {
                 Ok(()) => break,
-                Err(Errno::AGAIN) if waited => return Err(core.lie(Op::Send, Lie::Channel)),
+                Err(Errno::AGAIN) if waited => return Err(core.misbehaved(Op::Send, PeerMisbehaved::Channel)),
                 Err(Errno::AGAIN) => {
                     let all = self.producer.ring().capacity();
                     self.room(core, all, all, flags, &mut None)?;
@@ -112,7 +112,7 @@ impl TxRing {
         Ok(())
     }
 
-    /// As [`End::channel`], however many processes have one.
+    /// As [`Connection::channel`], however many processes have one.
     fn make_channel(core: &Core, began: Instant) -> Result<OwnedFd> {
         loop {
             match channel::open(core.fd()) {

@@ -49,13 +49,11 @@ impl Name {
     }
 
     #[doc(hidden)]
-
     pub fn unnamed() -> Name {
         Name(Kind::Unnamed)
     }
 
     #[doc(hidden)]
-
     pub fn of(address: &SocketAddrUnix) -> Name {
         if let Some(name) = address.abstract_name().filter(|name| !name.is_empty()) {
             return Name(Kind::Abstract(name.to_owned()));
@@ -67,7 +65,6 @@ impl Name {
     }
 
     #[doc(hidden)]
-
     pub fn address(&self, op: Op) -> Result<SocketAddrUnix, Error> {
         // EINVAL whatever is wrong, as bind(2) says of an address that is none (net/unix/af_unix.c: unix_validate_addr).
         let wrong = |why| Error::new(op, Errno::INVAL).about("name").because(why);

@@ -1,11 +1,11 @@
 //! Seqpacket sockets: what applications hold.
 //!
-//! A record is a frame in the ring ([`onecopy_ring::record`]): the same positions, bells and borrows as for streams. The
-//! control socket is a seqpacket socket too, so bells and fillers are records on it, and each direction switches at
+//! A record is a frame in the ring ([`onecopy_ring::record`]): the same positions, doorbells and borrows as for streams. The
+//! control socket is a seqpacket socket too, so doorbells and fillers are records on it, and each direction switches at
 //! an exact record.
 
 use crate::ancillary::attached::Attached;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// the kernel where it is not; [`SeqPacket::path`] tells.
 #[derive(Debug)]
 pub struct SeqPacket {
-    pub(crate) end: Arc<End>,
+    pub(crate) end: Arc<Connection>,
 }
 
 impl SeqPacket {
@@ -46,7 +46,7 @@ impl SeqPacket {
     ///
     /// What socketpair(2) says; EPROTONOSUPPORT for stream records without memfds.
     pub fn pair_with(config: &Config) -> Result<(SeqPacket, SeqPacket)> {
-        let (a, b) = End::pair(Kind::SeqPacket, config)?;
+        let (a, b) = Connection::pair(Kind::SeqPacket, config)?;
         Ok((SeqPacket { end: a }, SeqPacket { end: b }))
     }
 
@@ -66,12 +66,12 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::connect`]; EPROTONOSUPPORT for stream records over [`crate::Transport::Kernel`].
     pub fn connect_with(name: impl Into<Name>, config: &Config) -> Result<SeqPacket> {
-        Ok(SeqPacket { end: End::connect(Kind::SeqPacket, name.into(), config)? })
+        Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, name.into(), config)? })
     }
 
     /// The next connection of a listener.
     pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<SeqPacket> {
-        Ok(SeqPacket { end: End::accept(listener, Kind::SeqPacket, config)? })
+        Ok(SeqPacket { end: Connection::accept(listener, Kind::SeqPacket, config)? })
     }
 
     /// Sends one record, whole or not at all, and waits for room unless non-blocking or [`SendFlags::DONTWAIT`].

@@ -2,7 +2,7 @@
 
 use crate::ancillary::attached::Attached;
 use crate::ancillary::credentials::Saying;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::Cursor;
 use crate::connection::core::too_long;
 use crate::connection::kind::Kind;
@@ -11,7 +11,7 @@ use crate::connection::tx::Tx;
 use crate::doorbell::control;
 use crate::multiprocess::generation::generation;
 use crate::{Error, Op, Records, Result, SendFlags};
-use onecopy_ring::record::{self, Frame, Who, With};
+use onecopy_ring::record::{self, Frame, Identity, With};
 use onecopy_sys::map::{Span, slice, total};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// room for a record by then; of a stream's bytes `commit` may send a part, and says how many.
 #[derive(Debug)]
 pub struct Slot<'a> {
-    end: &'a End,
+    end: &'a Connection,
     place: Place<'a>,
     flags: SendFlags,
     /// Bytes in front of the room, for the header of a record, or a mark.
@@ -51,7 +51,7 @@ enum Place<'a> {
 const MAX_HEAP: usize = 256 << 10;
 
 impl<'a> Slot<'a> {
-    pub(crate) fn reserve(end: &'a End, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
+    pub(crate) fn reserve(end: &'a Connection, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
         let mut saying = Saying::default();
         let mut base = if end.kind.has_records() { record::HEADER } else { 0 };
@@ -82,7 +82,7 @@ impl<'a> Slot<'a> {
             Tx::Ring(ring) => {
                 // What is to be said goes before the first byte, and is laid with it: a mark alone would be nothing to receive.
                 saying = ring.saying(end, None);
-                if saying.who != Who::AsBefore {
+                if saying.who != Identity::AsBefore {
                     base = ring.producer.stride();
                 }
                 let len = len.min(ring.producer.ring().capacity() - base);
@@ -207,7 +207,7 @@ impl<'a> Slot<'a> {
                 // Nothing is published if the peer went away meanwhile, as far as is known.
                 let mut result = ring.check_peer(end);
                 let saying = self.saying;
-                if saying.who != Who::AsBefore {
+                if saying.who != Identity::AsBefore {
                     result = result.and_then(|()| match records {
                         true => ring.put(end, &[], saying, flags),
                         false => ring.lay(end, saying, flags),
@@ -240,7 +240,7 @@ impl<'a> Slot<'a> {
     }
 }
 
-impl End {
+impl Connection {
     /// Until the kernel has room for a record. It goes whole or not at all, and lies in the slot alone: what `commit` had no
     /// room for would be lost.
     fn wait_for_kernel(&self, flags: SendFlags) -> Result<()> {
@@ -260,7 +260,7 @@ impl Drop for Slot<'_> {
         if let Place::Ring(guard) | Place::Heap(guard, _) = std::mem::replace(&mut self.place, Place::Gone) {
             if self.generation != generation() {
                 // The page's lock is held by the parent, who goes on; and the sending side is none of this process's
-                // (`holders.rs`), so that it may stay locked here.
+                // (`members.rs`), so that it may stay locked here.
                 std::mem::forget(guard);
                 return;
             }

@@ -1,7 +1,7 @@
 //! Streams: what applications hold.
 
 use crate::ancillary::attached::Attached;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// where it is not; [`Stream::path`] tells.
 #[derive(Debug)]
 pub struct Stream {
-    end: Arc<End>,
+    end: Arc<Connection>,
 }
 
 impl Stream {
@@ -38,7 +38,7 @@ impl Stream {
     ///
     /// What socketpair(2) says.
     pub fn pair_with(config: &Config) -> Result<(Stream, Stream)> {
-        let (a, b) = End::pair(Kind::Stream, config)?;
+        let (a, b) = Connection::pair(Kind::Stream, config)?;
         Ok((Stream { end: a }, Stream { end: b }))
     }
 
@@ -57,18 +57,18 @@ impl Stream {
     ///
     /// As [`Stream::connect`].
     pub fn connect_with(name: impl Into<Name>, config: &Config) -> Result<Stream> {
-        Ok(Stream { end: End::connect(Kind::Stream, name.into(), config)? })
+        Ok(Stream { end: Connection::connect(Kind::Stream, name.into(), config)? })
     }
 
     /// What it is inside.
     #[cfg(test)]
-    pub(crate) fn end(&self) -> &Arc<End> {
+    pub(crate) fn end(&self) -> &Arc<Connection> {
         &self.end
     }
 
     /// The next connection of a listener.
     pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<Stream> {
-        Ok(Stream { end: End::accept(listener, Kind::Stream, config)? })
+        Ok(Stream { end: Connection::accept(listener, Kind::Stream, config)? })
     }
 
     /// Sends. Waits until all is sent, unless non-blocking or [`SendFlags::DONTWAIT`]: then what there is room

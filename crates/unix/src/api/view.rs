@@ -2,7 +2,7 @@
 
 use crate::ancillary::pending::Next;
 use crate::byref::piece::Piece;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::others::MAX_LENT;
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::wait::Ready;
@@ -32,21 +32,21 @@ pub struct View {
 enum Place {
     /// In a page that the peer has lent.
     Lent {
-        end: Arc<End>,
+        end: Arc<Connection>,
         piece: Piece,
     },
     /// All of it was given back.
     Gone {
-        end: Arc<End>,
+        end: Arc<Connection>,
     },
     Ring {
-        end: Arc<End>,
+        end: Arc<Connection>,
         ring: Ring,
         id: BorrowId,
         offset: usize,
     },
     Heap {
-        end: Arc<End>,
+        end: Arc<Connection>,
         bytes: Vec<u8>,
         start: usize,
     },
@@ -59,7 +59,7 @@ impl View {
     /// Most bytes that [`View::for_each_chunk`] shows at once.
     pub const CHUNK: usize = 8 << 10;
 
-    pub(crate) fn borrow(end: &Arc<End>, max: usize, flags: RecvFlags) -> Result<View> {
+    pub(crate) fn borrow(end: &Arc<Connection>, max: usize, flags: RecvFlags) -> Result<View> {
         // A peeked or a filled-up borrow has no meaning: what is there is lent.
         let flags = flags & RecvFlags::DONTWAIT;
         let mut waiting = Waiting::new(max);
@@ -72,7 +72,7 @@ impl View {
 
     /// None where a mark was met that is no data: look again.
     fn try_borrow(
-        end: &Arc<End>,
+        end: &Arc<Connection>,
         max: usize,
         flags: RecvFlags,
         waiting: &mut Waiting,
@@ -80,8 +80,8 @@ impl View {
         match end.ready(flags, waiting)? {
             Ready::Ring(mut guard, n) => {
                 let Rx::Ring(rx) = &mut *guard else { return Ok(Some(View::heap(end, Vec::new()))) };
-                let lie = |lie| end.lie(Op::Recv, lie);
-                if max > 0 && rx.consumer.before_mark(n).map_err(lie)? == 0 {
+                let misbehaved = |misbehaved| end.misbehaved(Op::Recv, misbehaved);
+                if max > 0 && rx.consumer.before_mark(n).map_err(misbehaved)? == 0 {
                     return match rx.meet_mark(end)? {
                         Next::Again => Ok(None),
                         Next::Reference => {
@@ -98,14 +98,14 @@ impl View {
                     };
                 }
                 // Descriptors have no place in a view: closed, as by recv(2).
-                if rx.front.fds.is_some() {
+                if rx.pending.fds.is_some() {
                     rx.bring_fds(end)?;
-                    rx.front.fds = None;
+                    rx.pending.fds = None;
                 }
                 // Looks at the sender's line again only when less than a quarter of the ring is known.
                 let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
-                let n = rx.consumer.available(want).map_err(lie)?;
-                let n = rx.consumer.before_mark(n).map_err(lie)?.min(max);
+                let n = rx.consumer.available(want).map_err(misbehaved)?;
+                let n = rx.consumer.before_mark(n).map_err(misbehaved)?.min(max);
                 if end.others.were_there() && rx.consumer.borrows() >= MAX_LENT {
                     let mut bytes = vec![0; n];
                     rx.consumer.copy_out(0, &mut bytes);
@@ -119,9 +119,9 @@ impl View {
                 point!("borrowed");
                 let mut n = n;
                 while rx.mirror_empty(end)? && n < max {
-                    // More came before the bell was armed: a short view would hide it from an edge.
-                    let more = rx.consumer.available(1).map_err(lie)?;
-                    let more = rx.consumer.before_mark(more).map_err(lie)?.min(max - n);
+                    // More came before the doorbell was armed: a short view would hide it from an edge.
+                    let more = rx.consumer.available(1).map_err(misbehaved)?;
+                    let more = rx.consumer.before_mark(more).map_err(misbehaved)?.min(max - n);
                     if more == 0 {
                         break;
                     }
@@ -145,7 +145,7 @@ impl View {
     }
 
     /// The reference that comes next, or as much of it as is asked for.
-    fn referenced(end: &Arc<End>, rx: &mut RxRing, max: usize) -> Option<View> {
+    fn referenced(end: &Arc<Connection>, rx: &mut RxRing, max: usize) -> Option<View> {
         let piece = crate::byref::receive::take_piece(rx, max)?;
         end.counters.received.add_exclusive(piece.len());
         end.counters.referenced.add_exclusive(piece.len());
@@ -154,26 +154,26 @@ impl View {
 
     /// Of bytes that the peer has lent.
     #[inline]
-    pub(crate) fn of_piece(end: &Arc<End>, piece: Piece) -> View {
+    pub(crate) fn of_piece(end: &Arc<Connection>, piece: Piece) -> View {
         View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } }
     }
 
     /// Of `len` bytes of `ring` that were lent as `id`.
-    pub(crate) fn lent(end: &Arc<End>, ring: Ring, id: BorrowId, offset: usize, len: usize) -> View {
+    pub(crate) fn lent(end: &Arc<Connection>, ring: Ring, id: BorrowId, offset: usize, len: usize) -> View {
         View { place: Place::Ring { end: end.clone(), ring, id, offset }, len }
     }
 
     /// Of nothing.
-    pub(crate) fn none(end: &Arc<End>) -> View {
+    pub(crate) fn none(end: &Arc<Connection>) -> View {
         View::heap(end, Vec::new())
     }
 
-    pub(crate) fn heap(end: &Arc<End>, bytes: Vec<u8>) -> View {
+    pub(crate) fn heap(end: &Arc<Connection>, bytes: Vec<u8>) -> View {
         let len = bytes.len();
         View { place: Place::Heap { end: end.clone(), bytes, start: 0 }, len }
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &Connection {
         match &self.place {
             Place::Ring { end, .. }
             | Place::Heap { end, .. }
@@ -328,10 +328,10 @@ impl View {
                 };
                 if let Rx::Ring(rx) = &mut *guard
                     && rx.consumer.release(*id, count)
-                    && let Err(lie) = rx.freed(end)
+                    && let Err(misbehaved) = rx.freed(end)
                 {
                     // Told by the next call on the socket.
-                    let _ = end.lie(Op::Recv, lie);
+                    let _ = end.misbehaved(Op::Recv, misbehaved);
                 }
             }
         }

@@ -7,7 +7,7 @@ use crate::{Error, Op, SendFlags};
 use onecopy_chain::notify::{Fate, NotifRef};
 use onecopy_pool::Page;
 use onecopy_ring::lend::SLOTS;
-use onecopy_ring::{Lie, Ring};
+use onecopy_ring::{PeerMisbehaved, Ring};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
 use onecopy_sync::{Filler, Mutex, Taker, shelf};
 use rustix::event::PollFlags;
@@ -24,7 +24,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(40);
 pub const MAX_POOLS: usize = 16;
 
 /// How the connection is told that its peer misbehaved.
-pub struct Accuse(pub Box<dyn Fn(Lie) + Send + Sync>);
+pub struct Accuse(pub Box<dyn Fn(PeerMisbehaved) + Send + Sync>);
 
 impl fmt::Debug for Accuse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -211,8 +211,8 @@ impl Lender {
     ///
     /// # Errors
     ///
-    /// [`Lie::Returned`]: the connection is over.
-    pub fn collect(&self, mut home: impl FnMut(Page)) -> Result<usize, Lie> {
+    /// [`PeerMisbehaved::Returned`]: the connection is over.
+    pub fn collect(&self, mut home: impl FnMut(Page)) -> Result<usize, PeerMisbehaved> {
         let (mut told, mut freed) = (Told(Vec::new()), [0; SLOTS / 64]);
         let mut table = self.table.lock();
         let collected = self.ring.header().collect(|slot| match table.lent.take(slot as usize) {
@@ -227,9 +227,9 @@ impl Lender {
         drop(table);
         self.freed(&freed);
         drop(told);
-        if let Err(lie) = collected {
+        if let Err(misbehaved) = collected {
             // Told by the next call on the socket.
-            self.accuse.0(lie);
+            self.accuse.0(misbehaved);
         }
         collected
     }

@@ -22,7 +22,7 @@
 //! | `send.rs` | sending: a loan, or a chain |
 //! | `receive.rs` | receiving chains |
 //! | `../seqpacket/lists.rs` | both, of records |
-//! | `../front.rs` | receiving: what a reference means |
+//! | `../pending.rs` | receiving: what a reference means |
 
 pub mod copies;
 pub mod domain;

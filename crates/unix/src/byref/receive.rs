@@ -11,10 +11,10 @@ use rustix::io::Errno;
 
 /// The reference at the front, or as much of it as is asked for.
 pub fn take_piece(rx: &mut RxRing, max: usize) -> Option<Piece> {
-    match rx.front.piece.take() {
+    match rx.pending.piece.take() {
         Some(piece) if piece.len() > max => {
             let (first, rest) = piece.split(max);
-            rx.front.piece = Some(rest);
+            rx.pending.piece = Some(rest);
             Some(first)
         }
         piece => {
@@ -28,7 +28,7 @@ impl RxRing {
     /// The references that are there, one after the other, where they lie.
     pub fn chain_of_references(&mut self, core: &Core, max: usize) -> Result<Chain> {
         let mut chain = Chain::new();
-        let said = core.passes_who().then(|| self.front.sender());
+        let said = core.passes_identity().then(|| self.pending.sender());
         Fds { who: said, ..Fds::default() }.attach_to(&mut chain, core);
         loop {
             let Some(piece) = take_piece(self, max - chain.len()) else { break };
@@ -42,11 +42,11 @@ impl RxRing {
             if chain.len() == max || !self.reference_follows(core) {
                 break;
             }
-            if said.is_some_and(|said| said != self.front.sender()) {
+            if said.is_some_and(|said| said != self.pending.sender()) {
                 // What others sent never merges (unix(7)).
                 break;
             }
-            let next = self.front.piece.as_ref().map_or(0, Piece::page_len);
+            let next = self.pending.piece.as_ref().map_or(0, Piece::page_len);
             if chain.true_size().saturating_add(next) > u32::MAX as usize {
                 break;
             }
@@ -63,7 +63,7 @@ impl RxRing {
                 return false;
             }
             match self.meet_mark(core) {
-                Ok(Next::Reference) => return self.front.fds.is_none(),
+                Ok(Next::Reference) => return self.pending.fds.is_none(),
                 Ok(Next::Again) => {}
                 Err(_) => return false,
             }

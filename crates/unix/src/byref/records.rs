@@ -11,7 +11,7 @@ use crate::connection::core::Core;
 use crate::connection::kind::Kind;
 use crate::connection::rx::RxRing;
 use crate::{Op, Records, Result};
-use onecopy_ring::Lie;
+use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::record::{Frame, Parts};
 use std::io::IoSliceMut;
 
@@ -20,19 +20,19 @@ impl RxRing {
     ///
     /// # Errors
     ///
-    /// [`Lie`]. What was adopted before goes back.
-    pub fn meet_list(&mut self, frame: Frame) -> std::result::Result<(), Lie> {
+    /// [`PeerMisbehaved`]. What was adopted before goes back.
+    pub fn meet_list(&mut self, frame: Frame) -> std::result::Result<(), PeerMisbehaved> {
         let at = self.consumer.position();
-        if self.front.listed.as_ref().is_some_and(|listed| listed.at == at) {
+        if self.pending.listed.as_ref().is_some_and(|listed| listed.at == at) {
             return Ok(());
         }
         let parts = self.consumer.parts(0, frame)?;
         let mut pieces = Vec::with_capacity(parts.references);
         for i in 0..parts.references {
             let reference = self.consumer.part(0, parts, i)?;
-            pieces.push(self.front.adopt(reference)?);
+            pieces.push(self.pending.adopt(reference)?);
         }
-        self.front.listed = Some(Listed { at, bytes: parts.bytes, pieces });
+        self.pending.listed = Some(Listed { at, bytes: parts.bytes, pieces });
         Ok(())
     }
 
@@ -51,8 +51,8 @@ impl RxRing {
 
     /// The frame at the front tells of a pool: maps it, and goes on behind.
     fn meet_pool_frame(&mut self, core: &Core, frame: Frame) -> Result<()> {
-        let lie = |lie| core.lie(Op::Recv, lie);
-        let pool = self.consumer.pool(frame).map_err(lie)?;
+        let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
+        let pool = self.consumer.pool(frame).map_err(misbehaved)?;
         self.meet_pool(core, pool)?;
         self.consumer.take(frame.size(self.consumer.ring().capacity()));
         Ok(())
@@ -65,7 +65,7 @@ impl RxRing {
     pub fn find(&mut self, core: &Core, frame: Frame, call: &mut Call<'_>, peek: bool) -> Result<Contents> {
         let listed = frame.with.is_pool() || frame.with.has_parts();
         if listed && (core.kind != Kind::SeqPacket || core.config.records == Records::Stream) {
-            return Err(core.lie(Op::Recv, Lie::Reference));
+            return Err(core.misbehaved(Op::Recv, PeerMisbehaved::Reference));
         }
         if frame.with.is_pool() {
             self.meet_pool_frame(core, frame)?;
@@ -76,7 +76,7 @@ impl RxRing {
             return Ok(Contents::Bytes(said));
         }
         self.expect_pools(core)?;
-        self.meet_list(frame).map_err(|lie| core.lie(Op::Recv, lie))?;
+        self.meet_list(frame).map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))?;
         Ok(Contents::List(said))
     }
 }

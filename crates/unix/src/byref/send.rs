@@ -122,7 +122,7 @@ impl TxRing {
     ///
     /// # Errors
     ///
-    /// As [`End::room`]; then none was taken.
+    /// As [`Connection::room`]; then none was taken.
     pub fn take_slots(
         &mut self,
         core: &Core,

@@ -1,7 +1,7 @@
 //! Records where they lie.
 
 use crate::byref::listed::Contents;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::others::MAX_LENT;
 use crate::connection::received::Rest;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// Largest view over the kernel in bytes.
 const MAX_HEAP: usize = 256 << 10;
 
-impl End {
+impl Connection {
     /// Lends the next record, or what is there of it.
     pub fn borrow_record(self: &Arc<Self>, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
         let flags = flags & RecvFlags::DONTWAIT;
         let mut waiting = Waiting::new(0);
         self.error_first()?;
-        let lie = |lie| self.lie(Op::Recv, lie);
+        let misbehaved = |misbehaved| self.misbehaved(Op::Recv, misbehaved);
         match self.ready(flags, &mut waiting)? {
             Ready::Ring(mut guard, available) => {
                 let Rx::Ring(ring) = &mut *guard else { return Ok((View::none(self), ReceivedFlags::END)) };
@@ -31,8 +31,8 @@ impl End {
                     Some(rest) => rest,
                     None => {
                         let frame = match self.config.records {
-                            Records::Atomic => ring.atomic_frame(available).map_err(lie)?,
-                            Records::Stream => ring.consumer.frame(0, available).map_err(lie)?,
+                            Records::Atomic => ring.atomic_frame(available).map_err(misbehaved)?,
+                            Records::Stream => ring.consumer.frame(0, available).map_err(misbehaved)?,
                         };
                         if !frame.with.is_nothing() {
                             said = match ring.find(self, frame, &mut Call::plain(), false)? {

@@ -2,7 +2,7 @@
 
 use crate::ancillary::channel::Fds;
 use crate::ancillary::pending::{Descriptors, Next};
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::wait::Ready;
@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-impl End {
+impl Connection {
     /// Receives what is there, at most `max` bytes, of one kind of memory.
-    pub fn recv_chain(self: &Arc<End>, max: usize, flags: RecvFlags) -> Result<Chain> {
+    pub fn recv_chain(self: &Arc<Connection>, max: usize, flags: RecvFlags) -> Result<Chain> {
         // A peek would lend a page twice, and what is there is lent.
         let flags = flags & RecvFlags::DONTWAIT;
         let max = max.min(u32::MAX as usize);
@@ -35,8 +35,8 @@ impl End {
             if max == 0 {
                 return Ok(Chain::new());
             }
-            let lie = |lie| self.lie(Op::Recv, lie);
-            let n = rx.consumer.before_mark(n).map_err(lie)?;
+            let misbehaved = |misbehaved| self.misbehaved(Op::Recv, misbehaved);
+            let n = rx.consumer.before_mark(n).map_err(misbehaved)?;
             let chain = if n > 0 {
                 self.chain_of_bytes(rx, n.min(max))?
             } else if rx.meet_mark(self)? == Next::Reference {
@@ -61,8 +61,8 @@ impl End {
         let mut n = n.min(MAX_COPY);
         let first = self.copies.page()?;
         rx.bring_fds(self)?;
-        let mut came = Fds { who: self.passes_who().then(|| rx.front.sender()), ..Fds::default() };
-        if let Some(arrived) = rx.front.fds.take() {
+        let mut came = Fds { who: self.passes_identity().then(|| rx.pending.sender()), ..Fds::default() };
+        if let Some(arrived) = rx.pending.fds.take() {
             if let Descriptors::Here(fds) = arrived.fds {
                 came.list = fds.list;
             }

@@ -12,7 +12,7 @@ use crate::multiprocess::claim::Claim;
 use crate::{Error, Op, Policy, Result, SendFlags};
 use onecopy_copy::Hint;
 use onecopy_ring::record;
-use onecopy_ring::{Lie, Ring};
+use onecopy_ring::{PeerMisbehaved, Ring};
 use onecopy_socket::registry::Row;
 use onecopy_socket::{Counters, Settings};
 use onecopy_sync::atomic::{
@@ -24,16 +24,16 @@ use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// SO_PASSCRED and SO_PASSPIDFD, as [`End::pass`] knows them.
+/// SO_PASSCRED and SO_PASSPIDFD, as [`Connection::pass`] knows them.
 pub const PASS_CREDENTIALS: u32 = 1;
 pub const PASS_PIDFD: u32 = 2;
 
-/// What `End::broken` says.
+/// What `Connection::broken` says.
 pub mod broken {
     /// Nothing is wrong.
     pub const NOT: u32 = 0;
-    /// The peer, or a holder, lied.
-    pub const LIED: u32 = 1;
+    /// The peer, or a member, lied.
+    pub const MISBEHAVED: u32 = 1;
     /// This process has inherited an end that it cannot use: another thread of its parent was using it.
     pub const ORPHAN: u32 = 2;
     /// As `ORPHAN`, of its sending side only.
@@ -160,7 +160,7 @@ impl Core {
     /// The ring that this end receives from is there.
     pub fn set_rx_ring(&self, ring: Ring) {
         self.row.receives_into(ring.capacity());
-        self.ask_who(&ring);
+        self.ask_identity(&ring);
         let _ = self.rx_ring.set(ring.clone());
         // Pairs with the fence in `shutdown`: either it finds the ring, or this finds the shutdown.
         fence(SeqCst);
@@ -169,7 +169,7 @@ impl Core {
         }
     }
 
-    /// As [`End::set_rx_ring`], of an end that others share with this process: what they have said in it stands.
+    /// As [`Connection::set_rx_ring`], of an end that others share with this process: what they have said in it stands.
     pub fn join_rx_ring(&self, ring: Ring) {
         self.row.receives_into(ring.capacity());
         let _ = self.rx_ring.set(ring);
@@ -177,7 +177,7 @@ impl Core {
 
     /// Whether receives tell who sent.
     #[inline]
-    pub fn passes_who(&self) -> bool {
+    pub fn passes_identity(&self) -> bool {
         self.passes.load(Relaxed) != 0
     }
 
@@ -196,7 +196,7 @@ impl Core {
         (self.passes.load(Relaxed), self.asked.load(Relaxed))
     }
 
-    /// As [`End::asks`], of an end that another process has passed on.
+    /// As [`Connection::asks`], of an end that another process has passed on.
     pub fn set_asks(&self, passes: u32, asked: u32) {
         self.passes.store(passes & (PASS_CREDENTIALS | PASS_PIDFD), Relaxed);
         self.asked.store(asked, Relaxed);
@@ -212,21 +212,21 @@ impl Core {
         Ok(())
     }
 
-    /// The peer sends bells and fillers only from here on: who rings does not matter, and the kernel would let a look at
+    /// The peer sends doorbells and fillers only from here on: who rings does not matter, and the kernel would let a look at
     /// them end where that changes.
     ///
     /// # Errors
     ///
     /// What setsockopt(2) says.
-    pub fn pass_no_bells(&self) -> rustix::io::Result<()> {
+    pub fn pass_no_doorbells(&self) -> rustix::io::Result<()> {
         self.pass_over_kernel(self.passes.load(Relaxed), false)
     }
 
     /// Lets who sends into this ring know what is asked.
-    pub fn ask_who(&self, ring: &Ring) {
-        let asks = if self.passes_who() { self.asked.load(Relaxed).max(1) } else { 0 };
+    pub fn ask_identity(&self, ring: &Ring) {
+        let asks = if self.passes_identity() { self.asked.load(Relaxed).max(1) } else { 0 };
         // Release: a sender that this thread tells of it finds it; its pair is whatever brings the news.
-        ring.header().info.0.asks_who.store(asks, Release);
+        ring.header().info.0.asks_identity.store(asks, Release);
     }
 
     /// The ring that this end sends into is there.
@@ -237,43 +237,43 @@ impl Core {
 
     /// The peer lied: this connection is over, in both directions, and for the peer too.
     #[cold]
-    pub fn lie(&self, op: Op, lie: Lie) -> Error {
+    pub fn misbehaved(&self, op: Op, misbehaved: PeerMisbehaved) -> Error {
         self.counters.protocol_errors.add(1);
-        self.broken.store(broken::LIED, Relaxed);
+        self.broken.store(broken::MISBEHAVED, Relaxed);
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
         self.end_life();
-        Error::new(op, Errno::PROTO).because(match lie {
-            Lie::Head { .. } => "the peer published an impossible amount of data; this connection is lost",
-            Lie::Tail { .. } => "the peer gave back an impossible amount of room; this connection is lost",
-            Lie::Filler(_) => "the peer parked an impossible filler; this connection is lost",
-            Lie::Frame { .. } => "the peer published an impossible record; this connection is lost",
-            Lie::Bells => "the peer rings bells for nothing; this connection is lost",
-            Lie::Marks { .. } | Lie::Mark { .. } => {
+        Error::new(op, Errno::PROTO).because(match misbehaved {
+            PeerMisbehaved::Head { .. } => "the peer published an impossible amount of data; this connection is lost",
+            PeerMisbehaved::Tail { .. } => "the peer gave back an impossible amount of room; this connection is lost",
+            PeerMisbehaved::Filler(_) => "the peer parked an impossible filler; this connection is lost",
+            PeerMisbehaved::Frame { .. } => "the peer published an impossible record; this connection is lost",
+            PeerMisbehaved::Doorbells => "the peer rings bells for nothing; this connection is lost",
+            PeerMisbehaved::Marks { .. } | PeerMisbehaved::Mark { .. } => {
                 "the peer laid a mark that cannot be; this connection is lost"
             }
-            Lie::Reference => "the peer sent a reference to no page of its pools; this connection is lost",
-            Lie::Pool => {
+            PeerMisbehaved::Reference => "the peer sent a reference to no page of its pools; this connection is lost",
+            PeerMisbehaved::Pool => {
                 "the peer's pool is no memfd sealed for its owner, or larger than Config::max_shared; \
                  this connection is lost"
             }
-            Lie::Channel => {
+            PeerMisbehaved::Channel => {
                 "the peer announced descriptors or credentials that are not there or another user's, or took none that it \
                  was sent; this connection is lost"
             }
-            Lie::Returned(_) => "the peer gave back a page that it does not have; this connection is lost",
-            Lie::Holder => {
+            PeerMisbehaved::Returned(_) => "the peer gave back a page that it does not have; this connection is lost",
+            PeerMisbehaved::Member => {
                 "a process that shares this socket left a state that cannot be, or was killed while it received one of \
                  several empty records before the connection was upgraded; this connection is lost"
             }
-            Lie::Switch { .. } => "the peer switched to shared memory in the past; this connection is lost",
+            PeerMisbehaved::Switch { .. } => "the peer switched to shared memory in the past; this connection is lost",
         })
     }
 
-    /// As [`End::lie`], for rings that are none.
+    /// As [`Connection::misbehaved`], for rings that are none.
     #[cold]
     pub fn bad_rings(&self, op: Op) -> Error {
         self.counters.protocol_errors.add(1);
-        self.broken.store(broken::LIED, Relaxed);
+        self.broken.store(broken::MISBEHAVED, Relaxed);
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
         self.end_life();
         Error::new(op, Errno::PROTO).because(
@@ -292,7 +292,7 @@ impl Core {
         })
     }
 
-    /// A sender that does not wait found the sending side held. Its holder sees that after unlocking, if the sender
+    /// A sender that does not wait found the sending side held. Its member sees that after unlocking, if the sender
     /// looks at the lock once more.
     pub fn turn_away(&self) {
         self.turned_away.store(1, Relaxed);
@@ -409,9 +409,9 @@ impl Core {
         }
     }
 
-    /// Rings the peer's bell.
-    pub fn ring_bell(&self) -> rustix::io::Result<()> {
-        self.counters.bells.add(1);
+    /// Rings the peer's doorbell.
+    pub fn ring_doorbell(&self) -> rustix::io::Result<()> {
+        self.counters.doorbells.add(1);
         let rung = match self.kind {
             Kind::Datagram => control::ring_beside(self.fd()),
             Kind::Stream | Kind::SeqPacket => control::ring(self.fd()),
@@ -447,7 +447,7 @@ impl Core {
         peek
     }
 
-    /// Whether an ECONNRESET of the kernel is one: it also comes when the peer left nothing but a bell unread.
+    /// Whether an ECONNRESET of the kernel is one: it also comes when the peer left nothing but a doorbell unread.
     pub fn was_reset(&self) -> bool {
         if self.tx_ring.get().is_some() {
             return self.left_unread();
@@ -469,7 +469,7 @@ impl Core {
         now
     }
 
-    /// Rings the bell if the receiver armed it, for who holds the sending side.
+    /// Rings the doorbell if the receiver armed it, for who holds the sending side.
     #[inline]
     pub fn ring_under_lock(&self) -> Result<()> {
         match self.tx_ring.get() {
@@ -484,7 +484,7 @@ impl Core {
         let rung = match self.tx_ring.get() {
             Some(ring) if ring.header().must_ring() => {
                 point!("announced");
-                let rung = self.ring_bell();
+                let rung = self.ring_doorbell();
                 point!("rung");
                 rung.map_err(|errno| self.send_failed(errno))
             }
@@ -507,14 +507,14 @@ impl Core {
         flags.contains(SendFlags::DONTWAIT) || !std::mem::replace(asked, true) && self.is_nonblocking()
     }
 
-    /// After a send that published something, or nothing: then a bell would be for nothing, and to a peer that is gone none at
+    /// After a send that published something, or nothing: then a doorbell would be for nothing, and to a peer that is gone none at
     /// all.
     #[inline]
     pub fn ring_after(&self, published: bool, result: Result<()>) -> Result<()> {
         if published { self.ring_if_armed().and(result) } else { result }
     }
 
-    /// Rings the bell if the receiver armed it, after publishing and unlocking, which is the full fence that it takes.
+    /// Rings the doorbell if the receiver armed it, after publishing and unlocking, which is the full fence that it takes.
     #[inline]
     pub fn ring_if_armed(&self) -> Result<()> {
         match self.tx_ring.get() {
@@ -527,7 +527,7 @@ impl Core {
     fn ring_armed(&self, ring: &Ring) -> Result<()> {
         // Where processes share this side, who unlocked has rung before (`side.rs`).
         if !self.others.send() && ring.header().must_ring() {
-            return self.ring_bell().map_err(|errno| self.send_failed(errno));
+            return self.ring_doorbell().map_err(|errno| self.send_failed(errno));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The upgrade of a connection, where it meets both directions and their locks.
 
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
@@ -8,7 +8,7 @@ use crate::multiprocess::patience::BRIEFLY;
 use crate::{Op, Result};
 use rustix::fd::OwnedFd;
 
-impl End {
+impl Connection {
     /// As [`Handshake::is_joined`](crate::handshake::upgrade::Handshake::is_joined).
     pub fn is_joined(&self, rx: &mut Rx) -> bool {
         self.handshake.is_joined(self, rx)
@@ -57,7 +57,7 @@ impl End {
         }
     }
 
-    /// As [`End::prepare_to_send`], in the middle of a send: whoever receives just now is not waited for with the sending side.
+    /// As [`Connection::prepare_to_send`], in the middle of a send: whoever receives just now is not waited for with the sending side.
     pub fn prepare_to_go_on(&self) -> Result<()> {
         self.rx.try_lock().map_or(Ok(()), |rx| self.prepare(rx))
     }

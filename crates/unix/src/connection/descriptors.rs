@@ -2,19 +2,19 @@
 
 use crate::ancillary::attached::Attached;
 use crate::ancillary::channel::Fds;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::{Call, Cursor};
 use crate::connection::tx::Tx;
 use crate::{Ancillary, Received, RecvFlags, Result, SendFlags};
-use onecopy_ring::record::Who;
+use onecopy_ring::record::Identity;
 use std::io::{IoSlice, IoSliceMut};
 
-impl End {
+impl Connection {
     /// Sends bytes with descriptors, which arrive with the first of them.
     ///
     /// # Errors
     ///
-    /// As [`End::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS, EMFILE.
+    /// As [`Connection::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS, EMFILE.
     pub fn send_with(&self, bytes: &[u8], attached: Attached<'_>, flags: SendFlags) -> Result<usize> {
         let slices = [IoSlice::new(bytes)];
         attached.check()?;
@@ -56,7 +56,7 @@ impl End {
             }
             Tx::Ring(ring) => {
                 let saying = ring.saying(self, attached.who);
-                if saying.who != Who::AsBefore {
+                if saying.who != Identity::AsBefore {
                     // What is said, and no more, would be nothing to be received.
                     let marked = if attached.fds.is_empty() { 0 } else { ring.producer.stride() };
                     ring.say(self, saying, marked + 1, flags)?;
@@ -78,7 +78,7 @@ impl End {
     ///
     /// # Errors
     ///
-    /// As [`End::recv_record`].
+    /// As [`Connection::recv_record`].
     pub fn recv_record_ancillary(
         &self,
         buffer: &mut [u8],
@@ -94,7 +94,7 @@ impl End {
     ///
     /// # Errors
     ///
-    /// As [`End::recv`].
+    /// As [`Connection::recv`].
     pub fn recv_ancillary(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Ancillary)> {
         let mut fds = Fds::default();
         let n = self.recv_with(&mut [IoSliceMut::new(buffer)], flags, &mut Call::with(&mut fds))?;
@@ -105,7 +105,7 @@ impl End {
 #[cfg(test)]
 mod tests {
     use super::Attached;
-    use crate::connection::End;
+    use crate::connection::Connection;
     use crate::connection::kind::Kind;
     use crate::{Config, RecvFlags, SendFlags};
     use rustix::fd::AsFd;
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_peer_killed_before_it_took_descriptors_is_a_broken_pipe_and_one_reset() {
         crate::tests::alone!();
-        let (a, b) = End::pair(Kind::Stream, &Config::default()).unwrap();
+        let (a, b) = Connection::pair(Kind::Stream, &Config::default()).unwrap();
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let fd = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(a.send_with(b"one", Attached::fds(&[fd.as_fd()]), flags).unwrap(), 3);

@@ -2,29 +2,29 @@
 
 use crate::connection::rx::RxRing;
 use onecopy_ring::record::Frame;
-use onecopy_ring::{Consumer, Lie};
+use onecopy_ring::{Consumer, PeerMisbehaved};
 
 impl RxRing {
     /// Bytes of records in the ring.
-    pub fn readable(&mut self) -> std::result::Result<usize, Lie> {
+    pub fn readable(&mut self) -> std::result::Result<usize, PeerMisbehaved> {
         let (at, left) = self.rest.map_or((0, 0), |rest| (rest.left + rest.padding, rest.left));
         Ok(left + records_in(&mut self.consumer, at)?)
     }
 
     /// The next frame, which must be a whole record. `available` bytes are known to be there.
     #[inline]
-    pub fn atomic_frame(&self, available: usize) -> std::result::Result<Frame, Lie> {
+    pub fn atomic_frame(&self, available: usize) -> std::result::Result<Frame, PeerMisbehaved> {
         let frame = self.consumer.frame(0, available)?;
         if frame.end {
             Ok(frame)
         } else {
-            Err(Lie::Frame { word: frame.len as u64, available: available as u64 })
+            Err(PeerMisbehaved::Frame { word: frame.len as u64, available: available as u64 })
         }
     }
 }
 
 /// Bytes of the records in a ring from `at` bytes behind the next one on.
-pub fn records_in(consumer: &mut Consumer, mut at: usize) -> std::result::Result<usize, Lie> {
+pub fn records_in(consumer: &mut Consumer, mut at: usize) -> std::result::Result<usize, PeerMisbehaved> {
     let available = consumer.available(usize::MAX)?;
     let mut sum = 0;
     while at < available {
@@ -37,7 +37,7 @@ pub fn records_in(consumer: &mut Consumer, mut at: usize) -> std::result::Result
 }
 
 /// Bytes of the record in a frame at `at` bytes behind the next one.
-fn bytes_of(consumer: &Consumer, at: usize, frame: Frame) -> std::result::Result<usize, Lie> {
+fn bytes_of(consumer: &Consumer, at: usize, frame: Frame) -> std::result::Result<usize, PeerMisbehaved> {
     if frame.with.is_pool() {
         return Ok(0);
     }
@@ -54,7 +54,7 @@ fn bytes_of(consumer: &Consumer, at: usize, frame: Frame) -> std::result::Result
 
 impl RxRing {
     /// Bytes of the next datagram, 0 where there is none (FIONREAD, unix(7)).
-    pub fn next_datagram(&mut self) -> std::result::Result<usize, Lie> {
+    pub fn next_datagram(&mut self) -> std::result::Result<usize, PeerMisbehaved> {
         match self.consumer.available(1)? {
             0 => Ok(0),
             available => Ok(self.consumer.frame(0, available)?.len),

@@ -1,4 +1,4 @@
-//! What a receiver does that finds its ring empty: it spins, takes bells and arms, and asks what a byte means that nothing explains.
+//! What a receiver does that finds its ring empty: it spins, takes doorbells and arms, and asks what a byte means that nothing explains.
 
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
@@ -6,13 +6,13 @@ use crate::connection::rx::RxRing;
 use crate::connection::waiting::Waiting;
 use crate::doorbell::control::Peek;
 use crate::{Op, Result, Wait};
-use onecopy_ring::Lie;
+use onecopy_ring::PeerMisbehaved;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::spin;
 use std::time::Instant;
 
-/// How often one call believes a bell for which there was no data.
-const MAX_EMPTY_BELLS: u32 = 64;
+/// How often one call believes a doorbell for which there was no data.
+const MAX_EMPTY_DOORBELLS: u32 = 64;
 
 /// What to do where there is nothing to receive.
 pub enum Idle {
@@ -35,7 +35,7 @@ impl RxRing {
         core: &Core,
         waiting: &mut Waiting,
         wait: bool,
-    ) -> std::result::Result<Idle, Lie> {
+    ) -> std::result::Result<Idle, PeerMisbehaved> {
         self.unpark(core)?;
         if wait && self.spin(core, waiting)? {
             return Ok(Idle::Again);
@@ -44,13 +44,13 @@ impl RxRing {
             return Ok(Idle::Again);
         }
         if core.kind == Kind::Datagram && core.peer_left() {
-            // Of its bells and fillers nothing is left behind: what comes from here on is other sockets' datagrams.
+            // Of its doorbells and fillers nothing is left behind: what comes from here on is other sockets' datagrams.
             let more = self.settle(core)?;
             self.clear_away(core)?;
             return Ok(if more { Idle::Again } else { Idle::Over });
         }
         if core.kind == Kind::SeqPacket && core.peer_left() {
-            // What lies there are bells and fillers that nobody needs any more.
+            // What lies there are doorbells and fillers that nobody needs any more.
             self.drain(core);
             return Ok(if self.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
         }
@@ -76,30 +76,30 @@ impl RxRing {
             }
             // A sender that was killed while it parked leaves bytes that nothing explains.
             if !core.hung_up() {
-                return Err(Lie::Bells);
+                return Err(PeerMisbehaved::Doorbells);
             }
             self.drain(core);
             return Ok(Idle::Ask);
         }
-        waiting.empty_bells += 1;
-        let late = self.owed > 0 || self.consumer.header().is_rung();
-        if late && waiting.empty_bells < MAX_EMPTY_BELLS {
+        waiting.empty_doorbells += 1;
+        let late = self.doorbell_debt > 0 || self.consumer.header().is_rung();
+        if late && waiting.empty_doorbells < MAX_EMPTY_DOORBELLS {
             return Ok(Idle::Again);
         }
-        // A filler that cannot be taken yet. Rare: a view is held, and its holder asks for more.
+        // A filler that cannot be taken yet. Rare: a view is held, and its member asks for more.
         Ok(Idle::Nap)
     }
 
     /// After a receive that left the ring empty: lets readiness say so, where somebody may look. Returns whether
     /// there is data after all: a caller who has room for it must not be told a short count, since epoll(7) lets
-    /// him wait for the next edge then, and no bell will make one.
+    /// him wait for the next edge then, and no doorbell will make one.
     #[inline]
     pub fn mirror_empty(&mut self, core: &Core) -> Result<bool> {
         if core.mirror.load(Relaxed) == 0 {
             return Ok(false);
         }
-        let lie = |lie| core.lie(Op::Recv, lie);
-        Ok(self.consumer.available(1).map_err(lie)? > 0 || self.settle(core).map_err(lie)?)
+        let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
+        Ok(self.consumer.available(1).map_err(misbehaved)? > 0 || self.settle(core).map_err(misbehaved)?)
     }
 }
 
@@ -108,7 +108,7 @@ pub const LONGEST_SPIN: u32 = 1_000_000;
 
 impl RxRing {
     /// Spins for data as far as the settings and experience allow. Returns whether it came.
-    pub fn spin(&mut self, core: &Core, waiting: &mut Waiting) -> std::result::Result<bool, Lie> {
+    pub fn spin(&mut self, core: &Core, waiting: &mut Waiting) -> std::result::Result<bool, PeerMisbehaved> {
         let budget = match core.settings.wait() {
             Wait::Block => return Ok(false),
             Wait::Spin => LONGEST_SPIN,
@@ -120,7 +120,7 @@ impl RxRing {
             waiting.start.get_or_insert_with(Instant::now);
             return Ok(false);
         }
-        let mut lie = None;
+        let mut misbehaved = None;
         let consumer = &mut self.consumer;
         if consumer.is_shared() {
             // Not with a lock that other processes want: `spin_unlocked`.
@@ -133,12 +133,12 @@ impl RxRing {
             }
             Ok(_) => true,
             Err(found) => {
-                lie = Some(found);
+                misbehaved = Some(found);
                 true
             }
         });
-        if let Some(lie) = lie {
-            return Err(lie);
+        if let Some(misbehaved) = misbehaved {
+            return Err(misbehaved);
         }
         match spun {
             Ok(took) => {

@@ -24,7 +24,7 @@ impl Kind {
         }
     }
 
-    /// Whether what is sent at once is received at once, and bells are records on the control socket.
+    /// Whether what is sent at once is received at once, and doorbells are records on the control socket.
     #[inline]
     pub fn has_records(self) -> bool {
         self != Kind::Stream

@@ -3,7 +3,7 @@
 use crate::byref::domain::{Bound, Domain};
 use crate::byref::lender::{Accuse, Lender, Lot};
 use crate::byref::send::{Part, Way, cut, sendable};
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::Cursor;
 use crate::connection::kind::Kind as SocketKind;
 use crate::connection::tx::{Tx, TxRing};
@@ -19,10 +19,10 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::Arc;
 
-impl End {
+impl Connection {
     /// Sends a loan. Returns its bytes.
     pub fn send_loan(
-        self: &Arc<End>,
+        self: &Arc<Connection>,
         mut loan: Loan,
         flags: SendFlags,
     ) -> std::result::Result<usize, Box<NotSent>> {
@@ -40,7 +40,7 @@ impl End {
                 tx.mirror_full(self);
                 tx.unlock_fenced();
                 self.welcome_back();
-                // What was published is sent, whatever the bell says.
+                // What was published is sent, whatever the doorbell says.
                 let _ = self.ring_if_armed();
                 return match (lent, once) {
                     (Err(error), Some(loan)) => Err(self.not_sent(error, len, len, loan, flags)),
@@ -67,7 +67,7 @@ impl End {
 
     /// Sends a chain, each part of a page by reference that can be. Returns its bytes.
     pub fn send_chain(
-        self: &Arc<End>,
+        self: &Arc<Connection>,
         mut segment: Segment<Chain>,
         flags: SendFlags,
     ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
@@ -115,7 +115,7 @@ impl End {
 
     /// Sends the first fragment of a chain that has one, and those behind it as long as they are of the same pool.
     fn send_front(
-        self: &Arc<End>,
+        self: &Arc<Connection>,
         tx: &mut Tx,
         segment: &mut Segment<Chain>,
         flags: SendFlags,
@@ -156,7 +156,13 @@ impl End {
     ///
     /// EXDEV; EBUSY for a page that a child has inherited; what sending the pool to the peer says.
     #[inline]
-    pub fn way(self: &Arc<End>, tx: &mut Tx, page: &Page, then: usize, flags: SendFlags) -> Result<Way> {
+    pub fn way(
+        self: &Arc<Connection>,
+        tx: &mut Tx,
+        page: &Page,
+        then: usize,
+        flags: SendFlags,
+    ) -> Result<Way> {
         let Some(domain) = Domain::of(page) else { return Ok(Way::Copied) };
         if !domain.is_own() {
             return Err(Error::new(Op::Send, Errno::BUSY).about("loan").because(
@@ -196,7 +202,7 @@ impl End {
     ///
     /// # Errors
     ///
-    /// As [`End::room`]; then no part was asked for.
+    /// As [`Connection::room`]; then no part was asked for.
     #[inline]
     fn lend(
         &self,
@@ -210,7 +216,7 @@ impl End {
             return Err(Error::new(Op::Send, Errno::NOTCONN));
         };
         let stride = ring.producer.stride();
-        ring.say_who(self, stride, flags)?;
+        ring.say_identity(self, stride, flags)?;
         let most = most.min(ring.room(self, most * stride, stride, flags, &mut None)? / stride);
         let TxRing { producer, slots: Some(slots), .. } = ring else {
             return Err(Error::new(Op::Send, Errno::NOTCONN));
@@ -239,7 +245,7 @@ impl End {
     /// Binds a pool to this stream: the peer is sent its memfd. None where the peer maps no such pool.
     #[cold]
     fn admit<'a>(
-        self: &Arc<End>,
+        self: &Arc<Connection>,
         ring: &mut TxRing,
         domain: &'a Domain,
         then: usize,
@@ -258,7 +264,7 @@ impl End {
         let stride = ring.producer.stride();
         if self.kind == SocketKind::Stream {
             // First: it parts what is laid here from what a dead process has laid.
-            ring.say_who(self, 2 * stride, flags)?;
+            ring.say_identity(self, 2 * stride, flags)?;
             ring.room(self, 2 * stride, 2 * stride, flags, &mut None)?;
         } else {
             let capacity = ring.producer.ring().capacity();
@@ -268,9 +274,9 @@ impl End {
         let channel = ring.channel(self)?;
         let lender = self.lender.get_or_init(|| {
             let end = Arc::downgrade(self);
-            let accuse = Accuse(Box::new(move |lie| {
+            let accuse = Accuse(Box::new(move |misbehaved| {
                 if let Some(end) = end.upgrade() {
-                    let _ = end.lie(Op::Send, lie);
+                    let _ = end.misbehaved(Op::Send, misbehaved);
                 }
             }));
             let (lender, slots) = Lender::new(accuse, ring.producer.ring().clone(), channel.clone());

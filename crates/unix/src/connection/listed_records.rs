@@ -6,7 +6,7 @@ use crate::byref::lender::Lot;
 use crate::byref::listed::Contents;
 use crate::byref::piece::Piece;
 use crate::byref::send::{Way, cut, sendable};
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::{Call, Cursor};
 use crate::connection::core::too_long;
 use crate::connection::rx::Rx;
@@ -19,13 +19,13 @@ use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_copy::Hint;
 use onecopy_ring::Mark;
-use onecopy_ring::record::{self, Frame, MAX_PARTS, Parts, Who, With};
+use onecopy_ring::record::{self, Frame, Identity, MAX_PARTS, Parts, With};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-impl End {
+impl Connection {
     /// Copies the record at the front, which is a list that was found, into `slices`.
     pub fn recv_list(
         &self,
@@ -35,11 +35,11 @@ impl End {
         peek: bool,
     ) -> Result<Received> {
         let Rx::Ring(ring) = &mut *guard else { return Ok(Received::end()) };
-        let Some(listed) = ring.front.listed.take() else { return Ok(Received::end()) };
+        let Some(listed) = ring.pending.listed.take() else { return Ok(Received::end()) };
         let received = Received::atomic(ring.copy_list(&listed, slices), listed.len());
         self.counters.user_copied_out.add_exclusive(received.len);
         if peek {
-            ring.front.listed = Some(listed);
+            ring.pending.listed = Some(listed);
             return Ok(received);
         }
         self.counters.received.add_exclusive(received.len);
@@ -59,13 +59,13 @@ impl End {
 
     /// A view of the record at the front, which is a list that was found: where it lies, if that is in one page; else a copy.
     pub fn borrow_list(
-        self: &Arc<End>,
+        self: &Arc<Connection>,
         mut guard: SideGuard<'_, Rx>,
         frame: Frame,
         max: usize,
     ) -> Result<(View, ReceivedFlags)> {
         let Rx::Ring(ring) = &mut *guard else { return Ok((View::none(self), ReceivedFlags::END)) };
-        let Some(mut listed) = ring.front.listed.take() else {
+        let Some(mut listed) = ring.pending.listed.take() else {
             return Ok((View::none(self), ReceivedFlags::END));
         };
         let received = Received::atomic(listed.len().min(max), listed.len());
@@ -73,7 +73,7 @@ impl End {
         // What a peer says that its pages hold is no more than he has shown memory for, or than fits a small copy: many references may
         // name one page.
         if !alone && received.len > self.config.max_shared.max(MAX_HEAP) {
-            ring.front.listed = Some(listed);
+            ring.pending.listed = Some(listed);
             return Err(Error::new(Op::Recv, Errno::OVERFLOW).because(
                 "the record is longer than Config::max_shared; receive it into a buffer, or as a chain",
             ));
@@ -115,20 +115,21 @@ impl End {
                 }
             };
             let Rx::Ring(ring) = &mut *guard else { continue };
-            let frame = ring.atomic_frame(available).map_err(|lie| self.lie(Op::Recv, lie))?;
+            let frame =
+                ring.atomic_frame(available).map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))?;
             if !frame.with.has_parts() && !frame.with.is_pool() {
                 let received = self.recv_frame(guard, slices, available, flags, &mut Call::plain())?;
                 return Ok((received, Chain::new()));
             }
             // As a peek, since it may be refused: what came with it goes with the record then.
             let Contents::List(said) = ring.find(self, frame, &mut Call::plain(), true)? else { continue };
-            let Some(mut listed) = ring.front.listed.take() else { continue };
+            let Some(mut listed) = ring.pending.listed.take() else { continue };
             if listed.true_size() > u32::MAX as usize {
-                ring.front.listed = Some(listed);
+                ring.pending.listed = Some(listed);
                 return Err(Error::new(Op::Recv, Errno::OVERFLOW)
                     .because("the record's pages are more than a chain counts; receive it into a buffer"));
             }
-            ring.front.fds = None;
+            ring.pending.fds = None;
             let (referenced, pieces) = (listed.referenced(), std::mem::take(&mut listed.pieces));
             let len = ring.copy_list(&listed, slices);
             let mut received = Received::atomic(len, listed.bytes + referenced);
@@ -148,7 +149,7 @@ impl End {
 
     /// Sends `head` and a chain as one record. Returns its bytes.
     pub fn send_record_chain(
-        self: &Arc<End>,
+        self: &Arc<Connection>,
         head: &[u8],
         mut segment: Segment<Chain>,
         flags: SendFlags,
@@ -173,7 +174,7 @@ impl End {
         tx.mirror_full(self);
         tx.unlock_fenced();
         self.welcome_back();
-        // What was published is sent, whatever the bell says: a pool may have been before an error, too.
+        // What was published is sent, whatever the doorbell says: a pool may have been before an error, too.
         let rung = self.ring_if_armed();
         match result {
             Ok(fate) => {
@@ -186,7 +187,7 @@ impl End {
 
     /// Sends a record: what it can of the chain by reference. What became of what is left in the chain.
     fn send_list(
-        self: &Arc<End>,
+        self: &Arc<Connection>,
         tx: &mut Tx,
         head: &[u8],
         segment: &mut Segment<Chain>,
@@ -235,7 +236,7 @@ impl End {
         let frame = Frame { len: parts.len(), end: true, with };
         ring.room_for_frame(self, frame.size(capacity), flags)?;
         let places = ring.take_slots(self, lender, names.len(), flags)?;
-        if saying.who != Who::AsBefore
+        if saying.who != Identity::AsBefore
             && let Err(error) = ring.put(self, &[], saying, flags)
         {
             lender.free_again(&places);

@@ -59,7 +59,7 @@ use std::sync::{Arc, OnceLock};
 
 /// One end of a connection.
 #[derive(Debug)]
-pub struct End {
+pub struct Connection {
     core: Core,
     pub rx: Side<Rx>,
     pub tx: Side<Tx>,
@@ -72,7 +72,7 @@ pub struct End {
     pub place: Place,
 }
 
-impl std::ops::Deref for End {
+impl std::ops::Deref for Connection {
     type Target = Core;
 
     fn deref(&self) -> &Core {
@@ -80,10 +80,10 @@ impl std::ops::Deref for End {
     }
 }
 
-impl End {
-    pub fn new(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> End {
+impl Connection {
+    pub fn new(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> Connection {
         let handshake = Handshake::new(matches!(rx, Rx::Undecided(_)));
-        End {
+        Connection {
             core: Core::new(fd, kind, config),
             rx: Side::new(rx),
             tx: Side::new(tx),
@@ -120,15 +120,19 @@ impl End {
             _ => None,
         };
         if let Some(ring) = self.rx_ring.get().or(attached) {
-            self.ask_who(ring);
+            self.ask_identity(ring);
         }
-        // (A look at a datagram socket's bells is one of a message each; and it has the kernel's datagrams to pass again once it
+        // (A look at a datagram socket's doorbells is one of a message each; and it has the kernel's datagrams to pass again once it
         // has left its peer.)
-        if matches!(*rx, Rx::Ring(_)) && self.kind != Kind::Datagram { self.pass_no_bells() } else { Ok(()) }
+        if matches!(*rx, Rx::Ring(_)) && self.kind != Kind::Datagram {
+            self.pass_no_doorbells()
+        } else {
+            Ok(())
+        }
     }
 }
 
-impl AsFd for End {
+impl AsFd for Connection {
     /// The control socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

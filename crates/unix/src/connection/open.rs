@@ -1,6 +1,6 @@
 //! How ends come about: by pair, by connect, by accept.
 
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::connection::tx::Tx;
@@ -75,11 +75,11 @@ pub fn rings(kind: Kind, config: &Config) -> Option<(Ring, Ring)> {
     ring().and_then(|one| Ok((one, ring()?))).ok()
 }
 
-impl End {
-    pub fn make(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<End>> {
+impl Connection {
+    pub fn make(fd: OwnedFd, kind: Kind, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<Connection>> {
         buffers(&fd, config)?;
         let config = Config { records: kind.records(config), ..*config };
-        let end = Arc::new(End::new(fd, kind, &config, rx, tx));
+        let end = Arc::new(Connection::new(fd, kind, &config, rx, tx));
         end.look_after();
         if config.pass_credentials {
             end.set_pass_credentials(true)?;
@@ -92,7 +92,7 @@ impl End {
     /// # Errors
     ///
     /// What socketpair(2) says; EPROTONOSUPPORT for stream records without memfds.
-    pub fn pair(kind: Kind, config: &Config) -> Result<(Arc<End>, Arc<End>)> {
+    pub fn pair(kind: Kind, config: &Config) -> Result<(Arc<Connection>, Arc<Connection>)> {
         let (a, b) =
             rustix::net::socketpair(AddressFamily::UNIX, kind.socket_type(), SocketFlags::CLOEXEC, None)
                 .map_err(|errno| Error::new(Op::Socket, errno))?;
@@ -100,16 +100,16 @@ impl End {
             if kind.records(config) == Records::Stream {
                 return Err(needs_memory(Op::Socket));
             }
-            let plain = |fd| End::make(fd, kind, config, Rx::Plain, Tx::Kernel { sent: 0 });
+            let plain = |fd| Connection::make(fd, kind, config, Rx::Plain, Tx::Kernel { sent: 0 });
             let pair = (plain(a)?, plain(b)?);
             let fallback = usize::from(config.transport == Transport::Auto);
             pair.0.counters.fallbacks.add(fallback);
             pair.1.counters.fallbacks.add(fallback);
             return Ok(pair);
         };
-        let over = |fd, mine: &Ring, theirs: &Ring| -> Result<Arc<End>> {
+        let over = |fd, mine: &Ring, theirs: &Ring| -> Result<Arc<Connection>> {
             let rx = Rx::ring(Consumer::new(mine.clone()));
-            let end = End::make(fd, kind, config, rx, Tx::ring(Producer::new(theirs.clone())))?;
+            let end = Connection::make(fd, kind, config, rx, Tx::ring(Producer::new(theirs.clone())))?;
             end.set_rx_ring(mine.clone());
             end.set_tx_ring(theirs.clone());
             Ok(end)
@@ -122,7 +122,7 @@ impl End {
     /// # Errors
     ///
     /// What connect(2) says; EPROTONOSUPPORT for stream records where no invitation can be made.
-    pub fn connect(kind: Kind, name: Name, config: &Config) -> Result<Arc<End>> {
+    pub fn connect(kind: Kind, name: Name, config: &Config) -> Result<Arc<Connection>> {
         let address = name.address(Op::Connect)?;
         let fd = kind.socket()?;
         if config.pass_credentials {
@@ -154,7 +154,7 @@ impl End {
         let rx =
             invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, is_ours)));
         let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
-        let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
+        let end = Connection::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         end.counters.fallbacks.add(usize::from(fallback));
         Ok(end)
     }
@@ -165,7 +165,7 @@ impl End {
     /// # Errors
     ///
     /// What accept(2) says; EPROTONOSUPPORT for stream records where memfds are refused.
-    pub fn accept(listener: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<End>> {
+    pub fn accept(listener: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
         loop {
             let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
                 .map_err(|errno| Error::new(Op::Accept, errno))?;
@@ -175,7 +175,7 @@ impl End {
             if theirs == kind.records(config) {
                 let invitation = invitation.filter(|_| config.transport == Transport::Auto);
                 let attaches = upgrade::is_believed(listener.as_fd(), fd.as_fd());
-                return End::accepted(fd, kind, invitation, attaches, config);
+                return Connection::accepted(fd, kind, invitation, attaches, config);
             }
         }
     }
@@ -186,14 +186,14 @@ impl End {
         invitation: Option<Invitation>,
         attaches: bool,
         config: &Config,
-    ) -> Result<Arc<End>> {
+    ) -> Result<Arc<Connection>> {
         if kind.records(config) == Records::Stream && invitation.is_none() {
             return Err(needs_memory(Op::Accept));
         }
         let fallback = config.transport == Transport::Auto && invitation.is_none();
         let rx =
             invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::server(invitation, attaches)));
-        let end = End::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
+        let end = Connection::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         end.counters.fallbacks.add(usize::from(fallback));
         Ok(end)
     }

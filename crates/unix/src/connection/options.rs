@@ -1,6 +1,6 @@
 //! What all kinds of sockets have in common: options, names, shutting down, closing.
 
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::connection::frames::records_in;
 use crate::connection::kind::Kind;
@@ -49,7 +49,7 @@ fn visible_name(address: &SocketAddrUnix) -> Name {
     }
 }
 
-impl End {
+impl Connection {
     pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
         self.set_nonblocking_only(nonblocking)?;
         if nonblocking { self.reflect() } else { Ok(()) }
@@ -104,7 +104,7 @@ impl End {
             if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
                 && let Rx::Ring(rx) = &mut *rx
             {
-                rx.unpark_now(self).map_err(|lie| self.lie(Op::Shutdown, lie))?;
+                rx.unpark_now(self).map_err(|misbehaved| self.misbehaved(Op::Shutdown, misbehaved))?;
             }
         }
         Ok(())
@@ -116,17 +116,17 @@ impl End {
         end.decide(&mut guard, Op::Option)?;
         match &mut *guard {
             Rx::Ring(rx) if end.kind == Kind::SeqPacket => {
-                rx.readable().map_err(|lie| end.lie(Op::Option, lie))
+                rx.readable().map_err(|misbehaved| end.misbehaved(Op::Option, misbehaved))
             }
-            Rx::Ring(rx) => rx.payload().map_err(|lie| end.lie(Op::Option, lie)),
+            Rx::Ring(rx) => rx.payload().map_err(|misbehaved| end.misbehaved(Op::Option, misbehaved)),
             Rx::Switching(switching) => {
                 let queued = control::queued(&end.fd).map_err(option)?;
-                let left = switching.left().map_err(|lie| end.lie(Op::Option, lie))?;
+                let left = switching.left().map_err(|misbehaved| end.misbehaved(Op::Option, misbehaved))?;
                 // What the peer has put into the ring that nobody reads yet; what is wrong there is found out by who does.
                 let mut consumer = end.rx_ring.get().map(|ring| Consumer::new(ring.clone()));
                 if end.kind.has_records() {
                     let in_ring = consumer.as_mut().and_then(|ring| records_in(ring, 0).ok()).unwrap_or(0);
-                    // Once the peer has switched, its bells lie there too: an upper bound.
+                    // Once the peer has switched, its doorbells lie there too: an upper bound.
                     let queued = if left == Some(0) { 0 } else { queued };
                     return Ok(queued.saturating_sub(switching.carry.past()) + in_ring);
                 }
@@ -219,7 +219,7 @@ impl End {
         if self.kind == Kind::Datagram
             && let Rx::Ring(rx) = &mut *self.lock_rx(Op::Option)?
         {
-            // While it was pending, bells could not be taken.
+            // While it was pending, doorbells could not be taken.
             rx.mirror_empty(self)?;
         }
         if errno == Errno::CONNRESET && !self.was_reset() {
@@ -268,7 +268,7 @@ impl End {
             // The queue, the ring and the connection are another process's too.
             return;
         }
-        // A bell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        // A doorbell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
         let Some(mut rx) = end.rx.lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
             Rx::Plain => {}
@@ -290,7 +290,7 @@ impl End {
                     ring.header().info.0.shut.store(1, Release);
                 }
                 drop(rx);
-                // A look whether there is something to receive takes the bells that follow the kernel's bytes.
+                // A look whether there is something to receive takes the doorbells that follow the kernel's bytes.
                 let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new(0));
             }
         }

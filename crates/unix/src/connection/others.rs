@@ -9,7 +9,7 @@ use onecopy_sys::sockopt;
 use rustix::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-/// In [`SidePage::doing`](onecopy_ring::page::SidePage::doing): a bell is being rung.
+/// In [`SidePage::doing`](onecopy_ring::page::SidePage::doing): a doorbell is being rung.
 pub const RINGING: u64 = 1;
 /// A filler is being parked; above, how much memory lay unread before.
 pub const PARKING: u64 = 2;
@@ -62,7 +62,7 @@ impl Others {
 
     /// Whether the process with that number lives, and has not closed the end.
     pub fn has(&self, member: u32) -> bool {
-        let holds = |sharing: &Arc<Sharing>| sharing.lives(member) && sharing.words().holders.0.lists(member);
+        let holds = |sharing: &Arc<Sharing>| sharing.lives(member) && sharing.words().members.0.lists(member);
         self.0.get().is_some_and(holds)
     }
 

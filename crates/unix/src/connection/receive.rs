@@ -2,7 +2,7 @@
 
 use crate::ancillary::channel::Fds;
 use crate::ancillary::pending::{Arrived, Descriptors, Next};
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::{Call, IOV_MAX, chunk};
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
@@ -26,7 +26,7 @@ use std::io::IoSliceMut;
 enum Part {
     /// So many bytes.
     Bytes(usize),
-    /// Of [`crate::ancillary::pending::Front::piece`].
+    /// Of [`crate::ancillary::pending::Pending::piece`].
     Reference,
     /// Look again.
     Again,
@@ -34,12 +34,12 @@ enum Part {
     Stop,
 }
 
-impl End {
+impl Connection {
     /// Receives into `slices`.
     ///
     /// # Errors
     ///
-    /// As [`End::ready`].
+    /// As [`Connection::ready`].
     pub fn recv(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
         self.recv_with(slices, flags, &mut Call::plain())
     }
@@ -48,7 +48,7 @@ impl End {
     ///
     /// # Errors
     ///
-    /// As [`End::ready`].
+    /// As [`Connection::ready`].
     pub fn recv_with(
         &self,
         slices: &mut [IoSliceMut<'_>],
@@ -178,7 +178,7 @@ impl End {
         };
         // What the kernel has not is in the ring, and belongs to this receive too, unless descriptors end it, or who sent it
         // matters. Rings end it for the kernel alone.
-        let may_go_on = call.until == u64::MAX && !self.passes_who();
+        let may_go_on = call.until == u64::MAX && !self.passes_identity();
         let switching = match &*guard {
             Rx::Switching(switching) => Some(switching),
             _ => None,
@@ -196,9 +196,9 @@ impl End {
         {
             // What follows lies in the ring, which is not this side's yet: a peek looks there all the same.
             let mut consumer = Consumer::new(switching.ring().clone());
-            let lie = |lie| self.lie(Op::Recv, lie);
-            let available = consumer.available(usize::MAX).map_err(lie)?;
-            let before_mark = consumer.before_mark(available).map_err(lie)?;
+            let misbehaved = |misbehaved| self.misbehaved(Op::Recv, misbehaved);
+            let available = consumer.available(usize::MAX).map_err(misbehaved)?;
+            let before_mark = consumer.before_mark(available).map_err(misbehaved)?;
             return Ok(n + copy_ahead(&consumer, slices, skip + n, 0, before_mark));
         }
         Ok(n)
@@ -321,7 +321,8 @@ impl End {
             }
             Part::Reference => {
                 let got = ring.copy_reference(self, slices, skip, peek);
-                let next = ring.consumer.available(1).map_err(|lie| self.lie(Op::Recv, lie))?;
+                let next =
+                    ring.consumer.available(1).map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))?;
                 more = !peek && (next > 0 || ring.mirror_empty(self)?);
                 got
             }
@@ -329,14 +330,14 @@ impl End {
         };
         self.counters.user_copied_out.add_exclusive(got);
         if let Some(to) = &mut call.fds
-            && self.passes_who()
+            && self.passes_identity()
         {
-            ring.front.tell(to, self.passes_pidfd());
+            ring.pending.tell(to, self.passes_pidfd());
         }
         if peek {
             // Descriptors end a peek, but the bytes that came with them belong to it (af_unix.c: unix_stream_read_generic).
             // Who has room for descriptors would want a copy of them too: they are not here yet, and his peek ends before.
-            let whole = call.fds.is_none() && call.until == u64::MAX && ring.front.piece.is_none();
+            let whole = call.fds.is_none() && call.until == u64::MAX && ring.pending.piece.is_none();
             return Ok(Some(
                 got + if whole { ring.peek_behind_fds(self, slices, skip + got, got)? } else { 0 },
             ));
@@ -399,8 +400,11 @@ impl RxRing {
         peek: bool,
         got: usize,
     ) -> Result<Part> {
-        let n = self.consumer.before_mark(available).map_err(|lie| core.lie(Op::Recv, lie))?;
-        if n > 0 && self.front.fds.is_none() && call.until == u64::MAX {
+        let n = self
+            .consumer
+            .before_mark(available)
+            .map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))?;
+        if n > 0 && self.pending.fds.is_none() && call.until == u64::MAX {
             return Ok(Part::Bytes(n));
         }
         self.part_at_mark(core, n, call, peek, got)
@@ -420,8 +424,8 @@ impl RxRing {
             return Ok(Part::Stop);
         }
         if n == 0 {
-            let who = |mark| matches!(mark, Mark::Who { .. });
-            if got > 0 && core.passes_who() && self.consumer.mark().is_ok_and(who) {
+            let who = |mark| matches!(mark, Mark::Identity { .. });
+            if got > 0 && core.passes_identity() && self.consumer.mark().is_ok_and(who) {
                 // Bytes of two senders never merge (net/unix/af_unix.c: unix_skb_scm_eq).
                 return Ok(Part::Stop);
             }
@@ -431,7 +435,7 @@ impl RxRing {
             });
         }
         let mut n = (n as u64).min(left) as usize;
-        if self.front.fds.is_some() {
+        if self.pending.fds.is_some() {
             if call.until != u64::MAX {
                 // Descriptors of two sends never merge.
                 return Ok(Part::Stop);
@@ -445,13 +449,13 @@ impl RxRing {
     /// The descriptors at the front go to this receive. Returns how far it may go with them.
     pub fn take_fds(&mut self, core: &Core, call: &mut Call<'_>, peek: bool) -> Result<u64> {
         self.bring_fds(core)?;
-        let front = &mut self.front.fds;
-        let until = front.as_ref().map_or(u64::MAX, |arrived| arrived.until);
+        let pending = &mut self.pending.fds;
+        let until = pending.as_ref().map_or(u64::MAX, |arrived| arrived.until);
         if peek {
-            if let (Some(Arrived { fds: Descriptors::Here(fds), .. }), Some(to)) = (front, &mut call.fds) {
+            if let (Some(Arrived { fds: Descriptors::Here(fds), .. }), Some(to)) = (pending, &mut call.fds) {
                 fds.copy_to(to)?;
             }
-        } else if let (Some(arrived), Some(to)) = (front.take(), &mut call.fds)
+        } else if let (Some(arrived), Some(to)) = (pending.take(), &mut call.fds)
             && let Descriptors::Here(fds) = arrived.fds
         {
             (to.list, to.truncated) = (fds.list, fds.truncated);
@@ -469,7 +473,7 @@ impl RxRing {
         peek: bool,
         call: &Call<'_>,
     ) -> Result<usize> {
-        let lie = |lie| core.lie(Op::Recv, lie);
+        let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
         let chunk = chunk(self.consumer.ring().capacity());
         let mut available = available;
         let mut got = 0;
@@ -481,10 +485,10 @@ impl RxRing {
                     let want = slice.len().min(chunk);
                     let at = if peek { got } else { 0 };
                     if available < at + want {
-                        let there = self.consumer.available(at + want).map_err(lie)?;
+                        let there = self.consumer.available(at + want).map_err(misbehaved)?;
                         let left = call.until.saturating_sub(self.consumer.position());
                         available =
-                            (self.consumer.before_mark(there).map_err(lie)? as u64).min(left) as usize;
+                            (self.consumer.before_mark(there).map_err(misbehaved)? as u64).min(left) as usize;
                     }
                     let n = want.min(available.saturating_sub(at));
                     if n == 0 {
@@ -503,7 +507,7 @@ impl RxRing {
                         available -= n;
                         if !slice.is_empty() {
                             // An early look, without the fence; the sure one follows after unlocking.
-                            self.unpark_if_seen(core).map_err(lie)?;
+                            self.unpark_if_seen(core).map_err(misbehaved)?;
                         }
                     }
                 }
@@ -525,12 +529,12 @@ impl RxRing {
         skip: usize,
         at: usize,
     ) -> Result<usize> {
-        let lie = |lie| core.lie(Op::Recv, lie);
+        let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
         if rest(slices, skip).next().is_none() || !self.consumer.mark_at(at) {
             return Ok(0);
         }
-        let available = self.consumer.available(usize::MAX).map_err(lie)?;
-        Ok(match self.consumer.behind_fds(available).map_err(lie)? {
+        let available = self.consumer.available(usize::MAX).map_err(misbehaved)?;
+        Ok(match self.consumer.behind_fds(available).map_err(misbehaved)? {
             Some((behind, len)) => copy_ahead(&self.consumer, slices, skip, behind, len),
             None => 0,
         })
@@ -544,7 +548,7 @@ impl RxRing {
         skip: usize,
         peek: bool,
     ) -> usize {
-        let Some(piece) = &mut self.front.piece else { return 0 };
+        let Some(piece) = &mut self.pending.piece else { return 0 };
         let mut got = 0;
         let (mut left, len) = (piece.len(), piece.len());
         for slice in rest(slices, skip) {

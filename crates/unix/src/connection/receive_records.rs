@@ -2,7 +2,7 @@
 
 use crate::ancillary::channel::Fds;
 use crate::byref::listed::Contents;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::{Call, IOV_MAX, scatter};
 use crate::connection::core::Core;
 use crate::connection::others::Taking;
@@ -19,7 +19,7 @@ use onecopy_sys::scm::{self, Space};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 
-impl End {
+impl Connection {
     /// Receives a record, or a part of one, into `slices`.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl End {
         self.recv_record_with(slices, flags, &mut Call::plain())
     }
 
-    /// As [`End::recv_record`], and descriptors as `call` says.
+    /// As [`Connection::recv_record`], and descriptors as `call` says.
     ///
     /// # Errors
     ///
@@ -76,7 +76,8 @@ impl End {
         call: &mut Call<'_>,
     ) -> Result<Received> {
         let Rx::Ring(ring) = &mut *guard else { return Ok(Received::end()) };
-        let frame = ring.atomic_frame(available).map_err(|lie| self.lie(Op::Recv, lie))?;
+        let frame =
+            ring.atomic_frame(available).map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))?;
         let size = frame.size(ring.consumer.ring().capacity());
         let peek = flags.contains(RecvFlags::PEEK);
         let mut said = ReceivedFlags::empty();
@@ -84,7 +85,7 @@ impl End {
             said = match ring.find(self, frame, call, peek)? {
                 Contents::Bytes(said) => said,
                 Contents::List(said) => {
-                    ring.tell_who(self, call);
+                    ring.tell_identity(self, call);
                     let mut received = self.recv_list(guard, slices, frame, peek)?;
                     received.flags |= said;
                     return Ok(received);
@@ -95,7 +96,7 @@ impl End {
                 }
             };
         }
-        ring.tell_who(self, call);
+        ring.tell_identity(self, call);
         ring.consumer.prefetch_frames(size, available);
         let mut len = 0;
         for slice in slices {
@@ -175,7 +176,7 @@ impl End {
         let message = match received {
             Ok(message) => message,
             Err(Errno::CONNRESET) if guard.is_some() && !self.was_reset() => {
-                // Bells were left unread, nothing else: the next look sees what is there.
+                // Doorbells were left unread, nothing else: the next look sees what is there.
                 drop(guard);
                 return self.recv_record_with(slices, flags, call);
             }
@@ -276,7 +277,7 @@ impl End {
         last: &mut bool,
     ) -> Result<()> {
         let Rx::Ring(ring) = &mut *guard else { return Ok(()) };
-        let lie = |lie| self.lie(Op::Recv, lie);
+        let misbehaved = |misbehaved| self.misbehaved(Op::Recv, misbehaved);
         let before = got.len;
         // How far a peek has looked; a receive takes what it has seen.
         let mut at = 0;
@@ -287,14 +288,14 @@ impl End {
                 Some(rest) => rest,
                 None => {
                     if available <= at {
-                        available = ring.consumer.available(at + 1).map_err(lie)?;
+                        available = ring.consumer.available(at + 1).map_err(misbehaved)?;
                     }
                     if available <= at {
                         break;
                     }
-                    let frame = ring.consumer.frame(at, available).map_err(lie)?;
+                    let frame = ring.consumer.frame(at, available).map_err(misbehaved)?;
                     if !frame.with.is_nothing() {
-                        if (got.len > 0 || at > 0) && (frame.with.fds() > 0 || self.passes_who()) {
+                        if (got.len > 0 || at > 0) && (frame.with.fds() > 0 || self.passes_identity()) {
                             // FreeBSD's rule (uipc_usrreq.c): what comes with bytes comes with the first ones.
                             *last = true;
                             break;
@@ -310,7 +311,7 @@ impl End {
                 }
             };
             if got.len == 0 {
-                ring.tell_who(self, call);
+                ring.tell_identity(self, call);
             }
             let n = rest.left.min(room);
             scatter(slices, got.len, n, |done, part| ring.consumer.copy_out(at + done, part));
@@ -325,7 +326,7 @@ impl End {
                 point!("taken");
                 ring.rest = next;
                 // An early look, without the fence; the sure one follows after unlocking.
-                ring.unpark_if_seen(self).map_err(lie)?;
+                ring.unpark_if_seen(self).map_err(misbehaved)?;
             }
             if next.is_none() && rest.end {
                 got.flags |= ReceivedFlags::EOR;
@@ -367,18 +368,18 @@ impl RxRing {
         peek: bool,
     ) -> Result<ReceivedFlags> {
         self.meet_frame(core, with)?;
-        let cut = self.front.fds.as_ref().is_some_and(|came| call.fds.is_none() || came.fds.are_cut());
+        let cut = self.pending.fds.as_ref().is_some_and(|came| call.fds.is_none() || came.fds.are_cut());
         self.take_fds(core, call, peek)?;
         Ok(if cut { ReceivedFlags::CTRUNC } else { ReceivedFlags::empty() })
     }
 
     /// Tells a receive that asks who sent what it gets.
     #[inline]
-    fn tell_who(&self, core: &Core, call: &mut Call<'_>) {
+    fn tell_identity(&self, core: &Core, call: &mut Call<'_>) {
         if let Some(to) = &mut call.fds
-            && core.passes_who()
+            && core.passes_identity()
         {
-            self.front.tell(to, core.passes_pidfd());
+            self.pending.tell(to, core.passes_pidfd());
         }
     }
 }

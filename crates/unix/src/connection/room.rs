@@ -5,7 +5,7 @@ use crate::connection::kind::Kind;
 use crate::connection::tx::{Tx, TxRing};
 use crate::doorbell::control;
 use crate::{Error, Op, Result, SendFlags, Wait};
-use onecopy_ring::Lie;
+use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::record::{Frame, With};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
@@ -42,11 +42,11 @@ impl Tx {
         }
     }
 
-    /// As [`End::mirror_full`], whoever may look.
+    /// As [`Connection::mirror_full`], whoever may look.
     ///
     /// # Errors
     ///
-    /// What a bell or a filler was told. (Of a datagram socket's peer that is gone the kernel tells once.)
+    /// What a doorbell or a filler was told. (Of a datagram socket's peer that is gone the kernel tells once.)
     pub fn park_if_full(&mut self, core: &Core) -> Result<()> {
         let Tx::Ring(ring) = self else { return Ok(()) };
         let capacity = ring.producer.ring().capacity();
@@ -83,7 +83,7 @@ impl TxRing {
         waited: &mut Option<Waited>,
     ) -> Result<usize> {
         self.check_peer(core)?;
-        let room = self.producer.room(want).map_err(|lie| core.lie(Op::Send, lie))?;
+        let room = self.producer.room(want).map_err(|misbehaved| core.misbehaved(Op::Send, misbehaved))?;
         if room >= least {
             return Ok(room);
         }
@@ -105,7 +105,7 @@ impl TxRing {
     fn no_room(&mut self, core: &Core, want: usize, least: usize) -> Result<usize> {
         let wanted = least.max(self.low_water());
         self.park(core, wanted)?;
-        let room = self.producer.room(want).map_err(|lie| core.lie(Op::Send, lie))?;
+        let room = self.producer.room(want).map_err(|misbehaved| core.misbehaved(Op::Send, misbehaved))?;
         if room >= least { Ok(room) } else { Err(Error::new(Op::Send, Errno::AGAIN)) }
     }
 
@@ -119,7 +119,7 @@ impl TxRing {
         waited: &mut Waited,
     ) -> Result<usize> {
         let error = |errno| Error::new(Op::Send, errno);
-        let lie = |lie: Lie| core.lie(Op::Send, lie);
+        let misbehaved = |misbehaved: PeerMisbehaved| core.misbehaved(Op::Send, misbehaved);
         let limit = core.settings.write_timeout();
         // A little room is not worth a wake-up.
         let wanted = least.max(self.low_water().min(want));
@@ -144,7 +144,7 @@ impl TxRing {
                 }
             }
             self.check_peer(core)?;
-            let room = self.producer.room(want).map_err(lie)?;
+            let room = self.producer.room(want).map_err(misbehaved)?;
             if room >= least {
                 return Ok(room);
             }
@@ -161,7 +161,7 @@ impl TxRing {
             }
             let asleep = Instant::now();
             self.park(core, least.max(self.low_water()))?;
-            let room = self.producer.room(want).map_err(lie)?;
+            let room = self.producer.room(want).map_err(misbehaved)?;
             if room >= least {
                 return Ok(room);
             }

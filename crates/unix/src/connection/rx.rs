@@ -1,7 +1,7 @@
 //! The receiving side: data first, then the error, then the end; and sleeping on the control socket.
 
 use crate::ancillary::channel::Inlet;
-use crate::ancillary::pending::Front;
+use crate::ancillary::pending::Pending;
 use crate::connection::core::Core;
 use crate::connection::received::Rest;
 use crate::handshake::undecided::{Settled, Strips, Switching, Undecided};
@@ -28,9 +28,9 @@ pub enum Rx {
 #[derive(Debug)]
 pub struct RxRing {
     pub consumer: Consumer,
-    /// Bells that were on their way when they should have been taken: to be taken when they come. Negative where bells
+    /// Doorbells that were on their way when they should have been taken: to be taken when they come. Negative where doorbells
     /// were taken in the place of the channel's byte, which is still to be met.
-    pub owed: isize,
+    pub doorbell_debt: isize,
     pub(super) spin: Adaptive,
     /// Since when bytes lie in the queue that only a filler under way explains.
     pub puzzled: Option<Instant>,
@@ -39,8 +39,8 @@ pub struct RxRing {
     /// A process that shares the end has met it: that is its number. (This one then has, too, or never will.)
     pub elsewhere: Option<u32>,
     /// What marks have brought.
-    pub front: Front,
-    /// A filler was taken where a bell was expected that is still on its way (seqpacket sockets only).
+    pub pending: Pending,
+    /// A filler was taken where a doorbell was expected that is still on its way (seqpacket sockets only).
     pub stray: bool,
     /// Bytes in the queue that a process left which was killed while it received: taken instead of being called a lie.
     pub forgiven: usize,
@@ -52,11 +52,11 @@ pub struct RxRing {
     pub rest: Option<Rest>,
 }
 
-/// More bells than this on their way at once: one for each sender that was killed between arming and ringing.
-pub const MAX_OWED: isize = 64;
+/// More doorbells than this on their way at once: one for each sender that was killed between arming and ringing.
+pub const MAX_DOORBELL_DEBT: isize = 64;
 /// How long a filler may be under way before it is a lie. It is for microseconds, unless its sender has no CPU or is stopped
 /// half-way, which is no lie: so this is longer than a machine with too much to do keeps anybody waiting. A peer that does mean
-/// ill makes a poll(2) that finds nothing of it, for as long; his bells for nothing do the same.
+/// ill makes a poll(2) that finds nothing of it, for as long; his doorbells for nothing do the same.
 pub const MAX_PARKING: Duration = Duration::from_secs(10);
 
 impl Rx {
@@ -94,12 +94,12 @@ impl Rx {
     pub fn ring_with(consumer: Consumer, inlet: Inlet) -> Rx {
         Rx::Ring(RxRing {
             consumer,
-            owed: 0,
+            doorbell_debt: 0,
             spin: Adaptive::default(),
             puzzled: None,
             inlet,
             elsewhere: None,
-            front: Front::default(),
+            pending: Pending::default(),
             stray: false,
             forgiven: 0,
             freed: false,

@@ -1,7 +1,7 @@
 //! Sending bytes: straight into the peer's ring, whole sends one after the other; over the kernel where there is none.
 
 use crate::ancillary::attached::Attached;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::{Cursor, chunk};
 use crate::connection::core::Core;
 use crate::connection::room::LONGEST_SLEEP;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Longest piece sent over the kernel before it is looked whether the ring is there.
 const KERNEL_PIECE: usize = 64 << 10;
 
-impl End {
+impl Connection {
     /// Takes the sending side, on the newest way there is.
     pub fn lock_tx(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
         let error = |errno| Error::new(Op::Send, errno);
@@ -39,8 +39,8 @@ impl End {
                 None => self.lock_tx_patiently()?,
             },
         };
-        if let Some(lie) = tx.lie() {
-            return Err(self.lie(Op::Send, lie));
+        if let Some(misbehaved) = tx.misbehaved() {
+            return Err(self.misbehaved(Op::Send, misbehaved));
         }
         self.adopt(&mut tx);
         Ok(tx)
@@ -76,14 +76,14 @@ impl End {
             tx.mirror_full(self);
             tx.unlock_fenced();
             self.welcome_back();
-            // The last piece was published without a look at the bell: unlocking is the fence that it wants.
+            // The last piece was published without a look at the doorbell: unlocking is the fence that it wants.
             self.ring_after(cursor.left < total, result)
         });
         let sent = total - cursor.left;
         self.finish(result, sent, flags)
     }
 
-    /// Nothing is queued, and no bell rung, but a dead peer is told.
+    /// Nothing is queued, and no doorbell rung, but a dead peer is told.
     #[cold]
     fn send_nothing(&self) -> Result<()> {
         self.check(Op::Send)?;
@@ -104,7 +104,7 @@ impl End {
             self.adopt(tx);
         }
         let Tx::Ring(ring) = tx else { return Ok(()) };
-        ring.say_who(self, 1, flags)?;
+        ring.say_identity(self, 1, flags)?;
         ring.send_ring(self, cursor, flags)
     }
 

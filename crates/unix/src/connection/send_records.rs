@@ -2,7 +2,7 @@
 
 use crate::ancillary::attached::Attached;
 use crate::ancillary::channel::MAX_FDS;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::{Cursor, IOV_MAX, chunk};
 use crate::connection::core::{Core, too_long};
 use crate::connection::tx::{Tx, TxRing};
@@ -17,7 +17,7 @@ use std::io::IoSlice;
 /// Longest piece of a stream record that goes over the kernel, before the ring is there.
 const KERNEL_PIECE: usize = 16 << 10;
 
-impl End {
+impl Connection {
     /// Sends the slices one after the other, as one record or as a part of one.
     ///
     /// # Errors
@@ -28,7 +28,7 @@ impl End {
         self.send_record_with(slices, Attached::default(), flags)
     }
 
-    /// As [`End::send_record`], with something besides bytes.
+    /// As [`Connection::send_record`], with something besides bytes.
     ///
     /// # Errors
     ///
@@ -54,7 +54,7 @@ impl End {
             if nothing {
                 return result;
             }
-            // It was published without a look at the bell: unlocking is the fence that it wants.
+            // It was published without a look at the doorbell: unlocking is the fence that it wants.
             self.ring_if_armed().and(result)
         });
         match result {
@@ -234,7 +234,7 @@ impl TxRing {
     #[inline]
     pub fn room_for_frame(&mut self, core: &Core, need: usize, flags: SendFlags) -> Result<()> {
         self.check_peer(core)?;
-        let room = self.producer.room(need).map_err(|lie| core.lie(Op::Send, lie))?;
+        let room = self.producer.room(need).map_err(|misbehaved| core.misbehaved(Op::Send, misbehaved))?;
         if room >= need {
             return Ok(());
         }

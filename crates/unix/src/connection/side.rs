@@ -6,7 +6,7 @@
 //! by the mutex, so that the page's lock has one contender in each process.
 
 use crate::multiprocess::membership::Sharing;
-use onecopy_ring::Lie;
+use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::page::{SidePage, WORDS, Words};
 use onecopy_sync::atomic::fence_after_rmw;
 use onecopy_sync::clock::coarse_ms;
@@ -30,14 +30,14 @@ pub trait Shared {
     ///
     /// # Errors
     ///
-    /// [`Lie`]: they cannot be, or what is left cannot be mended.
+    /// [`PeerMisbehaved`]: they cannot be, or what is left cannot be recovered.
     fn load(
         &mut self,
         owner: &Self::Owner,
         sharing: &Sharing,
         words: &[u64; WORDS],
         died: bool,
-    ) -> Result<(), Lie>;
+    ) -> Result<(), PeerMisbehaved>;
 
     /// What was to be loaded cannot be, and part of it may have been: from here on it is something that can be looked at.
     fn give_up(&mut self);
@@ -74,7 +74,7 @@ struct Member<O> {
     /// The save that the value is as of.
     seen: Option<u64>,
     /// What was found in the page that cannot be.
-    lie: Option<Lie>,
+    misbehaved: Option<PeerMisbehaved>,
     /// When it was last looked whether others hold the end, in coarse milliseconds.
     looked: u64,
 }
@@ -111,7 +111,7 @@ impl<T: Shared> Inner<T> {
 
     fn begin(&mut self, owner: &Arc<T::Owner>, sharing: Arc<Sharing>, seen: Option<u64>) {
         let owner = Arc::downgrade(owner);
-        self.shared = Some(Box::new(Member { owner, sharing, seen, lie: None, looked: coarse_ms() }));
+        self.shared = Some(Box::new(Member { owner, sharing, seen, misbehaved: None, looked: coarse_ms() }));
     }
 
     /// In a forked child: others may have gone on since.
@@ -128,7 +128,7 @@ impl<T: Shared> Inner<T> {
         let sharing = member.sharing.clone();
         let Some(owner) = member.owner.upgrade() else { return true };
         let page = T::page(sharing.words());
-        let lives = |holder| sharing.lives(holder);
+        let lives = |member| sharing.lives(member);
         let taken = match patience {
             Patience::None => page.lock.try_lock(sharing.me(), lives),
             Patience::For(limit) => page.lock.lock(sharing.me(), lives, Some(limit)),
@@ -137,8 +137,8 @@ impl<T: Shared> Inner<T> {
         let died = taken == Taken::FromTheDead;
         if died || member.seen != Some(page.state.last()) {
             let (save, words) = page.state.load();
-            if let Err(lie) = self.value.load(&owner, &sharing, &words, died) {
-                member.lie.get_or_insert(lie);
+            if let Err(misbehaved) = self.value.load(&owner, &sharing, &words, died) {
+                member.misbehaved.get_or_insert(misbehaved);
                 self.value.give_up();
             }
             member.seen = Some(save);
@@ -147,8 +147,8 @@ impl<T: Shared> Inner<T> {
         let now = coarse_ms();
         if now.wrapping_sub(member.looked) >= LOOK_MS {
             member.looked = now;
-            // A fork of this process needs the threads' lock before it makes another holder.
-            if member.lie.is_none() && !sharing.has_others() {
+            // A fork of this process needs the threads' lock before it makes another member.
+            if member.misbehaved.is_none() && !sharing.has_others() {
                 self.value.alone(&owner, &sharing);
                 page.lock.unlock(sharing.me());
                 self.shared = None;
@@ -169,7 +169,7 @@ impl<T: Shared> Inner<T> {
         point!("saved");
         self.value.saved(&owner, &sharing);
         if !page.lock.unlock(sharing.me()) {
-            member.lie.get_or_insert(Lie::Holder);
+            member.misbehaved.get_or_insert(PeerMisbehaved::Member);
         }
         T::left(&owner, &sharing);
     }
@@ -278,10 +278,10 @@ impl<'a, T: Shared> SideGuard<'a, T> {
         self.0.shared.is_some()
     }
 
-    /// What another holder left that cannot be.
+    /// What another member left that cannot be.
     #[inline]
-    pub fn lie(&self) -> Option<Lie> {
-        self.0.shared.as_ref().and_then(|member| member.lie)
+    pub fn misbehaved(&self) -> Option<PeerMisbehaved> {
+        self.0.shared.as_ref().and_then(|member| member.misbehaved)
     }
 }
 

@@ -2,19 +2,19 @@
 //! the kernel's records. Its first byte says whether the stream record ends with it.
 
 use crate::ancillary::channel::Fds;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::{Call, scatter};
 use crate::connection::carry::Carry;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::doorbell::control;
 use crate::{Error, Op, Received, ReceivedFlags, Result};
-use onecopy_ring::Lie;
+use onecopy_ring::PeerMisbehaved;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 
-impl End {
+impl Connection {
     /// Receives the piece at the front, or a part of it.
     pub fn part_from_kernel(
         &self,
@@ -107,7 +107,7 @@ impl End {
                 self.counters.kernel_copied.add(n);
                 Ok(Some(Carry { bytes, at: 1, end, pending: true, fds }))
             }
-            _ => Err(self.lie(Op::Recv, Lie::Frame { word: 0, available: n as u64 })),
+            _ => Err(self.misbehaved(Op::Recv, PeerMisbehaved::Frame { word: 0, available: n as u64 })),
         }
     }
 

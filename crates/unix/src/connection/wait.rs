@@ -1,6 +1,6 @@
 //! Waiting for something to receive, from the ring or the kernel: data first, then the error, then the end.
 
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::idle::{Idle, LONGEST_SPIN};
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
@@ -29,7 +29,7 @@ pub enum Ready<'a> {
     End,
 }
 
-impl End {
+impl Connection {
     /// Waits until there is something to receive, as far as `flags` and the settings allow.
     ///
     /// # Errors
@@ -45,10 +45,10 @@ impl End {
                 None if waiting.waits_on_for_lock(self, flags) => continue,
                 None => return Err(self.kept(waiting.does_not_wait(self, flags))),
             };
-            if let Some(lie) = guard.lie() {
-                return Err(self.lie(Op::Recv, lie));
+            if let Some(misbehaved) = guard.misbehaved() {
+                return Err(self.misbehaved(Op::Recv, misbehaved));
             }
-            let lie = |lie| self.lie(Op::Recv, lie);
+            let misbehaved = |misbehaved| self.misbehaved(Op::Recv, misbehaved);
             let idle = match &mut *guard {
                 Rx::Plain => return Ok(Ready::Plain),
                 Rx::Undecided(_) | Rx::Switching(_) => match self.kernel_ready(&mut guard)? {
@@ -69,24 +69,24 @@ impl End {
                         // The two lines that the peer wrote come from its cache, at the same time.
                         ring.consumer.prefetch();
                     }
-                    let mut n = ring.consumer.available(1).map_err(lie)?;
+                    let mut n = ring.consumer.available(1).map_err(misbehaved)?;
                     if n > 0 {
                         ring.puzzled = None;
                         if waiting.slept
                             && n <= waiting.takes
-                            && ring.consumer.before_mark(n).map_err(lie)? == n
+                            && ring.consumer.before_mark(n).map_err(misbehaved)? == n
                         {
-                            n = ring.settle_ahead(self, n).map_err(lie)?;
+                            n = ring.settle_ahead(self, n).map_err(misbehaved)?;
                         }
                         if let Some(start) = waiting.start.take_if(|_| waiting.slept) {
                             ring.spin.slept(start.elapsed());
                         }
                         return Ok(Ready::Ring(guard, n));
                     }
-                    let idle = ring.ring_idle(self, waiting, !dontwait).map_err(lie)?;
+                    let idle = ring.ring_idle(self, waiting, !dontwait).map_err(misbehaved)?;
                     if matches!(idle, Idle::Again) && !waiting.slept {
                         // Who spun for what has come takes it without letting go of the lock.
-                        let n = ring.consumer.available(1).map_err(lie)?;
+                        let n = ring.consumer.available(1).map_err(misbehaved)?;
                         if n > 0 {
                             ring.puzzled = None;
                             return Ok(Ready::Ring(guard, n));
@@ -195,21 +195,21 @@ impl End {
             Rx::Switching(switching) => switching,
             _ => return Ok(Some(0)),
         };
-        let left = switching.left().map_err(|lie| self.lie(Op::Recv, lie))?;
+        let left = switching.left().map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))?;
         if left != Some(0) {
             let left = left.map_or(queued, |left| usize::try_from(left).unwrap_or(usize::MAX));
             return Ok(Some(queued.min(left)).filter(|limit| *limit > 0));
         }
-        let (ring, mended) = (switching.ring().clone(), switching.mended);
+        let (ring, recovered) = (switching.ring().clone(), switching.recovered);
         **rx = Rx::ring(Consumer::new(ring));
         point!("switched");
         if let Rx::Ring(ring) = &mut **rx
-            && mended
+            && recovered
         {
-            ring.mend(self);
+            ring.recover_from_death(self);
         }
-        if self.passes_who() {
-            self.pass_no_bells().map_err(|errno| Error::new(Op::Recv, errno))?;
+        if self.passes_identity() {
+            self.pass_no_doorbells().map_err(|errno| Error::new(Op::Recv, errno))?;
         }
         Ok(Some(0))
     }
@@ -217,10 +217,11 @@ impl End {
     fn is_empty(&self, rx: &mut Rx) -> Result<bool> {
         match rx {
             Rx::Ring(ring) => {
-                let n = ring.consumer.available(1).map_err(|lie| self.lie(Op::Recv, lie))?;
+                let n =
+                    ring.consumer.available(1).map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))?;
                 Ok(n == 0)
             }
-            // The peer may have joined and switched since it was looked at, and a bell that a shutdown overtook is not in the queue.
+            // The peer may have joined and switched since it was looked at, and a doorbell that a shutdown overtook is not in the queue.
             Rx::Switching(switching) => Ok(switching.left() != Ok(Some(0))),
             Rx::Undecided(_) => Ok(!self.is_joined(rx)),
             Rx::Plain => Ok(true),
@@ -243,7 +244,7 @@ impl End {
     #[cold]
     pub fn unpark(&self) -> Result<()> {
         match &mut *self.lock_rx(Op::Recv)? {
-            Rx::Ring(ring) => ring.unpark(self).map_err(|lie| self.lie(Op::Recv, lie)),
+            Rx::Ring(ring) => ring.unpark(self).map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved)),
             _ => Ok(()),
         }
     }
@@ -252,7 +253,7 @@ impl End {
 /// Sleep on the clock where readiness tells nothing.
 const NAP: Duration = Duration::from_millis(1);
 
-impl End {
+impl Connection {
     /// For who spins: lets others have the lock for a moment.
     pub(super) fn let_in(&self, guard: SideGuard<'_, Rx>) {
         if guard.is_shared() {

@@ -26,7 +26,7 @@ pub struct Waiting {
     pub(super) slept: bool,
     /// At the last look processes shared the end.
     pub(super) shared: bool,
-    pub(super) empty_bells: u32,
+    pub(super) empty_doorbells: u32,
     /// O_NONBLOCK, once the kernel was asked.
     nonblocking: Option<bool>,
     /// Bytes that the caller will surely take if they are there and no mark lies among them.
@@ -43,7 +43,7 @@ impl Waiting {
             over_kernel: false,
             slept: false,
             shared: false,
-            empty_bells: 0,
+            empty_doorbells: 0,
             nonblocking: None,
             takes,
         }
@@ -64,7 +64,7 @@ impl Waiting {
         ask
     }
 
-    /// As [`End::ask_whether_to_wait`]: whether it is not as the call went by, which then has to look again.
+    /// As [`Connection::ask_whether_to_wait`]: whether it is not as the call went by, which then has to look again.
     pub fn was_wrong(&mut self, core: &Core, dontwait: bool, flags: RecvFlags) -> bool {
         self.ask_whether_to_wait(core, flags) && self.nonblocking != Some(dontwait)
     }

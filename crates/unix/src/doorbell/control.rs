@@ -1,4 +1,4 @@
-//! The control socket: the kernel connection that every connection begins as, and keeps for bells, readiness,
+//! The control socket: the kernel connection that every connection begins as, and keeps for doorbells, readiness,
 //! shutdown and the peer's death.
 
 use onecopy_sync::clock;
@@ -12,10 +12,10 @@ use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
 /// Kernel memory that one byte is charged with (one skb, measured by SIOCOUTQ: 768), rounded up.
-const BELL_MEMORY: usize = 1024;
-/// SO_SNDBUF of a control socket whose bytes are bells only (the kernel doubles it): a quarter of it holds two
-/// bells and is still writable, and a filler stays cheap.
-const BELL_BUFFER: usize = 8192;
+const DOORBELL_MEMORY: usize = 1024;
+/// SO_SNDBUF of a control socket whose bytes are doorbells only (the kernel doubles it): a quarter of it holds two
+/// doorbells and is still writable, and a filler stays cheap.
+const DOORBELL_BUFFER: usize = 8192;
 
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
@@ -59,7 +59,7 @@ pub fn wait_for_any(fd: BorrowedFd<'_>) -> Peek {
 ///
 /// EPIPE when the peer is gone. A full queue is no error: it is readable all the more.
 pub fn ring(fd: BorrowedFd<'_>) -> io::Result<()> {
-    match bell(fd) {
+    match doorbell(fd) {
         Err(Errno::AGAIN) => Ok(()),
         rung => rung,
     }
@@ -71,8 +71,8 @@ pub fn ring(fd: BorrowedFd<'_>) -> io::Result<()> {
 ///
 /// As [`ring`].
 pub fn ring_beside(fd: BorrowedFd<'_>) -> io::Result<()> {
-    match bell(fd) {
-        Err(Errno::AGAIN) => match squeeze_bell(fd) {
+    match doorbell(fd) {
+        Err(Errno::AGAIN) => match squeeze_doorbell(fd) {
             Err(Errno::AGAIN) => Ok(()),
             rung => rung,
         },
@@ -80,21 +80,21 @@ pub fn ring_beside(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-fn bell(fd: BorrowedFd<'_>) -> io::Result<()> {
+fn doorbell(fd: BorrowedFd<'_>) -> io::Result<()> {
     rustix::net::send(fd, &ZEROES[..1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Sends a bell for which the send buffer has no room: with a larger one.
-fn squeeze_bell(fd: BorrowedFd<'_>) -> io::Result<()> {
+/// Sends a doorbell for which the send buffer has no room: with a larger one.
+fn squeeze_doorbell(fd: BorrowedFd<'_>) -> io::Result<()> {
     let size = sockopt::socket_send_buffer_size(fd)?;
     // (The kernel doubles what is set.)
     sockopt::set_socket_send_buffer_size(fd, size.max(onecopy_sys::socket::unread_memory(fd)?))?;
-    let rung = bell(fd);
+    let rung = doorbell(fd);
     let _ = sockopt::set_socket_send_buffer_size(fd, size / 2);
     rung
 }
 
-/// Takes one record of a seqpacket control socket: a bell has one byte, a filler more. None where nothing is left.
+/// Takes one record of a seqpacket control socket: a doorbell has one byte, a filler more. None where nothing is left.
 ///
 /// # Errors
 ///
@@ -128,9 +128,9 @@ pub fn hung_up(fd: BorrowedFd<'_>) -> bool {
 ///
 /// EPIPE when the peer is gone.
 pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
-    if onecopy_sys::socket::unread_memory(fd)? <= 2 * BELL_MEMORY {
-        // Nothing but bells lies in the queue: from here on a small buffer does, and makes fillers cheap.
-        sockopt::set_socket_send_buffer_size(fd, BELL_BUFFER)?;
+    if onecopy_sys::socket::unread_memory(fd)? <= 2 * DOORBELL_MEMORY {
+        // Nothing but doorbells lies in the queue: from here on a small buffer does, and makes fillers cheap.
+        sockopt::set_socket_send_buffer_size(fd, DOORBELL_BUFFER)?;
     }
     let mut left = sockopt::socket_send_buffer_size(fd)? / 4 + 1;
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -149,7 +149,7 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
             Err(_) => break,
         }
     }
-    // One byte more takes the place of a bell that was queued before; without room for it, the filler's own
+    // One byte more takes the place of a doorbell that was queued before; without room for it, the filler's own
     // last byte does.
     let more = match rustix::net::send(fd, &ZEROES[..1], flags) {
         Ok(_) => 1,
@@ -158,8 +158,8 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok((sent + more).checked_sub(1).map(|filler| filler as u32))
 }
 
-/// As [`park`], on a socket with records: a filler is one record, and a bell follows it. Returns how many records the
-/// receiver takes beside the filler's own. With `shrink` the send buffer becomes a small one where it holds bells only.
+/// As [`park`], on a socket with records: a filler is one record, and a doorbell follows it. Returns how many records the
+/// receiver takes beside the filler's own. With `shrink` the send buffer becomes a small one where it holds doorbells only.
 /// `with` goes with the filler, and is closed with it, if nobody else has it.
 ///
 /// # Errors
@@ -170,8 +170,8 @@ pub fn park_record(
     shrink: bool,
     with: Option<BorrowedFd<'_>>,
 ) -> io::Result<Option<u32>> {
-    if shrink && onecopy_sys::socket::unread_memory(fd)? <= 2 * BELL_MEMORY {
-        sockopt::set_socket_send_buffer_size(fd, BELL_BUFFER)?;
+    if shrink && onecopy_sys::socket::unread_memory(fd)? <= 2 * DOORBELL_MEMORY {
+        sockopt::set_socket_send_buffer_size(fd, DOORBELL_BUFFER)?;
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let bytes = filler(fd)?;
@@ -187,10 +187,10 @@ pub fn park_record(
             Err(errno) => return Err(errno),
         }
     }
-    // A bell that was queued before goes when the filler is taken, and this one takes its place. It must have room
-    // even where late bells fill the queue.
-    if bell(fd) == Err(Errno::AGAIN) {
-        return Ok(Some(u32::from(squeeze_bell(fd).is_ok())));
+    // A doorbell that was queued before goes when the filler is taken, and this one takes its place. It must have room
+    // even where late doorbells fill the queue.
+    if doorbell(fd) == Err(Errno::AGAIN) {
+        return Ok(Some(u32::from(squeeze_doorbell(fd).is_ok())));
     }
     Ok(Some(1))
 }

@@ -12,20 +12,20 @@ pub struct Elsewhere {
     /// Connected to the receiver.
     door: OwnedFd,
     /// What is sent there.
-    bell: Box<[u8]>,
+    doorbell: Box<[u8]>,
     /// The datagram socket that sends.
     front: Weak<dyn AsFd + Send + Sync>,
 }
 
 impl Elsewhere {
-    /// `bell` is sent through `door`; `front` is what the sender's program polls.
-    pub fn new(door: OwnedFd, bell: &[u8], front: Weak<dyn AsFd + Send + Sync>) -> Elsewhere {
-        Elsewhere { door, bell: bell.into(), front }
+    /// `doorbell` is sent through `door`; `front` is what the sender's program polls.
+    pub fn new(door: OwnedFd, doorbell: &[u8], front: Weak<dyn AsFd + Send + Sync>) -> Elsewhere {
+        Elsewhere { door, doorbell: doorbell.into(), front }
     }
 
-    /// Rings at the receiver's own socket. Whatever keeps the bell from lying there leaves it readable, or is its end.
+    /// Rings at the receiver's own socket. Whatever keeps the doorbell from lying there leaves it readable, or is its end.
     pub fn ring(&self) {
-        let _ = rustix::net::send(&self.door, &self.bell, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(&self.door, &self.doorbell, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
     /// Makes the datagram socket unwritable for as long as the socket that this returns is there.

@@ -4,7 +4,7 @@ use crate::connection::carry::Carry;
 use crate::handshake::invitation::Invitation;
 use onecopy_ring::index::FARTHEST;
 use onecopy_ring::memory::Nonce;
-use onecopy_ring::{Lie, Ring};
+use onecopy_ring::{PeerMisbehaved, Ring};
 use onecopy_sync::atomic::Ordering::Acquire;
 use onecopy_sys::socket::unix_address;
 use rustix::fd::BorrowedFd;
@@ -14,7 +14,7 @@ use rustix::fd::BorrowedFd;
 pub struct Undecided {
     /// With which its rings will be labelled.
     pub(super) nonce: Nonce,
-    pub(super) who: Who,
+    pub(super) role: Role,
     /// Bytes of the stream, or records, that came over the kernel so far.
     pub received: u64,
     /// The next message of the peer's may have rings with it.
@@ -27,7 +27,7 @@ pub struct Undecided {
 
 /// Which side this is.
 #[derive(Debug)]
-pub enum Who {
+pub enum Role {
     /// Whether it may attach: its listener is known as one of ours, and rings can be made.
     Client(bool),
     /// What its client asks for, as long as rings can be made.
@@ -49,16 +49,16 @@ pub enum Settled {
 impl Undecided {
     /// Of a client that has invited the server, whose listener is known as one of `ours` or not.
     pub fn client(invitation: &Invitation, ours: bool) -> Undecided {
-        Undecided::new(invitation.nonce, Who::Client(ours))
+        Undecided::new(invitation.nonce, Role::Client(ours))
     }
 
     /// Of a server that was invited, and attaches rings or leaves that to its client.
     pub fn server(invitation: Invitation, attaches: bool) -> Undecided {
-        Undecided::new(invitation.nonce, Who::Server(Some(invitation).filter(|_| attaches)))
+        Undecided::new(invitation.nonce, Role::Server(Some(invitation).filter(|_| attaches)))
     }
 
-    fn new(nonce: Nonce, who: Who) -> Undecided {
-        Undecided { nonce, who, received: 0, looks: true, larger: false, attached: None }
+    fn new(nonce: Nonce, role: Role) -> Undecided {
+        Undecided { nonce, role, received: 0, looks: true, larger: false, attached: None }
     }
 
     /// Of a connection that another process has passed on, in which it might still have attached rings or not.
@@ -79,10 +79,10 @@ impl Undecided {
 
     /// Whether it may attach rings, where so many bytes were `sent`.
     pub fn may_attach(&self, sent: u64) -> bool {
-        match &self.who {
-            Who::Client(may) => *may,
+        match &self.role {
+            Role::Client(may) => *may,
             // With its first bytes, or never: what comes later a client does not look at.
-            Who::Server(invitation) => invitation.is_some() && sent == 0,
+            Role::Server(invitation) => invitation.is_some() && sent == 0,
         }
     }
 
@@ -100,17 +100,17 @@ impl Undecided {
     ///
     /// # Errors
     ///
-    /// [`Lie::Holder`]: more than anybody ever has.
-    pub fn resume(&mut self, received: u64, looks: bool) -> std::result::Result<(), Lie> {
+    /// [`PeerMisbehaved::Member`]: more than anybody ever has.
+    pub fn resume(&mut self, received: u64, looks: bool) -> std::result::Result<(), PeerMisbehaved> {
         if received > FARTHEST {
-            return Err(Lie::Holder);
+            return Err(PeerMisbehaved::Member);
         }
         (self.received, self.looks) = (received, looks);
         Ok(())
     }
 
     pub(super) fn is_server(&self) -> bool {
-        matches!(self.who, Who::Server(_))
+        matches!(self.role, Role::Server(_))
     }
 
     /// What this side is at where it will attach and join nothing any more, since several processes are to go on with it: what
@@ -139,8 +139,8 @@ pub struct Switching {
     nonce: Nonce,
     /// Which messages over the kernel may have such with them, that are nobody's.
     strips: Strips,
-    /// A process that shared the end was killed while it received: what it left in the queue of bells is to be forgiven.
-    pub mended: bool,
+    /// A process that shared the end was killed while it received: what it left in the queue of doorbells is to be forgiven.
+    pub recovered: bool,
     /// Of stream records: what came over the kernel and was not received yet.
     pub carry: Carry,
 }
@@ -169,7 +169,7 @@ impl Strips {
 impl Switching {
     /// Of a connection over which `received` came so far.
     pub fn new(ring: Ring, received: u64, nonce: Nonce) -> Switching {
-        Switching { ring, received, nonce, strips: Strips::No, mended: false, carry: Carry::default() }
+        Switching { ring, received, nonce, strips: Strips::No, recovered: false, carry: Carry::default() }
     }
 
     /// The peer may have sent rings of its own.
@@ -208,10 +208,10 @@ impl Switching {
     ///
     /// # Errors
     ///
-    /// [`Lie::Holder`]: more than anybody ever has.
-    pub fn resume(&mut self, received: u64, strips: Strips) -> std::result::Result<(), Lie> {
+    /// [`PeerMisbehaved::Member`]: more than anybody ever has.
+    pub fn resume(&mut self, received: u64, strips: Strips) -> std::result::Result<(), PeerMisbehaved> {
         if received > FARTHEST {
-            return Err(Lie::Holder);
+            return Err(PeerMisbehaved::Member);
         }
         (self.received, self.strips) = (received, strips);
         Ok(())
@@ -228,11 +228,13 @@ impl Switching {
     }
 
     /// Bytes that may still be received over the kernel; None while the peer has not switched.
-    pub fn left(&self) -> std::result::Result<Option<u64>, Lie> {
-        // Acquire pairs with the Release store in `End::adopt`.
+    pub fn left(&self) -> std::result::Result<Option<u64>, PeerMisbehaved> {
+        // Acquire pairs with the Release store in `Connection::adopt`.
         match self.ring.header().writer.0.switch_at.load(Acquire) {
             0 => Ok(None),
-            at if at - 1 < self.received => Err(Lie::Switch { at: at - 1, received: self.received }),
+            at if at - 1 < self.received => {
+                Err(PeerMisbehaved::Switch { at: at - 1, received: self.received })
+            }
             at => Ok(Some(at - 1 - self.received)),
         }
     }
@@ -248,7 +250,7 @@ mod tests {
         let invitation = Invitation::new(Records::Atomic, &Config::default()).unwrap();
         let mut undecided = Undecided::client(&invitation, true);
         assert_eq!(undecided.resume(FARTHEST, false), Ok(()));
-        assert_eq!(undecided.resume(FARTHEST + 1, false), Err(Lie::Holder));
+        assert_eq!(undecided.resume(FARTHEST + 1, false), Err(PeerMisbehaved::Member));
         assert_eq!(undecided.received, FARTHEST);
     }
 }

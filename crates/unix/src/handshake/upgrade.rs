@@ -34,7 +34,7 @@ use crate::connection::core::Core;
 use crate::connection::rx::Rx;
 use crate::connection::tx::{Tx, UNKNOWN};
 use crate::handshake::invitation::{capacity_of, wish};
-use crate::handshake::undecided::{Strips, Switching, Who};
+use crate::handshake::undecided::{Role, Strips, Switching};
 use crate::{Op, Records, Result};
 use onecopy_ring::memory::{JOINED, TOO_SMALL};
 use onecopy_ring::{MIN_CAPACITY, Producer, Ring, round_capacity};
@@ -93,12 +93,12 @@ pub fn new_ring(capacity: usize, config: &Config) -> rustix::io::Result<(Ring, O
         ring.keep(rustix::io::fcntl_dupfd_cloexec(&memfd, 3)?);
     }
     ring.header().info.0.max_shared.store(config.max_shared as u64, Relaxed);
-    ring.header().info.0.asks_who.store(u32::from(config.pass_credentials), Relaxed);
+    ring.header().info.0.asks_identity.store(u32::from(config.pass_credentials), Relaxed);
     Ok((ring, memfd))
 }
 
 /// Whether the client at the other end of `accepted` believes rings that this process makes: they are then of the user as whom the listener
-/// listens, which a daemon may have given up since, or of the client's own (`End::is_of_the_peer`).
+/// listens, which a daemon may have given up since, or of the client's own (`Connection::is_of_the_peer`).
 pub fn is_believed(listener: BorrowedFd<'_>, accepted: BorrowedFd<'_>) -> bool {
     let me = rustix::process::geteuid();
     // (Of a listener it is who has called listen(2): net/unix/af_unix.c, unix_listen.)
@@ -277,7 +277,7 @@ impl Handshake {
         };
         point!("rings taken");
         // (Pieces of stream records only come to who has joined.)
-        if let Who::Server(Some(invitation)) = &undecided.who
+        if let Role::Server(Some(invitation)) = &undecided.role
             && !undecided.larger
             && core.config.records == Records::Atomic
         {
@@ -325,16 +325,18 @@ impl Handshake {
     pub fn attach_rings(&self, core: &Core, rx: &mut Rx) {
         let Rx::Undecided(undecided) = rx else { return };
         let (config, sent) = (&core.config, core.counters.sent.get());
-        let capacities = match (&undecided.who, &undecided.attached) {
+        let capacities = match (&undecided.role, &undecided.attached) {
             _ if !undecided.may_attach(sent) => return,
-            (Who::Server(Some(invitation)), _) => invitation.capacities(core.kind, &core.config),
+            (Role::Server(Some(invitation)), _) => invitation.capacities(core.kind, &core.config),
             // One message is not worth rings.
-            (Who::Client(true), None) if sent == 0 && config.records == Records::Atomic => return,
-            (Who::Client(true), None) => {
+            (Role::Client(true), None) if sent == 0 && config.records == Records::Atomic => return,
+            (Role::Client(true), None) => {
                 let of = |bytes| capacity_of(core.kind, [wish(bytes), 0], config.max_ring);
                 [of(config.send_buffer), of(config.receive_buffer)]
             }
-            (Who::Client(true), Some([theirs, mine])) if !undecided.larger && joined(theirs) == TOO_SMALL => {
+            (Role::Client(true), Some([theirs, mine]))
+                if !undecided.larger && joined(theirs) == TOO_SMALL =>
+            {
                 undecided.larger = true;
                 [theirs, mine].map(|ring| {
                     let wanted = ring.header().info.0.wanted.load(Relaxed);
@@ -353,9 +355,9 @@ impl Handshake {
         let Ok(([theirs, mine], kept, memfd)) = made else {
             // No memory to offer. The peer waits for nothing, and the kernel carries on.
             core.counters.fallbacks.add(1);
-            match &mut undecided.who {
-                Who::Client(may) => *may = false,
-                Who::Server(invitation) => *invitation = None,
+            match &mut undecided.role {
+                Role::Client(may) => *may = false,
+                Role::Server(invitation) => *invitation = None,
             }
             return;
         };
@@ -363,7 +365,7 @@ impl Handshake {
             mine.keep(kept);
         }
         mine.header().info.0.max_shared.store(config.max_shared as u64, Relaxed);
-        core.ask_who(&mine);
+        core.ask_identity(&mine);
         let mut offer = Offer { ring: theirs.clone(), stage: Stage::Attach(memfd), mine: None };
         if undecided.is_server() {
             // The client's own may come with what it has sent before it saw these.
@@ -476,8 +478,8 @@ impl Handshake {
             Stage::Sent if joined(&offer.ring) != JOINED => return,
             Stage::Sent | Stage::Joined => offer.stage = Stage::Joined,
         }
-        // Bells must have room behind what the peer has not yet received over the kernel.
-        // (A bell alone always has it.)
+        // Doorbells must have room behind what the peer has not yet received over the kernel.
+        // (A doorbell alone always has it.)
         if sent > 0 {
             let unread = onecopy_sys::socket::unread_memory(&core.fd).unwrap_or(usize::MAX);
             let buffer = sockopt::socket_send_buffer_size(&core.fd).unwrap_or(0);

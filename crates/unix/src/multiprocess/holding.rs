@@ -2,18 +2,18 @@
 //!
 //! While one process holds an end, all of its state is on its heap. Before a fork (pthread_atfork(3)) each end gets a page
 //! that parent and child share ([`onecopy_ring::page`]); from then on what its two directions are at lies there, and
-//! the heap's is a copy (`side.rs`). A lock in the page has the number of its holder, which is that of a byte that the
-//! holder keeps locked in a file all of them have ([`onecopy_sys::life`]): so the death of a holder shows, in any pid
-//! namespace, and who takes its lock mends what it left (`mending.rs`).
+//! the heap's is a copy (`side.rs`). A lock in the page has the number of its member, which is that of a byte that the
+//! member keeps locked in a file all of them have ([`onecopy_sys::life`]): so the death of a member shows, in any pid
+//! namespace, and who takes its lock recovers what it left (`mending.rs`).
 //!
-//! An end that may be passed on has its page in a memfd, and its holders lock their bytes in that file, not the family's: so
+//! An end that may be passed on has its page in a memfd, and its members lock their bytes in that file, not the family's: so
 //! whoever is given the page can be one of them ([`crate::joining`]), and one that means ill has no file in his hands on
 //! which anybody else's life depends.
 //!
 //! What a fork finds unsettled stays so: neither process may take the peer's ring alone, so the direction goes on over
 //! the kernel while both hold the end. Settings (policy, waits, timeouts) are each process's own.
 
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::core::broken;
 use crate::connection::rx::Rx;
 use crate::connection::side::Inner;
@@ -28,9 +28,9 @@ use std::time::Duration;
 
 /// One end, locked over a fork against the threads of this process. What could not be locked in time the child must not touch.
 struct Held {
-    end: Arc<End>,
-    rx: Option<OwnedGuard<End, Inner<Rx>>>,
-    tx: Option<OwnedGuard<End, Inner<Tx>>>,
+    end: Arc<Connection>,
+    rx: Option<OwnedGuard<Connection, Inner<Rx>>>,
+    tx: Option<OwnedGuard<Connection, Inner<Tx>>>,
     /// What was given away, which the child has to look after as well.
     _given: Option<OwnedGuard<Sharing, Vec<Given>>>,
     /// Where the child is entered among those who hold it, and by whom that was kept.
@@ -46,14 +46,14 @@ const RECEIVERS: Duration = Duration::from_secs(1);
 /// What each receiver gets of that at least.
 const RECEIVER: Duration = Duration::from_millis(20);
 
-impl AtFork for End {
+impl AtFork for Connection {
     fn before(self: Arc<Self>, fork: &mut Fork<'_>) -> Box<dyn Over> {
         Box::new(hold(self, fork))
     }
 }
 
 /// Locks an end, and has it shared if it is not yet.
-fn hold(end: Arc<End>, fork: &mut Fork<'_>) -> Held {
+fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     let none = |end| Held { end, rx: None, tx: None, _given: None, place: None };
     if end.is_orphan() {
         return none(end);
@@ -110,7 +110,7 @@ impl Over for Held {
         let (place, me) = place?;
         Some(Box::new(move || {
             if let Some(sharing) = end.others.sharing() {
-                sharing.words().holders.0.give_up(place, me);
+                sharing.words().members.0.give_up(place, me);
             }
         }))
     }
@@ -125,7 +125,7 @@ impl Over for Held {
             return end.orphan(true);
         };
         if let Some((place, parent)) = place {
-            sharing.words().holders.0.arrive(place, parent, me);
+            sharing.words().members.0.arrive(place, parent, me);
         }
         rx.inherit();
         match tx {
@@ -135,10 +135,10 @@ impl Over for Held {
     }
 }
 
-impl End {
+impl Connection {
     /// Forks look after it from here on.
     pub fn look_after(self: &Arc<Self>) {
-        let one: Weak<End> = Arc::downgrade(self);
+        let one: Weak<Connection> = Arc::downgrade(self);
         register(one, &self.place);
     }
 
@@ -150,7 +150,7 @@ impl End {
         }
     }
 
-    /// As [`End::share_rx`], the sending side.
+    /// As [`Connection::share_rx`], the sending side.
     pub fn share_tx(self: &Arc<Self>, tx: &mut Inner<Tx>, sharing: &Arc<Sharing>) {
         if !tx.is_shared() {
             // The peer's ring must be in all processes, or in none.
@@ -158,7 +158,7 @@ impl End {
             self.handshake.decline_offer();
             tx.share(self, sharing.clone());
             sharing.sends_too();
-            // A thread that has published and unlocked, and now finds the side shared, leaves the bell to this one.
+            // A thread that has published and unlocked, and now finds the side shared, leaves the doorbell to this one.
             fence(SeqCst);
             let _ = self.ring_under_lock();
         }
@@ -173,7 +173,7 @@ impl End {
         match self.others.sharing() {
             _ if self.is_orphan() => false,
             Some(sharing) => {
-                sharing.words().holders.0.leave(sharing.me());
+                sharing.words().members.0.leave(sharing.me());
                 !sharing.has_others()
             }
             None => self.maker == std::process::id(),

@@ -1,14 +1,14 @@
 //! What a process has of an end that several hold: the page, its own number there, and who else lives.
 //!
-//! The page of an end that only children can share is memory that they inherit, and the file on which holders lock their bytes
+//! The page of an end that only children can share is memory that they inherit, and the file on which members lock their bytes
 //! is the family's. One that may be passed on ([`crate::Config::passable`]) has its page in a memfd, and that is the file, so
-//! that whoever is given it can be a holder ([`crate::joining`]).
+//! that whoever is given it can be a member ([`crate::joining`]).
 
 use crate::doorbell::control;
 use crate::multiprocess::fork;
 use crate::multiprocess::patience::{BRIEFLY, PATIENCE};
 use onecopy_ring::consumer::BorrowId;
-use onecopy_ring::page::{EndPage, HolderPage, PAGE_LEN, Words};
+use onecopy_ring::page::{EndPage, MemberPage, PAGE_LEN, Words};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::{Mutex, OwnedGuard};
@@ -202,7 +202,7 @@ impl Sharing {
 
     /// Keeps a place for a child that is about to be forked. None where there is none.
     pub fn expect_child(&self) -> Option<usize> {
-        self.enter().expect(self.me(), |holder| self.lives(holder))
+        self.enter().expect(self.me(), |member| self.lives(member))
     }
 
     /// Gives away what it takes to hold this end too, as it is made for a place and a guest's number. What it gives, and what hangs
@@ -221,7 +221,7 @@ impl Sharing {
         let guest = number().map_err(NotGiven::Failed)?;
         let place = self
             .enter()
-            .reserve(guest, |holder| holder == self.me() || self.lives(holder))
+            .reserve(guest, |member| member == self.me() || self.lives(member))
             .ok_or(NotGiven::Full)?;
         match make(place, guest) {
             Ok((gift, news)) => {
@@ -229,16 +229,16 @@ impl Sharing {
                 Ok(gift)
             }
             Err(errno) => {
-                self.words().holders.0.give_up(place, guest);
+                self.words().members.0.give_up(place, guest);
                 Err(NotGiven::Failed(errno))
             }
         }
     }
 
-    fn enter(&self) -> &HolderPage {
-        let holders = &self.words().holders.0;
-        holders.enter(self.me(), |holder| self.lives(holder));
-        holders
+    fn enter(&self) -> &MemberPage {
+        let members = &self.words().members.0;
+        members.enter(self.me(), |member| self.lives(member));
+        members
     }
 
     /// Places that nobody will come to any more are free.
@@ -254,7 +254,7 @@ impl Sharing {
             let gone = control::gone(news.as_fd());
             if gone {
                 // (If it was taken there is another number now. A child of the giver has this as well, and one of them is first.)
-                self.words().holders.0.give_up(*place, *guest);
+                self.words().members.0.give_up(*place, *guest);
             }
             !gone
         });
@@ -262,7 +262,7 @@ impl Sharing {
 
     /// Whether the sending side is shared, too. At a fork a thread may have held it: then it stays this process's.
     pub fn sends(&self) -> bool {
-        // Relaxed: set under the lock of the sending side, with a look at the bell behind it (`hold`).
+        // Relaxed: set under the lock of the sending side, with a look at the doorbell behind it (`hold`).
         self.sends.load(Relaxed) != 0
     }
 
@@ -274,18 +274,18 @@ impl Sharing {
         self.me.load(Relaxed)
     }
 
-    /// Whether that holder lives. This process never asks about itself but when somebody else has written its number.
-    pub fn lives(&self, holder: u32) -> bool {
-        holder != self.me() && self.life().is_none_or(|life| life.is_held_by_another(holder))
+    /// Whether that member lives. This process never asks about itself but when somebody else has written its number.
+    pub fn lives(&self, member: u32) -> bool {
+        member != self.me() && self.life().is_none_or(|life| life.is_held_by_another(member))
     }
 
     /// Whether another process holds the end, or one will: a child that is being forked, or who was given it.
     pub fn has_others(&self) -> bool {
         self.look_after_given();
-        self.words().holders.0.has_others(self.me(), |holder| self.lives(holder))
+        self.words().members.0.has_others(self.me(), |member| self.lives(member))
     }
 
-    /// The sending side is shared from here on, which its holder says.
+    /// The sending side is shared from here on, which its member says.
     pub fn sends_too(&self) {
         // Relaxed: as in `sends`.
         self.sends.store(1, Relaxed);

@@ -1,24 +1,24 @@
 //! Sharing an end with a process that is no child of this one, which then holds it as well.
 //!
-//! It is shared as by a fork ([`crate::holders`]), but that its page lies in a memfd, which the other process maps. That one
+//! It is shared as by a fork ([`crate::members`]), but that its page lies in a memfd, which the other process maps. That one
 //! gets one descriptor, a *token*: a socket in whose queue there lies one message, with what is to be said of the end, and
 //! the control socket, the page, the memfds of the rings and the ends of the channels. Who takes the message out of the queue
 //! is the one whom the token was for.
 //!
 //! # Why a queue
 //!
-//! The page's file is also where holders lock their bytes ([`onecopy_sys::life`]), and a process loses its locks on a file as
+//! The page's file is also where members lock their bytes ([`onecopy_sys::life`]), and a process loses its locks on a file as
 //! soon as it closes any descriptor of it. So nobody may be handed one who might close it: not the giver's program, which sends
 //! descriptors on and drops them, and not a broker that holds the end itself. In a queue there are none. The message says which
 //! file its page is, and is looked at before it is taken, so a process that has that file already leaves it where it is.
 //!
-//! That each end has a file of its own bounds what a holder can do who means ill: by a lock on bytes of others (who are dead
+//! That each end has a file of its own bounds what a member can do who means ill: by a lock on bytes of others (who are dead
 //! and look alive), or by sending a descriptor of the file to somebody who closes it (who lives, and looks dead). Either
 //! costs that end.
 //!
 //! # Who is to come
 //!
-//! Until the message is taken somebody may come, so the end stays shared: a place among its holders is kept, as for a child
+//! Until the message is taken somebody may come, so the end stays shared: a place among its members is kept, as for a child
 //! at a fork. The giver keeps the other end of the token, which hangs up when the last copy of it is gone, taken up or not;
 //! then, at the next look, the place is free if nobody has it. (A giver who goes before leaves it: those who remain never know
 //! then that they are alone, and stay on the shared way.)
@@ -26,9 +26,9 @@
 //! # Whom to believe
 //!
 //! Nobody, as in [`crate::passing`]: whoever made the token may mean ill. What lies in it is checked as what `into_fds` gave; what
-//! the page says is loaded under its locks at the first use of either side, and checked as what any holder saves.
+//! the page says is loaded under its locks at the first use of either side, and checked as what any member saves.
 
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::core::broken;
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
@@ -65,7 +65,7 @@ type Both<'a> = (MutexGuard<'a, Inner<Rx>>, MutexGuard<'a, Inner<Tx>>);
 /// How long a try for the sending side keeps the receiving side from others.
 const TRY: Duration = Duration::from_millis(2);
 
-impl End {
+impl Connection {
     /// Shares it with whoever uses what this returns.
     ///
     /// # Errors
@@ -182,8 +182,8 @@ impl End {
                 Errno::BUSY,
                 "the peer's pool came when it could not be mapped; receive what lies in it first",
             )),
-            Rx::Ring(ring) if !rx.is_shared() && !ring.front.can_be_shared() => {
-                let why = ring.front.can_be_passed(ring.consumer.position());
+            Rx::Ring(ring) if !rx.is_shared() && !ring.pending.can_be_shared() => {
+                let why = ring.pending.can_be_passed(ring.consumer.position());
                 Err(error(Errno::BUSY, why.err().unwrap_or("descriptors came that were not received")))
             }
             value if !rx.is_shared() && !value.can_be_shared(self) => {
@@ -198,7 +198,7 @@ impl End {
     /// # Errors
     ///
     /// As [`crate::Stream::from_fds`].
-    pub fn join_in(token: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<End>> {
+    pub fn join_in(token: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
         is_socket(token, SocketType::SEQPACKET)?;
         let looked_at = read(token, Space::None, RecvFlags::PEEK)?.0;
         let [magic, page_inode, ..] = looked_at;
@@ -235,13 +235,13 @@ impl End {
         let config = Config { records: arrived.records(kind)?, ..*config };
         let (rx, tx) = arrived.sides(&control).map_err(lied)?;
         let me = file.keep(page_file).join().map_err(plain)?;
-        let end = Arc::new(End::new(control, kind, &config, rx, tx));
+        let end = Arc::new(Connection::new(control, kind, &config, rx, tx));
         let sharing = end.others.share(|| Sharing::joined(page, file, me)).clone();
         end.settle_among_others(arrived, &sharing)?;
         end.settle_settings().map_err(plain)?;
         let place = usize::try_from(place).unwrap_or(usize::MAX);
         let guest = u32::try_from(guest).unwrap_or(0);
-        if !sharing.words().holders.0.claim(place, guest, me) {
+        if !sharing.words().members.0.claim(place, guest, me) {
             return Err(error(
                 Errno::ALREADY,
                 "the place that was kept for this process is taken, or given up",

@@ -1,21 +1,21 @@
-//! What processes that share an end save and load of its two directions, and what is mended where one of them was killed
+//! What processes that share an end save and load of its two directions, and what is recovered where one of them was killed
 //! in the middle.
 //!
 //! A receiver takes bytes for all: what it took is saved before the sender may overwrite it, so of one that was killed
 //! before it had saved, the bytes are received again by another. What a sender had published is sent, what it had only
-//! written is not. A bell or a filler is a byte in the kernel and a word in the ring, and a death may come between: too
-//! few bytes cost nothing (a bell that never comes stays owed), so what cannot be known is taken to have been sent; of too
+//! written is not. A doorbell or a filler is a byte in the kernel and a word in the ring, and a death may come between: too
+//! few bytes cost nothing (a doorbell that never comes stays owed), so what cannot be known is taken to have been sent; of too
 //! many, as many are forgiven as lie in the queue when the death is found. Before the peer's switch the kernel counts what is
 //! received ([`Taking`]).
 
 use crate::ancillary::pending::TOLD;
 use crate::ancillary::said::Said;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
 use crate::connection::others::{MAX_LENT, MOST, PARKING, RINGING, Taking};
 use crate::connection::received::Rest;
-use crate::connection::rx::{MAX_OWED, Rx, RxRing};
+use crate::connection::rx::{MAX_DOORBELL_DEBT, Rx, RxRing};
 use crate::connection::side::Shared;
 use crate::connection::tx::{Tx, TxRing, UNKNOWN};
 use crate::doorbell::control;
@@ -25,7 +25,7 @@ use crate::{Op, Records};
 use onecopy_ring::consumer::{Lent, Reached};
 use onecopy_ring::page::{SidePage, WORDS, Words};
 use onecopy_ring::record::HEADER;
-use onecopy_ring::{Consumer, Lie, Mark};
+use onecopy_ring::{Consumer, Mark, PeerMisbehaved};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
@@ -38,7 +38,7 @@ mod rx {
     pub const READ: usize = 2;
     pub const MARKS: usize = 3;
     pub const AFTER: usize = 4;
-    pub const OWED: usize = 5;
+    pub const DOORBELL_DEBT: usize = 5;
     pub const STRAY: usize = 6;
     pub const FORGIVEN: usize = 7;
     pub const MET: usize = 8;
@@ -47,7 +47,7 @@ mod rx {
     /// Before there is a ring: which messages may bring rings.
     pub const STRIPS: usize = 10;
     /// What was found at the front ([`crate::ancillary::pending::TOLD`]).
-    pub const FRONT: usize = 13;
+    pub const PENDING: usize = 13;
     /// What is known of the channels ([`crate::ancillary::channel::Inlet::known`]).
     pub const KNOWN: usize = 17;
     pub const LENT: usize = 19;
@@ -75,13 +75,13 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn of(word: u64) -> std::result::Result<Mode, Lie> {
+    fn of(word: u64) -> std::result::Result<Mode, PeerMisbehaved> {
         Ok(match word {
             PLAIN => Mode::Plain,
             UNDECIDED => Mode::Undecided,
             SWITCHING => Mode::Switching,
             RING => Mode::Ring,
-            _ => return Err(Lie::Holder),
+            _ => return Err(PeerMisbehaved::Member),
         })
     }
 }
@@ -112,17 +112,22 @@ impl Rx {
         match self {
             Rx::Plain | Rx::Undecided(_) => core.config.records == Records::Atomic,
             Rx::Switching(_) => core.config.records == Records::Atomic,
-            Rx::Ring(ring) => ring.front.can_be_shared() && ring.consumer.lent().count() <= MAX_LENT,
+            Rx::Ring(ring) => ring.pending.can_be_shared() && ring.consumer.lent().count() <= MAX_LENT,
         }
     }
 
     /// What another process says that it was.
-    pub fn mode(words: &Saved) -> std::result::Result<Mode, Lie> {
+    pub fn mode(words: &Saved) -> std::result::Result<Mode, PeerMisbehaved> {
         Mode::of(words[rx::MODE])
     }
 
     /// Goes on where another process has left off, as number `me`.
-    pub fn resume(&mut self, end: &End, me: u32, words: &Saved) -> std::result::Result<(), Lie> {
+    pub fn resume(
+        &mut self,
+        end: &Connection,
+        me: u32,
+        words: &Saved,
+    ) -> std::result::Result<(), PeerMisbehaved> {
         if words[rx::MIRROR] != 0 {
             end.mirror.store(1, Relaxed);
         }
@@ -137,7 +142,7 @@ impl Rx {
                 return Ok(());
             }
             (SWITCHING, Rx::Switching(switching)) => {
-                switching.mended = words[rx::FORGIVEN] != 0;
+                switching.recovered = words[rx::FORGIVEN] != 0;
                 return switching.resume(words[rx::RECEIVED], Strips::of(words[rx::STRIPS]));
             }
             (RING, Rx::Switching(switching)) => {
@@ -145,51 +150,51 @@ impl Rx {
                 *self = Rx::ring(Consumer::new(ring));
             }
             (RING, Rx::Ring(_)) => {}
-            _ => return Err(Lie::Holder),
+            _ => return Err(PeerMisbehaved::Member),
         }
         let Rx::Ring(ring) = self else { return Ok(()) };
         let reached = Reached { read: words[rx::READ], marks: words[rx::MARKS], after: words[rx::AFTER] };
         let lent = words[rx::FIRST..].chunks_exact(3).take(size(words[rx::LENT])).map(|lent| Lent {
-            holder: (lent[0] >> 32) as u32,
+            member: (lent[0] >> 32) as u32,
             id: lent[0] as u32,
             start: lent[1],
             end: lent[2],
         });
         if reached.read != ring.consumer.position() {
             // What this process found at the front is another one's business now.
-            ring.front.move_on();
+            ring.pending.move_on();
         }
         ring.consumer.resume(me, reached, lent)?;
-        ring.front.forget_who();
+        ring.pending.forget_sender();
         let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
         ring.rest = None;
         if rest && end.config.records != Records::Stream {
-            return Err(Lie::Holder); // only of those a part is left
+            return Err(PeerMisbehaved::Member); // only of those a part is left
         }
         if rest {
             let rest = Rest::of_words([words[rx::REST], words[rx::REST + 1], words[rx::REST + 2]]);
             // Frames are published whole.
             let there = ring.consumer.available(rest.size().max(1))?;
             if rest.size() > there {
-                return Err(Lie::Holder);
+                return Err(PeerMisbehaved::Member);
             }
             ring.rest = Some(rest);
         }
         let at = reached.read.wrapping_add(ring.rest.map_or(0, |rest| rest.size()) as u64);
         if end.kind.has_records() && !at.is_multiple_of(FRAMES) {
-            return Err(Lie::Holder);
+            return Err(PeerMisbehaved::Member);
         }
-        ring.owed = words[rx::OWED] as i64 as isize;
+        ring.doorbell_debt = words[rx::DOORBELL_DEBT] as i64 as isize;
         ring.stray = words[rx::STRAY] != 0;
         ring.forgiven = size(words[rx::FORGIVEN]);
         ring.elsewhere = Some(words[rx::MET] as u32).filter(|_| words[rx::MET] != 0);
         ring.inlet.learn([words[rx::KNOWN], words[rx::KNOWN + 1]]);
-        let told = std::array::from_fn(|i| words[rx::FRONT + i]);
-        ring.front.load(me, reached.read, told);
+        let told = std::array::from_fn(|i| words[rx::PENDING + i]);
+        ring.pending.load(me, reached.read, told);
         ring.puzzled = None;
-        if !(-MAX_OWED..=MAX_OWED).contains(&ring.owed) {
-            ring.owed = 0;
-            return Err(Lie::Holder);
+        if !(-MAX_DOORBELL_DEBT..=MAX_DOORBELL_DEBT).contains(&ring.doorbell_debt) {
+            ring.doorbell_debt = 0;
+            return Err(PeerMisbehaved::Member);
         }
         Ok(())
     }
@@ -207,13 +212,13 @@ impl Rx {
 }
 
 impl Shared for Rx {
-    type Owner = End;
+    type Owner = Connection;
 
     fn page(words: &Words) -> &SidePage {
         &words.rx.0
     }
 
-    fn save(&self, end: &End) -> [u64; WORDS] {
+    fn save(&self, end: &Connection) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         words[rx::MIRROR] = u64::from(end.mirror.load(Relaxed));
         match self {
@@ -227,7 +232,7 @@ impl Shared for Rx {
                 words[rx::MODE] = SWITCHING;
                 words[rx::RECEIVED] = switching.received();
                 words[rx::STRIPS] = switching.strips() as u64;
-                words[rx::FORGIVEN] = u64::from(switching.mended);
+                words[rx::FORGIVEN] = u64::from(switching.recovered);
             }
             Rx::Ring(ring) => {
                 let Reached { read, marks, after } = ring.consumer.reached();
@@ -235,22 +240,22 @@ impl Shared for Rx {
                 words[rx::READ] = read;
                 words[rx::MARKS] = marks;
                 words[rx::AFTER] = after;
-                words[rx::OWED] = ring.owed as i64 as u64;
+                words[rx::DOORBELL_DEBT] = ring.doorbell_debt as i64 as u64;
                 words[rx::STRAY] = u64::from(ring.stray);
                 words[rx::FORGIVEN] = ring.forgiven as u64;
                 let me = end.others.sharing().map_or(0, |sharing| sharing.me());
                 // The last that received, not the first: a child that has inherited the channel may outlive who met it.
                 let lost = ring.inlet.is_met().then_some(me);
                 let met = ring.inlet.has_channel().then_some(me).or(ring.elsewhere).or(lost);
-                words[rx::MET] = met.map_or(0, |holder| MET | u64::from(holder));
+                words[rx::MET] = met.map_or(0, |member| MET | u64::from(member));
                 words[rx::KNOWN..rx::KNOWN + 2].copy_from_slice(&ring.inlet.known());
-                words[rx::FRONT..rx::FRONT + TOLD].copy_from_slice(&ring.front.save(me, read));
+                words[rx::PENDING..rx::PENDING + TOLD].copy_from_slice(&ring.pending.save(me, read));
                 if let Some(rest) = &ring.rest {
                     words[rx::REST..rx::REST + 3].copy_from_slice(&rest.words());
                 }
                 let mut count = 0;
                 for (lent, to) in ring.consumer.lent().zip(words[rx::FIRST..].chunks_exact_mut(3)) {
-                    let name = u64::from(lent.holder) << 32 | u64::from(lent.id);
+                    let name = u64::from(lent.member) << 32 | u64::from(lent.id);
                     to.copy_from_slice(&[name, lent.start, lent.end]);
                     count += 1;
                 }
@@ -262,33 +267,33 @@ impl Shared for Rx {
 
     fn load(
         &mut self,
-        end: &End,
+        end: &Connection,
         sharing: &Sharing,
         words: &[u64; WORDS],
         died: bool,
-    ) -> std::result::Result<(), Lie> {
+    ) -> std::result::Result<(), PeerMisbehaved> {
         let doing = &sharing.words().rx.0.doing;
         if died && words[rx::MODE] != SWITCHING && doing.swap(0, Relaxed) != 0 {
             // It had saved all that it took, and not come to this. (Not left to `saved`: this process may be alone
             // from here on.)
             let _ = sockopt::set_peek_off(end.fd(), -1);
         }
-        let mended;
+        let recovered;
         let words = if died && words[rx::MODE] == SWITCHING {
-            mended = end.mend_taking(&sharing.words().rx.0, *words)?;
-            &mended
+            recovered = end.recover_taking(&sharing.words().rx.0, *words)?;
+            &recovered
         } else {
             words
         };
         self.resume(end, sharing.me(), words)?;
         match self {
             Rx::Ring(ring) if died => {
-                ring.mend(end);
+                ring.recover_from_death(end);
                 ring.freed |=
-                    ring.consumer.release_all_of(|holder| holder != sharing.me() && !sharing.lives(holder));
+                    ring.consumer.release_all_of(|member| member != sharing.me() && !sharing.lives(member));
             }
             // It may have been further than it had saved.
-            Rx::Switching(switching) if died => switching.mended = true,
+            Rx::Switching(switching) if died => switching.recovered = true,
             _ => {}
         }
         Ok(())
@@ -298,18 +303,18 @@ impl Shared for Rx {
         *self = Rx::Plain;
     }
 
-    fn alone(&mut self, end: &End, sharing: &Sharing) {
+    fn alone(&mut self, end: &Connection, sharing: &Sharing) {
         if let Rx::Ring(ring) = self {
             ring.freed |= ring.consumer.unshare();
             if std::mem::take(&mut ring.freed)
-                && let Err(lie) = ring.unpark(end)
+                && let Err(misbehaved) = ring.unpark(end)
             {
                 // Told by the next call on the socket.
-                let _ = end.lie(Op::Recv, lie);
+                let _ = end.misbehaved(Op::Recv, misbehaved);
             }
         }
         // Behind pools that went with another process no new ones can be met: their pages go on coming as copies.
-        let lost = matches!(self, Rx::Ring(ring) if ring.front.lacks_pools());
+        let lost = matches!(self, Rx::Ring(ring) if ring.pending.lacks_pools());
         if let Some(ring) = end.rx_ring.get()
             && !lost
         {
@@ -318,14 +323,14 @@ impl Shared for Rx {
         Rx::left(end, sharing);
     }
 
-    fn entered(&mut self, _end: &End, sharing: &Sharing) {
+    fn entered(&mut self, _end: &Connection, sharing: &Sharing) {
         let Rx::Ring(ring) = self else { return };
         let me = sharing.me();
-        if ring.consumer.lent().any(|lent| lent.holder != me) {
+        if ring.consumer.lent().any(|lent| lent.member != me) {
             let now = coarse_ms();
             if now.wrapping_sub(ring.looked) >= LOOK_MS {
                 ring.looked = now;
-                ring.freed |= ring.consumer.release_all_of(|holder| holder != me && !sharing.lives(holder));
+                ring.freed |= ring.consumer.release_all_of(|member| member != me && !sharing.lives(member));
             }
         }
         for (id, len) in sharing.late.lock().drain(..) {
@@ -333,7 +338,7 @@ impl Shared for Rx {
         }
     }
 
-    fn saved(&mut self, end: &End, sharing: &Sharing) {
+    fn saved(&mut self, end: &Connection, sharing: &Sharing) {
         // Relaxed: stored under this lock, or by one that is dead.
         let doing = &sharing.words().rx.0.doing;
         if doing.load(Relaxed) != 0 {
@@ -345,15 +350,15 @@ impl Shared for Rx {
             ring.consumer.flush();
             point!("flushed");
             if std::mem::take(&mut ring.freed)
-                && let Err(lie) = ring.unpark(end)
+                && let Err(misbehaved) = ring.unpark(end)
             {
                 // Told by the next call on the socket.
-                let _ = end.lie(Op::Recv, lie);
+                let _ = end.misbehaved(Op::Recv, misbehaved);
             }
         }
     }
 
-    fn left(end: &End, sharing: &Sharing) {
+    fn left(end: &Connection, sharing: &Sharing) {
         // Relaxed: who was turned away has waited for long, so that a look that misses it by a moment is this process's last.
         let turned_away = &sharing.words().about.0.receiver_turned_away;
         if turned_away.load(Relaxed) != 0 && turned_away.swap(0, Relaxed) != 0 {
@@ -364,8 +369,8 @@ impl Shared for Rx {
 
 impl RxRing {
     /// Who held the receiving side was killed: what it had taken and not saved is received again, and what it left in the queue of
-    /// bells that nothing explains is no lie.
-    pub fn mend(&mut self, core: &Core) {
+    /// doorbells that nothing explains is no lie.
+    pub fn recover_from_death(&mut self, core: &Core) {
         self.consumer.recover();
         self.forgiven = self.forgiven.saturating_add(control::queued(core.fd()).unwrap_or(0));
     }
@@ -383,15 +388,15 @@ impl TxRing {
 
 impl Tx {
     /// What another process says that it was.
-    pub fn mode(words: &Saved) -> std::result::Result<Mode, Lie> {
+    pub fn mode(words: &Saved) -> std::result::Result<Mode, PeerMisbehaved> {
         Mode::of(words[tx::MODE])
     }
 
     /// Goes on where another process has left off.
-    pub fn resume(&mut self, kind: Kind, words: &Saved) -> std::result::Result<(), Lie> {
+    pub fn resume(&mut self, kind: Kind, words: &Saved) -> std::result::Result<(), PeerMisbehaved> {
         match (words[tx::MODE], self) {
             (RING, Tx::Ring(_)) if kind.has_records() && !words[tx::STATE].is_multiple_of(FRAMES) => {
-                return Err(Lie::Holder);
+                return Err(PeerMisbehaved::Member);
             }
             (PLAIN, Tx::Kernel { sent }) => *sent = words[tx::SENT],
             (RING, Tx::Ring(ring)) => {
@@ -402,20 +407,20 @@ impl Tx {
                 ring.said = Said::default();
                 ring.part_from_the_dead(kind);
             }
-            _ => return Err(Lie::Holder),
+            _ => return Err(PeerMisbehaved::Member),
         }
         Ok(())
     }
 }
 
 impl Shared for Tx {
-    type Owner = End;
+    type Owner = Connection;
 
     fn page(words: &Words) -> &SidePage {
         &words.tx.0
     }
 
-    fn save(&self, _end: &End) -> [u64; WORDS] {
+    fn save(&self, _end: &Connection) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         match self {
             Tx::Kernel { sent } => (words[tx::MODE], words[tx::SENT]) = (PLAIN, *sent),
@@ -430,11 +435,11 @@ impl Shared for Tx {
 
     fn load(
         &mut self,
-        end: &End,
+        end: &Connection,
         sharing: &Sharing,
         words: &[u64; WORDS],
         died: bool,
-    ) -> std::result::Result<(), Lie> {
+    ) -> std::result::Result<(), PeerMisbehaved> {
         self.resume(end.kind, words)?;
         if let Tx::Ring(ring) = self {
             // Relaxed: stored under this lock, or by one that is dead.
@@ -445,7 +450,7 @@ impl Shared for Tx {
             Tx::Kernel { sent } if died => *sent = UNKNOWN,
             Tx::Ring(ring) if died => {
                 ring.producer.recover()?;
-                end.mend_queue(&sharing.words().tx.0);
+                end.recover_queue(&sharing.words().tx.0);
             }
             _ => {}
         }
@@ -460,26 +465,26 @@ impl Shared for Tx {
         *self = Tx::Kernel { sent: UNKNOWN };
     }
 
-    fn alone(&mut self, end: &End, sharing: &Sharing) {
+    fn alone(&mut self, end: &Connection, sharing: &Sharing) {
         sharing.sends_alone();
         Tx::left(end, sharing);
     }
 
-    fn entered(&mut self, end: &End, sharing: &Sharing) {
+    fn entered(&mut self, end: &Connection, sharing: &Sharing) {
         if sharing.words().about.0.send_shut.load(Relaxed) != 0 {
             end.send_shut.store(1, Relaxed);
         }
     }
 
-    fn saved(&mut self, end: &End, _sharing: &Sharing) {
-        // Under the lock, so that a bell that was announced and not sent is found. What was published comes before the look
+    fn saved(&mut self, end: &Connection, _sharing: &Sharing) {
+        // Under the lock, so that a doorbell that was announced and not sent is found. What was published comes before the look
         // at who waits for it. A peer that is gone is told by the next call.
         fence(SeqCst);
         let _ = end.ring_under_lock();
     }
 
-    fn left(end: &End, sharing: &Sharing) {
-        // Pairs with the fence in `End::turn_away`.
+    fn left(end: &Connection, sharing: &Sharing) {
+        // Pairs with the fence in `Connection::turn_away`.
         fence(SeqCst);
         let turned_away = &sharing.words().about.0.turned_away;
         if turned_away.load(Relaxed) != 0 && turned_away.swap(0, Relaxed) != 0 {
@@ -488,15 +493,19 @@ impl Shared for Tx {
     }
 }
 
-impl End {
+impl Connection {
     /// After the death of who held the receiving side before the peer's switch: what that one had saved, and what it has taken
     /// since, which is lost with it.
     ///
     /// # Errors
     ///
-    /// [`Lie::Holder`] where it cannot be known: the kernel counts nothing, or one of several records without bytes was being
+    /// [`PeerMisbehaved::Member`] where it cannot be known: the kernel counts nothing, or one of several records without bytes was being
     /// received.
-    fn mend_taking(&self, page: &SidePage, mut words: Saved) -> std::result::Result<Saved, Lie> {
+    fn recover_taking(
+        &self,
+        page: &SidePage,
+        mut words: Saved,
+    ) -> std::result::Result<Saved, PeerMisbehaved> {
         let doing = page.doing.swap(0, Relaxed);
         let left = sockopt::peek_off(self.fd()).ok().map(i64::from);
         let _ = sockopt::set_peek_off(self.fd(), -1);
@@ -512,11 +521,11 @@ impl End {
                     (most - left) as u64
                 }
             }
-            _ => return Err(Lie::Holder),
+            _ => return Err(PeerMisbehaved::Member),
         };
         let is = |taking: Taking| what == taking as u64;
         if is(Taking::Empty) && control::peek_record(self.fd()) == Some(0) {
-            return Err(Lie::Holder); // that one, or one behind it
+            return Err(PeerMisbehaved::Member); // that one, or one behind it
         } else {
             words[rx::RECEIVED] =
                 words[rx::RECEIVED].saturating_add(if is(Taking::Empty) { 1 } else { taken });
@@ -524,19 +533,19 @@ impl End {
         Ok(words)
     }
 
-    /// After the death of who held the sending side: bells and fillers.
-    fn mend_queue(&self, page: &SidePage) {
+    /// After the death of who held the sending side: doorbells and fillers.
+    fn recover_queue(&self, page: &SidePage) {
         let doing = page.doing.swap(0, Relaxed);
         let Some(ring) = self.tx_ring.get() else { return };
         let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(usize::MAX);
         match doing & 0xff {
-            // The order matters: a receiver that takes a bell has armed before, so nothing queued and then "rung" is a bell
+            // The order matters: a receiver that takes a doorbell has armed before, so nothing queued and then "rung" is a doorbell
             // that was announced and never sent.
             RINGING if unread == 0 && ring.header().is_rung() => {
-                let _ = self.ring_bell();
+                let _ = self.ring_doorbell();
             }
             PARKING if ring.header().is_parking() && !ring.header().is_parked() => {
-                // A filler is charged with more than its bytes, bells with less than a thousand each.
+                // A filler is charged with more than its bytes, doorbells with less than a thousand each.
                 let sent = unread as u64 > doing >> 8 && unread > 4096;
                 if !sent {
                     ring.header().cancel_parking();

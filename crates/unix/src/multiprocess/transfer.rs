@@ -1,6 +1,6 @@
 //! Passing an end on, to a process that is no child of this one: over a socket, or across exec(2).
 //!
-//! An end's state lies on its heap ([`crate::holders`]). Who passes it on writes it into a page of a memfd, and gives that
+//! An end's state lies on its heap ([`crate::members`]). Who passes it on writes it into a page of a memfd, and gives that
 //! away with the control socket, the memfds of both rings, and the ends of the channels for descriptors; then it lets
 //! go of the end, without closing the connection. Who takes it up maps all of it, and goes on at the same byte.
 //!
@@ -15,11 +15,11 @@
 //!
 //! # Once
 //!
-//! The end of a connection is in one process, or in processes that know of each other ([`crate::holders`]). So an end that is
+//! The end of a connection is in one process, or in processes that know of each other ([`crate::members`]). So an end that is
 //! shared is not passed on, and one that was passed on is taken up once: a word in the page says so, and who comes second is
 //! refused. Who wants to keep it as well shares it ([`crate::joining`]).
 
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::core::broken;
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
@@ -31,7 +31,7 @@ use crate::multiprocess::patience::PATIENCE;
 use crate::multiprocess::snapshot::{Mode, Saved};
 use crate::{Config, Error, Op, Records, Result};
 use onecopy_ring::page::{EndPage, PAGE_LEN, PASS_WORDS, Words};
-use onecopy_ring::{Consumer, Lie, Producer, Ring};
+use onecopy_ring::{Consumer, PeerMisbehaved, Producer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::map::Mapping;
 use onecopy_sys::memfd::{self, Refused};
@@ -173,7 +173,7 @@ fn not_kept() -> Error {
     .about("Config::passable")
 }
 
-impl End {
+impl Connection {
     /// Writes down what this end is at, and lets go of it. The descriptors that it takes to go on elsewhere.
     ///
     /// # Errors
@@ -190,8 +190,8 @@ impl End {
         let busy = || error(Errno::AGAIN, "another thread is just forking; try again");
         let mut rx = self.rx.lock_for(PATIENCE).ok_or_else(busy)?;
         let mut tx = self.tx.lock_for(PATIENCE).ok_or_else(busy)?;
-        if let Some(lie) = rx.lie().or(tx.lie()) {
-            return Err(self.lie(Op::Pass, lie));
+        if let Some(misbehaved) = rx.misbehaved().or(tx.misbehaved()) {
+            return Err(self.misbehaved(Op::Pass, misbehaved));
         }
         self.decide(&mut rx, Op::Pass)?;
         self.adopt(&mut tx);
@@ -257,7 +257,7 @@ impl End {
                 "the peer's pool came when it could not be mapped; receive what lies in it first",
             )),
             Rx::Ring(ring) => {
-                ring.front.can_be_passed(ring.consumer.position()).map_err(|why| error(Errno::BUSY, why))
+                ring.pending.can_be_passed(ring.consumer.position()).map_err(|why| error(Errno::BUSY, why))
             }
         }
     }
@@ -325,13 +325,13 @@ impl End {
     /// # Errors
     ///
     /// As [`crate::Stream::from_fds`]; the descriptors are closed.
-    pub fn take_up(fds: Vec<OwnedFd>, kind: Kind, config: &Config) -> Result<Arc<End>> {
+    pub fn take_up(fds: Vec<OwnedFd>, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
         for fd in &fds {
             // What comes across exec has it off.
             rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC).map_err(plain)?;
         }
         let fds = match <[OwnedFd; 1]>::try_from(fds) {
-            Ok([token]) => return End::join_in(&token, kind, config),
+            Ok([token]) => return Connection::join_in(&token, kind, config),
             Err(fds) => fds,
         };
         let mut fds = fds.into_iter();
@@ -354,7 +354,7 @@ impl End {
                 "this socket was taken up before; each `into_fds` is for one `from_fds`",
             ));
         }
-        let end = Arc::new(End::new(control, kind, &config, rx, tx));
+        let end = Arc::new(Connection::new(control, kind, &config, rx, tx));
         end.settle_in(arrived)?;
         end.look_after();
         Ok(end)
@@ -381,13 +381,13 @@ impl End {
         rx.resume(self, 0, &rx_words).map_err(lied)?;
         if let Rx::Ring(ring) = &mut *rx {
             if ring.consumer.borrows() > 0 {
-                return Err(lied(Lie::Holder));
+                return Err(lied(PeerMisbehaved::Member));
             }
             if inlet.is_some() {
                 ring.elsewhere = None;
             }
             ring.inlet.take_up(inlet, words[word::LOST] != 0);
-            if ring.front.lacks_pools()
+            if ring.pending.lacks_pools()
                 && let Some(ring) = self.rx_ring.get()
             {
                 ring.header().info.0.max_shared.store(0, Relaxed);
@@ -489,35 +489,35 @@ impl TakenUp {
         match self.words[word::RECORDS] {
             1 => Ok(Records::Atomic),
             2 if kind == Kind::SeqPacket => Ok(Records::Stream),
-            _ => Err(lied(Lie::Holder)),
+            _ => Err(lied(PeerMisbehaved::Member)),
         }
     }
 
     /// Both sides, as they are before they resume.
-    pub fn sides(&self, control: &OwnedFd) -> std::result::Result<(Rx, Tx), Lie> {
+    pub fn sides(&self, control: &OwnedFd) -> std::result::Result<(Rx, Tx), PeerMisbehaved> {
         let [rx_ring, tx_ring] = self.rings.clone();
         // (Who has invited whom is in the names of the connection.)
         let undecided = || Undecided::of(control.as_fd(), self.words[word::MAY_ATTACH] != 0);
         let rx = match (Rx::mode(&self.rx)?, rx_ring) {
             (Mode::Plain, None) => Rx::Plain,
-            (Mode::Undecided, None) => Rx::Undecided(undecided().ok_or(Lie::Holder)?),
+            (Mode::Undecided, None) => Rx::Undecided(undecided().ok_or(PeerMisbehaved::Member)?),
             (Mode::Switching, Some(ring)) => {
                 let nonce = undecided().map_or_else(Nonce::default, |undecided| undecided.nonce());
                 Rx::Switching(Switching::new(ring, 0, nonce))
             }
             (Mode::Ring, Some(ring)) => Rx::ring(Consumer::new(ring)),
-            _ => return Err(Lie::Holder),
+            _ => return Err(PeerMisbehaved::Member),
         };
         let tx = match (Tx::mode(&self.tx)?, tx_ring) {
             (Mode::Plain, None) => Tx::Kernel { sent: 0 },
             (Mode::Ring, Some(ring)) => Tx::ring(Producer::new(ring)),
-            _ => return Err(Lie::Holder),
+            _ => return Err(PeerMisbehaved::Member),
         };
         Ok((rx, tx))
     }
 }
 
-pub fn lied(_: Lie) -> Error {
+pub fn lied(_: PeerMisbehaved) -> Error {
     wrong("the page says what cannot be of a socket: who wrote it is broken or lies")
 }
 
@@ -649,7 +649,7 @@ macro_rules! passing_methods {
                 fds: Vec<rustix::fd::OwnedFd>,
                 config: &crate::Config,
             ) -> crate::Result<$socket> {
-                Ok($socket { end: End::take_up(fds, Kind::$socket, config)? })
+                Ok($socket { end: Connection::take_up(fds, Kind::$socket, config)? })
             }
         }
     };

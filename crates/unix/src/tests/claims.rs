@@ -2,7 +2,7 @@
 
 use super::alone;
 use crate::ancillary::attached::Attached;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::connection::kind::Kind;
 use crate::connection::tx::Tx;
@@ -10,7 +10,7 @@ use crate::doorbell::control;
 use crate::{Config, Credentials, RecvFlags, Result, SendFlags};
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_ring::Mark;
-use onecopy_ring::record::{Frame, HEADER, Who, With};
+use onecopy_ring::record::{Frame, HEADER, Identity, With};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_sys::fork::{Ended, child};
 use onecopy_testing::writable;
@@ -53,15 +53,15 @@ fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Two ends, made by [`HIM`], the second of which asks who sends.
-fn his_pair(kind: Kind) -> (Arc<End>, Arc<End>) {
-    let (a, b) = as_user(HIM, || End::pair(kind, &small()).unwrap());
+fn his_pair(kind: Kind) -> (Arc<Connection>, Arc<Connection>) {
+    let (a, b) = as_user(HIM, || Connection::pair(kind, &small()).unwrap());
     b.pass(PASS_CREDENTIALS, true).unwrap();
     // Before Linux 6.5 there is none.
     let _ = b.pass(PASS_PIDFD, true);
     (a, b)
 }
 
-fn recv(b: &End) -> Result<(usize, Option<Credentials>)> {
+fn recv(b: &Connection) -> Result<(usize, Option<Credentials>)> {
     let (mut buffer, flags) = ([0; 9], RecvFlags::DONTWAIT);
     match b.kind {
         Kind::Stream => b.recv_ancillary(&mut buffer, flags).map(|(n, with)| (n, with.credentials)),
@@ -87,20 +87,20 @@ fn answered(uid: u32, gid: u32) -> (OwnedFd, i32) {
 }
 
 /// Sends "abc" in the name of who has answered on that socket.
-fn send_as_whom_answered(a: &End, socket: &OwnedFd) {
+fn send_as_whom_answered(a: &Connection, socket: &OwnedFd) {
     control::send_fd(a.fd(), &[0], socket.as_fd()).unwrap();
     let mut tx = a.tx.lock();
     let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
     let hint = Hint { policy: Policy::Cached, footprint: 3, reader: Reader::Unknown };
     if a.kind == Kind::Stream {
-        ring.producer.mark(0, Mark::Who { said: true });
+        ring.producer.mark(0, Mark::Identity { said: true });
         let stride = ring.producer.stride();
         ring.producer.publish_marks(stride);
         ring.producer.copy_in(0, b"abc", hint);
         ring.producer.publish(3);
     } else {
         ring.producer.copy_in(HEADER, b"abc", hint);
-        ring.producer.publish_frame(Frame { len: 3, end: true, with: With::new(0, Who::Said) });
+        ring.producer.publish_frame(Frame { len: 3, end: true, with: With::new(0, Identity::Said) });
     }
 }
 
@@ -153,7 +153,7 @@ fn who_sends_as_itself_is_believed_whether_it_is_so_really_or_effectively() {
     alone!();
     let own = |uid| Some(Credentials { uid, gid: uid, ..Credentials::own() });
     for kind in KINDS {
-        let send = |a: &End| match kind {
+        let send = |a: &Connection| match kind {
             Kind::Stream => a.send_with(b"abc", Attached::default(), NOW),
             _ => a.send_record(&[std::io::IoSlice::new(b"abc")], NOW),
         };
@@ -171,7 +171,7 @@ fn who_sends_as_itself_is_believed_whether_it_is_so_really_or_effectively() {
         });
         assert_eq!(recv(&b).unwrap(), (3, own(HIM)));
         // Root may claim anybody, and so may who was root when it connected.
-        let (a, b) = End::pair(kind, &small()).unwrap();
+        let (a, b) = Connection::pair(kind, &small()).unwrap();
         b.pass(PASS_CREDENTIALS, true).unwrap();
         as_user(HIM, || send(&a).unwrap());
         assert_eq!(recv(&b).unwrap(), (3, own(HIM)));
@@ -182,7 +182,7 @@ fn fds<'a>(fd: &'a [rustix::fd::BorrowedFd<'a>]) -> Attached<'a> {
     Attached::fds(fd)
 }
 
-fn send_fd(a: &End, flags: SendFlags) -> Result<usize> {
+fn send_fd(a: &Connection, flags: SendFlags) -> Result<usize> {
     let fd = [a.fd()];
     match a.kind {
         Kind::Stream => a.send_with(b"x", fds(&fd), flags),
@@ -191,7 +191,7 @@ fn send_fd(a: &End, flags: SendFlags) -> Result<usize> {
 }
 
 /// A channel that has room for a few messages only: where the limit for sockets' memory is low.
-fn narrow(a: &End) {
+fn narrow(a: &Connection) {
     let mut tx = a.tx.lock();
     let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
     let channel = ring.channel(a).unwrap();
@@ -202,7 +202,7 @@ fn narrow(a: &End) {
 fn a_full_channel_is_waited_for_as_room_is() {
     alone!();
     for kind in KINDS {
-        let (a, b) = End::pair(kind, &small()).unwrap();
+        let (a, b) = Connection::pair(kind, &small()).unwrap();
         a.settings.set_write_timeout(Some(Duration::from_secs(10)));
         narrow(&a);
         let sent = (0..).take_while(|_| send_fd(&a, NOW).is_ok()).count();
@@ -232,14 +232,14 @@ fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
     alone!();
     for kind in KINDS {
         for flags in [NOW, SendFlags::NOSIGNAL] {
-            let (a, _b) = End::pair(kind, &small()).unwrap();
+            let (a, _b) = Connection::pair(kind, &small()).unwrap();
             a.settings.set_write_timeout(Some(Duration::from_secs(10)));
             let ring = a.tx_ring.get().unwrap();
             let mut sent = 0;
             let error = loop {
                 // The liar asks again each time, and gives all room back.
                 sent += 1;
-                ring.header().info.0.asks_who.store(sent, Relaxed);
+                ring.header().info.0.asks_identity.store(sent, Relaxed);
                 let result = match kind {
                     Kind::Stream => a.send_with(b"x", Attached::default(), flags),
                     _ => a.send_record(&[std::io::IoSlice::new(b"x")], flags),

@@ -3,7 +3,7 @@
 use super::{PATIENCE, Wire, alone, asleep, pair, send, small, wait_asleep};
 use crate::ancillary::attached::Attached;
 use crate::ancillary::channel::Fds;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::kind::Kind;
 use crate::failpoint::arm;
@@ -43,10 +43,10 @@ enum How {
 const ALL: [What; 3] = [What::Bytes, What::Records, What::StreamRecords];
 
 impl What {
-    fn pair(self) -> (Arc<End>, Arc<End>) {
+    fn pair(self) -> (Arc<Connection>, Arc<Connection>) {
         let records = if self == What::StreamRecords { Records::Stream } else { Records::Atomic };
         let kind = if self == What::Bytes { Kind::Stream } else { Kind::SeqPacket };
-        let (a, b) = End::pair(kind, &Config { records, ..small() }).unwrap();
+        let (a, b) = Connection::pair(kind, &Config { records, ..small() }).unwrap();
         for end in [&a, &b] {
             end.settings.set_read_timeout(Some(PATIENCE));
             end.settings.set_write_timeout(Some(PATIENCE));
@@ -70,7 +70,7 @@ fn numbered(number: u8) -> OwnedFd {
 }
 
 /// Sends a message; with it a descriptor of the number of its first byte.
-fn put(end: &End, message: &[u8], how: How, flags: SendFlags) -> Result<usize> {
+fn put(end: &Connection, message: &[u8], how: How, flags: SendFlags) -> Result<usize> {
     let flags = flags | SendFlags::NOSIGNAL | SendFlags::EOR;
     let fds: Vec<OwnedFd> = (how == How::With).then(|| numbered(message[0])).into_iter().collect();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
@@ -86,7 +86,7 @@ fn put(end: &End, message: &[u8], how: How, flags: SendFlags) -> Result<usize> {
 }
 
 /// Receives a message. Who sent it, where that is asked.
-fn get(end: &Arc<End>, message: &mut [u8], how: How) -> Result<i32> {
+fn get(end: &Arc<Connection>, message: &mut [u8], how: How) -> Result<i32> {
     let flags = RecvFlags::WAITALL;
     let mut fds = Fds::default();
     let mut call = Call::with(&mut fds);
@@ -517,7 +517,7 @@ fn a_receiver_killed_in_another_pid_namespace_is_found_out() {
     }
 }
 
-/// It is the one in the namespace that mends what one outside of it has left.
+/// It is the one in the namespace that recovers what one outside of it has left.
 #[test]
 fn a_death_is_found_out_from_another_pid_namespace() {
     alone!();

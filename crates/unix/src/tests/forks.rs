@@ -85,7 +85,7 @@ fn receivers_in_three_processes_get_each_record_once() {
     children.into_iter().for_each(|child| assert_eq!(child.wait(), Ended::Returned(0)));
 }
 
-/// Three ask and wait for an answer each, which may be that of another: as many records come as there are who wait, and one bell may
+/// Three ask and wait for an answer each, which may be that of another: as many records come as there are who wait, and one doorbell may
 /// ring for all of them. (Without a timeout, which sleeps in another way.)
 #[test]
 fn of_those_asleep_for_records_none_is_left_asleep() {
@@ -281,11 +281,11 @@ fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
     b.set_wait(crate::Wait::Block);
     let slot = a.reserve(100).unwrap();
     let wire = Wire::new();
-    let holder = child(|| {
+    let member = child(|| {
         wire.hear();
         0
     });
-    let holder = holder.unwrap();
+    let member = member.unwrap();
     drop(slot);
     std::thread::scope(|scope| {
         let reader = asleep(scope, || b.recv(&mut [0; 10], RecvFlags::empty()).unwrap());
@@ -293,7 +293,7 @@ fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
         assert_eq!(reader.join().unwrap(), 5);
     });
     wire.tell(0);
-    assert_eq!(holder.wait(), Ended::Returned(0));
+    assert_eq!(member.wait(), Ended::Returned(0));
 }
 
 #[test]

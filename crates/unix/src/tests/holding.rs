@@ -198,10 +198,10 @@ fn a_fork_that_fails_leaves_nobody_else() {
         let end = a.end();
         let sharing = end.others.sharing().unwrap();
         // The parent is the only other one.
-        let parents = |holder: u32| holder != sharing.me() && sharing.lives(holder);
-        assert!(sharing.words().holders.0.has_others(sharing.me(), parents));
+        let parents = |member: u32| member != sharing.me() && sharing.lives(member);
+        assert!(sharing.words().members.0.has_others(sharing.me(), parents));
         assert!(
-            !sharing.words().holders.0.has_others(sharing.me(), |_| false),
+            !sharing.words().members.0.has_others(sharing.me(), |_| false),
             "a child that never was is counted"
         );
         0

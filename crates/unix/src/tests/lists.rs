@@ -1,14 +1,14 @@
 //! Hostile records by reference: lists, references and pools that cannot be.
 
 use crate::ancillary::channel;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::tx::Tx;
 use crate::{Config, RecvFlags};
 use onecopy_chain::Chain;
 use onecopy_copy::Hint;
 use onecopy_ring::Mark;
-use onecopy_ring::record::{Frame, HEADER, POOL_FRAME, Parts, Who, With};
+use onecopy_ring::record::{Frame, HEADER, Identity, POOL_FRAME, Parts, With};
 use onecopy_sys::memfd;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -20,13 +20,13 @@ const PAGES: u64 = 4;
 
 /// A peer that writes by hand what it likes.
 struct Liar {
-    end: Arc<End>,
+    end: Arc<Connection>,
     channel: Option<OwnedFd>,
 }
 
 impl Liar {
-    fn pair() -> (Liar, Arc<End>) {
-        let (a, b) = End::pair(Kind::SeqPacket, &Config::default()).unwrap();
+    fn pair() -> (Liar, Arc<Connection>) {
+        let (a, b) = Connection::pair(Kind::SeqPacket, &Config::default()).unwrap();
         (Liar { end: a, channel: None }, b)
     }
 
@@ -69,7 +69,7 @@ impl Liar {
             for (i, reference) in references.iter().enumerate() {
                 producer.list_reference(parts, i, *reference);
             }
-            let with = With::new(fds, Who::AsBefore).parts();
+            let with = With::new(fds, Identity::AsBefore).parts();
             producer.publish_frame(Frame { len: parts.len(), end: true, with });
         });
     }
@@ -80,7 +80,7 @@ fn reference(slot: u32, pool: u32, page: u32, offset: u32, len: u32) -> Mark {
 }
 
 /// What each kind of receive says.
-fn receives(end: &Arc<End>) -> [crate::Result<usize>; 3] {
+fn receives(end: &Arc<Connection>) -> [crate::Result<usize>; 3] {
     let flags = RecvFlags::DONTWAIT;
     [
         end.recv_record(&mut [IoSliceMut::new(&mut [0; 64])], flags | RecvFlags::PEEK).map(|got| got.full),
@@ -89,7 +89,7 @@ fn receives(end: &Arc<End>) -> [crate::Result<usize>; 3] {
     ]
 }
 
-fn is_lie(end: &Arc<End>, what: &str) {
+fn is_lie(end: &Arc<Connection>, what: &str) {
     for result in receives(end) {
         assert_eq!(result.unwrap_err().raw_os_error(), Errno::PROTO.raw_os_error(), "{what}");
     }
@@ -174,7 +174,7 @@ fn what_no_pool_can_be_ends_the_connection() {
 fn who_keeps_parts_or_datagrams_knows_no_lists() {
     super::alone!();
     let stream = Config { records: crate::Records::Stream, ..Config::default() };
-    let (a, b) = End::pair(Kind::SeqPacket, &stream).unwrap();
+    let (a, b) = Connection::pair(Kind::SeqPacket, &stream).unwrap();
     let liar = Liar { end: a, channel: None };
     liar.list(b"", &[reference(0, 0, 0, 0, 1)]);
     let told = b.recv_record(&mut [IoSliceMut::new(&mut [0; 64])], RecvFlags::DONTWAIT);

@@ -4,7 +4,7 @@
 use super::{PATIENCE, Wire, alone, small};
 use crate::ancillary::attached::Attached;
 use crate::ancillary::channel::Fds;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
@@ -22,8 +22,8 @@ use std::time::Instant;
 const KILLED: Ended = Ended::Killed(9);
 const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
 
-fn pair(kind: Kind) -> (Arc<End>, Arc<End>) {
-    let (a, b) = End::pair(kind, &small()).unwrap();
+fn pair(kind: Kind) -> (Arc<Connection>, Arc<Connection>) {
+    let (a, b) = Connection::pair(kind, &small()).unwrap();
     for end in [&a, &b] {
         end.settings.set_read_timeout(Some(PATIENCE));
         end.settings.set_write_timeout(Some(PATIENCE));
@@ -39,7 +39,7 @@ fn numbered(number: u64) -> OwnedFd {
 }
 
 /// Sends one byte, and descriptors of those numbers.
-fn send(a: &End, byte: u8, numbers: &[u64]) -> Result<usize> {
+fn send(a: &Connection, byte: u8, numbers: &[u64]) -> Result<usize> {
     let fds: Vec<OwnedFd> = numbers.iter().map(|number| numbered(*number)).collect();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     match a.kind {
@@ -64,7 +64,7 @@ fn lost(byte: u8) -> Got {
     Got { byte, numbers: Vec::new(), cut: true }
 }
 
-fn recv_as(b: &End, flags: RecvFlags) -> Result<Got> {
+fn recv_as(b: &Connection, flags: RecvFlags) -> Result<Got> {
     let (mut fds, mut byte) = (Fds::default(), [0]);
     let slices = &mut [IoSliceMut::new(&mut byte)];
     let n = match b.kind {
@@ -76,11 +76,11 @@ fn recv_as(b: &End, flags: RecvFlags) -> Result<Got> {
     Ok(Got { byte: byte[0], numbers, cut: fds.truncated })
 }
 
-fn recv(b: &End) -> Got {
+fn recv(b: &Connection) -> Got {
     recv_as(b, RecvFlags::empty()).unwrap()
 }
 
-fn nobody_lied(ends: [&End; 2]) {
+fn nobody_lied(ends: [&Connection; 2]) {
     for end in ends {
         assert_eq!(end.counters.read().protocol_errors, 0);
     }
@@ -307,7 +307,7 @@ fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
                 0
             });
             let owner = owner.unwrap();
-            // (Its bell lies before the channel's byte, and is taken in its place.)
+            // (Its doorbell lies before the channel's byte, and is taken in its place.)
             send(&a, b'0', &[]).unwrap();
             send(&a, b'a', &[1]).unwrap();
             if taken {
@@ -352,7 +352,7 @@ fn one_process_after_the_other_that_has_the_channel_may_be_killed() {
             b.set_pass_credentials(asks).unwrap();
             let wire = Wire::new();
             for round in 0..6u64 {
-                // Bells before the new channel, and none.
+                // Doorbells before the new channel, and none.
                 let ahead = round % 3;
                 (0..ahead).for_each(|_| assert_eq!(send(&a, b'p', &[]).unwrap(), 1));
                 let owner = child(|| {
@@ -438,7 +438,7 @@ fn a_process_that_had_the_channel_and_closed_it_keeps_nobody_waiting() {
     }
 }
 
-/// One process looks ahead for the channel, and gets it; another one takes its byte, later, as the bell that it looks like.
+/// One process looks ahead for the channel, and gets it; another one takes its byte, later, as the doorbell that it looks like.
 #[test]
 fn a_channel_whose_byte_another_process_takes_is_counted_once() {
     alone!();
@@ -452,7 +452,7 @@ fn a_channel_whose_byte_another_process_takes_is_counted_once() {
             std::thread::sleep(PATIENCE);
             0
         });
-        // A bell, and behind it the channel.
+        // A doorbell, and behind it the channel.
         send(&a, b'x', &[]).unwrap();
         send(&a, b'a', &[1]).unwrap();
         let finder = finder.unwrap();
@@ -462,7 +462,7 @@ fn a_channel_whose_byte_another_process_takes_is_counted_once() {
             let mut rx = b.rx.lock();
             let Rx::Ring(ring) = &mut *rx else { panic!("a pair begins with rings") };
             ring.settle(&b).unwrap();
-            assert_eq!((ring.owed, control::queued(b.fd())), (0, Ok(0)), "{kind:?}");
+            assert_eq!((ring.doorbell_debt, control::queued(b.fd())), (0, Ok(0)), "{kind:?}");
             drop(rx);
             send(&a, b'y', &[]).unwrap();
             assert_eq!(recv(&b), got(b'y', &[]));
@@ -488,11 +488,11 @@ fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
             send(&a, b'a', &[1]).unwrap();
             let old = getrlimit(Resource::Nofile);
             setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
-            // As a bell that has to be taken, and is made up for.
+            // As a doorbell that has to be taken, and is made up for.
             if let Rx::Ring(ring) = &mut *b.rx.lock() {
-                ring.owe(1);
-                ring.take_owed(&b);
-                ring.owed -= 1;
+                ring.add_debt(1);
+                ring.take_debt(&b);
+                ring.doorbell_debt -= 1;
             }
             assert_eq!(
                 recv_as(&b, RecvFlags::empty()).unwrap_err().raw_os_error(),
@@ -527,13 +527,13 @@ fn a_second_channel_beside_the_first_is_a_lie() {
         send(&a, b'a', &[1]).unwrap();
         assert_eq!(recv(&b), got(b'a', &[1]));
         let _second = crate::ancillary::channel::open(a.fd()).unwrap();
-        let lie = loop {
+        let misbehaved = loop {
             match recv_as(&b, RecvFlags::DONTWAIT) {
                 Err(error) if error.would_block() => {}
                 other => break other.unwrap_err(),
             }
         };
-        assert_eq!(lie.raw_os_error(), Errno::PROTO.raw_os_error(), "{kind:?}");
+        assert_eq!(misbehaved.raw_os_error(), Errno::PROTO.raw_os_error(), "{kind:?}");
     }
 }
 
@@ -542,7 +542,7 @@ fn a_second_channel_beside_the_first_is_a_lie() {
 fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
     alone!();
     let config = Config { passable: true, ..small() };
-    let (a, b) = End::pair(Kind::Stream, &config).unwrap();
+    let (a, b) = Connection::pair(Kind::Stream, &config).unwrap();
     b.settings.set_read_timeout(Some(PATIENCE));
     send(&a, b'a', &[1]).unwrap();
     assert_eq!(recv(&b), got(b'a', &[1]));
@@ -559,7 +559,7 @@ fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
         }
     };
     drop(a);
-    let a = End::take_up(fds, Kind::Stream, &config).unwrap();
+    let a = Connection::take_up(fds, Kind::Stream, &config).unwrap();
     send(&a, b'b', &[]).unwrap();
     assert_eq!(recv(&b), got(b'b', &[]));
     send(&a, b'c', &[4]).unwrap();

@@ -124,7 +124,7 @@ fn is_no_liar(
     assert_eq!(got, 4500);
 }
 
-/// A server that switches to shared memory, sends there and is shut down by another thread before its bell, all while the client looks
+/// A server that switches to shared memory, sends there and is shut down by another thread before its doorbell, all while the client looks
 /// whether something is there: the end is not told before what was sent. (It was, and what was sent was lost.)
 #[test]
 fn what_was_sent_behind_the_switch_comes_before_the_end() {

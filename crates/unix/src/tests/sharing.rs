@@ -6,7 +6,7 @@ mod tokens;
 use super::{PATIENCE, Random, Wire, alone, count_whole, pair, send, small, wild};
 use crate::failpoint::arm;
 use crate::{Config, Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream, Wait};
-use onecopy_ring::page::HOLDERS;
+use onecopy_ring::page::MEMBERS;
 use onecopy_sys::fork::{Child, Ended, child};
 use onecopy_sys::scm::{self, Space};
 use rustix::fd::{AsFd, OwnedFd};
@@ -271,7 +271,7 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     becomes_its_own(&a, &b);
     assert!(!a.end().others.are_there());
     // As many as know of each other, and one more, who is not let in.
-    let tokens: Vec<_> = (1..HOLDERS).map(|_| a.share_fds().unwrap()).collect();
+    let tokens: Vec<_> = (1..MEMBERS).map(|_| a.share_fds().unwrap()).collect();
     assert_eq!(errno(a.share_fds().map(drop)), Errno::USERS.raw_os_error());
     drop(tokens);
     becomes_its_own(&a, &b);

@@ -4,7 +4,7 @@
 
 use super::sharing::Stranger;
 use super::{Random, Wire, alone, pair, send, small, wild};
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::{Config, Records, RecvFlags, Result, SendFlags, SeqPacket, Stream};
 use onecopy_ring::Ring;
 use onecopy_ring::page::SidePage;
@@ -27,7 +27,7 @@ fn seeds(from: u64) -> std::ops::Range<u64> {
     from..from + rounds.unwrap_or(200)
 }
 
-/// Writes something over one word of one direction. `friend` is a holder that lives and never lets go.
+/// Writes something over one word of one direction. `friend` is a member that lives and never lets go.
 fn spoil_side(page: &SidePage, random: &mut Random, friend: u32) {
     match random.below(16) {
         0 => {
@@ -59,13 +59,13 @@ fn spoil_ring(ring: &Ring, random: &mut Random) {
         5 => reader.filler.store(wild(random, 0) as u32, Relaxed),
         6 => reader.wanted.store(wild(random, 0), Relaxed),
         7 => info.shut.store(random.below(2) as u32, Relaxed),
-        8 => info.asks_who.store(random.next() as u32, Relaxed),
+        8 => info.asks_identity.store(random.next() as u32, Relaxed),
         _ => ring.set_word(random.below(ring.capacity() / 8) * 8, wild(random, 0)),
     }
 }
 
-/// Writes something over one word of what holders of `end` share.
-fn spoil(end: &End, random: &mut Random, friend: u32) {
+/// Writes something over one word of what members of `end` share.
+fn spoil(end: &Connection, random: &mut Random, friend: u32) {
     let Some(sharing) = end.others.sharing() else { return };
     let words = sharing.words();
     match random.below(12) {
@@ -73,9 +73,9 @@ fn spoil(end: &End, random: &mut Random, friend: u32) {
         4..8 => spoil_side(&words.tx.0, random, friend),
         8 => words.about.0.turned_away.store(random.next() as u32, Relaxed),
         9 => match random.below(3) {
-            0 => words.holders.0.leave(friend),
-            1 => words.holders.0.leave(sharing.me()),
-            _ => words.holders.0.enter(random.next() as u32, |other| other & 4 != 0),
+            0 => words.members.0.leave(friend),
+            1 => words.members.0.leave(sharing.me()),
+            _ => words.members.0.enter(random.next() as u32, |other| other & 4 != 0),
         },
         10 => {
             if let Some(ring) = end.rx_ring.get() {
@@ -109,7 +109,7 @@ fn is_told<T>(seed: u64, began: Instant, done: Result<T>) {
 /// One call on either end of a connection.
 trait Calls: Sized {
     fn call(&self, peer: &Self, random: &mut Random) -> Result<usize>;
-    fn end(&self) -> &End;
+    fn end(&self) -> &Connection;
     fn fds(self) -> Result<Vec<OwnedFd>>;
     fn of(fds: Vec<OwnedFd>) -> Result<Self>;
 }
@@ -134,7 +134,7 @@ impl Calls for Stream {
         }
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &Connection {
         Stream::end(self)
     }
 
@@ -164,7 +164,7 @@ impl Calls for SeqPacket {
         }
     }
 
-    fn end(&self) -> &End {
+    fn end(&self) -> &Connection {
         &self.end
     }
 
@@ -289,7 +289,7 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
     }
 }
 
-/// A page of which a part was received is not gone on with where another holder says that another mark is next.
+/// A page of which a part was received is not gone on with where another member says that another mark is next.
 #[test]
 fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
     alone!();
@@ -462,7 +462,7 @@ fn who_passes_records_on_and_keeps_their_descriptors_breaks_them_and_nothing_els
     assert_eq!(kept(seeds(3 << 32), make), Ended::Returned(0));
 }
 
-/// A stranger who was given an end does all of it at once: as a holder, and as one who has its descriptors.
+/// A stranger who was given an end does all of it at once: as a member, and as one who has its descriptors.
 #[test]
 fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
     alone!();

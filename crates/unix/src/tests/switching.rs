@@ -3,7 +3,7 @@
 
 use super::{PATIENCE, Random, Wire, alone};
 use crate::ancillary::attached::Attached;
-use crate::connection::End;
+use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::failpoint::arm;
@@ -40,7 +40,7 @@ fn listen(kind: Kind) -> (OwnedFd, Name, Rendezvous) {
 }
 
 /// It has met the peer's rings, and nothing of the bytes that they came with.
-fn joined(end: Arc<End>) -> Arc<End> {
+fn joined(end: Arc<Connection>) -> Arc<Connection> {
     let mut rx = end.rx.lock();
     end.decide(&mut rx, crate::Op::Recv).unwrap();
     assert!(matches!(&*rx, Rx::Switching(_)), "it has not joined");
@@ -49,7 +49,7 @@ fn joined(end: Arc<End>) -> Arc<End> {
 }
 
 /// A client's first message, which brings no rings.
-fn greet(end: &End) {
+fn greet(end: &Connection) {
     let sent = match end.kind {
         Kind::Stream => end.send(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
         _ => end.send_record(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
@@ -58,7 +58,7 @@ fn greet(end: &End) {
 }
 
 /// Has received that.
-fn greeted(end: Arc<End>) -> Arc<End> {
+fn greeted(end: Arc<Connection>) -> Arc<Connection> {
     let mut byte = [0];
     let slices = &mut [IoSliceMut::new(&mut byte)];
     let len = match end.kind {
@@ -69,14 +69,14 @@ fn greeted(end: Arc<End>) -> Arc<End> {
     end
 }
 
-fn patient(end: Arc<End>) -> Arc<End> {
+fn patient(end: Arc<Connection>) -> Arc<Connection> {
     end.settings.set_read_timeout(Some(PATIENCE));
     end.settings.set_write_timeout(Some(PATIENCE));
     end
 }
 
 /// Sends the words of `range`, now and then with a descriptor, behind which a receive ends.
-fn put(end: &End, range: std::ops::Range<u32>) {
+fn put(end: &Connection, range: std::ops::Range<u32>) {
     let null = std::fs::File::open("/dev/null").unwrap();
     for first in range.step_by(EACH as usize) {
         let bytes: Vec<u8> = (first..first + EACH).flat_map(u32::to_le_bytes).collect();
@@ -95,7 +95,7 @@ fn put(end: &End, range: std::ops::Range<u32>) {
 }
 
 /// Words; none at the end.
-fn get(end: &End) -> Result<Vec<u32>> {
+fn get(end: &Connection) -> Result<Vec<u32>> {
     let mut bytes = [0; 4 * BUFFER];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
     let n = match end.kind {
@@ -108,25 +108,25 @@ fn get(end: &End) -> Result<Vec<u32>> {
 
 /// The two ends of a connection, one of them in another process, which has sent the early words over the kernel and, told to go
 /// on, sends the rest through shared memory.
-struct Connection {
-    end: Arc<End>,
+struct Switched {
+    end: Arc<Connection>,
     peer: Child,
     go: Wire,
     /// The peer has sent all.
     done: Wire,
 }
 
-impl Connection {
-    fn new(kind: Kind, serves: bool) -> Connection {
-        if serves { Connection::served(kind) } else { Connection::connected(kind) }
+impl Switched {
+    fn new(kind: Kind, serves: bool) -> Switched {
+        if serves { Switched::served(kind) } else { Switched::connected(kind) }
     }
 
     /// A server's end.
-    fn served(kind: Kind) -> Connection {
+    fn served(kind: Kind) -> Switched {
         let (listener, name, _rendezvous) = listen(kind);
         let (go, done) = (Wire::new(), Wire::new());
         let peer = child(|| {
-            let end = patient(End::connect(kind, name, &Config::default()).unwrap());
+            let end = patient(Connection::connect(kind, name, &Config::default()).unwrap());
             greet(&end);
             put(&end, 0..EARLY);
             done.tell(0);
@@ -138,16 +138,16 @@ impl Connection {
         });
         let peer = peer.unwrap();
         done.hear();
-        let end = joined(greeted(patient(End::accept(&listener, kind, &Config::default()).unwrap())));
-        Connection { end, peer, go, done }
+        let end = joined(greeted(patient(Connection::accept(&listener, kind, &Config::default()).unwrap())));
+        Switched { end, peer, go, done }
     }
 
     /// A client's.
-    fn connected(kind: Kind) -> Connection {
+    fn connected(kind: Kind) -> Switched {
         let (listener, name, _rendezvous) = listen(kind);
         let (go, done) = (Wire::new(), Wire::new());
         let peer = child(|| {
-            let end = patient(End::accept(&listener, kind, &Config::default()).unwrap());
+            let end = patient(Connection::accept(&listener, kind, &Config::default()).unwrap());
             put(&end, 0..EARLY);
             done.tell(0);
             go.hear();
@@ -157,9 +157,9 @@ impl Connection {
             0
         });
         let peer = peer.unwrap();
-        let end = patient(End::connect(kind, name, &Config::default()).unwrap());
+        let end = patient(Connection::connect(kind, name, &Config::default()).unwrap());
         done.hear();
-        Connection { end: joined(end), peer, go, done }
+        Switched { end: joined(end), peer, go, done }
     }
 
     /// Lets the peer go on, and waits until it has sent all.
@@ -190,7 +190,7 @@ impl Connection {
 /// A child receives until it dies at `point`; then this process. `lost`: whether what the child was receiving may be.
 fn a_receiver_dies(kind: Kind, serves: bool, point: &'static str, nth: u32, lost: bool, early: bool) {
     let what = format!("{kind:?} serves {serves}, {point} {nth}, early {early}");
-    let connection = Connection::new(kind, serves);
+    let connection = Switched::new(kind, serves);
     if early {
         connection.switch();
     }
@@ -257,7 +257,7 @@ fn a_receiver_killed_at_the_switch_itself_loses_at_most_what_it_was_receiving() 
 fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
     alone!();
     for kind in KINDS {
-        let connection = Connection::new(kind, true);
+        let connection = Switched::new(kind, true);
         connection.switch();
         let killed = child(|| {
             crate::failpoint::at("switched", || arm("saved", 1));
@@ -281,7 +281,7 @@ fn receivers_killed_at_any_moment_leave_the_others_all_that_they_were_not_receiv
     let mut random = Random::new(1);
     for round in 0..40 {
         let (kind, serves) = (KINDS[round % 2], round / 2 % 2 == 0);
-        let connection = Connection::new(kind, serves);
+        let connection = Switched::new(kind, serves);
         let wire = Wire::new();
         let victim = child(|| {
             while let Ok(words) = get(&connection.end) {
@@ -330,7 +330,7 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
         let (listener, name, _rendezvous) = listen(Kind::SeqPacket);
         let (go, sent) = (Wire::new(), Wire::new());
         let peer = child(|| {
-            let end = patient(End::connect(Kind::SeqPacket, name, &Config::default()).unwrap());
+            let end = patient(Connection::connect(Kind::SeqPacket, name, &Config::default()).unwrap());
             let send = |record: &[u8]| end.send_record(&[IoSlice::new(record)], SendFlags::NOSIGNAL);
             greet(&end);
             (0..empty).for_each(|_| assert_eq!(send(&[]).unwrap(), 0));
@@ -343,8 +343,9 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
         });
         let peer = peer.unwrap();
         sent.hear();
-        let end =
-            joined(greeted(patient(End::accept(&listener, Kind::SeqPacket, &Config::default()).unwrap())));
+        let end = joined(greeted(patient(
+            Connection::accept(&listener, Kind::SeqPacket, &Config::default()).unwrap(),
+        )));
         let killed = child(|| {
             arm("received over the kernel", 1);
             let _ = end.recv_record(&mut [IoSliceMut::new(&mut [0; 9])], RecvFlags::empty());
@@ -376,8 +377,8 @@ fn a_sender_killed_over_the_kernel_leaves_the_others_going() {
         for nth in [1, 4] {
             let (listener, name, _rendezvous) = listen(kind);
             let (end, peer) = {
-                let client = patient(End::connect(kind, name, &Config::default()).unwrap());
-                (client, patient(End::accept(&listener, kind, &Config::default()).unwrap()))
+                let client = patient(Connection::connect(kind, name, &Config::default()).unwrap());
+                (client, patient(Connection::accept(&listener, kind, &Config::default()).unwrap()))
             };
             let killed = child(|| {
                 arm("sent over the kernel", nth);

@@ -48,7 +48,7 @@ impl Role {
 }
 
 /// A lie.
-pub struct Lie {
+pub struct Misbehaviour {
     /// Its name.
     pub name: &'static str,
     /// What the peer does.

@@ -1,14 +1,14 @@
-//! Others of the same user who attach signs that they made up, and peers that lie about where they switch.
+//! Others of the same user who attach proofs that they made up, and peers that lie about where they switch.
 
 use crate::Datagram;
-use crate::pairing::line::{beacon_name, give, say, seqpacket};
+use crate::pairing::line::{give, rendezvous_name, say, seqpacket};
+use crate::wire::control_message::ControlMessage;
 use crate::wire::hello::{Hello, receive_hello};
-use crate::wire::sign;
-use crate::wire::words::Word;
+use crate::wire::proof;
 use onecopy_ring::Ring;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::scm;
-use onecopy_unix::internals::handshake::upgrade::{Nonce, new_ring};
+use onecopy_unix::handshake::upgrade::{Nonce, new_ring};
 use onecopy_unix::{Config, Name, RecvFlags, SendFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -38,7 +38,7 @@ fn to(what: &str) -> SocketAddr {
     SocketAddr::from_abstract_name(text(what)).unwrap()
 }
 
-/// What one has that has come to the victim's beacon and was believed as far as it goes.
+/// What one has that has come to the victim's rendezvous listener and was believed as far as it goes.
 struct Come {
     line: OwnedFd,
     /// The victim's ring, and its token.
@@ -51,12 +51,12 @@ struct Come {
 impl Come {
     /// The victim is connected to somebody who is connected to it.
     fn to(victim: &Datagram) -> Come {
-        let beacon = beacon_name(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
+        let rendezvous = rendezvous_name(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
         let line = seqpacket().unwrap();
         for look in 0.. {
             assert!(look < 5000, "it has no beacon");
             assert!(victim.recv(&mut [0; 9], LOOK | RecvFlags::PEEK).map_or(true, |n| n < 9));
-            if rustix::net::connect(&line, &beacon).is_ok() {
+            if rustix::net::connect(&line, &rendezvous).is_ok() {
                 break;
             }
         }
@@ -68,18 +68,18 @@ impl Come {
                 let ring = Ring::open(memfd, hello.capacity as usize).unwrap();
                 let (mine, memfd) = new_ring(1 << 16, &Config::default()).unwrap();
                 let hello = Hello { nonce: [0; 16], capacity: mine.capacity() as u64, send_buffer: 0 };
-                give(&line, &hello, &memfd, &sign::token().unwrap().0).unwrap();
+                give(&line, &hello, &memfd, &proof::token().unwrap().0).unwrap();
                 return Come { line, ring, token, mine };
             }
         }
         panic!("it does not answer");
     }
 
-    fn sign(&self, number: u32) -> Word {
-        Word::Sign { secret: SECRET, cookie: socket_cookie(&self.line).unwrap(), number }
+    fn proof(&self, number: u32) -> ControlMessage {
+        ControlMessage::Proof { secret: SECRET, cookie: socket_cookie(&self.line).unwrap(), number }
     }
 
-    /// Which sign the victim has believed.
+    /// Which proof the victim has believed.
     fn believed(&self) -> u32 {
         self.ring.header().info.0.joined.load(Acquire)
     }
@@ -105,15 +105,15 @@ fn met(what: &str) -> (Datagram, UnixDatagram) {
     (victim, peer)
 }
 
-/// Who has attached something before the victim was connected, and fills it with the right words when he knows them, is not its peer.
+/// Who has attached something before the victim was connected, and fills it with the right control messages when he knows them, is not its peer.
 #[test]
 fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
     onecopy_testing::alone!();
     let victim = victim("queued");
     let stranger = UnixDatagram::unbound().unwrap();
     stranger.connect_addr(&to("queued")).unwrap();
-    let slip = sign::slip(&Word::Bell([0; 16])).unwrap();
-    let (token, _) = sign::token().unwrap();
+    let slip = proof::slip(&ControlMessage::Doorbell([0; 16])).unwrap();
+    let (token, _) = proof::token().unwrap();
     for i in 1..4 {
         send(&stranger, &[7; 9][..i], &[slip.as_fd(), token.as_fd()]);
     }
@@ -121,7 +121,7 @@ fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
     honest.connect_addr(&to("queued")).unwrap();
     victim.connect(Name::abstract_(text("queued-peer"))).unwrap();
     let come = Come::to(&victim);
-    let filled = rustix::io::pwrite(&slip, &come.sign(1).encode(), 0);
+    let filled = rustix::io::pwrite(&slip, &come.proof(1).encode(), 0);
     assert_eq!(filled, Ok(64), "what is said in it can be said late");
     for i in 1..4 {
         assert_eq!(next(&victim), (i, 2), "it is the stranger's datagram, and all that came with it");
@@ -130,14 +130,14 @@ fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
     assert!(victim.end.rx_ring.get().is_none() && victim.end.life.get().is_none());
 }
 
-/// A token of another connection, or none, makes no sign of what comes with it.
+/// A token of another connection, or none, makes no proof of what comes with it.
 #[test]
 fn a_token_is_for_one_connection() {
     onecopy_testing::alone!();
     let ((victim, peer), (other, _third)) = (met("replay"), met("replay-other"));
     let (come, elsewhere) = (Come::to(&victim), Come::to(&other));
-    let slip = sign::slip(&come.sign(1)).unwrap();
-    let made_up = sign::token().unwrap().0;
+    let slip = proof::slip(&come.proof(1)).unwrap();
+    let made_up = proof::token().unwrap().0;
     let strangers = [elsewhere.token.as_fd(), made_up.as_fd(), come.line.as_fd(), slip.as_fd()];
     for token in strangers {
         send(&peer, b"x", &[slip.as_fd(), token]);
@@ -165,7 +165,7 @@ fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
         rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
         fd
     };
-    let (wire, all) = (come.sign(1).encode(), onecopy_sys::memfd::REQUIRED_SEALS);
+    let (wire, all) = (come.proof(1).encode(), onecopy_sys::memfd::REQUIRED_SEALS);
     let (pipe, _keep) = rustix::pipe::pipe().unwrap();
     let wrong = [
         memfd(&wire, 64, SealFlags::empty()),
@@ -173,7 +173,7 @@ fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
         memfd(&wire, 1 << 40, all),
         memfd(&wire[..63], 63, all),
         memfd(&[0; 64], 64, all),
-        memfd(&Word::Knock { hello: SECRET, secret: SECRET, cookie: 1, inode: 1 }.encode(), 64, all),
+        memfd(&ControlMessage::Join { hello: SECRET, secret: SECRET, cookie: 1, inode: 1 }.encode(), 64, all),
         pipe,
         come.line.try_clone().unwrap(),
     ];
@@ -193,21 +193,21 @@ fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
     assert_eq!(come.believed(), 1);
 }
 
-/// A sign that names another line than the one that the token went over is of a peer that somebody stands before.
+/// A proof that names another line than the one that the token went over is of a peer that somebody stands before.
 #[test]
 fn a_sign_of_another_line_ends_it() {
     onecopy_testing::alone!();
     let (victim, peer) = met("line");
     let come = Come::to(&victim);
-    let sign = Word::Sign { secret: SECRET, cookie: socket_cookie(&peer).unwrap(), number: 1 };
-    for sign in [sign, come.sign(2)] {
-        send(&peer, b"x", &[sign::slip(&sign).unwrap().as_fd(), come.token.as_fd()]);
+    let proof = ControlMessage::Proof { secret: SECRET, cookie: socket_cookie(&peer).unwrap(), number: 1 };
+    for proof in [proof, come.proof(2)] {
+        send(&peer, b"x", &[proof::slip(&proof).unwrap().as_fd(), come.token.as_fd()]);
         assert_eq!(next(&victim), (1, 0));
         assert_eq!((come.believed(), victim.stats().fallbacks), (0, 1));
     }
 }
 
-/// Datagrams are counted from the last sign on, whatever lies behind the switch is no datagram, and a switch in the past is a lie.
+/// Datagrams are counted from the last proof on, whatever lies behind the switch is no datagram, and a switch in the past is a lie.
 #[test]
 fn a_switch_is_where_the_last_sign_and_the_count_say() {
     onecopy_testing::alone!();
@@ -216,7 +216,7 @@ fn a_switch_is_where_the_last_sign_and_the_count_say() {
         let come = Come::to(&victim);
         send(&peer, b"before", &[]);
         for (number, more) in [(1, 5), (7, 2)] {
-            send(&peer, b"sign", &[sign::slip(&come.sign(number)).unwrap().as_fd(), come.token.as_fd()]);
+            send(&peer, b"sign", &[proof::slip(&come.proof(number)).unwrap().as_fd(), come.token.as_fd()]);
             (0..more).for_each(|_| send(&peer, b"xyz", &[]));
             (0..1 + more + usize::from(number == 1)).for_each(|_| assert_eq!(next(&victim).1, 0));
             assert_eq!(come.believed(), number);
@@ -224,9 +224,9 @@ fn a_switch_is_where_the_last_sign_and_the_count_say() {
         assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap_err().raw_os_error(), Errno::AGAIN.raw_os_error());
         let header = come.ring.header();
         header.writer.0.switch_at.store(at + 1, Release);
-        // A bell, with nothing in the ring for it.
+        // A doorbell, with nothing in the ring for it.
         send(&peer, b"b", &[]);
-        header.writer.0.armed.store(onecopy_ring::bell::RUNG, Relaxed);
+        header.writer.0.armed.store(onecopy_ring::doorbell::RUNG, Relaxed);
         let told = victim.recv(&mut [0; 9], LOOK).unwrap_err().raw_os_error();
         let expected = if lies { Errno::PROTO } else { Errno::AGAIN };
         assert_eq!((told, victim.stats().protocol_errors), (expected.raw_os_error(), u64::from(lies)));
@@ -234,14 +234,14 @@ fn a_switch_is_where_the_last_sign_and_the_count_say() {
     }
 }
 
-/// A victim that sends believes who knows the secret of its sign, and nobody who only guesses.
+/// A victim that sends believes who knows the secret of its proof, and nobody who only guesses.
 #[test]
 fn who_does_not_know_the_secret_gets_nothing() {
     onecopy_testing::alone!();
     let (victim, peer) = met("secret");
     let come = Come::to(&victim);
     (0..40).for_each(|_| assert!(victim.recv(&mut [0; 9], LOOK).is_err()));
-    assert!(victim.end.meeting().is_some_and(|meeting| meeting.rides()));
+    assert!(victim.end.pairing().is_some_and(|pairing| pairing.rides()));
     for number in 0..2000u32 {
         come.mine.header().info.0.joined.store(number % 5, Release);
         victim.send(b"x", SendFlags::DONTWAIT).unwrap();

@@ -1,6 +1,6 @@
 //! Who wakes whom, and when no system call is needed.
 //!
-//! The control socket of a connection is what poll and epoll watch, so its queue mirrors the ring. Bells and
+//! The control socket of a connection is what poll and epoll watch, so its queue mirrors the ring. Doorbells and
 //! fillers are bytes on it, all alike; what counts is how many lie in the receiver's queue:
 //!
 //! ```text
@@ -8,24 +8,24 @@
 //! ```
 //!
 //! up to what is under way. The sender sends one byte for each ARMED -> RUNG that it makes; the receiver takes
-//! one for each RUNG -> ARMED. So data that a receiver leaves behind keeps a bell pending (POLLIN stays), and
-//! a receiver that finds the ring empty takes the bell and arms (POLLIN goes off, the next byte rings).
+//! one for each RUNG -> ARMED. So data that a receiver leaves behind keeps a doorbell pending (POLLIN stays), and
+//! a receiver that finds the ring empty takes the doorbell and arms (POLLIN goes off, the next byte rings).
 //!
 //! A sender without room parks a filler larger than a quarter of the socket's SO_SNDBUF and one more byte
 //! (net/unix/af_unix.c, unix_writable(): POLLOUT is off from a quarter on). The receiver takes `filler + 1`
-//! bytes once there is room, which frees the filler and leaves a bell exactly where one was pending, since the
+//! bytes once there is room, which frees the filler and leaves a doorbell exactly where one was pending, since the
 //! bytes are all alike.
 //!
 //! Both handshakes are Dekker's: store, SeqCst fence, load, on both sides. Who publishes or gives back brings the
 //! fence himself, since unlocking is one ([`onecopy_sync::MutexGuard::unlock_fenced`]). Either the sender sees ARMED (or
 //! the room), or the receiver sees the data (or PARKED); `models` in this file proves it with loom.
 
-use crate::{Header, Lie};
+use crate::{Header, PeerMisbehaved};
 use onecopy_sync::atomic::{Ordering, fence};
 
-/// A bell is in the receiver's queue, or on its way: the sender need not ring.
+/// A doorbell is in the receiver's queue, or on its way: the sender need not ring.
 pub const RUNG: u32 = 0;
-/// No bell is pending: the next byte published must ring.
+/// No doorbell is pending: the next byte published must ring.
 pub const ARMED: u32 = 1;
 
 /// Nobody waits for room.
@@ -39,15 +39,15 @@ pub const PARKED: u32 = 2;
 pub const MAX_FILLER: u32 = 1 << 30;
 
 impl Header {
-    /// Whether the receiver waits for a bell, as far as is seen: a look that costs no locked instruction.
+    /// Whether the receiver waits for a doorbell, as far as is seen: a look that costs no locked instruction.
     #[inline]
     pub fn is_armed(&self) -> bool {
         self.writer.0.armed.load(Ordering::Relaxed) == ARMED
     }
 
-    /// Sender, after publishing and a full fence: whether it must send a bell now. Without the fence it is an early
+    /// Sender, after publishing and a full fence: whether it must send a doorbell now. Without the fence it is an early
     /// look, which may miss a receiver that arms at this moment. Where nothing was published that is not received already, there
-    /// is nothing to ring for, and a bell would have the receiver readable with nothing to receive.
+    /// is nothing to ring for, and a doorbell would have the receiver readable with nothing to receive.
     #[inline]
     pub fn must_ring(&self) -> bool {
         // Acquire pairs with the Release store in `arm`: where it armed is seen. The swap lets one of two senders win; what it
@@ -58,14 +58,14 @@ impl Header {
             && armed.swap(RUNG, Ordering::Relaxed) == ARMED
     }
 
-    /// Whether a bell is pending or under way.
+    /// Whether a doorbell is pending or under way.
     #[inline]
     pub fn is_rung(&self) -> bool {
         self.writer.0.armed.load(Ordering::Relaxed) == RUNG
     }
 
     /// Receiver, with the ring empty but for what it will take now: arms, `at` the first byte behind that. It must then look at the
-    /// ring again, and either take the old bell from the queue, or, if there is data after all, `disarm`.
+    /// ring again, and either take the old doorbell from the queue, or, if there is data after all, `disarm`.
     #[inline]
     pub fn arm(&self, at: u64) {
         // (Nobody looks there while it is not armed.)
@@ -78,7 +78,7 @@ impl Header {
     }
 
     /// Receiver, who found data after arming: takes the arming back. Whether that came before the sender rang:
-    /// if not, a new bell is on its way and the old one must be taken after all.
+    /// if not, a new doorbell is on its way and the old one must be taken after all.
     #[inline]
     pub fn disarm(&self) -> bool {
         self.writer.0.armed.compare_exchange(ARMED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -144,15 +144,15 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// [`Lie::Filler`].
+    /// [`PeerMisbehaved::Filler`].
     #[inline]
-    pub fn unpark(&self) -> Result<u32, Lie> {
+    pub fn unpark(&self) -> Result<u32, PeerMisbehaved> {
         // Acquire pairs with the Release store in `parked`.
         if self.reader.0.parked.swap(FREE, Ordering::Acquire) != PARKED {
             return Ok(0);
         }
         let filler = self.reader.0.filler.load(Ordering::Relaxed);
-        if filler > MAX_FILLER { Err(Lie::Filler(filler)) } else { Ok(filler + 1) }
+        if filler > MAX_FILLER { Err(PeerMisbehaved::Filler(filler)) } else { Ok(filler + 1) }
     }
 }
 
@@ -196,7 +196,7 @@ mod models {
     /// Receives `total` bytes, sleeping whenever the ring is empty, as `unix::rx` does.
     fn receive(header: &Header, queue: &Queue, capacity: usize, total: usize) {
         let mut index = ReadIndex::new(capacity);
-        let (mut got, mut owed) = (0, 0);
+        let (mut got, mut doorbell_debt) = (0, 0);
         while got < total {
             let n = index.available(header, 1).unwrap();
             if n > 0 {
@@ -205,8 +205,8 @@ mod models {
                 got += n;
                 continue;
             }
-            if owed > 0 && queue.take(1) {
-                owed -= 1;
+            if doorbell_debt > 0 && queue.take(1) {
+                doorbell_debt -= 1;
                 continue;
             }
             if header.is_rung() {
@@ -215,7 +215,7 @@ mod models {
                     continue;
                 }
                 if !queue.take(1) {
-                    owed += 1;
+                    doorbell_debt += 1;
                 }
                 continue;
             }

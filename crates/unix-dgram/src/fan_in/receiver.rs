@@ -37,7 +37,7 @@ pub const VERSION: u32 = 3;
 pub struct FanInReceiver {
     pub(super) state: Mutex<FanIn>,
     /// Threads that sleep in a receive, and must be woken for what lies in lanes.
-    pub sleepers: AtomicU32,
+    pub(super) sleepers: AtomicU32,
     /// 1 while new senders get lanes.
     pub(super) open: AtomicU32,
     /// Lanes, with one that is being made: for a fork, which takes no lock for it.
@@ -118,17 +118,17 @@ pub struct FanIn {
     /// Into this socket's own queue.
     pub(super) door: Option<OwnedFd>,
     /// Whether a token is there.
-    pub token: bool,
+    pub(super) token: bool,
     pub(super) callers: Vec<Caller>,
     pub lanes: Vec<Member>,
     /// Whose turn it is.
-    pub cursor: usize,
+    pub(super) cursor: usize,
     /// Datagrams from lanes since the kernel's queue was looked at.
     pub since_kernel: u32,
     /// Receives until it is looked who has died.
-    pub left: u32,
+    pub(super) left: u32,
     /// The socket was connected to somebody: lanes are received to their end, and nobody gets another.
-    pub closing: bool,
+    pub(super) closing: bool,
 }
 
 /// Who has come to the rendezvous listener, and maybe said hello.
@@ -145,26 +145,26 @@ pub struct Caller {
 /// A sender that has a lane.
 #[derive(Debug)]
 pub struct Member {
-    pub end: Arc<Connection>,
+    pub(super) end: Arc<Connection>,
     pub(super) key: Nonce,
     /// Of the socket that sends.
     pub(super) inode: u64,
     /// As the kernel has told it with the join request, or later.
-    pub name: Name,
+    pub(super) name: Name,
     /// What is in the ring comes next: all that it had sent over the kernel was received.
-    pub live: bool,
+    pub(super) live: bool,
     /// It has switched: what it sent over the kernel lies in the queue by now, if it was not received.
-    pub switched: bool,
+    pub(super) switched: bool,
     /// There is a control message in the queue behind all of that.
-    pub called: bool,
+    pub(super) called: bool,
     /// It is gone: what is in the ring is all there will be.
-    pub dead: bool,
+    pub(super) dead: bool,
     /// Its name is known that it got later.
-    pub named: bool,
+    pub(super) named: bool,
     /// Where the ring is at its end, at the latest, once nobody may send into it.
-    pub until: Option<u64>,
+    pub(super) until: Option<u64>,
     /// Where it was seen empty: it is as long as nothing was put there since.
-    pub empty_at: Cell<u64>,
+    pub(super) empty_at: Cell<u64>,
 }
 
 impl Drop for Member {

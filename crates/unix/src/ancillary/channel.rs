@@ -150,13 +150,13 @@ pub struct Inlet {
 #[derive(Clone, Copy, Debug)]
 pub struct Announced {
     /// Where it is: the number of its message.
-    pub number: u64,
+    pub(super) number: u64,
     /// Descriptors.
-    pub fds: usize,
+    pub(super) fds: usize,
     /// Who sends.
-    pub who: bool,
+    pub(super) who: bool,
     /// Another process may have taken it, and died.
-    pub may_be_gone: bool,
+    pub(super) may_be_gone: bool,
 }
 
 /// What was taken from the control socket.

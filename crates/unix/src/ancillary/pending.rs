@@ -19,7 +19,7 @@ pub struct Pending {
     /// Descriptors for who receives the next byte.
     pub fds: Option<Arrived>,
     /// Who sends what comes next, as far as that was said.
-    pub who: Option<Sender>,
+    pub(super) who: Option<Sender>,
     /// Behind the beginning of the frame whose descriptors these are; 0 for none.
     pub(super) met: u64,
     /// Pools of the peer, what its references point into: by the names that these use.

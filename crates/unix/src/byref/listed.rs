@@ -7,7 +7,7 @@ use crate::byref::piece::Piece;
 #[derive(Debug)]
 pub struct Listed {
     /// Where the frame is.
-    pub at: u64,
+    pub(super) at: u64,
     /// Bytes of the record in the frame.
     pub bytes: usize,
     /// Those behind them.

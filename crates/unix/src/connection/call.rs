@@ -9,7 +9,7 @@ pub struct Call<'a> {
     /// Where descriptors go; closed where there is no such place, as recv(2) does.
     pub fds: Option<&'a mut Fds>,
     /// Position in the ring that it must not pass, since it has descriptors that came with bytes before.
-    pub until: u64,
+    pub(super) until: u64,
 }
 
 impl<'a> Call<'a> {

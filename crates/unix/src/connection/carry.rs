@@ -5,12 +5,12 @@ use crate::ancillary::channel::Fds;
 /// A piece of a stream record that lies in the kernel's queue, and how far it was received.
 #[derive(Debug, Default)]
 pub struct Carry {
-    pub bytes: Vec<u8>,
-    pub at: usize,
-    pub end: bool,
-    pub pending: bool,
+    pub(super) bytes: Vec<u8>,
+    pub(super) at: usize,
+    pub(super) end: bool,
+    pub(super) pending: bool,
     /// What came with it.
-    pub fds: Option<Fds>,
+    pub(super) fds: Option<Fds>,
 }
 
 impl Carry {

@@ -37,10 +37,10 @@ impl Received {
 /// What is left of a frame of which a part was received.
 #[derive(Clone, Copy, Debug)]
 pub struct Rest {
-    pub left: usize,
+    pub(super) left: usize,
     /// Bytes behind it, up to the next frame.
-    pub padding: usize,
-    pub end: bool,
+    pub(super) padding: usize,
+    pub(super) end: bool,
 }
 
 impl Rest {

@@ -30,7 +30,7 @@ pub struct Waiting {
     /// O_NONBLOCK, once the kernel was asked.
     nonblocking: Option<bool>,
     /// Bytes that the caller will surely take if they are there and no mark lies among them.
-    pub takes: usize,
+    pub(super) takes: usize,
 }
 
 impl Waiting {

@@ -46,9 +46,9 @@ pub trait Over: Send {
 #[derive(Debug)]
 pub struct Fork<'a> {
     /// The files of pages that this process has: by their inodes.
-    pub pages: &'a mut Vec<u64>,
+    pub(super) pages: &'a mut Vec<u64>,
     /// When it began.
-    pub start: Instant,
+    pub(super) start: Instant,
     family: OnceLock<Option<Joined>>,
 }
 

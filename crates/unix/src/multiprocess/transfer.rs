@@ -151,8 +151,8 @@ fn records_of(records: Records) -> u64 {
 
 /// What one process says of an end, and the descriptors in their order.
 pub struct Passport {
-    pub words: [u64; PASS_WORDS],
-    pub fds: Vec<OwnedFd>,
+    pub(super) words: [u64; PASS_WORDS],
+    pub(super) fds: Vec<OwnedFd>,
 }
 
 impl Passport {
@@ -415,13 +415,13 @@ impl Connection {
 
 /// What came of an end that another process has passed on.
 pub struct TakenUp {
-    pub words: [u64; PASS_WORDS],
+    pub(super) words: [u64; PASS_WORDS],
     rx: Saved,
     tx: Saved,
     /// To receive from, and to send into.
-    pub rings: [Option<Ring>; 2],
-    pub inlet: Option<OwnedFd>,
-    pub outlet: Option<OwnedFd>,
+    pub(super) rings: [Option<Ring>; 2],
+    pub(super) inlet: Option<OwnedFd>,
+    pub(super) outlet: Option<OwnedFd>,
 }
 
 impl TakenUp {

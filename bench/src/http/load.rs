@@ -3,19 +3,17 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use hdrhistogram::Histogram;
 use rustls::{ClientConnection, StreamOwned};
 
+use super::servers::PATIENCE;
 use super::tls::Certificate;
 
 /// Bytes that a client takes from its socket at once.
 const READ: usize = 256 << 10;
-
-/// Longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One kept connection.
 #[derive(Debug)]

@@ -13,8 +13,9 @@ use serde_json::Value;
 use super::tls::Certificate;
 use crate::proc::Launcher;
 
-/// Longest wait for a server to be there, to tell its counters, or to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest wait for a server to be there, to tell its counters, or to end. A machine with too much to do keeps one from its CPU
+/// for seconds.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the bytes of the bodies come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,12 +48,15 @@ fn nothing_stays(temp: &Path) {
 fn from_start_to_end() {
     let temp = tempfile::tempdir().unwrap();
     let out = demo(temp.path(), &["--quick", "--rounds", "1", "--json"]).output().unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
     let lines: Vec<serde_json::Value> =
         String::from_utf8(out.stdout).unwrap().lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let value = |case: &str, engine: &str, metric: &str| {
         let line = lines.iter().find(|l| l["case"] == case && l["engine"] == engine && l["metric"] == metric);
-        line.unwrap_or_else(|| panic!("no {metric} of {engine} in {case}"))["median"].as_f64().unwrap()
+        line.unwrap_or_else(|| panic!("no {metric} of {engine} in {case}: {said}"))["median"]
+            .as_f64()
+            .unwrap()
     };
     for engine in ["kernel", "kernel-splice", "cached", "nt", "auto"] {
         for metric in ["rate", "cpu", "p50", "p99"] {

@@ -106,19 +106,22 @@ impl RxRing {
             return Ok(Err(PeerMisbehaved::Pool));
         }
         let announced = self.announced(core, self.consumer.position(), 1, false);
-        let memfd =
-            match self.expect_channel(core)?.then(|| self.inlet.receive_pool(announced)).transpose()? {
-                Some(Ok(Some(memfd))) => memfd,
-                Some(Err(misbehaved)) => return Ok(Err(misbehaved)),
-                Some(Ok(None)) | None => return Err(lost_pool()),
-            };
-        let (Some(ring), Some(channel)) = (core.rx_ring.get(), self.inlet.keep()) else {
+        let memfd = match self
+            .expect_channel(core)?
+            .then(|| self.doorbells.channel_mut().receive_pool(announced))
+            .transpose()?
+        {
+            Some(Ok(Some(memfd))) => memfd,
+            Some(Err(misbehaved)) => return Ok(Err(misbehaved)),
+            Some(Ok(None)) | None => return Err(lost_pool()),
+        };
+        let (Some(ring), Some(channel)) = (core.rx_ring.get(), self.doorbells.channel().keep()) else {
             return Ok(Err(PeerMisbehaved::Channel));
         };
         let mapping = match shared::open(&memfd, page_len, pages) {
             Ok(mapping) => Arc::new(mapping),
             Err(Refused::NoMapping(errno)) => {
-                self.inlet.keep_pool(announced.number, memfd);
+                self.doorbells.channel_mut().keep_pool(announced.number, memfd);
                 return Err(Error::new(Op::Recv, errno).because(
                     "the peer's pool could not be mapped; free memory or address space and receive again",
                 ));
@@ -174,7 +177,8 @@ impl RxRing {
 
     /// What the mark or the frame at position `number` says that there is.
     fn announced(&self, core: &Core, number: u64, fds: usize, who: bool) -> Announced {
-        let may_be_gone = core.others.were_there() || self.elsewhere.is_some() || self.inlet.is_lost();
+        let may_be_gone =
+            core.others.were_there() || self.elsewhere.is_some() || self.doorbells.channel().is_lost();
         Announced { number, fds, who, may_be_gone }
     }
 
@@ -184,7 +188,7 @@ impl RxRing {
             return Ok(None);
         }
         let announced = self.announced(core, number, fds, who);
-        let received = self.inlet.receive(announced, who && core.passes_pidfd())?;
+        let received = self.doorbells.channel_mut().receive(announced, who && core.passes_pidfd())?;
         received.map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))
     }
 
@@ -198,9 +202,9 @@ impl RxRing {
     fn expect_channel(&mut self, core: &Core) -> Result<bool> {
         let made = self.consumer.header().reader.0.channels.load(Relaxed);
         if let Some(member) = self.elsewhere
-            && !self.inlet.is_met()
+            && !self.doorbells.channel().is_met()
             // (Where there is a new one, its sender has found that nobody had the last, whoever lives.)
-            && !self.inlet.has_new(made)
+            && !self.doorbells.channel().has_new(made)
         {
             if core.others.has(member) {
                 return Err(busy(
@@ -210,17 +214,19 @@ impl RxRing {
                 ));
             }
             // It has gone with that one. Is there a new one?
-            if !self.inlet.may_meet(made) {
+            if !self.doorbells.channel().may_meet(made) {
                 return Ok(false);
             }
         }
-        if !self.inlet.is_met() || self.inlet.may_meet(made) {
-            self.meet_channel(core)?;
-            if (self.elsewhere.is_some() || self.inlet.is_lost()) && !self.inlet.has_channel() {
-                self.inlet.has_missed(made);
+        if !self.doorbells.channel().is_met() || self.doorbells.channel().may_meet(made) {
+            self.doorbells.meet_channel(core, &mut self.consumer)?;
+            if (self.elsewhere.is_some() || self.doorbells.channel().is_lost())
+                && !self.doorbells.channel().has_channel()
+            {
+                self.doorbells.channel_mut().has_missed(made);
             }
         }
-        Ok(self.inlet.is_met() || !core.others.were_there())
+        Ok(self.doorbells.channel().is_met() || !core.others.were_there())
     }
 
     /// What comes next is in a page of the peer's, or tells of a pool: the pools must be here.
@@ -270,7 +276,7 @@ impl RxRing {
     pub fn forgo(&mut self, with: With) -> bool {
         let at = self.consumer.position() + 1;
         let said = with.who() == Identity::Said;
-        if self.pending.met == at || !with.is_in_channel() || (said && !self.inlet.is_lost()) {
+        if self.pending.met == at || !with.is_in_channel() || (said && !self.doorbells.channel().is_lost()) {
             return false;
         }
         let gone = (with.fds() > 0).then(|| Descriptors::Here(Fds::gone()));

@@ -51,7 +51,7 @@ impl RxRing {
         }
         if core.kind == Kind::SeqPacket && core.peer_left() {
             // What lies there are doorbells and fillers that nobody needs any more.
-            self.drain(core);
+            self.doorbells.drain(core);
             return Ok(if self.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
         }
         if !waiting.slept && wait && core.settings.wait() != Wait::Spin {
@@ -64,11 +64,11 @@ impl RxRing {
         if self.consumer.available(1)? > 0 {
             return Ok(Idle::Again);
         }
-        if self.explain().is_err() {
-            if self.forgive(core) {
+        if self.doorbells.explain(&mut self.consumer).is_err() {
+            if self.doorbells.forgive(core) {
                 return Ok(Idle::Again);
             }
-            match self.find_channel(core) {
+            match self.doorbells.find_channel(core) {
                 Ok(true) => return Ok(Idle::Again),
                 // It stays there until this process has room for a descriptor.
                 Err(_) => return Ok(Idle::Nap),
@@ -78,11 +78,11 @@ impl RxRing {
             if !core.hung_up() {
                 return Err(PeerMisbehaved::Doorbells);
             }
-            self.drain(core);
+            self.doorbells.drain(core);
             return Ok(Idle::Ask);
         }
         waiting.empty_doorbells += 1;
-        let late = self.doorbell_debt > 0 || self.consumer.header().is_rung();
+        let late = self.doorbells.is_in_debt() || self.consumer.header().is_rung();
         if late && waiting.empty_doorbells < MAX_EMPTY_DOORBELLS {
             return Ok(Idle::Again);
         }

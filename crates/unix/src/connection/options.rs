@@ -276,7 +276,7 @@ impl Connection {
                 if ring.consumer.available(1) == Ok(0) {
                     if end.kind == Kind::SeqPacket && end.peer_left() {
                         // (Which settling would leave to be polled.)
-                        ring.drain(end);
+                        ring.doorbells.drain(end);
                     } else {
                         let _ = ring.settle(end);
                     }

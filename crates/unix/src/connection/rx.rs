@@ -4,11 +4,11 @@ use crate::ancillary::channel::Inlet;
 use crate::ancillary::pending::Pending;
 use crate::connection::core::Core;
 use crate::connection::received::Rest;
+use crate::doorbell::accounting::Accounting;
 use crate::handshake::undecided::{Settled, Strips, Switching, Undecided};
-use onecopy_ring::Consumer;
 use onecopy_ring::memory::Nonce;
+use onecopy_ring::{Consumer, PeerMisbehaved};
 use onecopy_sync::spin::Adaptive;
-use std::time::{Duration, Instant};
 
 /// What the receiving side is at.
 #[derive(Debug)]
@@ -28,36 +28,18 @@ pub enum Rx {
 #[derive(Debug)]
 pub struct RxRing {
     pub consumer: Consumer,
-    /// Doorbells that were on their way when they should have been taken: to be taken when they come. Negative where doorbells
-    /// were taken in the place of the channel's byte, which is still to be met.
-    pub doorbell_debt: isize,
+    /// Doorbells and fillers in the queue of the control socket, and the channel.
+    pub doorbells: Accounting,
     pub(super) spin: Adaptive,
-    /// Since when bytes lie in the queue that only a filler under way explains.
-    pub puzzled: Option<Instant>,
-    /// Where descriptors come from.
-    pub inlet: Inlet,
-    /// A process that shares the end has met it: that is its number. (This one then has, too, or never will.)
+    /// A process that shares the connection has found the channel: that is its number. This one then has, too, or never will.
     pub elsewhere: Option<u32>,
     /// What marks have brought.
     pub pending: Pending,
-    /// A filler was taken where a doorbell was expected that is still on its way (seqpacket sockets only).
-    pub stray: bool,
-    /// Bytes in the queue that a process left which was killed while it received: taken instead of being called a lie.
-    pub forgiven: usize,
-    /// Room was made that the sender will see when the lock is given up.
-    pub freed: bool,
     /// When it was last looked whether other processes live that have borrowed, in coarse milliseconds.
     pub looked: u64,
     /// What is left of a frame of which a part was received (stream records only).
     pub rest: Option<Rest>,
 }
-
-/// More doorbells than this on their way at once: one for each sender that was killed between arming and ringing.
-pub const MAX_DOORBELL_DEBT: isize = 64;
-/// How long a filler may be under way before it is a lie. It is for microseconds, unless its sender has no CPU or is stopped
-/// half-way, which is no lie: so this is longer than a machine with too much to do keeps anybody waiting. A peer that does mean
-/// ill makes a poll(2) that finds nothing of it, for as long; his doorbells for nothing do the same.
-pub const MAX_PARKING: Duration = Duration::from_secs(10);
 
 impl Rx {
     /// With which rings are labelled that may come with the next message over the kernel, if any may.
@@ -94,17 +76,52 @@ impl Rx {
     pub fn ring_with(consumer: Consumer, inlet: Inlet) -> Rx {
         Rx::Ring(RxRing {
             consumer,
-            doorbell_debt: 0,
             spin: Adaptive::default(),
-            puzzled: None,
-            inlet,
+            doorbells: Accounting::over(inlet),
             elsewhere: None,
             pending: Pending::default(),
-            stray: false,
-            forgiven: 0,
-            freed: false,
             looked: 0,
             rest: None,
         })
+    }
+}
+
+/// The doorbells of this ring: see [`Accounting`].
+impl RxRing {
+    /// As [`Accounting::settle`].
+    pub fn settle(&mut self, core: &Core) -> Result<bool, PeerMisbehaved> {
+        self.doorbells.settle(core, &mut self.consumer)
+    }
+
+    /// As [`Accounting::settle_ahead`].
+    pub fn settle_ahead(&mut self, core: &Core, data: usize) -> Result<usize, PeerMisbehaved> {
+        self.doorbells.settle_ahead(core, &mut self.consumer, data)
+    }
+
+    /// As [`Accounting::unpark`].
+    #[inline]
+    pub fn unpark(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
+        self.doorbells.unpark(core, &mut self.consumer)
+    }
+
+    /// As [`Accounting::unpark_if_seen`].
+    #[inline]
+    pub fn unpark_if_seen(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
+        self.doorbells.unpark_if_seen(core, &mut self.consumer)
+    }
+
+    /// As [`Accounting::unpark_now`].
+    pub fn unpark_now(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
+        self.doorbells.unpark_now(core, &mut self.consumer)
+    }
+
+    /// As [`Accounting::freed`].
+    pub fn freed(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
+        self.doorbells.freed(core, &mut self.consumer)
+    }
+
+    /// As [`Accounting::clear_away`].
+    pub fn clear_away(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
+        self.doorbells.clear_away(core, &mut self.consumer)
     }
 }

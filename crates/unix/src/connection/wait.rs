@@ -71,7 +71,7 @@ impl Connection {
                     }
                     let mut n = ring.consumer.available(1).map_err(misbehaved)?;
                     if n > 0 {
-                        ring.puzzled = None;
+                        ring.doorbells.is_explained();
                         if waiting.slept
                             && n <= waiting.takes
                             && ring.consumer.before_mark(n).map_err(misbehaved)? == n
@@ -88,7 +88,7 @@ impl Connection {
                         // Who spun for what has come takes it without letting go of the lock.
                         let n = ring.consumer.available(1).map_err(misbehaved)?;
                         if n > 0 {
-                            ring.puzzled = None;
+                            ring.doorbells.is_explained();
                             return Ok(Ready::Ring(guard, n));
                         }
                     }
@@ -132,7 +132,7 @@ impl Connection {
                                 return Err(Error::new(Op::Recv, Errno::AGAIN));
                             }
                             if let Rx::Ring(ring) = &mut *guard {
-                                ring.drain(self);
+                                ring.doorbells.drain(self);
                             }
                         }
                         continue;
@@ -295,7 +295,7 @@ impl Connection {
                 if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
                     && let Rx::Ring(ring) = &mut *rx
                 {
-                    ring.drain(self);
+                    ring.doorbells.drain(self);
                 }
                 Ok(())
             }

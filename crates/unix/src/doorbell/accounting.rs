@@ -1,98 +1,209 @@
 //! Doorbells and fillers in the queue of the control socket, and what else lies there: what is taken, what is owed, and
 //! what explains a byte that is left.
 
+use crate::ancillary::channel::Inlet;
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
-use crate::connection::rx::{MAX_DOORBELL_DEBT, MAX_PARKING, RxRing};
 use crate::doorbell::control;
 use crate::{Error, Op, Result};
-use onecopy_ring::PeerMisbehaved;
+use onecopy_ring::{Consumer, PeerMisbehaved};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use rustix::io::Errno;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most records that lie before a channel: doorbells that are pending, or owed, and fillers, of which there are few. A peer that
 /// sends them as fast as they are taken must not keep a call that looks for it.
 const MAX_BEFORE: u32 = 4 * MAX_DOORBELL_DEBT as u32;
 
-impl RxRing {
+/// More doorbells than this on their way at once: one for each sender that was killed between arming and ringing.
+const MAX_DOORBELL_DEBT: isize = 64;
+/// How long a filler may be under way before its sender misbehaves. It takes microseconds, unless that sender has no CPU or is
+/// stopped half-way, which is no misbehaviour: so this is longer than a busy machine keeps anybody waiting. A peer that means
+/// ill makes poll(2) tell of nothing for as long; its doorbells for nothing do the same.
+const MAX_PARKING: Duration = Duration::from_secs(10);
+
+/// What is in the queue of the control socket besides what the ring's header says, and what comes out of it.
+#[derive(Debug, Default)]
+pub struct Accounting {
+    /// Doorbells that were on their way when they should have been taken: to be taken when they come. Negative where doorbells
+    /// were taken in the place of the channel's byte, which is still to be found.
+    debt: isize,
+    /// A filler was taken where a doorbell was expected that is still on its way (seqpacket sockets only).
+    stray: bool,
+    /// Bytes in the queue that a killed process left: they are taken instead of being called misbehaviour.
+    forgiven: usize,
+    /// Since when bytes are in the queue that only a filler under way explains.
+    unexplained_since: Option<Instant>,
+    /// Room was made that the sender will see when the lock is given up.
+    made_room: bool,
+    /// Where descriptors come from: its own byte is one more in the queue.
+    channel: Inlet,
+}
+
+/// What processes that share the connection tell each other of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// Doorbells still to be taken.
+    pub debt: isize,
+    /// A filler was taken in the place of a doorbell.
+    pub stray: bool,
+    /// Bytes that a killed process left.
+    pub forgiven: usize,
+}
+
+impl Accounting {
+    /// With a channel that is known from the beginning.
+    pub fn over(channel: Inlet) -> Accounting {
+        Accounting { channel, ..Accounting::default() }
+    }
+
+    /// Where descriptors come from.
+    pub fn channel(&self) -> &Inlet {
+        &self.channel
+    }
+
+    /// As [`Accounting::channel`], to receive from.
+    pub fn channel_mut(&mut self) -> &mut Inlet {
+        &mut self.channel
+    }
+
+    /// What another process is to know of it.
+    pub fn balance(&self) -> Balance {
+        Balance { debt: self.debt, stray: self.stray, forgiven: self.forgiven }
+    }
+
+    /// Goes on with what another process has left.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerMisbehaved::Member`]: more than anybody ever owes.
+    pub fn resume(&mut self, balance: Balance) -> std::result::Result<(), PeerMisbehaved> {
+        self.unexplained_since = None;
+        self.stray = balance.stray;
+        self.forgiven = balance.forgiven;
+        let possible = (-MAX_DOORBELL_DEBT..=MAX_DOORBELL_DEBT).contains(&balance.debt);
+        self.debt = if possible { balance.debt } else { 0 };
+        if possible { Ok(()) } else { Err(PeerMisbehaved::Member) }
+    }
+
+    /// After the death of a process that was receiving: what it left in the queue, which nothing explains, is no misbehaviour.
+    pub fn forgive_queued(&mut self, core: &Core) {
+        self.forgiven = self.forgiven.saturating_add(control::queued(core.fd()).unwrap_or(0));
+    }
+
+    /// As a process that has taken a doorbell which it had no need to take.
+    #[cfg(test)]
+    pub fn forgive_debt(&mut self) {
+        self.debt -= 1;
+    }
+
+    /// Something came: what was not explained is.
+    #[inline]
+    pub fn is_explained(&mut self) {
+        self.unexplained_since = None;
+    }
+
+    /// Whether a doorbell is still to be taken.
+    pub fn is_in_debt(&self) -> bool {
+        self.debt > 0
+    }
+
+    /// Room was made, or was not, that the sender is to see when the lock is given up.
+    pub fn notes_room(&mut self, made: bool) {
+        self.made_room |= made;
+    }
+
+    /// Whether such room was made since the last call.
+    pub fn takes_note_of_room(&mut self) -> bool {
+        std::mem::take(&mut self.made_room)
+    }
+
     /// Takes doorbells or bytes of a filler from the control socket. Returns how many were there.
     pub fn take(&mut self, core: &Core, count: usize) -> usize {
-        let taken = self.inlet.take(core.fd(), count);
+        let taken = self.channel.take(core.fd(), count);
         if taken.reset {
             core.reset.store(1, Relaxed);
         }
         if taken.surplus {
             // The channel's byte is one that neither doorbells nor fillers explain.
-            self.doorbell_debt += 1 - self.inlet.take(core.fd(), 1).bytes as isize;
+            self.debt += 1 - self.channel.take(core.fd(), 1).bytes as isize;
         }
         taken.bytes
     }
 
     /// That many bytes are in the queue, or on their way, which must be taken.
     pub fn add_debt(&mut self, count: usize) {
-        self.doorbell_debt += count as isize;
+        self.debt += count as isize;
     }
 
     /// Takes of what should have been taken before what is there now.
     pub fn take_debt(&mut self, core: &Core) {
-        if self.doorbell_debt > 0 {
-            let taken = self.take_doorbells(core, self.doorbell_debt as usize);
-            self.doorbell_debt -= taken as isize;
+        if self.debt > 0 {
+            let taken = self.take_doorbells(core, self.debt as usize);
+            self.debt -= taken as isize;
         }
     }
 
     /// Takes the doorbell that was pending, or owes it.
     pub fn take_doorbell(&mut self, core: &Core) {
-        self.doorbell_debt += 1;
-        if self.doorbell_debt > 0 {
+        self.debt += 1;
+        if self.debt > 0 {
             let taken = self.take_doorbells(core, 1);
             point!("bell taken");
-            self.doorbell_debt -= taken as isize;
+            self.debt -= taken as isize;
         }
     }
 
     /// The ring seems empty: takes the doorbell and arms, so that the control socket is not readable until there is
     /// data. Returns whether there is data after all.
-    pub fn settle(&mut self, core: &Core) -> std::result::Result<bool, PeerMisbehaved> {
+    pub fn settle(
+        &mut self,
+        core: &Core,
+        consumer: &mut Consumer,
+    ) -> std::result::Result<bool, PeerMisbehaved> {
         if core.kind == Kind::SeqPacket && core.peer_left() {
             // Readable for good. Taking a doorbell would take the pending error with it, which poll(2) must show.
-            return Ok(self.consumer.available(1)? > 0);
+            return Ok(consumer.available(1)? > 0);
         }
         if core.kind == Kind::Datagram && core.peer_left() && control::is_failed(core.fd()) {
             // So would it here, until a call has told the error.
-            return Ok(self.consumer.available(1)? > 0);
+            return Ok(consumer.available(1)? > 0);
         }
         self.take_debt(core);
-        let header = self.consumer.header();
+        let header = consumer.header();
         if header.is_rung() {
-            header.arm(self.consumer.position());
+            header.arm(consumer.position());
             point!("armed");
-            let data = self.consumer.available(1)? > 0;
-            if data && self.consumer.header().disarm() {
+            let data = consumer.available(1)? > 0;
+            if data && consumer.header().disarm() {
                 return Ok(true);
             }
             self.take_doorbell(core);
-            if self.doorbell_debt > MAX_DOORBELL_DEBT {
+            if self.debt > MAX_DOORBELL_DEBT {
                 return Err(PeerMisbehaved::Doorbells);
             }
         }
-        Ok(self.consumer.available(1)? > 0)
+        Ok(consumer.available(1)? > 0)
     }
 
     /// As `settle`, while `data` bytes are there that will all be taken now. Who slept does this before he looks at
     /// them: the kernel wakes the *sender* when a byte of its is taken (net/unix/af_unix.c: unix_write_space), so that
     /// the sender's CPU has left its idle state by the time the answer comes. Returns the bytes there.
-    pub fn settle_ahead(&mut self, core: &Core, data: usize) -> std::result::Result<usize, PeerMisbehaved> {
-        let header = self.consumer.header();
-        if self.doorbell_debt > 0 || !header.is_rung() {
+    pub fn settle_ahead(
+        &mut self,
+        core: &Core,
+        consumer: &mut Consumer,
+        data: usize,
+    ) -> std::result::Result<usize, PeerMisbehaved> {
+        let header = consumer.header();
+        if self.debt > 0 || !header.is_rung() {
             return Ok(data);
         }
-        header.arm(self.consumer.position() + data as u64);
+        header.arm(consumer.position() + data as u64);
         point!("armed");
-        let now = self.consumer.available(data + 1)?;
-        if now == data || !self.consumer.header().disarm() {
+        let now = consumer.available(data + 1)?;
+        if now == data || !consumer.header().disarm() {
             self.take_doorbell(core);
         }
         Ok(now)
@@ -100,43 +211,55 @@ impl RxRing {
 
     /// Takes the filler of a sender that waits for room, if it has now what it waits for.
     #[inline]
-    pub fn unpark(&mut self, core: &Core) -> std::result::Result<(), PeerMisbehaved> {
+    pub fn unpark(
+        &mut self,
+        core: &Core,
+        consumer: &mut Consumer,
+    ) -> std::result::Result<(), PeerMisbehaved> {
         fence(SeqCst);
-        self.unpark_if_seen(core)
+        self.unpark_if_seen(core, consumer)
     }
 
     /// As `unpark`, without the fence: a sender that parks at this very moment may be missed.
     #[inline]
-    pub fn unpark_if_seen(&mut self, core: &Core) -> std::result::Result<(), PeerMisbehaved> {
-        let (room, capacity) = (self.consumer.room(), self.consumer.ring().capacity());
-        let header = self.consumer.header();
+    pub fn unpark_if_seen(
+        &mut self,
+        core: &Core,
+        consumer: &mut Consumer,
+    ) -> std::result::Result<(), PeerMisbehaved> {
+        let (room, capacity) = (consumer.room(), consumer.ring().capacity());
+        let header = consumer.header();
         if self.stray && header.is_parked() {
-            return self.take_filler(core);
+            return self.take_filler(core, consumer);
         }
         if !header.must_unpark(room, capacity) {
             return Ok(());
         }
         // The sender may have gone on since its head was last looked at, and have less room than it seems from here.
-        self.consumer.available(usize::MAX)?;
-        if self.consumer.header().must_unpark(self.consumer.room(), capacity) {
-            return self.take_filler(core);
+        consumer.available(usize::MAX)?;
+        if consumer.header().must_unpark(consumer.room(), capacity) {
+            return self.take_filler(core, consumer);
         }
         Ok(())
     }
 
     /// Room was made otherwise than by a receive, which looks itself whether somebody waits for it.
-    pub fn freed(&mut self, core: &Core) -> std::result::Result<(), PeerMisbehaved> {
-        if self.consumer.is_shared() {
+    pub fn freed(&mut self, core: &Core, consumer: &mut Consumer) -> std::result::Result<(), PeerMisbehaved> {
+        if consumer.is_shared() {
             // The room is the sender's only when this process has saved what it knows.
-            self.freed = true;
+            self.made_room = true;
             return Ok(());
         }
-        self.unpark(core)
+        self.unpark(core, consumer)
     }
 
     /// Takes a filler however little room there is.
-    pub fn unpark_now(&mut self, core: &Core) -> std::result::Result<(), PeerMisbehaved> {
-        if self.consumer.header().is_parked() { self.take_filler(core) } else { Ok(()) }
+    pub fn unpark_now(
+        &mut self,
+        core: &Core,
+        consumer: &mut Consumer,
+    ) -> std::result::Result<(), PeerMisbehaved> {
+        if consumer.header().is_parked() { self.take_filler(core, consumer) } else { Ok(()) }
     }
 
     /// The peer of a datagram socket has left, and all that it had sent through memory was received: takes what it leaves in
@@ -146,20 +269,28 @@ impl RxRing {
     /// # Errors
     ///
     /// [`PeerMisbehaved`].
-    pub fn clear_away(&mut self, core: &Core) -> std::result::Result<(), PeerMisbehaved> {
-        let header = self.consumer.header();
+    pub fn clear_away(
+        &mut self,
+        core: &Core,
+        consumer: &mut Consumer,
+    ) -> std::result::Result<(), PeerMisbehaved> {
+        let header = consumer.header();
         if header.is_parking() && !header.is_parked() && rustix::net::getpeername(core.fd()).is_ok() {
             while self.take_record(core).is_some() {}
             return Ok(());
         }
-        self.unpark_now(core)
+        self.unpark_now(core, consumer)
     }
 
     #[cold]
-    pub fn take_filler(&mut self, core: &Core) -> std::result::Result<(), PeerMisbehaved> {
+    pub fn take_filler(
+        &mut self,
+        core: &Core,
+        consumer: &mut Consumer,
+    ) -> std::result::Result<(), PeerMisbehaved> {
         // The parking that was puzzled over has ended: the next one gets its own time.
-        self.puzzled = None;
-        let bytes = self.consumer.header().unpark()? as usize;
+        self.unexplained_since = None;
+        let bytes = consumer.header().unpark()? as usize;
         point!("filler claimed");
         if core.kind.has_records() {
             return self.take_filler_record(core, bytes);
@@ -170,7 +301,7 @@ impl RxRing {
             // The doorbell of another sender is still on its way, and `settle` took a byte of the filler for it: the
             // bytes are all alike, so it is taken when it comes.
             self.add_debt(short);
-            if self.doorbell_debt > MAX_DOORBELL_DEBT {
+            if self.debt > MAX_DOORBELL_DEBT {
                 return Err(PeerMisbehaved::Doorbells);
             }
         }
@@ -219,9 +350,9 @@ impl RxRing {
         }
         // Late doorbells may lie before the filler, or its own be taken for late ones.
         // (The record of a channel that was not met may be among them, which then brings a doorbell to be taken.)
-        let least = self.doorbell_debt.min(0);
-        self.doorbell_debt += own as isize - doorbells as isize;
-        if !(least..=MAX_DOORBELL_DEBT).contains(&self.doorbell_debt) {
+        let least = self.debt.min(0);
+        self.debt += own as isize - doorbells as isize;
+        if !(least..=MAX_DOORBELL_DEBT).contains(&self.debt) {
             return Err(PeerMisbehaved::Doorbells);
         }
         // One in whose place the filler was taken lay behind it, and would have this end readable until the next receive.
@@ -231,12 +362,12 @@ impl RxRing {
 
     /// Takes one record from a seqpacket control socket. An error that the kernel tells before it is kept.
     pub fn take_record(&mut self, core: &Core) -> Option<usize> {
-        let taken = self.inlet.take_record(core.fd()).or_else(|_| {
+        let taken = self.channel.take_record(core.fd()).or_else(|_| {
             core.reset.store(1, Relaxed);
-            self.inlet.take_record(core.fd())
+            self.channel.take_record(core.fd())
         });
         let record = taken.ok().flatten()?;
-        self.doorbell_debt += isize::from(record.surplus);
+        self.debt += isize::from(record.surplus);
         Some(record.len)
     }
 
@@ -257,7 +388,7 @@ impl RxRing {
     ///
     /// EMFILE.
     pub fn find_channel(&mut self, core: &Core) -> rustix::io::Result<bool> {
-        match self.inlet.find(core.fd(), core.kind) {
+        match self.channel.find(core.fd(), core.kind) {
             Ok(true) => {}
             Err(Errno::CONNRESET) => {
                 core.reset.store(1, Relaxed);
@@ -277,12 +408,14 @@ impl RxRing {
     ///
     /// EMFILE, with which it stays; doorbells that were taken before it are made up for when it is met. EPROTO where there is no end of
     /// records before it.
-    pub fn meet_channel(&mut self, core: &Core) -> Result<()> {
+    pub fn meet_channel(&mut self, core: &Core, consumer: &mut Consumer) -> Result<()> {
         let error = |errno| Error::new(Op::Recv, errno);
         let mut before = 0;
-        while !self.inlet.has_channel() && !self.find_channel(core).map_err(error)? && core.kind.has_records()
+        while !self.channel.has_channel()
+            && !self.find_channel(core).map_err(error)?
+            && core.kind.has_records()
         {
-            if self.inlet.has_channel() {
+            if self.channel.has_channel() {
                 break; // whose record was counted before
             }
             point!("before the channel");
@@ -292,11 +425,11 @@ impl RxRing {
             }
             match self.take_record(core) {
                 None => break,
-                Some(1) => self.doorbell_debt -= 1,
+                Some(1) => self.debt -= 1,
                 // A filler, and a doorbell that came with it and stays. Its sender is woken.
-                Some(_) if self.consumer.header().is_parked() => {
-                    let records = self.consumer.header().unpark().unwrap_or(1) as isize;
-                    self.doorbell_debt += records - 1;
+                Some(_) if consumer.header().is_parked() => {
+                    let records = consumer.header().unpark().unwrap_or(1) as isize;
+                    self.debt += records - 1;
                 }
                 Some(_) => self.stray = true,
             }
@@ -317,21 +450,21 @@ impl RxRing {
     }
 
     /// A byte is in the queue although the ring is empty and the doorbell was taken: what explains it?
-    pub fn explain(&mut self) -> std::result::Result<(), PeerMisbehaved> {
-        let header = self.consumer.header();
-        if header.is_rung() || self.doorbell_debt > 0 {
-            self.puzzled = None;
+    pub fn explain(&mut self, consumer: &mut Consumer) -> std::result::Result<(), PeerMisbehaved> {
+        let header = consumer.header();
+        if header.is_rung() || self.debt > 0 {
+            self.unexplained_since = None;
             return Ok(());
         }
         if header.is_parking() {
             // A filler that waits for more room than there is, or one under way: only the latter must end soon.
-            return match self.puzzled {
+            return match self.unexplained_since {
                 _ if header.is_parked() => {
-                    self.puzzled = None;
+                    self.unexplained_since = None;
                     Ok(())
                 }
                 None => {
-                    self.puzzled = Some(Instant::now());
+                    self.unexplained_since = Some(Instant::now());
                     Ok(())
                 }
                 Some(since) if since.elapsed() < MAX_PARKING => Ok(()),

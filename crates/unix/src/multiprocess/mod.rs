@@ -6,6 +6,8 @@ pub mod generation;
 pub mod holding;
 pub mod membership;
 pub mod patience;
+pub mod refusal;
 pub mod share;
 pub mod snapshot;
 pub mod transfer;
+pub mod wire;

@@ -36,11 +36,10 @@ use crate::connection::side::Inner;
 use crate::connection::tx::Tx;
 use crate::multiprocess::membership::{Fresh, NotGiven, PageFile, Sharing};
 use crate::multiprocess::patience::PATIENCE;
-use crate::multiprocess::transfer::{
-    Passport, TakenUp, cookie, copy, error, inode, is_socket, kind_of, lied, open_page, plain, word, wrong,
-};
+use crate::multiprocess::refusal::{error, plain, wrong};
+use crate::multiprocess::transfer::{TakenUp, inode, is_socket, lied, open_page};
+use crate::multiprocess::wire::{ConnectionState, TOKEN_LEN, Token};
 use crate::{Config, Op, Records, Result};
-use onecopy_ring::page::PASS_WORDS;
 use onecopy_sync::MutexGuard;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
@@ -50,15 +49,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What the message is, and its layout: changed with each change of any word of it, or of the page.
-const MAGIC: u64 = u64::from_le_bytes(*b"1cpytkn\x02");
-
-/// Words in front of the message: what it is, the page's inode, the place that is kept and the guest that it is kept for. Behind
-/// them those of an end that is passed on.
-const BEFORE: usize = 4;
-const WORDS: usize = BEFORE + PASS_WORDS;
-const LEN: usize = WORDS * 8;
 
 type Both<'a> = (MutexGuard<'a, Inner<Rx>>, MutexGuard<'a, Inner<Tx>>);
 
@@ -95,9 +85,7 @@ impl Connection {
             rx.value.settle(self);
         }
         // (First: one that cannot be shared is left as it was.)
-        let mut passport = Passport { words: [0; PASS_WORDS], fds: vec![copy(&self.fd)?] };
-        passport.words[word::NAMES] = cookie(&self.fd).map_err(plain)?;
-        self.describe(&rx.value, &tx.value, &mut passport)?;
+        let (state, along) = self.describe(&rx.value, &tx.value)?;
         // (What another thread has made first is taken; this one's goes once the locks have.)
         let sharing = match self.others.sharing() {
             Some(sharing) => sharing.clone(),
@@ -119,13 +107,12 @@ impl Connection {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let (news, token) =
                 rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-            let said = [MAGIC, inode, place as u64, guest.into()];
-            let bytes: Vec<u8> =
-                said.iter().chain(&passport.words).flat_map(|word| word.to_le_bytes()).collect();
-            let mut fds: Vec<_> = passport.fds.iter().map(AsFd::as_fd).collect();
-            fds.insert(1, file);
+            let token_says =
+                Token { page: inode, place: place as u64, guest: guest.into(), state: state.encode() };
+            let mut fds = vec![self.fd(), file];
+            fds.extend(along.iter().map(AsFd::as_fd));
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            scm::send(&news, &[IoSlice::new(&bytes)], &fds, None, flags)?;
+            scm::send(&news, &[IoSlice::new(&token_says.encode())], &fds, None, flags)?;
             Ok((token, news))
         });
         given.map(|token| vec![token]).map_err(|why| match why {
@@ -178,7 +165,7 @@ impl Connection {
             ));
         }
         match &rx.value {
-            Rx::Ring(ring) if ring.inlet.keeps_pool() => Err(error(
+            Rx::Ring(ring) if ring.doorbells.channel().keeps_pool() => Err(error(
                 Errno::BUSY,
                 "the peer's pool came when it could not be mapped; receive what lies in it first",
             )),
@@ -200,17 +187,14 @@ impl Connection {
     /// As [`crate::Stream::from_fds`].
     pub fn join_in(token: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
         is_socket(token, SocketType::SEQPACKET)?;
-        let looked_at = read(token, Space::None, RecvFlags::PEEK)?.0;
-        let [magic, page_inode, ..] = looked_at;
-        if magic != MAGIC {
-            return Err(wrong(
+        let looked_at = read(token, Space::None, RecvFlags::PEEK)?.0.ok_or_else(|| {
+            wrong(
                 "one descriptor alone is what `share_fds` of this version gives, and this is none; pass all that \
                  `into_fds` gave, in its order",
-            ));
-        }
-        if looked_at[BEFORE + word::KIND] != kind_of(kind) {
-            return Err(wrong("this is another kind of socket (stream, seqpacket)"));
-        }
+            )
+        })?;
+        ConnectionState::is_of(&looked_at.state, kind)?;
+        let page_inode = looked_at.page;
         // Declared before the descriptors, so that it is dropped after them.
         let Some(mut file) = PageFile::expect(page_inode) else {
             return Err(error(
@@ -219,28 +203,26 @@ impl Connection {
             ));
         };
         let (said, fds) = read(token, Space::All, RecvFlags::empty())?;
-        let [_, _, place, guest, ..] = said;
         let mut fds = fds.into_iter();
         let (Some(control), Some(page_file)) = (fds.next(), fds.next()) else {
             return Err(wrong("fewer descriptors than any socket has came with it"));
         };
         is_socket(&control, kind.socket_type())?;
         let page = open_page(&page_file)?;
-        if said[0] != MAGIC || inode(&page_file) != Ok(page_inode) {
+        let Some(said) = said.filter(|_| inode(&page_file) == Ok(page_inode)) else {
             return Err(wrong("the page of the socket is another one than was said"));
-        }
-        let words = std::array::from_fn(|i| said[BEFORE + i]);
-        let mut arrived = TakenUp::of(words, page.words(), kind)?;
+        };
+        let mut arrived = TakenUp::of(&said.state, page.words(), kind)?;
         arrived.belong_together(&control, fds.collect(), config)?;
-        let config = Config { records: arrived.records(kind)?, ..*config };
+        let config = Config { records: arrived.state.records, ..*config };
         let (rx, tx) = arrived.sides(&control).map_err(lied)?;
         let me = file.keep(page_file).join().map_err(plain)?;
         let end = Arc::new(Connection::new(control, kind, &config, rx, tx));
         let sharing = end.others.share(|| Sharing::joined(page, file, me)).clone();
         end.settle_among_others(arrived, &sharing)?;
         end.settle_settings().map_err(plain)?;
-        let place = usize::try_from(place).unwrap_or(usize::MAX);
-        let guest = u32::try_from(guest).unwrap_or(0);
+        let place = usize::try_from(said.place).unwrap_or(usize::MAX);
+        let guest = u32::try_from(said.guest).unwrap_or(0);
         if !sharing.words().members.0.claim(place, guest, me) {
             return Err(error(
                 Errno::ALREADY,
@@ -253,12 +235,11 @@ impl Connection {
 
     /// As `settle_in` does, of an end that others hold too: what they have said stands.
     fn settle_among_others(self: &Arc<Self>, arrived: TakenUp, sharing: &Arc<Sharing>) -> Result<()> {
-        let TakenUp { words, rings: [rx_ring, tx_ring], inlet, outlet, .. } = arrived;
-        let flag = |at: usize| u32::from(words[at] != 0);
-        self.kernel_sent.store(words[word::KERNEL_SENT], Relaxed);
-        self.send_shut.store(flag(word::SEND_SHUT), Relaxed);
-        self.recv_shut.store(flag(word::RECV_SHUT), Relaxed);
-        self.set_asks(words[word::PASSES] as u32, words[word::ASKED] as u32);
+        let TakenUp { state, rings: [rx_ring, tx_ring], inlet, outlet, .. } = arrived;
+        self.kernel_sent.store(state.kernel_sent, Relaxed);
+        self.send_shut.store(state.send_shut.into(), Relaxed);
+        self.recv_shut.store(state.recv_shut.into(), Relaxed);
+        self.set_asks(state.passes, state.asked);
         if let Some(ring) = rx_ring {
             self.join_rx_ring(ring);
         }
@@ -269,12 +250,12 @@ impl Connection {
         let busy = || plain(Errno::BUSY);
         let mut rx = self.rx.mutex().lock_for(PATIENCE).ok_or_else(busy)?;
         if let Rx::Ring(ring) = &mut rx.value {
-            ring.inlet.take_up(inlet, words[word::LOST] != 0);
+            ring.doorbells.channel_mut().take_up(inlet, state.channel_lost);
         }
         rx.join(self, sharing.clone());
         let mut tx = self.tx.mutex().lock_for(PATIENCE).ok_or_else(busy)?;
         if let Tx::Ring(ring) = &mut tx.value {
-            ring.has_channel(outlet, words[word::MADE] as u32);
+            ring.has_channel(outlet, state.channels_made);
         }
         tx.join(self, sharing.clone());
         Ok(())
@@ -286,8 +267,8 @@ impl Connection {
 /// # Errors
 ///
 /// EALREADY where it is gone, EMFILE, EINVAL.
-fn read(token: &OwnedFd, space: Space, flags: RecvFlags) -> Result<([u64; WORDS], Vec<OwnedFd>)> {
-    let mut bytes = [0; LEN];
+fn read(token: &OwnedFd, space: Space, flags: RecvFlags) -> Result<(Option<Token>, Vec<OwnedFd>)> {
+    let mut bytes = [0; TOKEN_LEN];
     let flags = flags | RecvFlags::DONTWAIT | RecvFlags::TRUNC;
     let came = match scm::recv(token, &mut [IoSliceMut::new(&mut bytes)], space, flags) {
         Ok(came) => came,
@@ -300,7 +281,7 @@ fn read(token: &OwnedFd, space: Space, flags: RecvFlags) -> Result<([u64; WORDS]
             "this socket was taken up before; each `share_fds` is for one `from_fds`",
         ));
     }
-    if came.bytes != LEN {
+    if came.bytes != TOKEN_LEN {
         return Err(wrong(
             "one descriptor alone is what `share_fds` of this version gives, and this is none",
         ));
@@ -311,8 +292,7 @@ fn read(token: &OwnedFd, space: Space, flags: RecvFlags) -> Result<([u64; WORDS]
             "its descriptors found no room here, and are lost; have it shared again",
         ));
     }
-    let word = |i: usize| bytes[i * 8..][..8].try_into().map_or(0, u64::from_le_bytes);
-    Ok((std::array::from_fn(word), came.fds))
+    Ok((Token::decode(&bytes), came.fds))
 }
 
 /// Of sockets that are shared, over their field `end`.

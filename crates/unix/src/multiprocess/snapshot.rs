@@ -15,9 +15,10 @@ use crate::connection::core::Core;
 use crate::connection::kind::Kind;
 use crate::connection::others::{MAX_LENT, MOST, PARKING, RINGING, Taking};
 use crate::connection::received::Rest;
-use crate::connection::rx::{MAX_DOORBELL_DEBT, Rx, RxRing};
+use crate::connection::rx::{Rx, RxRing};
 use crate::connection::side::Shared;
 use crate::connection::tx::{Tx, TxRing, UNKNOWN};
+use crate::doorbell::accounting::Balance;
 use crate::doorbell::control;
 use crate::handshake::undecided::Strips;
 use crate::multiprocess::membership::Sharing;
@@ -184,18 +185,13 @@ impl Rx {
         if end.kind.has_records() && !at.is_multiple_of(FRAMES) {
             return Err(PeerMisbehaved::Member);
         }
-        ring.doorbell_debt = words[rx::DOORBELL_DEBT] as i64 as isize;
-        ring.stray = words[rx::STRAY] != 0;
-        ring.forgiven = size(words[rx::FORGIVEN]);
         ring.elsewhere = Some(words[rx::MET] as u32).filter(|_| words[rx::MET] != 0);
-        ring.inlet.learn([words[rx::KNOWN], words[rx::KNOWN + 1]]);
+        ring.doorbells.channel_mut().learn([words[rx::KNOWN], words[rx::KNOWN + 1]]);
         let told = std::array::from_fn(|i| words[rx::PENDING + i]);
         ring.pending.load(me, reached.read, told);
-        ring.puzzled = None;
-        if !(-MAX_DOORBELL_DEBT..=MAX_DOORBELL_DEBT).contains(&ring.doorbell_debt) {
-            ring.doorbell_debt = 0;
-            return Err(PeerMisbehaved::Member);
-        }
+        let debt = words[rx::DOORBELL_DEBT] as i64 as isize;
+        let (stray, forgiven) = (words[rx::STRAY] != 0, size(words[rx::FORGIVEN]));
+        ring.doorbells.resume(Balance { debt, stray, forgiven })?;
         Ok(())
     }
 
@@ -240,15 +236,17 @@ impl Shared for Rx {
                 words[rx::READ] = read;
                 words[rx::MARKS] = marks;
                 words[rx::AFTER] = after;
-                words[rx::DOORBELL_DEBT] = ring.doorbell_debt as i64 as u64;
-                words[rx::STRAY] = u64::from(ring.stray);
-                words[rx::FORGIVEN] = ring.forgiven as u64;
+                let Balance { debt, stray, forgiven } = ring.doorbells.balance();
+                words[rx::DOORBELL_DEBT] = debt as i64 as u64;
+                words[rx::STRAY] = u64::from(stray);
+                words[rx::FORGIVEN] = forgiven as u64;
+                let channel = ring.doorbells.channel();
                 let me = end.others.sharing().map_or(0, |sharing| sharing.me());
                 // The last that received, not the first: a child that has inherited the channel may outlive who met it.
-                let lost = ring.inlet.is_met().then_some(me);
-                let met = ring.inlet.has_channel().then_some(me).or(ring.elsewhere).or(lost);
+                let lost = channel.is_met().then_some(me);
+                let met = channel.has_channel().then_some(me).or(ring.elsewhere).or(lost);
                 words[rx::MET] = met.map_or(0, |member| MET | u64::from(member));
-                words[rx::KNOWN..rx::KNOWN + 2].copy_from_slice(&ring.inlet.known());
+                words[rx::KNOWN..rx::KNOWN + 2].copy_from_slice(&channel.known());
                 words[rx::PENDING..rx::PENDING + TOLD].copy_from_slice(&ring.pending.save(me, read));
                 if let Some(rest) = &ring.rest {
                     words[rx::REST..rx::REST + 3].copy_from_slice(&rest.words());
@@ -289,8 +287,9 @@ impl Shared for Rx {
         match self {
             Rx::Ring(ring) if died => {
                 ring.recover_from_death(end);
-                ring.freed |=
+                let freed =
                     ring.consumer.release_all_of(|member| member != sharing.me() && !sharing.lives(member));
+                ring.doorbells.notes_room(freed);
             }
             // It may have been further than it had saved.
             Rx::Switching(switching) if died => switching.recovered = true,
@@ -305,8 +304,9 @@ impl Shared for Rx {
 
     fn alone(&mut self, end: &Connection, sharing: &Sharing) {
         if let Rx::Ring(ring) = self {
-            ring.freed |= ring.consumer.unshare();
-            if std::mem::take(&mut ring.freed)
+            let freed = ring.consumer.unshare();
+            ring.doorbells.notes_room(freed);
+            if ring.doorbells.takes_note_of_room()
                 && let Err(misbehaved) = ring.unpark(end)
             {
                 // Told by the next call on the socket.
@@ -330,11 +330,13 @@ impl Shared for Rx {
             let now = coarse_ms();
             if now.wrapping_sub(ring.looked) >= LOOK_MS {
                 ring.looked = now;
-                ring.freed |= ring.consumer.release_all_of(|member| member != me && !sharing.lives(member));
+                let freed = ring.consumer.release_all_of(|member| member != me && !sharing.lives(member));
+                ring.doorbells.notes_room(freed);
             }
         }
         for (id, len) in sharing.late.lock().drain(..) {
-            ring.freed |= ring.consumer.release(id, len);
+            let freed = ring.consumer.release(id, len);
+            ring.doorbells.notes_room(freed);
         }
     }
 
@@ -349,7 +351,7 @@ impl Shared for Rx {
         if let Rx::Ring(ring) = self {
             ring.consumer.flush();
             point!("flushed");
-            if std::mem::take(&mut ring.freed)
+            if ring.doorbells.takes_note_of_room()
                 && let Err(misbehaved) = ring.unpark(end)
             {
                 // Told by the next call on the socket.
@@ -372,7 +374,7 @@ impl RxRing {
     /// doorbells that nothing explains is no lie.
     pub fn recover_from_death(&mut self, core: &Core) {
         self.consumer.recover();
-        self.forgiven = self.forgiven.saturating_add(control::queued(core.fd()).unwrap_or(0));
+        self.doorbells.forgive_queued(core);
     }
 }
 

@@ -28,13 +28,15 @@ use crate::connection::tx::Tx;
 use crate::handshake::undecided::{Switching, Undecided};
 use crate::handshake::upgrade::{Nonce, offered};
 use crate::multiprocess::patience::PATIENCE;
+use crate::multiprocess::refusal::{error, invalid, plain, refuse, wrong};
 use crate::multiprocess::snapshot::{Mode, Saved};
+use crate::multiprocess::wire::{ConnectionState, PAGE, RingAt, too_many_or_few};
 use crate::{Config, Error, Op, Records, Result};
 use onecopy_ring::page::{EndPage, PAGE_LEN, PASS_WORDS, Words};
 use onecopy_ring::{Consumer, PeerMisbehaved, Producer, Ring};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::map::Mapping;
-use onecopy_sys::memfd::{self, Refused};
+use onecopy_sys::memfd::{self};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -69,59 +71,6 @@ impl<S> From<NotPassed<S>> for std::io::Error {
     }
 }
 
-/// What a page is that an end is passed on in, and its layout: changed with each change of any word of it.
-const MAGIC: u64 = u64::from_le_bytes(*b"1cpyend\x04");
-
-/// The words of [`onecopy_ring::page::PassPage`].
-pub(crate) mod word {
-    /// Which of the descriptors behind the first two are there.
-    pub const HAS: usize = 0;
-    pub const KIND: usize = 1;
-    pub const RECORDS: usize = 2;
-    /// The control socket's cookie, and what else tells that the descriptors belong together, in their order.
-    pub const NAMES: usize = 3;
-    /// Where the rings lie in their memfds, and how large they are: two words for each.
-    pub const PLACES: usize = 8;
-    pub const KERNEL_SENT: usize = 12;
-    pub const RESET: usize = 13;
-    pub const SEND_SHUT: usize = 14;
-    pub const RECV_SHUT: usize = 15;
-    pub const PASSES: usize = 16;
-    pub const ASKED: usize = 17;
-    /// The channel came when the process that had the end could open no more descriptors.
-    pub const LOST: usize = 18;
-    /// Which of the channels that were made the outlet is.
-    pub const MADE: usize = 19;
-    /// It may still attach rings.
-    pub const MAY_ATTACH: usize = 20;
-}
-
-/// In [`word::HAS`], in the order of the descriptors.
-mod has {
-    /// The ring that this end receives from.
-    pub const RX_RING: u64 = 1;
-    /// The ring that it sends into.
-    pub const TX_RING: u64 = 2;
-    /// Where descriptors come from.
-    pub const INLET: u64 = 4;
-    /// Where descriptors go to.
-    pub const OUTLET: u64 = 8;
-    pub const ALL: u64 = 15;
-}
-
-pub fn error(errno: Errno, why: &'static str) -> Error {
-    Error::new(Op::Pass, errno).because(why)
-}
-
-pub fn plain(errno: Errno) -> Error {
-    Error::new(Op::Pass, errno)
-}
-
-/// Of the page or its descriptors: they are not what `into_fds` gave.
-pub fn wrong(why: &'static str) -> Error {
-    error(Errno::INVAL, why).about("fds")
-}
-
 pub fn copy(fd: impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(plain)
 }
@@ -132,37 +81,6 @@ pub fn cookie(fd: impl AsFd) -> rustix::io::Result<u64> {
 
 pub fn inode(fd: impl AsFd) -> rustix::io::Result<u64> {
     rustix::fs::fstat(fd).map(|stat| stat.st_ino)
-}
-
-pub fn kind_of(kind: Kind) -> u64 {
-    match kind {
-        Kind::Stream => 1,
-        Kind::SeqPacket => 2,
-        Kind::Datagram => 3,
-    }
-}
-
-fn records_of(records: Records) -> u64 {
-    match records {
-        Records::Atomic => 1,
-        Records::Stream => 2,
-    }
-}
-
-/// What one process says of an end, and the descriptors in their order.
-pub struct Passport {
-    pub(super) words: [u64; PASS_WORDS],
-    pub(super) fds: Vec<OwnedFd>,
-}
-
-impl Passport {
-    fn add(&mut self, has: u64, name: u64, fd: BorrowedFd<'_>) -> Result<()> {
-        // The control socket and the page come before, of which the first has a name.
-        self.words[word::NAMES + 1 + has.trailing_zeros() as usize] = name;
-        self.words[word::HAS] |= has;
-        self.fds.push(copy(fd)?);
-        Ok(())
-    }
 }
 
 fn not_kept() -> Error {
@@ -199,21 +117,21 @@ impl Connection {
         self.keeps_rings(&rx)?;
         let page = memfd::create("onecopy-end", PAGE_LEN).map_err(plain)?;
         let words = EndPage::over(Mapping::new(&page, PAGE_LEN).map_err(plain)?);
-        let mut passport = Passport { words: [0; PASS_WORDS], fds: vec![copy(&self.fd)?, page] };
         rx.settle(self);
         self.handshake.decline_offer();
-        passport.words[word::NAMES] = cookie(&self.fd).map_err(plain)?;
-        self.describe(&rx, &tx, &mut passport)?;
+        let (state, along) = self.describe(&rx, &tx)?;
+        let mut fds = vec![copy(&self.fd)?, page];
+        fds.extend(along);
         words.words().rx.0.state.save(&rx.save(self));
         words.words().tx.0.state.save(&tx.save(self));
         let pass = &words.words().pass.0;
-        for (to, word) in pass.words.iter().zip(passport.words) {
+        for (to, word) in pass.words.iter().zip(state.encode()) {
             to.store(word, Relaxed);
         }
         // Release pairs with the Acquire load in `take_up`, if nothing else does.
-        pass.magic.store(MAGIC, Release);
+        pass.magic.store(PAGE, Release);
         self.broken.store(broken::PASSED, Relaxed);
-        Ok(passport.fds)
+        Ok(fds)
     }
 
     /// # Errors
@@ -252,7 +170,7 @@ impl Connection {
             Rx::Plain | Rx::Undecided(_) => Ok(()),
             Rx::Switching(switching) if switching.carry.is_pending() => Err(error(Errno::BUSY, of_records)),
             Rx::Switching(_) => Ok(()),
-            Rx::Ring(ring) if ring.inlet.keeps_pool() => Err(error(
+            Rx::Ring(ring) if ring.doorbells.channel().keeps_pool() => Err(error(
                 Errno::BUSY,
                 "the peer's pool came when it could not be mapped; receive what lies in it first",
             )),
@@ -277,47 +195,61 @@ impl Connection {
         if rings.all(|ring| ring.memfd().is_some()) { Ok(()) } else { Err(not_kept()) }
     }
 
-    /// The words and descriptors, besides what the directions save.
-    pub fn describe(&self, rx: &Rx, tx: &Tx, passport: &mut Passport) -> Result<()> {
-        let words = &mut passport.words;
-        words[word::KIND] = kind_of(self.kind);
-        words[word::RECORDS] = records_of(self.config.records);
+    /// What is to be said of it besides what the directions save, and copies of the descriptors that go along, in their order.
+    ///
+    /// # Errors
+    ///
+    /// EOPNOTSUPP where there is memory of which no descriptor was kept; EMFILE.
+    pub fn describe(&self, rx: &Rx, tx: &Tx) -> Result<(ConnectionState, Vec<OwnedFd>)> {
+        let mut fds = Vec::new();
+        let mut ring = |ring: Option<&Ring>| -> Result<Option<RingAt>> {
+            let Some(ring) = ring else { return Ok(None) };
+            let memfd = ring.memfd().ok_or_else(not_kept)?;
+            fds.push(copy(memfd)?);
+            let (place, capacity) = (ring.place() as u64, ring.capacity() as u64);
+            Ok(Some(RingAt { inode: inode(memfd).map_err(plain)?, place, capacity }))
+        };
+        let (rx_ring, tx_ring) = (ring(self.rx_ring.get())?, ring(self.tx_ring.get())?);
+        let mut channel = |end: Option<BorrowedFd<'_>>| -> Result<Option<u64>> {
+            let Some(end) = end else { return Ok(None) };
+            fds.push(copy(end)?);
+            Ok(Some(cookie(end).map_err(plain)?))
+        };
+        let (mut inlet, mut outlet, mut channel_lost, mut channels_made) = (None, None, false, 0);
+        if let Rx::Ring(ring) = rx {
+            channel_lost = ring.doorbells.channel().is_lost();
+            inlet = channel(ring.doorbells.channel().keep().as_ref().map(|inlet| inlet.as_fd()))?;
+        }
+        if let Tx::Ring(ring) = tx
+            && let Some(end) = &ring.channel
+        {
+            channels_made = ring.made;
+            outlet = channel(Some(end.as_fd()))?;
+        }
         let kernel_sent = match tx {
             Tx::Kernel { sent } => *sent,
             Tx::Ring(_) => self.kernel_sent.load(Relaxed),
         };
-        words[word::KERNEL_SENT] = kernel_sent;
-        words[word::RESET] = u64::from(self.reset.load(Relaxed));
-        words[word::SEND_SHUT] = u64::from(self.send_shut.load(Relaxed));
-        words[word::RECV_SHUT] = u64::from(self.recv_shut.load(Relaxed));
         let (passes, asked) = self.asks();
-        words[word::PASSES] = u64::from(passes);
-        words[word::ASKED] = u64::from(asked);
-        if let Rx::Undecided(undecided) = rx {
-            words[word::MAY_ATTACH] = u64::from(undecided.may_attach(kernel_sent));
-        }
-        let rings = [(has::RX_RING, &self.rx_ring), (has::TX_RING, &self.tx_ring)];
-        for (at, (has, ring)) in rings.into_iter().enumerate() {
-            if let Some(ring) = ring.get() {
-                let memfd = ring.memfd().ok_or_else(not_kept)?;
-                passport.words[word::PLACES + 2 * at] = ring.place() as u64;
-                passport.words[word::PLACES + 2 * at + 1] = ring.capacity() as u64;
-                passport.add(has, inode(memfd).map_err(plain)?, memfd)?;
-            }
-        }
-        if let Rx::Ring(ring) = rx {
-            passport.words[word::LOST] = u64::from(ring.inlet.is_lost());
-            if let Some(inlet) = ring.inlet.keep() {
-                passport.add(has::INLET, cookie(&*inlet).map_err(plain)?, inlet.as_fd())?;
-            }
-        }
-        if let Tx::Ring(ring) = tx
-            && let Some(outlet) = &ring.channel
-        {
-            passport.words[word::MADE] = ring.made.into();
-            passport.add(has::OUTLET, cookie(&**outlet).map_err(plain)?, outlet.as_fd())?;
-        }
-        Ok(())
+        let state = ConnectionState {
+            kind: self.kind,
+            records: self.config.records,
+            control: cookie(&self.fd).map_err(plain)?,
+            rx_ring,
+            tx_ring,
+            inlet,
+            outlet,
+            kernel_sent,
+            reset: self.reset.load(Relaxed) != 0,
+            send_shut: self.send_shut.load(Relaxed) != 0,
+            recv_shut: self.recv_shut.load(Relaxed) != 0,
+            passes,
+            asked,
+            channel_lost,
+            channels_made,
+            may_attach: matches!(rx, Rx::Undecided(undecided) if undecided.may_attach(kernel_sent)),
+        };
+        Ok((state, fds))
     }
 
     /// Goes on with an end that another process has passed on.
@@ -344,7 +276,7 @@ impl Connection {
         let page = open_page(&page)?;
         let mut arrived = TakenUp::read(&page, kind)?;
         arrived.belong_together(&control, fds.collect(), config)?;
-        let config = Config { records: arrived.records(kind)?, ..*config };
+        let config = Config { records: arrived.state.records, ..*config };
         let (rx, tx) = arrived.sides(&control).map_err(lied)?;
         // All seems right: from here on nobody else gets it.
         // Acquire: who took it up before, and has passed it on since, is done with this page.
@@ -361,14 +293,13 @@ impl Connection {
     }
 
     fn settle_in(&self, arrived: TakenUp) -> Result<()> {
-        let TakenUp { words, rx: rx_words, tx: tx_words, rings: [rx_ring, tx_ring], inlet, outlet } = arrived;
-        let flag = |at: usize| u32::from(words[at] != 0);
-        self.kernel_sent.store(words[word::KERNEL_SENT], Relaxed);
-        self.reset.store(flag(word::RESET), Relaxed);
-        self.send_shut.store(flag(word::SEND_SHUT), Relaxed);
-        self.recv_shut.store(flag(word::RECV_SHUT), Relaxed);
+        let TakenUp { state, rx: rx_words, tx: tx_words, rings: [rx_ring, tx_ring], inlet, outlet } = arrived;
+        self.kernel_sent.store(state.kernel_sent, Relaxed);
+        self.reset.store(state.reset.into(), Relaxed);
+        self.send_shut.store(state.send_shut.into(), Relaxed);
+        self.recv_shut.store(state.recv_shut.into(), Relaxed);
         // Who sends says so again: the one who was told is another process.
-        self.set_asks(words[word::PASSES] as u32, (words[word::ASKED] as u32).wrapping_add(1));
+        self.set_asks(state.passes, state.asked.wrapping_add(1));
         if let Some(ring) = rx_ring {
             // What this process maps may be less than what the other one did, or more: a fork there may have had it at none.
             ring.header().info.0.max_shared.store(self.config.max_shared as u64, Relaxed);
@@ -386,7 +317,7 @@ impl Connection {
             if inlet.is_some() {
                 ring.elsewhere = None;
             }
-            ring.inlet.take_up(inlet, words[word::LOST] != 0);
+            ring.doorbells.channel_mut().take_up(inlet, state.channel_lost);
             if ring.pending.lacks_pools()
                 && let Some(ring) = self.rx_ring.get()
             {
@@ -397,7 +328,7 @@ impl Connection {
         let mut tx = self.tx.lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
         tx.resume(self.kind, &tx_words).map_err(lied)?;
         if let Tx::Ring(ring) = &mut *tx {
-            ring.has_channel(outlet, words[word::MADE] as u32);
+            ring.has_channel(outlet, state.channels_made);
         }
         drop(tx);
         self.settle_settings().map_err(plain)
@@ -415,7 +346,7 @@ impl Connection {
 
 /// What came of an end that another process has passed on.
 pub struct TakenUp {
-    pub(super) words: [u64; PASS_WORDS],
+    pub(super) state: ConnectionState,
     rx: Saved,
     tx: Saved,
     /// To receive from, and to send into.
@@ -430,74 +361,58 @@ impl TakenUp {
         let words = page.words();
         let pass = &words.pass.0;
         // Acquire pairs with the Release store in `pass_on`.
-        if pass.magic.load(Acquire) != MAGIC {
+        if pass.magic.load(Acquire) != PAGE {
             return Err(wrong("the second descriptor is no page of a socket of this version"));
         }
-        TakenUp::of(std::array::from_fn(|i| pass.words[i].load(Relaxed)), words, kind)
+        TakenUp::of(&std::array::from_fn(|i| pass.words[i].load(Relaxed)), words, kind)
     }
 
     /// What somebody says of an end, whose directions are at what its page says.
-    pub fn of(said: [u64; PASS_WORDS], words: &Words, kind: Kind) -> Result<TakenUp> {
-        let arrived = TakenUp {
-            words: said,
+    pub fn of(said: &[u64; PASS_WORDS], words: &Words, kind: Kind) -> Result<TakenUp> {
+        Ok(TakenUp {
+            state: ConnectionState::decode(said, kind)?,
             rx: words.rx.0.state.load().1,
             tx: words.tx.0.state.load().1,
             rings: [None, None],
             inlet: None,
             outlet: None,
-        };
-        if arrived.words[word::KIND] != kind_of(kind) {
-            return Err(wrong("this is another kind of socket (stream, seqpacket)"));
-        }
-        Ok(arrived)
+        })
     }
 
-    /// Whether the other descriptors are what the page says, and maps the rings among them.
+    /// Whether the other descriptors are what was said, and maps the rings among them.
     pub fn belong_together(&mut self, control: &OwnedFd, fds: Vec<OwnedFd>, config: &Config) -> Result<()> {
-        let has = self.words[word::HAS];
-        if has & !has::ALL != 0 || fds.len() != has.count_ones() as usize {
-            return Err(wrong(
-                "too many descriptors, or too few; pass all that `into_fds` or `share_fds` gave",
-            ));
+        if fds.len() != self.state.descriptors() {
+            return Err(too_many_or_few());
         }
         let strange =
             || wrong("the descriptors are not of one socket, or in another order than `into_fds` gave");
-        if cookie(control) != Ok(self.words[word::NAMES]) {
+        if cookie(control) != Ok(self.state.control) {
             return Err(strange());
         }
         let mut fds = fds.into_iter();
-        for (at, name) in self.words[word::NAMES + 1..][..4].iter().enumerate() {
-            let what = 1 << at;
-            let Some(fd) = (has & what != 0).then(|| fds.next()).flatten() else { continue };
-            let ring = what == has::RX_RING || what == has::TX_RING;
-            let named = if ring { inode(&fd) } else { cookie(&fd) };
-            if named != Ok(*name) {
+        for (to, ring) in self.rings.iter_mut().zip([self.state.rx_ring, self.state.tx_ring]) {
+            let Some((ring, fd)) = ring.and_then(|ring| Some((ring, fds.next()?))) else { continue };
+            if inode(&fd) != Ok(ring.inode) {
                 return Err(strange());
             }
-            if ring {
-                let place = &self.words[word::PLACES + 2 * at..][..2];
-                self.rings[at] = Some(open_ring(fd, place[0], place[1], config)?);
-            } else {
-                is_socket(&fd, SocketType::SEQPACKET)?;
-                *(if what == has::INLET { &mut self.inlet } else { &mut self.outlet }) = Some(fd);
+            *to = Some(open_ring(fd, ring.place, ring.capacity, config)?);
+        }
+        for (to, name) in [(&mut self.inlet, self.state.inlet), (&mut self.outlet, self.state.outlet)] {
+            let Some((name, fd)) = name.and_then(|name| Some((name, fds.next()?))) else { continue };
+            if cookie(&fd) != Ok(name) {
+                return Err(strange());
             }
+            is_socket(&fd, SocketType::SEQPACKET)?;
+            *to = Some(fd);
         }
         Ok(())
-    }
-
-    pub fn records(&self, kind: Kind) -> Result<Records> {
-        match self.words[word::RECORDS] {
-            1 => Ok(Records::Atomic),
-            2 if kind == Kind::SeqPacket => Ok(Records::Stream),
-            _ => Err(lied(PeerMisbehaved::Member)),
-        }
     }
 
     /// Both sides, as they are before they resume.
     pub fn sides(&self, control: &OwnedFd) -> std::result::Result<(Rx, Tx), PeerMisbehaved> {
         let [rx_ring, tx_ring] = self.rings.clone();
         // (Who has invited whom is in the names of the connection.)
-        let undecided = || Undecided::of(control.as_fd(), self.words[word::MAY_ATTACH] != 0);
+        let undecided = || Undecided::of(control.as_fd(), self.state.may_attach);
         let rx = match (Rx::mode(&self.rx)?, rx_ring) {
             (Mode::Plain, None) => Rx::Plain,
             (Mode::Undecided, None) => Rx::Undecided(undecided().ok_or(PeerMisbehaved::Member)?),
@@ -517,15 +432,9 @@ impl TakenUp {
     }
 }
 
+/// As [`invalid`], of what a direction is said to be at.
 pub fn lied(_: PeerMisbehaved) -> Error {
-    wrong("the page says what cannot be of a socket: who wrote it is broken or lies")
-}
-
-fn refuse(refused: Refused, why: &'static str) -> Error {
-    match refused {
-        Refused::NoMapping(errno) => plain(errno),
-        _ => wrong(why),
-    }
+    invalid()
 }
 
 fn is_unix(fd: &OwnedFd, kind: SocketType, listens: bool) -> bool {

@@ -462,7 +462,7 @@ fn a_channel_whose_byte_another_process_takes_is_counted_once() {
             let mut rx = b.rx.lock();
             let Rx::Ring(ring) = &mut *rx else { panic!("a pair begins with rings") };
             ring.settle(&b).unwrap();
-            assert_eq!((ring.doorbell_debt, control::queued(b.fd())), (0, Ok(0)), "{kind:?}");
+            assert_eq!((ring.doorbells.balance().debt, control::queued(b.fd())), (0, Ok(0)), "{kind:?}");
             drop(rx);
             send(&a, b'y', &[]).unwrap();
             assert_eq!(recv(&b), got(b'y', &[]));
@@ -490,9 +490,9 @@ fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
             setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
             // As a doorbell that has to be taken, and is made up for.
             if let Rx::Ring(ring) = &mut *b.rx.lock() {
-                ring.add_debt(1);
-                ring.take_debt(&b);
-                ring.doorbell_debt -= 1;
+                ring.doorbells.add_debt(1);
+                ring.doorbells.take_debt(&b);
+                ring.doorbells.forgive_debt();
             }
             assert_eq!(
                 recv_as(&b, RecvFlags::empty()).unwrap_err().raw_os_error(),

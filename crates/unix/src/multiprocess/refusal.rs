@@ -1,0 +1,31 @@
+//! Why a socket is not passed on, or not taken up.
+
+use crate::{Error, Op};
+use onecopy_sys::memfd::Refused;
+use rustix::io::Errno;
+
+pub fn error(errno: Errno, why: &'static str) -> Error {
+    Error::new(Op::Pass, errno).because(why)
+}
+
+pub fn plain(errno: Errno) -> Error {
+    Error::new(Op::Pass, errno)
+}
+
+/// Of the page or its descriptors: they are not what `into_fds` gave.
+pub fn wrong(why: &'static str) -> Error {
+    error(Errno::INVAL, why).about("fds")
+}
+
+/// As the memory of a peer is refused.
+pub fn refuse(refused: Refused, why: &'static str) -> Error {
+    match refused {
+        Refused::NoMapping(errno) => plain(errno),
+        _ => wrong(why),
+    }
+}
+
+/// Of words that no honest process writes.
+pub fn invalid() -> Error {
+    wrong("the page says what cannot be of a socket: the process that wrote it is broken or misbehaves")
+}

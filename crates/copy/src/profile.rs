@@ -1,14 +1,21 @@
-//! The profile that `onecopy tune` saves: TOML, versioned, below the XDG configuration folder.
+//! The profile that `onecopy tune` saves: TOML, versioned, below the XDG configuration folder. It is read and written with the
+//! feature `profile` alone; a program without it goes by the formula, or by what it [installs](crate::install) itself.
 //!
 //! It is only ever advice on speed. One that is missing, unreadable, of another version or of another machine
 //! is not used, and [`crate::status`] says so.
 
 use crate::plan::{self, NEVER, Thresholds};
 use crate::policy::Reader;
+#[cfg(feature = "profile")]
 use serde::{Deserialize, Serialize};
+#[cfg(feature = "profile")]
+use std::fs;
+#[cfg(feature = "profile")]
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+#[cfg(feature = "profile")]
+use std::path::Path;
+use std::path::PathBuf;
+use std::{fmt, io};
 
 /// The version of the file's layout. A profile of another version must be measured anew.
 pub const VERSION: u32 = 1;
@@ -17,11 +24,12 @@ pub const VERSION: u32 = 1;
 pub const PROFILE_VARIABLE: &str = "ONECOPY_TUNE";
 
 /// No profile has more bytes; the file may be anything, a device that never ends included.
+#[cfg(feature = "profile")]
 const LONGEST: u64 = 1 << 20;
 
 /// What was measured on one machine.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "profile", derive(Serialize, Deserialize), serde(deny_unknown_fields))]
 pub struct Profile {
     /// [`VERSION`].
     pub version: u32,
@@ -32,16 +40,16 @@ pub struct Profile {
     /// The fastest kernels.
     pub kernels: Kernels,
     /// Where a load gets slower.
-    #[serde(default)]
+    #[cfg_attr(feature = "profile", serde(default))]
     pub steps: Vec<Step>,
     /// From which length on non-temporal stores win.
-    #[serde(default)]
+    #[cfg_attr(feature = "profile", serde(default))]
     pub crossovers: Vec<Crossover>,
 }
 
 /// The fastest kernels of a machine, by name.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "profile", derive(Serialize, Deserialize), serde(deny_unknown_fields))]
 pub struct Kernels {
     /// For ordinary stores.
     pub cached: String,
@@ -54,8 +62,8 @@ pub struct Kernels {
 }
 
 /// One level of memory as a dependent load sees it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "profile", derive(Serialize, Deserialize), serde(deny_unknown_fields))]
 pub struct Step {
     /// A working set of up to this many bytes...
     pub bytes: u64,
@@ -64,15 +72,15 @@ pub struct Step {
 }
 
 /// For one reader and one footprint: the shortest copy that goes non-temporal.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "profile", derive(Serialize, Deserialize), serde(deny_unknown_fields))]
 pub struct Crossover {
     /// `same-core`, `other-core`, `no-cpu` or `unknown`.
     pub reader: String,
     /// The footprint in bytes, a power of two; holds up to the next one listed.
     pub footprint: u64,
     /// The shortest copy in bytes that goes non-temporal; absent: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "profile", serde(default, skip_serializing_if = "Option::is_none"))]
     pub min_len: Option<u32>,
 }
 
@@ -148,7 +156,7 @@ pub fn machine() -> String {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     return crate::arch::x86_64::machine();
     #[cfg(any(miri, not(target_arch = "x86_64")))]
-    return fs::read_to_string("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
+    return std::fs::read_to_string("/sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
         .map_or_else(|_| std::env::consts::ARCH.to_owned(), |midr| format!("MIDR {}", midr.trim()));
 }
 
@@ -173,6 +181,7 @@ pub fn path() -> Result<Option<PathBuf>, ProfileError> {
 }
 
 /// The profile that this process should use and where it lies; `None` when there is none.
+#[cfg(feature = "profile")]
 pub(crate) fn in_force() -> Result<Option<(Profile, PathBuf)>, ProfileError> {
     let path = match path() {
         Ok(Some(path)) => path,
@@ -188,6 +197,13 @@ pub(crate) fn in_force() -> Result<Option<(Profile, PathBuf)>, ProfileError> {
     }
 }
 
+/// As with the feature, where there is none.
+#[cfg(not(feature = "profile"))]
+pub(crate) fn in_force() -> Result<Option<(Profile, PathBuf)>, ProfileError> {
+    Ok(None)
+}
+
+#[cfg(feature = "profile")]
 impl Profile {
     /// Reads a profile of this program's version.
     ///
@@ -247,7 +263,9 @@ impl Profile {
             io(error)
         })
     }
+}
 
+impl Profile {
     /// The thresholds of `Auto`: each entry holds from its footprint up to the next one listed for the same reader.
     pub(crate) fn thresholds(&self) -> Thresholds {
         let mut thresholds = Thresholds::never();
@@ -265,7 +283,7 @@ impl Profile {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "profile"))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -10,13 +10,14 @@
 //! | [`fork`] | being told of forks, and forking |
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`life`] | who of the processes that share something still lives |
-//! | [`cuda`] | whether a CUDA driver is there and works, opened at run time |
+//! | `cuda` | whether a CUDA driver is there and works, opened at run time |
 //! | [`load`] | how many tasks want a CPU right now |
 //! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
 //! | [`signal`] | a handler that interrupts calls and tells |
 //! | [`sockopt`] | socket options |
 //! | [`unix_diag`] | what the kernel says of unix sockets: names, peers, users, queues |
 
+#[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod eventfd;
 pub mod fork;

@@ -1,4 +1,5 @@
-//! Names as long as a path may be, which whoever comes may have: told as they are, and answered.
+//! Names as long as a path may be, which any sender may have. The receiver gets them unchanged, and can
+//! answer.
 
 use onecopy::unix::{Datagram, Listener, Name, RecvFlags, SendFlags, Stream};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 const WAIT: RecvFlags = RecvFlags::empty();
 const SEND: SendFlags = SendFlags::NOSIGNAL;
 
-/// A folder of one test, removed with what lies in it.
+/// A folder for one test, removed with its contents.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -17,7 +18,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// A path in it of so many bytes.
+    /// Returns a path in the folder that has `len` bytes.
     fn path(&self, len: usize) -> PathBuf {
         self.0.join("x".repeat(len - self.0.as_os_str().len() - 1))
     }
@@ -68,7 +69,7 @@ fn a_datagram_from_the_longest_path_tells_it_and_is_answered() {
         let path = folder.path(len);
         let sender = Datagram::bind(path.as_path()).unwrap();
         sender.connect(name.as_path()).unwrap();
-        // The first ones go over the kernel, the later ones through memory.
+        // The first datagrams go over the kernel, and the later ones through memory.
         for i in 0..50u8 {
             sender.send(&[i], SEND).unwrap();
             let (n, from) = receiver.recv_from(&mut buffer, WAIT).unwrap();

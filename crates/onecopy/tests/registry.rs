@@ -1,4 +1,4 @@
-//! What sockets show of themselves in the table of their process.
+//! What the table of a process shows about its sockets.
 
 use onecopy::unix::registry::{Entry, NAME, Type, read};
 use onecopy::unix::*;
@@ -7,11 +7,11 @@ use onecopy_testing::alone;
 use std::fs::{File, read_dir, read_link};
 use std::os::fd::AsFd;
 
-/// What the tables of this process show.
+/// Returns the entries of this process's tables.
 fn entries() -> impl Iterator<Item = Entry> {
     let links = read_dir("/proc/self/fd").unwrap().map_while(std::result::Result::ok).map(|link| link.path());
     let tables = links.filter(|path| read_link(path).is_ok_and(|to| to.to_string_lossy().contains(NAME)));
-    // First all of them, then their contents: to open one changes what is listed here.
+    // All tables are listed before they are opened, since opening one changes this list.
     let tables: Vec<_> = tables.collect();
     let listings = tables.into_iter().filter_map(|path| read(File::open(path).ok()?).ok());
     listings.flat_map(|listing| listing.entries)
@@ -64,7 +64,7 @@ fn each_kind_is_shown_as_what_it_is() {
     assert_eq!(shown, [(Type::SeqPacket, false), (Type::Datagram, false), (Type::SeqPacket, true)]);
 }
 
-/// Its row is left to the child, which may count there.
+/// The socket's row is left to the child, which may still count in it.
 #[test]
 fn a_socket_that_was_there_at_a_fork_stays_shown() {
     alone!();
@@ -74,7 +74,7 @@ fn a_socket_that_was_there_at_a_fork_stays_shown() {
     let (one, other) = (find(&a).unwrap(), find(&b).unwrap());
     assert_eq!((one.stats.sent, other.stats.sent), (5, 0));
     drop((a, b));
-    // However many come after.
+    // Later sockets do not take the row, however many there are.
     let _later: Vec<_> = (0..100).map(|_| Stream::pair().unwrap()).collect();
     let entries: Vec<Entry> = entries().collect();
     assert!(entries.contains(&one) && entries.contains(&other));

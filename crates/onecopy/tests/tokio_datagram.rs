@@ -1,4 +1,4 @@
-//! Datagrams in a tokio runtime: nobody waits for what is there, and nothing is lost.
+//! Datagrams in a tokio runtime: no task waits for what is already there, and nothing is lost.
 
 use onecopy::unix::tokio::Datagram;
 use onecopy::unix::{self, Name};

@@ -1,4 +1,5 @@
-//! Records in a tokio runtime, of both kinds: every way to send and to receive them, nothing lost, nobody kept waiting.
+//! Records of both kinds in a tokio runtime: every way to send and to receive them. Nothing is lost, and no
+//! task waits in vain.
 
 use onecopy::unix::tokio::{SeqListener, SeqPacket};
 use onecopy::unix::{self, Config, Name, ReceivedFlags, Records};
@@ -11,12 +12,12 @@ use std::time::Duration;
 const COUNT: usize = 1000;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Each record's length and bytes follow from its number.
+/// Returns record number `n`. Its length and its bytes follow from the number.
 fn record(n: usize) -> Vec<u8> {
     (0..1 + n * 7 % 3000).map(|i| (i * 31 + n) as u8).collect()
 }
 
-/// Whether a descriptor goes with a record: of a file that says which.
+/// Returns whether a descriptor comes with record `n`: a file that contains the number.
 fn brings_file(n: usize) -> bool {
     n % 97 == 5
 }
@@ -25,7 +26,7 @@ async fn sends(socket: SeqPacket, records: Records) -> SeqPacket {
     for n in 0..COUNT {
         let bytes = record(n);
         if brings_file(n) {
-            // Descriptors go with the first bytes of it.
+            // Descriptors go with the first bytes of a record.
             let (reader, mut writer) = std::io::pipe().unwrap();
             write!(writer, "{n}").unwrap();
             let sent = socket.send_with(&bytes, &[reader.as_fd()], SendFlags::EOR).await.unwrap();
@@ -41,7 +42,7 @@ async fn sends(socket: SeqPacket, records: Records) -> SeqPacket {
     socket
 }
 
-/// Of a record in a stream a send may take a part.
+/// Sends the rest of a record. A send may take only a part of a stream record.
 async fn send_rest(socket: &SeqPacket, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         bytes = &bytes[socket.send(bytes, SendFlags::EOR).await.unwrap()..];
@@ -52,7 +53,7 @@ async fn receives(socket: SeqPacket) -> SeqPacket {
     let mut buffer = [0; 4000];
     for n in 0..COUNT {
         let (mut got, mut files) = (Vec::new(), Vec::new());
-        // Of records in a stream a part may come alone.
+        // A part of a stream record may come alone.
         while got.len() < record(n).len() {
             if n % 5 == 0 && !brings_file(n) {
                 let (view, _) = socket.recv_borrowed(4000).await.unwrap();
@@ -100,7 +101,7 @@ async fn records_of_both_kinds_flow_both_ways() {
     }
 }
 
-/// Who waits for room, or for a record, keeps nobody else on its thread waiting.
+/// A task that waits for room, or for a record, does not block the others on its thread.
 #[tokio::test]
 async fn a_full_ring_is_waited_for() {
     let config = Config { send_buffer: Some(4096), receive_buffer: Some(4096), ..Config::default() };

@@ -1,4 +1,4 @@
-//! Each wrong call gets an error that names the call, the errno, which argument, and what to do next.
+//! Each wrong call gets an error that names the call, the errno, the argument, and what to do next.
 
 use onecopy::chain::{Chain, Credentials, Mark, Writer};
 use onecopy::pool::provider::Heap;
@@ -14,13 +14,13 @@ use std::time::Duration;
 
 const NONE: Option<&str> = None;
 
-/// What a call with a wrong argument, or at the wrong time, says.
+/// The error of a call with a wrong argument, or at the wrong time.
 struct Wrong {
     call: &'static str,
     said: Error,
     errno: Errno,
     argument: Option<&'static str>,
-    /// Part of the reason.
+    /// A part of the reason.
     reason: &'static str,
 }
 
@@ -32,7 +32,7 @@ fn small() -> Config {
     Config { send_buffer: Some(4096), receive_buffer: Some(4096), ..Config::default() }
 }
 
-/// A folder that is gone with the test, with a plain file in it.
+/// A folder with a plain file in it, removed after the test.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -69,7 +69,7 @@ fn names(wrong: &mut Vec<Wrong>) {
     let folder = Folder::new();
     let long = Name::path("x".repeat(109));
     let listener = Listener::bind(name("taken")).unwrap();
-    // (Of abstract names the kernel looks for those of the same type only.)
+    // For an abstract name the kernel looks only for sockets of the same type.
     let other = Listener::bind(folder.name("other")).unwrap();
     let datagram = Datagram::bind(name("datagram")).unwrap();
     add(
@@ -171,7 +171,7 @@ fn sends(wrong: &mut Vec<Wrong>) {
             "send less at once",
         );
         if !rustix::process::geteuid().is_root() {
-            // Who has the privilege may claim it.
+            // A privileged process may name another.
             let said = a.send_as(b"x", other, &[], none).unwrap_err();
             add("another's name", said, Errno::PERM, Some("who"), "may only claim");
         }

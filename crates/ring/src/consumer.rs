@@ -12,55 +12,55 @@ pub struct BorrowId(u32);
 #[derive(Debug)]
 struct Borrow {
     id: BorrowId,
-    /// Whose it is: [`Consumer::me`] of that time.
+    /// The member that borrowed: [`Consumer::me`] at that time.
     member: u32,
     start: u64,
     end: u64,
 }
 
-/// The receiver's side of a ring: its positions, the way out, and what is lent to views.
+/// The receiver's side of a ring: its positions, the way out, and the bytes that are lent to views.
 #[derive(Debug)]
 pub struct Consumer {
     ring: Ring,
     index: ReadIndex,
-    /// Where the next byte to take lies. Invariant: < capacity.
+    /// Where the next byte to take is. Invariant: < capacity.
     offset: usize,
-    /// In stream order: the first one holds the tail back.
+    /// The borrows in stream order: the first one holds the tail back.
     borrows: VecDeque<Borrow>,
     next_borrow: u32,
-    /// This process's number, where others share this end; else 0.
+    /// This process's number, if others share this end; else 0.
     me: u32,
     marks: MarkReader,
 }
 
-/// What another process needs to go on, besides what is lent.
+/// What another process needs to go on, besides the borrows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached {
     /// Bytes taken.
     pub read: u64,
     /// Marks taken.
     pub marks: u64,
-    /// Where the stride of the last one ends.
+    /// Where the stride of the last mark ends.
     pub after: u64,
 }
 
-/// A part of the ring that is lent, as other processes know it.
+/// A part of the ring that is lent, as the other members know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lent {
-    /// Whose view it is.
+    /// The member that has the view.
     pub member: u32,
-    /// What that one calls it.
+    /// The name that this member gives to the borrow.
     pub id: u32,
     /// The first byte that was not given back.
     pub start: u64,
-    /// The byte behind.
+    /// The byte behind the last one.
     pub end: u64,
 }
 
-/// Sharing this end with other processes: what is taken is given back only by [`Consumer::flush`], so that it is taken
-/// for all of them, and known to them, before the sender may overwrite it.
+/// How members share this end. Only [`Consumer::flush`] gives back what was taken. So all members know that
+/// bytes were taken before the sender may overwrite them.
 impl Consumer {
-    /// From here on others share this end, and this process has a number among them. Its borrows are told apart by it.
+    /// Begins to share this end with others. This process's number among them tells its borrows apart.
     pub fn share(&mut self, me: u32) {
         for borrow in self.borrows.iter_mut().filter(|borrow| borrow.member == self.me) {
             borrow.member = me;
@@ -68,7 +68,7 @@ impl Consumer {
         self.me = me;
     }
 
-    /// From here on nobody else does: what they had borrowed is free. Returns whether room was made.
+    /// Ends the sharing: the other members' borrows are free. Returns whether room was made.
     pub fn unshare(&mut self) -> bool {
         let me = self.me;
         self.borrows.retain(|borrow| borrow.member == me);
@@ -79,17 +79,17 @@ impl Consumer {
         self.give_back()
     }
 
-    /// Whether others share this end.
+    /// Returns whether others share this end.
     pub fn is_shared(&self) -> bool {
         self.me != 0
     }
 
-    /// What another process needs to go on.
+    /// Returns what another process needs to go on.
     pub fn reached(&self) -> Reached {
         Reached { read: self.index.read(), marks: self.marks.taken(), after: self.marks.after() }
     }
 
-    /// What is lent, in stream order.
+    /// Lists what is lent, in stream order.
     pub fn lent(&self) -> impl Iterator<Item = Lent> {
         self.borrows.iter().map(|borrow| Lent {
             member: borrow.member,
@@ -99,7 +99,7 @@ impl Consumer {
         })
     }
 
-    /// Goes on where another process has left off, as number `me`.
+    /// Goes on where another process left off, as member `me`.
     ///
     /// # Errors
     ///
@@ -140,12 +140,13 @@ impl Consumer {
         self.index.give_back(self.ring.header(), to);
     }
 
-    /// After [`Consumer::resume`], where a process died that may have taken and not given back.
+    /// Repairs the ring after [`Consumer::resume`], where the process that died may have taken bytes without
+    /// giving them back.
     pub fn recover(&mut self) {
         self.index.repeat(self.ring.header());
     }
 
-    /// Frees what the dead had borrowed. Returns whether that was anything.
+    /// Frees what dead members had borrowed. Returns whether there was anything.
     pub fn release_all_of(&mut self, dead: impl Fn(u32) -> bool) -> bool {
         let before = self.borrows.len();
         self.borrows.retain(|borrow| !dead(borrow.member));
@@ -154,7 +155,7 @@ impl Consumer {
 }
 
 impl Consumer {
-    /// Of a ring from which nothing was received yet.
+    /// Makes the receiver's side of a ring from which nothing was received yet.
     pub fn new(ring: Ring) -> Consumer {
         let index = ReadIndex::new(ring.capacity());
         Consumer {
@@ -168,19 +169,20 @@ impl Consumer {
         }
     }
 
-    /// The ring.
+    /// Returns the ring.
     #[inline]
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// The shared page.
+    /// Returns the shared page.
     #[inline]
     pub fn header(&self) -> &Header {
         self.ring.header()
     }
 
-    /// Bytes that can be taken, the strides of marks among them; exact only up to `want`.
+    /// Returns the bytes that can be taken, the strides of marks among them. The number is exact only up to
+    /// `want`.
     ///
     /// # Errors
     ///
@@ -190,7 +192,7 @@ impl Consumer {
         self.index.available(self.ring.header(), want)
     }
 
-    /// Of `available` bytes those before the next mark: 0 where a mark comes next.
+    /// Returns how many of `available` bytes come before the next mark: 0 if a mark comes next.
     ///
     /// # Errors
     ///
@@ -201,13 +203,14 @@ impl Consumer {
         let at = self.marks.next_at(self.ring.header(), seen, tail, capacity)?;
         match at.checked_sub(self.index.read()) {
             Some(left) => Ok((available as u64).min(left) as usize),
-            // Its stride is behind what was taken: it was laid into the past.
+            // The mark's stride is behind what was taken: it was laid into the past.
             None => Err(PeerMisbehaved::Mark { position: at, kind: 0 }),
         }
     }
 
-    /// Bytes that can be received now: those in the ring without the strides of marks, and those that marks stand for. Takes
-    /// nothing. What was received of the reference that comes next is still counted.
+    /// Returns the bytes that can be received now: the bytes in the ring without the strides of marks, and
+    /// the bytes that marks stand for. Takes nothing. A reference that comes next counts whole, even if part
+    /// of it was received.
     ///
     /// # Errors
     ///
@@ -219,8 +222,9 @@ impl Consumer {
         self.marks.payload(self.ring.header(), seen, places, published, capacity)
     }
 
-    /// Where bytes go on behind the next mark, if descriptors are what it brings: how far from the next byte, and how many
-    /// of `available` bytes came with them: up to the mark behind, since a send that was cut short says more than it sent.
+    /// Returns where the bytes behind the next mark are, if that mark brings descriptors. The first number is
+    /// the distance from the next byte. The second is how many of `available` bytes came with the
+    /// descriptors. They end at the mark behind, since a send that was cut short states more than it sent.
     ///
     /// # Errors
     ///
@@ -238,8 +242,12 @@ impl Consumer {
         Ok(Some(((behind - read) as usize, len.min(until - behind) as usize)))
     }
 
-    /// The mark that comes next, where [`Consumer::before_mark`] gave 0 of something: not taken yet. None where all
-    /// of its stride is not published yet, which is a lie.
+    /// Returns the mark that comes next, where [`Consumer::before_mark`] gave 0 of something. Does not take
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerMisbehaved::Mark`] if the mark's stride is not all published; [`PeerMisbehaved::Head`].
     #[inline]
     pub fn mark(&mut self) -> Result<Mark, PeerMisbehaved> {
         let stride = marks::stride(self.ring.capacity());
@@ -254,34 +262,34 @@ impl Consumer {
     ///
     /// # Panics
     ///
-    /// When [`Consumer::mark`] has not given it.
+    /// If [`Consumer::mark`] has not returned it.
     #[inline]
     pub fn take_mark(&mut self) -> bool {
         self.marks.take(self.ring.capacity());
         self.take(marks::stride(self.ring.capacity()))
     }
 
-    /// Whether a mark, one that is known, comes next.
+    /// Returns whether a known mark comes next.
     #[inline]
     pub fn at_mark(&self) -> bool {
         self.mark_at(0)
     }
 
-    /// Whether a mark, one that is known, comes after `ahead` bytes.
+    /// Returns whether a known mark comes after `ahead` bytes.
     #[inline]
     pub fn mark_at(&self, ahead: usize) -> bool {
         self.marks.at() == self.index.read() + ahead as u64
     }
 
-    /// Position of the next byte in the stream of the ring.
+    /// Returns the position of the next byte in the ring's stream.
     #[inline]
     pub fn position(&self) -> u64 {
         self.index.read()
     }
 
-    /// Asks for the line where the next byte lies, without waiting for it: its way here overlaps with that of the head's
-    /// line, which says that it is worth reading. (Where a mark was the last thing to be received, the next thing is one
-    /// that comes with that line.)
+    /// Asks for the line of the next byte, without waiting for it. The request overlaps with that for the
+    /// head's line, which says whether there is something to read. After a mark nothing is asked for: the
+    /// next thing is likely a mark again, which comes with the head's line.
     #[inline]
     pub fn prefetch(&self) {
         if self.marks.after() != self.index.read() {
@@ -293,13 +301,13 @@ impl Consumer {
     ///
     /// # Panics
     ///
-    /// When `at` or `buffer.len()` is more than the capacity.
+    /// If `at` or `buffer.len()` is more than the capacity.
     #[inline]
     pub fn copy_out(&self, at: usize, buffer: &mut [u8]) {
         self.ring.copy_out(self.wrap(at), buffer);
     }
 
-    /// Where the byte lies that is `at` bytes (at most the capacity) past the next one.
+    /// Returns the offset of the byte that is `at` bytes (at most the capacity) past the next one.
     #[inline]
     pub(crate) fn wrap(&self, at: usize) -> usize {
         let offset = self.offset + at;
@@ -329,14 +337,14 @@ impl Consumer {
         self.index.give_back(self.ring.header(), to)
     }
 
-    /// Up to where nothing is lent or still to be taken.
+    /// Returns the position up to which nothing is lent or still to be taken.
     #[inline]
     fn free_to(&self) -> u64 {
         self.borrows.front().map_or(self.index.read(), |borrow| borrow.start)
     }
 
-    /// Lends the next `len` bytes: they stay where they are until released. Returns the name of the borrow
-    /// and the offset of its first byte in the ring.
+    /// Lends the next `len` bytes: they stay in the ring until they are released. Returns the name of the
+    /// borrow and the offset of its first byte in the ring.
     pub fn borrow(&mut self, len: usize) -> (BorrowId, usize) {
         let id = BorrowId(self.next_borrow);
         self.next_borrow = self.next_borrow.wrapping_add(1);
@@ -351,7 +359,7 @@ impl Consumer {
     ///
     /// # Panics
     ///
-    /// When it is not the newest, or bytes were taken behind it.
+    /// If it is not the newest, or bytes were taken behind it.
     pub fn extend(&mut self, id: BorrowId, len: usize) {
         let read = self.index.read();
         let me = self.me;
@@ -361,8 +369,8 @@ impl Consumer {
         self.move_on(len);
     }
 
-    /// Gives the first `len` bytes of a borrow back (more than it has: all). Space is freed in stream order, so
-    /// a borrow behind an older one frees nothing yet. Returns whether room was made.
+    /// Gives the first `len` bytes of a borrow back, or all of them if it has fewer. Space is freed in stream
+    /// order, so a borrow behind an older one frees nothing yet. Returns whether room was made.
     pub fn release(&mut self, id: BorrowId, len: usize) -> bool {
         let me = self.me;
         if let Some(borrow) = self.borrows.iter_mut().find(|borrow| borrow.id == id && borrow.member == me) {
@@ -374,15 +382,15 @@ impl Consumer {
         self.give_back()
     }
 
-    /// Borrows that are out.
+    /// Returns the number of borrows that are out.
     pub fn borrows(&self) -> usize {
         self.borrows.len()
     }
 
-    /// Bytes of room that the sender has, an upper bound.
+    /// Returns an upper bound of the room that the sender has.
     #[inline]
     pub fn room(&self) -> usize {
-        // (Where others share this end, what is taken is given back before anybody waits for it.)
+        // Where others share this end, what is taken is given back before any member waits for it.
         self.index.room() + if self.me != 0 { (self.free_to() - self.index.tail()) as usize } else { 0 }
     }
 }
@@ -500,7 +508,7 @@ mod tests {
         let mut other = Producer::new(p.ring().clone());
         send(&mut p, &[1; 100]);
         other.resume(p.state()).unwrap();
-        // It publishes, writes more, lays a mark, and dies.
+        // The sender publishes, writes more, lays a mark, and dies.
         send(&mut p, &[2; 50]);
         p.copy_in(0, &[3; 50], Hint::default());
         p.mark(0, crate::Mark::Fds { count: 1, len: 1 });
@@ -515,7 +523,7 @@ mod tests {
         let mut out = [0; 10];
         c.copy_out(0, &mut out);
         assert_eq!(out, [4; 10]);
-        // A peer that changes the head says nothing that can be.
+        // A peer that changes the head leaves an impossible state.
         other.header().writer.0.head.store(5000, Ordering::Relaxed);
         assert_eq!(other.recover(), Err(PeerMisbehaved::Member));
         other.header().writer.0.head.store(10, Ordering::Relaxed);

@@ -1,24 +1,26 @@
 //! Who wakes whom, and when no system call is needed.
 //!
-//! The control socket of a connection is what poll and epoll watch, so its queue mirrors the ring. Doorbells and
-//! fillers are bytes on it, all alike; what counts is how many lie in the receiver's queue:
+//! Programs watch the control socket of a connection with poll and epoll, so its queue mirrors the ring.
+//! Doorbells and fillers are bytes on it, all alike. Only their number in the receiver's queue counts:
 //!
 //! ```text
 //! bytes queued = (armed == RUNG ? 1 : 0) + (parked == PARKED ? filler + 1 : 0)
 //! ```
 //!
-//! up to what is under way. The sender sends one byte for each ARMED -> RUNG that it makes; the receiver takes
-//! one for each RUNG -> ARMED. So data that a receiver leaves behind keeps a doorbell pending (POLLIN stays), and
-//! a receiver that finds the ring empty takes the doorbell and arms (POLLIN goes off, the next byte rings).
+//! This holds except for bytes under way. The sender sends one byte for each ARMED -> RUNG that it makes. The
+//! receiver takes one for each RUNG -> ARMED. So a receiver that leaves data behind keeps a doorbell pending,
+//! and POLLIN stays on. A receiver that finds the ring empty takes the doorbell and arms: POLLIN goes off,
+//! and the next byte rings.
 //!
-//! A sender without room parks a filler larger than a quarter of the socket's SO_SNDBUF and one more byte
-//! (net/unix/af_unix.c, unix_writable(): POLLOUT is off from a quarter on). The receiver takes `filler + 1`
-//! bytes once there is room, which frees the filler and leaves a doorbell exactly where one was pending, since the
-//! bytes are all alike.
+//! A sender without room parks a filler larger than a quarter of the socket's SO_SNDBUF, and one more byte.
+//! POLLOUT is off from a quarter on (net/unix/af_unix.c, unix_writable()). Once there is room, the receiver
+//! takes `filler + 1` bytes. That frees the filler, and since the bytes are all alike, it leaves a doorbell
+//! exactly where one was pending.
 //!
-//! Both handshakes are Dekker's: store, SeqCst fence, load, on both sides. Who publishes or gives back brings the
-//! fence himself, since unlocking is one ([`onecopy_sync::MutexGuard::unlock_fenced`]). Either the sender sees ARMED (or
-//! the room), or the receiver sees the data (or PARKED); `models` in this file proves it with loom.
+//! Both handshakes are Dekker's: store, SeqCst fence, load, on both sides. The side that publishes or gives
+//! back does the fence itself, since unlocking is one ([`onecopy_sync::MutexGuard::unlock_fenced`]). Either
+//! the sender sees ARMED (or the room), or the receiver sees the data (or PARKED). `models` in this file
+//! proves it with loom.
 
 use crate::{Header, PeerMisbehaved};
 use onecopy_sync::atomic::{Ordering, fence};
@@ -28,119 +30,126 @@ pub const RUNG: u32 = 0;
 /// No doorbell is pending: the next byte published must ring.
 pub const ARMED: u32 = 1;
 
-/// Nobody waits for room.
+/// No sender waits for room.
 pub const FREE: u32 = 0;
 /// A filler is being sent: its bytes may already be in the queue.
 pub const PARKING: u32 = 1;
-/// A filler is in the queue: whoever makes room takes it.
+/// A filler is in the queue: the side that makes room takes it.
 pub const PARKED: u32 = 2;
 
-/// Largest filler in bytes that a receiver believes in: a quarter of the largest SO_SNDBUF that makes sense.
+/// Largest filler in bytes that a receiver accepts: a quarter of the largest SO_SNDBUF that makes sense.
 pub const MAX_FILLER: u32 = 1 << 30;
 
 impl Header {
-    /// Whether the receiver waits for a doorbell, as far as is seen: a look that costs no locked instruction.
+    /// Returns whether the receiver waits for a doorbell, as far as is seen. This look costs no locked
+    /// instruction.
     #[inline]
     pub fn is_armed(&self) -> bool {
         self.writer.0.armed.load(Ordering::Relaxed) == ARMED
     }
 
-    /// Sender, after publishing and a full fence: whether it must send a doorbell now. Without the fence it is an early
-    /// look, which may miss a receiver that arms at this moment. Where nothing was published that is not received already, there
-    /// is nothing to ring for, and a doorbell would have the receiver readable with nothing to receive.
+    /// Sender, after publishing and a full fence: returns whether it must send a doorbell now.
+    ///
+    /// Without the fence this is an early look, which may miss a receiver that arms at this moment. If
+    /// everything published was received already, no doorbell is due. It would make the receiver readable
+    /// with nothing to receive.
     #[inline]
     pub fn must_ring(&self) -> bool {
-        // Acquire pairs with the Release store in `arm`: where it armed is seen. The swap lets one of two senders win; what it
-        // publishes went before, through `head`.
+        // Acquire pairs with the Release store in `arm`: the position where it armed is seen. The swap lets
+        // one of two senders win; `head` has published that sender's bytes before.
         let armed = &self.writer.0.armed;
         armed.load(Ordering::Acquire) == ARMED
             && self.writer.0.head.load(Ordering::Relaxed) != self.reader.0.armed_at.load(Ordering::Relaxed)
             && armed.swap(RUNG, Ordering::Relaxed) == ARMED
     }
 
-    /// Whether a doorbell is pending or under way.
+    /// Returns whether a doorbell is pending or under way.
     #[inline]
     pub fn is_rung(&self) -> bool {
         self.writer.0.armed.load(Ordering::Relaxed) == RUNG
     }
 
-    /// Receiver, with the ring empty but for what it will take now: arms, `at` the first byte behind that. It must then look at the
-    /// ring again, and either take the old doorbell from the queue, or, if there is data after all, `disarm`.
+    /// Receiver: arms, with the ring empty but for the bytes that it takes now. `at` is the first byte behind
+    /// those. It must then look at the ring again. It either takes the old doorbell from the queue, or calls
+    /// `disarm` if there is data after all.
     #[inline]
     pub fn arm(&self, at: u64) {
-        // (Nobody looks there while it is not armed.)
+        // The sender does not look there while the ring is not armed.
         self.reader.0.armed_at.store(at, Ordering::Relaxed);
         // Release pairs with the Acquire load in `must_ring`.
         self.writer.0.armed.store(ARMED, Ordering::Release);
-        // Pairs with the sender's fence between publishing and `must_ring`: either it sees ARMED, or we see what
-        // it published.
+        // Pairs with the sender's fence between publishing and `must_ring`: either it sees ARMED, or we see
+        // what it published.
         fence(Ordering::SeqCst);
     }
 
-    /// Receiver, who found data after arming: takes the arming back. Whether that came before the sender rang:
-    /// if not, a new doorbell is on its way and the old one must be taken after all.
+    /// Receiver: takes the arming back, after it found data. Returns whether that came before the sender
+    /// rang. If not, a new doorbell is on its way, and the old one must be taken after all.
     #[inline]
     pub fn disarm(&self) -> bool {
         self.writer.0.armed.compare_exchange(ARMED, RUNG, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Sender, who found less room than `wanted`: from here on bytes of a filler may be in the receiver's queue.
+    /// Sender: begins to park, after it found less room than `wanted`. From here on bytes of a filler may be
+    /// in the receiver's queue.
     #[inline]
     pub fn begin_parking(&self, wanted: usize) {
         self.reader.0.wanted.store(wanted as u64, Ordering::Relaxed);
         self.reader.0.parked.store(PARKING, Ordering::Relaxed);
     }
 
-    /// Sender, whose filler is parked already: it waits for that much room now. It must then look for room
+    /// Sender, whose filler is parked already: waits for that much room now. It must then look for room
     /// again, as after `parked`.
     #[inline]
     pub fn want(&self, wanted: usize) {
         self.reader.0.wanted.store(wanted as u64, Ordering::Relaxed);
-        // Pairs with the receiver's fence before `must_unpark`: either it takes the filler, or we see the room
-        // that it made.
+        // Pairs with the receiver's fence before `must_unpark`: either it takes the filler, or we see the
+        // room that it made.
         fence(Ordering::SeqCst);
     }
 
-    /// Sender: a filler of that many bytes is in the queue, and one more. It must then look for room again.
+    /// Sender: notes that a filler of that many bytes is in the queue, and one more byte. It must then look
+    /// for room again.
     #[inline]
     pub fn parked(&self, filler: u32) {
         self.reader.0.filler.store(filler, Ordering::Relaxed);
         // Release pairs with the Acquire load in `must_unpark`: the sizes are seen.
         self.reader.0.parked.store(PARKED, Ordering::Release);
-        // Pairs with the receiver's fence between giving back and `must_unpark`: either it sees PARKED, or we see
-        // the room.
+        // Pairs with the receiver's fence between giving back and `must_unpark`: either it sees PARKED, or we
+        // see the room.
         fence(Ordering::SeqCst);
     }
 
-    /// Sender: the filler could not be sent after all.
+    /// Sender: cancels the parking, as the filler could not be sent.
     #[inline]
     pub fn cancel_parking(&self) {
         self.reader.0.parked.store(FREE, Ordering::Relaxed);
     }
 
-    /// Whether a filler is or may be in the queue.
+    /// Returns whether a filler is or may be in the queue.
     #[inline]
     pub fn is_parking(&self) -> bool {
         self.reader.0.parked.load(Ordering::Relaxed) != FREE
     }
 
-    /// Whether a filler is in the queue.
+    /// Returns whether a filler is in the queue.
     #[inline]
     pub fn is_parked(&self) -> bool {
         self.reader.0.parked.load(Ordering::Relaxed) == PARKED
     }
 
-    /// Receiver, after giving room back and a full fence, who has `room` of `capacity` bytes to offer: whether a
-    /// filler waits to be taken.
+    /// Receiver, after giving room back and a full fence: returns whether a filler waits to be taken. The
+    /// receiver has `room` of `capacity` bytes to offer.
     #[inline]
     pub fn must_unpark(&self, room: usize, capacity: usize) -> bool {
         let line = &self.reader.0;
-        // Acquire pairs with the Release store in `parked`: the wish is seen.
+        // Acquire pairs with the Release store in `parked`: the wanted room is seen.
         line.parked.load(Ordering::Acquire) == PARKED
             && room as u64 >= line.wanted.load(Ordering::Relaxed).min(capacity as u64)
     }
 
-    /// Receiver: claims the filler. Bytes to take from the queue, 0 if somebody else claimed it.
+    /// Receiver: claims the filler. Returns the bytes to take from the queue, or 0 if another process claimed
+    /// it.
     ///
     /// # Errors
     ///
@@ -163,7 +172,7 @@ mod models {
     use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
     use loom::sync::{Arc, Condvar, Mutex};
 
-    /// The kernel's queue: a count of bytes, and somebody who may sleep on it.
+    /// The kernel's queue: a count of bytes, and a process that may sleep on it.
     #[derive(Default)]
     struct Queue {
         bytes: Mutex<u32>,
@@ -193,7 +202,8 @@ mod models {
         }
     }
 
-    /// Receives `total` bytes, sleeping whenever the ring is empty, as `unix::rx` does.
+    /// Receives `total` bytes and sleeps whenever the ring is empty, as the receiver of the crate `unix`
+    /// does.
     fn receive(header: &Header, queue: &Queue, capacity: usize, total: usize) {
         let mut index = ReadIndex::new(capacity);
         let (mut got, mut doorbell_debt) = (0, 0);
@@ -245,8 +255,8 @@ mod models {
 
     #[test]
     fn no_room_is_slept_over() {
-        // The sender fills the ring of one byte and wants to write another; the receiver takes one byte.
-        // Either the sender sees the room, or the receiver takes the filler (which wakes the sender).
+        // The sender fills the ring of one byte and wants to write another. The receiver takes one byte.
+        // Either the sender sees the room, or the receiver takes the filler, which wakes the sender.
         loom::model(|| {
             let header = Arc::new(Header::default());
             let taken = Arc::new(AtomicUsize::new(0));
@@ -294,7 +304,7 @@ mod models {
                 cell.with_mut(|p| unsafe { *p = i as u8 + 1 });
                 write.publish(&header, 1);
             }
-            // What was given back may be overwritten.
+            // Bytes that were given back may be overwritten.
             if write.room(&header, 1).unwrap() > 0 {
                 // SAFETY: as above.
                 data[0].with_mut(|p| unsafe { *p = 9 });

@@ -1,16 +1,17 @@
-//! Positions: how much room and how much data there is, and whether the other side can be believed.
+//! Positions: how much room and how much data there is, and whether the other side's position is possible.
 //!
-//! The sender alone moves `head`, the receiver alone moves `tail`; each keeps its own position privately and
-//! looks at the other's only when what it saw last does not suffice: the two lines are then left alone by
-//! whoever does not need them.
+//! The sender alone moves `head`, and the receiver alone moves `tail`. Each side keeps its own position
+//! privately. It looks at the other's position only when the last value it saw does not suffice. So a side
+//! leaves a line alone while it does not need it.
 
 use crate::{Header, PeerMisbehaved};
 use onecopy_sync::atomic::Ordering;
 
-/// Positions beyond this are nobody's: at 100 GB/s they come after a year, and sums of them never wrap.
+/// No valid position is beyond this: at 100 GB/s a stream gets there after a year. Sums of valid positions
+/// never wrap.
 pub const FARTHEST: u64 = 1 << 62;
 
-/// The sender's view.
+/// The sender's view of the positions.
 #[derive(Debug)]
 pub struct WriteIndex {
     capacity: u64,
@@ -20,37 +21,38 @@ pub struct WriteIndex {
 }
 
 impl WriteIndex {
-    /// Of an empty ring.
+    /// Makes the positions of an empty ring.
     pub fn new(capacity: usize) -> WriteIndex {
         WriteIndex { capacity: capacity as u64, head: 0, seen_tail: 0 }
     }
 
-    /// Of a ring that another process has sent into: `head` bytes published, `tail` given back as far as it had seen.
+    /// Makes the positions of a ring that another process has sent into. That process had published `head`
+    /// bytes, and `tail` is the last value it had seen of the bytes given back.
     ///
     /// # Errors
     ///
     /// [`PeerMisbehaved::Member`].
     pub fn resume(capacity: usize, head: u64, tail: u64) -> Result<WriteIndex, PeerMisbehaved> {
         let capacity = capacity as u64;
-        // (Not by one subtraction: of a tail far beyond, less than a lap behind where numbers wrap, it makes a small one.)
+        // One subtraction would not do: a tail far beyond the head can wrap to a small difference.
         if tail > head || head - tail > capacity || head > FARTHEST {
             return Err(PeerMisbehaved::Member);
         }
         Ok(WriteIndex { capacity, head, seen_tail: tail })
     }
 
-    /// Bytes given back, as far as was looked.
+    /// Returns the bytes given back, as of the last look.
     pub fn seen_tail(&self) -> u64 {
         self.seen_tail
     }
 
-    /// Bytes published.
+    /// Returns the bytes published.
     #[inline]
     pub fn head(&self) -> u64 {
         self.head
     }
 
-    /// Bytes of room; looks at the receiver's line only when less than `want` is known.
+    /// Returns the bytes of room. Looks at the receiver's line only when fewer than `want` are known.
     ///
     /// # Errors
     ///
@@ -61,8 +63,8 @@ impl WriteIndex {
         if known >= want as u64 {
             return Ok(known as usize);
         }
-        // Acquire pairs with the Release store in `ReadIndex::give_back`: the receiver has done with the bytes
-        // before `tail`, so that overwriting them cannot be seen by its copy.
+        // Acquire pairs with the Release store in `ReadIndex::give_back`: the receiver has finished with the
+        // bytes before `tail`, so its copy cannot see them overwritten.
         let tail = header.reader.0.tail.load(Ordering::Acquire);
         if tail < self.seen_tail || tail > self.head {
             return Err(PeerMisbehaved::Tail { read: tail, seen: self.seen_tail });
@@ -75,18 +77,18 @@ impl WriteIndex {
     ///
     /// # Panics
     ///
-    /// When there was not that much room.
+    /// If there was less room than that.
     #[inline]
     pub fn publish(&mut self, header: &Header, len: usize) {
         assert!(len as u64 <= self.capacity - (self.head - self.seen_tail), "published beyond the room");
         self.head += len as u64;
-        // Release pairs with the Acquire load in `ReadIndex::available`: the bytes are there before the count.
-        // (Non-temporal stores were fenced by the copy engine.)
+        // Release pairs with the Acquire load in `ReadIndex::available`: the bytes are there before the
+        // count. The copy engine has already fenced its non-temporal stores.
         header.writer.0.head.store(self.head, Ordering::Release);
     }
 }
 
-/// The receiver's view.
+/// The receiver's view of the positions.
 #[derive(Debug)]
 pub struct ReadIndex {
     capacity: u64,
@@ -95,17 +97,18 @@ pub struct ReadIndex {
     read: u64,
     /// Invariant: `seen_head - tail <= capacity`.
     seen_head: u64,
-    /// Marks that the sender had laid when it published `seen_head`, or more; unchecked.
+    /// Marks that the sender had laid when it published `seen_head`, or more. Unchecked.
     seen_marks: u64,
 }
 
 impl ReadIndex {
-    /// Of an empty ring.
+    /// Makes the positions of an empty ring.
     pub fn new(capacity: usize) -> ReadIndex {
         ReadIndex { capacity: capacity as u64, tail: 0, read: 0, seen_head: 0, seen_marks: 0 }
     }
 
-    /// Of a ring that another process has received from: `read` bytes taken, `tail` of them given back, `marks` seen.
+    /// Makes the positions of a ring that another process has received from. That process had taken `read`
+    /// bytes, given `tail` of them back, and seen `marks` marks.
     ///
     /// # Errors
     ///
@@ -118,13 +121,13 @@ impl ReadIndex {
         Ok(ReadIndex { capacity, tail, read, seen_head: read, seen_marks: marks })
     }
 
-    /// Tells the sender once more what was given back: a member that died may not have come to it.
+    /// Tells the sender again how much was given back: a member that died may not have done so.
     pub fn repeat(&self, header: &Header) {
-        // Release as in `give_back`.
+        // Release, as in `give_back`.
         header.reader.0.tail.store(self.tail, Ordering::Release);
     }
 
-    /// Bytes that can be taken; looks at the sender's line only when less than `want` is known.
+    /// Returns the bytes that can be taken. Looks at the sender's line only when fewer than `want` are known.
     ///
     /// # Errors
     ///
@@ -137,41 +140,42 @@ impl ReadIndex {
         }
         // Acquire pairs with the Release store in `WriteIndex::publish`: the bytes before `head` are there.
         let head = header.writer.0.head.load(Ordering::Acquire);
-        // One subtraction covers both lies: a head behind the tail wraps to something huge.
+        // One subtraction finds both impossible heads: a head behind the tail wraps to a huge number.
         if head < self.seen_head || head.wrapping_sub(self.tail) > self.capacity {
             return Err(PeerMisbehaved::Head { read: head, seen: self.seen_head });
         }
         self.seen_head = head;
-        // After the head: a mark before it is counted. From the same line, so that it costs nothing. Acquire pairs
-        // with the Release store in `MarkWriter::lay`: marks that are counted are there.
+        // This load follows that of the head, so a mark before the head is counted. It is in the same line
+        // and costs nothing. Acquire pairs with the Release store in `MarkWriter::lay`: marks that are
+        // counted are there.
         self.seen_marks = header.writer.0.marks.load(Ordering::Acquire);
         Ok((head - self.read) as usize)
     }
 
-    /// Marks that the sender is known to have laid: all that lie before what [`ReadIndex::available`] said, and
-    /// maybe more. Unchecked.
+    /// Returns the marks that the sender is known to have laid: all before the end that
+    /// [`ReadIndex::available`] found, and maybe more. Unchecked.
     #[inline]
     pub fn seen_marks(&self) -> u64 {
         self.seen_marks
     }
 
-    /// Next byte to take.
+    /// Returns the position of the next byte to take.
     #[inline]
     pub fn read(&self) -> u64 {
         self.read
     }
 
-    /// First byte not given back.
+    /// Returns the position of the first byte that was not given back.
     #[inline]
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Takes `len` bytes: they stay where they are until given back.
+    /// Takes `len` bytes. They stay in the ring until they are given back.
     ///
     /// # Panics
     ///
-    /// When fewer are known to be there.
+    /// If fewer are known to be there.
     #[inline]
     pub fn take(&mut self, len: usize) {
         assert!(len as u64 <= self.seen_head - self.read, "took more than there is");
@@ -182,7 +186,7 @@ impl ReadIndex {
     ///
     /// # Panics
     ///
-    /// When `to` was not taken yet, or is behind what was given back.
+    /// If `to` was not taken yet, or is behind what was given back.
     #[inline]
     pub fn give_back(&mut self, header: &Header, to: u64) -> bool {
         assert!(to >= self.tail && to <= self.read, "gave back what was not taken");
@@ -195,8 +199,8 @@ impl ReadIndex {
         true
     }
 
-    /// Bytes of room that the sender has, as far as this side knows: data that it has not looked at counts
-    /// as room, so this is an upper bound.
+    /// Returns an upper bound of the room that the sender has. Data that this side has not looked at counts
+    /// as room.
     #[inline]
     pub fn room(&self) -> usize {
         (self.capacity - (self.seen_head - self.tail)) as usize

@@ -1,16 +1,21 @@
-//! How pages that were sent by reference come back: a bit for each, set by who is done with it.
+//! How pages that were sent by reference come back: one bit for each, set by the receiver when it is done.
 //!
-//! A reference names a slot of the sender's own table. Its receiver sets the slot's bit; the sender collects bits
-//! when it wants pages, and asks nobody meanwhile. A bit can be set in any order and without a system call, the
-//! line has room for all that may ever come back at once, and a slot that is not lent is a lie that shows at once.
-//! Who sleeps for pages says so first, and is woken: store, SeqCst fence, load, on both sides.
+//! A reference names a slot of the sender's own table. The receiver sets the slot's bit. The sender collects
+//! bits when it wants pages, and asks nobody in between.
+//!
+//! - Bits can be set in any order and without a system call.
+//! - The line has a bit for every slot that can be lent at once.
+//! - A bit for a slot that is not lent is misbehaviour, and is found at once.
+//!
+//! A sender that sleeps for pages says so first, and the receiver wakes it: store, SeqCst fence, load, on
+//! both sides.
 
 use crate::{Header, PeerMisbehaved};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const WORDS: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// Pages that may be lent at once over one direction of a stream.
+/// Most pages that can be lent at once over one direction of a stream.
 pub const SLOTS: usize = WORDS * 64;
 
 /// What the receiver of references tells their sender.
@@ -18,14 +23,15 @@ pub const SLOTS: usize = WORDS * 64;
 #[repr(C)]
 pub struct LendLine {
     returned: [AtomicU64; WORDS],
-    /// Written by the sender: 1 while it sleeps for pages. A futex.
+    /// 1 while the sender sleeps for pages. Written by the sender. A futex.
     asleep: AtomicU32,
-    /// 1 once the receiver has looked into a page, so that one that lies in its caches is worth more than another.
+    /// 1 once the receiver has looked into a page. A page that is in its caches is then worth more than
+    /// another.
     looked: AtomicU32,
 }
 
 impl Header {
-    /// Receiver: done with what lies in `slot` (less than [`SLOTS`]). Returns whether the sender sleeps for pages, and
+    /// Receiver: gives back `slot` (less than [`SLOTS`]). Returns whether the sender sleeps for pages and
     /// must be woken ([`Header::wake_lender`]).
     #[inline]
     pub fn give_back_slot(&self, slot: u32) -> bool {
@@ -33,24 +39,24 @@ impl Header {
         let word = &line.returned[slot as usize / 64 % WORDS];
         // Release pairs with the Acquire swap in `collect`: our reads of the page are over.
         word.fetch_or(1 << (slot % 64), Ordering::Release);
-        // Pairs with the fence in `sleep_for_slots`: either the sender sees the bit, or we see that it sleeps. (On
-        // x86-64 the locked instruction before is that fence.)
+        // Pairs with the fence in `announce_sleep_for_slots`: either the sender sees the bit, or we see that
+        // it sleeps. On x86-64 the locked instruction above is that fence.
         #[cfg(any(not(target_arch = "x86_64"), loom))]
         fence(Ordering::SeqCst);
         line.asleep.load(Ordering::Relaxed) != 0
     }
 
-    /// Receiver: a page was looked into.
+    /// Receiver: notes that it looked into a page.
     #[inline]
     pub fn look_at_lent(&self) {
         let looked = &self.lend.0.looked;
-        // Relaxed, here and there: a hint.
+        // Relaxed, here and in `looks_at_lent`: this is a hint.
         if looked.load(Ordering::Relaxed) == 0 {
             looked.store(1, Ordering::Relaxed);
         }
     }
 
-    /// Sender: whether the receiver looks into pages.
+    /// Sender: returns whether the receiver looks into pages.
     #[inline]
     pub fn looks_at_lent(&self) -> bool {
         self.lend.0.looked.load(Ordering::Relaxed) != 0
@@ -66,12 +72,12 @@ impl Header {
         }
     }
 
-    /// Sender: what came back since the last time, slot by slot. `lent` says whether a slot is lent, and takes it
-    /// home.
+    /// Sender: collects the slots that came back since the last time, one by one, and returns their number.
+    /// `lent` says whether a slot is lent, and marks it as free.
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved::Returned`] for a slot that is not lent; those before it have come home.
+    /// [`PeerMisbehaved::Returned`] for a slot that is not lent. The slots before it are collected.
     pub fn collect(&self, mut lent: impl FnMut(u32) -> bool) -> Result<usize, PeerMisbehaved> {
         let mut count = 0;
         for (i, word) in self.lend.0.returned.iter().enumerate() {
@@ -92,25 +98,26 @@ impl Header {
         Ok(count)
     }
 
-    /// Whether anything came back since the last `collect`.
+    /// Returns whether anything came back since the last `collect`.
     pub fn has_returned(&self) -> bool {
         self.lend.0.returned.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// Sender: says that it is about to sleep for pages. It must then collect once more before it does.
+    /// Sender: announces that it is about to sleep for pages. It must then collect once more before it
+    /// sleeps.
     pub fn announce_sleep_for_slots(&self) {
         self.lend.0.asleep.store(1, Ordering::Relaxed);
         // Pairs with the fence in `give_back_slot`.
         fence(Ordering::SeqCst);
     }
 
-    /// Sender: sleeps until something comes back, at most `limit`. Wakes for nothing now and then.
+    /// Sender: sleeps until something comes back, at most `limit`. It may also wake for no reason.
     #[cfg(not(loom))]
     pub fn sleep_for_slots(&self, limit: std::time::Duration) {
         let _ = onecopy_sys::futex::wait(self.lend.0.asleep.as_raw(), 1, Some(limit));
     }
 
-    /// Sender: does not sleep (any more).
+    /// Sender: withdraws the announcement that it sleeps.
     pub fn awake_for_slots(&self) {
         self.lend.0.asleep.store(0, Ordering::Relaxed);
     }

@@ -1,9 +1,13 @@
 //! The shared-memory byte ring: one direction of a stream.
 //!
-//! A ring lies in a sealed memfd of the *receiver*: one page of [`Header`], then `capacity` bytes of data.
-//! Positions are counts of bytes since the beginning, 64 bits, never wrapped; each side keeps its own one
-//! privately and publishes a copy. All that the other side wrote is copied, checked against what is possible,
-//! then used: a [`PeerMisbehaved`] ends the connection and touches no memory outside of the ring.
+//! A ring is in a sealed memfd, which the receiver made, or the maker of a pair of rings ([`Ring::pair`]). It
+//! consists of a [`Header`] and `capacity` bytes of data.
+//!
+//! Positions count bytes since the ring began. They have 64 bits and never wrap. Each side keeps its own
+//! position privately and publishes a copy.
+//!
+//! Each side copies what the other side wrote, checks the copy, and only then uses it. A [`PeerMisbehaved`]
+//! ends the connection; no memory outside of the ring is touched.
 //!
 //! | module | what |
 //! |---|---|
@@ -15,7 +19,7 @@
 //! | [`memory`] | making, opening and mapping a ring |
 //! | [`shared`] | a pool of the peer, whose pages come by reference |
 //! | [`producer`], [`consumer`] | the two sides, with the bytes |
-//! | [`page`] | what the processes share that hold one end |
+//! | [`page`] | what the processes that hold one end share |
 //! | [`record`] | records, for sockets that have them |
 
 pub mod consumer;
@@ -38,7 +42,7 @@ pub use producer::Producer;
 
 use std::fmt;
 
-/// What the other side wrote cannot be.
+/// The other side wrote something impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerMisbehaved {
     /// The published end of data is behind what was seen before, or further ahead than the ring is large.
@@ -55,43 +59,44 @@ pub enum PeerMisbehaved {
         /// The start of room as seen before.
         seen: u64,
     },
-    /// An impossible count of marks.
+    /// The count of marks is impossible.
     Marks {
         /// What was read.
         read: u64,
         /// Marks that were received before.
         seen: u64,
     },
-    /// A mark of no known kind, or where none can be.
+    /// A mark has an unknown kind, or is at a position where no mark can be.
     Mark {
-        /// Where it is said to be.
+        /// The position that the mark states.
         position: u64,
-        /// What it is said to be.
+        /// The kind that the mark states.
         kind: u32,
     },
-    /// A reference to what is no page of a pool that the peer has told of, or no part of it.
+    /// A reference names no page of an announced pool, or a part that the page does not have.
     Reference,
-    /// A pool that is none: no sealed memfd that only the peer can write, or not of the announced size.
+    /// A pool is not a sealed memfd that only the peer can write, or it does not have the announced size.
     Pool,
-    /// The channel for descriptors and credentials, or the message that a mark says is in it, is not there; the message is of
-    /// another user than the peer; or marks were taken and their messages left.
+    /// The channel for descriptors and credentials broke the protocol. Either the channel, or the message
+    /// that a mark announces, is missing; or the message comes from another user than the peer; or marks were
+    /// taken and their messages stayed behind.
     Channel,
     /// A page came back that is not lent.
     Returned(u32),
-    /// A filler of impossible size.
+    /// The size of a filler is impossible.
     Filler(u32),
-    /// A record's header that cannot be: more bytes than were published, or unknown flags.
+    /// A record's header is impossible: it states more bytes than were published, or has unknown flags.
     Frame {
         /// What was read.
         word: u64,
-        /// Bytes that were published from there on.
+        /// Bytes that were published from the header on.
         available: u64,
     },
-    /// The kernel carried other bytes than doorbells and fillers say.
+    /// The bytes that the kernel carried do not match the doorbells and fillers.
     Doorbells,
-    /// Another process that holds this end left a state of it that cannot be.
+    /// Another process that holds this end left an impossible state.
     Member,
-    /// The switch from the kernel to the ring is said to be at a byte that was already passed.
+    /// The peer says that it switched from the kernel to the ring at a byte that already passed.
     Switch {
         /// Byte at which the peer says it switched.
         at: u64,

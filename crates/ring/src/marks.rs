@@ -1,15 +1,19 @@
-//! What a stream carries besides bytes, each at its position: descriptors, a pool, a reference to a page of one.
+//! What a stream carries besides bytes, each at its position: descriptors, an identity, a pool, a reference
+//! to a page of a pool.
 //!
-//! A mark lies in a queue in the header page, and takes room in the ring at its position: `capacity / MARKS` bytes,
-//! its *stride*, which hold nothing. So a mark is there to be received exactly when bytes are: whatever counts,
-//! wakes, waits for room or mirrors readiness needs no rule for marks. And the queue has room whenever the ring
-//! has, without an index of its own: `MARKS` strides are the whole ring, so the mark that is laid into the place of
-//! an older one needs room that begins where that one's stride was given back.
+//! A mark is in a queue in the header page, and takes room in the ring at its position. This room, its
+//! *stride*, has `capacity / MARKS` bytes and holds nothing. So a mark can be received exactly when bytes
+//! can. Code that counts, wakes, waits for room or mirrors readiness needs no rule for marks.
 //!
-//! The count of marks lies beside `head`: a receiver that looks for data sees for free that there are none. There, too, lies
-//! the last mark itself: who waits for one gets it with the line that says that it has come, and asks for no other. It is
-//! a copy that the next mark overwrites, so it is read as a sequence lock is (linux: seqlock.h): its number is stored before
-//! its words and the count behind them, and whoever finds another number looks into the queue.
+//! The queue needs no index of its own: it has room whenever the ring has. `MARKS` strides are the whole
+//! ring. So a mark that takes the place of an older one needs room that begins where the older one's stride
+//! was given back.
+//!
+//! The count of marks is beside `head`, so a receiver that looks for data sees for free that there are no
+//! marks. A copy of the last mark is there too. A receiver that waits for a mark gets it with the line that
+//! says that it came, and asks for no other line. The next mark overwrites this copy, so it is read like a
+//! sequence lock (linux: seqlock.h). Its number is stored before its words, and the count after them. A
+//! receiver that finds another number looks into the queue.
 //!
 //! ```text
 //! ring   ..bytes..[stride].bytes..[stride][stride]        head
@@ -20,10 +24,10 @@ use crate::index::FARTHEST;
 use crate::{Header, PeerMisbehaved};
 use onecopy_sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Marks that may be under way at once. (In loom's models fewer, for the sake of time.)
+/// Most marks that can be under way at once. Loom's models have fewer, to save time.
 pub const MARKS: usize = if cfg!(loom) { 2 } else { 64 };
 
-/// One place of the queue, as it lies in shared memory.
+/// One place of the queue, as it is in shared memory.
 #[derive(Debug, Default)]
 #[repr(C, align(32))]
 pub struct Entry {
@@ -46,7 +50,7 @@ impl Default for MarkQueue {
 }
 
 impl Entry {
-    // Relaxed, all: what publishes them, and in which order, is said where they are used.
+    // Relaxed, all of them: their users say what publishes them, and in which order.
     #[inline]
     fn store(&self, position: u64, [kind, a, b]: [u64; 3]) {
         self.position.store(position, Ordering::Relaxed);
@@ -65,39 +69,40 @@ impl Entry {
 /// What a mark means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// That many descriptors lie in the channel, for who receives the next byte. A receive with them ends after
-    /// `len` bytes, which were sent with them.
+    /// That many descriptors are in the channel, for the receive that takes the next byte. A receive with
+    /// them ends after `len` bytes, the bytes that were sent with them.
     Fds {
-        /// Descriptors.
+        /// Number of descriptors.
         count: u32,
-        /// Bytes.
+        /// Bytes that were sent with them.
         len: u64,
     },
-    /// Who sends from here on: as credentials in the channel say, or it is not said any more.
+    /// The sender's identity from here on. Either credentials in the channel state it, or it is not stated
+    /// any more.
     Identity {
-        /// Whether credentials lie in the channel.
+        /// Whether credentials are in the channel.
         said: bool,
     },
-    /// The memfd of a pool lies in the channel.
+    /// The memfd of a pool is in the channel.
     Pool {
-        /// What references call it.
+        /// The name that references have for the pool.
         pool: u32,
         /// Bytes of a page.
         page_len: u64,
-        /// Pages.
+        /// Number of pages.
         pages: u64,
     },
-    /// `len` bytes of the stream are here: in a page of a pool.
+    /// `len` bytes of the stream are in a page of a pool.
     Reference {
-        /// What is given back to free the page.
+        /// The slot to give back, which frees the page.
         slot: u32,
-        /// Which pool.
+        /// The pool.
         pool: u32,
-        /// Which page of it.
+        /// The page of the pool.
         page: u32,
-        /// Where in the page they begin.
+        /// Where in the page the bytes begin.
         offset: u32,
-        /// How many they are; never 0.
+        /// Number of bytes; never 0.
         len: u32,
     },
 }
@@ -116,7 +121,7 @@ fn unpack(word: u64) -> (u32, u32) {
 }
 
 impl Mark {
-    /// Bytes of the stream that it stands for.
+    /// Returns the bytes of the stream that the mark stands for.
     pub fn bytes(self) -> u64 {
         match self {
             Mark::Reference { len, .. } => len.into(),
@@ -130,7 +135,7 @@ impl Mark {
             Mark::Identity { said } => [pack(WHO, u32::from(said)), 0, 0],
             Mark::Pool { pool, page_len, pages } => [pack(POOL, pool), page_len, pages],
             Mark::Reference { slot, pool, page, offset, len } => {
-                // A slot has 16 bits, as has the name of a pool.
+                // A slot has 16 bits, and so has the name of a pool.
                 [pack(REFERENCE, slot << 16 | pool & 0xffff), pack(page, 0), pack(offset, len)]
             }
         }
@@ -151,21 +156,21 @@ impl Mark {
     }
 }
 
-/// Where mark number `count` lies in the queue: the next one never in the same cache line, which its receiver has just
-/// pulled away.
+/// Returns the place of mark number `count` in the queue. The next mark is never in the same cache line,
+/// which the receiver has just pulled away.
 #[inline]
 fn place(count: u64) -> usize {
     let (at, half) = (count as usize % MARKS, MARKS / 2);
     at % half * 2 + at / half
 }
 
-/// Bytes of the ring that a mark takes.
+/// Returns the bytes of the ring that a mark takes.
 pub fn stride(capacity: usize) -> usize {
     capacity / MARKS
 }
 
-/// Mark number `count`, and its position, of marks from `after` on in a ring of which bytes from `tail` on were not given
-/// back.
+/// Reads mark number `count` and its position. The mark must be at `after` or behind it. Bytes from `tail` on
+/// were not given back.
 fn look(
     header: &Header,
     count: u64,
@@ -177,7 +182,8 @@ fn look(
     check(header.marks.0[place(count)].load(), after, tail, capacity)
 }
 
-/// As `look`, of the last mark that is known to have been laid: where it still is the last one, from beside `head`.
+/// Reads the last mark that is known to have been laid, as `look` does. Uses the copy beside `head` while
+/// that is still this mark.
 #[inline]
 fn look_latest(
     header: &Header,
@@ -188,8 +194,9 @@ fn look_latest(
 ) -> Result<(u64, Mark), PeerMisbehaved> {
     let line = &header.writer.0;
     let latest = line.latest.load();
-    // Pairs with the Release fence in `MarkWriter::lay`: had one of these words been the next mark's, so would the number be.
-    // That they are not older than this mark's is the count's doing, as in `look`.
+    // Pairs with the Release fence in `MarkWriter::lay`: if one of these words were the next mark's, the
+    // number would be too. The Acquire load of the count ensures that they are not older than this mark's, as
+    // in `look`.
     fence(Ordering::Acquire);
     if line.latest_is.load(Ordering::Relaxed) == (count + 1) as u32 {
         check(latest, after, tail, capacity)
@@ -198,7 +205,7 @@ fn look_latest(
     }
 }
 
-/// What can be, of what was read.
+/// Checks that a mark that was read is possible.
 #[inline]
 fn check(
     (position, words): (u64, [u64; 3]),
@@ -207,7 +214,7 @@ fn check(
     capacity: usize,
 ) -> Result<(u64, Mark), PeerMisbehaved> {
     let mark = Mark::decode(words).ok_or(PeerMisbehaved::Mark { position, kind: words[0] as u32 })?;
-    // All of the stride is in what may be published, and behind the mark before.
+    // The whole stride must be in the part that may be published, and behind the mark before.
     let ahead = position.wrapping_sub(tail);
     if position < after || ahead > (capacity - stride(capacity)) as u64 {
         return Err(PeerMisbehaved::Mark { position, kind: words[0] as u32 });
@@ -216,13 +223,13 @@ fn check(
 }
 
 impl Header {
-    /// What the bytes from `tail` to `head`, with the strides of marks among them, came to for who sent them. No more than a
-    /// count for a person: the receiver could have changed what it is made from.
+    /// Returns what the bytes from `tail` to `head`, with the strides of marks among them, were for the
+    /// sender. This is only a count for a person: the receiver could have changed the values it is made from.
     pub fn unread_payload(&self, tail: u64, head: u64, capacity: usize) -> u64 {
         let stride = stride(capacity) as u64;
         let mut bytes = head.saturating_sub(tail).min(capacity as u64);
         let unread = tail..tail.saturating_add(bytes);
-        // Acquire pairs with the Release store in `MarkWriter::lay`: the marks before it are whole.
+        // Acquire pairs with the Release store in `MarkWriter::lay`: the marks that are counted are whole.
         let laid = self.writer.0.marks.load(Ordering::Acquire);
         for count in laid.saturating_sub(MARKS as u64)..laid {
             let (position, words) = self.marks.0[place(count)].load();
@@ -235,30 +242,32 @@ impl Header {
     }
 }
 
-/// The sender's side.
+/// The sender's side of the queue.
 #[derive(Debug, Default)]
 pub struct MarkWriter {
     count: u64,
 }
 
 impl MarkWriter {
-    /// Writes a mark at `position`, where there is room for its stride. It is seen once `head` is past it.
+    /// Writes a mark at `position`, where there is room for its stride. The receiver sees it once `head` is
+    /// past it.
     #[inline]
     pub fn lay(&mut self, header: &Header, position: u64, mark: Mark) {
         let words = mark.encode();
-        // Published by the count. That the receiver has read what was here before follows from the room.
+        // The count publishes these words. The room shows that the receiver has read the mark that was here
+        // before.
         header.marks.0[place(self.count)].store(position, words);
         self.count += 1;
         let line = &header.writer.0;
         line.latest_is.store(self.count as u32, Ordering::Relaxed);
-        // Pairs with the Acquire fence in `look_latest`: the number before the words.
+        // Pairs with the Acquire fence in `look_latest`: the number goes before the words.
         fence(Ordering::Release);
         line.latest.store(position, words);
         // Release pairs with the Acquire load in `ReadIndex::available`.
         line.marks.store(self.count, Ordering::Release);
     }
 
-    /// Marks laid.
+    /// Returns the number of marks laid.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -267,13 +276,13 @@ impl MarkWriter {
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved::Member`]: nobody has ever laid so many.
+    /// [`PeerMisbehaved::Member`]: no process can have laid so many.
     pub fn resume(count: u64) -> Result<MarkWriter, PeerMisbehaved> {
         if count > FARTHEST { Err(PeerMisbehaved::Member) } else { Ok(MarkWriter { count }) }
     }
 
-    /// After the death of who laid marks, of which `self.count` are known: goes on behind all that were counted. Where the
-    /// last one lies.
+    /// Goes on behind all marks that a dead process counted, of which `self.count` were known. Returns the
+    /// position of the last one, if any was new.
     ///
     /// # Errors
     ///
@@ -288,27 +297,27 @@ impl MarkWriter {
         Ok(new.then(|| header.marks.0[place(read.wrapping_sub(1))].position.load(Ordering::Relaxed)))
     }
 
-    /// The last mark that was laid, if its stride is the last that was published, up to `head`.
+    /// Returns the last mark that was laid, if its stride ends at `head`, the last byte published.
     pub fn ends_with(&self, header: &Header, head: u64, capacity: usize) -> Option<Mark> {
         let (position, words) = header.marks.0[place(self.count.checked_sub(1)?)].load();
         Mark::decode(words).filter(|_| position.wrapping_add(stride(capacity) as u64) == head)
     }
 
-    /// Where the next mark goes, for a prefetch.
+    /// Returns the place of the next mark, for a prefetch.
     #[inline]
     pub fn next<'a>(&self, header: &'a Header) -> &'a Entry {
         &header.marks.0[place(self.count)]
     }
 }
 
-/// The receiver's side.
+/// The receiver's side of the queue.
 #[derive(Debug)]
 pub struct MarkReader {
-    /// Marks that were read out of the queue.
+    /// Marks that were read from the queue.
     read: u64,
-    /// The last one of these, while it is not taken.
+    /// The last mark read, while it is not taken.
     next: Option<Mark>,
-    /// Its position; as far away as can be while there is none.
+    /// The position of that mark, or `u64::MAX` while there is none.
     at: u64,
     /// Where the stride of the mark before it ends.
     after: u64,
@@ -321,8 +330,8 @@ impl Default for MarkReader {
 }
 
 impl MarkReader {
-    /// Position of the next mark, of `seen` that the sender is known to have laid; `u64::MAX` where there is none.
-    /// Bytes from `tail` on were not given back.
+    /// Returns the position of the next of `seen` marks that the sender is known to have laid, or `u64::MAX`
+    /// if there is none. Bytes from `tail` on were not given back.
     ///
     /// # Errors
     ///
@@ -341,7 +350,8 @@ impl MarkReader {
         Ok(self.at)
     }
 
-    /// Position of the mark behind the known one, which stays the next; `u64::MAX` where there is none.
+    /// Returns the position of the mark behind the known one, which stays the next. Returns `u64::MAX` if
+    /// there is none.
     ///
     /// # Errors
     ///
@@ -383,8 +393,9 @@ impl MarkReader {
         Ok(())
     }
 
-    /// What `published` bytes behind `from`, with the strides of marks among them, come to for who receives them: of `seen`
-    /// marks that the sender is known to have laid. Takes nothing. Bytes from `tail` on were not given back.
+    /// Returns how many bytes the `published` bytes behind `from` are for the receiver, where strides of
+    /// marks are among them. `seen` marks are known to have been laid. Takes nothing. Bytes from `tail` on
+    /// were not given back.
     ///
     /// # Errors
     ///
@@ -401,7 +412,7 @@ impl MarkReader {
         let (stride, end) = (stride(capacity) as u64, from + published as u64);
         let mut bytes = published as u64;
         let mut add = |at: u64, mark: Mark| {
-            // One that is not all published is found out by who receives it.
+            // A mark that is not all published is found when it is received.
             if at >= from && at + stride <= end {
                 bytes = bytes.saturating_sub(stride) + mark.bytes();
             }
@@ -419,35 +430,35 @@ impl MarkReader {
         Ok(bytes)
     }
 
-    /// Marks taken.
+    /// Returns the number of marks taken.
     pub fn taken(&self) -> u64 {
         self.read - u64::from(self.next.is_some())
     }
 
-    /// Goes on behind `taken` marks, the stride of the last of which ends at `after`.
+    /// Goes on behind `taken` marks. The stride of the last one ends at `after`.
     pub fn resume(taken: u64, after: u64) -> MarkReader {
         MarkReader { read: taken, next: None, at: u64::MAX, after }
     }
 
-    /// Position of the next mark that is known; `u64::MAX` where there is none.
+    /// Returns the position of the next known mark, or `u64::MAX` if there is none.
     #[inline]
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// Where the stride of the last mark that was taken ends.
+    /// Returns where the stride of the last mark taken ends.
     #[inline]
     pub fn after(&self) -> u64 {
         self.after
     }
 
-    /// The next mark, if one is known.
+    /// Returns the next mark, if one is known.
     #[inline]
     pub fn next(&self) -> Option<Mark> {
         self.next
     }
 
-    /// The next mark is done with: what is behind its stride comes next.
+    /// Takes the next mark. The bytes behind its stride come next.
     #[inline]
     pub fn take(&mut self, capacity: usize) {
         self.after = self.at + stride(capacity) as u64;
@@ -465,7 +476,7 @@ mod models {
     use crate::index::{ReadIndex, WriteIndex};
     use loom::sync::Arc;
 
-    /// A byte, a mark with a stride of two, a byte; in a ring whose two marks' strides are all of it, so that a third
+    /// A byte, a mark with a stride of two, and a byte. The strides of two marks fill this ring, so a third
     /// mark takes the first one's place.
     #[test]
     fn no_byte_behind_a_mark_is_seen_without_it() {
@@ -502,7 +513,8 @@ mod models {
     #[test]
     fn a_mark_is_not_overwritten_before_it_was_read() {
         const CAPACITY: usize = 4;
-        // Of three preemptions at most: that is one more than it takes to read a mark between two halves of the next.
+        // Three preemptions at most. That is one more than it takes to read a mark between two halves of the
+        // next one.
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {

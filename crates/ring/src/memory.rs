@@ -21,23 +21,25 @@ pub const MAX_CAPACITY: usize = 1 << 38;
 /// "ONECOPY1", for a person who looks at the page.
 const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPY1");
 
-/// In [`joined`](crate::header::InfoLine::joined): the peer of who made two rings has not looked at them.
+/// In [`joined`](crate::header::InfoLine::joined): the peer of the process that made both rings has not
+/// looked at them.
 pub const UNSEEN: u32 = 0;
-/// It receives from the one, and will send into the other.
+/// In `joined`: the peer receives from its ring and will send into the other.
 pub const JOINED: u32 = 1;
-/// It would, if they were as large as each one's [`wanted`](crate::header::InfoLine::wanted) says, and waits for such.
+/// In `joined`: the rings are too small for the peer, and it waits for larger ones. Each ring's
+/// [`wanted`](crate::header::InfoLine::wanted) says how large.
 pub const TOO_SMALL: u32 = 2;
 
-/// What says for which connection two rings were made.
+/// Identifies the connection that two rings were made for.
 pub type Nonce = [u8; 16];
 
-/// The capacity that a wish of `bytes` gets: whole cache lines, never more than the wish (a program that
-/// compares with the kernel wants no larger buffer), between [`MIN_CAPACITY`] and `max`.
+/// Returns the capacity for a wish of `bytes`, between [`MIN_CAPACITY`] and `max`. It is a number of whole
+/// cache lines and never more than the wish: a program that compares with the kernel wants no larger buffer.
 pub fn round_capacity(bytes: usize, max: usize) -> usize {
     (bytes.min(max).min(MAX_CAPACITY) & !63).max(MIN_CAPACITY)
 }
 
-/// A mapped ring, without positions: what both sides and every borrowed view hold on to.
+/// A mapped ring, without positions. Both sides and every borrowed view hold on to it.
 #[derive(Clone)]
 pub struct Ring {
     memory: Arc<Memory>,
@@ -46,12 +48,13 @@ pub struct Ring {
     capacity: usize,
 }
 
-/// Where the second of two rings begins.
+/// Returns where the second of two rings begins.
 fn behind(first: usize) -> usize {
     (HEADER_LEN + first).next_multiple_of(PAGE)
 }
 
-/// As the shared page says at this moment, for who looks for the cause of a stall: positions, doorbells, fillers.
+/// Shows the shared page as it is at this moment, for a person who looks for the cause of a stall: positions,
+/// doorbells, fillers.
 impl fmt::Debug for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header = self.header();
@@ -66,7 +69,7 @@ impl fmt::Debug for Ring {
 
 struct Memory {
     mapping: Mapping,
-    /// What it maps, where somebody wants to pass it on.
+    /// The memfd that is mapped, where it is kept to be passed on.
     memfd: OnceLock<OwnedFd>,
 }
 
@@ -77,12 +80,12 @@ impl Memory {
 }
 
 impl Ring {
-    /// Makes a ring of `capacity` bytes ([`round_capacity`]) to receive into, armed and empty. Returns it
+    /// Makes a ring of `capacity` bytes ([`round_capacity`]) to receive from, armed and empty. Returns it
     /// with the descriptor to pass on.
     ///
     /// # Errors
     ///
-    /// What memfd_create(2), ftruncate(2) and mmap(2) say.
+    /// The errors of memfd_create(2), ftruncate(2) and mmap(2).
     pub fn create(capacity: usize) -> rustix::io::Result<(Ring, OwnedFd)> {
         let len = HEADER_LEN + capacity;
         let fd = memfd::create("onecopy-ring", len)?;
@@ -98,8 +101,8 @@ impl Ring {
         header.writer.0.armed.store(doorbell::ARMED, Ordering::Relaxed);
     }
 
-    /// Makes the rings of both directions of a connection, armed and empty, in one memfd: the first is for its peer to
-    /// receive from, the second for its maker. `nonce` says for which connection.
+    /// Makes the rings of both directions of a connection, armed and empty, in one memfd. The peer receives
+    /// from the first, and the maker from the second. `nonce` identifies the connection.
     ///
     /// # Errors
     ///
@@ -121,8 +124,8 @@ impl Ring {
         Ok((rings, fd))
     }
 
-    /// For which connection the rings in a descriptor were made, if that is what it is. Nothing is mapped, and what is no sealed
-    /// memfd is not read from.
+    /// Returns the nonce of the connection that the rings in a descriptor were made for, or None if the
+    /// descriptor holds no such rings. Maps nothing, and reads only from a sealed memfd.
     #[cfg(not(loom))]
     pub fn label(fd: impl AsFd) -> Option<Nonce> {
         let seals = rustix::fs::fcntl_get_seals(&fd).ok()?;
@@ -139,12 +142,12 @@ impl Ring {
         (magic == MAGIC).then(|| info[nonce..][..size_of::<Nonce>()].try_into().ok()).flatten()
     }
 
-    /// Maps the two rings that a peer made ([`Ring::pair`]), after checking that their memfd is what they say of themselves. The
-    /// first one is to receive from.
+    /// Maps the two rings that a peer made ([`Ring::pair`]), after checking that their memfd is what they
+    /// say. The first ring is the one to receive from.
     ///
     /// # Errors
     ///
-    /// [`Refused`], with the first check that fails; `NoMapping` where one is larger than `most`.
+    /// [`Refused`], with the first check that fails; `NoMapping` if a ring is larger than `most`.
     pub fn open_pair(fd: impl AsFd, most: usize) -> Result<[Ring; 2], Refused> {
         let most = most.min(MAX_CAPACITY);
         let size = rustix::fs::fstat(&fd).map_err(Refused::NotAMemfd)?.st_size;
@@ -159,7 +162,7 @@ impl Ring {
         }
         let memory = Memory::of(map(&fd, len)?);
         let says = |at: usize| {
-            // (Only as long as the header is known to lie inside.)
+            // This ring may be used only because its header is known to be inside the mapping.
             let ring = Ring { memory: memory.clone(), at, capacity: 0 };
             ring.header().info.0.capacity.load(Ordering::Relaxed)
         };
@@ -182,7 +185,7 @@ impl Ring {
         Ok([Ring { memory: memory.clone(), at: 0, capacity }, Ring { memory, at: second, capacity: rest }])
     }
 
-    /// Maps a ring that lies somewhere in a memfd ([`Ring::place`]), whoever made it.
+    /// Maps a ring that is somewhere in a memfd ([`Ring::place`]), whoever made it.
     ///
     /// # Errors
     ///
@@ -199,12 +202,12 @@ impl Ring {
         Ok(Ring { memory: Memory::of(map(&fd, len)?), at, capacity })
     }
 
-    /// Where it lies in its memfd.
+    /// Returns where the ring begins in its memfd.
     pub fn place(&self) -> usize {
         self.at
     }
 
-    /// Its memory, and so another ring's, is this one's too.
+    /// Returns whether both rings are in the same memory.
     pub fn is_beside(&self, other: &Ring) -> bool {
         Arc::ptr_eq(&self.memory, &other.memory)
     }
@@ -219,7 +222,7 @@ impl Ring {
         Ok(Ring { memory: Memory::of(map(&fd, HEADER_LEN + capacity)?), at: 0, capacity })
     }
 
-    /// The checks of [`Ring::open`], without mapping anything.
+    /// Does the checks of [`Ring::open`] without mapping anything.
     ///
     /// # Errors
     ///
@@ -231,39 +234,40 @@ impl Ring {
         memfd::verify(&fd, HEADER_LEN + capacity)
     }
 
-    /// Keeps the memfd that it maps, for [`Ring::memfd`]: no privilege of an ordinary process makes a descriptor of a
+    /// Keeps the memfd of the ring for [`Ring::memfd`]: an ordinary process cannot get a descriptor from a
     /// mapping.
     pub fn keep(&self, memfd: OwnedFd) {
-        // (Of two the first one stays: both are of this ring.)
+        // If one is kept already, it stays: both are of this ring.
         let _ = self.memory.memfd.set(memfd);
     }
 
-    /// The memfd that it maps, where it was kept.
+    /// Returns the memfd of the ring, if it was kept.
     pub fn memfd(&self) -> Option<BorrowedFd<'_>> {
         self.memory.memfd.get().map(AsFd::as_fd)
     }
 
-    /// Bytes of data room.
+    /// Returns the bytes of data room.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// The shared page.
+    /// Returns the shared page.
     #[inline]
     pub fn header(&self) -> &Header {
         // SAFETY:
-        // - the mapping has at least HEADER_LEN bytes from `at` on (all who make a Ring see to it), is page-aligned, as `at`
-        //   is to PAGE, and lives as long as `self`;
+        // - the mapping has at least HEADER_LEN bytes from `at` on (all that make a Ring ensure it), is
+        //   page-aligned, as `at` is to PAGE, and lives as long as `self`;
         // - `Header` is repr(C), all atomics of integers: every bit pattern is valid, and writes of the other
         //   process are races between atomics only.
         unsafe { &*self.memory.mapping.base().as_ptr().add(self.at).cast::<Header>() }
     }
 
-    /// Views of `len` bytes from `offset` (less than the capacity) on, the second one from the wrap.
+    /// Returns views of `len` bytes from `offset` (less than the capacity) on. The second view begins at the
+    /// wrap.
     ///
     /// # Panics
     ///
-    /// When `len` is more than the capacity, or `offset` is not inside.
+    /// If `len` is more than the capacity, or `offset` is not inside.
     #[inline]
     pub fn spans(&self, offset: usize, len: usize) -> Spans<'_> {
         assert!(offset < self.capacity && len <= self.capacity, "outside of the ring");
@@ -272,14 +276,14 @@ impl Ring {
         [self.memory.mapping.span(data + offset, first), self.memory.mapping.span(data, len - first)]
     }
 
-    /// The word of data at `offset`, which is a multiple of eight. What it means is the peer's say: check it.
+    /// Reads the word of data at `offset`, which is a multiple of eight. The peer wrote it: check it.
     ///
     /// # Panics
     ///
-    /// When `offset` is none, or not inside.
+    /// If `offset` is no multiple of eight, or not inside.
     #[inline]
     pub fn word(&self, offset: usize) -> u64 {
-        // Relaxed: the position that was read with Acquire before says that it is there.
+        // Relaxed: the position that was read with Acquire before says that the word is there.
         self.word_at(offset).load(Ordering::Relaxed)
     }
 
@@ -287,10 +291,10 @@ impl Ring {
     ///
     /// # Panics
     ///
-    /// When `offset` is none, or not inside.
+    /// If `offset` is no multiple of eight, or not inside.
     #[inline]
     pub fn set_word(&self, offset: usize, word: u64) {
-        // Relaxed: it is published with Release by the position that moves over it.
+        // Relaxed: the position that moves over the word publishes it with Release.
         self.word_at(offset).store(word, Ordering::Relaxed);
     }
 
@@ -299,10 +303,11 @@ impl Ring {
         assert!(offset.is_multiple_of(8) && offset < self.capacity, "no word of the ring");
         let at = self.at + HEADER_LEN + offset;
         // SAFETY:
-        // - the mapping has `capacity` bytes behind the header, a multiple of 64 (all who make a Ring see to it), so
-        //   eight bytes from a multiple of eight below it lie inside; it is page-aligned and lives as long as `self`;
-        // - every bit pattern is a valid AtomicU64, and all writes of such words are atomic; a peer that writes
-        //   otherwise makes them garbage, which is its right.
+        // - the mapping has `capacity` bytes behind the header, a multiple of 64 (all that make a Ring ensure
+        //   it), so eight bytes from a multiple of eight below it are inside; it is page-aligned and lives as
+        //   long as `self`;
+        // - every bit pattern is a valid AtomicU64, and all writes of such words are atomic; a peer that
+        //   writes otherwise only makes them garbage.
         unsafe { &*self.memory.mapping.base().as_ptr().add(at).cast::<AtomicU64>() }
     }
 
@@ -322,10 +327,10 @@ impl Ring {
     ///
     /// # Panics
     ///
-    /// When the buffer is longer than the capacity, or `offset` is not inside.
+    /// If the buffer is longer than the capacity, or `offset` is not inside.
     #[inline]
     pub fn copy_out(&self, offset: usize, buffer: &mut [u8]) {
-        // Whoever asks for the bytes in a buffer of his own reads them next, on this core.
+        // A caller that asks for the bytes in its own buffer reads them next, on this core.
         let hint = Hint { policy: Policy::Cached, footprint: buffer.len(), reader: Reader::SameCore };
         let [first, second] = self.spans(offset, buffer.len());
         let (a, b) = buffer.split_at_mut(first.len());
@@ -339,7 +344,7 @@ impl Ring {
 fn map(fd: impl AsFd, len: usize) -> Result<Mapping, Refused> {
     Mapping::new(fd, len).map_err(|errno| match errno {
         Errno::NOMEM | Errno::AGAIN => Refused::NoMapping(errno),
-        // Opened for reading only, say, or sealed against writing.
+        // For example, the descriptor was opened for reading only, or is sealed against writing.
         errno => Refused::NotAMemfd(errno),
     })
 }

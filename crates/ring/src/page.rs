@@ -1,8 +1,8 @@
-//! What the processes share that hold one end: its locks, and what each direction is at. It is also what an end is passed
-//! on in, from a process that lets go of it to one that takes it up.
+//! The page that the processes share that hold one end: the locks, and the state of each direction. An end is
+//! also passed on in such a page, from a process that lets go of it to one that takes it up.
 //!
-//! The peer never maps it; but a member may be hostile, or may have given the end to somebody who is. So no address lies
-//! in it, and what is read is checked by who uses it, as everything that a peer wrote.
+//! The peer never maps the page. But a member may be hostile, or may have given the end to a hostile process.
+//! So the page holds no address, and its users check what they read as they check what a peer wrote.
 
 use crate::header::Line;
 use onecopy_sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -10,20 +10,20 @@ use onecopy_sync::atomic::{AtomicU32, AtomicU64, fence};
 use onecopy_sync::{HolderLock, Snapshot};
 use onecopy_sys::map::Mapping;
 
-/// Bytes of it.
+/// Bytes of the page.
 pub const PAGE_LEN: usize = 4096;
 /// Words of a direction's state.
 pub const WORDS: usize = 96;
 
-/// One direction.
+/// One direction of the end.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct SidePage {
-    /// Who uses this direction.
+    /// The lock of the process that uses this direction.
     pub lock: HolderLock,
-    /// What its member is about to do that cannot be told from what it leaves, should it die; 0: nothing.
+    /// What the lock's holder is about to do, where its traces would not show it if it died. 0: nothing.
     pub doing: AtomicU64,
-    /// What it is at, as of the last time that somebody unlocked it.
+    /// The state of the direction, as of the last unlock.
     pub state: Snapshot<WORDS>,
 }
 
@@ -31,31 +31,33 @@ pub struct SidePage {
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct AboutPage {
-    /// 1 when a sender that does not wait was turned away because another one held the sending side.
+    /// 1 when a sender that does not wait was turned away because another process held the sending side.
     pub turned_away: AtomicU32,
-    /// 1 when a receiver that does not wait was turned away because another one kept the receiving side.
+    /// 1 when a receiver that does not wait was turned away because another process kept the receiving side.
     pub receiver_turned_away: AtomicU32,
-    /// 1 once one of them has shut the end down for sending.
+    /// 1 once a member has shut the end down for sending.
     pub send_shut: AtomicU32,
-    /// Channels for descriptors that one of them has begun to make, of the sending side: told before, since it may be killed before
-    /// it has saved that there is one.
+    /// Channels for descriptors that a member has begun to make, for the sending side. The member says so
+    /// first, since it may be killed before it has saved that there is one.
     pub channel: AtomicU32,
 }
 
-/// Holders of one end that know of each other.
+/// Most members of one end that know of each other.
 pub const MEMBERS: usize = if cfg!(loom) { 3 } else { 31 };
-/// In an entry of [`MemberPage`]: one that is to come, a child that is being forked by the member of that number, or a guest of
-/// that number, who was given what it takes.
+/// Set in an entry of [`MemberPage`] whose process is still to come. The number is that of the member that
+/// forks a child, or that of a guest to whom the end was given.
 const COMING: u32 = 1 << 31;
 
-/// Who holds the end. Whether they live is for the caller to find out ([`onecopy_sys::life`]).
+/// The processes that hold the end. The caller finds out whether they live ([`onecopy_sys::life`]).
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct MemberPage {
     numbers: [AtomicU32; MEMBERS],
-    /// [`CROWDED`] once there was one that found no place: from then on nobody knows that he is alone. Above, places that were
-    /// taken so far: who looks whether he is alone may miss one that is taken where he has looked, by one who then leaves
-    /// where he has not.
+    /// [`CROWDED`] is set once a process found no place: from then on no member knows that it is alone.
+    ///
+    /// The bits above count the places taken so far. A member looks at one place after the other to see
+    /// whether it is alone. Meanwhile a process may take a place behind that look, and another may leave a
+    /// place ahead of it. A changed count shows that.
     taken: AtomicU32,
 }
 
@@ -67,18 +69,19 @@ impl MemberPage {
         let place = self.numbers.iter().position(|entry| {
             let was = entry.load(Relaxed);
             let free = was == 0 || was & COMING == 0 && !lives(was);
-            // Acquire and release, here as in `arrive` and `claim`: with whoever looks who is there, and then asks the kernel whether
-            // he lives, which he has told it before.
+            // Acquire and release, here and in `arrive` and `claim`. They pair with a member that looks who
+            // is there and then asks the kernel whether that process lives. The process has told the kernel
+            // before.
             free && entry.compare_exchange(was, word, AcqRel, Relaxed).is_ok()
         });
         if place.is_some() {
-            // Release, before its member can leave: pairs with the second look in `has_others`.
+            // Release, before the member can leave: pairs with the second look in `has_others`.
             self.taken.fetch_add(TAKEN, Release);
         }
         place
     }
 
-    /// As [`MemberPage::free_place`], for one that comes whether there is one or not.
+    /// Takes a place as [`MemberPage::free_place`] does, for a process that comes even if there is none.
     fn place(&self, word: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
         let place = self.free_place(word, lives);
         if place.is_none() {
@@ -94,54 +97,58 @@ impl MemberPage {
         }
     }
 
-    /// Keeps a place for a child that `me` is about to fork; None where all are taken.
+    /// Keeps a place for a child that `me` is about to fork. Returns None where all places are taken.
     pub fn expect(&self, me: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
         self.place(me | COMING, |other| other == me || lives(other))
     }
 
-    /// Keeps a place for whoever takes what will be given away for `guest`, a number of its own; None where all are taken, so that it
-    /// is not given.
+    /// Keeps a place for the process that takes the end up. `guest` is a number for it alone. Returns None
+    /// where all places are taken; the end is then not given away.
     pub fn reserve(&self, guest: u32, lives: impl Fn(u32) -> bool) -> Option<usize> {
         self.free_place(guest | COMING, lives)
     }
 
-    /// The child has come, as `child`, to where `parent` kept a place for it.
+    /// Enters the child, as `child`, in the place that `parent` kept for it.
     pub fn arrive(&self, place: usize, parent: u32, child: u32) {
-        // Where it fails the parent has given it up, or somebody lies: then it looks for another one.
+        // This fails if the parent gave the place up, or a member misbehaves. The child then looks for
+        // another place.
         if self.numbers[place].compare_exchange(parent | COMING, child, AcqRel, Relaxed).is_err() {
             self.place(child, |_| true);
         }
     }
 
-    /// As [`MemberPage::arrive`], of one that comes as `me` and is no child: only to the place that was kept. Whether it was.
+    /// Enters a process that is no child, as `me`, and only in the place that was kept. Returns whether it
+    /// was entered.
     pub fn claim(&self, place: usize, guest: u32, me: u32) -> bool {
         let entry = self.numbers.get(place).filter(|_| guest != 0 && guest & COMING == 0);
         entry.is_some_and(|entry| entry.compare_exchange(guest | COMING, me, AcqRel, Relaxed).is_ok())
     }
 
-    /// Nobody has come, or will come, to the place that was kept by, or for, that number.
+    /// Gives up the place that was kept by, or for, that number: no process has come or will come.
     pub fn give_up(&self, place: usize, number: u32) {
         let _ = self.numbers[place].compare_exchange(number | COMING, 0, Relaxed, Relaxed);
     }
 
-    /// Holder `me` lets go of the end.
+    /// Removes member `me`, which lets go of the end.
     pub fn leave(&self, me: u32) {
         for entry in &self.numbers {
-            // Release: who finds it gone finds what it has placed before (`has_others`).
+            // Release: a process that finds the entry gone also finds what the member entered before
+            // (`has_others`).
             let _ = entry.compare_exchange(me, 0, Release, Relaxed);
         }
-        // Of two that leave at once one at least sees that the other one has: store, fence, load on both sides.
+        // If two members leave at once, at least one of them sees that the other has left: store, fence, load
+        // on both sides.
         fence(SeqCst);
     }
 
-    /// Whether `member` has not left, as far as is known.
+    /// Returns whether `member` has not left, as far as is known.
     pub fn lists(&self, member: u32) -> bool {
         // Acquire pairs with the Release in `leave`.
         self.taken.load(Relaxed) & CROWDED != 0
             || self.numbers.iter().any(|entry| entry.load(Acquire) == member)
     }
 
-    /// Whether somebody else than `me` holds it, or may be about to.
+    /// Returns whether another process than `me` holds the end, or may be about to.
     pub fn has_others(&self, me: u32, lives: impl Fn(u32) -> bool) -> bool {
         let there = |entry: &AtomicU32| {
             let member = entry.load(Acquire);
@@ -151,10 +158,11 @@ impl MemberPage {
             if member & COMING != 0 || lives(member) {
                 return true;
             }
-            // (Who has taken it meanwhile is there.)
+            // A process that has just taken this place is there.
             entry.compare_exchange(member, 0, Relaxed, Relaxed).is_err()
         };
-        // Acquire pairs with the Release in `place`; the fence with that in `leave`, for the second look.
+        // Acquire pairs with the Release in `free_place`. The fence pairs with the Release in `leave`, for
+        // the second look.
         let taken = self.taken.load(Acquire);
         let others = taken & CROWDED != 0 || self.numbers.iter().any(there);
         fence(Acquire);
@@ -162,34 +170,35 @@ impl MemberPage {
     }
 }
 
-/// Words of what is said of an end that is passed on.
+/// Words that describe an end that is passed on.
 pub const PASS_WORDS: usize = 32;
 
-/// What is said of an end that is passed on to a process that is no child, besides what its directions are at.
+/// What is said about an end that is passed on to a process that is no child, besides the state of its
+/// directions.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct PassPage {
-    /// What the page is, and that all is written: the version of its layout.
+    /// Says that this is such a page and that all of it is written: the version of its layout.
     pub magic: AtomicU64,
-    /// 0: it waits to be taken up; 1: somebody has done so.
+    /// 0: the end waits to be taken up. 1: a process has done so.
     pub taken: AtomicU32,
-    /// The rest.
+    /// The description of the end.
     pub words: [AtomicU64; PASS_WORDS],
 }
 
-/// The page.
+/// The contents of the page.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Words {
-    /// Both directions' business.
+    /// The words of both directions.
     pub about: Line<AboutPage>,
-    /// Who they are.
+    /// The processes that hold the end.
     pub members: Line<MemberPage>,
     /// An end that is on its way from one process to another.
     pub pass: Line<PassPage>,
-    /// Receiving.
+    /// The receiving direction.
     pub rx: Line<SidePage>,
-    /// Sending.
+    /// The sending direction.
     pub tx: Line<SidePage>,
 }
 
@@ -200,23 +209,24 @@ const _: () = assert!(std::mem::size_of::<Words>() <= PAGE_LEN || cfg!(loom));
 pub struct EndPage(Mapping);
 
 impl EndPage {
-    /// Over a mapping of [`PAGE_LEN`] bytes.
+    /// Uses a mapping of [`PAGE_LEN`] bytes as the page.
     ///
     /// # Panics
     ///
-    /// When it is smaller, or cannot be written.
+    /// If the mapping is smaller, or cannot be written.
     pub fn over(mapping: Mapping) -> EndPage {
         assert!(mapping.span(0, PAGE_LEN).is_writable(), "a page of an end is written by all of its holders");
         EndPage(mapping)
     }
 
-    /// What is in it.
+    /// Returns the contents of the page.
     #[inline]
     pub fn words(&self) -> &Words {
         // SAFETY:
-        // - the mapping has at least PAGE_LEN bytes, writable, page-aligned, and lives as long as `self` (`over`);
-        // - `Words` is repr(C) and all atomics of integers: every bit pattern is valid, and writes of other processes are
-        //   races between atomics only.
+        // - the mapping has at least PAGE_LEN bytes, writable, page-aligned, and lives as long as `self`
+        //   (`over`);
+        // - `Words` is repr(C) and all atomics of integers: every bit pattern is valid, and writes of other
+        //   processes are races between atomics only.
         unsafe { &*self.0.base().as_ptr().cast::<Words>() }
     }
 }
@@ -248,12 +258,12 @@ mod tests {
         page.enter(3, all);
         assert!(!page.has_others(2, |_| false), "dead");
         assert!(!page.has_others(2, all), "and forgotten");
-        // Late, where the parent had stopped waiting.
+        // A child that arrives after the parent stopped waiting takes another place.
         let place = page.expect(2, all).unwrap();
         page.give_up(place, 2);
         page.arrive(place, 2, 4);
         assert!(page.has_others(2, all));
-        // One that is no child comes to its place, or not at all.
+        // A process that is no child comes to its place, or not at all.
         let place = page.reserve(2, all).unwrap();
         assert!(!page.claim(place, 3, 5) && !page.claim(MEMBERS, 2, 5) && !page.claim(place, 2 | COMING, 5));
         assert!(page.claim(place, 2, 5) && !page.claim(place, 2, 6));
@@ -292,13 +302,14 @@ mod models {
     use super::*;
     use loom::sync::Arc;
 
-    /// One that keeps a place for another and leaves, both where somebody is just looking: that one does not think that he is alone.
+    /// A member keeps a place for another process and leaves, while a second member looks. The second one
+    /// does not think that it is alone.
     #[test]
     fn who_looks_misses_nobody_who_comes_as_another_leaves() {
         for last in [1, 2] {
             loom::model(move || {
                 let page = Arc::new(MemberPage::default());
-                // One at the front and the other at the back, or next to each other.
+                // The two are at the front and at the back, or next to each other.
                 page.enter(1, |_| true);
                 if last == 2 {
                     page.enter(7, |_| true);

@@ -18,18 +18,19 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Of a ring to which nothing was sent yet.
+    /// Makes the sender's side of a ring to which nothing was sent yet.
     pub fn new(ring: Ring) -> Producer {
         let index = WriteIndex::new(ring.capacity());
         Producer { ring, index, offset: 0, marks: MarkWriter::default() }
     }
 
-    /// What another process needs to go on: bytes published, bytes given back as far as was looked, marks laid.
+    /// Returns what another process needs to go on: bytes published, bytes given back as of the last look,
+    /// marks laid.
     pub fn state(&self) -> [u64; 3] {
         [self.index.head(), self.index.seen_tail(), self.marks.count()]
     }
 
-    /// Goes on where another process has left off, who shares this end.
+    /// Goes on where another process that shares this end left off.
     ///
     /// # Errors
     ///
@@ -43,16 +44,16 @@ impl Producer {
         Ok(())
     }
 
-    /// After [`Producer::resume`], where that process died in the middle of a send: what it had published is sent, what
-    /// it had only written is not.
+    /// Repairs the ring after [`Producer::resume`], where that process died in the middle of a send. What it
+    /// had published is sent; what it had only written is not.
     ///
     /// # Errors
     ///
     /// [`PeerMisbehaved`].
     pub fn recover(&mut self) -> Result<(), PeerMisbehaved> {
         let [before, tail, _] = self.state();
-        // What it published lies in the ring's header, where the peer could have changed it: it is no more than the room
-        // that there was.
+        // The head is in the ring's header, where the peer could have changed it. So it must be no more than
+        // the room that there was.
         let head = self.header().writer.0.head.load(Ordering::Acquire);
         let given_back = self.header().reader.0.tail.load(Ordering::Acquire);
         if head < before || given_back < tail || given_back > head {
@@ -60,7 +61,7 @@ impl Producer {
         }
         let last = self.marks.recover(self.ring.header())?;
         self.resume([head, given_back, self.marks.count()])?;
-        // A mark that was counted may have been seen, so its stride is published, too.
+        // The receiver may have seen a mark that was counted, so the mark's stride is published too.
         if last == Some(head) {
             let stride = self.stride();
             if self.room(stride)? < stride {
@@ -71,24 +72,24 @@ impl Producer {
         Ok(())
     }
 
-    /// The ring.
+    /// Returns the ring.
     #[inline]
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// The shared page.
+    /// Returns the shared page.
     #[inline]
     pub fn header(&self) -> &Header {
         self.ring.header()
     }
 
-    /// Bytes published since the ring began.
+    /// Returns the bytes published since the ring began.
     pub fn head(&self) -> u64 {
         self.index.head()
     }
 
-    /// Bytes of room; exact only up to `want`.
+    /// Returns the bytes of room. The number is exact only up to `want`.
     ///
     /// # Errors
     ///
@@ -98,32 +99,32 @@ impl Producer {
         self.index.room(self.ring.header(), want)
     }
 
-    /// The next `len` bytes of room, where the peer will read them.
+    /// Returns the next `len` bytes of room, at the place where the peer will read them.
     #[inline]
     pub fn spans(&self, len: usize) -> Spans<'_> {
         self.ring.spans(self.offset, len)
     }
 
-    /// Where the byte lies that is `at` bytes (at most the capacity) past the next one.
+    /// Returns the offset of the byte that is `at` bytes (at most the capacity) past the next one.
     #[inline]
     pub(crate) fn offset_at(&self, at: usize) -> usize {
         let offset = self.offset + at;
         if offset >= self.ring.capacity() { offset - self.ring.capacity() } else { offset }
     }
 
-    /// Copies `bytes` to `at` bytes past the next byte, unpublished. Says which stores were used (of the last
-    /// piece, when the wrap cuts it in two).
+    /// Copies `bytes` to `at` bytes past the next byte, unpublished. Returns which stores were used. If the
+    /// wrap cuts the bytes in two, this is for the second piece.
     ///
     /// # Panics
     ///
-    /// When `at` or `bytes.len()` is more than the capacity.
+    /// If `at` or `bytes.len()` is more than the capacity.
     #[inline]
     pub fn copy_in(&mut self, at: usize, bytes: &[u8], hint: Hint) -> Store {
         let [first, second] = self.ring.spans(self.offset_at(at), bytes.len());
         let (a, b) = bytes.split_at(first.len());
-        // SAFETY: both views have the length of their part and are mapped. They overlap no `&[u8]`: none of the
-        // ring's memory exists. The receiver does not read unpublished bytes; if it does all the same, it
-        // reads torn bytes in its own process.
+        // SAFETY: both views have the length of their part and are mapped. They overlap no `&[u8]`, since no
+        // reference to the ring's memory exists. The receiver does not read unpublished bytes. If it does all
+        // the same, it reads torn bytes in its own process.
         unsafe {
             let mut store = onecopy_copy::copy_raw(first.as_ptr(), a.as_ptr(), a.len(), hint);
             if !b.is_empty() {
@@ -133,36 +134,38 @@ impl Producer {
         }
     }
 
-    /// Bytes of the ring that a mark takes.
+    /// Returns the bytes of the ring that a mark takes.
     #[inline]
     pub fn stride(&self) -> usize {
         marks::stride(self.ring.capacity())
     }
 
-    /// Lays a mark `at` bytes past the next byte, unpublished: it takes [`Producer::stride`] bytes of the room from
-    /// there, and all that is there must be published next.
+    /// Lays a mark `at` bytes past the next byte, unpublished. It takes [`Producer::stride`] bytes of the
+    /// room from there. All the bytes there must be published next.
     #[inline]
     pub fn mark(&mut self, at: usize, mark: Mark) {
         self.marks.lay(self.ring.header(), self.index.head() + at as u64, mark);
     }
 
-    /// The mark that was laid last, if nothing was published behind it. The receiver could have changed it.
+    /// Returns the mark that was laid last, if nothing was published behind it. The receiver could have
+    /// changed it.
     pub fn ends_with_mark(&self) -> Option<Mark> {
         self.marks.ends_with(self.header(), self.head(), self.ring.capacity())
     }
 
-    /// As [`Producer::publish`], of marks alone: the next mark's line is asked for instead of the next byte's.
+    /// Publishes marks alone, as [`Producer::publish`] does. Asks for the next mark's line instead of the
+    /// next byte's.
     #[inline]
     pub fn publish_marks(&mut self, len: usize) {
         self.move_on(len);
         memory::prefetch_to_write(std::ptr::from_ref(self.marks.next(self.ring.header())).cast());
     }
 
-    /// Makes the next `len` bytes visible. After that a full fence, then [`Header::must_ring`].
+    /// Makes the next `len` bytes visible. The caller then does a full fence and asks [`Header::must_ring`].
     #[inline]
     pub fn publish(&mut self, len: usize) {
         self.move_on(len);
-        // Where the next bytes go, the receiver's cache has the line from the lap before.
+        // The receiver's cache has the line of the next bytes from the lap before.
         self.ring.prefetch_to_write(self.offset);
     }
 

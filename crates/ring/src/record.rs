@@ -1,26 +1,30 @@
-//! Records in a ring: each is a frame, a header and its bytes, one after the other in the stream of bytes.
+//! Records in a ring. Each record is one or more frames in the stream of bytes, and each frame is a header
+//! and bytes.
 //!
 //! ```text
 //! 0        4        8                    8 + len     next multiple of 8
 //! | len    | flags  | bytes ...          | (nothing) | next frame
 //! ```
 //!
-//! What comes with a record besides bytes is told by its flags ([`With`]) and lies in the channel. Such a frame takes at
-//! least the room that a mark takes in a stream, so that no more than [`MARKS`](crate::marks::MARKS) of them, and as
-//! many messages in the channel, are under way at once.
+//! A frame's flags ([`With`]) tell what comes with it besides bytes; that is in the channel. Such a frame
+//! takes at least the room that a mark takes in a stream. So no more than [`MARKS`](crate::marks::MARKS) of
+//! them are under way at once, and as many messages in the channel.
 //!
-//! The bytes of a record may lie elsewhere, in pages of a pool of the sender's: then its frame has [`With::parts`], and holds a
-//! list instead of bytes ([`Parts`]): what of the record is bytes after all, in front, and then references as marks have
-//! them ([`Mark::Reference`]). Which pools there are a frame tells that is no record ([`With::POOL`]).
+//! The bytes of a record may be elsewhere, in pages of a pool of the sender. Its frame then has
+//! [`With::parts`] and holds a list ([`Parts`]): first the part of the record that is bytes, and then
+//! references as marks have them ([`Mark::Reference`]). A frame that is no record announces each pool
+//! ([`With::POOL`]).
 //!
 //! ```text
 //! | header | u32 bytes | u32 references | bytes ... (to a multiple of 8) | 3 words for each reference |
 //! ```
 //!
-//! Frames begin at multiples of eight bytes, and so does the wrap: a header never wraps, and is written and read as
-//! one word. Frames are published whole, so what a receiver sees of the ring always ends with one. A frame that
-//! does not is a lie, and so is a flag that nobody has defined. Nothing here is lock-free that was not before: a
-//! header is data like any other, published by the head that moves over it.
+//! Frames begin at multiples of eight bytes, and so does the wrap. So a header never wraps, and is written
+//! and read as one word. Frames are published whole, so the bytes that a receiver sees always end with a
+//! frame. A frame that does not fit is misbehaviour, and so is an unknown flag.
+//!
+//! Frames add no synchronization of their own. A header is data like any other, published by the head that
+//! moves over it.
 
 use crate::{Consumer, Mark, PeerMisbehaved, Producer};
 use onecopy_copy::Hint;
@@ -28,14 +32,14 @@ use std::io::IoSlice;
 
 /// Bytes of a frame's header.
 pub const HEADER: usize = 8;
-/// Bytes of a cache line, and how far ahead of itself a sender asks for the lines that it will write: they come from
-/// the receiver's cache, which takes about as long as three small records.
+/// Bytes of a cache line, and how far ahead a sender asks for the lines that it will write. These lines come
+/// from the receiver's cache, which takes about as long as three small records.
 const LINE: usize = 64;
 const AHEAD: usize = 6 * LINE;
 
 /// Set in the last frame of a record. Atomic records are one frame each.
 const END: u64 = 1 << 32;
-/// Where [`With`] begins, and what it consists of.
+/// The lowest bit of [`With`] in a header, and the bits of [`With`].
 const WITH: u32 = 40;
 const WITH_MASK: u64 = 0xffff << WITH;
 const SAID: u16 = 1 << 8;
@@ -45,48 +49,48 @@ const POOL: u16 = 8 << 8;
 
 /// Most references in one frame.
 pub const MAX_PARTS: usize = 256;
-/// Bytes of a frame before what of the record is bytes, and bytes of a reference.
+/// Bytes of a list's first word, and bytes of a reference.
 const LIST: usize = 8;
 const REFERENCE: usize = 24;
 
-/// What comes with a frame, as one message in the channel.
+/// What comes with a frame. Descriptors and credentials are one message in the channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct With(u16);
 
-/// What a frame, or a mark, says of who sends from there on.
+/// What a frame or a mark says about the sender's identity from there on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Identity {
-    /// Nothing: who sent what was before.
+    /// The identity does not change.
     #[default]
     AsBefore,
-    /// Credentials lie in the channel.
+    /// The sender states its identity: credentials are in the channel.
     Said,
-    /// It is not said any more.
+    /// The sender does not state its identity any more.
     Unsaid,
 }
 
 impl With {
-    /// The descriptor of a pool, in a frame that is no record but says which pool that is.
+    /// The descriptor of a pool, in a frame that is no record but announces the pool.
     pub const POOL: With = With(POOL | 1);
 
-    /// And the frame holds a list of parts.
+    /// Adds that the frame holds a list of parts.
     pub fn parts(self) -> With {
         With(self.0 | PARTS)
     }
 
-    /// Whether the frame holds a list of parts.
+    /// Returns whether the frame holds a list of parts.
     #[inline]
     pub fn has_parts(self) -> bool {
         self.0 & PARTS != 0
     }
 
-    /// Whether the frame is no record, but tells of a pool.
+    /// Returns whether the frame is no record, but announces a pool.
     #[inline]
     pub fn is_pool(self) -> bool {
         self.0 & POOL != 0
     }
 
-    /// That many descriptors, and who sends.
+    /// Makes the flags for that many descriptors and an identity.
     pub fn new(fds: u8, who: Identity) -> With {
         let who = match who {
             Identity::AsBefore => 0,
@@ -96,18 +100,18 @@ impl With {
         With(u16::from(fds) | who)
     }
 
-    /// Whether nothing comes with it.
+    /// Returns whether nothing comes with the frame.
     #[inline]
     pub fn is_nothing(self) -> bool {
         self.0 == 0
     }
 
-    /// Descriptors.
+    /// Returns the number of descriptors.
     pub fn fds(self) -> u8 {
         self.0 as u8
     }
 
-    /// Who sends.
+    /// Returns what is said about the sender's identity.
     pub fn who(self) -> Identity {
         match self.0 & (SAID | UNSAID) {
             0 => Identity::AsBefore,
@@ -116,13 +120,13 @@ impl With {
         }
     }
 
-    /// Whether a message lies in the channel for it.
+    /// Returns whether the frame has a message in the channel.
     pub fn is_in_channel(self) -> bool {
         self.fds() > 0 || self.who() == Identity::Said
     }
 }
 
-/// What a frame's header says.
+/// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Bytes behind the header.
@@ -139,13 +143,13 @@ pub const fn framed(len: usize) -> usize {
     HEADER + len.next_multiple_of(8)
 }
 
-/// Bytes that a frame with something takes at least, in a ring of that capacity.
+/// Least bytes that a frame takes if something comes with it, in a ring of that capacity.
 #[inline]
 pub const fn least_with(capacity: usize) -> usize {
     (capacity / crate::marks::MARKS).next_multiple_of(8)
 }
 
-/// Bytes of the largest frame that a ring takes.
+/// Bytes of the largest frame that fits into a ring.
 pub const fn largest(capacity: usize) -> usize {
     let most = capacity - HEADER;
     if most > u32::MAX as usize { u32::MAX as usize } else { most }
@@ -157,7 +161,7 @@ impl Frame {
         self.len as u64 | if self.end { END } else { 0 } | u64::from(self.with.0) << WITH
     }
 
-    /// Of a header's word, where `available` bytes lie from the header on in a ring of that capacity.
+    /// Reads a header's word, where `available` bytes follow from the header on in a ring of that capacity.
     #[inline]
     fn of(word: u64, available: usize, capacity: usize) -> Result<Frame, PeerMisbehaved> {
         let len = word as u32 as usize;
@@ -168,17 +172,17 @@ impl Frame {
         Ok(frame)
     }
 
-    /// Whether the flags of a word that has some can be.
+    /// Returns whether the flags of a word that has some are possible.
     #[cold]
     fn may_have(self, word: u64) -> bool {
-        // (SCM_MAX_FD, as the channel has it.)
+        // 253 is SCM_MAX_FD, the limit that the channel has too.
         let who = self.with.0 & !0xff;
         word & !(END | 0xffff_ffff | WITH_MASK) == 0
             && ([0, SAID, UNSAID].contains(&(who & !PARTS)) || self.with == With::POOL)
             && self.with.fds() <= 253
     }
 
-    /// Bytes that it takes in a ring of that capacity.
+    /// Returns the bytes that the frame takes in a ring of that capacity.
     #[inline]
     pub fn size(self, capacity: usize) -> usize {
         let size = framed(self.len);
@@ -186,33 +190,34 @@ impl Frame {
     }
 }
 
-/// The frame that tells of a pool.
+/// The frame that announces a pool.
 pub const POOL_FRAME: Frame = Frame { len: REFERENCE, end: true, with: With::POOL };
 
-/// What a frame with a list consists of.
+/// The contents of a frame with a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
-    /// Bytes of the record that lie in the frame, from [`Parts::BYTES_AT`] behind its beginning on.
+    /// Bytes of the record that are in the frame. They begin [`Parts::BYTES_AT`] behind the frame's
+    /// beginning.
     pub bytes: usize,
-    /// References that follow them.
+    /// References that follow the bytes.
     pub references: usize,
 }
 
 impl Parts {
-    /// Where the bytes begin.
+    /// Where the bytes begin in the frame.
     pub const BYTES_AT: usize = HEADER + LIST;
 
-    /// Bytes behind the frame's header.
+    /// Returns the bytes behind the frame's header.
     pub const fn len(self) -> usize {
         LIST + self.bytes.next_multiple_of(8) + self.references * REFERENCE
     }
 
-    /// Whether it is nothing, which no list is.
+    /// Returns whether the list has no reference. No valid list is empty.
     pub const fn is_empty(self) -> bool {
         self.references == 0
     }
 
-    /// Of a list's first word, in a frame of `len` bytes.
+    /// Reads a list's first word, in a frame of `len` bytes.
     fn of(word: u64, len: usize) -> Option<Parts> {
         let parts = Parts { bytes: word as u32 as usize, references: (word >> 32) as usize };
         (!parts.is_empty() && parts.references <= MAX_PARTS && parts.len() == len).then_some(parts)
@@ -220,11 +225,11 @@ impl Parts {
 }
 
 impl Producer {
-    /// Writes a list's first word, and `bytes` behind it, where the next frame's bytes are.
+    /// Writes a list's first word and the `bytes` behind it, at the place of the next frame's bytes.
     ///
     /// # Panics
     ///
-    /// When there was not room for it.
+    /// If there was no room for it.
     pub fn list(&mut self, bytes: &[IoSlice<'_>], references: usize, hint: Hint) {
         let mut at = 0;
         for piece in bytes {
@@ -234,21 +239,21 @@ impl Producer {
         self.ring().set_word(self.offset_at(HEADER), at as u64 | (references as u64) << 32);
     }
 
-    /// Writes the reference number `i` of a list.
+    /// Writes reference number `i` of a list.
     ///
     /// # Panics
     ///
-    /// When there was not room for it.
+    /// If there was no room for it.
     pub fn list_reference(&mut self, parts: Parts, i: usize, reference: Mark) {
         let at = Parts::BYTES_AT + parts.bytes.next_multiple_of(8) + i * REFERENCE;
         self.words_at(at, reference);
     }
 
-    /// Writes a mark's words as the bytes of the next frame, and publishes it: a pool's.
+    /// Writes a pool's mark as the bytes of the next frame, and publishes that frame.
     ///
     /// # Panics
     ///
-    /// When there was not room for it.
+    /// If there was no room for it.
     pub fn publish_pool(&mut self, pool: Mark) {
         self.words_at(HEADER, pool);
         self.publish_frame(POOL_FRAME);
@@ -264,7 +269,7 @@ impl Producer {
     ///
     /// # Panics
     ///
-    /// When there was not room for it.
+    /// If there was no room for it.
     #[inline]
     pub fn publish_frame(&mut self, frame: Frame) {
         self.ring().set_word(self.offset_at(0), frame.word());
@@ -276,7 +281,7 @@ impl Producer {
 }
 
 impl Consumer {
-    /// The list in the frame at `at` bytes past the next byte.
+    /// Reads the list in the frame at `at` bytes past the next byte.
     ///
     /// # Errors
     ///
@@ -286,7 +291,7 @@ impl Consumer {
         Parts::of(word, frame.len).ok_or(PeerMisbehaved::Frame { word, available: frame.len as u64 })
     }
 
-    /// The reference number `i` of that list.
+    /// Reads reference number `i` of that list.
     ///
     /// # Errors
     ///
@@ -299,7 +304,7 @@ impl Consumer {
         }
     }
 
-    /// The pool that the frame at the front tells of.
+    /// Reads the pool that the next frame announces.
     ///
     /// # Errors
     ///
@@ -311,13 +316,13 @@ impl Consumer {
         }
     }
 
-    /// The mark whose words lie `at` bytes past the next byte. Each is read once.
+    /// Reads the mark whose words are `at` bytes past the next byte. Reads each word once.
     fn mark_words(&self, at: usize) -> Option<Mark> {
         Mark::decode([0, 8, 16].map(|word| self.ring().word(self.wrap(at + word))))
     }
 
-    /// The frame at `at` bytes past the next byte, which is a frame's beginning, where `available` bytes can be
-    /// taken in all.
+    /// Reads the header of the frame at `at` bytes past the next byte. A frame must begin there. `available`
+    /// bytes can be taken in all.
     ///
     /// # Errors
     ///
@@ -325,7 +330,7 @@ impl Consumer {
     ///
     /// # Panics
     ///
-    /// When no frame can begin there.
+    /// If no frame can begin there.
     #[inline]
     pub fn frame(&self, at: usize, available: usize) -> Result<Frame, PeerMisbehaved> {
         let left = available.saturating_sub(at);
@@ -335,8 +340,8 @@ impl Consumer {
         Frame::of(self.ring().word(self.wrap(at)), left, self.ring().capacity())
     }
 
-    /// Asks for the lines of the frames behind the next one, as far as they are known to be written: to ask for what
-    /// the sender is about to write would take the line away from it.
+    /// Asks for the lines of the frames behind the next one, as far as they are known to be written. To ask
+    /// for a line that the sender is about to write would take it away from the sender.
     #[inline]
     pub fn prefetch_frames(&self, size: usize, available: usize) {
         let ahead = size + AHEAD;
@@ -391,7 +396,7 @@ mod tests {
             assert!(matches!(Frame::of(word, 64, 4096), Err(PeerMisbehaved::Frame { .. })), "{word:#x}");
         }
         assert_eq!(Frame::of(END | 56, 64, 4096), Ok(Frame { len: 56, end: true, with: With::default() }));
-        // What comes with a frame has room of its own.
+        // A frame with something besides bytes takes its least room.
         assert!(matches!(Frame::of(with(1), 63, 4096), Err(PeerMisbehaved::Frame { .. })));
         assert_eq!(
             Frame::of(with(253 | 1 << 8), 64, 4096).map(|f| (f.with.fds(), f.with.who())),
@@ -463,7 +468,7 @@ mod tests {
         ] {
             assert_eq!(Parts::of(word, len), None, "{word:#x} {len}");
         }
-        // No reference, and no pool, where one should be.
+        // There is no reference, or no pool, where one should be.
         let (mut p, mut c) = pair(4096);
         let parts = Parts { bytes: 0, references: 1 };
         assert_eq!(p.room(1000).map(|room| room >= 1000), Ok(true));

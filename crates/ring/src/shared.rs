@@ -5,14 +5,15 @@ use onecopy_sys::memfd::{self, Refused};
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 
-/// Bytes of a pool of `pages` pages of `page_len` bytes; None where that cannot be.
+/// Returns the bytes of a pool of `pages` pages of `page_len` bytes, or None where that cannot be.
 pub fn size(page_len: u64, pages: u64) -> Option<usize> {
     let len = page_len.checked_mul(pages)?;
     let possible = page_len > 0 && page_len <= u64::from(u32::MAX) && pages <= u64::from(u32::MAX);
     usize::try_from(len).ok().filter(|len| possible && *len > 0 && *len <= isize::MAX as usize)
 }
 
-/// Maps the pool for reading, after checking that its memfd is what was announced and that only its owner can write to it.
+/// Maps the pool for reading. Checks first that its memfd is what was announced, and that only its owner can
+/// write to it.
 ///
 /// # Errors
 ///

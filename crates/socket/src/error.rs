@@ -50,23 +50,23 @@ impl Op {
     }
 }
 
-/// An error of a socket. `raw_os_error()` is the errno that the kernel's own socket of that family gives in the same
-/// place, or EPROTO where a peer broke the shared-memory protocol.
+/// An error of a socket. `raw_os_error()` is the errno that the kernel's own socket of that family gives in
+/// the same place. If a peer broke the shared-memory protocol, it is EPROTO.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Error {
     op: Op,
     errno: Errno,
-    /// Bytes of an argument that is too long; else 0.
+    /// Bytes of an argument that is too long; 0 for other errors.
     len: u32,
     argument: Option<&'static str>,
     why: Option<&'static str>,
 }
 
-/// What the calls of a socket return.
+/// The result of a call on a socket.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Makes the error of a call. Its reason is the one that is known for this errno, if any.
+    /// Makes the error of a call. Its reason is the known one for this errno, if any.
     pub fn new(op: Op, errno: Errno) -> Error {
         Error { op, errno, len: 0, argument: None, why: None }
     }
@@ -76,55 +76,57 @@ impl Error {
         Error { argument: Some(argument), ..self }
     }
 
-    /// Gives the reason, instead of the one that is known for the errno: why, and what to do next.
+    /// Gives the reason, instead of the known one for the errno: why, and what to do next.
     pub fn because(self, why: &'static str) -> Error {
         Error { why: Some(why), ..self }
     }
 
-    /// Tells the length of an argument that is too long, in bytes.
+    /// Adds the length in bytes of an argument that is too long.
     pub fn of_bytes(self, len: usize) -> Error {
         Error { len: u32::try_from(len).unwrap_or(u32::MAX), ..self }
     }
 
-    /// The call that failed.
+    /// Returns the call that failed.
     pub fn op(&self) -> Op {
         self.op
     }
 
-    /// The errno (errno(3)).
+    /// Returns the errno (errno(3)).
     pub fn raw_os_error(&self) -> i32 {
         self.errno.raw_os_error()
     }
 
-    /// The kind that std gives to this errno.
+    /// Returns the kind that std gives to this errno.
     pub fn kind(&self) -> io::ErrorKind {
         self.errno.kind()
     }
 
-    /// Whether trying again later may work: EAGAIN.
+    /// Returns whether trying again later may work: EAGAIN.
     pub fn would_block(&self) -> bool {
         self.errno == Errno::AGAIN
     }
 
-    /// Whether there is no peer any more: ECONNREFUSED.
+    /// Returns whether there is no peer any more: ECONNREFUSED.
     pub fn is_refused(&self) -> bool {
         self.errno == Errno::CONNREFUSED
     }
 
-    /// The argument of the call that cannot be, or that the kernel refuses: as the call's documentation names it, or
-    /// "Config::" and the field. None where it is not about an argument, but about what became of the connection.
+    /// Returns the argument that is impossible or that the kernel refuses. It has the name from the call's
+    /// documentation, or is "Config::" and the field. Returns None if the error is about the state of the
+    /// connection and not about an argument.
     pub fn argument(&self) -> Option<&'static str> {
-        // Who gives a reason of his own knows which argument it is about, if any.
+        // A caller that gives its own reason knows which argument the error is about, if any.
         if self.why.is_some() { self.argument } else { self.argument.or_else(|| self.advice().0) }
     }
 
-    /// Why, and what to do next. Every error that onecopy makes up has a reason; the kernel's errors have one where it is known
-    /// what they mean.
+    /// Returns why the call failed, and what to do next. Every error that onecopy itself makes has a reason.
+    /// An error of the kernel has one if its meaning is known.
     pub fn reason(&self) -> Option<&'static str> {
         self.why.or_else(|| self.advice().1)
     }
 
-    /// What an errno means that the kernel gives to a call, or that is the same wherever it comes from.
+    /// Returns the argument and the reason for an errno that the kernel gives to a call, or that means the
+    /// same in every call.
     fn advice(&self) -> (Option<&'static str>, Option<&'static str>) {
         let name = |why| (Some("name"), Some(why));
         let of = |argument, why| (Some(argument), Some(why));
@@ -200,7 +202,8 @@ impl Error {
 }
 
 impl fmt::Display for Error {
-    /// `connect: name: No such file or directory (os error 2): there is no such socket; is the server running?`
+    /// Writes for example `connect: name: No such file or directory (os error 2): there is no such socket; is
+    /// the server running?`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.op.name())?;
         if let Some(argument) = self.argument() {
@@ -224,8 +227,9 @@ impl fmt::Debug for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for io::Error {
-    /// Keeps `raw_os_error()`, which programs written for std's sockets ask for: an [`io::Error`] has an errno or a text, not
-    /// both. So what only [`Error`] knows is lost; calls that return [`Error`] itself tell it.
+    /// Keeps `raw_os_error()`, which programs written for std's sockets ask for. An [`io::Error`] has an
+    /// errno or a text, not both, so the argument and the reason are lost. Calls that return [`Error`] itself
+    /// keep them.
     fn from(error: Error) -> io::Error {
         io::Error::from_raw_os_error(error.raw_os_error())
     }

@@ -1,19 +1,19 @@
 //! Flags of one call, and of one record.
 
 bitflags::bitflags! {
-    /// Flags of one send (send(2), and NTCOPY as the MSG_NTCOPY patches had it).
+    /// Flags of one send (send(2); NTCOPY is as in the MSG_NTCOPY patches).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u32 {
-        /// Copy with non-temporal stores, whatever the socket's policy says.
+        /// Copies with non-temporal stores, whatever the socket's policy is.
         const NTCOPY = 1;
-        /// Do not wait: send what there is room for, or fail with EAGAIN.
+        /// Does not wait: sends what there is room for, or fails with EAGAIN.
         const DONTWAIT = 2;
-        /// No SIGPIPE when the peer is gone, only EPIPE.
+        /// Raises no SIGPIPE when the peer is gone; the send only fails with EPIPE.
         const NOSIGNAL = 4;
-        /// More will follow. It never delays the peer: what is sent is published at once.
+        /// More bytes will follow. This never delays the peer: the bytes are published at once.
         const MORE = 8;
-        /// A record ends with this send (MSG_EOR). Only stream records need it (`Records::Stream` of unix sockets): atomic
-        /// ones end with each send, and streams have none.
+        /// A record ends with this send (MSG_EOR). Only stream records need it (`Records::Stream` of unix
+        /// sockets): atomic records end with each send, and streams have none.
         const EOR = 16;
     }
 }
@@ -22,30 +22,31 @@ bitflags::bitflags! {
     /// Flags of one receive (recv(2)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct RecvFlags: u32 {
-        /// Copy without taking.
+        /// Copies without taking.
         const PEEK = 1;
-        /// Wait until the buffer is full, the stream ends, or a signal or timeout comes.
+        /// Waits until the buffer is full, the stream ends, or a signal or timeout comes.
         const WAITALL = 2;
-        /// Do not wait: take what is there, or fail with EAGAIN.
+        /// Does not wait: takes what is there, or fails with EAGAIN.
         const DONTWAIT = 4;
-        /// Return the length of the record, not of what fitted into the buffer (MSG_TRUNC). Streams ignore it.
+        /// Returns the length of the record instead of the length that fitted into the buffer (MSG_TRUNC).
+        /// Streams ignore it.
         const TRUNC = 8;
     }
 }
 
 bitflags::bitflags! {
-    /// What a receive of a record says beside its length (msg_flags of recvmsg(2)).
+    /// What a receive of a record returns besides its length (msg_flags of recvmsg(2)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct ReceivedFlags: u32 {
-        /// The record was longer than the buffer, and its rest is gone (MSG_TRUNC).
+        /// The record was longer than the buffer, and the rest is lost (MSG_TRUNC).
         const TRUNC = 1;
-        /// A record ends here (MSG_EOR; of stream records only).
+        /// A record ends here (MSG_EOR; stream records only).
         const EOR = 2;
-        /// No record at all: the peer sends nothing any more. (Over the kernel, records of no bytes that are the last before
-        /// the end look like the end.)
+        /// There was no record: the peer sends nothing any more. Over the kernel, empty records that are the
+        /// last before the end look like the end.
         const END = 4;
-        /// Descriptors came with it that are gone: there was no place for them, or this process could open no more
-        /// (MSG_CTRUNC).
+        /// Descriptors that came with the record are lost. There was no place for them, or this process could
+        /// open no more (MSG_CTRUNC).
         const CTRUNC = 8;
     }
 }

@@ -1,7 +1,7 @@
 //! What all families of sockets share.
 //!
-//! A family (unix sockets, for now) makes and moves; this crate names what went wrong, what a call is asked for, what a socket
-//! has done and how it is set. It opens no socket and moves no byte.
+//! A family makes sockets and moves bytes; for now the only one is unix sockets. This crate has the errors,
+//! the flags of calls, the counters and the settings. It opens no socket and moves no byte.
 //!
 //! | module | what |
 //! |---|---|

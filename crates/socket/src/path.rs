@@ -3,7 +3,7 @@
 /// Which way the bytes may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Shared memory where the peer can, else the kernel.
+    /// Shared memory if the peer can use it, else the kernel.
     #[default]
     Auto,
     /// The kernel's socket only.
@@ -22,14 +22,14 @@ pub enum Carrier {
 /// Which way the bytes of both directions take at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
-    /// What is sent.
+    /// The way of the bytes that this socket sends.
     pub send: Carrier,
-    /// What is received.
+    /// The way of the bytes that this socket receives.
     pub receive: Carrier,
 }
 
 impl Path {
-    /// Whether both directions run over shared memory.
+    /// Returns whether both directions run over shared memory.
     pub fn is_shared_memory(&self) -> bool {
         self.send == Carrier::SharedMemory && self.receive == Carrier::SharedMemory
     }

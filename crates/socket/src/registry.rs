@@ -1,13 +1,16 @@
 //! The table in which a process shows its sockets. `onecopy ss` reads it from outside.
 //!
-//! A process that uses onecopy keeps one memfd, [`NAME`], made with its first socket: a header, then a row for each
-//! socket with what it is and the counters themselves. Nothing is copied there; the counters are there and nowhere
-//! else. The process alone can write it (F_SEAL_FUTURE_WRITE). Whoever may open /proc/PID/fd of the process, its own user,
-//! reads it. It dies with the process. Where it is refused, or full, a socket counts in memory that nobody sees.
+//! A process that uses onecopy keeps one memfd, [`NAME`], and makes it with its first socket. The memfd holds
+//! a header and a row for each socket. The row says what the socket is, and the counters themselves are in
+//! it. No copy exists.
 //!
-//! A forked child goes on counting, in its parent's table, what the two share, and makes a table of its own with its
-//! first new socket. A row that was there at a fork is not used again by its maker, since the child may still count
-//! in it: whether it lives is told by who holds its socket.
+//! Only the process can write the table (F_SEAL_FUTURE_WRITE). A process that may open its /proc/PID/fd, so
+//! one of the same user, reads it. The table ends with the process. If the memfd is refused or full, a socket
+//! counts in memory that nobody sees.
+//!
+//! A forked child still counts in its parent's table for the sockets that the two share. It makes its own
+//! table with its first new socket. The maker of a row that was there at a fork does not use it again, since
+//! the child may still count in it. Whether such a row lives is seen from the processes that hold its socket.
 
 use crate::settings::{Settings, Shown};
 use crate::stats::{Counters, NAMES, Stats};
@@ -27,9 +30,9 @@ use std::time::Duration;
 /// Name of the memfd, as /proc/PID/fd shows it after `/memfd:`.
 pub const NAME: &str = "onecopy-stats";
 
-/// Words of a row, eight bytes each: four cache lines, so that no two sockets share one.
+/// Words of a row, eight bytes each. A row has four cache lines, so no two sockets share one.
 const WORDS: usize = 32;
-/// Rows of a table, the header's included. Pages are taken as rows are used.
+/// Rows of a table, the header included. Pages of memory are taken as rows are used.
 const ROWS: usize = 1 << 15;
 /// Bytes of a table.
 pub const SIZE: usize = ROWS * WORDS * 8;
@@ -49,13 +52,13 @@ mod word {
 mod header {
     pub const MAGIC: usize = 0;
     pub const LAYOUT: usize = 1;
-    /// Rows in use or used once, the header's included.
+    /// Rows in use or used before, the header included.
     pub const USED: usize = 2;
-    /// Sockets that found no row.
+    /// Sockets that got no row.
     pub const UNLISTED: usize = 3;
 }
 
-/// The low bits of a row's state; above them a count of its uses.
+/// The low bits of a row's state. The bits above count its uses.
 const STATE: u64 = 3;
 const FREE: u64 = 0;
 const CHANGING: u64 = 1;
@@ -64,7 +67,7 @@ const USE: u64 = 4;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPYS");
 
-/// What the words mean: changes with the version and with the counters.
+/// A hash of what the words mean. It changes with the version and with the counters.
 const LAYOUT: u64 = {
     let mut sum = 0xCBF2_9CE4_8422_2325 ^ 1; // FNV-1a, and the version
     let mut name = 0;
@@ -85,13 +88,13 @@ const _: () = assert!(word::COUNTERS + NAMES.len() <= WORDS);
 
 type Words = &'static [AtomicU64; WORDS];
 
-/// The place where one socket counts. Given back when dropped.
+/// The place where one socket counts. Dropping it gives it back.
 #[derive(Debug)]
 pub struct Row {
     words: Words,
-    /// Its number in the table; None in memory that nobody sees.
+    /// Its number in the table; None if it is in memory that nobody sees.
     listed: Option<u32>,
-    /// Forks of this process before it was made.
+    /// Forks of this process before the row was made.
     forks: u64,
 }
 
@@ -109,31 +112,32 @@ pub enum Type {
 const TYPES: [Type; 3] = [Type::Stream, Type::SeqPacket, Type::Datagram];
 const LISTENING: u64 = 1 << 8;
 
-/// How long the table may be locked by somebody else: in a child of a fork that came at the wrong moment, for ever.
+/// How long a call waits for the lock. In a child whose fork came while the lock was held, it stays locked
+/// for ever.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 struct Registry {
-    /// Forks of this process, and of those before it, since the first socket.
+    /// Forks of this process, and of its ancestors, since the first socket.
     forks: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Whose table it is.
+    /// The process that owns the table.
     pid: u32,
     table: Option<Table>,
-    /// Rows that nobody sees, to be used again.
+    /// Rows that nobody sees, kept for reuse.
     unseen: Vec<Words>,
 }
 
 struct Table {
     rows: &'static [[AtomicU64; WORDS]],
-    /// Held open for who looks. Never closed: a program that closes all descriptors it does not know has closed it, and
-    /// its number may be another file's by now.
+    /// Held open for readers, and never closed. A program that closes all descriptors it does not know has
+    /// closed it already, and the number may be another file's by now.
     _memfd: ManuallyDrop<OwnedFd>,
     free: Vec<u32>,
-    /// Rows in use or used once. The header has a copy, which a child could change.
+    /// Rows in use or used before. The header has a copy, which a child could change.
     used: usize,
 }
 
@@ -150,7 +154,8 @@ impl Table {
         let (rows, _) = onecopy_sync::table::words(mapping).as_chunks::<WORDS>();
         rows[0][header::LAYOUT].store(LAYOUT, Relaxed);
         rows[0][header::USED].store(1, Relaxed);
-        // Release: who sees the word that makes it a table sees the rest. (He comes by pread(2), which copies forward.)
+        // Release: a reader that sees the word that makes it a table sees the rest. It reads with pread(2),
+        // which copies forward.
         rows[0][header::MAGIC].store(MAGIC, Release);
         Some(Table { rows, _memfd: ManuallyDrop::new(memfd), free: Vec::new(), used: 1 })
     }
@@ -173,7 +178,8 @@ impl Table {
 impl State {
     fn claim(&mut self, pid: u32) -> (Words, Option<u32>) {
         if self.pid != pid {
-            // The first socket of this process; or of a child, whose parent's table is none of its business.
+            // This is the first socket of this process, or of a child. A child does not use its parent's
+            // table.
             let told = self.pid != 0 || onecopy_sys::fork::before(before_fork).is_ok();
             *self = State { pid, table: told.then(Table::make).flatten(), unseen: Vec::new() };
         }
@@ -185,17 +191,18 @@ impl State {
     }
 }
 
-/// Memory for counters that nobody sees; used again, never freed.
+/// Makes memory for counters that nobody sees. It is reused and never freed.
 fn unseen() -> Words {
     Box::leak(Box::new(std::array::from_fn(|_| AtomicU64::new(0))))
 }
 
 impl Row {
-    /// Takes a row for `socket`, shown as `kind`. `pid` is the id of this process: the first row that a forked child takes
-    /// brings a table of its own. Where no row can be had, the counters lie in memory that nobody sees.
+    /// Takes a row for `socket`, shown as `kind`. `pid` is the id of this process: with its first row, a
+    /// forked child makes its own table. If no row is free, the counters are in memory that nobody sees.
     pub fn claim(pid: u32, socket: impl AsFd, kind: Type, listening: bool) -> Row {
         let registry = &*REGISTRY;
-        // Before the lock: a fork after this line makes the row one to leave.
+        // The count is read before the lock is taken. After a fork from this line on, the row must not be
+        // reused.
         let forks = registry.forks.load(Relaxed);
         let inode = rustix::fs::fstat(&socket).map_or(0, |stat| stat.st_ino);
         let (words, listed) = match registry.state.lock_for(PATIENCE) {
@@ -204,7 +211,7 @@ impl Row {
         };
         let uses = (words[word::STATE].load(Relaxed) & !STATE).wrapping_add(USE);
         words[word::STATE].store(uses | CHANGING, Relaxed);
-        // The change is announced before it begins; pairs with the two looks of `read`.
+        // The change is announced before it begins. Pairs with the two looks of `read`.
         fence(Release);
         for word in &words[1..] {
             word.store(0, Relaxed);
@@ -217,12 +224,13 @@ impl Row {
         Row { words, listed, forks }
     }
 
-    /// The counters, which lie in the row. To be used while the row lives: later another socket counts there.
+    /// Returns the counters, which are in the row. Use them only while the row lives: later another socket
+    /// counts there.
     pub fn counters(&self) -> Counters {
         Counters::over(&self.words[word::COUNTERS..])
     }
 
-    /// Makes settings that the row shows. To be used while the row lives, as the counters are.
+    /// Makes settings that the row shows. Use them only while the row lives.
     pub fn settings(&self, policy: Policy, reader: Reader, wait: Wait) -> Settings {
         Settings::new(&self.words[word::SETTINGS], policy, reader, wait)
     }
@@ -257,10 +265,10 @@ impl Drop for Row {
     }
 }
 
-/// A socket as its row shows it.
+/// A socket, as its row shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Inode of its descriptor, by which /proc and sock_diag(7) know it.
+    /// Inode of its descriptor, by which /proc and sock_diag(7) identify it.
     pub inode: u64,
     /// Its type.
     pub kind: Type,
@@ -268,12 +276,12 @@ pub struct Entry {
     pub listening: bool,
     /// Its policy for stores.
     pub policy: Policy,
-    /// Who reads what it sends.
+    /// The reader of what it sends.
     pub reader: Reader,
     /// How its blocking calls wait.
     pub wait: Wait,
-    /// Whether its calls fail instead of waiting, as its process last saw it: who sets O_NONBLOCK on the descriptor is seen with the
-    /// next call that would wait.
+    /// Whether its calls fail instead of waiting, as its process last saw it. If another process sets
+    /// O_NONBLOCK on the descriptor, the next call that would wait sees it.
     pub nonblocking: bool,
     /// Bytes of the ring that it receives from; 0 while all comes over the kernel.
     pub receive_capacity: u64,
@@ -283,28 +291,28 @@ pub struct Entry {
     pub stats: Stats,
 }
 
-/// What a table says.
+/// The contents of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// The live sockets. Of a process that forked, also those that another one may hold: whether a socket is still
-    /// there is told by who holds its inode.
+    /// The live sockets. A process that forked also lists those that another process may hold. Whether such a
+    /// socket still exists is seen from the processes that hold its inode.
     pub entries: Vec<Entry>,
-    /// Sockets that found no room in it since it was made.
+    /// Sockets that found no room in the table since it was made.
     pub unlisted: u64,
 }
 
-/// Why a file is not believed to be a table.
+/// Why a file is not accepted as a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Not a memfd that stays as it is: see the reason.
+    /// It is no memfd that stays as it is: see the reason.
     File(memfd::Refused),
-    /// Whoever opens it could write it.
+    /// A process that opens it could write it.
     Writable,
     /// It does not begin as a table does.
     NoTable,
-    /// Made by another version of onecopy.
+    /// Another version of onecopy made it.
     OtherVersion,
-    /// It says that more is in use than there is.
+    /// It claims more rows in use than there are.
     Nonsense,
     /// Reading failed.
     Io(rustix::io::Errno),
@@ -325,7 +333,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Reads a table, opened for reading through /proc/PID/fd, and checks all that it says.
+/// Reads a table, opened for reading through /proc/PID/fd, and checks all its contents.
 ///
 /// # Errors
 ///
@@ -347,7 +355,7 @@ pub fn read(table: impl AsFd) -> Result<Listing, Refused> {
     if !(1..=ROWS).contains(&used) {
         return Err(Refused::Nonsense);
     }
-    // Twice: a row that was live, and of the same use, both times was whole in between.
+    // The table is read twice. A row that was live, and in the same use, both times was whole in between.
     let before = words(&table, used * WORDS)?;
     fence(Acquire);
     let after = words(&table, used * WORDS)?;
@@ -371,7 +379,7 @@ fn words(table: impl AsFd, count: usize) -> Result<Vec<u64>, Refused> {
     Ok(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect())
 }
 
-/// Reads a row. None for one that cannot be.
+/// Reads a row. Returns None for one that is impossible.
 fn entry(row: &[u64; WORDS]) -> Option<Entry> {
     let settings = Shown::decode(row[word::SETTINGS])?;
     Some(Entry {
@@ -396,7 +404,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::path::PathBuf;
 
-    /// The tables that this process shows.
+    /// Returns the tables that this process shows.
     fn shown() -> Vec<Result<Listing, Refused>> {
         let links = std::fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
         let tables: Vec<PathBuf> = links
@@ -445,7 +453,7 @@ mod tests {
         let (one, other) = (find(&a).unwrap(), find(&b).unwrap());
         assert_eq!((one.stats.sent, other.stats.sent), (6, 0));
         drop((rows, a, b));
-        // Still there, and nobody else's, however many come after.
+        // The rows are still there, and no later socket takes them.
         let sockets: Vec<_> = (0..100).map(|_| UnixStream::pair().unwrap()).collect();
         let _rows: Vec<_> = sockets.iter().map(|(a, b)| [claim(a), claim(b)]).collect();
         let entries: Vec<Entry> = entries().collect();
@@ -485,7 +493,7 @@ mod tests {
             words[header::USED].store(nonsense, Relaxed);
             assert_eq!(read(&blank), Err(Refused::Nonsense));
         }
-        // Rows of noise: believed where they could be, left out where not, never more.
+        // Rows of noise are accepted if they are possible, and left out if not. Nothing worse happens.
         words[header::USED].store(ROWS as u64, Relaxed);
         let mut noise = 0x9E37_79B9_7F4A_7C15_u64;
         for word in &words[WORDS..] {

@@ -1,21 +1,21 @@
-//! What may be changed while a socket is in use, and how it is shown.
+//! Settings that may be changed while a socket is in use, and how other processes see them.
 
 use onecopy_copy::{Policy, Reader};
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use onecopy_sync::spin::Wait;
 use std::time::Duration;
 
-/// Settings that may be changed while the socket is in use. Relaxed everywhere: a setting takes effect "from here on"
-/// in the thread that set it, and soon in others.
+/// Settings that may be changed while the socket is in use. Relaxed everywhere: a setting takes effect at
+/// once in the thread that set it, and soon in others.
 #[derive(Debug)]
 pub struct Settings {
-    /// The word of the registry that shows them to other processes: written here, never read.
+    /// The word of the registry that shows them to other processes. It is only written here.
     shown: &'static AtomicU64,
     policy: AtomicU32,
     reader: AtomicU32,
     wait: AtomicU32,
     nonblocking: AtomicU32,
-    /// Nanoseconds, 0 for none.
+    /// Nanoseconds; 0 for none.
     read_timeout: AtomicU64,
     write_timeout: AtomicU64,
 }
@@ -28,7 +28,7 @@ fn position<T: PartialEq>(all: &[T], one: &T) -> u32 {
     all.iter().position(|other| other == one).unwrap_or(0) as u32
 }
 
-/// The settings as they are shown, a byte each.
+/// The settings as the registry shows them, a byte each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown {
     pub policy: Policy,
@@ -38,7 +38,7 @@ pub(crate) struct Shown {
 }
 
 impl Shown {
-    /// Reads what another process shows. None for what cannot be.
+    /// Reads what another process shows. Returns None for an impossible word.
     pub fn decode(word: u64) -> Option<Shown> {
         let [policy, reader, wait, nonblocking, ..] = word.to_le_bytes().map(usize::from);
         Some(Shown {
@@ -51,7 +51,7 @@ impl Shown {
 }
 
 impl Settings {
-    /// Settings that are shown in `shown`.
+    /// Makes settings that are shown in `shown`.
     pub(crate) fn new(shown: &'static AtomicU64, policy: Policy, reader: Reader, wait: Wait) -> Settings {
         let settings = Settings {
             shown,
@@ -68,7 +68,8 @@ impl Settings {
         settings
     }
 
-    /// Shows the settings. Where two threads change some at once, the later one may show the earlier one's as they were.
+    /// Shows the settings. If two threads change settings at once, the later one may show the earlier one's
+    /// old value.
     fn show(&self) {
         let byte = |word: &AtomicU32| word.load(Relaxed) as u8;
         let bytes =
@@ -76,7 +77,7 @@ impl Settings {
         self.shown.store(u64::from_le_bytes(bytes), Relaxed);
     }
 
-    /// Which stores copies use.
+    /// Returns which stores copies use.
     #[inline]
     pub fn policy(&self) -> Policy {
         POLICIES[self.policy.load(Relaxed) as usize]
@@ -88,7 +89,7 @@ impl Settings {
         self.show();
     }
 
-    /// Who reads what the socket sends.
+    /// Returns who reads what the socket sends.
     #[inline]
     pub fn reader(&self) -> Reader {
         READERS[self.reader.load(Relaxed) as usize]
@@ -100,7 +101,7 @@ impl Settings {
         self.show();
     }
 
-    /// How blocking calls wait.
+    /// Returns how blocking calls wait.
     #[inline]
     pub fn wait(&self) -> Wait {
         WAITS[self.wait.load(Relaxed) as usize]
@@ -112,7 +113,7 @@ impl Settings {
         self.show();
     }
 
-    /// Takes over policy and reader of another socket.
+    /// Takes over the policy and the reader of another socket.
     pub fn follow(&self, other: &Settings) {
         if self.policy.load(Relaxed) != other.policy.load(Relaxed)
             || self.reader.load(Relaxed) != other.reader.load(Relaxed)
@@ -122,36 +123,36 @@ impl Settings {
         }
     }
 
-    /// Whether O_NONBLOCK is set, as the socket last saw it.
+    /// Returns whether O_NONBLOCK is set, as the socket last saw it.
     #[inline]
     pub fn nonblocking(&self) -> bool {
         self.nonblocking.load(Relaxed) != 0
     }
 
-    /// Notes whether O_NONBLOCK is set. The descriptor itself is not touched.
+    /// Notes whether O_NONBLOCK is set. Does not touch the descriptor.
     pub fn set_nonblocking(&self, on: bool) {
         self.nonblocking.store(u32::from(on), Relaxed);
         self.show();
     }
 
-    /// How long a receive waits at most; None: for ever.
+    /// Returns how long a receive waits at most; None: for ever.
     #[inline]
     pub fn read_timeout(&self) -> Option<Duration> {
         duration(self.read_timeout.load(Relaxed))
     }
 
-    /// Sets how long a receive waits at most, in nanoseconds, one at least; None: for ever.
+    /// Sets how long a receive waits at most: at least one nanosecond; None: for ever.
     pub fn set_read_timeout(&self, limit: Option<Duration>) {
         self.read_timeout.store(nanoseconds(limit), Relaxed);
     }
 
-    /// How long a send waits at most; None: for ever.
+    /// Returns how long a send waits at most; None: for ever.
     #[inline]
     pub fn write_timeout(&self) -> Option<Duration> {
         duration(self.write_timeout.load(Relaxed))
     }
 
-    /// Sets how long a send waits at most, in nanoseconds, one at least; None: for ever.
+    /// Sets how long a send waits at most: at least one nanosecond; None: for ever.
     pub fn set_write_timeout(&self, limit: Option<Duration>) {
         self.write_timeout.store(nanoseconds(limit), Relaxed);
     }

@@ -1,26 +1,27 @@
-//! Counters of what a socket has done, told truthfully.
+//! Counters of what a socket has really done.
 
 use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// One counter, in the row that [`registry`](crate::registry) gave its socket. Relaxed: a count publishes nothing. It is
-/// written under the lock of its direction, or rarely.
+/// One counter, in the row that [`registry`](crate::registry) gave its socket. Relaxed: a count publishes
+/// nothing. It is written under the lock of its direction, or rarely.
 #[derive(Debug)]
 pub struct Counter(&'static AtomicU64);
 
 impl Counter {
-    /// Adds `n`, where one writer at a time is certain (a lock is held): no locked instruction.
+    /// Adds `n` where only one writer at a time is certain, because a lock is held. Needs no locked
+    /// instruction.
     #[inline]
     pub fn add_exclusive(&self, n: usize) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n as u64), Relaxed);
     }
 
-    /// Adds `n`, whoever else adds.
+    /// Adds `n`, even if others add at the same time.
     #[inline]
     pub fn add(&self, n: usize) {
         self.0.fetch_add(n as u64, Relaxed);
     }
 
-    /// Reads the count.
+    /// Returns the count.
     #[inline]
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -29,7 +30,7 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What one socket has done since it was made. Bytes are of payload.
+        /// What one socket has done since it was made. Bytes are bytes of payload.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -45,7 +46,7 @@ macro_rules! counters {
         }
 
         impl Stats {
-            /// Takes them from the words of a row.
+            /// Reads them from the words of a row.
             pub(crate) fn of(words: &[u64]) -> Stats {
                 Stats { $($name: words[Index::$name as usize],)* }
             }
@@ -63,7 +64,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Makes them of the words of a row.
+            /// Makes them from the words of a row.
             pub(crate) fn over(words: &'static [AtomicU64]) -> Counters {
                 Counters { $($name: Counter(&words[Index::$name as usize]),)* }
             }
@@ -77,22 +78,22 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Bytes sent, whichever way.
+    /// Bytes sent, by any way.
     sent,
-    /// Bytes received (taken, not peeked), whichever way.
+    /// Bytes received (taken, not peeked), by any way.
     received,
     /// Bytes that this end copied in user space while sending.
     user_copied_in,
-    /// Of these: bytes stored with non-temporal stores.
+    /// The part of these bytes that was stored with non-temporal stores.
     user_copied_nt,
     /// Bytes that this end copied in user space while receiving, into buffers of the caller.
     user_copied_out,
-    /// Bytes that the kernel copied at this end's request: over the kernel socket, pread into a slot, write
-    /// from a view.
+    /// Bytes that the kernel copied for this end: over the kernel socket, with pread into a slot, or with
+    /// write from a view.
     kernel_copied,
-    /// Bytes sent or received by reference: no copy at all.
+    /// Bytes sent or received by reference, without a copy.
     referenced,
-    /// Sends by reference that had to copy: a plain peer, or one that maps no pools.
+    /// Sends by reference that had to copy, because the peer is plain or maps no pools.
     references_copied,
     /// Doorbells rung to wake the peer.
     doorbells,
@@ -100,18 +101,20 @@ counters! {
     fillers,
     /// Times a blocking call went to sleep.
     sleeps,
-    /// Times a blocking receive spun with success.
+    /// Times a blocking receive spun and succeeded.
     spins,
-    /// Times a blocking send spun for room with success.
+    /// Times a blocking send spun for room and succeeded.
     room_spins,
-    /// Lies of the peer that were caught.
+    /// Times the peer misbehaved and was caught.
     protocol_errors,
-    /// 1 when shared memory was wanted and not had: a plain peer, once that is known, or a refusal. The kernel carries on.
+    /// 1 if shared memory was wanted and refused, or the peer is known to be plain. The kernel carries the
+    /// bytes.
     fallbacks,
 }
 
 impl Stats {
-    /// Bytes that this end copied in user space. (Saturating: another process's counters may be anything.)
+    /// Returns the bytes that this end copied in user space. The sum saturates: another process's counters
+    /// may hold anything.
     pub fn user_copied(&self) -> u64 {
         self.user_copied_in.saturating_add(self.user_copied_out)
     }

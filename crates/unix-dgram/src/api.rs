@@ -1,4 +1,4 @@
-//! Datagram sockets: what applications hold.
+//! Datagram sockets as applications hold them.
 
 use crate::socket::Socket;
 use onecopy_unix::ancillary::attached::Attached;
@@ -10,72 +10,74 @@ use rustix::net::SocketAddrUnix;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// A datagram socket. All methods take `&self`: it may be used from several threads. Dropping it closes it; a path that
-/// it was bound to stays, as with the kernel's.
+/// A datagram socket. All methods take `&self`, so several threads may use it. Dropping it closes the socket;
+/// a path that it was bound to stays, as with the kernel's.
 ///
-/// It works as std's `UnixDatagram` does, and speaks with any other. Two that are connected to each other run over
-/// shared memory; [`Datagram::path`] tells. What is sent without a connection, or to a plain peer, goes over the kernel.
+/// It works as std's `UnixDatagram` does, and exchanges datagrams with any other. Two sockets that are
+/// connected to each other use shared memory; [`Datagram::path`] tells. A datagram that is sent without a
+/// connection, or to a plain peer, goes over the kernel.
 ///
-/// Datagrams of one sender come in order. Between senders there is none, except that who was sent first over the kernel
-/// comes first.
+/// The datagrams of one sender come in order. Between senders there is no order, except that datagrams which
+/// were sent over the kernel come in the order in which they were sent.
 ///
-/// It is not passed on to another process as a [`Stream`](onecopy_unix::Stream::into_fds) is: that it shares memory with its peer is
-/// bound to a line between the two processes that have met. Where another process is to receive datagrams, it binds a socket
-/// of its own; or fork: one that shares memory then belongs to the process that uses it first, and is EBUSY in the other.
+/// A datagram socket cannot be passed on to another process as a [`Stream`](onecopy_unix::Stream::into_fds)
+/// can: its shared memory is bound to a line between the two processes that paired. Another process that is
+/// to receive datagrams binds a socket of its own. After a fork, a socket that shares memory belongs to the
+/// process that uses it first; calls of the other process return EBUSY.
 #[derive(Debug)]
 pub struct Datagram {
     pub(super) end: Arc<Socket>,
 }
 
 impl Datagram {
-    /// Two sockets that are connected to each other, over shared memory from the first datagram on.
+    /// Makes two sockets that are connected to each other, over shared memory from the first datagram on.
     ///
     /// # Errors
     ///
-    /// What socketpair(2) says.
+    /// What socketpair(2) returns.
     pub fn pair() -> Result<(Datagram, Datagram)> {
         Datagram::pair_with(&Config::default())
     }
 
-    /// Two sockets that are connected to each other, both with `config`. Where memfds are refused they run over the
-    /// kernel.
+    /// Makes two sockets that are connected to each other, both with `config`. They use the kernel where
+    /// memfds are refused.
     ///
     /// # Errors
     ///
-    /// What socketpair(2) says.
+    /// What socketpair(2) returns.
     pub fn pair_with(config: &Config) -> Result<(Datagram, Datagram)> {
         let (a, b) = Socket::pair(config)?;
         Ok((Datagram { end: a }, Datagram { end: b }))
     }
 
-    /// A socket without a name and without a peer.
+    /// Makes a socket without a name and without a peer.
     ///
     /// # Errors
     ///
-    /// What socket(2) says.
+    /// What socket(2) returns.
     pub fn unbound() -> Result<Datagram> {
         Datagram::unbound_with(&Config::default())
     }
 
-    /// A socket without a name and without a peer.
+    /// Makes a socket with `config`, without a name and without a peer.
     ///
     /// # Errors
     ///
-    /// What socket(2) says.
+    /// What socket(2) returns.
     pub fn unbound_with(config: &Config) -> Result<Datagram> {
         Ok(Datagram { end: Socket::unbound(config)? })
     }
 
-    /// A socket that receives what is sent to `name`.
+    /// Makes a socket that receives what is sent to `name`.
     ///
     /// # Errors
     ///
-    /// What bind(2) says: EADDRINUSE where the name is taken, EACCES without permission.
+    /// What bind(2) returns: EADDRINUSE if the name is taken, EACCES without permission.
     pub fn bind(name: impl Into<Name>) -> Result<Datagram> {
         Datagram::bind_with(name, &Config::default())
     }
 
-    /// A socket that receives what is sent to `name`.
+    /// Makes a socket with `config` that receives what is sent to `name`.
     ///
     /// # Errors
     ///
@@ -86,11 +88,11 @@ impl Datagram {
         Ok(socket)
     }
 
-    /// Gives the socket a name, so that it can be sent to.
+    /// Gives the socket a name, so that others can send to it.
     ///
     /// # Errors
     ///
-    /// As [`Datagram::bind`]; EINVAL where it has one.
+    /// As [`Datagram::bind`]; EINVAL if it already has a name.
     pub fn bind_to(&self, name: impl Into<Name>) -> Result<()> {
         let address = name.into().address(Op::Bind)?;
         rustix::net::bind(&self.end.fd, &address).map_err(|errno| Error::new(Op::Bind, errno))?;
@@ -98,12 +100,12 @@ impl Datagram {
         Ok(())
     }
 
-    /// Gives the socket an abstract name that nobody has, if it has none, so that it can be answered (unix(7), "Autobind
-    /// feature").
+    /// Gives the socket an unused abstract name if it has none, so that others can answer it (unix(7),
+    /// "Autobind feature"). Returns its name.
     ///
     /// # Errors
     ///
-    /// What bind(2) says.
+    /// What bind(2) returns.
     pub fn autobind(&self) -> Result<Name> {
         let unnamed = SocketAddrUnix::new_unnamed();
         rustix::net::bind(&self.end.fd, &unnamed).map_err(|errno| Error::new(Op::Bind, errno))?;
@@ -111,34 +113,41 @@ impl Datagram {
         self.local_name()
     }
 
-    /// From here on `send` goes to the socket of that name, and only what that one sends is received. May be called
-    /// again, for another peer: what the old one had sent and was not received is lost then, as Linux has it.
+    /// Connects to the socket of that name. From then on `send` goes there, and only datagrams of that socket
+    /// are received. A program may call it again for another peer; datagrams of the old peer that were not
+    /// received are then lost, as Linux has it.
     ///
     /// # Errors
     ///
-    /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE; EPERM where that socket is connected to
-    /// another one.
+    /// What connect(2) returns: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE; EPERM if that socket is connected
+    /// to another one.
     pub fn connect(&self, name: impl Into<Name>) -> Result<()> {
         self.end.connect_datagram(Some(&name.into().address(Op::Connect)?))
     }
 
-    /// From here on the socket has no peer.
+    /// Removes the peer. From then on the socket receives from any sender.
     ///
     /// # Errors
     ///
-    /// What connect(2) says.
+    /// What connect(2) returns.
     pub fn disconnect(&self) -> Result<()> {
         self.end.connect_datagram(None)
     }
 
-    /// Sends one datagram to the peer, whole or not at all, and waits for room unless non-blocking or
-    /// [`SendFlags::DONTWAIT`]. Returns its length. A datagram of no bytes is one too.
+    /// Sends one datagram to the peer, whole or not at all. Waits for room, unless the socket is non-blocking
+    /// or `flags` has [`SendFlags::DONTWAIT`]. Returns the length of the datagram. A datagram may have no
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// ENOTCONN (no peer), EMSGSIZE (longer than [`Datagram::max_datagram`]), EAGAIN (no room, or timed out), ECONNREFUSED
-    /// (once, when the peer is gone: from then on there is none), ECONNRESET (once, when the peer left without receiving
-    /// all), EPERM (the peer is connected to another socket), EPIPE (it was shut down, and never with a signal), EINTR, EPROTO.
+    /// - ENOTCONN: there is no peer.
+    /// - EMSGSIZE: the datagram is longer than [`Datagram::max_datagram`].
+    /// - EAGAIN: there is no room, or the timeout has passed.
+    /// - ECONNREFUSED: the peer is gone. Told once; from then on there is no peer.
+    /// - ECONNRESET: the peer left without receiving everything. Told once.
+    /// - EPERM: the peer is connected to another socket.
+    /// - EPIPE: one side was shut down. No signal comes with it.
+    /// - EINTR, EPROTO.
     pub fn send(&self, datagram: &[u8], flags: SendFlags) -> Result<usize> {
         self.end.send_datagram(&[IoSlice::new(datagram)], Attached::default(), flags)
     }
@@ -152,7 +161,7 @@ impl Datagram {
         self.end.send_datagram(slices, Attached::default(), flags)
     }
 
-    /// Sends one datagram to the socket of that name, connected or not.
+    /// Sends one datagram to the socket of that name, whether this socket is connected or not.
     ///
     /// # Errors
     ///
@@ -175,12 +184,12 @@ impl Datagram {
         self.end.send_datagram_to(slices, &name.into(), Attached::default(), flags)
     }
 
-    /// Sends one datagram to the peer with descriptors (SCM_RIGHTS, unix(7)): it gets copies of them with exactly this
-    /// datagram, which may have no bytes. All is sent or nothing.
+    /// Sends one datagram to the peer with descriptors (SCM_RIGHTS, unix(7)). The peer gets copies of them
+    /// with exactly this datagram, which may have no bytes. The call sends everything or nothing.
     ///
     /// # Errors
     ///
-    /// As [`Datagram::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way than
+    /// As [`Datagram::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS if more are in flight than
     /// RLIMIT_NOFILE allows.
     pub fn send_with(&self, datagram: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
         self.end.send_datagram(&[IoSlice::new(datagram)], Attached::fds(fds), flags)
@@ -201,12 +210,14 @@ impl Datagram {
         self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), Attached::fds(fds), flags)
     }
 
-    /// As [`Datagram::send_with`], by a sender that says who it is (SCM_CREDENTIALS): its process, and a user and a group
-    /// that it is, effectively or really; anything else takes a privilege. It holds for this datagram alone.
+    /// As [`Datagram::send_with`], with the sender's credentials (SCM_CREDENTIALS). `who` names this process,
+    /// and a user and a group that are its effective or real ones; anything else takes a privilege. It holds
+    /// for this datagram alone.
     ///
     /// # Errors
     ///
-    /// As [`Datagram::send_with`]; EPERM for what this process may not claim, ESRCH for a process that is not there.
+    /// As [`Datagram::send_with`]; EPERM for credentials that this process may not claim, ESRCH for a process
+    /// that does not exist.
     pub fn send_as(
         &self,
         datagram: &[u8],
@@ -235,20 +246,20 @@ impl Datagram {
         self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), attached, flags)
     }
 
-    /// Receives one datagram, waiting for it; what does not fit into the buffer is dropped. Returns bytes received, or with
-    /// [`RecvFlags::TRUNC`] the length of the datagram.
+    /// Receives one datagram and waits for it. Bytes that do not fit into the buffer are dropped. Returns the
+    /// bytes received, or with [`RecvFlags::TRUNC`] the length of the datagram.
     ///
     /// # Errors
     ///
-    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer left without receiving all that was sent
-    /// to it), EINTR, EPROTO.
+    /// EAGAIN (no datagram, or the timeout has passed), ECONNRESET (once, if the peer left without receiving
+    /// everything that was sent to it), EINTR, EPROTO.
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
         let slices = &mut [IoSliceMut::new(buffer)];
         let received = self.end.recv_datagram(slices, flags, None, &mut Call::plain())?;
         Ok(if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len })
     }
 
-    /// As [`Datagram::recv`], and tells who sent it. A socket that has no name cannot be answered.
+    /// As [`Datagram::recv`], and returns the sender's name. A sender without a name cannot be answered.
     ///
     /// # Errors
     ///
@@ -258,8 +269,8 @@ impl Datagram {
         Ok((if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len }, name))
     }
 
-    /// As [`Datagram::recv_from`], and tells whether the datagram was cut, or whether this end was shut down and there
-    /// is none (recvmsg(2)).
+    /// As [`Datagram::recv_from`], and tells whether the datagram was cut, or whether there is none because
+    /// this end was shut down (recvmsg(2)).
     ///
     /// # Errors
     ///
@@ -279,19 +290,20 @@ impl Datagram {
         Ok((received, from))
     }
 
-    /// Receives one datagram, what was sent with it, and its sender's name. A receive that does not ask for descriptors
-    /// closes those of its datagram.
+    /// Receives one datagram, what was sent with it, and its sender's name. A receive that does not ask for
+    /// descriptors closes those of its datagram.
     ///
     /// # Errors
     ///
-    /// As [`Datagram::recv`]. Descriptors that this process has no room for are lost, and
-    /// [`Ancillary::truncated`] says so.
+    /// As [`Datagram::recv`]. Descriptors that this process has no room for are lost;
+    /// [`Ancillary::truncated`] tells.
     pub fn recv_with(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary, Name)> {
         self.end.recv_ancillary(buffer, flags)
     }
 
-    /// Bytes of the longest datagram that can be sent to the peer now: what its ring takes, or SO_SNDBUF less 32 where
-    /// the kernel carries it (net/unix/af_unix.c: unix_dgram_sendmsg).
+    /// Returns the length in bytes of the longest datagram that can be sent to the peer now. It is what the
+    /// peer's ring takes, or SO_SNDBUF less 32 if the kernel carries the datagram (net/unix/af_unix.c:
+    /// unix_dgram_sendmsg).
     pub fn max_datagram(&self) -> usize {
         self.end.lane().map_or_else(|| self.end.max_record(), |lane| lane.end.max_record())
     }

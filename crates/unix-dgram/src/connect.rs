@@ -1,4 +1,4 @@
-//! Connecting: to a peer, to another one, to none.
+//! Connecting to a peer, to another one, or to none.
 
 use crate::socket::Socket;
 use onecopy_sync::atomic::Ordering::Relaxed;
@@ -9,15 +9,15 @@ use rustix::net::SocketAddrUnix;
 use std::sync::{Arc, Weak};
 
 impl Socket {
-    /// Connects to a peer, or to none.
+    /// Connects to the socket at `address`, or removes the peer.
     ///
     /// # Errors
     ///
-    /// What connect(2) says; then all is as it was.
+    /// What connect(2) returns; then nothing has changed.
     pub fn connect_datagram(self: &Arc<Socket>, address: Option<&SocketAddrUnix>) -> Result<()> {
         self.check(Op::Connect)?;
-        // A sender that is asleep lets go of its side when it next looks, in half a second at most. (Relaxed: nothing is
-        // told by it but that.)
+        // A sender that sleeps for room looks at this counter at least every half second, and then unlocks
+        // its side. Relaxed: the counter publishes nothing but itself.
         self.connecting.fetch_add(1, Relaxed);
         let connected = self.connect_now(address);
         self.connecting.fetch_sub(1, Relaxed);
@@ -27,7 +27,7 @@ impl Socket {
     fn connect_now(self: &Arc<Socket>, address: Option<&SocketAddrUnix>) -> Result<()> {
         let mut tx = self.tx.lock();
         let mut rx = self.rx.lock();
-        // The kernel would take a doorbell for a datagram that is lost, and tell the peer ECONNRESET.
+        // The kernel would take an unread doorbell for a lost datagram, and tell the peer ECONNRESET.
         if let Some(pairing) = self.pairing_state.get()
             && matches!(&*rx, Rx::Plain)
             && pairing.is_counting()
@@ -39,8 +39,8 @@ impl Socket {
         {
             let _ = ring.settle(self);
         }
-        // What is shared with a peer stays where connecting leads to the same one: one direction, too, of an end that was shut
-        // down.
+        // The two sockets keep what they share if the new peer is the old one. That holds for a single
+        // direction too, if an end was shut down.
         let sends = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
         let shares = sends || matches!(&*rx, Rx::Ring(_));
         let before = if shares || self.pairing().is_some() { self.peer_inode() } else { None };
@@ -53,12 +53,13 @@ impl Socket {
         let same = || before.is_some() && self.peer_inode() == before;
         if connected.is_ok() && !same() {
             if let Some(ring) = self.rx_ring.get() {
-                // Relaxed: it carries nothing but itself; who sees it asks the kernel what to say.
+                // Relaxed: the flag publishes nothing but itself. A peer that sees it asks the kernel which
+                // error to tell.
                 ring.header().info.0.shut.store(1, Relaxed);
             }
             *rx = Rx::Plain;
             *tx = Tx::Kernel { sent: 0 };
-            // Memory is shared with one peer, once: who goes on to another one stays with the kernel.
+            // A socket shares memory with one peer, once. After that a new peer is reached over the kernel.
             if let Some(pairing) = self.pairing_state.get() {
                 pairing.reset(false);
             }

@@ -1,8 +1,10 @@
-//! Forks of a process that has datagram sockets over shared memory. Such a socket is one process's: its rings have one
-//! sender and one receiver, and its meeting one line. Which one is not known at the fork (of a pair, each process keeps one
-//! half and closes the other), so whoever uses it first has it, and the others are told.
+//! Forks of a process that has datagram sockets over shared memory.
 //!
-//! A socket whose datagrams go over the kernel alone is everybody's, as the kernel's own.
+//! One process uses such a socket: its rings have one sender and one receiver, and its pairing has one line.
+//! At the fork nobody knows which process that will be; of a pair, each process keeps one half and closes the
+//! other. So the process that uses the socket first claims it, and the others get an error.
+//!
+//! A socket whose datagrams all go over the kernel belongs to every process, as a kernel socket does.
 
 use crate::socket::Socket;
 use onecopy_sync::atomic::Ordering::Relaxed;
@@ -12,18 +14,19 @@ use onecopy_unix::multiprocess::fork::{AtFork, Child, Fork, Over};
 use std::sync::Arc;
 
 impl Socket {
-    /// Whether datagrams come or go through memory that is one process's.
+    /// Whether datagrams use memory that only one process may use.
     fn shares(&self) -> bool {
         let counts = self.pairing_state.get().is_some_and(|pairing| pairing.is_counting());
         self.tx_ring.get().is_some() || self.rx_ring.get().is_some() || counts || self.fan_in_forks()
     }
 
-    /// Before a fork: from here on nobody has it, unless a thread of this process is sending or receiving at this moment. (One
-    /// that comes between the look at `broken` and the lock uses what is nobody's; a child that does so too is not told.)
+    /// Runs before a fork. From here on no process has claimed the socket, unless a thread of this one is
+    /// sending or receiving right now. A thread that comes between the look at `broken` and the lock uses a
+    /// socket that nobody has claimed; a child that does the same is not told.
     pub fn put_down(&self) {
         let shares = self.shares();
         if !shares || self.broken.load(Relaxed) != broken::NOT {
-            return; // There is nothing to have, or it is not this process's.
+            return; // There is nothing to claim, or another process has claimed it.
         }
         let idle = || self.rx.mutex().try_lock().is_some() && self.tx.mutex().try_lock().is_some();
         if self.claim.put_down(idle) == Some(true) {
@@ -31,14 +34,14 @@ impl Socket {
         }
     }
 
-    /// In the child.
+    /// Runs in the child.
     pub fn pick_up_later(&self) {
         Claim::begin_anew();
         let shares = self.shares();
         if self.broken.load(Relaxed) != broken::NOT && !shares {
             return;
         }
-        // What a thread of the parent held nobody will ever unlock here.
+        // A lock that a thread of the parent held is never unlocked here.
         let receives = self.rx.mutex().try_lock().is_some()
             && self.fan_in().is_none_or(|fan_in| fan_in.is_free())
             && self.pairing_state.get().is_none_or(|pairing| pairing.is_free());
@@ -75,7 +78,7 @@ impl Over for PutDown {
 
     fn in_child(self: Box<Self>, _child: &mut Child) {
         self.0.pick_up_later();
-        // Whoever sleeps does so in the parent.
+        // The sleeping threads are the parent's.
         self.0.sleepers.store(0, Relaxed);
     }
 }

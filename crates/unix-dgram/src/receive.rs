@@ -1,4 +1,4 @@
-//! Receiving datagrams: from the ring, or from the kernel's queue.
+//! Receiving datagrams from the ring, from lanes, or from the kernel's queue.
 
 use crate::fan_in::readiness::{CONTROLS, name_of};
 use crate::fan_in::receiver::{Asleep, FanInReceiver};
@@ -21,8 +21,9 @@ use rustix::io::Errno;
 use std::io::IoSliceMut;
 
 impl Socket {
-    /// Where the peer has left, and all that it had sent through memory was received, the kernel has what comes next; and where
-    /// it has switched, the ring.
+    /// Moves the receiving side to where the next datagram is. That is the kernel's queue, once the peer has
+    /// left and everything that it sent through memory was received. It is the ring, once the peer has
+    /// switched.
     ///
     /// # Errors
     ///
@@ -34,7 +35,7 @@ impl Socket {
             self.look_for_switch(pairing, rx)?;
         }
         let Rx::Ring(ring) = rx else { return Ok(()) };
-        // (While an error is pending, doorbells cannot be taken.)
+        // While an error is pending on the socket, doorbells cannot be taken.
         if ring.consumer.available(1)? > 0 || !self.peer_left() || control::is_failed(self.fd()) {
             return Ok(());
         }
@@ -45,7 +46,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives one datagram into `slices`, its sender's name, and as `call` says what came with it.
+    /// Receives one datagram into `slices`, its sender's name into `from`, and what came with it as `call`
+    /// says.
     ///
     /// # Errors
     ///
@@ -64,17 +66,20 @@ impl Socket {
         received
     }
 
-    /// While a reset is pending, doorbells cannot be taken, as who takes one would be told it. Now it was told.
+    /// Brings the mirrored readiness up to date after the program was told of a reset. While a reset is
+    /// pending doorbells cannot be taken: the receive that takes one would be told the reset instead of the
+    /// program.
     #[cold]
     pub fn mirror_after_reset(&self) {
         if let Rx::Ring(rx) = &mut *self.rx.lock() {
-            // (What is wrong with them is told by the next call.)
+            // If the doorbells are wrong, the next call tells.
             let _ = rx.mirror_empty(self);
         }
     }
 
-    /// Who has sent what lies in the ring. It is the kernel's connection, so its name is the kernel's to tell; but once that has
-    /// told this side that the peer is gone, it knows of none.
+    /// Returns the name of the peer whose datagrams are in the ring. The kernel knows the name of the
+    /// connected peer. Once the kernel has told this side that the peer is gone, it knows none; then it is
+    /// the name that the pairing noted.
     fn sender_name(&self) -> Name {
         let known = || self.pairing_state.get().and_then(|pairing| pairing.sender());
         self.peer_name().ok().or_else(known).unwrap_or_else(Name::unnamed)
@@ -111,7 +116,7 @@ impl Socket {
         }
     }
 
-    /// Receives from the kernel's queue, waiting. None where the peer's ring came into use meanwhile.
+    /// Receives from the kernel's queue, and waits. Returns None if the peer's ring came into use meanwhile.
     fn recv_queued(
         &self,
         slices: &mut [IoSliceMut<'_>],
@@ -146,9 +151,9 @@ impl Socket {
                 let next = self.look_for_switch(pairing, &mut guard);
                 match next.map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))? {
                     Head::Switched => return Ok(None),
-                    Head::Other if self.reset.load(Relaxed) != 0 => continue, // the look was told
+                    Head::Other if self.reset.load(Relaxed) != 0 => continue, // the look consumed the reset
                     Head::Other => {}
-                    // What comes between this look and a receive could be a doorbell.
+                    // A message that arrives after this look could be a doorbell, so do not receive now.
                     Head::Nothing => empty = true,
                 }
             }
@@ -158,7 +163,8 @@ impl Socket {
             let mut room: usize = pieces.iter().map(|piece| piece.len()).sum();
             let mut behind = [0; CONTROL_LEN];
             if fan_in.is_some() && room < CONTROL_LEN {
-                // A control message that was cut could not be told from a datagram any more, and one may come at any moment.
+                // A control message that was cut could not be told from a datagram any more, and one may come
+                // at any moment.
                 if pieces.len() == IOV_MAX {
                     room -= pieces.pop().map_or(0, |piece| piece.len());
                 }
@@ -174,11 +180,12 @@ impl Socket {
                     let asked = fds.is_some();
                     let fds = fds.as_deref_mut().unwrap_or(&mut unasked);
                     let came = fds.recv(self.fd(), &mut pieces, kernel);
-                    // (Asked now: another thread may just have given it away.)
+                    // Loaded only now: another thread may just have given the token away.
                     let token = pairing.map_or(0, |pairing| pairing.token());
                     control = ControlMessage::take_from(fds, token, fan_in.is_some());
                     came.map(|mut came| {
-                        // Who has no room for anything is told so only if there was something (net/core/scm.h: scm_recv).
+                        // The kernel sets MSG_CTRUNC for a caller without room only if something came
+                        // (net/core/scm.h: scm_recv).
                         came.control_cut |= !asked && fds.has_some();
                         came
                     })
@@ -200,7 +207,8 @@ impl Socket {
                         }
                         controls += 1;
                         if controls % CONTROLS == 0 {
-                            // Somebody rings as fast as this takes; the others have their turns, and who does not wait is not kept.
+                            // Some sender rings as fast as this loop takes. Let the lanes have their turns,
+                            // and do not hold up a call that must not wait.
                             fan_in.since_kernel = 0;
                             waiting.ask_whether_to_wait(self, flags);
                             if waiting.does_not_wait(self, flags) && self.leave_for_now(fan_in) {
@@ -250,7 +258,8 @@ impl Socket {
             let woken = waiting.sleep(self);
             drop(asleep);
             match woken? {
-                // (A datagram of no bytes looks like the end, unless it is known to be one.)
+                // A look cannot tell an empty datagram from the end, so ask the kernel whether this is the
+                // end.
                 Peek::End => ended = control::hung_up(self.fd()),
                 Peek::Failed(errno) => {
                     self.reset.store(0, Relaxed);

@@ -1,4 +1,5 @@
-//! Sending datagrams: into the peer's ring, or over the kernel, which then has the last control message.
+//! Sending datagrams into the peer's ring, on a lane, or over the kernel. Where memory cannot carry a
+//! datagram, the kernel decides what becomes of it and which error is told.
 
 use crate::pairing::state::Pairing;
 use crate::socket::Socket;
@@ -20,13 +21,14 @@ use std::io::IoSlice;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Longest sleep for room in the kernel's queue before it is looked whether somebody connects.
+/// The longest sleep for room in the kernel's queue before a sender looks whether another thread is
+/// connecting.
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
-/// How long a sender stays away for who connects, who needs less.
+/// How long a sender stays away from the lock for a thread that connects, which needs less.
 const BEHIND: Duration = Duration::from_millis(1);
 
 impl Socket {
-    /// Sends the slices as one datagram to the peer, and something besides.
+    /// Sends the slices as one datagram to the peer, with `attached`.
     ///
     /// # Errors
     ///
@@ -41,8 +43,8 @@ impl Socket {
         self.send_to_peer(slices, None, attached, flags)
     }
 
-    /// Sends to the peer, which may be named: then the kernel, where it carries the datagram, looks for who has that name, and
-    /// says of a peer that is gone no more than that nobody has.
+    /// Sends to the peer, optionally by its name. If the kernel carries a datagram with a name, it looks the
+    /// name up. For a peer that is gone it then says only that nobody has that name.
     fn send_to_peer(
         &self,
         slices: &[IoSlice<'_>],
@@ -62,7 +64,7 @@ impl Socket {
                     && let Err(error) = tx.park_if_full(self)
                     && error.is_refused()
                 {
-                    // Nobody will receive this one.
+                    // Nobody will receive this datagram.
                     self.was_refused(&mut tx);
                     result = Err(error);
                 }
@@ -83,14 +85,14 @@ impl Socket {
             self.kernel_datagram(&cursor, name, attached, flags, None)
         };
         if name.is_none() && matches!(&result, Err(error) if error.is_refused()) {
-            // The kernel has thrown away what the peer had sent, and so does this side
-            // (net/unix/af_unix.c: unix_dgram_disconnected).
+            // The kernel has discarded what the peer had sent, and so does this side (net/unix/af_unix.c:
+            // unix_dgram_disconnected).
             self.forget_peer();
         }
         result.map(|()| len)
     }
 
-    /// Whether what goes to the peer goes, or may soon go, through a ring.
+    /// Whether datagrams to the peer go through a ring, or may soon.
     fn shares_memory(&self) -> bool {
         self.pairing().is_some()
             || (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0)
@@ -125,7 +127,7 @@ impl Socket {
                         false => self.leave_ring(tx),
                     });
                 }
-                // The peer is gone, or one of the two was shut down: the kernel knows which.
+                // The peer is gone, or one of the two was shut down; the kernel knows which.
                 Err(error) if error.raw_os_error() == Errno::PIPE.raw_os_error() => self.leave_ring(tx),
                 Err(error) if error.is_refused() => {
                     self.was_refused(tx);
@@ -134,10 +136,11 @@ impl Socket {
                 Err(error) => return Err(error),
             }
         }
-        // Asleep in the kernel, this thread would keep the side from who connects.
+        // A thread asleep in the kernel would keep the sending side from a thread that connects, so do not
+        // wait there.
         let riding = self.pairing().filter(|pairing| pairing.rides());
         if let (Some(pairing), Some(_)) = (riding, name) {
-            // Who has that name, the kernel knows.
+            // Only the kernel knows which socket has that name.
             pairing.count_anew();
         }
         let riding = riding.filter(|_| name.is_none());
@@ -149,7 +152,8 @@ impl Socket {
         }
     }
 
-    /// To a receiver of many, where this sender has a lane. None where the kernel is to be asked, or is all there is.
+    /// Sends on the lane to a fan-in receiver, if this sender has one. Returns None if the kernel is to be
+    /// asked, or is the only way.
     fn send_by_lane(
         &self,
         cursor: &mut Cursor<'_, '_>,
@@ -161,13 +165,14 @@ impl Socket {
             if self.passes_identity() {
                 self.be_named();
             }
-            // (What did not go moves nothing on.)
+            // A send that fails changes nothing.
             match self.send_on(&lane, cursor, attached, flags) {
                 Err(error) if error.would_block() && !flags.contains(SendFlags::DONTWAIT) => {
                     return Some(Err(Error::new(Op::Send, Errno::ALREADY)));
                 }
                 Err(error) => match Errno::from_raw_os_error(error.raw_os_error()) {
-                    // The receiver is gone, was shut down, or is connected to somebody: the kernel knows which.
+                    // The receiver is gone, was shut down, or is connected to another socket; the kernel
+                    // knows which.
                     Errno::PIPE | Errno::CONNRESET => {}
                     Errno::PROTO => {
                         self.counters.protocol_errors.add(1);
@@ -183,20 +188,20 @@ impl Socket {
         None
     }
 
-    /// Who asks who sends gets a name with its first send, so that others can ask who it is (net/unix/af_unix.c:
-    /// unix_dgram_sendmsg).
+    /// Gives a name to a socket that asks for its senders' identity, with its first send, so that others can
+    /// ask for its own identity (net/unix/af_unix.c: unix_dgram_sendmsg).
     #[cold]
     fn be_named(&self) {
         if self.named.swap(1, Relaxed) == 0 {
-            // (It is no error to have one. Without one the datagram goes all the same.)
+            // It is no error to have a name already. Without one the datagram goes all the same.
             if rustix::net::bind(&self.fd, &SocketAddrUnix::new_unnamed()).is_ok() {
                 self.renamed();
             }
         }
     }
 
-    /// Without the sending side: waits until it makes sense to try again, because there is room in the kernel's queue or
-    /// another thread has connected.
+    /// Waits without the sending side until it makes sense to try again: there is room in the kernel's queue,
+    /// or another thread has connected.
     #[cold]
     fn let_connect(&self, began: &mut Option<Instant>) -> Result<()> {
         let error = |errno| Error::new(Op::Send, errno);
@@ -215,21 +220,22 @@ impl Socket {
         }
     }
 
-    /// The sending side goes back to the kernel, for good.
+    /// Makes the sending side use the kernel again, for good.
     pub fn leave_ring(&self, tx: &mut Tx) {
         *tx = Tx::Kernel { sent: 0 };
         self.parted.store(1, Relaxed);
     }
 
-    /// The kernel has refused a doorbell or a filler, which it does once: it has parted from a peer that is gone, and has thrown away what
-    /// that had sent, with the doorbell for what lies in the ring. By who holds the sending side.
+    /// Handles the kernel's refusal of a doorbell or a filler, which it tells once. The kernel has
+    /// disconnected from a peer that is gone. It has discarded what the peer had sent, including the doorbell
+    /// for what is in the ring. The caller holds the sending side.
     #[cold]
     pub fn was_refused(&self, tx: &mut Tx) {
         self.leave_ring(tx);
         self.forget_peer();
     }
 
-    /// There is no peer any more, nor anything that it has sent.
+    /// Forgets the peer and everything that it has sent.
     pub fn forget_peer(&self) {
         let mut rx = self.rx.lock();
         if let onecopy_unix::connection::rx::Rx::Ring(ring) = &*rx {
@@ -243,7 +249,7 @@ impl Socket {
         }
     }
 
-    /// Sends the slices as one datagram to the socket of that name, and something besides.
+    /// Sends the slices as one datagram to the socket of that name, with `attached`.
     ///
     /// # Errors
     ///
@@ -277,8 +283,8 @@ impl Socket {
                 .kernel_datagram(&cursor, Some(&address), attached, flags, None)
                 .map(|()| cursor.left);
         }
-        // What the peer finds in the kernel's queue it takes for a doorbell, so nothing else may come there from here. And what went to a
-        // lane must not be overtaken.
+        // The peer takes what it finds in the kernel's queue for a doorbell, so nothing else may be sent
+        // there from here. And datagrams on a lane must not be overtaken.
         let is_peer = match self.lane() {
             Some(_) => Some(self.is_receiver(&address).map_err(|errno| Error::new(Op::Send, errno))?),
             None => self.is_peer(name),
@@ -298,7 +304,7 @@ impl Socket {
         self.kernel_datagram(&cursor, Some(&address), attached, flags, None).map(|()| cursor.left)
     }
 
-    /// Whether the peer is the socket of that name; None where that cannot be told.
+    /// Whether the peer is the socket of that name; None if that cannot be told.
     fn is_peer(&self, name: &Name) -> Option<bool> {
         let peer = self.peer_name().ok()?;
         match (peer.as_path(), name.as_path()) {
@@ -312,8 +318,9 @@ impl Socket {
         }
     }
 
-    /// Whether who is bound to that address now is the receiver of many that this socket is connected to: only the kernel knows, since one
-    /// socket may have many paths, and a path another socket by now.
+    /// Whether the socket that is bound to that address now is the fan-in receiver that this socket is
+    /// connected to. Only the kernel knows: one socket may have many paths, and a path may have passed to
+    /// another socket.
     #[cold]
     fn is_receiver(&self, address: &SocketAddrUnix) -> rustix::io::Result<bool> {
         let probe = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
@@ -324,15 +331,16 @@ impl Socket {
         Ok(peer.is_some() && peer == self.peer_inode())
     }
 
-    /// Whether a send is who is told of a reset that the kernel told to a look of this side's. It comes behind EMSGSIZE and
-    /// before ENOTCONN (net/unix/af_unix.c: unix_dgram_sendmsg). True once.
+    /// Whether this send tells the program of a reset that the kernel told to one of this side's looks. That
+    /// comes after EMSGSIZE and before ENOTCONN (net/unix/af_unix.c: unix_dgram_sendmsg). Returns true once.
     #[cold]
     fn tells_reset(&self, len: usize) -> bool {
         let fits = len <= sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32);
         fits && self.reset.swap(0, Relaxed) != 0 && (self.tx_ring.get().is_none() || self.left_unread())
     }
 
-    /// `riding`: where something is to be said to the peer with it.
+    /// Sends over the kernel. `riding` is the pairing, if something is to be told to the peer with this
+    /// datagram.
     fn kernel_datagram(
         &self,
         cursor: &Cursor<'_, '_>,

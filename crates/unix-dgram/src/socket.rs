@@ -1,4 +1,5 @@
-//! A datagram socket: a connection to its peer, once it has one, and whom it receives from besides.
+//! A datagram socket: a connection to its peer once it has one, and the senders that it receives from
+//! besides.
 
 use crate::fan_in::receiver::FanInReceiver;
 use crate::pairing::state::Pairing;
@@ -25,19 +26,20 @@ use std::net::Shutdown;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A datagram socket. It *has* an end of a connection, in which its peer's ring and its own are once the two share memory.
+/// A datagram socket. It *has* a connection, in which its own ring and its peer's are once the two share
+/// memory.
 #[derive(Debug)]
 pub struct Socket {
     end: Connection,
-    /// Of one that is or was connected: how it comes to share memory with its peer.
+    /// How a socket that is or was connected comes to share memory with its peer.
     pub pairing_state: OnceLock<Box<Pairing>>,
-    /// Of one that receives from many: who they are.
+    /// The senders of a socket that receives from many.
     pub fan_in: OnceLock<Box<FanInReceiver>>,
-    /// 1 once it was tried to have any.
+    /// 1 once this socket has tried to become a fan-in receiver.
     pub fan_in_tried: AtomicU32,
-    /// 1 once a socket that asks who sends was seen to have a name.
+    /// 1 once a socket that asks for its senders' identity is known to have a name.
     pub named: AtomicU32,
-    /// Where forks find it.
+    /// Where a fork finds this socket.
     place: Place,
 }
 
@@ -76,20 +78,21 @@ impl Socket {
         Ok(socket)
     }
 
-    /// One without a name and without a peer.
+    /// Makes a socket without a name and without a peer.
     ///
     /// # Errors
     ///
-    /// What socket(2) says.
+    /// What socket(2) returns.
     pub fn unbound(config: &Config) -> Result<Arc<Socket>> {
         Socket::make(Kind::Datagram.socket()?, config, Rx::Plain, Tx::Kernel { sent: 0 })
     }
 
-    /// Two that are connected to each other, over shared memory from the first datagram on; over the kernel where memfds are refused.
+    /// Makes two sockets that are connected to each other. They share memory from the first datagram on, and
+    /// use the kernel where memfds are refused.
     ///
     /// # Errors
     ///
-    /// What socketpair(2) says.
+    /// What socketpair(2) returns.
     pub fn pair(config: &Config) -> Result<(Arc<Socket>, Arc<Socket>)> {
         let pair = |kind, flags| {
             rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)
@@ -134,11 +137,11 @@ impl Socket {
         Ok(())
     }
 
-    /// Bytes of the next datagram, 0 where there is none (FIONREAD, unix(7)).
+    /// Returns the bytes of the next datagram, 0 if there is none (FIONREAD, unix(7)).
     ///
     /// # Errors
     ///
-    /// EBUSY, EPROTO; what ioctl(2) says.
+    /// EBUSY, EPROTO; what ioctl(2) returns.
     pub fn readable_bytes(&self) -> Result<usize> {
         let queued = || control::queued(&self.fd).map_err(|errno| Error::new(Op::Option, errno));
         let misbehaved = |misbehaved| self.misbehaved(Op::Option, misbehaved);
@@ -151,11 +154,11 @@ impl Socket {
         }
     }
 
-    /// Bytes that were sent and not received.
+    /// Returns how many bytes were sent and not yet received.
     ///
     /// # Errors
     ///
-    /// What ioctl(2) says.
+    /// What ioctl(2) returns.
     pub fn unread_bytes(&self) -> Result<usize> {
         match self.lane() {
             Some(lane) if !self.sends_into_ring() => lane.end.unread_bytes(),
@@ -182,7 +185,7 @@ impl Socket {
         self.ask_lanes(on, Connection::set_pass_pidfd)
     }
 
-    /// From here on the kernel socket's readiness mirrors the ring's and the lanes'.
+    /// Makes the kernel socket's readiness mirror that of the ring and of the lanes from here on.
     ///
     /// # Errors
     ///
@@ -191,7 +194,7 @@ impl Socket {
         if self.mirror.swap(1, Relaxed) != 0 {
             return Ok(());
         }
-        // (Whoever sends now has a look himself, when done.)
+        // A thread that is sending now looks at `mirror` itself when it is done.
         if let Some(mut tx) = self.tx.try_lock() {
             if tx.park_if_full(self).is_err_and(|error| error.is_refused()) {
                 self.was_refused(&mut tx);
@@ -220,19 +223,19 @@ impl Socket {
         Ok((received, Ancillary::of(fds, self), from))
     }
 
-    /// Whether no other process may have a copy in use. (That is not known, so after a fork the peer finds out when the last copy is
-    /// closed: the lifeline hangs up, and the kernel refuses.)
+    /// Whether no other process can be using a copy of this socket. After a fork this is not known. Then the
+    /// peer finds out when the last copy is closed: the lifeline hangs up, and the kernel refuses.
     fn leaves_last(&self) -> bool {
         !self.is_orphan() && self.forks == forks() && self.maker == std::process::id()
     }
 
-    /// Closes it, as the application has.
+    /// Closes the socket, as the application has.
     pub fn close(&self) {
         if !self.leaves_last() {
-            // The queue, the ring and the connection are another process's too.
+            // The queue, the ring and the connection belong to another process too.
             return;
         }
-        // A doorbell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        // An untaken doorbell would make the kernel tell the peer ECONNRESET although everything was read.
         let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
             Rx::Ring(ring) => {
@@ -243,7 +246,7 @@ impl Socket {
             _ => self.before_connecting(),
         }
         if let Some(ring) = self.rx_ring.get() {
-            // A sender with room need not wait until it looks at the kernel again.
+            // Tells a sender with room at once, before it looks at the kernel again.
             ring.header().info.0.shut.store(1, Release);
         }
         if let Some(pairing) = self.pairing_state.get() {

@@ -15,7 +15,7 @@ fn register<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(socket)
 }
 
-/// Between two tries of what no readiness tells of.
+/// The pause between two tries where no readiness tells of room.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A datagram socket in a tokio runtime.
@@ -27,7 +27,7 @@ impl Datagram {
     ///
     /// # Errors
     ///
-    /// What ioctl(2) and epoll_ctl(2) say.
+    /// What ioctl(2) and epoll_ctl(2) return.
     ///
     /// # Panics
     ///
@@ -37,7 +37,7 @@ impl Datagram {
         Ok(Datagram(register(socket)?))
     }
 
-    /// A socket that receives what is sent to `name`.
+    /// Makes a socket that receives what is sent to `name`.
     ///
     /// # Errors
     ///
@@ -46,7 +46,7 @@ impl Datagram {
         Datagram::new(crate::Datagram::bind(name)?)
     }
 
-    /// Two sockets that are connected to each other.
+    /// Makes two sockets that are connected to each other.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Datagram {
         Ok((Datagram::new(a)?, Datagram::new(b)?))
     }
 
-    /// Connects to the socket of that name, which waits for nothing.
+    /// Connects to the socket of that name. This waits for nothing.
     ///
     /// # Errors
     ///
@@ -65,7 +65,7 @@ impl Datagram {
         Ok(self.0.get_ref().connect(name)?)
     }
 
-    /// The socket itself, for its options and counters.
+    /// Returns the socket itself, for its options and counters.
     pub fn get_ref(&self) -> &crate::Datagram {
         self.0.get_ref()
     }
@@ -80,8 +80,8 @@ impl Datagram {
         self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send(datagram, flags)?)).await
     }
 
-    /// Sends one datagram to the socket of that name, and waits for room there. No readiness tells of the room of a
-    /// receiver that this socket is not connected to, so it is tried again after a millisecond.
+    /// Sends one datagram to the socket of that name, and waits for room there. No readiness tells of room at
+    /// a receiver that this socket is not connected to, so it tries again every millisecond.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Datagram {
     ///
     /// # Panics
     ///
-    /// Where it has to wait in a runtime without a timer (`enable_time`).
+    /// If it has to wait in a runtime without a timer (`enable_time`).
     pub async fn send_to(
         &self,
         datagram: &[u8],

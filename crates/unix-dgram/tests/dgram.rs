@@ -1,4 +1,5 @@
-//! Datagram sockets: how two of them come to share memory, how they stop, and that nobody else is bothered.
+//! Datagram sockets: how two of them come to share memory, how they stop, and that no other socket is
+//! affected.
 
 use onecopy_testing::{alone, asleep, descriptors};
 use onecopy_unix::{Config, Name, Policy, RecvFlags, SendFlags, Transport};
@@ -20,7 +21,7 @@ fn abstract_(what: &str) -> Name {
     Name::abstract_(name(what))
 }
 
-/// Two sockets with names that are connected to each other.
+/// Returns two sockets with names that are connected to each other.
 fn met(what: &str, config: &Config) -> (Datagram, Datagram) {
     let (one, other) = (abstract_(&format!("{what}-a")), abstract_(&format!("{what}-b")));
     let a = Datagram::bind_with(&one, config).unwrap();
@@ -30,7 +31,7 @@ fn met(what: &str, config: &Config) -> (Datagram, Datagram) {
     (a, b)
 }
 
-/// Sends to and fro until both share memory, and checks that nothing is lost, doubled or out of order.
+/// Sends to and fro until both share memory. Checks that nothing is lost, duplicated or out of order.
 fn upgraded(what: &str) -> (Datagram, Datagram) {
     let (a, b) = met(what, &Config::default());
     for i in 0..60u8 {
@@ -66,7 +67,7 @@ fn two_that_are_connected_to_each_other_come_to_share_memory() {
 fn one_way_is_enough() {
     alone!();
     let (a, b) = met("oneway", &Config::default());
-    // One only sends, the other only receives, and whatever is sent arrives once and in order.
+    // One socket only sends, and the other only receives. Every datagram arrives once and in order.
     for i in 0..3000u32 {
         a.send(&i.to_le_bytes(), NOW).unwrap();
         let mut buffer = [0; 9];
@@ -167,7 +168,7 @@ fn a_plain_peer_never_sees_a_foreign_byte() {
     });
 }
 
-/// A datagram that looks like the one that switches, from somebody who was there before.
+/// A stranger that was there before sends a datagram that looks like the one that switches.
 #[test]
 fn a_nonce_that_was_not_given_is_a_datagram_like_any_other() {
     alone!();
@@ -198,7 +199,7 @@ fn a_nonce_that_was_not_given_is_a_datagram_like_any_other() {
     }
 }
 
-/// A sender asleep for want of room, in the ring or in the kernel's queue, keeps nobody from connecting.
+/// A sender that sleeps for room, in the ring or in the kernel's queue, does not keep others from connecting.
 #[test]
 fn a_sender_asleep_does_not_keep_others_from_disconnecting() {
     alone!();
@@ -260,7 +261,7 @@ fn after_another_peer_the_kernel_carries_on_and_nobody_gets_a_bell() {
         assert_eq!(plain.recv(&mut buffer).unwrap(), 1);
     }
     assert!(plain.recv(&mut buffer).is_err(), "nothing but what was sent");
-    // Still connected to the one that left: that one may send, as the kernel has it.
+    // The socket is still connected to the one that left, which may therefore send, as with the kernel.
     a.send_to(b"again", abstract_("leave-b"), NOW).unwrap();
     assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 5);
     assert_eq!(errno(b.recv(&mut buffer, LOOK)), Errno::AGAIN);
@@ -300,7 +301,7 @@ fn a_name_that_may_be_the_peers_ends_the_sharing_and_loses_nothing() {
 #[test]
 fn a_closed_socket_leaves_no_descriptor() {
     alone!();
-    // (The first socket makes the table of counters.)
+    // The first socket makes the table of counters.
     drop(Datagram::pair().unwrap());
     for i in 0..20 {
         let before = descriptors();

@@ -1,4 +1,4 @@
-//! A pair of datagram sockets, of which each of two processes keeps one half.
+//! A pair of datagram sockets, where each of two processes keeps one half.
 
 use onecopy_sys::fork::{Ended, child};
 use onecopy_testing::{alone, readable};
@@ -26,7 +26,8 @@ fn to_and_fro(half: &Datagram, first: bool) {
     }
 }
 
-/// Each closes its copy of the other's half, at once or after all was sent: the other one's half works all the while.
+/// Each process closes its copy of the other's half, at once or after everything was sent. The other's half
+/// works all the time.
 #[test]
 fn each_process_keeps_one_half_of_a_pair() {
     alone!();
@@ -47,7 +48,7 @@ fn each_process_keeps_one_half_of_a_pair() {
         to_and_fro(&a, true);
         drop(kept);
         assert_eq!(child.wait(), Ended::Returned(7));
-        // Nobody has the other half any more, which a sender with room sees when it looks.
+        // No process has the other half any more. A sender with room sees that when it looks.
         let start = Instant::now();
         while a.send(b"x", SendFlags::DONTWAIT).is_ok() {
             assert!(start.elapsed() < Duration::from_secs(20));
@@ -61,7 +62,8 @@ fn busy<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> bool {
     })
 }
 
-/// Who uses a half first has it, and the other process is told so at each call. Here it is the child.
+/// A half belongs to the process that uses it first, and every call of the other process reports that. Here
+/// it is the child's.
 #[test]
 fn a_half_that_the_child_uses_is_the_childs() {
     alone!();
@@ -80,7 +82,8 @@ fn a_half_that_the_child_uses_is_the_childs() {
     }
 }
 
-/// Here it is the parent, one of whose threads sleeps in a receive while it forks; and again at the next fork.
+/// Here the half is the parent's: one of its threads sleeps in a receive while it forks. The same holds at
+/// the next fork.
 #[test]
 fn a_half_that_the_parent_uses_is_the_parents() {
     alone!();
@@ -96,7 +99,7 @@ fn a_half_that_the_parent_uses_is_the_parents() {
             }
             let child = child(|| {
                 let _ = wait.read(&mut [0]);
-                // The reader may have come to its receive only after the fork, but it came before this.
+                // The reader may have begun its receive only after the fork, but it began before this.
                 i32::from(!busy(b.recv(&mut [0; 9], RecvFlags::DONTWAIT)))
                     + 2 * i32::from(!busy(a.send(b"child", SendFlags::DONTWAIT)))
             })
@@ -109,7 +112,7 @@ fn a_half_that_the_parent_uses_is_the_parents() {
     }
 }
 
-/// What goes over the kernel is everybody's, as the kernel's own sockets are.
+/// Sockets over the kernel belong to every process, as the kernel's own sockets do.
 #[test]
 fn sockets_over_the_kernel_are_not_claimed() {
     alone!();
@@ -125,7 +128,7 @@ fn sockets_over_the_kernel_are_not_claimed() {
     assert_eq!(receiver.recv(&mut buffer, RecvFlags::empty()).unwrap(), 6);
 }
 
-/// A sender to a receiver of many may be forked: both processes send, each in order.
+/// A sender to a fan-in receiver may be forked: both processes send, each in order.
 #[test]
 fn both_processes_send_on_one_lane() {
     alone!();
@@ -162,12 +165,12 @@ fn both_processes_send_on_one_lane() {
         }
     });
     assert_eq!(child.wait(), Ended::Returned(7));
-    // The child has closed its copy, and the parent's goes on.
+    // The child has closed its copy, and the parent's still works.
     a.send(b"x", SendFlags::empty()).unwrap();
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 1);
 }
 
-/// A receiver that has lanes is one process's after a fork: whose who uses it first.
+/// After a fork, a receiver with lanes belongs to one process: the one that uses it first.
 #[test]
 fn a_receiver_of_many_is_for_one_process() {
     alone!();
@@ -195,8 +198,8 @@ fn a_receiver_of_many_is_for_one_process() {
     }
 }
 
-/// Where a fork was, nothing says that a socket is closed but the kernel, with what is sent next: also if that was no more than a doorbell
-/// or a filler. It has thrown away what the peer had sent.
+/// After a fork, only the kernel reports that a socket is closed, at the next send. That send may be just a
+/// doorbell or a filler. The kernel has then thrown away what the peer had sent.
 #[test]
 fn who_is_refused_has_nothing_to_receive() {
     alone!();
@@ -219,7 +222,7 @@ fn who_is_refused_has_nothing_to_receive() {
         drop(b);
         assert!(readable(&a));
         if fills {
-            // (Behind the other one; each has a header of eight bytes.)
+            // This goes behind the other one. Each has a header of eight bytes.
             a.send(&vec![7; a.max_datagram() - 16], SendFlags::DONTWAIT).unwrap();
             assert!(readable(&a));
         }

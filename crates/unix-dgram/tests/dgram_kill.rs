@@ -1,5 +1,5 @@
-//! A peer that is killed: what it had sent arrives, whole and in order, and then the kernel's errno is told. The peer is
-//! this program again, as [`the_peer`].
+//! A peer that is killed. What it had sent arrives whole and in order, and then calls fail with the kernel's
+//! errno. The peer is this program, run again as [`the_peer`].
 
 use onecopy_testing::{alone, asleep};
 use onecopy_unix::{Name, RecvFlags, SendFlags};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 const PEER: &str = "ONECOPY_TEST_DGRAM_PEER";
-/// Rounds to and fro after which both have moved to shared memory.
+/// Rounds to and fro, after which both have moved to shared memory.
 const ROUNDS: u32 = 60;
 
 fn bytes(n: u64) -> Vec<u8> {
@@ -26,8 +26,8 @@ fn bytes(n: u64) -> Vec<u8> {
     bytes
 }
 
-/// The other process: echoes some, then does what it is told until it is killed. It notes in a file what it
-/// has sent.
+/// The other process: echoes some datagrams, then does what it is told until it is killed. It notes in a file
+/// what it has sent.
 #[test]
 fn the_peer() {
     let Ok(what) = std::env::var(PEER) else { return };
@@ -96,7 +96,7 @@ impl Peer {
 
     fn sent(&self) -> u64 {
         let mut bytes = [0; 8];
-        // (It may have been killed before it made the file.)
+        // The peer may have been killed before it made the file.
         let read = File::open(&self.progress).and_then(|file| file.read_exact_at(&mut bytes, 0));
         read.map_or(0, |()| u64::from_le_bytes(bytes))
     }
@@ -113,12 +113,12 @@ fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
     Errno::from_raw_os_error(result.unwrap_err().raw_os_error())
 }
 
-/// The error of the first send that fails. Who has room notices within a moment.
+/// Returns the error of the first send that fails. A sender with room notices within a moment.
 fn refused(socket: &Datagram) -> Errno {
     let begin = Instant::now();
     loop {
-        // When the call begins: this thread may have no CPU for as long as it likes between that and the next look at
-        // the clock, but a send that begins so late after the death must notice it.
+        // The time is that when the call begins. This thread may have no CPU for any time before its next
+        // look at the clock. But a send that begins so late after the death must notice it.
         let late = begin.elapsed() > Duration::from_millis(500);
         match socket.send(b"x", NOW) {
             Ok(_) => assert!(!late, "nobody notices"),
@@ -128,7 +128,8 @@ fn refused(socket: &Datagram) -> Errno {
     }
 }
 
-/// What the kernel's own socket says when its peer was killed (facts: ECONNREFUSED, then ENOTCONN; nothing else to poll for).
+/// Checks for what the kernel's own socket does when its peer was killed. Measured: ECONNREFUSED, then
+/// ENOTCONN, and poll reports nothing else.
 fn is_over(socket: &Datagram) {
     assert_eq!(refused(socket), Errno::CONNREFUSED);
     assert_eq!(errno(socket.send(b"x", NOW)), Errno::NOTCONN);
@@ -157,7 +158,7 @@ fn what_a_killed_sender_had_sent_arrives() {
                 false
             }
         };
-        // Killed while it runs along, or while it waits for room.
+        // The peer is killed while it runs, or while it waits for room.
         for _ in 0..round * 211 {
             assert!(take(&peer.socket, RecvFlags::empty()));
         }

@@ -1,5 +1,5 @@
-//! Lanes where little is as it should be: more senders than have room, names that mean another socket by now, rings that are too
-//! small, processes that are out of descriptors.
+//! Lanes under bad conditions: more senders than there is room for, names that mean another socket by now,
+//! rings that are too small, processes that have no descriptors left.
 
 use onecopy_testing::{alone, writable};
 use onecopy_unix::{Carrier, Config, Name, RecvFlags, SendFlags};
@@ -29,7 +29,8 @@ fn recv(socket: &Datagram) -> Vec<u8> {
     buffer
 }
 
-/// Many begin at once, and more of them say hello than the receiver keeps in mind; their join requests are no datagrams for that.
+/// Many senders begin at once, and more of them say hello than the receiver remembers. Even so, their join
+/// requests never become datagrams.
 #[test]
 fn more_senders_begin_at_once_than_are_kept_in_mind() {
     alone!();
@@ -57,7 +58,7 @@ fn path(what: &str) -> PathBuf {
     std::env::temp_dir().join(format!("onecopy-test-lanes-{what}-{}", std::process::id()))
 }
 
-/// A sender with a lane; what it sends to come by that is received.
+/// Returns a sender with a lane. What it sends to get the lane is received.
 fn laned(receiver: &Datagram, name: &Name) -> Datagram {
     let sender = Datagram::unbound().unwrap();
     sender.connect(name).unwrap();
@@ -75,7 +76,7 @@ fn poll(socket: &Datagram, events: PollFlags) -> bool {
     fds[0].revents().contains(events)
 }
 
-/// A receiver whose name is gone is as readable as any.
+/// A receiver whose name was removed is readable as before.
 #[test]
 fn a_receiver_without_its_name_stays_readable() {
     alone!();
@@ -97,7 +98,7 @@ fn a_receiver_without_its_name_stays_readable() {
     }
 }
 
-/// Whatever name of the receiver's it is sent to, and whoever has that name by now.
+/// A receiver gets what is sent to any of its names, and keeps its lane when another socket has the name.
 #[test]
 fn other_names_of_a_receiver_are_its_own() {
     alone!();
@@ -126,7 +127,7 @@ fn other_names_of_a_receiver_are_its_own() {
     assert_eq!(a.send_to(b"x", &name, NOW).unwrap_err().raw_os_error(), Errno::NOENT.raw_os_error());
 }
 
-/// What the kernel takes, a sender may send all the while, whatever room the receiver asks for.
+/// A sender can always send what the kernel takes, however little room the receiver asks for.
 #[test]
 fn a_lane_takes_what_the_kernel_takes() {
     alone!();
@@ -149,14 +150,14 @@ fn a_lane_takes_what_the_kernel_takes() {
     }
 }
 
-/// Who was refused is not writable, at whichever point it came by its lane.
+/// A sender that was refused is not writable, whenever it got its lane.
 #[test]
 fn who_is_refused_on_a_lane_is_told_to_wait() {
     alone!();
     let name = abstract_("refused");
     let b = receiver(&name, &Config::default());
     let mut shared = 0;
-    // (The receiver's queue holds ten. What is received later is answered later.)
+    // The receiver's queue holds ten datagrams. What it receives later, it answers later.
     for before in 0..9 {
         let a = Datagram::unbound_with(&Config { send_buffer: Some(4096), ..Config::default() }).unwrap();
         a.connect(&name).unwrap();

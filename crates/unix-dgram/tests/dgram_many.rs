@@ -1,4 +1,4 @@
-//! Many datagram sockets that send to one: each has a lane of its own there, and none can starve another.
+//! Many datagram sockets that send to one. Each has its own lane there, and none can starve another.
 
 use onecopy_testing::{alone, descriptors, readable, writable};
 use onecopy_unix::{Carrier, Config, Name, RecvFlags, SendFlags};
@@ -19,7 +19,7 @@ fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
     Errno::from_raw_os_error(result.unwrap_err().raw_os_error())
 }
 
-/// A receiver, which has senders.
+/// Returns a receiver that has senders, and its name.
 fn receiver(what: &str) -> (Datagram, Name) {
     let name = abstract_(what);
     let receiver = Datagram::bind(&name).unwrap();
@@ -34,7 +34,7 @@ fn recv(socket: &Datagram) -> Vec<u8> {
     buffer
 }
 
-/// Sends until it has a lane; what it sends says which one it is, and comes once and in order.
+/// Sends until the sender has a lane. Each datagram states its sender, and arrives once and in order.
 fn settle(receiver: &Datagram, sender: &Datagram, who: u8) {
     for i in 0..60 {
         assert_eq!(sender.send(&[who, i], SendFlags::empty()).unwrap(), 2);
@@ -79,7 +79,7 @@ fn a_sender_comes_to_have_a_lane() {
     assert_eq!(a.stats().user_copied_nt, 3000);
 }
 
-/// One that never stops has no more than its turn, and what it has no room for is its own trouble.
+/// A sender that never stops gets only its turn. Datagrams that it has no room for are its own problem.
 #[test]
 fn who_floods_starves_nobody() {
     alone!();
@@ -151,7 +151,7 @@ fn names_are_what_the_kernel_says() {
         assert_eq!(from(&b), own);
     }
     std::fs::remove_file(&path).unwrap();
-    // One that gets its name later is known by it from its next datagram on.
+    // A sender that is bound later is known by its name from its next datagram on.
     unnamed.send(b"before", NOW).unwrap();
     from(&b);
     unnamed.bind_to(abstract_("names-later")).unwrap();
@@ -183,7 +183,7 @@ fn cut_peeked_and_empty_ones() {
     assert_eq!(errno(a.send(&vec![0; 1 << 22], NOW)), Errno::MSGSIZE);
 }
 
-/// Whoever polls sees exactly whether there is something.
+/// A receiver polls as readable exactly when there is a datagram.
 #[test]
 fn readiness_says_what_there_is() {
     alone!();
@@ -251,7 +251,7 @@ fn a_blocked_sender_waits_for_its_own_room_only() {
     assert_eq!(errno(a.send(&[1; 1000], SendFlags::empty())), Errno::AGAIN);
 }
 
-/// Threads that sleep in a receive are woken for each datagram, whichever of them takes which.
+/// Each datagram wakes threads that sleep in a receive, whichever of them takes it.
 #[test]
 fn sleeping_receivers_are_woken() {
     alone!();
@@ -276,7 +276,7 @@ fn sleeping_receivers_are_woken() {
     assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
 }
 
-/// As many as sleep are woken, though one doorbell has rung.
+/// One doorbell may have rung for several datagrams. As many receivers wake as there are datagrams.
 #[test]
 fn each_that_sleeps_gets_one() {
     alone!();
@@ -321,7 +321,7 @@ fn a_receiver_that_is_gone_is_refused_once_and_then_none() {
     drop(b);
     assert_eq!(errno(a.send(b"x", NOW)), Errno::CONNREFUSED);
     assert_eq!(errno(a.send(b"x", NOW)), Errno::NOTCONN);
-    // Another one under that name is a new receiver.
+    // Another socket under that name is a new receiver.
     let (b, _) = receiver("gone");
     a.connect(&name).unwrap();
     settle(&b, &a, 3);
@@ -344,7 +344,8 @@ fn shutting_down_is_as_with_the_kernel() {
     assert!(b.recv_datagram(&mut [0; 9], RecvFlags::empty()).unwrap().0.is_end());
 }
 
-/// A receiver that connects to somebody receives what it had been sent, and others are told.
+/// A receiver connects to one of its senders. It still receives what it had been sent, and other senders get
+/// an error.
 #[test]
 fn a_receiver_that_connects_to_one_of_them() {
     alone!();
@@ -366,7 +367,7 @@ fn a_receiver_that_connects_to_one_of_them() {
         let its: Vec<u8> = got.iter().copied().filter(|i| (from..from + 60).contains(i)).collect();
         assert_eq!(its, (from..from + count).collect::<Vec<_>>());
     }
-    // The two come to share memory as any two that are connected to each other.
+    // The two come to share memory as any two sockets do that are connected to each other.
     for i in 0..200 {
         a.send(&[i], NOW).unwrap();
         assert_eq!(recv(&b), [i]);
@@ -376,7 +377,7 @@ fn a_receiver_that_connects_to_one_of_them() {
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
 }
 
-/// A sender may go on to another receiver, and has a lane there, too.
+/// A sender may go on to another receiver, and gets a lane there too.
 #[test]
 fn a_sender_that_goes_elsewhere() {
     alone!();
@@ -417,7 +418,7 @@ fn descriptors_and_credentials_come_with_theirs() {
         }
     }
     assert_eq!((a.path().send, b.stats().protocol_errors), (Carrier::SharedMemory, 0));
-    // One that parks has something of its own in the line, which is nobody's channel.
+    // A sender that parks has its filler in the line, which must not be taken for a channel.
     let full = fill(&c, &[7; 2000]);
     for _ in 0..full {
         assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 9);
@@ -427,7 +428,7 @@ fn descriptors_and_credentials_come_with_theirs() {
     assert_eq!((with.fds.len(), b.stats().protocol_errors), (1, 0));
 }
 
-/// More senders than there are lanes; and when all are gone, nothing is left of them.
+/// There are more senders than lanes. When all are gone, nothing is left of them.
 #[test]
 fn many_come_and_go() {
     alone!();
@@ -451,7 +452,7 @@ fn many_come_and_go() {
         assert_eq!(laned, 64);
         for (who, sender) in senders.iter().enumerate() {
             sender.send(&[who as u8], NOW).unwrap();
-            // (Those without a lane share the kernel's short queue.)
+            // Senders without a lane share the kernel's short queue.
             assert_eq!(recv(&b), [who as u8]);
         }
         drop(senders);
@@ -473,7 +474,7 @@ fn the_sender() {
     }
 }
 
-/// What a sender had sent that is killed is received, in order, and nothing is left of it.
+/// What a killed sender had sent is received in order, and nothing else is left of it.
 #[test]
 fn a_killed_sender_leaves_what_it_sent_and_nothing_else() {
     alone!();
@@ -500,7 +501,7 @@ fn a_killed_sender_leaves_what_it_sent_and_nothing_else() {
             assert_eq!((n, &buffer[..8]), (8, &next.to_le_bytes()[..]));
             next += 1;
         }
-        // It is noticed within a few receives.
+        // The receiver notices within a few receives.
         for _ in 0..100 {
             a.send(b"x", NOW).unwrap();
             assert_eq!(recv(&b), b"x");

@@ -1,5 +1,5 @@
-//! poll(2) says that a datagram socket is readable if and only if there is a datagram, whatever its peers and it are just coming to:
-//! nothing of ours lies in its queue by itself.
+//! poll(2) says that a datagram socket is readable if and only if there is a datagram, at every step of an
+//! upgrade. Messages of onecopy alone never make a queue readable.
 
 use onecopy_testing::{alone, readable};
 use onecopy_unix::{Carrier, Name, RecvFlags, SendFlags};
@@ -20,7 +20,7 @@ fn abstract_(what: &str) -> Name {
     Name::abstract_(text(what))
 }
 
-/// Two with names that are connected to each other.
+/// Returns two sockets with names that are connected to each other.
 fn met(what: &str) -> [Datagram; 2] {
     let names = ["a", "b"].map(|end| abstract_(&format!("{what}-{end}")));
     let ends = [0, 1].map(|i| Datagram::bind(&names[i]).unwrap());
@@ -29,7 +29,7 @@ fn met(what: &str) -> [Datagram; 2] {
     ends
 }
 
-/// Looks for what is there, and finds nothing.
+/// Receives, and checks that nothing is there.
 fn finds_nothing(socket: &Datagram) {
     assert!(!readable(socket));
     assert!(socket.recv(&mut [0; 99], LOOK).unwrap_err().would_block());
@@ -37,7 +37,7 @@ fn finds_nothing(socket: &Datagram) {
     assert!(!readable(socket));
 }
 
-/// A program at random, of which each seed has its own.
+/// A random choice of steps. Each seed has its own.
 struct Dice(u64);
 
 impl Dice {
@@ -58,7 +58,7 @@ fn two_that_send_nothing_are_never_readable() {
     assert!(!a.path().is_shared_memory() && !b.path().is_shared_memory());
 }
 
-/// After each step of a meeting, where both send and both receive, in any order.
+/// Two sockets upgrade to shared memory. Both send and both receive, in any order, and each step is checked.
 #[test]
 fn two_that_meet_are_readable_for_datagrams_and_for_nothing_else() {
     alone!();
@@ -97,7 +97,7 @@ fn two_that_meet_are_readable_for_datagrams_and_for_nothing_else() {
     assert!(shared > 60, "{shared} of 120 directions");
 }
 
-/// Of one that only ever receives, and one that only ever sends.
+/// One socket only ever receives, and the other only ever sends.
 #[test]
 fn one_way_is_readable_for_datagrams_and_for_nothing_else() {
     alone!();
@@ -121,8 +121,8 @@ fn one_way_is_readable_for_datagrams_and_for_nothing_else() {
     }
 }
 
-/// A datagram over the kernel that leaves no room there, at each point of a meeting: who sends through memory from then on must have room
-/// for a doorbell.
+/// A datagram over the kernel leaves no room there, at each step of the upgrade. A sender through memory must
+/// then have room for a doorbell.
 #[test]
 fn one_that_fills_the_kernels_queue_hides_none_that_follow() {
     alone!();
@@ -134,7 +134,7 @@ fn one_that_fills_the_kernels_queue_hides_none_that_follow() {
             assert_eq!(to.recv(&mut [0; 9], LOOK).unwrap(), 1);
         }
         b.send(b"x", NOW).unwrap();
-        // (Through memory two such have no room.)
+        // Two of these have no room in memory.
         let mut there = 1 + usize::from(b.send(&vec![7; b.max_datagram()], NOW).is_ok());
         for _ in 0..6 {
             assert!(readable(&a), "after {before}, {there} are there");
@@ -154,12 +154,13 @@ fn one_that_fills_the_kernels_queue_hides_none_that_follow() {
     }
 }
 
-/// A look at a socket whose ring is full is no send: what a peer that is gone had sent stays there until one.
+/// A look at a socket whose ring is full is no send. What a peer that is gone had sent stays there until a
+/// send.
 #[test]
 fn a_look_does_not_lose_what_a_peer_that_is_gone_had_sent() {
     alone!();
     let (a, b) = Datagram::pair().unwrap();
-    // (A frame has a header of eight bytes.)
+    // A frame has a header of eight bytes.
     a.send(&vec![7; a.max_datagram()], NOW).unwrap();
     while a.send(&[7; 8], NOW).is_ok() {}
     let (c, d) = Datagram::pair().unwrap();
@@ -175,7 +176,7 @@ fn a_look_does_not_lose_what_a_peer_that_is_gone_had_sent() {
     }
 }
 
-/// What somebody else does not receive takes the kernel's room from doorbells.
+/// Datagrams that another socket does not receive take the kernel's room for doorbells.
 #[test]
 fn a_peer_is_told_beside_a_full_send_buffer() {
     alone!();
@@ -198,7 +199,8 @@ fn a_peer_is_told_beside_a_full_send_buffer() {
     }
 }
 
-/// What the program sends with a datagram comes with it, whatever else does; and 253 descriptors leave no room for anything.
+/// The program gets only the descriptors that were sent with a datagram. 253 of them leave no room for
+/// others.
 #[test]
 fn descriptors_of_the_program_are_all_that_it_gets() {
     alone!();
@@ -218,7 +220,8 @@ fn descriptors_of_the_program_are_all_that_it_gets() {
     assert_eq!(a.path().send, Carrier::SharedMemory);
 }
 
-/// Who has no room for descriptors for a while loses proofs, and nothing else; and shares memory once there is room.
+/// A receiver that has no room for descriptors for a while loses only proofs. It shares memory once there is
+/// room.
 #[test]
 fn a_sign_that_is_lost_is_sent_again() {
     alone!();
@@ -244,7 +247,7 @@ fn a_sign_that_is_lost_is_sent_again() {
     assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
 }
 
-/// A receiver of many, of whom some are plain, some come late and some go: after each step.
+/// A fan-in receiver has senders of which some are plain, some come late and some go. Each step is checked.
 #[test]
 fn a_receiver_of_many_is_readable_for_datagrams_and_for_nothing_else() {
     alone!();
@@ -261,7 +264,8 @@ fn a_receiver_of_many_is_readable_for_datagrams_and_for_nothing_else() {
             sender
         };
         let mut dice = Dice(1000 + seed);
-        // Each has a number, and how many it has sent; how many of each were received.
+        // Each sender has a number, and a count of what it has sent. The receiver counts what it has received
+        // from each.
         let mut senders: Vec<(usize, Datagram)> = Vec::new();
         let (mut sent, mut received) = (vec![0u8], vec![0u8]);
         let mut there = 0;
@@ -312,7 +316,8 @@ fn a_receiver_of_many_is_readable_for_datagrams_and_for_nothing_else() {
     assert!(laned > 60, "{laned} lanes");
 }
 
-/// A plain sender that floods keeps nobody waiting who switches to a lane: what that one sends comes in order, and soon.
+/// A plain sender floods the receiver, and another one switches to a lane. What the other one sends is
+/// received in order, and soon.
 #[test]
 fn who_switches_beside_a_flood_is_received() {
     alone!();
@@ -326,7 +331,7 @@ fn who_switches_beside_a_flood_is_received() {
     for round in 0..4000 {
         // The kernel's queue is never empty.
         while plain.send(b"p").is_ok() {}
-        // There is room for one of ours, and the flood goes on behind it.
+        // There is room for one of our datagrams, and the flood goes on behind it.
         let mut buffer = [0; 9];
         let n = b.recv(&mut buffer, LOOK).unwrap();
         if n == 4 {

@@ -1,4 +1,4 @@
-//! Descriptors and credentials that travel with datagrams.
+//! Descriptors and credentials that are sent with datagrams.
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_testing::alone;
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 fn descriptors() -> usize {
-    // What a process has once, from its first socket on.
+    // The first socket opens descriptors that the process then keeps.
     drop(Datagram::pair().unwrap());
     onecopy_testing::descriptors()
 }
@@ -23,7 +23,7 @@ const NOW: RecvFlags = RecvFlags::DONTWAIT;
 const WAIT: SendFlags = SendFlags::empty();
 const NO_WAIT: SendFlags = SendFlags::DONTWAIT;
 
-/// Two sockets with names that are connected to each other, and share memory if they may.
+/// Returns two sockets with names that are connected to each other, and share memory if they may.
 fn met(transport: Transport) -> (Datagram, Datagram) {
     let name = |which| Name::abstract_(format!("onecopy-rights-{which}-{}", std::process::id()));
     let bound = |which| Datagram::bind_with(name(which), &config(transport)).unwrap();
@@ -39,8 +39,8 @@ fn met(transport: Transport) -> (Datagram, Datagram) {
     (a, b)
 }
 
-/// Over the kernel, as the oracle of what is expected here, and over shared memory: as a pair and as two that have met. Nothing
-/// is left open.
+/// Runs the test over the kernel, which shows what is expected, and over shared memory: with a pair, and with
+/// two connected sockets. Checks that nothing is left open.
 fn each(test: impl Fn(&Datagram, &Datagram)) {
     for transport in [Transport::Kernel, Transport::Auto] {
         for by_name in [false, true] {
@@ -178,9 +178,9 @@ fn what_nobody_received_is_closed_with_either_socket() {
                 assert_eq!(fds(&to.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap()), (1, 1));
             }
             drop(a);
-            // What the one that is gone had sent arrives, although it left what it was sent...
+            // A datagram of the socket that is gone arrives, although that socket did not read its own.
             assert_eq!(fds(&b.recv_with(&mut [0; 8], NOW).unwrap()), (1, 1));
-            // ... until the kernel has said that it is gone, with which the rest is lost.
+            // Then the kernel reports that the peer is gone, and the rest is lost.
             assert_eq!(b.send(b"?", WAIT).unwrap_err().raw_os_error(), 111, "ECONNREFUSED");
             drop(w);
             assert_eq!(r.read(&mut [0; 1]).unwrap(), 0, "{transport:?} {by_name}");
@@ -248,13 +248,13 @@ fn who_sends_is_told_to_who_asks() {
         assert_eq!(who(NONE), (5, 0, own));
         assert_eq!(who(NONE), (0, 0, own));
         assert_eq!(who(NONE), (2, 1, own));
-        // The other direction was not asked for.
+        // The other direction did not ask for it.
         b.send(b"x", WAIT).unwrap();
         assert_eq!(a.recv_with(&mut [0; 9], NONE).unwrap().1.credentials, None);
         b.set_pass_credentials(false).unwrap();
         a.send(b"late", WAIT).unwrap();
         assert_eq!(who(NONE), (4, 0, None));
-        // A process that is not there cannot be claimed, and nothing is sent.
+        // A process that does not exist cannot be named, and nothing is sent.
         let wrong = Credentials { pid: i32::MAX, ..Credentials::own() };
         let errno = a.send_as(b"x", wrong, &[], WAIT).unwrap_err().raw_os_error();
         assert!([1, 3].contains(&errno), "{errno}");
@@ -280,7 +280,7 @@ fn a_pidfd_comes_where_the_kernel_gives_one() {
     });
 }
 
-/// Who the peer is, a datagram socket that shares memory knows of the line between the two.
+/// A datagram socket that shares memory learns the peer's identity from the line between the two.
 #[test]
 fn who_the_peer_is() {
     alone!();

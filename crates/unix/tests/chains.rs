@@ -1,4 +1,4 @@
-//! Chains that go by reference, and what their senders are told.
+//! Chains that are sent by reference, and the completions that their senders get.
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_chain::notify::{Config as LaneConfig, Context, Lane, Queue, Segment};
@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 fn held() -> (usize, usize) {
-    // What a process has once, from its first socket on.
+    // The first socket opens descriptors and mappings that the process then keeps.
     drop(Stream::pair().unwrap());
     (onecopy_testing::descriptors(), onecopy_testing::mappings("/memfd:"))
 }
@@ -42,7 +42,7 @@ fn lane() -> (Lane, Queue) {
     (context.lane(LaneConfig::default()).unwrap(), queue)
 }
 
-/// What has completed: user data, copied, dropped.
+/// Returns what has completed: user data, copied, dropped.
 fn told(queue: &mut Queue) -> Vec<(u64, bool, bool)> {
     let mut told = Vec::new();
     queue.reap(|done| told.push((done.user_data, done.how.copied, done.how.dropped)));
@@ -70,11 +70,11 @@ fn a_chain_arrives_where_it_lies_and_each_page_comes_home_by_itself() {
             assert_eq!((got.len(), got.fragment_count(), got.kind()), (40_000, 10, Some(Kind::Peer)));
             assert!(got.host().is_err(), "no slice");
             assert!(contents(&got) == bytes);
-            // Whichever is dropped first, on whatever thread.
+            // Either part may be dropped first, on any thread.
             let last = got.split_off(39_000).unwrap();
             std::thread::spawn(move || drop(last)).join().unwrap();
             got.advance(4096 * 3).unwrap();
-            // The last page is held by both halves of the cut.
+            // Both parts of the cut hold the last page.
             assert_eq!(pool.reclaim().unwrap(), 3);
             drop(got);
             assert_eq!(pool.reclaim().unwrap(), 7);
@@ -93,7 +93,7 @@ fn parts_of_one_page_go_and_come_home_each_for_itself() {
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 1).unwrap();
     let whole = chain(pool.writer(), &pattern(3, 4096));
-    // The same bytes several times, in another order, and with a gap.
+    // The same bytes come several times, in another order, and with a gap.
     let mut mixed = whole.range(1000, 500).unwrap();
     mixed.concat(&mut whole.range(0, 10).unwrap()).unwrap();
     mixed.concat(&mut whole.share()).unwrap();
@@ -175,7 +175,7 @@ fn chains_loans_and_bytes_keep_their_order() {
                 _ => {
                     let chain = b.recv_chain(20_000).unwrap();
                     got.extend(contents(&chain));
-                    // Given back later, and not in order.
+                    // The chains are given back later, and out of order.
                     kept.push_front(chain);
                     kept.truncate(3);
                 }
@@ -203,7 +203,7 @@ fn what_cannot_go_by_reference_is_copied_and_counted_or_refused() {
     let got = b.recv_chain(usize::MAX).unwrap();
     assert_eq!((got.kind(), b.stats().user_copied_out), (Some(Kind::Host), 10_000));
     assert!(contents(&got) == bytes);
-    // Pages of a pool for somebody else, behind some of ours: what was not sent comes back.
+    // Pages of another connection's pool, behind some of ours: what was not sent comes back.
     c.send_chain(chain(theirs.writer(), b"bound")).unwrap();
     let mut both = chain(mine.writer(), &bytes[..5000]);
     both.concat(&mut chain(theirs.writer(), b"yours")).unwrap();
@@ -211,7 +211,7 @@ fn what_cannot_go_by_reference_is_copied_and_counted_or_refused() {
     assert_eq!(contents(not.loan.payload()), b"yours");
     assert!(not.to_string().contains("one for each peer"), "{not}");
     assert_eq!(errno(not), Errno::XDEV.raw_os_error());
-    // What came by reference passes on, as a copy: the next peer maps no pool of the first one's.
+    // What came by reference is passed on as a copy: the next peer maps no pool of the first one's.
     let got = b.recv_chain(usize::MAX).unwrap();
     assert_eq!((got.kind(), got.len()), (Some(Kind::Peer), 5000));
     d.send_chain(got).unwrap();
@@ -222,7 +222,7 @@ fn what_cannot_go_by_reference_is_copied_and_counted_or_refused() {
     );
     assert!(contents(&c.recv_chain(usize::MAX).unwrap()) == bytes[..5000]);
     assert_eq!(mine.reclaim().unwrap(), 2);
-    // What nobody could send.
+    // Pages that cannot be sent at all.
     let gpu = PagePool::new(PoolConfig::new(), Opaque::new(DeviceId(0))).unwrap();
     let device = Chain::from(Fragment::whole(gpu.alloc().unwrap()).unwrap());
     assert_eq!(errno(a.send_chain(device).unwrap_err()), Errno::FAULT.raw_os_error());
@@ -264,7 +264,7 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
     let (mut lane, mut queue) = lane();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 16).unwrap();
-    // Three sends on one segment: of one page and a half, of half a page, of two pages.
+    // Three sends in one segment: one and a half pages, half a page, two pages.
     let mut segment = Segment::<Chain>::default();
     for (number, len) in [(10, 6144), (11, 2048), (12, 8192)] {
         lane.send(&mut segment, number, len, 0).unwrap();
@@ -274,7 +274,7 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
     a.send_chain(segment).unwrap();
     assert_eq!(told(&mut queue), []);
     let mut pages: Vec<Chain> = (0..4).map(|_| b.recv_chain(4096).unwrap()).collect();
-    // The last send's pages come home first: completions are in order all the same.
+    // The last send's pages come back first, but completions stay in order.
     drop((pages.pop(), pages.pop()));
     assert_eq!((pool.reclaim().unwrap(), told(&mut queue)), (2, vec![]));
     drop(pages.remove(0));
@@ -288,7 +288,7 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
         assert_eq!(pool.reclaim_within(20 * SECOND).unwrap(), 1);
     });
     assert_eq!(told(&mut queue), [(10, false, false), (11, false, false), (12, false, false)]);
-    // A peer that goes away completes with an error what it had not given back, and a waiter is told.
+    // The peer goes away. What it has not given back completes with an error, and a waiter is woken.
     let mut segment = Segment::from(chain(pool.writer(), &[1; 5000]));
     lane.send(&mut segment, 13, 5000, 0).unwrap();
     a.send_chain(segment).unwrap();
@@ -298,7 +298,7 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
         let waits = this_thread();
         scope.spawn(move || {
             wait_asleep(waits);
-            // First the socket, then what keeps its pages open.
+            // First the socket goes, then the chain that keeps its pages open.
             drop(b);
             drop(lost);
         });
@@ -320,11 +320,11 @@ fn who_is_killed_with_pages_completes_their_sends_as_dropped() {
     let mut segment = Segment::from(chain(pool.writer(), &[1; 8192]));
     lane.send(&mut segment, 1, 8192, 0).unwrap();
     a.send_chain(segment).unwrap();
-    // Never looked at: nothing gives it back but the peer's end.
+    // The peer never looks at these pages, so only its end gives them back.
     drop(b);
     assert_eq!(pool.reclaim_within(20 * SECOND).unwrap(), 2);
     assert_eq!(told(&mut queue), [(1, false, true)]);
-    // And what is sent to nobody.
+    // Then a send to a peer that is gone.
     let mut segment = Segment::from(chain(pool.writer(), &[1; 100]));
     lane.send(&mut segment, 2, 100, 0).unwrap();
     let not = a.send_chain(segment).unwrap_err();
@@ -352,7 +352,8 @@ fn copied_is_said_of_the_sends_that_were() {
     }
     assert_eq!(pool.reclaim().unwrap(), 2);
     assert_eq!(told(&mut queue), [(1, false, false), (2, true, false), (3, false, false)]);
-    // A header in front that no send accounts for: all parts hold all sends, none completes too early.
+    // No send accounts for the header in front. So all parts belong to all sends, and none completes too
+    // early.
     let mut segment = Segment::from(chain(pool.writer(), &pattern(2, 4096)));
     lane.send(&mut segment, 4, 100, 0).unwrap();
     segment.payload_mut().concat(&mut chain(pool.writer(), &pattern(3, 100))).unwrap();
@@ -392,7 +393,7 @@ fn what_a_peer_never_gives_back_is_bounded_and_the_rest_comes_back_cut() {
     assert!(not.error.would_block(), "{}", not.error);
     assert!(not.to_string().contains("holds all the pages"), "{not}");
     assert_eq!((sent, pool.lent()), (512, 512), "as many as there are slots");
-    // One given back is one that can be sent.
+    // For each page given back, one can be sent.
     let first = kept.remove(0);
     let n = first.fragment_count();
     drop(first);
@@ -444,7 +445,7 @@ fn a_loan_is_a_chain_with_a_writer() {
     drop(got);
     assert_eq!(pool.reclaim().unwrap(), 2);
     assert_eq!(told(&mut queue), [(1, false, false), (2, false, false)]);
-    // One of no bytes is over at once.
+    // An empty send completes at once.
     let empty = loaned(&mut lane, 3, b"");
     assert_eq!(a.send_chain(empty).unwrap(), 0);
     assert_eq!(told(&mut queue), [(3, false, false)]);
@@ -458,14 +459,15 @@ fn counts_of_bytes_count_pages_and_not_their_marks() {
     let counts = || (a.unread_bytes().unwrap(), b.readable_bytes().unwrap());
     assert_eq!(counts(), (0, 0));
     a.send(b"before", SendFlags::empty()).unwrap();
-    // With the first of them comes the pool, which is nothing to receive.
+    // The first chain brings the pool, which does not count as bytes to receive.
     a.send_chain(chain(pool.writer(), &[1; 10_000])).unwrap();
     a.send(b"after", SendFlags::empty()).unwrap();
     assert_eq!(counts(), (10_011, 10_011));
     let mut buf = [0; 6];
     b.recv(&mut buf, RecvFlags::empty()).unwrap();
     assert_eq!(counts(), (10_005, 10_005));
-    // A page is given back as a whole, so its sender sees it as a whole; who receives sees what is left of it.
+    // A page is given back as a whole, so its sender counts all of it. The receiver counts what is left of
+    // it.
     let mut big = [0; 4096 + 1000];
     b.recv(&mut big, RecvFlags::empty()).unwrap();
     assert_eq!(counts(), (10_005 - 4096, 10_005 - 5096));
@@ -478,7 +480,8 @@ fn counts_of_bytes_count_pages_and_not_their_marks() {
     assert_eq!(counts(), (0, 0));
 }
 
-/// Who sent is a mark in front of the bytes, by reference and copied, over shared memory and over the kernel.
+/// The sender's identity is a mark in front of the bytes: by reference and copied, over shared memory and
+/// over the kernel.
 #[test]
 fn a_chain_says_who_sent_it() {
     alone!();

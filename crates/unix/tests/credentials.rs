@@ -1,4 +1,4 @@
-//! Who sends, as the kernel has verified it.
+//! The sender's identity, as the kernel has verified it.
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_unix::*;
@@ -13,7 +13,7 @@ fn root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Somebody else, whom a privileged process may claim to be.
+/// Another identity, which a privileged process may state.
 fn other() -> Credentials {
     Credentials { uid: 4711, gid: 4712, ..Credentials::own() }
 }
@@ -38,7 +38,7 @@ fn packets(test: impl Fn(&SeqPacket, &SeqPacket)) {
     });
 }
 
-/// What a receive got, and of whom.
+/// Returns how much was received, and from whom.
 fn recv(b: &Stream, max: usize, flags: RecvFlags) -> (usize, Option<Credentials>) {
     let (n, with) = b.recv_with(&mut vec![0; max], flags).unwrap();
     (n, with.credentials)
@@ -56,7 +56,7 @@ fn they_come_once_asked_for_and_not_before_nor_after() {
         a.send(b"early", QUIET).unwrap();
         b.set_pass_credentials(true).unwrap();
         a.send(b"asked", QUIET).unwrap();
-        // Bytes of nobody and of somebody never merge.
+        // Bytes with an identity never merge with bytes without one.
         assert_eq!(recv(b, 100, RecvFlags::PEEK), (5, Some(NOBODY)));
         assert_eq!(recv(b, 100, NONE), (5, Some(NOBODY)));
         assert_eq!(recv(b, 2, RecvFlags::PEEK), (2, own));
@@ -155,7 +155,8 @@ fn a_claim_holds_for_its_send_alone() {
         assert_eq!(recv(b, 11, all), (3, own));
         assert_eq!(recv(b, 11, all), (5, Some(other)));
         assert_eq!(recv(b, 3, all), (3, own));
-        // A claim that fills the room more than once, and nobody asks.
+        // This message fills the room more than once. It states another identity, and the receiver does not
+        // ask for one.
         b.set_pass_credentials(false).unwrap();
         std::thread::scope(|s| {
             s.spawn(|| a.send_as(&[1; 50_000], other, &[], QUIET).unwrap());

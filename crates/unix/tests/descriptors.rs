@@ -1,4 +1,4 @@
-//! What a connection holds on to.
+//! The descriptors that a connection keeps open.
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_testing::{alone, descriptors, mappings};

@@ -1,5 +1,6 @@
-//! A peer that is gone is told by the next call, not by the next edge: an edge-triggered caller that hears EAGAIN after the
-//! hang-up waits for ever. The peer goes as a killed one does, without a word in shared memory.
+//! The next call reports that the peer is gone, not the next edge. An edge-triggered caller that gets EAGAIN
+//! after the hang-up waits for ever. The peer goes as a killed process does, and writes nothing in shared
+//! memory.
 
 use onecopy_unix::{Config, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream};
 use rustix::fd::AsFd;
@@ -37,7 +38,7 @@ fn what_a_dead_sender_left_in_the_queue_does_not_hide_the_end() {
     while let Ok(n) = b.send(&[7; 5000], NOW) {
         sent += n;
     }
-    // While it is borrowed there is no room for the sender, whose filler stays.
+    // While the bytes are borrowed the sender has no room, and its filler stays.
     let view = a.recv_borrowed(sent).unwrap();
     let mut left = sent - view.len();
     while left > 0 {
@@ -50,7 +51,8 @@ fn what_a_dead_sender_left_in_the_queue_does_not_hide_the_end() {
     assert_eq!(a.recv(&mut [0; 10], RecvFlags::DONTWAIT).unwrap(), 0);
 }
 
-/// Nor where the other direction is still the kernel's, and the peer has left something unread, of which there is an error first.
+/// The same holds while the other direction is still the kernel's. The peer has left something unread, so an
+/// error comes before the end.
 #[test]
 fn nor_does_it_where_there_is_an_error_before_the_end() {
     let name = onecopy_unix::Name::abstract_(format!("onecopy-hang-up-error-{}", std::process::id()));
@@ -59,7 +61,7 @@ fn nor_does_it_where_there_is_an_error_before_the_end() {
     let a = SeqPacket::connect_with(name, &config).unwrap();
     let b = listener.accept().unwrap();
     a.send(&[7], NOW).unwrap();
-    // (Not passable; what it was about to switch to stays where it is.)
+    // The socket cannot be passed on; the rings that it was about to use stay where they are.
     let a = a.into_fds().unwrap_err().socket;
     while b.send(&[7; 5000], NOW).is_ok() {}
     let (view, _) = a.recv_borrowed_with(1, RecvFlags::DONTWAIT).unwrap();

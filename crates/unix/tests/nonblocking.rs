@@ -1,5 +1,6 @@
-//! O_NONBLOCK set on the descriptor by others, of what the kernel's sockets have no like of: pages, room in place, chains, records as a
-//! stream. (What they have is in the conformance suite.) Timeouts are so long that a call that waits is seen to hang.
+//! O_NONBLOCK, set on the descriptor by other processes, for calls that the kernel's sockets do not have:
+//! pages, room in place, chains, records as a stream. The conformance suite has the calls that they do have.
+//! Timeouts are so long that a call that waits is seen to hang.
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_chain::Chain;
@@ -21,7 +22,7 @@ fn small() -> Config {
     Config { receive_buffer: Some(4096), send_buffer: Some(4096), ..Config::default() }
 }
 
-/// Calls `call` until it fails, which must be for want of something.
+/// Calls `call` until it fails, and checks that it fails because it would have to wait.
 fn until_refused<T>(mut call: impl FnMut() -> Result<T>) -> Vec<T> {
     let mut done = Vec::new();
     loop {
@@ -70,7 +71,7 @@ fn pages_that_the_peer_holds_are_not_waited_for() {
     let pool = SharedPool::new(4096, 600).unwrap();
     let mut views = Vec::new();
     let mut rest = None;
-    // Marks fill the ring before slots are short; the views of what is received keep these.
+    // Marks fill the ring before slots run out. The views of what is received keep the slots.
     while rest.is_none() {
         let mut loan = pool.loan(64).unwrap();
         loan.copy_from_slice(&[3; 64]);
@@ -86,7 +87,7 @@ fn pages_that_the_peer_holds_are_not_waited_for() {
     let rest = rest.unwrap();
     assert!(rest.error.reason().unwrap().contains("holds all the pages"), "{}", rest.error);
     assert_eq!(pool.lent(), views.len());
-    // And for who waits again, there is one as soon as the peer gives one back.
+    // A call that may wait again gets a slot as soon as the peer gives one back.
     others_set(&a, false);
     std::thread::scope(|s| {
         let sender = s.spawn(|| a.send_loan(rest.loan).unwrap());

@@ -1,4 +1,4 @@
-//! Sockets that are passed on to a process that is no child by fork: this program again, as [`the_heir`].
+//! Sockets that are passed on to a process that is no forked child: this program, run again as [`the_heir`].
 
 use onecopy_testing::{alone, descriptors};
 use onecopy_unix::{
@@ -16,7 +16,7 @@ const INHERITED: &str = "ONECOPY_TEST_HEIR_FDS";
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
 
-/// Two that are connected by name; the first is the client.
+/// Returns two sockets that are connected by name. The first is the client.
 fn connected(what: &str, config: &Config) -> (SeqPacket, SeqPacket) {
     let name = Name::abstract_(format!("onecopy-passing-{what}-{}", std::process::id()));
     let listener = SeqListener::bind_with(name.clone(), config).unwrap();
@@ -24,8 +24,8 @@ fn connected(what: &str, config: &Config) -> (SeqPacket, SeqPacket) {
     (client, listener.accept().unwrap())
 }
 
-/// One that is not passed on stays what it was: for want of a descriptor, or since its peer would take it for one that keeps no stream
-/// records.
+/// A socket that is not passed on stays what it was. Either a descriptor is missing, or the peer would take
+/// it for one that keeps no stream records.
 #[test]
 fn what_is_not_passed_on_may_still_be_upgraded() {
     let cases = [
@@ -36,7 +36,7 @@ fn what_is_not_passed_on_may_still_be_upgraded() {
     for (records, passable, errno) in cases {
         let config = Config { records, passable, ..Config::default() };
         let (a, b) = connected(&format!("upgrading-{records:?}-{passable}"), &config);
-        // (Rings are there that go with what it sends first.)
+        // There are rings, which go with its first message.
         drop(b.reserve(1).unwrap());
         let refused = b.into_fds().unwrap_err();
         assert_eq!(refused.error.raw_os_error(), errno.raw_os_error());
@@ -121,7 +121,7 @@ impl Socket {
         assert_eq!(n.unwrap(), bytes.len());
     }
 
-    /// Bytes, what came of descriptors.
+    /// Returns the number of bytes, and the descriptors that came.
     fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Vec<OwnedFd>)> {
         match self {
             Socket::Stream(socket) => socket.recv_with(buffer, flags).map(|(n, with)| (n, with.fds)),
@@ -205,11 +205,11 @@ fn take(from: &Stream) -> Vec<OwnedFd> {
     with.fds
 }
 
-/// Sends back whatever comes, as it comes, until `bytes` were.
+/// Sends back what comes, as it comes, until that was `bytes` bytes.
 fn echo(socket: &Socket, mut bytes: usize) {
     let mut buffer = [0; 4000];
     while bytes > 0 {
-        // (Of atomic records none is cut: the count ends with one.)
+        // Atomic records are not cut: the count ends with one.
         let max = buffer.len().min(bytes);
         let (n, _) = socket.recv(&mut buffer[..max], RecvFlags::empty()).unwrap();
         assert!(n > 0);
@@ -218,7 +218,7 @@ fn echo(socket: &Socket, mut bytes: usize) {
     }
 }
 
-/// The other process: is given a socket, echoes what comes, and gives it back.
+/// The other process: takes a socket, echoes what comes, and gives the socket back.
 #[test]
 fn the_heir() {
     let Ok(what) = std::env::var(HEIR) else { return };
@@ -230,7 +230,7 @@ fn the_heir() {
     }
     let (kind, exec) = kind.strip_suffix("-exec").map_or((kind, false), |kind| (kind, true));
     if let Ok(fds) = std::env::var(INHERITED) {
-        // As `OwnedFd::from_raw_fd` is, without unsafe code: copies.
+        // Does what `OwnedFd::from_raw_fd` does, without unsafe code: makes copies.
         let me = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
         let own = |fd: &str| pidfd_getfd(&me, fd.parse().unwrap(), PidfdGetfdFlags::empty()).unwrap();
         let mut lists = fds.split(' ').map(|list| list.split(',').map(own).collect::<Vec<_>>());
@@ -249,7 +249,7 @@ fn the_heir() {
     if !exec {
         return inherit(kind, &to, fds);
     }
-    // Once through this process, then across exec, with the stream that it came over.
+    // First through this process, then across exec, with the stream that it came over.
     let socket = Socket::from_fds(kind, fds).unwrap();
     echo(&socket, 1000);
     to.send(b"?", SendFlags::NOSIGNAL).unwrap();
@@ -278,7 +278,7 @@ fn inherit(kind: &str, to: &Stream, fds: Vec<OwnedFd>) {
     to.send_with(b"!", &fds, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// Bytes from `from` on, that tell where they are.
+/// Returns bytes from `from` on that tell where they are.
 fn counting(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|i| (i / 251 * 7 + i % 251) as u8).collect()
 }
@@ -295,8 +295,8 @@ fn expect(socket: &Socket, mut from: usize, len: usize) {
     }
 }
 
-/// Both directions have data in their rings, and a message was read in part where that is a thing, when one end goes to
-/// another process, and comes back.
+/// One end goes to another process and comes back. Both directions have data in their rings. Where a message
+/// can be received in part, one was.
 fn there_and_back(kind: &str, exec: bool) {
     let (a, b) = Socket::pair(kind, &passable());
     assert!(a.is_shared_memory());
@@ -310,7 +310,7 @@ fn there_and_back(kind: &str, exec: bool) {
     let file = std::fs::File::open("/dev/null").unwrap();
     let heir = Heir::start(&if exec { format!("{kind}-exec") } else { kind.to_owned() });
     heir.give(b.into_fds());
-    // While it is on its way.
+    // These are sent while the socket is on its way.
     a.send(&counting(1000, 1000));
     expect(&a, 0, 500);
     let total = if exec { 5000 } else { 4000 };
@@ -350,10 +350,10 @@ fn there_and_back(kind: &str, exec: bool) {
 }
 
 const TRADES: u8 = 100;
-/// Of records; messages of a stream may be longer than its buffer.
+/// Bytes of a record. A stream's messages may be longer than its buffer.
 const MESSAGE: usize = 1000;
 
-/// Sends messages that say who sends them and which one it is, and receives as many whole ones, of anybody.
+/// Sends messages that state their sender and their number. Receives as many whole ones, from any sender.
 fn trade(socket: &Socket, id: u8) {
     let mut message = [0; MESSAGE];
     for i in 0..TRADES {
@@ -374,7 +374,7 @@ fn a_socket_is_shared_with_other_programs() {
         let heirs = ["1", "2"].map(|id| Heir::with(&format!("{kind}-shared"), id));
         let (a, b) = Socket::pair(kind, &passable());
         for heir in &heirs {
-            // Over a stream of this crate, too.
+            // The same over a stream of this crate.
             heir.give(b.share_fds());
         }
         let mut next = [0; 4];
@@ -411,7 +411,7 @@ fn a_socket_stays_across_exec() {
     KINDS.iter().for_each(|kind| there_and_back(kind, true));
 }
 
-/// Here: the process does not matter.
+/// Passes the socket on within this process: which process takes it up does not matter here.
 fn again(socket: Stream) -> Stream {
     Stream::from_fds_with(socket.into_fds().unwrap(), &passable()).unwrap()
 }
@@ -421,7 +421,7 @@ fn a_connection_moves_to_shared_memory_wherever_its_ends_are() {
     alone!();
     let name = Name::abstract_(format!("onecopy-passing-{}", std::process::id()));
     let listener = Listener::bind_with(&name, &passable()).unwrap();
-    // What is passed on at which moment of the upgrade.
+    // A plan says what is passed on, and at which moment of the upgrade.
     for plan in 0..64u32 {
         let client = Stream::connect_with(&name, &passable()).unwrap();
         let pass = |bit: u32, socket: Stream| if plan & 1 << bit != 0 { again(socket) } else { socket };
@@ -465,7 +465,7 @@ fn what_waits_is_woken_where_it_is() {
     alone!();
     let (a, b) = Stream::pair_with(&passable()).unwrap();
     b.set_read_timeout(PATIENCE).unwrap();
-    // A sender that waits for room, and a receiver that sleeps.
+    // A sender waits for room, and a receiver sleeps.
     let bytes = counting(0, 100_000);
     std::thread::scope(|scope| {
         scope.spawn(|| assert_eq!(a.send(&bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len()));
@@ -510,7 +510,7 @@ fn what_cannot_be_passed_says_why_and_stays() {
     drop(view);
     let b = Stream::from_fds_with(refused.socket.into_fds().unwrap(), &passable()).unwrap();
     assert_eq!(b.recv(&mut [0; 100], NOW).unwrap(), 50);
-    // Descriptors that a peek has looked at.
+    // A peek has looked at descriptors.
     let file = std::fs::File::open("/dev/null").unwrap();
     assert_eq!(a.send_with(b"x", &[file.as_fd()], SendFlags::NOSIGNAL).unwrap(), 1);
     assert_eq!(b.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap().1.fds.len(), 1);
@@ -518,7 +518,7 @@ fn what_cannot_be_passed_says_why_and_stays() {
     assert_eq!(errno(refused.error), Errno::BUSY.raw_os_error());
     assert_eq!(refused.socket.recv_with(&mut [0; 1], NOW).unwrap().1.fds.len(), 1);
     assert!(refused.socket.into_fds().is_ok());
-    // A peer that is gone is told where the socket is.
+    // A process that takes the socket up finds that the peer is gone.
     let (a, b) = Stream::pair_with(&passable()).unwrap();
     assert_eq!(a.send(b"last", SendFlags::NOSIGNAL).unwrap(), 4);
     drop(a);
@@ -559,7 +559,7 @@ fn options_go_along() {
     a.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let a = again(a);
     assert!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap_err().would_block());
-    // Who sends.
+    // The sender's credentials.
     b.set_read_timeout(PATIENCE).unwrap();
     a.set_pass_credentials(true).unwrap();
     assert_eq!(b.send(b"x", SendFlags::NOSIGNAL).unwrap(), 1);
@@ -575,7 +575,7 @@ fn options_go_along() {
     );
 }
 
-/// In a process of its own, whose descriptors nobody else opens and closes.
+/// This runs in a process of its own, whose descriptors no other thread opens and closes.
 #[test]
 fn descriptors_that_are_no_socket_are_refused_and_leak_nothing() {
     alone!();
@@ -645,7 +645,7 @@ fn lies_are_refused_and_leak_nothing() {
     let error = Stream::from_fds_with(copies(&fds), &small).unwrap_err();
     assert_eq!(error.raw_os_error(), Errno::MSGSIZE.raw_os_error());
     assert_eq!(descriptors(), before);
-    // None of that has taken it up. What does is the only one.
+    // None of these attempts has taken the end up. This one does, and is the only one.
     let again = copies(&fds);
     let b = Stream::from_fds(fds).unwrap();
     let kept = descriptors();

@@ -1,4 +1,4 @@
-//! What once went wrong between honest ends, or between an end and its own machine.
+//! Earlier errors between honest ends, or between an end and its own machine.
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_unix::*;
@@ -16,7 +16,7 @@ fn tiny() -> Config {
     Config { receive_buffer: Some(2048), send_buffer: Some(2048), ..Config::default() }
 }
 
-/// Runs `f` on a thread of its own, and gives it twenty seconds.
+/// Runs `f` on its own thread, and gives it twenty seconds.
 fn in_time<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = mpsc::channel();
     std::thread::spawn(move || done.send(f()));
@@ -133,7 +133,7 @@ fn a_short_read_is_followed_by_an_edge() {
     let mut buffer = vec![0; 65536];
     while got < total {
         assert!(edge(&poll, Duration::from_secs(20)), "asleep with {:?} bytes readable", b.readable_bytes());
-        // Borrowed or copied: what epoll(7) allows is to wait again after a short count.
+        // Bytes are borrowed or copied. epoll(7) allows waiting again after a short count.
         while let Ok(n) = if got % 2 == 0 {
             b.recv(&mut buffer, RecvFlags::empty())
         } else {
@@ -155,7 +155,8 @@ fn no_ring_is_larger_than_either_side_accepts() {
     let client =
         Stream::connect_with(name("large"), &Config { max_ring: 1 << 20, ..Config::default() }).unwrap();
     let server = listener.accept().unwrap();
-    // What the client makes is too small for the server, who says so: what it makes then is as large as it accepts itself.
+    // The client's first rings are too small for the server, which says so. The next ones are as large as the
+    // client itself accepts.
     for _ in 0..5 {
         client.send(b"there", SendFlags::NOSIGNAL).unwrap();
         assert_eq!(server.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 5);

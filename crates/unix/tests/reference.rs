@@ -1,4 +1,4 @@
-//! Pages that go by reference.
+//! Pages that are sent by reference.
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_testing::{alone, this_thread, wait_asleep};
@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 fn held() -> (usize, usize) {
-    // What a process has once, from its first socket on.
+    // The first socket opens descriptors and mappings that the process then keeps.
     drop(Stream::pair().unwrap());
     (onecopy_testing::descriptors(), onecopy_testing::mappings("/memfd:"))
 }
@@ -73,7 +73,7 @@ fn a_view_is_shown_in_pieces() {
         });
         bytes
     };
-    // In a page, from the front and from behind it.
+    // In a page: all of it, and the part behind its front.
     let bytes = pattern(3, 3 * View::CHUNK + 5);
     a.send_loan(loaned(&pool, &bytes)).unwrap();
     let mut view = b.recv_borrowed(usize::MAX).unwrap();
@@ -83,7 +83,7 @@ fn a_view_is_shown_in_pieces() {
     assert_eq!(b.stats().user_copied_out as usize, 2 * bytes.len() - 1001, "looking is copying");
     view.advance(usize::MAX);
     assert_eq!(shown(&view), b"");
-    // In the ring, around its end: whole, and behind the end.
+    // In the ring, around its end: all of it, and the part behind its front.
     for round in 0..40 {
         let bytes = pattern(round, 20_000);
         a.send(&bytes, SendFlags::NOSIGNAL).unwrap();
@@ -98,7 +98,7 @@ fn a_view_is_shown_in_pieces() {
     assert_eq!(shown(&b.recv_borrowed(usize::MAX).unwrap()), bytes);
 }
 
-/// Which pages somebody has used last shows by what is in them.
+/// The contents of a page show whether it was used last.
 #[test]
 fn pages_are_used_again_while_they_are_warm() {
     alone!();
@@ -111,7 +111,7 @@ fn pages_are_used_again_while_they_are_warm() {
         a.send_loan(loan).unwrap();
         drop(b.recv_borrowed(usize::MAX).unwrap());
     }
-    // As many as there are can be out all the same.
+    // Still, all pages can be out at once.
     let out: Vec<Loan> = (0..8).map(|_| pool.loan(1).unwrap()).collect();
     assert!(pool.loan(1).unwrap_err().would_block());
     drop(out);
@@ -155,7 +155,7 @@ fn references_and_bytes_keep_their_order() {
                     n
                 }
                 1 => {
-                    // Cut in two: the page goes back once both are dropped.
+                    // The page is cut in two, and goes back once both views are dropped.
                     let first = b.recv_borrowed(777).unwrap();
                     let second = b.recv_borrowed(5_000).unwrap();
                     got.extend(contents(&first));
@@ -228,7 +228,7 @@ fn each_send_is_told_once_and_truly() {
     for (number, bytes) in [b"one", b"two", b"six", b"ten"].into_iter().enumerate() {
         let mut loan = loaned(&pool, bytes);
         loan.notify(&mut lane, number as u64).unwrap();
-        // The last one is not sent.
+        // The last loan is not sent.
         if number < 3 {
             a.send_loan(loan).unwrap();
         }
@@ -246,7 +246,7 @@ fn each_send_is_told_once_and_truly() {
     assert_eq!(told, [(0, false, false), (1, false, false)]);
     drop(b);
     assert_eq!(pool.reclaim_if_gone(), 1);
-    // Over a stream whose peer maps no pools.
+    // The peer of this stream maps no pools.
     let (c, _d) = Stream::pair_with(&Config { max_shared: 0, ..Config::default() }).unwrap();
     let other = SharedPool::new(4096, 1).unwrap();
     let mut loan = loaned(&other, b"copy");
@@ -471,12 +471,12 @@ fn thousands_of_pages_from_one_thread_to_another() {
     }
 }
 
-/// The receiver is another process, and is killed with pages in its hands.
+/// The receiver is another process, and is killed while it has pages.
 #[test]
 fn pages_come_home_from_who_was_killed() {
     if let Ok(name) = std::env::var("ONECOPY_TEST_BORROWER") {
         let stream = Stream::connect(Name::abstract_(&name)).unwrap();
-        // (The second message brings the memory.)
+        // The second message brings the memory.
         for _ in 0..2 {
             stream.send(b"c", SendFlags::empty()).unwrap();
         }

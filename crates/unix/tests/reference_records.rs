@@ -1,4 +1,4 @@
-//! Records whose bytes lie in pages.
+//! Records whose bytes are in pages.
 #![allow(missing_docs, reason = "a test")]
 
 use onecopy_chain::notify::{Config as LaneConfig, Context, Segment};
@@ -85,7 +85,7 @@ fn a_receive_into_a_buffer_finds_no_difference() {
     assert_eq!(b.recv(&mut [], peek | RecvFlags::TRUNC).unwrap(), 10_006);
     assert_eq!(b.readable_bytes().unwrap(), 10_006);
     assert_eq!((pool.lent(), pool.reclaim().unwrap()), (3, 0));
-    // In one piece, in many, cut, and not at all.
+    // The record is received in one piece, in many, cut, and not at all.
     buffer.fill(0);
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 10_006);
     assert!(buffer[..10_006] == whole);
@@ -102,7 +102,7 @@ fn a_receive_into_a_buffer_finds_no_difference() {
     send();
     assert_eq!(b.recv(&mut [], RecvFlags::empty()).unwrap(), 0);
     home(&pool);
-    // A view of what does not lie together is a copy; one of a page may be cut.
+    // A view of parts that are not next to each other is a copy. A view of one page may be cut.
     send();
     let (view, flags) = b.recv_borrowed(8_000).unwrap();
     let mut got = vec![0; 8_000];
@@ -152,20 +152,20 @@ fn bytes_and_pages_are_one_record_among_others() {
         assert!(buffer[..head.len()] == head && contents(&pages) == bytes);
         let (received, with) = b.recv_with(&mut buffer, RecvFlags::empty()).unwrap();
         assert_eq!((&buffer[..received.len], with.fds.len()), (&b"after"[..], 1));
-        // On another thread, one after the other.
+        // The pages are dropped on another thread, in reverse order.
         let fragments: Vec<_> = pages.into_fragments().collect();
         std::thread::scope(|scope| {
             scope.spawn(|| fragments.into_iter().rev().for_each(drop));
         });
         home(&pool);
     }
-    // What has no room of the bytes is dropped, the pages are not.
+    // The bytes that have no room are dropped, but not the pages.
     a.send_chain(b"0123456789", chain(pool.writer(), &[7; 100])).unwrap();
     let mut buffer = [0; 4];
     let (received, pages) = b.recv_chain(&mut buffer).unwrap();
     assert_eq!((&buffer, received.len, received.full), (b"0123", 4, 110));
     assert_eq!((received.flags, contents(&pages)), (ReceivedFlags::TRUNC, vec![7; 100]));
-    // A chain of nothing is a record without bytes.
+    // An empty chain is an empty record.
     assert_eq!(a.send_chain(b"", Chain::new()).unwrap(), 0);
     assert!(!b.recv_record(&mut buffer, RecvFlags::DONTWAIT).unwrap().is_end());
     drop(a);
@@ -190,14 +190,15 @@ fn what_cannot_be_lent_is_copied_and_counted() {
         assert_eq!((received.len, received.full, pages.len()), (9_001, 9_001, 0));
         assert!(buffer[0] == b'+' && buffer[1..9_001] == bytes);
         assert_eq!((a.stats().references_copied, a.stats().referenced, pool.lent()), (1, 0, 0));
-        // Too long for a copy: all of it comes back.
+        // This is too long for a copy, so all of it comes back.
         let large = SharedPool::new(8 << 20, 1).unwrap();
         assert_eq!(
             errno(a.send_loan(large.loan(8 << 20).unwrap())),
             (Errno::MSGSIZE.raw_os_error(), 8 << 20)
         );
     }
-    // A page of another pool in front is copied, what follows it is not; behind, all is.
+    // If a page of another pool is in front, it is copied and what follows is not. If it is behind,
+    // everything is copied.
     let (a, b) = SeqPacket::pair().unwrap();
     let pool = SharedPool::new(4096, 16).unwrap();
     for pending in [true, false] {
@@ -236,7 +237,7 @@ fn what_cannot_be_sent_comes_back_whole() {
     // Another socket's pool.
     let (c, _d) = SeqPacket::pair().unwrap();
     assert_eq!(errno(c.send_loan(loan(&pool, b"his"))), (Errno::XDEV.raw_os_error(), 3));
-    // Too many parts.
+    // These are too many parts.
     let parts = |n: usize| {
         let mut all = Chain::new();
         for _ in 0..n {
@@ -246,14 +247,14 @@ fn what_cannot_be_sent_comes_back_whole() {
     };
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     assert_eq!(errno(a.send_chain_with(b"head", parts(257), flags)), (Errno::MSGSIZE.raw_os_error(), 2_570));
-    // More at once than may be lent: none of them is.
+    // More pages than may be lent at once: none of them is lent.
     a.send_chain_with(b"", parts(256), flags).unwrap();
     a.send_chain_with(b"", parts(250), flags).unwrap();
     assert_eq!(pool.lent(), 507);
     assert_eq!(errno(a.send_chain_with(b"", parts(6), flags)), (Errno::AGAIN.raw_os_error(), 60));
     assert_eq!(pool.lent(), 507);
     a.send_chain_with(b"", parts(5), flags).unwrap();
-    // All come, and all go home.
+    // All of them arrive, and all come back.
     let mut lens = Vec::new();
     let over = loop {
         match b.recv_chain_with(&mut [], RecvFlags::DONTWAIT) {
@@ -265,13 +266,13 @@ fn what_cannot_be_sent_comes_back_whole() {
     assert_eq!(lens, [4, 2_560, 2_500, 50]);
     home(&pool);
     a.send_chain_with(b"", parts(200), flags).unwrap();
-    // Stream records have parts of their own.
+    // Stream records are split into parts anyway.
     let config = Config { records: Records::Stream, ..Config::default() };
     let (e, _f) = SeqPacket::pair_with(&config).unwrap();
     let other = SharedPool::new(4096, 1).unwrap();
     assert_eq!(errno(e.send_loan(loan(&other, b"x"))), (Errno::OPNOTSUPP.raw_os_error(), 1));
     drop(b);
-    // A peer that leaves without reading all is a reset, once.
+    // A peer that leaves without reading everything causes one reset.
     let left = errno(a.send_chain_with(b"", parts(1), flags));
     assert!(
         left == (Errno::CONNRESET.raw_os_error(), 10) || left == (Errno::PIPE.raw_os_error(), 10),
@@ -311,7 +312,7 @@ fn each_send_is_told_once_that_its_pages_are_home() {
     send(&mut lane, chain(Writer::new(&heap), &[2; 100]), 2);
     assert_eq!(told(&mut queue), [(2, true, false)]);
     assert_eq!(b.recv(&mut [0; 200], RecvFlags::empty()).unwrap(), 100);
-    // Copied in part is copied.
+    // A send that is copied in part counts as copied.
     let mut all = chain(Writer::new(&heap), &[3; 100]);
     all.concat(&mut chain(pool.writer(), &[4; 100])).unwrap();
     send(&mut lane, all, 3);

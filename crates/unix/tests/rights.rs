@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 fn descriptors() -> usize {
-    // What a process has once, from its first socket on.
+    // The first socket opens descriptors that the process then keeps.
     drop(Stream::pair().unwrap());
     onecopy_testing::descriptors()
 }
@@ -17,7 +17,7 @@ fn small() -> Config {
     Config { receive_buffer: Some(4096), send_buffer: Some(4096), ..Config::default() }
 }
 
-/// Over shared memory, and over the kernel, as the oracle of what is expected here.
+/// Runs the test over shared memory, and over the kernel, which shows what is expected.
 fn both(test: impl Fn(&Stream, &Stream)) {
     for transport in [Transport::Kernel, Transport::Auto] {
         let before = descriptors();
@@ -36,7 +36,7 @@ fn flags() -> (SendFlags, RecvFlags) {
     (SendFlags::NOSIGNAL, RecvFlags::empty())
 }
 
-/// A pipe's writing end, and what it wrote is read from the other.
+/// Returns a pipe: the reading end as a file, and the writing end.
 fn pipe() -> (File, OwnedFd) {
     let (r, w) = rustix::pipe::pipe().unwrap();
     (File::from(r), w)
@@ -135,7 +135,7 @@ fn who_does_not_ask_for_them_closes_them() {
             let mut buf = [0; 2];
             assert_eq!(b.recv(&mut buf, flags().1).unwrap(), 2);
         }
-        // The channel's two ends, where there is one.
+        // The channel's two ends are open, if there is a channel.
         assert!(descriptors() <= before + 2, "{} of {before}", descriptors());
     });
 }
@@ -147,7 +147,7 @@ fn undelivered_ones_are_closed_with_the_end() {
         let (mut r, w) = pipe();
         a.send_with(b"x", &[w.as_fd()], flags().0).unwrap();
         drop(w);
-        // A peek meets them without taking them.
+        // A peek reaches the descriptors without taking them.
         b.recv(&mut [0; 1], RecvFlags::PEEK).unwrap();
         let (c, d) = Stream::pair_with(&small()).unwrap();
         let (mut r2, w2) = pipe();
@@ -306,7 +306,7 @@ fn a_peek_behind_a_send_that_was_cut_short_ends_at_the_next_mark() {
     assert_eq!(a.send(&fill, flags().0).unwrap(), fill.len());
     let short = a.send_with(&vec![b's'; capacity], &[null.as_fd()], SendFlags::DONTWAIT).unwrap();
     assert!(short < capacity, "it was cut short");
-    // Room for another mark, among the bytes that the first one spoke of.
+    // Makes room for another mark, among the bytes that came with the first one.
     let mut buffer = vec![0; 2 * capacity];
     let taken = b.recv(&mut buffer[..fill.len() - 10], flags().1).unwrap();
     assert_eq!(a.send_with(b"next", &[null.as_fd()], flags().0).unwrap(), 4);

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
 fn descriptors() -> usize {
-    // What a process has once, from its first socket on.
+    // The first socket opens descriptors that the process then keeps.
     drop(SeqPacket::pair().unwrap());
     onecopy_testing::descriptors()
 }
@@ -21,7 +21,7 @@ const NONE: RecvFlags = RecvFlags::empty();
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
 const QUIET: SendFlags = SendFlags::NOSIGNAL;
 
-/// With each of them, and nothing is left open.
+/// Runs the test with each configuration, and checks that nothing is left open.
 fn each(configs: &[Config], test: impl Fn(&SeqPacket, &SeqPacket)) {
     for config in configs {
         let before = descriptors();
@@ -38,7 +38,7 @@ fn each(configs: &[Config], test: impl Fn(&SeqPacket, &SeqPacket)) {
     }
 }
 
-/// Over shared memory, and over the kernel, as the oracle of what is expected here.
+/// Runs the test over shared memory, and over the kernel, which shows what is expected.
 fn both(test: impl Fn(&SeqPacket, &SeqPacket)) {
     let kernel = Config { transport: Transport::Kernel, ..config() };
     each(&[kernel, config()], test);
@@ -202,7 +202,7 @@ fn what_nobody_received_is_closed_with_the_socket() {
     }
 }
 
-/// The channel's record is found behind doorbells and fillers, and readiness stays what it must be.
+/// The receiver finds the channel's record behind doorbells and fillers, and readiness stays right.
 #[test]
 fn the_channel_is_found_wherever_it_lies() {
     alone!();
@@ -210,12 +210,12 @@ fn the_channel_is_found_wherever_it_lies() {
         a.set_nonblocking(true).unwrap();
         b.set_nonblocking(true).unwrap();
         assert!(!readable(b));
-        // A doorbell, a filler and its doorbell lie there...
+        // The queue has a doorbell, a filler and its doorbell.
         let mut sent = 0;
         while a.send(&[7; 100], QUIET).is_ok() {
             sent += 1;
         }
-        // ... and room is made for the record that brings the channel, with the filler still there.
+        // Then room is made for the record that brings the channel, with the filler still there.
         let mut buf = [0; 200];
         assert_eq!(b.recv(&mut buf, NONE).unwrap(), 100);
         let mut with = 0;
@@ -240,7 +240,7 @@ fn the_channel_is_found_wherever_it_lies() {
     });
 }
 
-/// With data left unread, there must be a doorbell where the channel lay behind one.
+/// Data is left unread, so there must be a doorbell where the channel was behind one.
 #[test]
 fn records_behind_the_first_descriptor_stay_announced() {
     alone!();
@@ -331,7 +331,7 @@ fn a_killed_peers_descriptors_arrive() {
     alone!();
     both(|a, b| {
         a.send_with(b"x", &[null().as_fd()], QUIET).unwrap();
-        // What its death does to the control socket.
+        // A peer's death shuts the control socket down like this.
         rustix::net::shutdown(a.as_fd(), rustix::net::Shutdown::Both).unwrap();
         assert_eq!(fds(&b.recv_with(&mut [0; 8], NONE).unwrap()), (1, 1));
         assert!(b.recv_with(&mut [0; 8], NONE).unwrap().0.is_end());
@@ -359,7 +359,7 @@ fn stream_records_bring_them_with_the_first_byte_of_their_part() {
             let (got, with) = b.recv_with(&mut buf[..wanted], all).unwrap();
             assert_eq!((got.len, with.fds.len(), got.flags), (len, count, flags));
         }
-        // Neither a byte nor an end to travel with.
+        // The first of these has neither a byte nor an end that descriptors could come with.
         a.send_with(b"", &[fd.as_fd()], QUIET).unwrap();
         a.send_with(b"", &[fd.as_fd()], QUIET | SendFlags::EOR).unwrap();
         let (got, with) = b.recv_with(&mut buf, NONE).unwrap();
@@ -422,7 +422,7 @@ fn over_the_kernel_before_the_upgrade_and_over_memory_after_it() {
     }
 }
 
-/// No room is left beside them for what the two ends say to each other.
+/// They leave no room for what the two ends send each other.
 #[test]
 fn as_many_descriptors_as_go_may_go_with_the_first_record() {
     alone!();
@@ -448,7 +448,7 @@ fn as_many_descriptors_as_go_may_go_with_the_first_record() {
         assert_eq!(fds(&to.recv_with(&mut buf, NOW).unwrap()), (3, 0));
         assert!(to.recv(&mut buf, NOW).unwrap_err().would_block(), "nothing else came");
         assert!(!readable(to));
-        // (An atomic server attaches with its first record or never.)
+        // An atomic server attaches its rings with its first record or never.
         let shared = client_first || records == Records::Stream;
         let carrier = if shared { Carrier::SharedMemory } else { Carrier::Kernel };
         from.send(b"3rd", eor).unwrap();

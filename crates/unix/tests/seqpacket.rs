@@ -33,7 +33,7 @@ fn both(test: &str, config: &Config) -> (SeqPacket, SeqPacket) {
     (client, listener.accept().unwrap())
 }
 
-/// A connected pair through a listener, upgraded in both directions.
+/// Returns a connected pair through a listener, upgraded in both directions.
 fn connected(test: &str, config: &Config) -> (SeqPacket, SeqPacket) {
     let (client, server) = both(test, config);
     for _ in 0..3 {
@@ -264,7 +264,8 @@ fn what_is_reserved_and_borrowed_is_one_record() {
     }
 }
 
-/// Who got room for a record can commit it, over the kernel, too. (The kernel's queue was full only then, and the record lost.)
+/// A caller that got room for a record can commit it, over the kernel too. Before, the kernel's queue was
+/// found full only at the commit, and the record was lost.
 #[test]
 fn room_over_the_kernel_is_room() {
     let (a, b) = SeqPacket::pair_with(&Config { transport: Transport::Kernel, ..small() }).unwrap();
@@ -289,11 +290,11 @@ fn room_over_the_kernel_is_room() {
     }
 }
 
-/// Room for what the kernel never takes is none. (`commit` said so, and the record was lost.)
+/// A record that the kernel never takes gets no room. Before, `commit` failed and the record was lost.
 #[test]
 fn no_room_is_given_for_what_the_kernel_never_takes() {
     let (a, b) = SeqPacket::pair_with(&Config { transport: Transport::Kernel, ..small() }).unwrap();
-    // Of a slot's own 256 KiB it takes less, unless this machine gives large buffers.
+    // The kernel takes less than the 256 KiB of a slot, unless this machine gives large buffers.
     let most = a.max_record().min(256 << 10);
     let refused = a.reserve_with(most + 1, QUIET).map(|slot| slot.len());
     assert_eq!(errno(refused), rustix::io::Errno::MSGSIZE.raw_os_error());
@@ -305,7 +306,8 @@ fn no_room_is_given_for_what_the_kernel_never_takes() {
     assert!(buffer == record);
 }
 
-/// Pieces that a server sends before it has its client's ring lie in the kernel's queue, and so does what is left of one.
+/// A server sends pieces before it has its client's ring. They are in the kernel's queue, and so is the rest
+/// of one that was received in part.
 #[test]
 fn the_rest_of_an_early_piece_is_polled_for() {
     let (client, server) = both("early-rest", &stream_records());
@@ -317,7 +319,7 @@ fn the_rest_of_an_early_piece_is_polled_for() {
     {
         assert_eq!(client.recv(&mut buffer[..room], flags).unwrap(), came.len());
         assert_eq!((&buffer[..came.len()], events(&client)), (came.as_bytes(), (true, true)));
-        // (The kernel's own record may have a byte in front.)
+        // The kernel's own record may have a byte in front.
         assert!((left..=left + 1).contains(&client.readable_bytes().unwrap()), "behind {came:?}");
     }
     let last = client.recv_record(&mut buffer, NOW).unwrap();
@@ -334,7 +336,7 @@ fn stream_records_leave_the_rest_and_stop_at_a_mark() {
     for (a, b) in [
         SeqPacket::pair_with(&stream_records()).unwrap(),
         connected("marks", &stream_records()),
-        // The server sends over the kernel here: the client has not answered yet.
+        // Here the server sends over the kernel: the client has not answered yet.
         {
             let (client, server) = both("marks-early", &stream_records());
             (server, client)
@@ -390,8 +392,8 @@ fn ends_that_keep_records_differently_do_not_meet() {
     assert_eq!(listener.accept().unwrap().recv(&mut [0; 9], NONE).unwrap(), 1);
 }
 
-/// A client that is gone before it is accepted is a connection that is over. (With stream records accept failed, and blamed this
-/// side's memory.)
+/// A client that is gone before it is accepted leaves a connection that is over. Before, with stream records,
+/// accept failed with an error about this side's memory.
 #[test]
 fn a_client_that_has_left_is_no_error_of_the_listener() {
     for (test, config) in [("left-atomic", small()), ("left-stream", stream_records())] {

@@ -19,7 +19,7 @@ fn name(test: &str) -> Name {
     Name::abstract_(format!("onecopy-test-{test}-{}", std::process::id()))
 }
 
-/// A connected pair through a listener, upgraded in both directions.
+/// Returns a connected pair through a listener, upgraded in both directions.
 fn connected(test: &str, config: &Config) -> (Stream, Stream) {
     let listener = Listener::bind_with(name(test), config).unwrap();
     let client = Stream::connect_with(name(test), config).unwrap();
@@ -56,7 +56,7 @@ fn a_pair_carries_bytes_both_ways() {
 fn megabytes_pass_through_a_small_ring_unharmed() {
     for wait in [Wait::Adaptive, Wait::Block, Wait::Spin] {
         let (a, b) = Stream::pair_with(&Config { wait, ..small() }).unwrap();
-        // Spinning threads that have to share a CPU with others wait for their time slices.
+        // Spinning threads that share a CPU with others wait for their time slices.
         let data = pattern(1, if wait == Wait::Spin { 100_000 } else { 3 << 20 });
         let copy = data.clone();
         let sender = std::thread::spawn(move || {
@@ -75,7 +75,7 @@ fn megabytes_pass_through_a_small_ring_unharmed() {
 #[test]
 fn a_receiver_that_spins_lets_others_look_and_give_back() {
     let (a, b) = Stream::pair_with(&Config { wait: Wait::Spin, ..small() }).unwrap();
-    // Exactly full: a send without room would park a filler, for which the receiver naps.
+    // The ring is exactly full. A send without room would park a filler, and the receiver naps for that.
     let full = vec![7; a.capacity().0];
     assert_eq!(a.send(&full, SendFlags::empty()).unwrap(), full.len());
     let mut view = b.recv_borrowed(full.len()).unwrap();
@@ -85,7 +85,8 @@ fn a_receiver_that_spins_lets_others_look_and_give_back() {
         scope.spawn(move || assert_eq!(b.recv(&mut [0], RecvFlags::empty()).unwrap(), 1));
         scope.spawn(move || assert_eq!(a.send(&[8], SendFlags::empty()).unwrap(), 1));
         std::thread::sleep(Duration::from_millis(20));
-        // Each of these takes the lock that who spins holds; without them the three would wait for each other.
+        // Each of these calls takes the lock that the spinning thread holds. Without them the three would
+        // wait for each other.
         b.readable_bytes().unwrap();
         view.advance(1);
         drop(view);
@@ -99,7 +100,7 @@ fn the_stream_is_whole_across_the_upgrade() {
         let client = Stream::connect_with(name(&format!("upgrade{round}")), &small()).unwrap();
         let up = pattern(round, 400_000);
         let down = pattern(round + 7, 300_000);
-        // Sent before accept, as far as it fits.
+        // This is sent before accept, as far as it fits.
         let early = client.send(&up, SendFlags::DONTWAIT).unwrap();
         let server = listener.accept().unwrap();
         let (client, server, late) = (&client, &server, &up[early..]);
@@ -192,7 +193,7 @@ fn readiness_mirrors_the_ring() {
     }
 }
 
-/// The low-water mark is a quarter of the ring: room for less wakes no writer.
+/// The low-water mark is a quarter of the ring: less room wakes no writer.
 #[test]
 fn who_was_full_is_writable_at_a_quarter_of_room() {
     let (a, b) = connected("low-water", &small());
@@ -236,7 +237,7 @@ fn an_orderly_close_is_no_reset() {
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 4);
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
-    // With room left the peer's end is noticed within a moment.
+    // A sender with room notices within a moment that the peer is gone.
     let began = Instant::now();
     while b.send(b"x", SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok() {
         assert!(began.elapsed() < Duration::from_secs(20), "nobody notices");
@@ -280,7 +281,8 @@ fn timeouts_end_waits() {
     assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), a.capacity().0);
 }
 
-/// As the kernel does, which looks and only then at the clock: a thread may be kept from the CPU for all of its time.
+/// The kernel looks first, and only then at the clock. A thread may have no CPU for all of its time, so these
+/// calls do the same.
 #[test]
 fn whose_time_is_over_looks_all_the_same() {
     for wait in [Wait::Adaptive, Wait::Block, Wait::Spin] {
@@ -377,7 +379,7 @@ fn whole_sends_never_interleave() {
     });
 }
 
-/// What only ever sends needs no second call: the rest of a long first message brings the memory.
+/// A program that only sends needs no second call: the rest of a long first message brings the memory.
 #[test]
 fn one_long_send_moves_to_shared_memory_by_itself() {
     let listener = Listener::bind(name("one-long")).unwrap();
@@ -397,7 +399,8 @@ fn one_long_send_moves_to_shared_memory_by_itself() {
     assert!(client.stats().user_copied() > 0, "{:?}", client.stats());
 }
 
-/// As the kernel says it: at once, and not when the rings are looked at next. (For 40 ms the server's sends went nowhere.)
+/// The peer is gone at once, as with the kernel, and not only at the next look at the rings. Before, the
+/// server's sends were lost for 40 ms.
 #[test]
 fn who_closes_before_its_rings_are_joined_is_gone_at_once() {
     let listener = Listener::bind(name("gone-early")).unwrap();

@@ -1,4 +1,4 @@
-//! What marks mean, and every lie about them.
+//! Tests of what marks mean, and of every way in which a peer can misbehave with them.
 
 use super::*;
 use onecopy_sync::atomic::Ordering::Relaxed;
@@ -33,12 +33,13 @@ fn the_latest_mark_is_believed_only_while_it_is_the_last() {
     let (mut writer, mut reader) = (MarkWriter::default(), MarkReader::default());
     let mark = |count| Mark::Fds { count, len: 1 };
     writer.lay(&header, 0, mark(1));
-    // Of a count that was read before the second mark was laid.
+    // The reader has a count from before the second mark was laid.
     writer.lay(&header, 64, mark(2));
     assert_eq!(reader.next_at(&header, 1, 0, CAPACITY), Ok(0));
     assert_eq!(reader.next(), Some(mark(1)));
     reader.take(CAPACITY);
-    // The queue is not looked at for the last one; and one that is being overwritten is not it.
+    // The reader does not look at the queue for the last mark. A mark that is being overwritten does not
+    // count as the last.
     header.marks.0[place(1)].kind.store(9, Relaxed);
     let mut other = MarkReader::resume(1, 64);
     assert_eq!(other.next_at(&header, 2, 0, CAPACITY), Ok(64));
@@ -46,7 +47,7 @@ fn the_latest_mark_is_believed_only_while_it_is_the_last() {
     header.writer.0.latest_is.store(3, Relaxed);
     let misbehaved = Err(PeerMisbehaved::Mark { position: 64, kind: 9 });
     assert_eq!(MarkReader::resume(1, 64).next_at(&header, 2, 0, CAPACITY), misbehaved);
-    // What it says is checked as the queue's words are.
+    // The copy's words are checked as the queue's words are.
     let latest = &header.writer.0.latest;
     for (number, position, kind) in [(2, 63, 1), (2, u64::MAX, 1), (2, 1 << 40, 1), (2, 64, 77)] {
         header.writer.0.latest_is.store(number, Relaxed);
@@ -87,14 +88,14 @@ fn what_can_be_received_counts_what_marks_stand_for() {
         reader.payload(&header, 3, (0, from), published - from as usize, CAPACITY)
     };
     assert_eq!((count(&reader, 0), count(&reader, 40)), (Ok(3150), Ok(3110)));
-    // Whether the next one was fetched already makes no difference.
+    // A mark that was fetched already makes no difference.
     assert_eq!(reader.next_at(&header, 3, 0, CAPACITY), Ok(100));
     assert_eq!(count(&reader, 100), Ok(3050));
     reader.take(CAPACITY);
     assert_eq!(count(&reader, 100 + stride), Ok(50));
     assert_eq!(header.unread_payload(0, published as u64, CAPACITY), 3150);
     assert_eq!(header.unread_payload(100 + stride, published as u64, CAPACITY), 50);
-    // What the receiver made of it is no more than the ring holds.
+    // Whatever the receiver wrote, the result is no more than the ring holds.
     assert!(header.unread_payload(0, u64::MAX, CAPACITY) < CAPACITY as u64 + 3000 + 7);
     assert!(header.unread_payload(u64::MAX, 0, CAPACITY) <= CAPACITY as u64 + 3007);
     assert_eq!(

@@ -1,12 +1,15 @@
-//! A receiver of many, and how its senders get lanes. What is received when is in `turns.rs`.
+//! How a fan-in receiver gives lanes to its senders. `readiness.rs` and `schedule.rs` decide what it receives
+//! when.
 //!
-//! A socket that is bound and connected to nobody listens on a rendezvous listener (one descriptor) from its first datagram on. A sender
-//! that has come there and has asked to join ([`super::lane`]) gets a lane: one descriptor here, the line; and a ring of the
-//! capacity that a connection would have, of which the memory is taken as it is used. With the first the receiver makes a
-//! door into its own queue, too, to keep itself readable. At most [`LANES`] have a lane: more senders than that,
-//! and plain ones, stay with the kernel.
+//! A socket that is bound and connected to nobody has a rendezvous listener (one descriptor) from its first
+//! datagram on. A sender that connects there and sends a join request ([`super::sender`]) gets a lane. A lane
+//! costs one descriptor here, the line, and a ring of the capacity that a connection would have, whose memory
+//! is taken as it is used. With the first lane the receiver also makes a door into its own queue, to keep
+//! itself readable. At most [`LANES`] senders have a lane. Further senders, and plain ones, stay with the
+//! kernel.
 //!
-//! What a sender does on its lane is its own business: where it lies, the lane is closed and counted, and nobody else notices.
+//! A sender that misbehaves on its lane costs only itself: the receiver closes and counts the lane, and no
+//! other sender notices.
 
 use crate::fan_in::lane::over_line;
 use crate::fan_in::receiver::{CALLERS, FanIn, FanInReceiver, LANES, Member, is_sender, name_for_many};
@@ -35,20 +38,20 @@ use std::cell::Cell;
 use std::io::IoSlice;
 
 impl Socket {
-    /// The senders that this socket receives from in turns, once it does.
+    /// Returns the senders that this socket receives from in turns, once it does.
     #[inline]
     pub fn fan_in(&self) -> Option<&FanInReceiver> {
         self.fan_in.get().map(|fan_in| &**fan_in)
     }
 
-    /// A datagram has come over the kernel: from here on senders may have lanes, if anybody may send here. By who holds the
-    /// receiving side.
+    /// Handles the arrival of a datagram over the kernel. From here on senders may have lanes, if anybody may
+    /// send here. The caller holds the receiving side.
     #[inline]
     pub fn begin_fan_in(&self) {
         let may =
             self.fan_in.get().is_none() && self.pairing_state.get().is_none() && self.life.get().is_none();
         if may && self.config.transport == Transport::Auto && self.fan_in_tried.swap(1, Relaxed) == 0 {
-            // What fails leaves the kernel carrying on, for good.
+            // If this fails, the kernel carries the datagrams for good.
             if self.begin_fan_in_now().is_err() {
                 self.counters.fallbacks.add(1);
             }
@@ -57,7 +60,8 @@ impl Socket {
 
     #[cold]
     fn begin_fan_in_now(&self) -> io::Result<()> {
-        // A socket that processes share is the kernel's: one of them would have the lanes, and the others not.
+        // A socket that several processes have stays with the kernel: one process would have the lanes, and
+        // the others would not.
         let shared =
             self.forks != onecopy_unix::multiprocess::generation::forks() || self.maker != std::process::id();
         let named =
@@ -93,7 +97,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Takes a control message for what it is: whether it is one of this socket's. `from`: who has sent it.
+    /// Handles a control message that `from` has sent. Returns whether it is one of this socket's.
     #[cold]
     pub fn handle_control(&self, fan_in: &mut FanIn, control: ControlMessage, from: Name) -> bool {
         match control {
@@ -107,10 +111,10 @@ impl Socket {
             ControlMessage::Switched { lane, .. } => {
                 let Some(at) = fan_in.lanes.iter().position(|member| member.key == lane) else { return true };
                 let member = &fan_in.lanes[at];
-                // Somebody else may have been made to say it.
+                // Another program may have been made to send it.
                 let its = member.name == from || is_sender(fan_in, member.inode, member.end.fd(), &from);
                 let member = &mut fan_in.lanes[at];
-                // (This side's own control message has no name, nor has that of a sender who has none yet.)
+                // This side's own control message has no name. Neither has that of a sender without a name.
                 if its && from != Name::unnamed() {
                     (member.named, member.name) = (true, from);
                 }
@@ -122,15 +126,16 @@ impl Socket {
         }
     }
 
-    /// Somebody has asked to join who wants a lane. `from`: who has sent that datagram.
+    /// Handles a join request, which came with a datagram that `from` has sent.
     #[cold]
     pub fn handle_join(&self, fan_in: &mut FanIn, join_request: ControlMessage, from: Name) {
         let ControlMessage::Join { hello, secret, cookie, inode } = join_request else { return };
-        // Who has said that hello may be gone, may have been one of too many, or have come to another process, since a fork.
+        // The sender of that hello may be gone, or may have been sent away as one too many. Or it reached
+        // another process, since a fork.
         let Some((line, said)) = fan_in.line_of(hello) else { return };
         let open = self.fan_in().is_some_and(|all| all.open.load(Relaxed) != 0);
         if open && !fan_in.closing && other_end(&line) == Ok(cookie) {
-            // Who cannot have a lane finds the line closed.
+            // A sender that cannot have a lane finds the line closed.
             match self.give_lane(fan_in, line, said, secret, (inode, from)) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => self.counters.fallbacks.add(1),
@@ -138,7 +143,7 @@ impl Socket {
         }
     }
 
-    /// Gives a sender a lane. False where there is none left.
+    /// Gives a sender a lane. Returns false if none is left.
     fn give_lane(
         &self,
         fan_in: &mut FanIn,
@@ -157,7 +162,8 @@ impl Socket {
                 return Ok(false);
             }
         }
-        // A fork closes it and then looks how many there are, and this is the other way round (both SeqCst): one sees the other.
+        // A fork clears `open` and then loads `laned`; here it is the other way round. Both are SeqCst, so
+        // that one of the two sees the other.
         let Some(all) = self.fan_in() else { return Ok(false) };
         all.laned.store(fan_in.lanes.len() as u32 + 1, SeqCst);
         if all.open.load(SeqCst) == 0 {
@@ -172,7 +178,7 @@ impl Socket {
         let (theirs, back) = upgrade::new_ring(MIN_CAPACITY, &lane_config)?;
         mine.header().info.0.shut.store(self.recv_shut.load(Relaxed), Release);
         if fan_in.door.is_none() {
-            // While the name is certainly this socket's: later it may be another's, or none.
+            // Made while the name is certainly this socket's: later another socket may have it, or none.
             fan_in.door = Some(self.door(fan_in)?);
         }
         let answer = Answer {
@@ -210,17 +216,18 @@ impl Socket {
         Ok(true)
     }
 
-    /// A socket that is connected to this one.
+    /// Makes a socket that is connected to this one.
     fn door(&self, fan_in: &FanIn) -> io::Result<OwnedFd> {
         let me = unix_address(rustix::net::getsockname(&self.fd)?).ok_or(Errno::INVAL)?;
         let door = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
         rustix::net::connect(&door, &me)?;
-        // The path may be another's by now.
+        // The path may be another socket's by now.
         let there = Diag::open()?.look(rustix::fs::fstat(&door)?.st_ino)?.peer;
         if there == Some(fan_in.inode) { Ok(door) } else { Err(Errno::NOENT) }
     }
 
-    /// Leaves a token in this socket's own queue, which is readable then. (Where it has no room it is.)
+    /// Leaves a token in this socket's own queue, which makes it readable. A queue without room for it is
+    /// readable anyway.
     pub fn leave_token(&self, fan_in: &mut FanIn) {
         if fan_in.token {
             return;
@@ -231,8 +238,9 @@ impl Socket {
             rustix::net::send(door, &ControlMessage::Token(fan_in.nonce).encode(), flags) == Ok(CONTROL_LEN);
     }
 
-    /// A datagram was taken from the kernel's queue, and there may be more of senders who have switched: what lies behind a control message of
-    /// this side's own is not theirs. (Without room for it there is another datagram to take.)
+    /// Marks the end of what senders that have switched sent over the kernel. Called after a datagram was
+    /// taken from the kernel's queue, where more of theirs may follow. What is behind this side's own control
+    /// message is not theirs. If there is no room for it, there is another datagram to take.
     pub fn call_who_switched(&self, fan_in: &mut FanIn) {
         let (Some(door), nonce) = (&fan_in.door, fan_in.nonce) else { return };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -243,8 +251,8 @@ impl Socket {
         }
     }
 
-    /// This socket receives no more, or is to be connected to somebody: senders are told that they cannot send here, and ask
-    /// the kernel what to say.
+    /// Tells the senders that they cannot send here any more: this socket receives no more, or is about to be
+    /// connected. The senders then ask the kernel for the error.
     pub fn shut_lanes(&self) {
         if let Some(fan_in) = self.fan_in() {
             for member in &fan_in.lock().lanes {
@@ -253,11 +261,11 @@ impl Socket {
         }
     }
 
-    /// What is asked of senders has changed.
+    /// Passes on to every lane what this socket asks of its senders.
     ///
     /// # Errors
     ///
-    /// What setsockopt(2) says.
+    /// What setsockopt(2) returns.
     pub fn ask_lanes(
         &self,
         on: bool,
@@ -267,8 +275,8 @@ impl Socket {
         fan_in.lock().lanes.iter().try_for_each(|member| ask(&member.end, on))
     }
 
-    /// Before this socket is connected to somebody: from then on it cannot keep itself readable. And what is no datagram must not be
-    /// taken for one that is lost, of which the kernel tells the peer.
+    /// Prepares for connecting this socket, from when on it cannot keep itself readable. It also takes
+    /// control messages from the queue: the kernel would take them for lost datagrams, and tell the peer.
     pub fn before_connecting(&self) {
         if let Some(fan_in) = self.fan_in() {
             let mut fan_in = fan_in.lock();
@@ -280,7 +288,8 @@ impl Socket {
         }
     }
 
-    /// It was connected to somebody: nobody else may send here. `lost`: the kernel has thrown away what lay in its queue.
+    /// Handles a connect, after which nobody else may send here. `lost`: the kernel has discarded what was in
+    /// its queue.
     pub fn after_connecting(&self, lost: bool) {
         let Some(fan_in) = self.fan_in() else { return };
         let mut state = fan_in.lock();
@@ -297,7 +306,8 @@ impl Socket {
         }
     }
 
-    /// Before a fork: what has lanes is one process's; what has none is the kernel's, and everybody's. Whether it has some.
+    /// Runs before a fork. A socket with lanes belongs to one process; one without belongs to the kernel, and
+    /// to every process. Returns whether there are lanes.
     pub fn fan_in_forks(&self) -> bool {
         let Some(fan_in) = self.fan_in() else { return false };
         let open = fan_in.open.swap(0, SeqCst);

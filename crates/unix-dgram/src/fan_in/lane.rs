@@ -1,4 +1,4 @@
-//! A sender's lane, and what it knows while it asks for one.
+//! A sender's lane, and what the sender knows while it asks for one.
 
 use crate::wire::control_message::{Answer, CONTROL_LEN, ControlMessage};
 use crate::wire::proof;
@@ -18,24 +18,24 @@ use rustix::net::RecvFlags;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-/// What a sender knows that has asked to join, or is about to.
+/// What a sender knows while it is joining a fan-in receiver.
 #[derive(Debug)]
 pub struct JoinRequest {
     pub(super) line: OwnedFd,
     pub(super) hello: Nonce,
     pub(super) secret: Nonce,
-    /// Knocks that went with datagrams, and datagrams since the last.
+    /// Join requests that went with datagrams, and datagrams since the last one.
     pub(super) sent: u32,
     pub(super) since: u64,
 }
 
 impl JoinRequest {
-    /// Whether the next datagram is to knock.
+    /// Whether a join request is to go with the next datagram.
     pub fn is_due(&self) -> bool {
         proof::is_due(self.sent, self.since)
     }
 
-    /// One more datagram went over the kernel, and asked to join or did not.
+    /// Counts one more datagram that went over the kernel, with a join request if `asked`.
     pub fn sent_one(&mut self, asked: bool) {
         (self.sent, self.since) = if asked { (self.sent + 1, 1) } else { (self.sent, self.since + 1) };
     }
@@ -45,7 +45,7 @@ impl JoinRequest {
 #[derive(Debug)]
 pub struct Lane {
     pub end: Arc<Connection>,
-    /// What says whose lane it is, in a datagram that the kernel says the name of its sender with.
+    /// Says whose lane it is. It goes in a datagram, with which the kernel tells its sender's name.
     pub(super) switched: ControlMessage,
     /// 1 while the receiver is to be told of a new name.
     pub(super) renamed: AtomicU32,
@@ -59,10 +59,11 @@ impl Lane {
 }
 
 impl Lane {
-    /// What is sent from here on lies in the lane.
+    /// Tells the receiver that what is sent from here on is in the lane.
     pub fn switch(&self) {
         if let Some(ring) = self.end.tx_ring.get() {
-            // Release: who finds that finds all that was sent before in the kernel's queue.
+            // Release pairs with the Acquire load in `look_who_switched`: a receiver that finds the switch
+            // finds everything that was sent before it in the kernel's queue.
             ring.header().writer.0.switch_at.store(1, Release);
         }
     }
@@ -74,7 +75,7 @@ impl Drop for Lane {
     }
 }
 
-/// An end over a line, that receives from `mine` and sends into `theirs`.
+/// Makes a connection over a line, which receives from `mine` and sends into `theirs`.
 pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Result<Arc<Connection>> {
     let config = Config {
         records: Records::Atomic,
@@ -82,7 +83,7 @@ pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Re
         send_buffer: None,
         pass_credentials: false,
         passable: false,
-        // Nothing goes by reference: a datagram is its sender's no longer.
+        // Nothing goes by reference: once it is sent, a datagram does not depend on its sender.
         max_shared: 0,
         ..*config
     };
@@ -93,7 +94,7 @@ pub fn over_line(line: OwnedFd, mine: Ring, theirs: Ring, config: &Config) -> Re
     Ok(end)
 }
 
-/// The receiver's answer, if it is there.
+/// Receives the receiver's answer, if it is there.
 pub fn hear_answer(line: &OwnedFd) -> io::Result<Option<(Answer, [OwnedFd; 2])>> {
     let mut wire = [0; CONTROL_LEN];
     let came = match scm::recv(line, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT) {

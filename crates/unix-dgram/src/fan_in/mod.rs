@@ -1,4 +1,4 @@
-//! How a receiver takes from many senders in turns, each over a lane of its own.
+//! How a receiver takes from many senders in turns, each of which sends over a lane of its own.
 
 pub mod admit;
 pub mod lane;

@@ -1,17 +1,21 @@
-//! Receiving from many: lanes and the kernel's queue in turns, so that nobody waits behind what another one sends.
+//! Receiving from lanes and from the kernel's queue in turns, so that no sender waits behind what another one
+//! sends.
 //!
-//! A datagram is taken from the next lane that has one. After [`TURN`] of them it is the kernel's turn, which costs a system call;
-//! and it is whenever no lane has anything. So who has something to be received waits for at most one datagram of each other
-//! lane, and for [`TURN`] if it lies in the kernel's queue, beside what lies before it there.
+//! **Turns.** The receiver takes a datagram from the next lane that has one. After [`TURN`] of them it is the
+//! kernel's turn, which costs a system call. It is also the kernel's turn whenever no lane has anything. So a
+//! lane with a datagram waits for at most one datagram of each other lane. A datagram in the kernel's queue
+//! waits for at most [`TURN`] of the lanes', besides those before it in the queue.
 //!
-//! **Readiness.** The kernel's queue is what poll(2) watches and what receivers sleep on. A lane that was found empty is armed,
-//! and its sender rings with the next datagram. Where something is left in a lane that is not armed, and somebody may poll or
-//! sleep, there is a *token* in the queue, which this socket has sent to itself; it stays there while lanes have something, but for the
-//! kernel's turns, in which it is taken and left again. So while datagrams come faster than they are received, readiness costs
-//! less than one system call for four of them. Whatever lies there that is no datagram, something lies in a lane for it. When lanes are empty, doorbells and tokens at the head of the queue are taken, so that it is
-//! readable only for a datagram.
+//! **Readiness.** poll(2) watches the kernel's queue, and receivers sleep on it. The receiver arms a lane
+//! that it found empty, and that lane's sender rings with the next datagram. If a lane that is not armed has
+//! something left, and somebody may poll or sleep, there is a *token* in the queue, which this socket has
+//! sent to itself. The token stays there while lanes have something; the kernel's turns take it and leave it
+//! again. So while datagrams come faster than they are received, readiness costs less than one system call
+//! for four of them. Every message there that is no datagram stands for something in a lane. Once the lanes
+//! are empty, the receiver takes doorbells and tokens from the head of the queue, so that it is readable only
+//! for a datagram.
 //!
-//! All of this is done under the lock of the receiving side.
+//! All of this happens under the lock of the receiving side.
 
 use crate::fan_in::receiver::{FanIn, LANES};
 use crate::socket::Socket;
@@ -27,20 +31,23 @@ use std::io::IoSliceMut;
 
 /// Datagrams from lanes between two looks into the kernel's queue, while all lanes have some.
 pub const TURN: u32 = 16;
-/// Control messages that are taken in one go. As many as fit into the queue are there at a time, and who has a lane may go on.
+/// Control messages that are taken in one go. A queue holds that many at a time, and a sender with a lane may
+/// go on sending them.
 pub const CONTROLS: u32 = 64;
-/// Looks at lanes that seem empty while control messages come, before the socket is readable for nothing.
+/// Looks at lanes that seem empty while control messages come. After so many the socket is left readable even
+/// if it has nothing.
 const LOOKS: u32 = 4;
-/// Receives between two looks whether senders have died.
+/// Receives between two looks at which senders have died.
 const RARELY: u32 = 64;
 
 impl Socket {
-    /// Receives from the lane whose turn it is. None where it is the kernel's.
+    /// Receives from the lane whose turn it is. Returns None if it is the kernel's turn.
     ///
     /// # Errors
     ///
-    /// What this process lacks for what comes next there (EMFILE), or another one that it was forked from, or has forked, has
-    /// (EBUSY): it stays, and the next lane has its turn. A sender's lie is no error: it costs the lane.
+    /// EMFILE: this process has no room for the descriptors of the next datagram. EBUSY: another process has
+    /// what the next datagram needs, one that this process was forked from or has forked. The datagram stays,
+    /// and the next lane has its turn. A sender's misbehaviour is no error: it costs the lane.
     pub fn recv_in_turn(
         &self,
         fan_in: &mut FanIn,
@@ -58,23 +65,26 @@ impl Socket {
             && fan_in.next(self).is_none()
             && !fan_in.arm(self)
         {
-            // Before the kernel's queue is looked at, in which the peer may have said that it shares memory.
+            // This comes before the look into the kernel's queue, where the peer may have said that it shares
+            // memory.
             fan_in.end(all);
         }
         if fan_in.lanes.is_empty() {
             return Ok(None);
         }
-        // (Who has switched waits for what is left of its own in the kernel's queue, which is not long.)
+        // A sender that has switched waits for what is left of its own in the kernel's queue, which is not
+        // long.
         if (fan_in.look_who_switched() || fan_in.since_kernel >= TURN) && !fan_in.closing {
             return Ok(None);
         }
-        // (Another process that shares the lanes may take what this one has seen.)
+        // Another process that shares the lanes may take what this one has seen.
         for _ in 0..2 * LANES {
             let Some(at) = fan_in.next(self) else { return Ok(None) };
             let member = &fan_in.lanes[at];
             let came = member.end.recv_record_with(slices, flags | RecvFlags::DONTWAIT, call);
             if came.as_ref().map_or(true, Received::is_end) {
-                // It may have brought descriptors before it failed, or said who sent: not what comes next.
+                // The failed receive may have brought descriptors or credentials. They do not belong to the
+                // next datagram.
                 call.forget();
             }
             match came {
@@ -100,7 +110,7 @@ impl Socket {
                 }
                 Err(error) if error.raw_os_error() == Errno::MFILE.raw_os_error() && member.forgo() => {}
                 Err(error) => {
-                    // No fault of the sender's, whose other datagrams are not lost for it.
+                    // The sender is not at fault, so it does not lose its other datagrams.
                     fan_in.cursor = (at + 1) % fan_in.lanes.len();
                     self.mirror_fan_in(fan_in);
                     return Err(error);
@@ -110,14 +120,15 @@ impl Socket {
         Ok(None)
     }
 
-    /// The kernel's queue is empty. Whether lanes have something; else their senders ring when they have.
+    /// Handles an empty kernel queue. Returns whether lanes have something; if not, their senders ring for
+    /// the next datagram.
     pub fn arm_lanes(&self, fan_in: &mut FanIn) -> bool {
         fan_in.since_kernel = 0;
         if fan_in.lanes.is_empty() {
             return false;
         }
         fan_in.let_switched();
-        // What a sender that is gone had still to say would have been there.
+        // Whatever a sender that is gone had still to say would have been in the queue.
         fan_in.lanes.retain(|member| member.live || !member.dead);
         for member in &mut fan_in.lanes {
             member.named |= member.dead;
@@ -129,8 +140,9 @@ impl Socket {
         some
     }
 
-    /// Nothing but control messages has come for long, and this call does not wait. Whether lanes have nothing either: then their senders ring
-    /// when they have, and the socket becomes readable once more, for who waits for that, and for what lies behind the control messages.
+    /// Leaves a flood of control messages to a later call, since this one does not wait. Returns whether the
+    /// lanes are empty too. Then their senders ring for the next datagram. The socket also becomes readable
+    /// once more, for programs that poll and for what is behind the control messages.
     #[cold]
     pub fn leave_for_now(&self, fan_in: &mut FanIn) -> bool {
         if fan_in.next(self).is_some() || fan_in.arm(self) {
@@ -141,7 +153,7 @@ impl Socket {
         true
     }
 
-    /// After a receive: keeps the socket readable while lanes have something, where somebody may look.
+    /// After a receive: keeps the socket readable while lanes have something, if somebody may look.
     pub fn mirror_fan_in(&self, fan_in: &mut FanIn) {
         let Some(all) = self.fan_in() else { return };
         if self.mirror.load(Relaxed) == 0 && all.sleepers.load(Relaxed) == 0 {
@@ -157,16 +169,17 @@ impl Socket {
             if !self.handle_controls(fan_in) {
                 return;
             }
-            // A doorbell among them was for what lies in a lane by now, and who has switched was not armed.
+            // One of them may have been a doorbell for what is in a lane by now, and lanes that have just
+            // switched were not armed.
         }
-        // (After so many looks, whether they have something or not: somebody rings as fast as this takes.)
-        // Each wakes one that sleeps, and only when it comes.
+        // After so many looks some sender rings as fast as this loop takes, so leave a token whether lanes
+        // have something or not. Each token wakes one thread that sleeps, and only when it arrives.
         fan_in.token &= all.sleepers.load(Relaxed) == 0;
         self.leave_token(fan_in);
     }
 
-    /// Takes what is no datagram from the head of the kernel's queue. Whether there was any: then lanes may have something that
-    /// nobody will ring for, and somebody must look at them.
+    /// Takes control messages from the head of the kernel's queue. Returns whether there were any. Then lanes
+    /// may have something that no doorbell will come for, and the caller must look at them.
     pub fn handle_controls(&self, fan_in: &mut FanIn) -> bool {
         let peek = rustix::net::RecvFlags::PEEK;
         for taken in 0..CONTROLS {
@@ -193,7 +206,7 @@ impl Socket {
             Ok(message) => Ok((message, wire)),
             Err(errno) => {
                 if errno == Errno::CONNRESET {
-                    // The kernel tells it once; it is for whichever call comes next.
+                    // The kernel tells it once. Whichever call comes next reports it.
                     self.reset.store(1, Relaxed);
                 }
                 Err(errno)
@@ -201,7 +214,8 @@ impl Socket {
         }
     }
 
-    /// Whether what was received into `slices` is no datagram; then it is heeded, and taken where that was a peek.
+    /// Whether what was received into `slices` is a control message. If so it is handled, and taken from the
+    /// queue if the receive was a peek.
     #[cold]
     pub fn is_control(
         &self,
@@ -224,15 +238,15 @@ impl Socket {
         true
     }
 
-    /// Bytes of the datagram that is received next, if it lies in a lane.
+    /// Returns the bytes of the datagram that is received next, if it is in a lane.
     pub fn next_in_lanes(&self) -> Option<usize> {
         let mut fan_in = self.fan_in()?.lock();
-        // Then what the kernel has comes first, if it has any.
+        // Then a message in the kernel's queue comes first, if there is one.
         let kernels = (fan_in.look_who_switched() || fan_in.since_kernel >= TURN) && !fan_in.closing;
         let heeded = (kernels || fan_in.next(self).is_none()) && self.handle_controls(&mut fan_in);
         let theirs = kernels && self.look_for_control(rustix::net::RecvFlags::PEEK).is_ok();
         if heeded {
-            // Who polls, or sleeps, was to be told by those.
+            // Those were to wake threads that poll or sleep.
             self.mirror_fan_in(&mut fan_in);
         }
         if theirs {
@@ -244,20 +258,20 @@ impl Socket {
         ring.next_datagram().ok()
     }
 
-    /// Somebody may poll from here on.
+    /// Mirrors readiness from here on, since somebody may poll.
     pub fn reflect_fan_in(&self) {
         if let Some(fan_in) = self.fan_in() {
             self.mirror_fan_in(&mut fan_in.lock());
         }
     }
 
-    /// Whether something is received through memory.
+    /// Whether datagrams are received through memory.
     pub fn has_lanes(&self) -> bool {
         self.fan_in().is_some_and(|fan_in| fan_in.lock().lanes.iter().any(|member| member.live))
     }
 }
 
-/// Who has sent it.
+/// Returns the name of the socket that has sent the message.
 pub fn name_of(message: &Message) -> Name {
     let address = message.name.as_ref().and_then(|name| unix_address((**name).clone()));
     address.map_or_else(Name::unnamed, |address| Name::of(&address))

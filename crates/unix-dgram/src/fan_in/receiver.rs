@@ -1,4 +1,4 @@
-//! A receiver of many: its lanes, and who has come to ask for one.
+//! A fan-in receiver: its lanes, and the callers that have come to ask for one.
 
 use crate::pairing::line::hear;
 use crate::wire::hello::Hello;
@@ -20,29 +20,31 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-/// Most senders that have a lane at one receiver.
+/// The most senders that have a lane at one receiver.
 pub const LANES: usize = 64;
 
-/// Lines that wait at a rendezvous listener, and those that were accepted and not yet asked to join for.
+/// The most lines in a rendezvous listener's backlog, and the most that were accepted and have not asked to
+/// join yet.
 pub const CALLERS: usize = 64;
 
-/// Looks at one that says nothing before it is sent away. An honest one has said its hello right after connecting.
+/// Looks at a caller that says nothing, after which it is sent away. An honest one sends its hello right
+/// after connecting.
 pub const SILENCE: u32 = 8;
 
-/// Of this way of meeting: part of a rendezvous listener's name.
+/// The version of this protocol: part of a rendezvous listener's name.
 pub const VERSION: u32 = 3;
 
-/// A receiver of many. Its lock comes after that of the receiving side.
+/// A fan-in receiver. Its lock comes after that of the receiving side.
 #[derive(Debug)]
 pub struct FanInReceiver {
     pub(super) state: Mutex<FanIn>,
-    /// Threads that sleep in a receive, and must be woken for what lies in lanes.
+    /// Threads that sleep in a receive, and must be woken for what is in lanes.
     pub(super) sleepers: AtomicU32,
     /// 1 while new senders get lanes.
     pub(super) open: AtomicU32,
-    /// Lanes, with one that is being made: for a fork, which takes no lock for it.
+    /// The number of lanes, including one that is being made. For a fork, which takes no lock for it.
     pub(super) laned: AtomicU32,
-    /// 1 while there is something in lanes that comes before what anybody sends from now on.
+    /// 1 while lanes hold datagrams that come before any that are sent from now on.
     pub left_over: AtomicU32,
 }
 
@@ -51,13 +53,13 @@ impl FanInReceiver {
         FanInGuard { laned: &self.laned, state: self.state.lock() }
     }
 
-    /// Whether nobody holds its lock; in the child of a fork: whether nobody held it who is not there any more.
+    /// Whether nobody holds the lock. In the child of a fork: whether no thread that is gone held it.
     pub fn is_free(&self) -> bool {
         self.state.try_lock().is_some()
     }
 }
 
-/// Who holds it.
+/// The held lock.
 #[derive(Debug)]
 pub struct FanInGuard<'a> {
     laned: &'a AtomicU32,
@@ -80,7 +82,7 @@ impl DerefMut for FanInGuard<'_> {
 
 impl Drop for FanInGuard<'_> {
     fn drop(&mut self) {
-        // SeqCst as in `give_lane`; most calls find it as it is.
+        // SeqCst as in `give_lane`; most calls find the number unchanged.
         let laned = self.state.lanes.len() as u32;
         if self.laned.load(Relaxed) != laned {
             self.laned.store(laned, SeqCst);
@@ -88,13 +90,13 @@ impl Drop for FanInGuard<'_> {
     }
 }
 
-/// A thread that sleeps in a receive. It begins to under the lock of the receiving side.
+/// A thread that sleeps in a receive. It is counted under the lock of the receiving side.
 #[derive(Debug)]
 pub struct Asleep<'a>(&'a FanInReceiver);
 
 impl<'a> Asleep<'a> {
     pub fn at(fan_in: &'a FanInReceiver) -> Asleep<'a> {
-        // Relaxed: who looks at it holds the same lock.
+        // Relaxed: a thread that looks at it holds the same lock.
         fan_in.sleepers.fetch_add(1, Relaxed);
         Asleep(fan_in)
     }
@@ -109,36 +111,36 @@ impl Drop for Asleep<'_> {
 /// Senders that have lanes, and those that are about to.
 #[derive(Debug)]
 pub struct FanIn {
-    /// (It stays when nobody is let in any more, since a join request may be under way.)
+    /// Stays after the receiver admits nobody any more, since a join request may be in flight.
     pub(super) rendezvous: OwnedFd,
-    /// Of the socket that receives.
+    /// The inode of the socket that receives.
     pub(super) inode: u64,
-    /// What only senders with lanes know.
+    /// Known only to senders with lanes.
     pub(super) nonce: Nonce,
-    /// Into this socket's own queue.
+    /// Leads into this socket's own queue.
     pub(super) door: Option<OwnedFd>,
-    /// Whether a token is there.
+    /// Whether a token is in the queue.
     pub(super) token: bool,
     pub(super) callers: Vec<Caller>,
     pub lanes: Vec<Member>,
-    /// Whose turn it is.
+    /// The lane whose turn it is.
     pub(super) cursor: usize,
-    /// Datagrams from lanes since the kernel's queue was looked at.
+    /// Datagrams from lanes since the last look into the kernel's queue.
     pub since_kernel: u32,
-    /// Receives until it is looked who has died.
+    /// Receives until the next look at which senders have died.
     pub(super) left: u32,
-    /// The socket was connected to somebody: lanes are received to their end, and nobody gets another.
+    /// The socket was connected. Its lanes are received to their end, and nobody gets another.
     pub(super) closing: bool,
 }
 
-/// Who has come to the rendezvous listener, and maybe said hello.
+/// A caller that has come to the rendezvous listener, and maybe said hello.
 #[derive(Debug)]
 pub struct Caller {
     line: OwnedFd,
     hello: Option<Hello>,
     /// Looks at it while it was silent.
     looks: u32,
-    /// Whose it is.
+    /// The user that it belongs to.
     uid: Option<u32>,
 }
 
@@ -147,23 +149,23 @@ pub struct Caller {
 pub struct Member {
     pub(super) end: Arc<Connection>,
     pub(super) key: Nonce,
-    /// Of the socket that sends.
+    /// The inode of the socket that sends.
     pub(super) inode: u64,
-    /// As the kernel has told it with the join request, or later.
+    /// The sender's name, as the kernel told it with the join request or later.
     pub(super) name: Name,
-    /// What is in the ring comes next: all that it had sent over the kernel was received.
+    /// Everything that the sender sent over the kernel was received, so what is in the ring comes next.
     pub(super) live: bool,
-    /// It has switched: what it sent over the kernel lies in the queue by now, if it was not received.
+    /// The sender has switched: what it sent over the kernel is in the queue by now, or was received.
     pub(super) switched: bool,
-    /// There is a control message in the queue behind all of that.
+    /// A control message is in the queue behind all of that.
     pub(super) called: bool,
-    /// It is gone: what is in the ring is all there will be.
+    /// The sender is gone, so nothing will be added to the ring.
     pub(super) dead: bool,
-    /// Its name is known that it got later.
+    /// The name that the sender got later is known.
     pub(super) named: bool,
-    /// Where the ring is at its end, at the latest, once nobody may send into it.
+    /// Where the ring ends at the latest, once nobody may send into it.
     pub(super) until: Option<u64>,
-    /// Where it was seen empty: it is as long as nothing was put there since.
+    /// The position at which the ring was seen empty. It is still empty if nothing was added since.
     pub(super) empty_at: Cell<u64>,
 }
 
@@ -174,25 +176,26 @@ impl Drop for Member {
 }
 
 impl Member {
-    /// The sender has a name that this side does not know yet, and has said so over the kernel.
+    /// Whether the sender has a name that this side does not know yet, and has said so over the kernel.
     pub fn is_renamed(&self) -> bool {
-        // Acquire pairs with the Release store in `send_on`: the control message lies in the queue.
+        // Acquire pairs with the Release store in `send_on`: the control message is in the queue.
         let back = self.end.tx_ring.get();
         !self.named && back.is_some_and(|back| back.header().info.0.asks_identity.load(Acquire) != 0)
     }
 }
 
 impl Member {
-    /// Nobody sends here any more: at most a ring full of what was sent, or is just being, is still received. Up to where.
+    /// Tells the sender not to send any more. What it has sent, or is just sending, is still received, which
+    /// is at most one full ring. Returns the position up to which.
     pub(super) fn shut(&self) -> u64 {
         if let Some(ring) = self.end.rx_ring.get() {
-            // Release pairs with nothing that matters: a sender that sees it asks the kernel.
+            // No Acquire load depends on this Release: a sender that sees the flag asks the kernel.
             ring.header().info.0.shut.store(1, Release);
         }
         if let Some(mut rx) = self.end.rx.try_lock()
             && let onecopy_unix::connection::rx::Rx::Ring(ring) = &mut *rx
         {
-            // A sender that is asleep for room is told by that.
+            // This wakes a sender that sleeps for room.
             let _ = ring.unpark_now(&self.end);
             return ring.consumer.position().saturating_add(ring.consumer.ring().capacity() as u64);
         }
@@ -200,13 +203,13 @@ impl Member {
     }
 }
 
-/// The name of the rendezvous listener of the receiver of many with that inode.
+/// Returns the name of the rendezvous listener of the fan-in receiver with that inode.
 pub fn name_for_many(inode: u64) -> io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(format!("onecopy-many-{VERSION}-{inode:x}").as_bytes())
 }
 
-/// Whether that socket has that name, sends to this one, and is the same user's who is at the other end of `line`: not somebody
-/// else's who was made to say what another one wants.
+/// Whether the socket with that inode has that name, sends to this one, and belongs to the user at the other
+/// end of `line`. This keeps out a program that made another user's socket send a join request.
 pub fn is_sender(fan_in: &FanIn, inode: u64, line: BorrowedFd<'_>, name: &Name) -> bool {
     let known = Diag::open().and_then(|diag| diag.look(inode));
     let user = sockopt::socket_peercred(line).map(|cred| cred.uid.as_raw());
@@ -221,7 +224,7 @@ pub fn is_sender(fan_in: &FanIn, inode: u64, line: BorrowedFd<'_>, name: &Name) 
 }
 
 impl FanIn {
-    /// Looks which senders have switched. Whether some of what they sent over the kernel may be left.
+    /// Looks which senders have switched. Returns whether some of what they sent over the kernel may be left.
     pub fn look_who_switched(&mut self) -> bool {
         let mut some = false;
         for member in self.lanes.iter_mut().filter(|member| !member.live) {
@@ -233,7 +236,8 @@ impl FanIn {
         some
     }
 
-    /// The kernel's queue was seen empty since: what those send who have switched is next. Whether there are any.
+    /// Makes the lanes of senders that have switched come next, since the kernel's queue was seen empty after
+    /// that. Returns whether there are any.
     pub fn let_switched(&mut self) -> bool {
         let mut some = false;
         for member in self.lanes.iter_mut().filter(|member| member.switched && !member.live) {
@@ -243,13 +247,14 @@ impl FanIn {
         some
     }
 
-    /// What only senders with lanes know.
+    /// Returns what only senders with lanes know.
     #[cfg(test)]
     pub fn nonce_of_all(&self) -> Nonce {
         self.nonce
     }
 
-    /// Takes in who waits at the rendezvous listener, so that those who never knock keep nobody else away.
+    /// Accepts the callers that wait at the rendezvous listener, so that those which never ask to join keep
+    /// nobody else away.
     pub fn let_in(&mut self) {
         for _ in 0..CALLERS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -273,7 +278,8 @@ impl FanIn {
         }
     }
 
-    /// Who is sent away where too many have come: the oldest that says nothing, else the oldest of the user that has most.
+    /// Returns the caller to send away if too many have come. It is the oldest that says nothing, else the
+    /// oldest of the user that has the most.
     pub(super) fn one_too_many(&self) -> usize {
         if let Some(silent) = self.callers.iter().position(|caller| caller.hello.is_none()) {
             return silent;
@@ -283,7 +289,7 @@ impl FanIn {
         self.callers.iter().position(|caller| caller.uid == most).unwrap_or(0)
     }
 
-    /// The line on which that was said, if it came to the rendezvous listener.
+    /// Returns the line on which that hello came, if it came to the rendezvous listener.
     pub(super) fn line_of(&mut self, hello: Nonce) -> Option<(OwnedFd, Hello)> {
         self.let_in();
         let found =

@@ -1,4 +1,4 @@
-//! Whose turn it is, and what is known of each lane.
+//! Which lane has its turn, and what is known of each.
 
 use crate::fan_in::receiver::{FanIn, FanInReceiver, Member};
 use crate::socket::Socket;
@@ -11,21 +11,21 @@ use onecopy_unix::multiprocess::patience::BRIEFLY;
 pub enum Look {
     Something,
     Nothing,
-    /// And never again.
+    /// Nothing, and nothing will come any more.
     Over,
-    /// The sender lied.
+    /// The sender misbehaved.
     Lied,
 }
 
 impl Member {
-    /// Whether there is something to be received, or to be found out.
+    /// Whether the lane has something to receive, or misbehaviour to find.
     pub fn has_some(&self) -> bool {
         matches!(self.look(), Look::Something | Look::Lied)
     }
 
     pub(super) fn look(&self) -> Look {
         if !self.live || self.is_renamed() {
-            // Until what comes over the kernel before it is received.
+            // What comes over the kernel is received before it.
             return Look::Nothing;
         }
         // Acquire, and before the look into the ring: what was sent before the sender left is found there.
@@ -41,30 +41,33 @@ impl Member {
                 self.empty_at.set(ring.consumer.position());
                 Look::Nothing
             }
-            // (An honest sender's rings are not even full of what it was just sending when it was told.)
+            // An honest sender does not get that far: what it was just sending when it was told does not even
+            // fill its ring.
             Ok(_) if self.until.is_some_and(|until| ring.consumer.position() > until) => Look::Lied,
             Ok(_) => Look::Something,
             Err(_) => Look::Lied,
         }
     }
 
-    /// Whether nothing was put into its ring since that was seen empty: a receive looks at all lanes until it finds something, and most of
-    /// many have nothing, so this takes no lock. (Whatever else a sender writes there is found out with the lock.)
+    /// Whether nothing was put into the ring since it was seen empty. This takes no lock: a receive looks at
+    /// all lanes until it finds something, and most of many have nothing. Whatever else a sender writes there
+    /// is found under the lock.
     pub(super) fn is_as_empty(&self) -> bool {
-        // Relaxed: nothing is looked at that it would publish. What makes sure that a sender rings is `arm`, which asks for itself.
+        // Relaxed: nothing is read that this load would publish. `arm`, which looks for itself, makes sure
+        // that a sender rings.
         let head = |ring: &Ring| ring.header().writer.0.head.load(Relaxed);
         self.end.rx_ring.get().map(head) == Some(self.empty_at.get())
     }
 
-    /// Has its sender ring with the next datagram. Whether there is one.
+    /// Makes the sender ring with its next datagram. Returns whether there is one already.
     pub(super) fn arm(&self) -> std::result::Result<bool, PeerMisbehaved> {
         let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return Ok(false) };
         let Rx::Ring(ring) = &mut *rx else { return Ok(false) };
         ring.settle(&self.end)
     }
 
-    /// This process has no room for the descriptors of the datagram at the front: it comes without them, as one of the kernel's
-    /// does (MSG_CTRUNC). Whether it can.
+    /// Lets the next datagram come without its descriptors, which this process has no room for. A datagram of
+    /// the kernel's does the same (MSG_CTRUNC). Returns whether that is possible.
     #[cold]
     pub(super) fn forgo(&self) -> bool {
         let Some(mut rx) = self.end.rx.lock_within(|| BRIEFLY) else { return false };
@@ -75,7 +78,7 @@ impl Member {
 }
 
 impl FanIn {
-    /// The lane whose turn it is, of those that have something.
+    /// Returns the lane whose turn it is, of those that have something.
     pub(super) fn next(&mut self, end: &Socket) -> Option<usize> {
         let mut i = 0;
         while i < self.lanes.len() {
@@ -93,19 +96,20 @@ impl FanIn {
         None
     }
 
-    /// Lets go of a lane: of an honest sender it is empty.
+    /// Closes a lane. If its sender is honest, it is empty.
     pub(super) fn close(&mut self, at: usize) {
         self.lanes.remove(at);
         self.cursor -= usize::from(self.cursor > at);
     }
 
-    /// Lets go of the lanes of senders that are gone, and of which nothing is left.
+    /// Closes the lanes of senders that are gone, once they are empty.
     pub fn remove_dead(&mut self) {
         self.lanes.retain(|member| !matches!(member.look(), Look::Over));
         self.cursor = 0;
     }
 
-    /// All lanes seem to be empty: has their senders ring. Whether there is something after all.
+    /// Makes all senders ring with their next datagrams, since all lanes seem to be empty. Returns whether
+    /// there is something after all.
     pub(super) fn arm(&mut self, end: &Socket) -> bool {
         let mut some = false;
         let mut at = 0;
@@ -125,8 +129,8 @@ impl FanIn {
         some
     }
 
-    /// Nobody will send any more, and what was sent was received: each lane was armed before its line is closed, so that a sender
-    /// whose datagram has come too late is told.
+    /// Closes all lanes if the receiver is closing, since nobody will send and everything was received. Each
+    /// lane was armed before its line is closed, so a sender whose datagram comes too late is told.
     pub(super) fn end(&mut self, fan_in: &FanInReceiver) {
         if self.closing {
             self.lanes.clear();

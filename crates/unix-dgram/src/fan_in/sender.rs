@@ -1,37 +1,44 @@
-//! A sender's way to a receiver of many: a lane of its own, and how it comes by one.
+//! How a sender gets a lane of its own at a fan-in receiver.
 //!
-//! In the kernel all that goes to one receiver lies in one queue, which is full for all when one sender has filled it. So a
-//! sender that is connected to a socket that is bound, and connected to nobody, gets a ring there that only it
-//! sends into. A lane is a connection as those of seqpacket sockets are, with a ring for each direction of which one is
-//! used: what is true of those (descriptors, credentials, processes that share an end, distrust) is true of it.
+//! In the kernel all datagrams to one receiver are in one queue, and one sender can fill it for all. So a
+//! sender gets a ring that only it sends into, if it is connected to a socket that is bound and connected to
+//! nobody. A lane is a connection like those of seqpacket sockets, with a ring for each direction, of which
+//! one is used. What is true of those is true of a lane: descriptors, credentials, processes that share an
+//! end, distrust.
 //!
-//! 1. The sender asks the kernel (sock_diag(7)) who its peer is. If that one is connected to nobody, and its user has a
-//!    rendezvous listener named after its inode, the sender connects there and says hello, with a nonce.
-//! 2. It *join requests* with the next datagram that its program sends: a slip of memory travels with it, with that nonce, the cookie
-//!    (SO_COOKIE) of its end of the line, and a secret.
-//! 3. Who receives from that queue finds the slip, and the line whose hello it is. The kernel says what the name of who sent that
-//!    datagram is, that the other end of the line has that cookie, and that the socket with the inode in the join request has that name, is
-//!    connected to the receiver's, and is the same user's as the line. So it answers on the line, with the secret and the
-//!    memfds of two rings.
-//! 4. The sender believes who knows the secret, which was nowhere but in that queue. It says in the ring that it has switched, and
-//!    sends there. The receiver looks for that control message, and takes nothing from the lane before all is received that lay in
-//!    the kernel's queue when it was found: so its datagrams stay in order.
+//! 1. The sender asks the kernel (sock_diag(7)) for its peer. If that socket is connected to nobody, and its
+//!    user has a rendezvous listener named after its inode, the sender connects there. It says hello, with a
+//!    nonce.
+//! 2. With the next datagram of its program it sends a *join request*, in a slip of memory. The join request
+//!    has that nonce, the cookie (SO_COOKIE) of the sender's end of the line, and a secret.
+//! 3. The receiver of that datagram finds the slip, and the line on which the hello came. The kernel tells it
+//!    three things: the name of that datagram's sender; that the other end of the line has that cookie; and
+//!    that the socket with the inode in the join request has that name, is connected to the receiver's
+//!    socket, and belongs to the same user as the line. So the receiver answers on the line, with the secret
+//!    and the memfds of two rings.
+//! 4. The sender believes an answer with the secret, which was nowhere but in that queue. It says in the ring
+//!    that it has switched, and sends there. The receiver looks for that note. When it finds it, it first
+//!    receives everything that was in the kernel's queue at that time, and only then takes from the lane. So
+//!    the sender's datagrams stay in order.
 //!
-//! None of this lies in the receiver's queue by itself. A slip that is lost, as there is no room for descriptors, is sent again.
+//! None of this is a message of its own in the receiver's queue. A slip that is lost, because the receiver
+//! has no room for descriptors, is sent again.
 //!
-//! So nobody gets a datagram that the kernel would not have brought to him, and none comes under the name of another
-//! user's socket, even one that can be made to say what somebody else wants. Who has the
-//! rights of the receiver's user can have one of our senders attach a descriptor to some datagrams to a plain receiver, by squatting
-//! its rendezvous listener.
+//! So nobody gets a datagram that the kernel would not have brought to it. And no datagram comes under the
+//! name of another user's socket, even one that can be made to send what another program wants. A program
+//! with the rights of the receiver's user can squat the rendezvous listener of a plain receiver. Then it can
+//! make our senders attach a descriptor to some of their datagrams to that receiver.
 //!
-//! **Waking the receiver.** Doorbells go to the line, as everywhere, and through a *door* besides, so that they lie in the queue that
-//! poll(2) watches. Where that has no room it is readable anyway, and who receives there looks at the lanes, too. The
-//! door is another socket of the sender's, connected to the receiver: a doorbell cannot fail for anything else that
-//! the sender has under way, and nobody else can lead it elsewhere.
+//! **Waking the receiver.** Doorbells go to the line, as everywhere, and also through a *door*, so that they
+//! reach the queue that poll(2) watches. If that queue has no room it is readable anyway, and a receive there
+//! looks at the lanes too. The door is another socket of the sender's, connected to the receiver. So a
+//! doorbell cannot fail for anything else that the sender has in flight, and nobody else can lead it
+//! elsewhere.
 //!
-//! **Waiting for room.** On the line, as everywhere. Who polls the datagram socket is told by a filler that is sent *from*
-//! it, to a socket that is nobody's but for the message on the line that it travels in: who takes that message from the line ends
-//! the socket and with it the filler, and POLLOUT is on again. None of it lies in the receiver's queue.
+//! **Waiting for room.** Senders wait on the line, as everywhere. A program that polls the datagram socket is
+//! told by a filler, which is sent *from* that socket to another one. That other socket exists only in the
+//! message on the line that carries it. A receiver that takes this message from the line ends the socket, and
+//! with it the filler, and POLLOUT is on again. None of this is in the receiver's queue.
 
 use crate::fan_in::lane::{JoinRequest, Lane, hear_answer, over_line};
 use crate::pairing::line::say;
@@ -56,11 +63,11 @@ use rustix::net::sockopt;
 use std::sync::Arc;
 
 impl Socket {
-    /// Comes to the rendezvous listener of a receiver of many.
+    /// Says hello at the rendezvous listener of a fan-in receiver.
     pub fn come(&self, line: OwnedFd) -> io::Result<Phase> {
         let (hello, secret) = (nonce()?, nonce()?);
         point!("connected to a beacon");
-        // What the kernel takes the lane is to take, too, however little the receiver asks for.
+        // The lane is to take what the kernel takes, however little the receiver asks for.
         let least = match self.config.send_buffer {
             Some(_) => 0,
             None => DEFAULT_BUFFER.max(sockopt::socket_send_buffer_size(&self.fd)?),
@@ -69,7 +76,7 @@ impl Socket {
         Ok(Phase::Joining(JoinRequest { line, hello, secret, sent: 0, since: 0 }))
     }
 
-    /// Looks for the answer to a join request. Whether there was a step to make.
+    /// Looks for the answer to a join request. Returns whether there was a step to make.
     pub fn go_on_joining(
         &self,
         pairing: &Pairing,
@@ -87,12 +94,12 @@ impl Socket {
                 self.adopt_now(pairing, state);
                 Ok(false)
             }
-            // Whoever that was, it was not who receives.
+            // Whoever answered, it was not the receiver.
             Ok(Some(_)) | Err(Errno::PROTO) => Err(Errno::PROTO),
-            // It has no room for another sender, or has connected to somebody: maybe to this one.
+            // The receiver has no room for another sender, or has connected, maybe to this socket.
             Err(errno) => {
                 let mutual = self.mutual()?.is_some();
-                // (Whose hello it has not even read it has not refused.)
+                // A receiver that has not read the hello has not refused it.
                 let unheard = !mutual && errno == Errno::CONNRESET && state.tries_again(pairing);
                 if !mutual && !unheard {
                     pairing.rest();
@@ -102,7 +109,7 @@ impl Socket {
         }
     }
 
-    /// What a join request says.
+    /// Makes the join request.
     pub fn join_request(&self, joining: &JoinRequest) -> io::Result<ControlMessage> {
         Ok(ControlMessage::Join {
             hello: joining.hello,
@@ -117,11 +124,11 @@ impl Socket {
         rustix::net::send(&self.fd, &control.encode(), flags).map(drop)
     }
 
-    /// What the receiver has given.
+    /// Makes a lane of what the receiver has given.
     ///
     /// # Errors
     ///
-    /// EPROTO where it is not what it should be.
+    /// EPROTO if it is not what it should be.
     fn accept_lane(
         &self,
         pairing: &Pairing,
@@ -139,7 +146,7 @@ impl Socket {
             return Err(Errno::PROTO);
         };
         if largest(theirs.capacity()) < self.max_kernel_record() {
-            return Err(Errno::MSGSIZE); // what could be sent before could not any more
+            return Err(Errno::MSGSIZE); // datagrams that could be sent before could not any more
         }
         let door = self.door_to_peer()?;
         let end = over_line(line, mine, theirs, &self.config).map_err(|_| Errno::NOMEM)?;
@@ -149,7 +156,8 @@ impl Socket {
         Ok(Lane { end, switched, renamed: AtomicU32::new(0) })
     }
 
-    /// Another way to the peer. Doorbells are this process's messages: they go to nobody else, whoever has the name by now.
+    /// Makes another way to the peer. Doorbells are this process's messages, so they go to no other socket,
+    /// whichever has the name by now.
     fn door_to_peer(&self) -> io::Result<OwnedFd> {
         let peer = rustix::net::getpeername(&self.fd)?.ok_or(Errno::NOTCONN)?;
         let peer = unix_address(peer).ok_or(Errno::INVAL)?;
@@ -161,24 +169,25 @@ impl Socket {
         if there.is_some() && there == peer(&self.fd)? { Ok(door) } else { Err(Errno::NOENT) }
     }
 
-    /// The lane, once this socket sends on one.
+    /// Returns the lane, once this socket sends on one.
     #[cold]
     pub fn lane(&self) -> Option<Arc<Lane>> {
         self.pairing_state.get().and_then(|pairing| pairing.lane())
     }
 
-    /// This socket has a name now, of which its receiver is to know before the next datagram.
+    /// Notes that this socket has a name now, which its receiver is to know before the next datagram.
     pub fn renamed(&self) {
         if let Some(lane) = self.lane() {
             lane.renamed.store(1, Relaxed);
         }
     }
 
-    /// Sends one datagram on the lane, without waiting, by who holds the sending side.
+    /// Sends one datagram on the lane, without waiting. The caller holds the sending side.
     ///
     /// # Errors
     ///
-    /// As [`Connection::send_record_with`]. With EPIPE and ECONNRESET it has certainly not come there.
+    /// As [`onecopy_unix::connection::Connection::send_record_with`]. After EPIPE and ECONNRESET the
+    /// receiver has certainly not got it.
     pub fn send_on(
         &self,
         lane: &Lane,
@@ -189,7 +198,8 @@ impl Socket {
         let (end, len, flags) = (&*lane.end, cursor.left, flags | SendFlags::DONTWAIT);
         if lane.renamed.load(Relaxed) != 0 && self.send_control(&lane.switched).is_ok() {
             lane.renamed.store(0, Relaxed);
-            // Release: who sees it finds that control message in its queue.
+            // Release pairs with the Acquire load in `is_renamed`: a receiver that sees it finds that control
+            // message in its queue.
             end.rx_ring.get().inspect(|back| back.header().info.0.asks_identity.store(1, Release));
         }
         end.settings.follow(&self.settings);
@@ -201,8 +211,9 @@ impl Socket {
         }
         tx.unlock_fenced();
         end.welcome_back();
-        // It was published without a look at the doorbell: unlocking is the fence that it wants. A receiver that lets go of a lane
-        // arms first, looks once more, and only then closes the line: so where the doorbell fails it will never see this one.
+        // The datagram was published without a look at the doorbell; unlocking is the fence that this takes.
+        // A receiver that closes a lane arms it first, looks once more, and only then closes the line. So if
+        // the doorbell fails, the receiver will never see this datagram.
         sent.and_then(|()| end.ring_if_armed())?;
         self.counters.sent.add_exclusive(len);
         self.counters.user_copied_in.add_exclusive(len);
@@ -210,7 +221,7 @@ impl Socket {
         Ok(())
     }
 
-    /// This socket sends over the kernel again.
+    /// Makes this socket send over the kernel again.
     #[cold]
     pub fn leave_lane(&self) {
         if let Some(pairing) = self.pairing_state.get() {

@@ -1,4 +1,5 @@
-//! Beacons, the lines to them, and what is said there before anybody is trusted.
+//! Rendezvous listeners, the lines to them, and the hellos that both sides exchange before they trust each
+//! other.
 
 use crate::wire::hello::Hello;
 use crate::wire::{hello, proof};
@@ -11,10 +12,10 @@ use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::io::IoSlice;
 
-/// Of this way of meeting: part of a rendezvous listener's name.
+/// The version of this protocol: part of a rendezvous listener's name.
 const VERSION: u32 = 4;
 
-/// The name of the rendezvous listener of the socket with that inode.
+/// Returns the name of the rendezvous listener of the socket with that inode.
 pub fn rendezvous_name(inode: u64) -> io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(format!("onecopy-dgram-{VERSION}-{inode:x}").as_bytes())
 }
@@ -24,7 +25,7 @@ pub fn seqpacket() -> io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Whether who is at the other end of `line` is that user.
+/// Whether the other end of `line` belongs to that user.
 pub fn is_user(line: &OwnedFd, uid: u32) -> bool {
     sockopt::socket_peercred(line).is_ok_and(|cred| cred.uid.as_raw() == uid)
 }
@@ -40,7 +41,7 @@ pub fn give(line: &OwnedFd, hello: &Hello, memfd: &OwnedFd, token: &OwnedFd) -> 
     scm::send(line, &[IoSlice::new(&hello.encode())], &fds, None, flags).map(drop)
 }
 
-/// The ring and the token that came with a hello.
+/// Takes the ring and the token that came with a hello.
 pub fn given(hello: &Hello, fds: Vec<OwnedFd>, config: &Config) -> Option<(Ring, OwnedFd)> {
     let [memfd, token]: [OwnedFd; 2] = fds.try_into().ok()?;
     let capacity = usize::try_from(hello.capacity).ok()?;
@@ -48,25 +49,26 @@ pub fn given(hello: &Hello, fds: Vec<OwnedFd>, config: &Config) -> Option<(Ring,
     Ring::open(memfd, capacity).ok().filter(|_| fits).map(|ring| (ring, token))
 }
 
-/// Connects to a rendezvous listener. None where that user has none there.
+/// Connects to a rendezvous listener. Returns None if that user has none there.
 pub fn ask(rendezvous: &SocketAddrUnix, uid: u32) -> io::Result<Option<OwnedFd>> {
     let line = seqpacket()?;
     let there = rustix::net::connect(&line, rendezvous).is_ok();
     Ok(Some(line).filter(|line| there && is_user(line, uid)))
 }
 
-/// The cookie of the socket that `line` is connected to, which the kernel gives to no other one, ever.
+/// Returns the cookie of the socket that `line` is connected to. The kernel never gives that cookie to
+/// another socket.
 pub fn other_end(line: &OwnedFd) -> io::Result<u64> {
     let diag = Diag::open()?;
     let me = rustix::fs::fstat(line)?.st_ino;
     let other = diag.look(diag.look(me)?.peer.ok_or(Errno::NOTCONN)?);
-    // (It may be closed between the two.)
+    // It may be closed between the two looks.
     let known = other.map_err(|errno| if errno == Errno::NOENT { Errno::NOTCONN } else { errno })?;
     if known.peer == Some(me) { Ok(known.cookie) } else { Err(Errno::PROTO) }
 }
 
-/// The next hello on a line, if it is there. Of somebody who has no say yet, so nonsense is no more than the end of it. EPIPE where
-/// that one has gone.
+/// Receives the next hello from a line, if it is there. The other side is not trusted yet, so nonsense only
+/// ends the line. Returns EPIPE if the other side has gone.
 pub fn hear(line: BorrowedFd<'_>) -> io::Result<Option<(Hello, Vec<OwnedFd>)>> {
     match hello::receive_hello(line) {
         Ok((Some(hello), fds)) => Ok(Some((hello, fds))),

@@ -1,4 +1,5 @@
-//! The rings of two that have met: the peer's, that is offered to the sending side, and the one that will be received from.
+//! The rings of two sockets that pair: the peer's, offered to the sending side, and the one that this side
+//! will receive from.
 
 use crate::wire::proof;
 use onecopy_ring::Ring;
@@ -9,24 +10,24 @@ use onecopy_unix::multiprocess::generation::forks;
 use rustix::fd::OwnedFd;
 use rustix::io::{self};
 
-/// Proofs at most, where datagrams that go to names have to be counted anew.
+/// The most proofs, where datagrams that go to names have to be counted anew.
 pub const MOST: u32 = 64;
 
-/// The peer's ring, and what is to be said to the peer before anything goes there.
+/// The peer's ring, and the proof that the peer must find before anything is sent there.
 #[derive(Debug)]
 pub struct OfferedRing {
     pub(super) ring: Ring,
-    /// What the peer knows again.
+    /// The peer knows it by its cookie.
     pub(super) token: OwnedFd,
-    /// What only who reads the peer's queue can know.
+    /// Known only to a process that reads the peer's queue.
     pub(super) secret: Nonce,
-    /// Of the last proof; 0 before the first.
+    /// The number of the last proof; 0 before the first.
     pub(super) number: u32,
-    /// Datagrams that went over the kernel since, with that one.
+    /// Datagrams that went over the kernel since the last proof, including the one with the proof.
     pub(super) since: u64,
     /// It is not known how many of those went to the peer.
     pub(super) uncounted: bool,
-    /// What [`forks`] said: another process sends too from then on.
+    /// What [`forks`] returned at first: once it changes, another process sends too.
     pub(super) forks: u32,
 }
 
@@ -48,7 +49,8 @@ impl OfferedRing {
         proof::is_due(self.number, self.since) || (self.uncounted && self.number < MOST)
     }
 
-    /// Whether the peer has found the last proof, and receives from the ring from the datagram on that this side says.
+    /// Whether the peer has found the last proof. If so it receives from the ring, from the datagram on that
+    /// this side names.
     pub(super) fn is_taken(&self) -> bool {
         let info = &self.ring.header().info.0;
         // Acquire pairs with the Release store in `read_proof`: the secret is there.
@@ -65,7 +67,8 @@ impl OfferedRing {
 #[derive(Debug)]
 pub struct Incoming {
     pub(super) ring: Ring,
-    /// Datagrams that came over the kernel since the peer's last proof, with that one; None before the first.
+    /// Datagrams that came over the kernel since the peer's last proof, including the one with the proof;
+    /// None before the first.
     pub(super) count: Option<u64>,
     pub(super) forks: u32,
 }
@@ -75,7 +78,7 @@ impl Incoming {
         Incoming { ring, count: None, forks: forks() }
     }
 
-    /// This side receives no more.
+    /// Tells the peer that this side receives no more.
     pub fn leave(&self) {
         self.ring.header().info.0.shut.store(1, Release);
     }

@@ -1,4 +1,4 @@
-//! What a socket knows of its peer, from when it connects until both directions have switched, or will not.
+//! What a socket knows of its peer, from the connect until both directions have switched or will not.
 
 use crate::fan_in::lane::{JoinRequest, Lane};
 use crate::pairing::offer::{Incoming, OfferedRing};
@@ -8,36 +8,36 @@ use onecopy_unix::Name;
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Calls between two looks, at most: while nothing is known of the peer, and while something is under way.
+/// The most calls between two looks while nothing is known of the peer, and while something is in flight.
 pub const RARELY: u32 = 1024;
 
-/// Lines that break before anything was given away, after each of which this side tries again. An honest one is sent away where it
-/// had no CPU between connecting and its hello.
+/// Lines that may break before anything was given away. After each of them this side tries again. An honest
+/// caller is sent away if it had no CPU between connecting and its hello.
 pub const BROKEN: u32 = 8;
 
-/// What an end knows of its peer, from when it connects until both directions have switched, or will not.
+/// What a socket knows of its peer, from the connect until both directions have switched or will not.
 #[derive(Debug, Default)]
 pub struct Pairing {
-    /// 1 while it may yet come to anything.
+    /// 1 while the pairing may still succeed.
     pub(super) open: AtomicU32,
-    /// By which this side knows a proof of the peer's; 0 while none can come.
+    /// The cookie of the token that comes with a proof of the peer's; 0 while none can come.
     pub(super) token: AtomicU64,
     /// 1 while the peer may switch.
     pub(super) counting: AtomicU32,
     /// 1 while there is an offer.
     pub(super) offered: AtomicU32,
-    /// 1 while something is to be said with a datagram, or datagrams are counted.
+    /// 1 while a datagram is to carry something, or datagrams are counted.
     pub(super) rides: AtomicU32,
-    /// Calls until the next look, and between that and the one after it.
+    /// Calls until the next look, and from that one to the one after it.
     pub(super) left: AtomicU32,
     pub(super) pause: AtomicU32,
-    /// What the peer was called when its ring came into use.
+    /// The peer's name when its ring came into use.
     pub(super) sender: OnceLock<Name>,
-    /// Who holds it only ever tries the locks of the two sides.
+    /// A thread that holds this lock only tries the locks of the two sides.
     pub(super) state: Mutex<State>,
     /// 1 while there is a lane.
     pub(super) laned: AtomicU32,
-    /// Where this socket sends, if it has a lane at a receiver of many: changed by who holds the sending side.
+    /// Where this socket sends, if it has a lane at a fan-in receiver. Changed under the sending side's lock.
     pub(super) lane: Mutex<Option<Arc<Lane>>>,
     /// This socket.
     pub(super) front: OnceLock<Weak<dyn AsFd + Send + Sync>>,
@@ -46,11 +46,11 @@ pub struct Pairing {
 #[derive(Debug, Default)]
 pub struct State {
     pub phase: Phase,
-    /// To who may be the peer.
+    /// A line to what may be the peer.
     pub(super) line: Option<Line>,
     pub(super) offer: Option<OfferedRing>,
     pub(super) incoming: Option<Incoming>,
-    /// A lane at a receiver of many.
+    /// A lane at a fan-in receiver.
     pub lane: Option<Lane>,
     /// Lines that have broken.
     pub(super) broken: u32,
@@ -61,35 +61,36 @@ pub enum Phase {
     /// Nothing is known of the peer.
     #[default]
     Alone,
-    /// It is to come to the rendezvous listener, which was looked at so many times.
+    /// This side has a rendezvous listener, and has looked so many times whether the peer has come.
     Listening(OwnedFd, u32),
-    /// Somebody came to the rendezvous listener, who has said nothing yet in so many looks.
+    /// A caller came to the rendezvous listener, and has said nothing yet in so many looks.
     Visited(OwnedFd, OwnedFd, u32),
-    /// This side has asked.
+    /// This side has said hello.
     Asked(OwnedFd),
     /// This side has answered, and given what it has to give.
     Answered,
-    /// This side has come to the rendezvous listener of a receiver of many.
+    /// This side has come to the rendezvous listener of a fan-in receiver.
     Joining(JoinRequest),
-    /// All is said on the line.
+    /// Everything on the line is said.
     Met,
 }
 
-/// A connection to who may be the peer.
+/// A connection to what may be the peer.
 #[derive(Debug)]
 pub struct Line {
     pub(super) fd: Arc<OwnedFd>,
-    /// Of the other end, as the kernel says. (Kept: it does not say so any more when that end is closed.)
+    /// The cookie of the other end, as the kernel told it. It is kept because the kernel does not tell it
+    /// once that end is closed.
     pub(super) cookie: u64,
 }
 
 /// What comes next from the peer.
 pub enum Head {
-    /// What lies in the ring.
+    /// What is in the ring.
     Switched,
     /// Nothing yet. What comes from here on may be a doorbell.
     Nothing,
-    /// Something over the kernel, or an error.
+    /// A message over the kernel, or an error.
     Other,
 }
 
@@ -98,18 +99,18 @@ impl Pairing {
         self.open.load(Relaxed) != 0
     }
 
-    /// What the peer of the ring was called.
+    /// Returns the name that the peer of the ring had.
     pub fn sender(&self) -> Option<Name> {
         self.sender.get().cloned()
     }
 
-    /// The cookie of the token that comes with a proof; 0 while none can come.
+    /// Returns the cookie of the token that comes with a proof; 0 while none can come.
     #[inline]
     pub fn token(&self) -> u64 {
         self.token.load(Relaxed)
     }
 
-    /// In the child of a fork: whether nobody held it who is not there any more.
+    /// In the child of a fork: whether no thread that is gone held the lock.
     pub fn is_free(&self) -> bool {
         self.state.try_lock().is_some()
     }
@@ -120,7 +121,7 @@ impl Pairing {
         self.counting.load(Relaxed) != 0
     }
 
-    /// Whether datagrams that go over the kernel have something with them, or are counted.
+    /// Whether datagrams that go over the kernel carry something, or are counted.
     #[inline]
     pub fn rides(&self) -> bool {
         self.rides.load(Relaxed) != 0
@@ -129,14 +130,15 @@ impl Pairing {
     /// Begins anew with another peer, or gives up.
     pub fn reset(&self, open: bool) {
         self.leave();
-        // (The last hold on it is given up without the lock.)
+        // The lane's last reference is dropped without the lock.
         let left = self.lane.lock().take();
         self.laned.store(0, Relaxed);
         drop(left);
         let mut state = self.state.lock();
         *state = State::default();
         if open {
-            // What the old peer had sent the kernel has thrown away. (Else a proof that is on its way is still to be known for one.)
+            // The kernel has discarded what the old peer had sent. Otherwise a proof in flight must still be
+            // known for one.
             self.token.store(0, Relaxed);
         }
         self.counting.store(0, Relaxed);
@@ -147,15 +149,15 @@ impl Pairing {
         self.pause.store(1, Relaxed);
     }
 
-    /// This end leaves its peer, or receives no more. That one may be sending into a ring that nobody receives from yet, and
-    /// looks there.
+    /// Tells the peer that this end leaves it, or receives no more. The peer may be sending into a ring that
+    /// nobody receives from yet, and looks there.
     pub fn leave(&self) {
         if let Some(incoming) = &self.state.lock().incoming {
             incoming.leave();
         }
     }
 
-    /// Whether this is a call that looks. Calls at once may disagree by a few.
+    /// Whether this call is to look. Calls at the same time may disagree by a few.
     pub(super) fn is_due(&self) -> bool {
         let left = self.left.load(Relaxed);
         if left > 0 {
@@ -168,18 +170,18 @@ impl Pairing {
         true
     }
 
-    /// Whether what is sent goes over a lane.
+    /// Whether datagrams are sent on a lane.
     #[inline]
     pub fn is_laned(&self) -> bool {
         self.laned.load(Relaxed) != 0
     }
 
-    /// The lane, once what is sent goes there.
+    /// Returns the lane, once datagrams are sent on it.
     pub fn lane(&self) -> Option<Arc<Lane>> {
         if self.is_laned() { self.lane.lock().clone() } else { None }
     }
 
-    /// Who the socket is.
+    /// Notes which socket this pairing is of.
     pub fn is_of(&self, front: Weak<dyn AsFd + Send + Sync>) {
         self.front.get_or_init(|| front);
     }
@@ -188,17 +190,17 @@ impl Pairing {
         self.front.get().cloned()
     }
 
-    /// There is something that the sending side may switch to.
+    /// Notes that there is something that the sending side may switch to.
     pub fn offer(&self) {
         self.offered.store(1, Relaxed);
     }
 
-    /// There is something to be said with the next datagram, or no more.
+    /// Notes whether the next datagram is to carry something.
     pub fn ride(&self, something: bool) {
         self.rides.store(u32::from(something), Relaxed);
     }
 
-    /// It came to nothing, and is tried again after a while.
+    /// Waits a while before this side tries again, since this try failed.
     pub fn rest(&self) {
         self.rest_for(RARELY);
     }
@@ -215,7 +217,8 @@ impl Pairing {
 }
 
 impl State {
-    /// A line has broken. Whether this side tries again, after a rest that is the longer the more of them have.
+    /// Counts a line that has broken. Returns whether this side tries again, after a rest that grows with
+    /// each of them.
     pub fn tries_again(&mut self, pairing: &Pairing) -> bool {
         if self.broken >= BROKEN {
             return false;
@@ -227,7 +230,7 @@ impl State {
 }
 
 impl Pairing {
-    /// A datagram goes over the kernel that may not go to the peer.
+    /// Notes a datagram over the kernel that may go to another socket than the peer.
     pub fn count_anew(&self) {
         if let Some(offer) = &mut self.state.lock().offer {
             offer.uncounted = true;
@@ -236,7 +239,7 @@ impl Pairing {
 }
 
 impl State {
-    /// One more datagram went over the kernel, with what was to be said or without.
+    /// Counts one more datagram that went over the kernel, with a proof or a join request if `said`.
     pub(super) fn sent_one(&mut self, said: bool) {
         if let Some(offer) = &mut self.offer {
             if said {

@@ -1,38 +1,48 @@
 //! How two datagram sockets that are connected to each other come to share memory.
 //!
-//! Neither can tell the other in its own datagrams before it knows that the other is one of ours: a plain program would
-//! receive them. And neither may believe a datagram that somebody else could have sent. So each looks now and then, in
-//! its own calls, whether the kernel (sock_diag(7)) says that its peer is connected to it; if so:
+//! Neither can use datagrams of its own to tell the other before it knows that the other is one of ours: a
+//! plain program would receive them. And neither may believe a datagram that somebody else could have sent.
+//! So each looks now and then, in its own calls, whether the kernel (sock_diag(7)) says that its peer is
+//! connected to it. If so:
 //!
-//! 1. One of the two listens on a *rendezvous listener*, a seqpacket socket whose abstract name is the inode of its datagram socket.
-//!    The other connects to it, and believes it only if whoever listens there is the user that the peer's socket
-//!    belongs to (SO_PEERCRED, UNIX_DIAG_UID). It sends a [`Hello`] with a nonce of its own.
-//! 2. Who listens checks the same of who has connected, and answers with the memfd of its ring and a *token*, a socket that it
-//!    has just made. Who asked answers that in the same way. So each has the other's ring and token, and believes nothing.
-//! 3. Each attaches to the next datagram that its program sends (SCM_RIGHTS) a *proof*: a slip of memory with the cookie
-//!    (SO_COOKIE) of its own end of that line, and a secret; and the other's token.
-//! 4. Who receives finds the token, by its cookie: so that datagram was sent after the token was made, which was after the kernel's
-//!    connection was, and to a connected socket the kernel lets only its peer send. And it is its peer that is at the other
-//!    end of the line, not somebody between the two: of that end the kernel says (UNIX_DIAG_PEER) that it has the cookie that the
-//!    peer has said. So it writes the secret into its ring, and begins to count datagrams.
-//! 5. Who has sent the proof finds the secret there: only who reads its peer's queue knows it, and he would not have written it
-//!    into the ring of who stands between. So that ring is its peer's. It notes there how many datagrams it has sent since the
-//!    proof, and from there on sends through the ring.
+//! 1. One of the two makes a *rendezvous listener*, a seqpacket socket whose abstract name is the inode of
+//!    its datagram socket. The other connects to it. It believes the listener only if that is of the user
+//!    that the peer's socket belongs to (SO_PEERCRED, UNIX_DIAG_UID). Then it sends a [`Hello`].
+//! 2. The listener checks the same of its caller, and answers with the memfd of its ring and a *token*, a
+//!    socket that it has just made. The caller answers that in the same way. Now each has the other's ring
+//!    and token, and believes nothing yet.
+//! 3. Each attaches a *proof* to the next datagram that its program sends (SCM_RIGHTS). The proof is a slip
+//!    of memory with the cookie (SO_COOKIE) of its own end of that line and a secret, and the other's token.
+//! 4. The receiver finds the token, by its cookie. So that datagram was sent after the token was made, which
+//!    was after the kernel's connection was made; and the kernel lets only its peer send to a connected
+//!    socket. It is also its peer that is at the other end of the line, and nobody in between: the kernel
+//!    says (UNIX_DIAG_PEER) that this end has the cookie in the proof. So the receiver writes the secret into
+//!    its ring, and begins to count datagrams.
+//! 5. The sender of the proof finds the secret in the ring. Only a process that reads its peer's queue knows
+//!    the secret, and the peer would not have written it into the ring of a process in between. So that ring
+//!    is its peer's. The sender notes there how many datagrams it has sent since the proof, and from then on
+//!    sends through the ring.
 //!
-//! So neither uses memory before it is sure, over the kernel's own connection, that it is its peer's: a stranger,
-//! even one of the same user, can neither inject a datagram nor divert one. One of the same user can make a socket attach two
-//! descriptors to some datagrams to a plain peer, and can keep two from sharing memory. Users that this user namespace does not
-//! know all look the same, and are nobody. The connection to the rendezvous listener stays as the lifeline, and as the channel for what
-//! travels with datagrams (`channel.rs`). Each direction goes by itself, and switches at an exact datagram: their order stays.
-//! Nothing of this lies in a queue by itself: poll(2) tells of the program's datagrams and of nothing else, and who has nothing
-//! to send says nothing. Nobody waits for anybody, and whatever fails leaves the kernel carrying on: a proof that is lost, as its
-//! receiver has no room for descriptors, is sent again, and nobody switches before it was found; a line that breaks before this side
-//! has given its token away is no more than that, and it tries again with another one, a few times and ever more rarely.
+//! **What this protects.** Neither side uses memory before it is sure, over the kernel's own connection, that
+//! it is its peer's. A stranger can neither inject a datagram nor divert one, even with the same user. A
+//! program of the same user can make a socket attach two descriptors to some datagrams to a plain peer, and
+//! can keep two sockets from sharing memory. Users that this user namespace does not know all look the same,
+//! and count as nobody.
 //!
-//! Between the proof and the switch the receiver looks what there is *before* it reads where its peer has switched: what was there
-//! without a switch is a datagram, and no doorbell.
+//! **What stays.** The connection to the rendezvous listener stays as the lifeline, and as the channel for
+//! what travels with datagrams ([`onecopy_unix::ancillary::channel`]). Each direction goes by itself and
+//! switches at an exact datagram, so the order stays.
 //!
-//! Where the peer is connected to nobody it may be a receiver of many: see `lane.rs`.
+//! **What it costs others.** None of this is a message of its own in a queue: poll(2) tells of the program's
+//! datagrams and of nothing else, and a socket that sends nothing says nothing. No side waits for the other,
+//! and after any failure the kernel carries on. A proof is lost if its receiver has no room for descriptors;
+//! it is sent again, and nobody switches before a proof was found. If a line breaks before this side has
+//! given its token away, this side tries again with another line, a few times and ever more rarely.
+//!
+//! Between the proof and the switch the receiver looks for a message *before* it reads where its peer has
+//! switched. A message that was there without a switch is a datagram, not a doorbell.
+//!
+//! A peer that is connected to nobody may be a fan-in receiver: see [`crate::fan_in::sender`].
 
 use crate::fan_in::receiver::name_for_many;
 use crate::pairing::line::{ask, give, given, hear, is_user, other_end, rendezvous_name, say, seqpacket};
@@ -57,17 +67,18 @@ use std::sync::Arc;
 const OFTEN: u32 = 16;
 /// Connections to a rendezvous listener that are looked at in one call.
 const ASKERS: usize = 4;
-/// Looks at a visitor who says nothing before it is sent away. An honest one has sent its hello right after connecting.
+/// Looks at a silent caller, after which it is sent away. An honest one sends its hello right after
+/// connecting.
 const SILENCE: u32 = 8;
 
 impl Socket {
-    /// The meeting with the peer, while it may yet come to anything.
+    /// Returns the pairing with the peer, while it may still succeed.
     #[inline]
     pub fn pairing(&self) -> Option<&Pairing> {
         self.pairing_state.get().map(|pairing| &**pairing).filter(|pairing| pairing.is_open())
     }
 
-    /// In each call: goes on with the meeting, if it is time for that.
+    /// Goes on with the pairing, if it is time for that. Runs in each call.
     #[inline]
     pub fn pair_now_and_then(&self) {
         if let Some(pairing) = self.pairing()
@@ -83,22 +94,24 @@ impl Socket {
         match self.go_on(pairing, &mut state) {
             Ok(true) => pairing.hurry(),
             Ok(false) => {
-                // (Where all is said, each send looks by itself.)
+                // Once everything is said, each send looks by itself.
                 if !matches!(state.phase, Phase::Alone | Phase::Met) {
                     pairing.pause.store(pairing.pause.load(Relaxed).min(OFTEN), Relaxed);
                 }
             }
             Err(_) => {
-                // Refused, or nonsense: this side goes on over the kernel. What was agreed stays.
+                // The peer refused, or sent nonsense. This side goes on over the kernel, and what was agreed
+                // stays.
                 self.counters.fallbacks.add(1);
                 self.drop_pairing(pairing, &mut state);
             }
         }
     }
 
-    /// One step. Whether there was one to make.
+    /// Makes one step. Returns whether there was one to make.
     pub(super) fn go_on(&self, pairing: &Pairing, state: &mut State) -> io::Result<bool> {
-        // Who has this side's token may send it with a proof at any time, so there is no other one after it.
+        // A peer that has this side's token may send it with a proof at any time, so there is no other token
+        // after it.
         let given = matches!(state.phase, Phase::Answered | Phase::Met);
         match self.step(pairing, state) {
             Err(errno) if !given && is_broken(errno) && state.tries_again(pairing) => Ok(false),
@@ -140,7 +153,7 @@ impl Socket {
                         return Ok(false);
                     }
                     Ok(Some((hello, _))) => self.answer(pairing, state, line, &hello),
-                    // Nothing, or nonsense: whoever it was, the peer may yet come.
+                    // Nothing, or nonsense. Whoever the caller was, the peer may still come.
                     Ok(None) | Err(_) => {
                         state.phase = Phase::Listening(rendezvous, 0);
                         return Ok(false);
@@ -187,19 +200,20 @@ impl Socket {
         }
     }
 
-    /// Who listens looks whether the peer has come.
+    /// Looks whether the peer has come to this side's rendezvous listener.
     fn visited(&self, rendezvous: OwnedFd, looks: u32) -> io::Result<Phase> {
         for _ in 0..ASKERS {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let Ok(line) = rustix::net::accept_with(&rendezvous, flags) else { break };
-            // Strangers are closed.
+            // Strangers' lines are closed.
             if let Some((_, _, uid)) = self.mutual()?
                 && is_user(&line, uid)
             {
                 return Ok(Phase::Visited(rendezvous, line, 0));
             }
         }
-        // Both may have come to listen at once; then one goes and asks after all. To find out costs more than a look.
+        // Both may have begun to listen at once; then one of them connects after all. To find out costs more
+        // than a look.
         if looks.is_power_of_two()
             && let Some((me, peer, uid)) = self.mutual()?
             && me < peer
@@ -210,7 +224,7 @@ impl Socket {
         Ok(Phase::Listening(rendezvous, looks))
     }
 
-    /// A ring to receive into.
+    /// Makes a ring to receive into.
     fn ring_for(&self, hello: &Hello) -> io::Result<(Ring, OwnedFd)> {
         let config = &self.config;
         let capacity =
@@ -230,13 +244,13 @@ impl Socket {
         Ok(Phase::Asked(line))
     }
 
-    /// Answers who has said that hello: gives a ring to send into, and a token to send with the proof.
+    /// Answers that hello: gives a ring to send into, and a token to send with the proof.
     fn answer(&self, pairing: &Pairing, state: &mut State, line: OwnedFd, hello: &Hello) -> io::Result<()> {
         let cookie = other_end(&line)?;
         let (ring, memfd) = self.ring_for(hello)?;
         let (token, mark) = proof::token()?;
         let capacity = ring.capacity() as u64;
-        // Before it is given away: with any datagram from then on the proof may come.
+        // Before the token is given away: from then on the proof may come with any datagram.
         state.incoming = Some(Incoming::new(ring));
         pairing.token.store(mark, Relaxed);
         let answer = Hello { nonce: Nonce::default(), capacity, send_buffer: self.wish() };
@@ -245,7 +259,7 @@ impl Socket {
         Ok(())
     }
 
-    /// The peer, if that is who it is, has given a ring.
+    /// Takes the ring that the other side, if it is the peer, has given.
     fn offer_to_peer(
         &self,
         pairing: &Pairing,
@@ -260,7 +274,8 @@ impl Socket {
         Ok(())
     }
 
-    /// This socket's inode, its peer's, and that one's user, if the kernel says that it is connected to this one.
+    /// Returns this socket's inode, its peer's, and the peer's user, if the kernel says that the peer is
+    /// connected to this socket.
     pub fn mutual(&self) -> io::Result<Option<(u64, u64, u32)>> {
         Ok(match self.look_at_peer()? {
             Seen::Mutual(me, peer, uid) => Some((me, peer, uid)),
@@ -273,11 +288,11 @@ impl Socket {
         let me = rustix::fs::fstat(&self.fd)?.st_ino;
         let Some(peer) = diag.look(me)?.peer else { return Ok(Seen::Nobody) };
         if peer == me {
-            return Err(Errno::LOOP); // there is nothing to be gained
+            return Err(Errno::LOOP); // nothing is gained by that
         }
         let known = diag.look(peer)?;
         if known.uid.is_some_and(|uid| !is_known(uid)) {
-            return Err(Errno::PERM); // who that is cannot be told
+            return Err(Errno::PERM); // that user cannot be identified
         }
         Ok(match (known.uid, known.peer) {
             (Some(uid), Some(other)) if other == me => Seen::Mutual(me, peer, uid),
@@ -286,24 +301,24 @@ impl Socket {
         })
     }
 
-    /// The inode of the socket that this one is connected to, if the kernel tells.
+    /// Returns the inode of the socket that this one is connected to, if the kernel tells.
     pub fn peer_inode(&self) -> Option<u64> {
         let me = rustix::fs::fstat(&self.fd).ok()?.st_ino;
         Diag::open().ok()?.look(me).ok()?.peer
     }
 }
 
-/// Whether that is what a line says, or the kernel of it, whose other end was closed.
+/// Whether that is the error of a line whose other end was closed.
 fn is_broken(errno: Errno) -> bool {
     matches!(errno, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
 }
 
-/// Whom a socket is connected to: inodes, and that one's user.
+/// What a socket is connected to: inodes, and the peer's user.
 enum Seen {
-    /// To nobody, or to one that is connected to another.
+    /// Nobody, or a socket that is connected to another one.
     Nobody,
-    /// To one that is connected to it: this one's inode, and that one's.
+    /// A socket that is connected to this one: this one's inode, and that one's.
     Mutual(u64, u64, u32),
-    /// To one that is connected to nobody.
+    /// A socket that is connected to nobody.
     OfMany(u64, u32),
 }

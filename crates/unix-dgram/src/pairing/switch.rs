@@ -22,7 +22,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, sockopt};
 use std::io::IoSlice;
 
 impl Socket {
-    /// What was received from the kernel's queue was a datagram, and `proof` came with it.
+    /// Handles a datagram from the kernel's queue, and the `proof` that came with it.
     pub fn received_datagram(&self, pairing: &Pairing, proof: Option<ControlMessage>) {
         if proof.is_none() && !pairing.is_counting() {
             return;
@@ -40,20 +40,21 @@ impl Socket {
         }
     }
 
-    /// The peer has said which end of which line is its own.
+    /// Handles a proof, in which the peer says which end of which line is its own.
     #[cold]
     fn read_proof(&self, pairing: &Pairing, state: &mut State, secret: Nonce, cookie: u64, number: u32) {
         if matches!(state.phase, Phase::Answered) && self.go_on(pairing, state).is_err() {
-            // What the peer gives lies on the line before its proof, and must not be met there as what comes with datagrams.
+            // The peer gives its ring and token on the line before it sends its proof. They must be taken
+            // first, or they would be met there later as what comes with datagrams.
             return self.give_up(pairing, state);
         }
         let (Some(line), Some(incoming)) = (&state.line, &mut state.incoming) else { return };
         if line.cookie != cookie {
-            // The peer's, but not of who is at the other end of the line.
+            // The proof is the peer's, but another process is at the other end of the line.
             return self.give_up(pairing, state);
         }
         if incoming.forks != forks() || control::gone(line.fd.as_fd()) {
-            // Another process receives from this queue, too; or the peer will send no more.
+            // Another process receives from this queue too, or the peer will send no more.
             return;
         }
         incoming.count = Some(1);
@@ -64,7 +65,7 @@ impl Socket {
         }
         // Release pairs with the Acquire load in `is_taken`.
         info.joined.store(number, Release);
-        // The other end of the line is the peer's, so what came over it is, too.
+        // The other end of the line is the peer's, so what came over it is the peer's too.
         let _ = self.life.set(line.fd.clone());
     }
 
@@ -76,7 +77,8 @@ impl Socket {
         pairing.counting.store(0, Relaxed);
     }
 
-    /// Nothing will come of it that has not come by now. (A proof may still come, and be known for one.)
+    /// Ends the pairing, except for what has succeeded by now. A proof may still come, and must be known for
+    /// one.
     pub(super) fn drop_pairing(&self, pairing: &Pairing, state: &mut State) {
         state.phase = Phase::Met;
         state.offer = None;
@@ -86,18 +88,18 @@ impl Socket {
         state.incoming.take_if(|incoming| incoming.count.is_none());
     }
 
-    /// Before anything is received from the kernel's queue while the peer may have switched: whether what comes next there is a
-    /// datagram. By who holds the receiving side.
+    /// Looks whether the next message in the kernel's queue is a datagram. Called before each receive from
+    /// there while the peer may have switched. The caller holds the receiving side.
     ///
     /// # Errors
     ///
     /// [`PeerMisbehaved`].
     pub fn look_for_switch(&self, pairing: &Pairing, rx: &mut Rx) -> Result<Head, PeerMisbehaved> {
-        // In this order: before its first doorbell the peer says where it has switched.
+        // In this order: the peer says where it has switched before it rings its first doorbell.
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
         let next = match rustix::net::recv(&self.fd, &mut [0u8; 1][..], flags) {
             Err(Errno::CONNRESET) => {
-                // The kernel tells it once; it is for whoever receives.
+                // The kernel tells it once; the next receive reports it.
                 self.reset.store(1, Relaxed);
                 Head::Other
             }
@@ -112,7 +114,8 @@ impl Socket {
             None => Ok(next),
             Some(at) if at > received => Ok(next),
             Some(at) if at < received => Err(PeerMisbehaved::Switch { at, received }),
-            // What came on lanes, before this side was connected, is first; and what lies here is no datagram.
+            // Datagrams that came on lanes before this side was connected are first, and the message here is
+            // no datagram.
             Some(_) if self.fan_in().is_some_and(|fan_in| fan_in.left_over.load(Relaxed) != 0) => {
                 Ok(Head::Nothing)
             }
@@ -123,7 +126,7 @@ impl Socket {
         }
     }
 
-    /// What the peer sends comes through the ring from here on.
+    /// Makes the receiving side take what the peer sends from the ring.
     fn switch_rx(&self, pairing: &Pairing, state: &mut State, rx: &mut Rx) {
         let Some(Incoming { ring: mine, .. }) = state.incoming.take() else { return };
         pairing.counting.store(0, Relaxed);
@@ -134,12 +137,12 @@ impl Socket {
             let _ = pairing.sender.set(name);
         }
         self.set_rx_ring(mine.clone());
-        // (It is there since the peer was trusted.)
+        // The lifeline is there since the peer was trusted.
         let inlet = self.life.get().cloned().map_or_else(Inlet::default, Inlet::over);
         *rx = Rx::ring_with(Consumer::new(mine), inlet);
     }
 
-    /// Switches the sending side to the peer's ring, if that is time and nobody is sending.
+    /// Switches the sending side to the peer's ring, if it is time and no thread is sending.
     pub fn adopt_now(&self, pairing: &Pairing, state: &mut State) {
         if state.offer.is_none() && state.lane.is_none() {
             return;
@@ -151,22 +154,23 @@ impl Socket {
     }
 
     fn adopt_offer(&self, pairing: &Pairing, state: &mut State, tx: &mut Tx) {
-        // Behind what was sent over the kernel before there must be room for doorbells, and for fillers: one that is lost leaves the peer
-        // unreadable, or this side writable.
+        // Behind what was sent over the kernel there must be room for doorbells and fillers. A lost doorbell
+        // leaves the peer unreadable, and a lost filler leaves this side writable.
         let has_room = || control::has_room(self.fd());
         if let Some(lane) = state.lane.take_if(|_| has_room()) {
             return self.adopt_lane(pairing, lane);
         }
         let Some(line) = &state.line else { return };
         let taken = |offer: &mut OfferedRing| offer.is_taken() && offer.forks == forks() && has_room();
-        // (To a peer that is gone nothing is sent that the kernel has not refused.)
+        // A peer that is gone gets nothing that the kernel has not refused.
         if control::gone(line.fd.as_fd()) {
             return;
         }
         let Some(OfferedRing { ring, since, .. }) = state.offer.take_if(taken) else { return };
-        // Who knew the secret reads the peer's queue, so the line is the peer's.
+        // Only a process that reads the peer's queue knew the secret, so the line is the peer's.
         let _ = self.life.set(line.fd.clone());
-        // Release: it is there before the first doorbell is.
+        // Release pairs with the Acquire load in `look_for_switch`: the switch is there before the first
+        // doorbell is.
         ring.header().writer.0.switch_at.store(since + 1, Release);
         self.set_tx_ring(ring.clone());
         *tx = Tx::ring_with(Producer::new(ring), self.life.get().cloned());
@@ -183,7 +187,8 @@ impl Socket {
         pairing.open.store(0, Relaxed);
     }
 
-    /// Before a send to the peer over the kernel, by who holds the sending side: switches it to the peer's ring, if it is time.
+    /// Switches the sending side to the peer's ring if it is time, before a send to the peer over the kernel.
+    /// The caller holds the sending side.
     pub fn adopt_ring(&self, tx: &mut Tx) {
         if let Some(pairing) = self.pairing_state.get()
             && pairing.offered.load(Relaxed) != 0
@@ -192,11 +197,12 @@ impl Socket {
         }
     }
 
-    /// Sends one datagram to the peer over the kernel, and with it what is to be said to the peer, by who holds the sending side.
+    /// Sends one datagram to the peer over the kernel, and with it the proof or join request that is due. The
+    /// caller holds the sending side.
     ///
     /// # Errors
     ///
-    /// What sendmsg(2) says.
+    /// What sendmsg(2) returns.
     pub fn send_with_proof(
         &self,
         pairing: &Pairing,
@@ -206,7 +212,7 @@ impl Socket {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let mut state = pairing.state.lock();
-        // (Where this process has no descriptor left, another datagram will do.)
+        // If this process has no descriptor left, a later datagram will do.
         let slip = self.slip(&state).ok().flatten();
         let mut fds = attached.fds.to_vec();
         if let Some(slip) = &slip {
@@ -219,7 +225,7 @@ impl Socket {
         } else {
             Err(Errno::TOOMANYREFS)
         };
-        // Too many descriptors are in flight, maybe for those alone that are ours.
+        // Too many descriptors are in flight, maybe only because of ours.
         let sent = match with {
             Err(Errno::TOOMANYREFS) => scm::send_to(&self.fd, to, pieces, attached.fds, attached.who, flags)?,
             with => with?,
@@ -228,7 +234,7 @@ impl Socket {
         Ok(sent)
     }
 
-    /// What is to go with the next datagram, if anything is.
+    /// Makes the slip that is to go with the next datagram, if any is.
     fn slip(&self, state: &State) -> io::Result<Option<OwnedFd>> {
         let control = match (&state.offer, &state.phase, &state.line) {
             (Some(offer), _, Some(Line { fd, .. })) if offer.is_due() => ControlMessage::Proof {

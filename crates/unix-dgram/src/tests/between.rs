@@ -1,4 +1,4 @@
-//! Others of the same user who stand where two sockets meet, and speak well.
+//! Programs of the same user that stand between two sockets, and follow the protocol.
 
 use crate::Datagram;
 use crate::pairing::line::{give, say};
@@ -51,8 +51,9 @@ fn hello(line: &OwnedFd) -> Option<(Hello, Vec<OwnedFd>)> {
     Some((hello?, fds))
 }
 
-/// Whoever squats the rendezvous listener of a plain peer, and answers as one of ours would, gets nothing of what is sent to that
-/// peer, who gets all of it and nothing else, but that two descriptors come with some of it.
+/// A program squats the rendezvous listener of a plain peer, and answers as one of ours would. It gets
+/// nothing of what is sent to that peer. The peer gets all of it and nothing else, except that two
+/// descriptors come with some of it.
 #[test]
 fn who_sits_on_a_beacon_gets_nothing() {
     onecopy_testing::alone!();
@@ -88,7 +89,7 @@ fn who_sits_on_a_beacon_gets_nothing() {
     assert_eq!(ring.header().writer.0.head.load(Relaxed), 0);
 }
 
-/// Two of ours, and one between them who hands what each says to the other, with rings of its own.
+/// Two sockets of ours, and a program between them that hands on what each says, with rings of its own.
 #[test]
 fn who_stands_between_two_gets_nothing() {
     onecopy_testing::alone!();
@@ -108,7 +109,7 @@ fn who_stands_between_two_gets_nothing() {
         }
         if let (Some(line), None) = (&to_a, &asked) {
             asked = hello(line).map(|(hello, _)| hello);
-            // So that b may listen there.
+            // From now on b may listen there.
             squatter = None;
         }
         if squatter.is_none() {
@@ -143,7 +144,7 @@ fn who_stands_between_two_gets_nothing() {
     assert_eq!(ring.header().writer.0.head.load(Relaxed), 0);
 }
 
-/// Who comes and says nothing is sent away, and the peer, who comes later, is not.
+/// A caller that says nothing is sent away, and the peer, which comes later, is not.
 #[test]
 fn a_silent_visitor_does_not_keep_the_peer_away() {
     onecopy_testing::alone!();
@@ -171,7 +172,7 @@ fn a_silent_visitor_does_not_keep_the_peer_away() {
     assert!(silent.is_some() && a.path().is_shared_memory() && b.path().is_shared_memory());
 }
 
-/// Two of ours that are connected to each other.
+/// Makes two sockets of ours that are connected to each other.
 fn connected(what: &str) -> (Arc<Datagram>, Datagram) {
     let (one, other) = (abstract_(&format!("{what}-a")), abstract_(&format!("{what}-b")));
     let (a, b) = (Datagram::bind(&one).unwrap(), Datagram::bind(&other).unwrap());
@@ -180,12 +181,12 @@ fn connected(what: &str) -> (Arc<Datagram>, Datagram) {
     (Arc::new(a), b)
 }
 
-/// Looks often enough for whatever it does in its calls.
+/// Looks often enough for everything that a socket does in its calls.
 fn look(end: &Datagram) {
     (0..2000).for_each(|_| assert!(end.recv(&mut [0], LOOK).is_err()));
 }
 
-/// Both come to share memory, and nothing is lost or changes its place.
+/// Checks that both come to share memory, and that no datagram is lost or changes its place.
 fn come_together(a: &Datagram, b: &Datagram) {
     for i in 0..2000u32 {
         for (from, to) in [(a, b), (b, a)] {
@@ -199,12 +200,13 @@ fn come_together(a: &Datagram, b: &Datagram) {
     assert_eq!((a.stats().fallbacks, b.stats().fallbacks), (0, 0));
 }
 
-/// One that has no CPU between coming to its peer's rendezvous listener and its hello is sent away, and comes again.
+/// A peer that has no CPU between connecting to the rendezvous listener and its hello is sent away, and comes
+/// again.
 #[test]
 fn a_peer_that_is_sent_away_before_its_hello_comes_again() {
     onecopy_testing::alone!();
     let (a, b) = connected("slow");
-    // From here on it listens.
+    // From here on a listens.
     look(&a);
     let (came, there) = (Arc::new(()), a.clone());
     let mark = came.clone();
@@ -216,7 +218,8 @@ fn a_peer_that_is_sent_away_before_its_hello_comes_again() {
     assert_eq!(Arc::strong_count(&came), 1, "nobody was sent away");
 }
 
-/// Who sits on a rendezvous listener, and goes with what it was told or without having listened, has the two meet later.
+/// Two sockets pair later if a squatter of the rendezvous listener goes away, with what it was told or
+/// without having accepted.
 #[test]
 fn a_squatter_that_goes_leaves_the_two_to_each_other() {
     onecopy_testing::alone!();
@@ -233,7 +236,7 @@ fn a_squatter_that_goes_leaves_the_two_to_each_other() {
     }
 }
 
-/// Who comes, says hello and goes does not keep the peer away.
+/// A caller that says hello and goes does not keep the peer away.
 #[test]
 fn a_visitor_that_goes_does_not_keep_the_peer_away() {
     onecopy_testing::alone!();

@@ -1,4 +1,4 @@
-//! What a peer that lies does to a datagram socket: EPROTO on that socket, a counter, and nothing else.
+//! A peer that misbehaves on a datagram socket causes EPROTO on that socket, a count, and nothing else.
 
 use crate::Datagram;
 use onecopy_ring::Header;
@@ -11,12 +11,12 @@ use std::collections::BTreeSet;
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 
-/// The page that the liar shares with its victim: of the ring that the victim receives from.
+/// Returns the header that the liar shares with its victim, of the ring that the victim receives from.
 fn into_victim(liar: &Datagram) -> &Header {
     liar.end.tx_ring.get().expect("a pair shares memory").header()
 }
 
-/// Of the ring that the victim sends into.
+/// Returns the header of the ring that the victim sends into.
 fn from_victim(liar: &Datagram) -> &Header {
     liar.end.rx_ring.get().expect("a pair shares memory").header()
 }
@@ -25,11 +25,11 @@ fn raw(liar: &Datagram, bytes: &[u8]) {
     rustix::net::send(liar.end.fd(), bytes, rustix::net::SendFlags::DONTWAIT).unwrap();
 }
 
-/// Tells `misbehaved`, then lets the victim do all there is to do; beside it an honest pair goes on.
+/// Lets the liar misbehave, then has the victim do all its calls. An honest pair goes on beside it.
 fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     let (honest, other) = Datagram::pair().unwrap();
     let (liar, victim) = Datagram::pair().unwrap();
-    // Whoever polls looks at what lies in the kernel's queue.
+    // A socket that is polled looks at the kernel's queue.
     let _: BorrowedFd<'_> = victim.as_fd();
     liar.send(b"before", NOW).unwrap();
     assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
@@ -65,7 +65,7 @@ fn every_lie_in_shared_memory_is_caught() {
     for tail in [u64::MAX, 1 << 40] {
         caught("tail", |liar| {
             from_victim(liar).reader.0.tail.store(tail, Release);
-            // Believed only once it is looked at: when the victim has filled the ring.
+            // Noticed only when it is looked at, which is when the victim has filled the ring.
         });
     }
     for len in [u64::MAX, 1 << 33, 1 << 31, 257, 0xffff_ffff] {
@@ -84,7 +84,8 @@ fn every_lie_in_shared_memory_is_caught() {
     });
 }
 
-/// Publishes a frame of no bytes that says that so many descriptors, and who sends, lie in the line.
+/// Publishes an empty frame which says that so many descriptors, and the sender's credentials, are in the
+/// line.
 fn announce(liar: &Datagram, fds: u64, said: u64) {
     let ring = liar.end.tx_ring.get().unwrap();
     let head = ring.header().writer.0.head.load(Relaxed);
@@ -93,7 +94,7 @@ fn announce(liar: &Datagram, fds: u64, said: u64) {
     ring.header().writer.0.head.store(head + size, Release);
 }
 
-/// The number of the message that belongs to what is announced next.
+/// Returns the number of the message that belongs to the next announcement.
 fn next(liar: &Datagram) -> [u8; 8] {
     liar.end.tx_ring.get().unwrap().header().writer.0.head.load(Relaxed).to_le_bytes()
 }
@@ -136,7 +137,7 @@ fn what_the_line_does_not_hold_is_caught() {
     caught("too many of them", |liar| announce(liar, 254, 0));
 }
 
-/// Whatever a peer puts into the line that it announces nothing of stays there, and goes with the socket.
+/// Whatever a peer puts into the line without announcing it stays there, and goes with the socket.
 #[test]
 fn what_is_not_announced_harms_nobody() {
     onecopy_testing::alone!();
@@ -167,7 +168,7 @@ fn what_is_no_bell_is_caught() {
     });
 }
 
-/// A peer that says that it is gone, and is not, only harms itself: the kernel has the last control message.
+/// A peer that says that it is gone, and is not, harms only itself: the kernel decides.
 #[test]
 fn a_false_farewell_leaves_the_kernel_to_tell() {
     onecopy_testing::alone!();
@@ -179,7 +180,8 @@ fn a_false_farewell_leaves_the_kernel_to_tell() {
     assert_eq!(victim.send(b"x", NOW).unwrap_err().raw_os_error(), Errno::CONNREFUSED.raw_os_error());
 }
 
-/// A peer that is killed while it parks has not said that its filler lies there: it is no datagram all the same.
+/// A peer is killed while it parks, before it has said that there is a filler. The filler is no datagram all
+/// the same.
 #[test]
 fn a_filler_of_a_peer_that_died_is_no_datagram() {
     onecopy_testing::alone!();
@@ -196,15 +198,16 @@ fn a_filler_of_a_peer_that_died_is_no_datagram() {
     assert_eq!(victim.stats().protocol_errors, 0);
 }
 
-/// One that is killed closes its socket first and its end of the lifeline later: a sender without room that looks in between has had
-/// its one edge, and would wait for ever.
+/// A peer that is killed closes its socket first and its end of the lifeline later. A sender without room
+/// that looks in between has had its one edge, and would wait for ever.
 #[test]
 fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
     onecopy_testing::alone!();
     let (dying, sender) = Datagram::pair().unwrap();
     let fill = || std::iter::repeat_with(|| sender.send(&[7; 2000], NOW)).find_map(Result::err).unwrap();
     assert!(fill().would_block());
-    // (A clone that keeps the line up, and the control message that one that is killed never says.)
+    // A clone keeps the line up. The flag that says "the peer has left" is cleared: a peer that is killed
+    // never sets it.
     let line = dying.end.life().try_clone_to_owned().unwrap();
     let ring = dying.end.rx_ring.get().unwrap().clone();
     drop(dying);
@@ -217,7 +220,8 @@ fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
     drop(line);
 }
 
-/// What lies in the ring of a peer that is gone comes from whom it came, also when the kernel has forgotten that one.
+/// Datagrams in the ring of a peer that is gone have that peer's name, also after the kernel has forgotten
+/// the peer.
 #[test]
 fn who_sent_is_known_when_the_kernel_has_forgotten() {
     onecopy_testing::alone!();
@@ -236,7 +240,7 @@ fn who_sent_is_known_when_the_kernel_has_forgotten() {
     }
     there.send(b"before it went", NOW).unwrap();
     drop(there);
-    // As a look of this side's own does, of which the caller is told later.
+    // One of this side's own looks does the same, and the caller is told later.
     let told = rustix::net::send(here.end.fd(), b"", rustix::net::SendFlags::DONTWAIT);
     assert_eq!(told, Err(Errno::CONNREFUSED));
     assert!(here.peer_name().is_err());

@@ -1,5 +1,5 @@
-//! What a liar among many senders does to their receiver, or a receiver to its senders: it costs the liar's own lane, and
-//! a count. And others of the same user who stand where they meet.
+//! A sender that misbehaves among many at one receiver, or a receiver that misbehaves to its senders: it
+//! costs the liar's own lane, and a count. Also programs of the same user that stand between them.
 
 use crate::Datagram;
 use crate::fan_in::receiver::name_for_many;
@@ -32,7 +32,7 @@ fn abstract_(what: &str) -> Name {
     Name::abstract_(text(what))
 }
 
-/// A sender that has a lane.
+/// Makes a sender that has a lane.
 fn laned(to: &Datagram, name: &str) -> Datagram {
     super::lane_tests::laned(to, &abstract_(name))
 }
@@ -45,7 +45,8 @@ fn line(liar: &Datagram) -> OwnedFd {
     liar.end.lane().unwrap().end.fd().try_clone_to_owned().unwrap()
 }
 
-/// Tells `misbehaved`, then lets the victim receive. Others go on, before and behind.
+/// Lets the liar misbehave, then has the victim receive. Other senders go on, on lanes before and behind the
+/// liar's.
 fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     let victim = Datagram::bind(abstract_("victim")).unwrap();
     let (before, liar, behind) =
@@ -72,7 +73,7 @@ fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     assert!(victim.stats().protocol_errors >= 1, "{what}");
     let paths = [&before, &behind].map(|honest| honest.path().send);
     assert_eq!(paths, [Carrier::SharedMemory; 2], "{what}");
-    // The liar finds the lane closed, and the kernel carries on.
+    // The liar finds its lane closed, and the kernel carries on.
     while victim.recv(&mut [0; 9], LOOK).is_ok() {}
     let sent = liar.send(b"x", NOW);
     assert!(sent.is_ok() || liar.send(b"x", NOW).is_ok(), "{what}: {sent:?}");
@@ -108,7 +109,7 @@ fn every_lie_on_a_lane_costs_the_lane() {
         for _ in 0..70 {
             let _ = rustix::net::send(&line, b"b", RAW);
         }
-        // Who does not ring is not looked at.
+        // A sender that does not ring is not looked at.
         liar.send(b"x", NOW).unwrap();
         header(liar, &|header| header.writer.0.head.store(u64::MAX, Release));
     });
@@ -121,7 +122,7 @@ fn every_lie_on_a_lane_costs_the_lane() {
     });
 }
 
-/// What a sender says in the queue that only others may say, or that says nothing, harms nobody.
+/// Control messages in the queue that only others may send, or that have no meaning, harm nobody.
 #[test]
 fn words_that_mean_nothing_are_datagrams_or_nothing() {
     onecopy_testing::alone!();
@@ -138,13 +139,14 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
         ControlMessage::Proof { secret: nonce, cookie: 1, number: 1 },
     ];
     for control in controls {
-        // Whatever says what it cannot know is somebody's datagram.
+        // A control message without the nonce is a program's datagram.
         stranger.send_to(&control.encode(), abstract_("words"), NOW).unwrap();
         let mut buffer = [0; 64];
         assert_eq!(victim.recv(&mut buffer, LOOK).unwrap(), 64);
         assert_eq!(buffer, control.encode());
     }
-    // One that has a lane may ring for nothing, even in the receiver's name: nothing is received.
+    // A sender that has a lane may ring for nothing, even in the receiver's name. Nothing is received from
+    // that.
     let doorbell = {
         let lane = liar.end.lane().unwrap();
         let fan_in = victim.end.fan_in().unwrap().lock();
@@ -162,13 +164,14 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
         honest.send(b"as ever", NOW).unwrap();
         assert_eq!(victim.recv(&mut [0; 3], LOOK).unwrap(), 3);
     }
-    // Anybody may knock, and who has said that hello may have been sent away: that is for nobody who receives.
+    // Anybody may send a join request, and the caller with that hello may have been sent away. No receive
+    // sees it.
     let join_request = ControlMessage::Join { hello: nonce, secret: nonce, cookie: 0, inode: u64::MAX };
     let (slip, more) = (proof::slip(&join_request).unwrap(), victim.as_fd());
     for fds in [&[slip.as_fd()][..], &[more, slip.as_fd()]] {
         stranger.send_with_to(b"x", abstract_("words"), fds, NOW).unwrap();
         stranger.send_with_to(b"y", abstract_("words"), fds, NOW).unwrap();
-        // (What no receive asks for was there all the same.)
+        // A descriptor that no receive asks for is reported all the same.
         let (received, _) = victim.recv_datagram(&mut [0; 3], LOOK).unwrap();
         assert_eq!((received.len, received.flags.contains(ReceivedFlags::CTRUNC)), (1, fds.len() == 2));
         for flags in [LOOK | RecvFlags::PEEK, LOOK] {
@@ -198,7 +201,7 @@ fn a_receiver_that_lies_costs_the_lane() {
         }
         assert_eq!(told.last(), Some(&Errno::PROTO.raw_os_error()));
         assert_eq!(victim.stats().protocol_errors, 1);
-        // It was told, and the kernel carries on.
+        // The program was told, and the kernel carries on.
         while liar.recv(&mut [0; 9], LOOK).is_ok() {}
         assert_eq!(victim.send(b"x", NOW).unwrap(), 1);
         assert_eq!(victim.path().send, Carrier::Kernel);
@@ -219,8 +222,8 @@ fn visitor(squatter: &OwnedFd) -> Option<(OwnedFd, Hello)> {
     Some((line, hello))
 }
 
-/// Whoever squats the rendezvous listener of a plain receiver, and answers without what only that one can know, gets nothing of what is
-/// sent to it; and nothing else is.
+/// A program squats the rendezvous listener of a plain receiver, and answers without the secret. It gets
+/// nothing of what is sent to that receiver, and the receiver gets nothing else.
 #[test]
 fn who_squats_a_beacon_of_many_gets_nothing() {
     onecopy_testing::alone!();
@@ -256,7 +259,7 @@ fn take(plain: &UnixDatagram, buffer: &mut [u8]) -> Option<(usize, Option<Contro
     Some((came.bytes, came.fds.last().and_then(proof::read)))
 }
 
-/// One who hands on what both say, with lines of his own.
+/// A program hands on what both sides say, over lines of its own.
 #[test]
 fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
     onecopy_testing::alone!();
@@ -271,7 +274,8 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
         sent += 1;
     }
     let (_line, hello) = kept.expect("it came to whom it took for the receiver's");
-    // From here on the rendezvous listener is the receiver's own, where he says what the sender has said to him.
+    // From here on the rendezvous listener is the receiver's own. The program repeats there what the sender
+    // has said to it.
     drop(squatter);
     let (mut mine, mut next) = (None, 0);
     for i in sent..200u8 {
@@ -295,7 +299,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
     assert_eq!(a.path().send, Carrier::Kernel);
 }
 
-/// The name that the peer had may be somebody else's by the time the sender makes its door.
+/// The peer's name may have passed to another socket by the time the sender makes its door.
 #[test]
 fn bells_go_to_nobody_but_the_peer() {
     onecopy_testing::alone!();
@@ -345,13 +349,14 @@ fn bells_go_to_nobody_but_the_peer() {
     }
 }
 
-/// One who has another socket say his knock, or that he has switched, has no lane under that one's name.
+/// A program makes another socket send its join request, or say that it has switched. It gets no lane under
+/// that socket's name.
 #[test]
 fn who_has_another_one_knock_gets_no_lane_of_its_name() {
     onecopy_testing::alone!();
     let victim = Datagram::bind(abstract_("echoed")).unwrap();
     let honest = laned(&victim, "echoed");
-    // It sends whatever anybody tells it to.
+    // Sends whatever anybody tells it to.
     let echo = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("echo")).unwrap()).unwrap();
     let to = SocketAddr::from_abstract_name(text("echoed")).unwrap();
     echo.connect_addr(&to).unwrap();
@@ -383,7 +388,7 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
     assert_eq!(victim.recv_from(&mut [0; 9], LOOK).unwrap().1, Name::unnamed());
 }
 
-/// Strangers who come and say nothing, or nonsense, or too much.
+/// Strangers that come and say nothing, or nonsense, or too much.
 #[test]
 fn strangers_at_a_beacon_keep_nobody_away_for_long() {
     onecopy_testing::alone!();
@@ -418,7 +423,8 @@ fn strangers_at_a_beacon_keep_nobody_away_for_long() {
     assert_eq!((late.path().send, first.path().send), (Carrier::SharedMemory, Carrier::SharedMemory));
 }
 
-/// A receiver of short datagrams has no room for a control message, and control messages come at any moment: none is ever received.
+/// A receiver of short datagrams has no room for a control message, and control messages come at any moment.
+/// None is ever received.
 #[test]
 fn no_word_is_cut_into_a_datagram() {
     onecopy_testing::alone!();
@@ -441,7 +447,7 @@ fn no_word_is_cut_into_a_datagram() {
         assert_eq!(victim.recv(&mut buffer, LOOK | RecvFlags::TRUNC).unwrap(), 7);
         assert_eq!(buffer, *b"as ");
     }
-    // What is one of 64 bytes is cut as ever.
+    // A datagram of 64 bytes is cut as ever.
     let stranger = Datagram::unbound().unwrap();
     stranger.send_to(&[7; 64], abstract_("short"), NOW).unwrap();
     let mut buffer = [0; 9];
@@ -449,7 +455,8 @@ fn no_word_is_cut_into_a_datagram() {
     assert_eq!((received.len, received.full, buffer), (5, 64, [7, 7, 7, 7, 7, 0, 0, 0, 0]));
 }
 
-/// A fork while another thread is in a receive: the child is told, and waits for nobody who is not there.
+/// A fork while another thread receives: the child gets an error, and does not wait for a thread that it does
+/// not have.
 #[test]
 fn a_child_does_not_wait_for_a_thread_of_its_parent() {
     onecopy_testing::alone!();
@@ -473,7 +480,7 @@ fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         .unwrap();
         assert_eq!(child.wait(), onecopy_sys::fork::Ended::Returned(0), "{name}, {:?}", start.elapsed());
         drop(receiving);
-        // Where there are lanes they are the parent's, and without one nothing has changed for it.
+        // Lanes, if there are any, stay the parent's. Without lanes nothing has changed for the parent.
         let sender = sender.unwrap_or(stranger);
         sender.send_to(b"still", abstract_(name), NOW).unwrap();
         assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 5);

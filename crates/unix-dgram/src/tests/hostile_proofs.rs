@@ -1,4 +1,5 @@
-//! Others of the same user who attach proofs that they made up, and peers that lie about where they switch.
+//! Programs of the same user that attach proofs which they made up, and peers that misbehave about where they
+//! switch.
 
 use crate::Datagram;
 use crate::pairing::line::{give, rendezvous_name, say, seqpacket};
@@ -38,7 +39,7 @@ fn to(what: &str) -> SocketAddr {
     SocketAddr::from_abstract_name(text(what)).unwrap()
 }
 
-/// What one has that has come to the victim's rendezvous listener and was believed as far as it goes.
+/// What a caller has that came to the victim's rendezvous listener, and was believed as far as that goes.
 struct Come {
     line: OwnedFd,
     /// The victim's ring, and its token.
@@ -49,7 +50,7 @@ struct Come {
 }
 
 impl Come {
-    /// The victim is connected to somebody who is connected to it.
+    /// Comes to a victim that is connected to a socket which is connected to it.
     fn to(victim: &Datagram) -> Come {
         let rendezvous = rendezvous_name(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
         let line = seqpacket().unwrap();
@@ -79,7 +80,7 @@ impl Come {
         ControlMessage::Proof { secret: SECRET, cookie: socket_cookie(&self.line).unwrap(), number }
     }
 
-    /// Which proof the victim has believed.
+    /// Returns the number of the proof that the victim has believed.
     fn believed(&self) -> u32 {
         self.ring.header().info.0.joined.load(Acquire)
     }
@@ -89,7 +90,7 @@ fn send(from: &UnixDatagram, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     scm::send(from, &[IoSlice::new(bytes)], fds, None, RAW).unwrap();
 }
 
-/// The next datagram, and how many descriptors came with it.
+/// Returns the bytes of the next datagram, and how many descriptors came with it.
 fn next(victim: &Datagram) -> (usize, usize) {
     let (received, with, _) = victim.recv_with(&mut [0; 9], LOOK).unwrap();
     assert!(!with.truncated);
@@ -105,7 +106,8 @@ fn met(what: &str) -> (Datagram, UnixDatagram) {
     (victim, peer)
 }
 
-/// Who has attached something before the victim was connected, and fills it with the right control messages when he knows them, is not its peer.
+/// A program attached a slip before the victim was connected, and writes the right proof into it once it
+/// knows that. It is not the victim's peer.
 #[test]
 fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
     onecopy_testing::alone!();
@@ -146,13 +148,13 @@ fn a_token_is_for_one_connection() {
         assert_eq!(next(&victim), (1, 2));
     }
     assert_eq!((come.believed(), victim.stats().fallbacks), (0, 0));
-    // The right one is taken off, and what the program sends comes.
+    // The right token is taken off, and what the program sends comes.
     send(&peer, b"z", &[peer.as_fd(), slip.as_fd(), come.token.as_fd()]);
     assert_eq!(next(&victim), (1, 1));
     assert_eq!(come.believed(), 1);
 }
 
-/// What comes with the right token may be anything at all.
+/// What comes with the right token may be anything.
 #[test]
 fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
     onecopy_testing::alone!();
@@ -185,7 +187,7 @@ fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
     assert_eq!(next(&victim), (1, 0));
     assert_eq!((come.believed(), victim.stats().protocol_errors), (0, 0));
     send(&peer, b"x", &[memfd(&wire, 64, all).as_fd(), come.token.as_fd()]);
-    // A look changes nothing.
+    // A peek changes nothing.
     for flags in [LOOK | RecvFlags::PEEK, LOOK] {
         assert_eq!(come.believed(), 0);
         assert_eq!(victim.recv_with(&mut [0; 9], flags).unwrap().1.fds.len(), 0);
@@ -193,7 +195,7 @@ fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
     assert_eq!(come.believed(), 1);
 }
 
-/// A proof that names another line than the one that the token went over is of a peer that somebody stands before.
+/// A proof names another line than the one that the token went over: another program stands before this peer.
 #[test]
 fn a_sign_of_another_line_ends_it() {
     onecopy_testing::alone!();
@@ -207,7 +209,8 @@ fn a_sign_of_another_line_ends_it() {
     }
 }
 
-/// Datagrams are counted from the last proof on, whatever lies behind the switch is no datagram, and a switch in the past is a lie.
+/// Datagrams are counted from the last proof on. What is behind the switch is no datagram, and a switch in
+/// the past is misbehaviour.
 #[test]
 fn a_switch_is_where_the_last_sign_and_the_count_say() {
     onecopy_testing::alone!();
@@ -234,7 +237,7 @@ fn a_switch_is_where_the_last_sign_and_the_count_say() {
     }
 }
 
-/// A victim that sends believes who knows the secret of its proof, and nobody who only guesses.
+/// A victim that sends believes a peer that knows the secret of its proof, and none that guesses.
 #[test]
 fn who_does_not_know_the_secret_gets_nothing() {
     onecopy_testing::alone!();

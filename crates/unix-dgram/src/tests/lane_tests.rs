@@ -1,4 +1,5 @@
-//! What a receiver of many owes those who wait for it and its other senders, at the moments when that is hard.
+//! What a fan-in receiver owes to threads that wait for it and to its other senders, at the moments when that
+//! is hard.
 
 use crate::Datagram;
 use crate::fan_in::readiness::CONTROLS;
@@ -35,7 +36,7 @@ fn connected(name: &Name) -> Datagram {
     sender
 }
 
-/// A sender that has a lane.
+/// Makes a sender that has a lane.
 pub fn laned(to: &Datagram, name: &Name) -> Datagram {
     let sender = connected(name);
     for i in 0..60 {
@@ -47,8 +48,8 @@ pub fn laned(to: &Datagram, name: &Name) -> Datagram {
     sender
 }
 
-/// Whoever receives once for each time that he finds it readable, or asks how much there is, gets all, also while a sender
-/// switches: the control message that says so comes behind what was sent before it.
+/// A program receives once each time it finds the socket readable, or asks how much there is. It gets
+/// everything, also while a sender switches: the sender's switch takes effect behind what it sent before.
 #[test]
 fn a_switch_is_met_by_who_polls() {
     onecopy_testing::alone!();
@@ -79,7 +80,7 @@ fn a_switch_is_met_by_who_polls() {
     }
 }
 
-/// One that rings between the look into its lane and the look into the queue.
+/// A sender rings between the look into its lane and the look into the queue.
 #[test]
 fn a_bell_at_the_wrong_moment_is_not_lost() {
     onecopy_testing::alone!();
@@ -98,7 +99,8 @@ fn a_bell_at_the_wrong_moment_is_not_lost() {
     }
 }
 
-/// Who sends descriptors, and lies in the same moment, does not have them come with another one's datagram.
+/// A sender sends descriptors and misbehaves at the same moment. They do not come with another sender's
+/// datagram.
 #[test]
 fn what_a_liar_sends_comes_with_nothing_else() {
     onecopy_testing::alone!();
@@ -120,7 +122,8 @@ fn what_a_liar_sends_comes_with_nothing_else() {
     assert_eq!(b.stats().protocol_errors, 1);
 }
 
-/// A receiver without a descriptor left gets what it is sent, but for the descriptors, as from the kernel, and keeps the lane.
+/// A receiver without a descriptor left gets its datagrams without their descriptors, as from the kernel, and
+/// keeps the lane.
 #[test]
 fn a_receiver_that_can_open_no_more_loses_no_datagram() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -134,7 +137,7 @@ fn a_receiver_that_can_open_no_more_loses_no_datagram() {
             b.recv_with(&mut buffer, flags).map(|(_, with, _)| (buffer[0], with.fds.len(), with.truncated))
         };
         for round in 0..3 {
-            // The first ones before the channel is known.
+            // The first of these go before the channel is known.
             for i in 1..4 {
                 a.send_with(&[i], &[b.as_fd()], NOW).unwrap();
                 c.send(&[10 + i], NOW).unwrap();
@@ -149,7 +152,8 @@ fn a_receiver_that_can_open_no_more_loses_no_datagram() {
             a.send_with(&[9], &[b.as_fd()], NOW).unwrap();
             assert_eq!(next(look).unwrap(), (9, 1, false));
         }
-        // A peek that has no room for copies says so, and takes nothing, nor keeps others from their turns.
+        // A peek that has no room for copies returns an error and takes nothing. Other lanes still have their
+        // turns.
         a.send_with(&[1], &[b.as_fd()], NOW).unwrap();
         let peek = look | RecvFlags::PEEK;
         assert_eq!(next(peek).unwrap(), (1, 1, false));
@@ -164,7 +168,7 @@ fn a_receiver_that_can_open_no_more_loses_no_datagram() {
     assert_eq!(child.unwrap().wait(), onecopy_sys::fork::Ended::Returned(0));
 }
 
-/// Sends a record, and then one more for each that is looked at, as who floods from another thread does.
+/// Sends a record, and then one more for each that is looked at, as a flood from another thread does.
 fn flood(line: Arc<OwnedFd>, looked: Rc<Cell<u32>>) {
     let _ = rustix::net::send(&line, b"b", rustix::net::SendFlags::DONTWAIT);
     failpoint::at("before the channel", move || {
@@ -175,7 +179,7 @@ fn flood(line: Arc<OwnedFd>, looked: Rc<Cell<u32>>) {
     });
 }
 
-/// Who says that there are descriptors, and sends doorbells in their place without an end, keeps nobody in a call.
+/// A sender announces descriptors, and sends doorbells without end in their place. No call is held up.
 #[test]
 fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
     onecopy_testing::alone!();
@@ -198,7 +202,7 @@ fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
     assert_eq!(honest.path().send, Carrier::SharedMemory);
 }
 
-/// FIONREAD tells the size of what is received next, whoever's turn it is.
+/// FIONREAD tells the size of what is received next, whichever lane has its turn.
 #[test]
 fn what_is_there_is_what_comes() {
     onecopy_testing::alone!();
@@ -233,7 +237,8 @@ fn ring(doorbell: [u8; 64], to: Name, times: u32) {
     });
 }
 
-/// A receive that does not wait comes back from a flood of control messages, and whoever sends after it rings.
+/// A receive that does not wait returns from a flood of control messages, and a sender that sends after it
+/// rings.
 #[test]
 fn a_flood_of_words_is_left_with_lanes_armed() {
     onecopy_testing::alone!();
@@ -246,7 +251,7 @@ fn a_flood_of_words_is_left_with_lanes_armed() {
     ring(doorbell.encode(), name.clone(), CONTROLS);
     assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
     assert!(header.is_armed());
-    // Who polls is to come again.
+    // A program that polls is to come again.
     assert!(!readable(&b));
     ring(doorbell.encode(), name, CONTROLS);
     assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
@@ -255,7 +260,8 @@ fn a_flood_of_words_is_left_with_lanes_armed() {
     assert!(!readable(&b));
 }
 
-/// One that has no CPU between coming to the rendezvous listener and its hello, while others knock: it is sent away, and comes again.
+/// A sender has no CPU between connecting to the rendezvous listener and its hello, while others join. It is
+/// sent away, and comes again.
 #[test]
 fn who_is_sent_away_before_its_hello_comes_again() {
     onecopy_testing::alone!();
@@ -276,7 +282,7 @@ fn who_is_sent_away_before_its_hello_comes_again() {
     assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::SharedMemory, 0));
 }
 
-/// Somebody at a receiver's rendezvous listener, before it listens there itself.
+/// Makes a rendezvous listener in place of the receiver's, before that one listens.
 fn listening(at: &Datagram) -> OwnedFd {
     let rendezvous = seqpacket().unwrap();
     let inode = rustix::fs::fstat(at.end.fd()).unwrap().st_ino;
@@ -285,7 +291,7 @@ fn listening(at: &Datagram) -> OwnedFd {
     rendezvous
 }
 
-/// Who sends everybody away is tried again ever more rarely, and then no more.
+/// A sender tries a receiver that refuses everybody ever more rarely, and then no more.
 #[test]
 fn who_always_refuses_costs_few_tries() {
     onecopy_testing::alone!();
@@ -311,7 +317,7 @@ fn who_always_refuses_costs_few_tries() {
     assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::Kernel, 1));
 }
 
-/// Whose hello was not read when the line broke was not refused, and comes again soon.
+/// A sender whose hello was not read when the line broke was not refused, and comes again soon.
 #[test]
 fn who_was_not_heard_comes_again_soon() {
     onecopy_testing::alone!();
@@ -322,7 +328,7 @@ fn who_was_not_heard_comes_again_soon() {
         a.send(&[i], NOW).unwrap();
         let mut buffer = [0; 9];
         if i < 2 {
-            // (It is not to listen itself before that one has gone.)
+            // The receiver is not to listen itself before the other listener has gone.
             assert_eq!(rustix::net::recv(b.end.fd(), &mut buffer[..], PLAIN).unwrap().0, 1);
             assert_eq!(
                 rendezvous.as_ref().is_some_and(|rendezvous| rustix::net::accept(rendezvous).is_ok()),

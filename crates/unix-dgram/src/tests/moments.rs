@@ -1,4 +1,4 @@
-//! What once went wrong when something happened at one certain moment, which is made to happen here.
+//! Faults that came from an event at one certain moment. Each test makes the event happen there.
 
 use crate::Datagram;
 use onecopy_sys::fork::{Ended, child};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
-/// Two that are connected to each other and have sent nothing, for as long as they look.
+/// Makes two sockets that are connected to each other and have sent nothing, and lets them look for a while.
 fn pairing(what: &str) -> [Rc<Datagram>; 2] {
     let name = |end: &str| Name::abstract_(format!("onecopy-test-{what}-{end}-{}", std::process::id()));
     let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
@@ -18,7 +18,7 @@ fn pairing(what: &str) -> [Rc<Datagram>; 2] {
     b.connect(name("a")).unwrap();
     let (a, b) = (Rc::new(a), Rc::new(b));
     for round in 0..100u32 {
-        // One that finds nothing, while the other goes on with the meeting; then the same the other way round.
+        // One of them finds nothing while the other goes on with the pairing; then the other way round.
         for (waits, goes_on) in [(&a, &b), (&b, &a)] {
             let other = Rc::clone(goes_on);
             failpoint::at("about to receive", move || {
@@ -26,7 +26,7 @@ fn pairing(what: &str) -> [Rc<Datagram>; 2] {
             });
             let mut buffer = [0; 99];
             let got = waits.recv(&mut buffer, RecvFlags::DONTWAIT);
-            failpoint::at("", || ()); // what was not called holds a socket
+            failpoint::at("", || ()); // an action that was not called still holds a socket
             assert!(got.is_err_and(|error| error.would_block()), "round {round}: {:?}", &buffer[..16]);
             let there = rustix::io::ioctl_fionread(waits.as_fd()).unwrap();
             assert_eq!((there, waits.readable_bytes().unwrap()), (0, 0), "round {round}");
@@ -35,7 +35,8 @@ fn pairing(what: &str) -> [Rc<Datagram>; 2] {
     [a, b]
 }
 
-/// Who has nothing to send says nothing, and what is said goes with the first datagrams of each.
+/// A socket that has nothing to send says nothing. What there is to say goes with the first datagrams of
+/// each.
 #[test]
 fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
     alone!();
@@ -49,7 +50,8 @@ fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
 }
 
-/// A peer that goes before this side sends its proof: the send that it was to go with is told, and nothing else was.
+/// A peer goes away before this side sends its proof. The send that was to carry the proof is told, and
+/// nothing else was sent.
 #[test]
 fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
     alone!();
@@ -64,7 +66,7 @@ fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
 fn a_socket_that_another_thread_drops_while_a_fork_lists_it_stops_nobody() {
     alone!();
     let (hears, tells) = rustix::pipe::pipe().unwrap();
-    // In a child, since what it is about is a fork that never returns.
+    // In a child, since the fault is a fork that never returns.
     let forker = child(|| {
         let sockets = Datagram::pair().unwrap();
         failpoint::at("listed", move || drop(sockets));

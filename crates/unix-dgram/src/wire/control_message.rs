@@ -1,50 +1,54 @@
-//! What datagram sockets say to each other that is no datagram: in slips, which go with datagrams of the program's
-//! ([`super::proof`]), and, to a receiver of many, among its datagrams, once there is something in a lane.
+//! The control messages of datagram sockets. Proofs and join requests go in slips, with datagrams of the
+//! program ([`super::proof`]). The others are messages in the queue of a fan-in receiver, among its
+//! datagrams, once there is something in a lane.
 //!
-//! All have the same length, so that a datagram of any other is known for one at once, and none of those that lie among
-//! datagrams says anything without a nonce that only those have whom it is from and for: a datagram that looks like one of these is
-//! one.
+//! All have the same length, so a message of any other length is known for a datagram at once. A control
+//! message among datagrams takes effect only with a nonce that only its sender and its receiver have. So a
+//! message with the right nonce is a control message, and one without it is a datagram.
 
 use onecopy_unix::handshake::upgrade::Nonce;
 
-/// Bytes of each.
+/// The length of each, in bytes.
 pub const CONTROL_LEN: usize = 64;
 const MAGIC: [u8; 8] = *b"onecopy\x04";
 
-/// What is told.
+/// A control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlMessage {
-    /// Of two that are connected to each other: who this is, in a slip, with the other one's token.
+    /// Says which line is the sender's, between two sockets that are connected to each other. Goes in a slip,
+    /// with the other side's token.
     Proof {
-        /// What only who reads the queue can know.
+        /// Known only to a process that reads the queue.
         secret: Nonce,
-        /// Of the sender's end of the line.
+        /// The cookie of the sender's end of the line.
         cookie: u64,
-        /// How many there were, with this one.
+        /// The number of proofs sent, including this one.
         number: u32,
     },
-    /// A sender has come to the rendezvous listener, and this is where it sends from: in a slip.
+    /// Says that a sender has come to the rendezvous listener, and which socket it sends from. Goes in a
+    /// slip.
     Join {
-        /// What it has said there.
+        /// The nonce of its hello there.
         hello: Nonce,
-        /// What only who reads this queue can say to it.
+        /// Known only to a process that reads this queue.
         secret: Nonce,
-        /// Of its end of that line.
+        /// The cookie of its end of that line.
         cookie: u64,
-        /// Of the socket that sends it.
+        /// The inode of the socket that sends it.
         inode: u64,
     },
-    /// Of a sender: what follows lies in its lane, and this is its name now. Of the receiver itself: all that lay before this is
-    /// received.
+    /// From a sender: what follows is in its lane, and the name that this message comes from is its name now.
+    /// From the receiver itself: everything that was in the queue before this is received.
     Switched { fan_in: Nonce, lane: Nonce },
-    /// Something lies in some lane.
+    /// Something is in some lane.
     Doorbell(Nonce),
-    /// The same, said by the receiver itself.
+    /// The same, from the receiver itself.
     Token(Nonce),
 }
 
 impl ControlMessage {
-    /// On the wire: magic and version, what it is, two nonces, two numbers (little-endian), zeroes.
+    /// Returns the bytes on the wire: magic and version, the kind of message, two nonces, two numbers
+    /// (little-endian). A field that a kind does not use is zero.
     pub fn encode(&self) -> [u8; CONTROL_LEN] {
         let none = Nonce::default();
         let (what, one, other, cookie, inode) = match *self {
@@ -64,7 +68,7 @@ impl ControlMessage {
         wire
     }
 
-    /// What those bytes say, if they may be one of these.
+    /// Returns the control message in those bytes, if they may be one.
     pub fn decode(wire: &[u8]) -> Option<ControlMessage> {
         let wire: &[u8; CONTROL_LEN] = wire.try_into().ok()?;
         if wire[..8] != MAGIC {
@@ -92,10 +96,10 @@ impl ControlMessage {
     }
 }
 
-/// What a receiver answers on the line, with the memfds of both rings.
+/// A receiver's answer on the line, which comes with the memfds of both rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What was in the join request.
+    /// The secret of the join request.
     pub secret: Nonce,
     pub fan_in: Nonce,
     pub lane: Nonce,

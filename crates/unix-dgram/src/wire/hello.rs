@@ -1,4 +1,4 @@
-//! What two datagram sockets say to each other on their line, before they share memory.
+//! What two datagram sockets tell each other on their line before they share memory.
 
 use onecopy_sys::scm::{self, Space};
 use onecopy_unix::handshake::upgrade::Nonce;
@@ -15,7 +15,7 @@ const MAGIC: [u8; 8] = *b"onecopy\x04";
 /// What travels with the memfd of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Of a sender that comes to a receiver of many: what its knock will say.
+    /// From a sender that comes to a fan-in receiver: the nonce that its join request will have.
     pub nonce: Nonce,
     /// Bytes of data room in the ring whose memfd is attached.
     pub capacity: u64,
@@ -24,7 +24,8 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// On the wire: magic and version, nonce, capacity, send buffer (little-endian), zeroes.
+    /// Returns the bytes on the wire: magic and version, nonce, capacity, send buffer (little-endian),
+    /// zeroes.
     pub fn encode(&self) -> [u8; HELLO_LEN] {
         let mut wire = [0; HELLO_LEN];
         wire[..8].copy_from_slice(&MAGIC);
@@ -34,7 +35,7 @@ impl Hello {
         wire
     }
 
-    /// The hello in `wire`, if it is one.
+    /// Returns the hello in `wire`, if it is one.
     pub fn decode(wire: &[u8]) -> Option<Hello> {
         let wire: &[u8; HELLO_LEN] = wire.try_into().ok()?;
         if wire[..8] != MAGIC {
@@ -49,11 +50,11 @@ impl Hello {
     }
 }
 
-/// Takes a hello off the queue, if it is one, with its descriptors.
+/// Takes the next message off the queue, with its descriptors, and its hello if it is one.
 ///
 /// # Errors
 ///
-/// What recvmsg(2) says; EPIPE at the end of the line.
+/// What recvmsg(2) returns; EPIPE at the end of the line.
 pub fn receive_hello(socket: BorrowedFd<'_>) -> rustix::io::Result<(Option<Hello>, Vec<OwnedFd>)> {
     let mut wire = [0u8; HELLO_LEN];
     let came = scm::recv(socket, &mut [IoSliceMut::new(&mut wire)], Space::Few, RecvFlags::DONTWAIT)?;

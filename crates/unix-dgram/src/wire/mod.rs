@@ -1,4 +1,4 @@
-//! What datagram sockets say to each other that is no datagram.
+//! The fixed layouts of what datagram sockets tell each other beside their datagrams.
 
 pub mod control_message;
 pub mod hello;

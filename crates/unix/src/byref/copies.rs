@@ -1,4 +1,4 @@
-//! Pages for what comes as copies.
+//! Pages for bytes that come as copies.
 
 use crate::multiprocess::generation::generation;
 use crate::{Error, Op, Result};
@@ -8,18 +8,19 @@ use onecopy_sync::Mutex;
 use rustix::io::Errno;
 use std::sync::OnceLock;
 
-/// Pages for what comes as copies: of 16 KiB, and so many of them at most.
+/// The size of these pages, 16 KiB, and the most of them.
 const ORDER: u8 = 2;
 
 const PAGES: u32 = 1024;
 
-/// Pages for what comes as copies, made when the first one does.
+/// Pages for bytes that come as copies. They are made when the first such bytes come.
 #[derive(Debug)]
 pub struct Copies {
     pool: Mutex<Option<PagePool>>,
-    /// Of the process that made it: at a fork another thread of that may hold the lock, which then never opens in the child.
+    /// The generation of the process that made the pool. At a fork another thread of that process may hold
+    /// the lock, which then never opens in the child.
     generation: u32,
-    /// A child's own.
+    /// The child's own pages.
     own: OnceLock<Box<Copies>>,
 }
 
@@ -30,7 +31,7 @@ impl Default for Copies {
 }
 
 impl Copies {
-    /// A page of ours alone.
+    /// Returns a page that nobody else has.
     pub fn page(&self) -> Result<Page> {
         if self.generation != generation() {
             return self.own.get_or_init(Box::default).page();
@@ -50,7 +51,7 @@ impl Copies {
 
 #[cfg(test)]
 impl Copies {
-    /// As a thread that is just making the pool.
+    /// Runs `meanwhile` with the lock held, as a thread holds it that is making the pool.
     pub fn keep_locked(&self, meanwhile: impl FnOnce()) {
         let _pool = self.pool.lock();
         meanwhile();

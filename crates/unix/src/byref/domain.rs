@@ -1,7 +1,7 @@
-//! Whom a pool is for.
+//! The peer that a shared pool is for.
 //!
-//! The memory of a shared pool belongs to one peer's trust domain. Who has a page of it, in a loan or in a chain that went
-//! through many hands, finds out which: it is its provider that knows.
+//! The memory of a shared pool belongs to the trust domain of one peer. A page of it may be in a loan, or in
+//! a chain that went through many hands. Its provider, which is this domain, tells which peer it is for.
 
 use crate::byref::lender::Lender;
 use crate::multiprocess::generation::generation;
@@ -12,34 +12,34 @@ use rustix::fd::BorrowedFd;
 use std::any::Any;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What is lent of a pool, in the hands of who owns the pool.
+/// What is lent of a pool. The pool's owner has it.
 pub type Keeper = OnceLock<Arc<Lender>>;
 
 /// A sealed memfd, and the stream that its pages go over.
 #[derive(Debug)]
 pub struct Domain {
     memory: Memfd,
-    /// Pages, and bytes in one.
+    /// The number of pages, and bytes in one.
     size: OnceLock<(u64, u64)>,
     bound: OnceLock<Bound>,
     keeper: Weak<Keeper>,
-    /// 1 once its owner has written to a page.
+    /// 1 once the owner has written to a page.
     written: AtomicU32,
-    /// Of the process that made it.
+    /// The generation of the process that made it.
     generation: u32,
 }
 
 /// The stream that a pool is for.
 #[derive(Debug)]
 pub struct Bound {
-    /// Not kept from here: it keeps the pages that are lent, and they keep their provider.
+    /// Weak: the lender keeps the pages that are lent, and they keep their provider.
     lender: Weak<Lender>,
-    /// What references call the pool.
+    /// The pool's name in references.
     pub name: u32,
 }
 
 impl Bound {
-    /// Whether it is this one's.
+    /// Whether the pool is bound to that lender's stream.
     #[inline]
     pub fn is_of(&self, lender: &Arc<Lender>) -> bool {
         std::ptr::eq(self.lender.as_ptr(), Arc::as_ptr(lender))
@@ -47,7 +47,7 @@ impl Bound {
 }
 
 impl Domain {
-    /// For one pool, whose owner has `keeper`.
+    /// Makes the domain of one pool, whose owner has `keeper`.
     pub fn new(keeper: &Arc<Keeper>) -> Arc<Domain> {
         Arc::new(Domain {
             memory: Memfd::default(),
@@ -65,52 +65,52 @@ impl Domain {
         self.generation == generation()
     }
 
-    /// Of a page; None where its pool is no shared one.
+    /// Returns the domain of a page; None if its pool is not a shared one.
     #[inline]
     pub fn of(page: &Page) -> Option<&Domain> {
         let provider: &dyn Any = page.provider();
         provider.downcast_ref()
     }
 
-    /// The stream that it is for, if it was sent over one.
+    /// Returns the stream that the pool is for, if it was sent over one.
     #[inline]
     pub fn bound(&self) -> Option<&Bound> {
         self.bound.get()
     }
 
-    /// Binds it. None where it was bound to another stream meanwhile.
+    /// Binds the pool. Returns None if it was bound to another stream meanwhile.
     pub fn bind(&self, lender: &Arc<Lender>, name: u32) -> Option<&Bound> {
         self.bound.set(Bound { lender: Arc::downgrade(lender), name }).ok()?;
-        // Without an owner nobody will write a page of it again: who keeps what is lent then is the stream.
+        // Without an owner nobody will write a page of it again. Then the stream keeps what is lent.
         if let Some(keeper) = self.keeper.upgrade() {
             let _ = keeper.set(lender.clone());
         }
         self.bound.get()
     }
 
-    /// Its owner writes to a page.
+    /// Notes that the owner writes to a page.
     #[inline]
     pub fn write(&self) {
-        // Relaxed, here and there: a hint.
+        // Relaxed, here and in `is_written`: a hint.
         self.written.store(1, Relaxed);
     }
 
-    /// Whether its owner has written to a page.
+    /// Whether the owner has written to a page.
     pub fn is_written(&self) -> bool {
         self.written.load(Relaxed) != 0
     }
 
-    /// Pages.
+    /// Returns the number of pages.
     pub fn pages(&self) -> u64 {
         self.size.get().map_or(0, |(pages, _)| *pages)
     }
 
-    /// Bytes of a page.
+    /// Returns the bytes of a page.
     pub fn page_len(&self) -> u64 {
         self.size.get().map_or(0, |(_, page_len)| *page_len)
     }
 
-    /// Bytes of all.
+    /// Returns the bytes of all pages.
     pub fn bytes(&self) -> u64 {
         self.pages() * self.page_len()
     }

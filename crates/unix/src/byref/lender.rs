@@ -17,13 +17,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest sleep for a slot before it is looked whether the peer lives.
+/// The longest sleep for a slot before the lender looks whether the peer lives.
 const LONGEST_SLEEP: Duration = Duration::from_millis(40);
 
-/// Most pools of one peer on one stream.
+/// The most pools of one peer on one stream.
 pub const MAX_POOLS: usize = 16;
 
-/// How the connection is told that its peer misbehaved.
+/// Tells the connection that its peer misbehaved.
 pub struct Accuse(pub Box<dyn Fn(PeerMisbehaved) + Send + Sync>);
 
 impl fmt::Debug for Accuse {
@@ -32,50 +32,51 @@ impl fmt::Debug for Accuse {
     }
 }
 
-/// The lending side of one direction of a stream. It outlives the stream while pages are with the peer, who may look at
-/// them until it is done: as long as the pool is there to want them back.
+/// The lending side of one direction of a stream. It outlives the stream while the peer has pages, which the
+/// peer may read until it is done, and while the pool is there to take them back.
 #[derive(Debug)]
 pub struct Lender {
-    /// Where the peer gives pages back.
+    /// The ring through which the peer gives pages back.
     ring: Ring,
-    /// Hung up once nobody can look at a page any more.
+    /// Hangs up once nobody can read a page any more.
     channel: Arc<OwnedFd>,
     accuse: Accuse,
-    /// What was lent, in the hands of who takes it home.
+    /// What was lent, for the thread that takes it home.
     table: Mutex<Table>,
-    /// Slots that are free, a bit each, but for those that [`Slots`] has.
+    /// Free slots, a bit each, except for those that [`Slots`] has.
     free: [AtomicU64; SLOTS / 64],
-    /// Of the process that made it: what a forked child inherits lends nothing, and takes nothing home.
+    /// The generation of the process that made it. What a forked child inherits lends nothing, and takes
+    /// nothing home.
     generation: u32,
 }
 
 #[derive(Debug)]
 struct Table {
-    /// By slot.
+    /// Indexed by slot.
     lent: Taker<Lot>,
     /// Pools that the peer was told of, and their bytes.
     pools: u32,
     bytes: u64,
 }
 
-/// The slots, in the hands of who sends: filling one takes no lock but that of the sending side.
+/// The slots, for the thread that sends. It fills one without any lock but that of the sending side.
 #[derive(Debug)]
 pub struct Slots {
     lent: Filler<Lot>,
-    /// Free ones of one word of [`Lender::free`], and the first of that word. The lowest first, and all of a word before the
-    /// next: as few lines as possible are in use.
+    /// Free slots of one word of [`Lender::free`], and the first slot of that word. The lowest is taken
+    /// first, and all of a word before the next, so that as few cache lines as possible are in use.
     free: u64,
     first: usize,
 }
 
 impl Slots {
-    /// Whether a free one is known.
+    /// Whether a free slot is known.
     #[inline]
     pub fn has_free(&self) -> bool {
         self.free != 0
     }
 
-    /// Takes a free one, if one is known.
+    /// Takes a free slot, if one is known.
     #[inline]
     pub fn take(&mut self) -> Option<u32> {
         if self.free == 0 {
@@ -86,22 +87,23 @@ impl Slots {
         Some(slot)
     }
 
-    /// Fills one that was taken.
+    /// Fills a slot that was taken.
     #[inline]
     pub fn put(&mut self, slot: u32, lot: Lot) {
         self.lent.put(slot as usize, lot);
     }
 }
 
-/// What lies in a slot.
+/// What is in a slot.
 #[derive(Debug)]
 pub struct Lot {
     pub page: Page,
-    /// Who waits for it to come home.
+    /// The notification that waits for the page to come home.
     pub notif: Option<NotifRef>,
 }
 
-/// Sends to be told that pages are free. That is code of others, and runs when no lock is held; each page is home before.
+/// Notifications of sends whose pages are free. They run others' code, so they are told with no lock held,
+/// after each page is home.
 struct Told(Vec<NotifRef>);
 
 impl Told {
@@ -114,7 +116,7 @@ impl Told {
 }
 
 impl Lender {
-    /// With all slots free, and what fills them.
+    /// Makes a lender with all slots free, and the side that fills them.
     pub fn new(accuse: Accuse, ring: Ring, channel: Arc<OwnedFd>) -> (Lender, Slots) {
         let (filler, taker) = shelf(SLOTS);
         let table = Mutex::new(Table { lent: taker, pools: 0, bytes: 0 });
@@ -133,25 +135,25 @@ impl Lender {
         &self.channel
     }
 
-    /// The name for one more pool of that size; None where the peer maps no such one.
+    /// Returns the name for one more pool of that size; None if the peer does not map such a pool.
     pub fn name_for(&self, bytes: u64) -> Option<u32> {
         use onecopy_sync::atomic::Ordering::Relaxed;
         let table = self.table.lock();
-        // The peer's word for what it maps. A wrong one is its own loss.
+        // The peer says how much it maps. A wrong number is its own loss.
         let most = self.ring.header().info.0.max_shared.load(Relaxed);
         let fits = table.bytes.checked_add(bytes).is_some_and(|sum| sum <= most);
         (fits && (table.pools as usize) < MAX_POOLS).then_some(table.pools)
     }
 
-    /// The peer is being told of the pool that `name_for` named.
+    /// Notes that the peer is being told of the pool that `name_for` named.
     pub fn announced(&self, bytes: u64) {
         let mut table = self.table.lock();
         table.pools += 1;
         table.bytes += bytes;
     }
 
-    /// Lends as many as `most` pages, those that `next` gives for their slots. How many: fewer where slots are in use, or
-    /// `next` has no more.
+    /// Lends up to `most` pages, which `next` gives for their slots. Returns how many: fewer if the slots are
+    /// in use, or if `next` has no more.
     #[inline]
     pub fn lend(&self, slots: &mut Slots, most: usize, mut next: impl FnMut(u32) -> Option<Lot>) -> usize {
         for lent in 0..most {
@@ -166,7 +168,7 @@ impl Lender {
         most
     }
 
-    /// Whether a slot is free. It stays so, for who holds the sending side.
+    /// Whether a slot is free. It stays free while the caller holds the sending side.
     pub fn find_free(&self, slots: &mut Slots) -> bool {
         for (i, word) in self.free.iter().enumerate() {
             if slots.free == 0 && word.load(Ordering::Relaxed) != 0 {
@@ -187,27 +189,27 @@ impl Lender {
         self.freed(&freed);
     }
 
-    /// Slots that are empty, each with its bit.
+    /// Notes slots that are empty, each with its bit.
     fn freed(&self, slots: &[u64; SLOTS / 64]) {
         for (word, slots) in self.free.iter().zip(slots) {
             if *slots != 0 {
-                // Release pairs with the Acquire in `find_free`: they are empty.
+                // Release pairs with the Acquire in `find_free`: the slots are empty.
                 word.fetch_or(*slots, Ordering::Release);
             }
         }
     }
 
-    /// Whether the peer looks into the pages that it gets.
+    /// Whether the peer reads the pages that it gets.
     pub fn is_looked_at(&self) -> bool {
         self.ring.header().looks_at_lent()
     }
 
-    /// Pages that are lent, as far as is known.
+    /// Returns how many pages are lent, as far as is known.
     pub fn lent(&self) -> usize {
         self.table.lock().lent.full()
     }
 
-    /// Takes home what the peer has given back. How many pages that were.
+    /// Takes home what the peer has given back. Returns how many pages that were.
     ///
     /// # Errors
     ///
@@ -228,18 +230,18 @@ impl Lender {
         self.freed(&freed);
         drop(told);
         if let Err(misbehaved) = collected {
-            // Told by the next call on the socket.
+            // The next call on the socket tells.
             self.accuse.0(misbehaved);
         }
         collected
     }
 
-    /// Whether nobody has the other end of its channel any more, and so none of its pages.
+    /// Whether nobody has the other end of the channel any more, and so nobody has a page.
     pub fn is_left(&self) -> bool {
         control::wait(self.channel.as_fd(), PollFlags::empty(), Some(Duration::ZERO)).is_ok()
     }
 
-    /// If the peer is gone: takes everything home. How many pages that were.
+    /// Takes everything home if the peer is gone. Returns how many pages that were.
     #[cold]
     pub fn collect_if_gone(&self) -> usize {
         if !self.is_left() {
@@ -251,7 +253,7 @@ impl Lender {
         for slot in 0..SLOTS {
             if let Some(lot) = table.lent.take(slot) {
                 drop(lot.page);
-                // Whether it was looked at is not known any more.
+                // It is not known any more whether the peer has read it.
                 told.add(lot.notif, Fate::Dropped);
                 freed[slot / 64] |= 1 << (slot % 64);
                 count += 1;
@@ -262,7 +264,7 @@ impl Lender {
         count
     }
 
-    /// Sleeps until a page comes back, at most `limit`. `collect` next, whatever happened.
+    /// Sleeps until a page comes back, at most `limit`. The caller calls `collect` next, whatever happened.
     pub fn sleep(&self, limit: Duration) {
         let header = self.ring.header();
         header.announce_sleep_for_slots();
@@ -272,7 +274,7 @@ impl Lender {
         header.awake_for_slots();
     }
 
-    /// All slots are lent: waits until the peer gives one back.
+    /// Waits until the peer gives a slot back, since all are lent.
     #[cold]
     pub fn wait_for_slot(&self, core: &Core, slots: &mut Slots, flags: SendFlags) -> Result<(), Error> {
         let error = |errno| Error::new(Op::Send, errno);

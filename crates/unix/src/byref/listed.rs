@@ -1,21 +1,21 @@
-//! A record that lies in pages: what its list came to.
+//! A record in pages: what its list came to.
 
 use crate::ReceivedFlags;
 use crate::byref::piece::Piece;
 
-/// What the list in the frame at the front came to: its pages are ours until they are dropped.
+/// What the list in the next frame came to. Its pages are ours until they are dropped.
 #[derive(Debug)]
 pub struct Listed {
-    /// Where the frame is.
+    /// The frame's position.
     pub(super) at: u64,
-    /// Bytes of the record in the frame.
+    /// Bytes of the record that are in the frame.
     pub bytes: usize,
-    /// Those behind them.
+    /// The bytes behind them, in pages.
     pub pieces: Vec<Piece>,
 }
 
 impl Listed {
-    /// Bytes of the record.
+    /// Returns the bytes of the record.
     pub fn len(&self) -> usize {
         self.bytes + self.referenced()
     }
@@ -25,7 +25,7 @@ impl Listed {
         self.pieces.iter().map(Piece::len).sum()
     }
 
-    /// Bytes of the pages that a chain of it would count.
+    /// Returns the bytes of the pages that a chain of the record would count.
     pub fn true_size(&self) -> usize {
         self.pieces.iter().map(Piece::page_len).sum()
     }
@@ -33,9 +33,9 @@ impl Listed {
 
 /// What a receive finds in a frame that something comes with.
 pub enum Contents {
-    /// Bytes, and that was said of what came with them.
+    /// Bytes, and what was said of what came with them.
     Bytes(ReceivedFlags),
-    /// As above, of a list.
+    /// The same, with a list.
     List(ReceivedFlags),
     /// No record: look again.
     Again,

@@ -1,28 +1,31 @@
 //! Sends by reference: pages of shared memory instead of a copy of their bytes.
 //!
-//! A [`SharedPool`] lies in a memfd that its owner maps and then seals against any other writer. A page of it is
-//! loaned, written in place and sent; what goes over the stream is a mark that names it
-//! ([`onecopy_ring::marks`]), whose cost does not depend on the size. The peer maps the pool, for reading, when
-//! the stream brings it, and receives the page like other bytes: [`crate::Stream::recv_borrowed`] gives a view of it
-//! where it lies, [`crate::Stream::recv`] copies it out; of many pages [`crate::Stream::recv_chain`] makes a chain. Once that is done its bit comes back
-//! ([`onecopy_ring::lend`]), without a system call, and the owner has the page again.
+//! A [`SharedPool`](pool::SharedPool) is in a memfd that its owner maps and then seals against any other
+//! writer. The owner loans a page of it, writes it in place and sends it. Over the stream goes a mark that
+//! names the page ([`onecopy_ring::marks`]), whose cost does not depend on the size.
+//!
+//! The peer maps the pool, for reading, when the stream brings it, and receives the page like other bytes.
+//! [`crate::Stream::recv_borrowed`] gives a view of it in place, and [`crate::Stream::recv`] copies it out.
+//! [`crate::Stream::recv_chain`] makes a chain of many pages. Once the peer is done, the page's bit comes
+//! back ([`onecopy_ring::lend`]), without a system call, and the owner has the page again.
 //!
 //! # Trust
 //!
-//! A pool is bound to the stream that it is first used on: the peer may map all of it and look at all of it, for as
-//! long as it likes, whatever was sent. It can never write. What it gives back is checked against what it was lent;
-//! what it never gives back is bounded by the pool's size and by [`onecopy_ring::lend::SLOTS`], and comes home when
-//! the peer is gone, which the channel for descriptors tells ([`crate::channel`]).
+//! A pool is bound to the stream that it is first used on. From then on the peer may map and read all of it
+//! at any time, whatever was sent. It can never write. What it gives back is checked against what it was
+//! lent. What it never gives back is bounded by the pool's size and by [`onecopy_ring::lend::SLOTS`]. That
+//! comes home when the peer is gone, which the channel for descriptors tells ([`crate::ancillary::channel`]).
 //!
 //! | file | what |
 //! |---|---|
 //! | `pool.rs` | the pool, and pages on loan to their writer |
-//! | `domain.rs` | whom a pool is for, as each of its pages knows |
+//! | `domain.rs` | the peer that a pool is for, which each of its pages knows |
 //! | `lender.rs` | what is lent to the peer, and how it comes home |
 //! | `send.rs` | sending: a loan, or a chain |
-//! | `receive.rs` | receiving chains |
-//! | `../seqpacket/lists.rs` | both, of records |
-//! | `../pending.rs` | receiving: what a reference means |
+//! | `receive.rs`, `piece.rs`, `copies.rs` | receiving chains |
+//! | `records.rs`, `listed.rs` | records that list pages |
+//! | `../connection/{lend,chains,listed_records}.rs` | the calls that send and receive these |
+//! | `../ancillary/pending.rs` | receiving: what a reference means |
 
 pub mod copies;
 pub mod domain;

@@ -5,12 +5,12 @@ use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_pool::Page;
 use onecopy_sys::map::Span;
 
-/// Bytes that a peer has lent, or the part of them that is not received yet. Its page goes back when all that shares it is
-/// dropped.
+/// Bytes that a peer has lent, or the part of them that is not received yet. The page goes back when
+/// everything that shares it is dropped.
 #[derive(Debug)]
 pub struct Piece {
     pub page: Page,
-    /// Where they begin in the page. Invariant: `at + len` is inside.
+    /// Where the bytes begin in the page. Invariant: `at + len` is inside.
     pub at: usize,
     pub len: usize,
     /// Bytes of the reference that were received before these.
@@ -18,22 +18,22 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Bytes.
+    /// Returns the number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Copies from `from` bytes behind the front on. There are enough.
+    /// Copies to `buffer`, beginning `from` bytes behind the start. There must be enough bytes.
     #[inline]
     pub fn copy_out_from(&self, from: usize, buffer: &mut [u8]) {
         debug_assert!(from + buffer.len() <= self.len);
-        // Whoever asks for the bytes in a buffer of his own reads them next, on this core.
+        // A caller that wants the bytes in its own buffer reads them next, on this core.
         let hint = Hint { policy: Policy::Cached, footprint: buffer.len(), reader: Reader::SameCore };
         onecopy_copy::copy_out(buffer, self.part(self.at + from, buffer.len()), hint);
     }
 
-    /// A view of the first `max` bytes.
+    /// Returns a view of the first `max` bytes.
     pub fn span(&self, max: usize) -> Span<'_> {
         self.part(self.at, self.len.min(max))
     }
@@ -43,7 +43,7 @@ impl Piece {
         self.page.span(at, len).expect("inside of a page that a peer shares")
     }
 
-    /// Goes on behind the first `count` bytes (which it has).
+    /// Goes on behind the first `count` bytes, which must be there.
     #[inline]
     pub fn advance(&mut self, count: usize) {
         self.at += count;
@@ -51,7 +51,7 @@ impl Piece {
         self.received += count;
     }
 
-    /// Cuts off the first `count` bytes (of more).
+    /// Cuts off the first `count` bytes. There must be more.
     pub fn split(self, count: usize) -> (Piece, Piece) {
         let first = Piece { page: self.page.clone(), len: count, ..self };
         let mut rest = self;
@@ -59,17 +59,17 @@ impl Piece {
         (first, rest)
     }
 
-    /// Bytes of the reference that were received before these.
+    /// Returns the bytes of the reference that were received before these.
     pub fn received(&self) -> usize {
         self.received
     }
 
-    /// Bytes of its page.
+    /// Returns the bytes of the whole page.
     pub fn page_len(&self) -> usize {
         self.page.len()
     }
 
-    /// Of a chain. None where nothing is left of it.
+    /// Makes a fragment of a chain. Returns None if no byte is left.
     pub fn into_fragment(self) -> Option<Fragment> {
         Fragment::new(self.page, self.at, self.len).ok()
     }

@@ -15,34 +15,37 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest sleep for a page before it is looked whether the peer lives.
+/// The longest sleep for a page before the pool looks whether the peer lives.
 const LONGEST_SLEEP: Duration = Duration::from_millis(40);
-/// Bytes that pages may go through before it is looked whether one came back that is still in the caches: half of a
-/// small second-level cache.
+/// Bytes that pages may go through before the pool looks for one that came back and is still in the caches:
+/// half of a small second-level cache.
 const WARM: u64 = 512 << 10;
-/// Sleep where there is nobody who could wake.
+/// The sleep if nobody could wake the pool.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Pages of shared memory, to be sent by reference over one stream: alone ([`SharedPool::loan`],
-/// [`crate::Stream::send_loan`]), or as chains of parts of them ([`SharedPool::writer`], [`crate::Stream::send_chain`]).
+/// Pages of shared memory, to be sent by reference over one stream. They are sent alone
+/// ([`SharedPool::loan`], [`crate::Stream::send_loan`]), or as chains of parts of them
+/// ([`SharedPool::writer`], [`crate::Stream::send_chain`]).
 ///
-/// It is bound to the stream on which its first page is sent: from then on that peer may look at all of it, at any time.
-/// So use a pool of its own for each peer, and write nothing into it that the peer must not see.
+/// The pool is bound to the stream on which its first page is sent. From then on that peer may read all of
+/// it, at any time. So use a pool of its own for each peer, and write nothing into it that the peer must not
+/// see.
 ///
-/// It can be sent to another thread, not shared between threads; loans and chains can go anywhere. It belongs to the process
-/// that made it: a forked child has not its memory (MADV_DONTFORK). There the pool lends nothing and what was lent is not sent
-/// (EBUSY), and whoever looks at the bytes of a loan or a chain that was inherited ends with SIGSEGV.
+/// It can be sent to another thread, but not shared between threads; loans and chains can go anywhere. It
+/// belongs to the process that made it: a forked child does not have its memory (MADV_DONTFORK). In the child
+/// the pool lends nothing, and what was lent is not sent (EBUSY). Reading the bytes of an inherited loan or
+/// chain there ends the child with SIGSEGV.
 #[derive(Debug)]
 pub struct SharedPool {
     pool: PagePool,
-    /// What is lent, once something was. Pages know the way here, and must not keep it: what is lent keeps them.
+    /// What is lent, once something was. Pages refer to it weakly, since what is lent keeps them.
     keeper: Arc<Keeper>,
     domain: Arc<Domain>,
-    /// Loans since the last look at what came back, and as many as are worth one: pages for `WARM` bytes.
+    /// Loans since the last look at what came back, and how many are worth a look: pages for `WARM` bytes.
     since: Cell<u64>,
     warm: u64,
     generation: u32,
-    /// What writers in a forked child take pages of.
+    /// The pool of which writers in a forked child take pages.
     childs: OnceCell<PagePool>,
 }
 
@@ -56,12 +59,12 @@ fn inherited() -> Error {
 }
 
 impl SharedPool {
-    /// A pool of `pages` pages of at least `page_len` bytes (a power of two, 4 KiB or more, is what they get). Memory is
-    /// taken page by page as it is written to.
+    /// Makes a pool of `pages` pages of at least `page_len` bytes. The pages get the next power of two, and
+    /// at least 4 KiB. Memory is taken page by page as it is written to.
     ///
     /// # Errors
     ///
-    /// EINVAL for sizes that cannot be; what memfd_create(2), ftruncate(2) and mmap(2) say.
+    /// EINVAL for impossible sizes; what memfd_create(2), ftruncate(2) and mmap(2) return.
     pub fn new(page_len: usize, pages: usize) -> Result<SharedPool> {
         let wrong = || {
             error(Errno::INVAL)
@@ -88,7 +91,7 @@ impl SharedPool {
         Ok(SharedPool { pool, keeper, domain, since, warm, generation, childs: OnceCell::new() })
     }
 
-    /// Fails in a forked child: the parent hands out the same pages.
+    /// Fails in a forked child, since the parent hands out the same pages.
     #[inline]
     fn check(&self) -> Result<()> {
         if self.generation == generation() { Ok(()) } else { Err(inherited()) }
@@ -98,27 +101,27 @@ impl SharedPool {
         self.keeper.get()
     }
 
-    /// Bytes in a page.
+    /// Returns the bytes in a page.
     pub fn page_len(&self) -> usize {
         self.pool.page_len() as usize
     }
 
-    /// Pages in all.
+    /// Returns the number of all pages.
     pub fn pages(&self) -> usize {
         self.pool.limit() as usize
     }
 
-    /// Pages that are with the peer, as far as is known.
+    /// Returns how many pages the peer has, as far as is known.
     pub fn lent(&self) -> usize {
         self.lender().filter(|lender| lender.is_own()).map_or(0, |lender| lender.lent())
     }
 
-    /// A page to write `len` bytes into and to send. What is in it is what was in it last.
+    /// Returns a page to write `len` bytes into and to send. It holds whatever was in it last.
     ///
     /// # Errors
     ///
-    /// EBUSY in a child of the process that made the pool; EMSGSIZE where `len` is more than a page; EAGAIN while all pages are with the peer, on loan, or on their way back:
-    /// [`SharedPool::loan_within`] waits.
+    /// EBUSY in a child of the process that made the pool; EMSGSIZE if `len` is more than a page; EAGAIN
+    /// while all pages are with the peer, on loan, or on their way back: [`SharedPool::loan_within`] waits.
     #[inline]
     pub fn loan(&self, len: usize) -> Result<Loan> {
         self.check()?;
@@ -137,9 +140,9 @@ impl SharedPool {
         }
     }
 
-    /// Takes home what is back, if somebody touches the bytes: such a page is the next to be handed out, and still in the
-    /// caches of who used it. Where nobody does, the look costs more than it is good for: the line with the bits comes
-    /// from the peer's cache.
+    /// Takes home what is back, if somebody reads or writes the bytes. Such a page is handed out next, and is
+    /// still in the caches of its last user. If nobody does, the look costs more than it gains: the line with
+    /// the bits comes from the peer's cache.
     #[cold]
     fn keep_warm(&self) -> Result<()> {
         self.since.set(0);
@@ -149,7 +152,7 @@ impl SharedPool {
         Ok(())
     }
 
-    /// As [`SharedPool::loan`], waiting for a page at most `limit`.
+    /// As [`SharedPool::loan`], and waits for a page at most `limit`.
     ///
     /// # Errors
     ///
@@ -162,7 +165,7 @@ impl SharedPool {
         }
     }
 
-    /// The clock is read by who has to wait only: that takes as long as half of a loan.
+    /// Only a call that has to wait reads the clock, since that takes as long as half of a loan.
     #[cold]
     fn wait_for_loan(&self, len: usize, limit: Duration, mut error: Error) -> Result<Loan> {
         let began = Instant::now();
@@ -201,11 +204,14 @@ impl SharedPool {
         }
     }
 
-    /// What fills chains with pages of this pool, by copying or reading ([`Writer::append`], [`Writer::read_from`]): to be
-    /// sent by reference with [`crate::Stream::send_chain`]. Takes home first what the peer is done with. Where it finds no
-    /// page ([`NoPage`](onecopy_chain::ChainError::NoPage)), [`SharedPool::reclaim_within`] waits for some.
+    /// Returns a writer, which fills chains with pages of this pool by copying or reading
+    /// ([`Writer::append`], [`Writer::read_from`]). The chains are sent by reference with
+    /// [`crate::Stream::send_chain`]. This first takes home what the peer is done with. If the writer finds
+    /// no page ([`NoPage`](onecopy_chain::ChainError::NoPage)), [`SharedPool::reclaim_within`] waits for
+    /// some.
     ///
-    /// In a child of the process that made the pool it takes pages of the child's own, which are sent as copies.
+    /// In a child of the process that made the pool, the writer takes pages of the child's own, which are
+    /// sent as copies.
     pub fn writer(&self) -> Writer<'_> {
         if self.check().is_err() {
             return Writer::new(self.childs.get_or_init(|| {
@@ -215,16 +221,17 @@ impl SharedPool {
                 PagePool::new(config, Arc::new(Heap::default())).expect("as large as one that there is")
             }));
         }
-        // A lie that is found here is told by the next call on the socket.
+        // The next call on the socket tells of misbehaviour that is found here.
         let _ = self.reclaim();
         Writer::new(&self.pool)
     }
 
-    /// Takes home what the peer is done with; loans do so when they run out of pages. Returns how many pages came.
+    /// Takes home what the peer is done with. Loans do so when they run out of pages. Returns how many pages
+    /// came.
     ///
     /// # Errors
     ///
-    /// EPROTO where the peer gave back what it was not lent; EBUSY in a child of the process that made the pool.
+    /// EPROTO if the peer gave back what it was not lent; EBUSY in a child of the process that made the pool.
     pub fn reclaim(&self) -> Result<usize> {
         self.check()?;
         let Some(lender) = self.lender() else { return Ok(0) };
@@ -234,9 +241,9 @@ impl SharedPool {
         })
     }
 
-    /// As [`SharedPool::reclaim`], waiting at most `limit` for a first page: what a thread does that waits for its sends to
-    /// be completed ([`Loan::notify`]). A peer that goes away gives everything back. Returns how many pages came; 0 after
-    /// `limit`, or where nothing is lent.
+    /// As [`SharedPool::reclaim`], and waits at most `limit` for a first page. A thread calls this to wait
+    /// for its sends to be completed ([`Loan::notify`]). A peer that goes away gives everything back. Returns
+    /// how many pages came: 0 after `limit`, or if nothing is lent.
     ///
     /// # Errors
     ///
@@ -256,15 +263,16 @@ impl SharedPool {
         }
     }
 
-    /// If the peer is gone: takes all pages home that it had. Loans do so when they run out of pages. Returns how many
-    /// pages came.
+    /// Takes home all pages that the peer had, if it is gone. Loans do so when they run out of pages. Returns
+    /// how many pages came.
     pub fn reclaim_if_gone(&self) -> usize {
         self.lender().filter(|lender| lender.is_own()).map_or(0, |lender| lender.collect_if_gone())
     }
 }
 
-/// A page to be written and sent: [`SharedPool::loan`]. Dropped unsent it goes back to the pool. It is a chain of one
-/// fragment that still has a writer: [`Segment::from`] makes that of it, to be sent together with others.
+/// A page to be written and sent ([`SharedPool::loan`]). If it is dropped unsent it goes back to the pool. It
+/// is a chain of one fragment that still has a writer; [`Segment::from`] makes that of it, to be sent
+/// together with others.
 pub struct Loan {
     page: Page,
     start: usize,
@@ -273,10 +281,10 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// Makes a send of it one of `lane`, which is told once when the page is the pool's again, and how: exactly one
-    /// completion, that says `copied` where the bytes had to be copied, and `dropped` where the loan was dropped unsent or
-    /// the peer went away with it. It comes when the pool takes the page home ([`SharedPool::reclaim`], or a loan that
-    /// wants a page). Returns the send's number.
+    /// Makes the send of this page one of `lane`. The lane is told once when the page is the pool's again,
+    /// and how, by exactly one completion. It says `copied` if the bytes had to be copied, and `dropped` if
+    /// the loan was dropped unsent or the peer went away with it. It comes when the pool takes the page home
+    /// ([`SharedPool::reclaim`], or a loan that wants a page). Returns the send's number.
     ///
     /// # Errors
     ///
@@ -304,14 +312,15 @@ impl Loan {
         &self.page
     }
 
-    /// All of it was sent, as a copy.
+    /// Notes that everything was sent, as a copy.
     pub(crate) fn was_copied(mut self) {
         if let Some(notif) = &mut self.notif {
             notif.set_fate(Fate::Copied);
         }
     }
 
-    /// Page, where its bytes begin there and how many, and who waits for it.
+    /// Returns the page, where its bytes begin and how many there are, and the notification that waits for
+    /// it.
     pub(crate) fn into_parts(self) -> (Page, u32, u32, Option<NotifRef>) {
         (self.page, self.start as u32, self.len as u32, self.notif)
     }

@@ -9,7 +9,7 @@ use crate::{Error, Op, Result};
 use onecopy_chain::{Chain, Mark};
 use rustix::io::Errno;
 
-/// The reference at the front, or as much of it as is asked for.
+/// Takes the next reference, or as much of it as is asked for.
 pub fn take_piece(rx: &mut RxRing, max: usize) -> Option<Piece> {
     match rx.pending.piece.take() {
         Some(piece) if piece.len() > max => {
@@ -25,7 +25,7 @@ pub fn take_piece(rx: &mut RxRing, max: usize) -> Option<Piece> {
 }
 
 impl RxRing {
-    /// The references that are there, one after the other, where they lie.
+    /// Takes the references that are there, one after the other, in place.
     pub fn chain_of_references(&mut self, core: &Core, max: usize) -> Result<Chain> {
         let mut chain = Chain::new();
         let said = core.passes_identity().then(|| self.pending.sender());
@@ -33,7 +33,7 @@ impl RxRing {
         loop {
             let Some(piece) = take_piece(self, max - chain.len()) else { break };
             let referenced = piece.len();
-            // There is room: `take_piece` and the look at the true size below see to it.
+            // There is room: `take_piece` and the look at the true size below ensure it.
             let Some(Ok(())) = piece.into_fragment().map(|fragment| chain.append(fragment)) else {
                 return Err(Error::new(Op::Recv, Errno::OVERFLOW));
             };
@@ -43,7 +43,7 @@ impl RxRing {
                 break;
             }
             if said.is_some_and(|said| said != self.pending.sender()) {
-                // What others sent never merges (unix(7)).
+                // Bytes of different senders never merge (unix(7)).
                 break;
             }
             let next = self.pending.piece.as_ref().map_or(0, Piece::page_len);
@@ -54,7 +54,7 @@ impl RxRing {
         Ok(chain)
     }
 
-    /// Whether a reference comes next, at once. What is wrong there is told by the next call.
+    /// Whether a reference comes next, without waiting. The next call tells of any misbehaviour there.
     pub fn reference_follows(&mut self, core: &Core) -> bool {
         loop {
             let there = self.consumer.available(1);
@@ -72,7 +72,7 @@ impl RxRing {
 }
 
 impl Fds {
-    /// What came with the bytes that are appended next: who sent them, and descriptors.
+    /// Attaches what came with the bytes that are appended next: the sender's credentials, and descriptors.
     pub fn attach_to(self, chain: &mut Chain, core: &Core) {
         if let Some(who) = self.who.filter(|_| core.passes_credentials()) {
             chain.attach(Mark::Credentials(who.into()));

@@ -1,9 +1,10 @@
 //! Records by reference: a frame that lists pages instead of holding bytes ([`onecopy_ring::record::Parts`]).
 //!
-//! One chain is one record, and a record's first bytes may be bytes after all: those that the sender gives beside the chain,
-//! and those of fragments that no pool of this socket's has. All of it goes or nothing, so places for all pages are taken
-//! before the first one is lent. A receive that asks for bytes copies them out of the pages; which of a record's bytes
-//! lay where makes no difference to it, to MSG_TRUNC and to MSG_PEEK.
+//! One chain is one record. A record's first bytes may be in the frame itself: those that the sender gives
+//! beside the chain, and those of fragments that are in no pool of this socket's. A record is sent whole or
+//! not at all, so the sender takes places for all pages before it lends the first one. A receive that asks
+//! for bytes copies them out of the pages. It makes no difference to that receive, to MSG_TRUNC and to
+//! MSG_PEEK which of a record's bytes were where.
 
 use crate::byref::listed::{Contents, Listed};
 use crate::connection::call::{Call, scatter};
@@ -16,7 +17,7 @@ use onecopy_ring::record::{Frame, Parts};
 use std::io::IoSliceMut;
 
 impl RxRing {
-    /// Learns what the list in the frame at the front means, once: a peer that changes it afterwards changes nothing.
+    /// Reads the list in the next frame, once: a peer that changes it afterwards changes nothing.
     ///
     /// # Errors
     ///
@@ -36,7 +37,8 @@ impl RxRing {
         Ok(())
     }
 
-    /// Copies the first bytes of a list's record to the slices: as many as there is room for. How many.
+    /// Copies the first bytes of a list's record to the slices, as many as there is room for. Returns how
+    /// many.
     pub fn copy_list(&self, listed: &Listed, slices: &mut [IoSliceMut<'_>]) -> usize {
         let room: usize = slices.iter().map(|slice| slice.len()).sum();
         let mut done = listed.bytes.min(room);
@@ -49,7 +51,7 @@ impl RxRing {
         done
     }
 
-    /// The frame at the front tells of a pool: maps it, and goes on behind.
+    /// Maps the pool that the next frame tells of, and goes on behind that frame.
     fn meet_pool_frame(&mut self, core: &Core, frame: Frame) -> Result<()> {
         let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
         let pool = self.consumer.pool(frame).map_err(misbehaved)?;
@@ -60,7 +62,7 @@ impl RxRing {
 }
 
 impl RxRing {
-    /// Looks at what comes with the frame at the front.
+    /// Looks at what comes with the next frame.
     #[cold]
     pub fn find(&mut self, core: &Core, frame: Frame, call: &mut Call<'_>, peek: bool) -> Result<Contents> {
         let listed = frame.with.is_pool() || frame.with.has_parts();

@@ -11,10 +11,10 @@ use rustix::io::Errno;
 use std::fmt;
 use std::io::{self};
 
-/// A loan or a chain that was not sent, or not all of it, and why. It comes back; what was sent of it is cut off.
+/// A loan or a chain that was not sent, or not all of it, and why. It comes back without what was sent of it.
 #[derive(Debug)]
 pub struct NotSent<T = Loan> {
-    /// Why.
+    /// Why it was not sent.
     pub error: Error,
     /// What was not sent.
     pub loan: T,
@@ -40,7 +40,7 @@ impl<T> From<NotSent<T>> for io::Error {
     }
 }
 
-/// What is lent at one mark: a part of a page.
+/// A part of a page, which is lent at one mark.
 #[derive(Debug)]
 pub struct Part {
     pub page: Page,
@@ -52,12 +52,12 @@ pub struct Part {
 /// How the bytes of a page leave.
 #[derive(Clone, Copy, Debug)]
 pub enum Way {
-    /// By reference: that is what references call its pool.
+    /// By reference, with the name of its pool in references.
     Lent(u32),
     Copied,
 }
 
-/// Whether a chain's bytes can be sent at all.
+/// Checks that a chain's bytes can be sent at all.
 ///
 /// # Errors
 ///
@@ -81,11 +81,12 @@ pub fn sendable(chain: &Chain) -> Result<()> {
     Ok(())
 }
 
-/// Takes the first fragment out, or its first `max` bytes, with what waits for its page. None where there is none.
+/// Takes the first fragment out, or its first `max` bytes, with the notification that waits for its page.
+/// Returns None if there is no fragment.
 pub fn cut(segment: &mut Segment<Chain>, max: usize) -> Option<Part> {
     let whole = segment.payload().len();
     let n = segment.payload().fragments().next()?.len().min(max);
-    // Where the chain's bytes are all those of sends and none else, each part holds back only the sends that it is of.
+    // If all bytes of the chain belong to sends, each part holds back only the sends that it belongs to.
     let exact = segment.notif().is_some_and(|notif| notif.bytes() == whole as u64);
     let (chain, notif) = if n == whole {
         std::mem::take(segment).into_parts()
@@ -101,7 +102,7 @@ pub fn cut(segment: &mut Segment<Chain>, max: usize) -> Option<Part> {
 }
 
 impl Part {
-    /// Its bytes are gone, and no page with them.
+    /// Drops the page, since its bytes were sent without it, and tells `fate`.
     pub fn free(self, fate: Fate) {
         drop(self.page);
         if let Some(mut notif) = self.notif {
@@ -118,11 +119,11 @@ impl Loan {
 }
 
 impl TxRing {
-    /// Takes `n` slots, waiting for them, which their caller fills or frees again.
+    /// Takes `n` slots, and waits for them. The caller fills them or frees them again.
     ///
     /// # Errors
     ///
-    /// As [`Connection::room`]; then none was taken.
+    /// As [`TxRing::room`]; then none was taken.
     pub fn take_slots(
         &mut self,
         core: &Core,

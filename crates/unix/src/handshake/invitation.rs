@@ -1,4 +1,4 @@
-//! What a client tells by the name that it is bound to, and how large rings become.
+//! What a client says by the name that it is bound to, and how large rings become.
 
 use crate::Records;
 use crate::config::Config;
@@ -9,22 +9,22 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-/// Version of the layout and of the upgrade. A peer of another version is plain to us, and we to it.
+/// The version of the layout and of the upgrade. A peer of another version is plain to us, and we to it.
 pub const VERSION: u8 = 4;
 
-/// Default data room of a ring in bytes.
+/// The default data room of a ring in bytes.
 pub const DEFAULT_BUFFER: usize = 256 << 10;
 
 const PREFIX: &str = "onecopy-4-";
 
-/// What the name of a client ends with that keeps stream records.
+/// The end of the name of a client that keeps stream records.
 const STREAM_RECORDS: &str = "-s";
 
-/// One that nobody has seen.
+/// Makes a nonce that nobody has seen.
 ///
 /// # Errors
 ///
-/// What getrandom(2) says.
+/// What getrandom(2) returns.
 pub fn nonce() -> rustix::io::Result<Nonce> {
     let mut nonce = Nonce::default();
     if rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())? != nonce.len() {
@@ -33,16 +33,16 @@ pub fn nonce() -> rustix::io::Result<Nonce> {
     Ok(nonce)
 }
 
-/// What a client tells by the name it is bound to.
+/// What a client says by the name that it is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// With which the rings of this connection are labelled.
+    /// The label of this connection's rings.
     pub nonce: Nonce,
     /// Bytes of send buffer that the client asked for, doubled; 0 for none in particular.
     pub send_buffer: u64,
-    /// The same of its receive buffer.
+    /// Bytes of receive buffer that the client asked for, in the same way.
     pub receive_buffer: u64,
-    /// Bytes of the largest ring that it accepts.
+    /// Bytes of the largest ring that the client accepts.
     pub max_ring: u64,
     /// How the client keeps its records.
     pub records: Records,
@@ -66,7 +66,7 @@ impl Invitation {
         format!("{PREFIX}{nonce}-{send_buffer:x}-{receive_buffer:x}-{max_ring:x}{records}")
     }
 
-    /// The invitation in a peer's abstract name, if it is one.
+    /// Returns the invitation in a peer's abstract name, if it is one.
     pub fn parse(name: &[u8]) -> Option<Invitation> {
         let rest = std::str::from_utf8(name).ok()?.strip_prefix(PREFIX)?;
         let (rest, records) = match rest.strip_suffix(STREAM_RECORDS) {
@@ -91,7 +91,7 @@ impl Invitation {
 }
 
 impl Invitation {
-    /// Data room of the rings of a server: of the one to its client, and of the one from there.
+    /// Returns the data room of a server's rings: of the one to its client, and of the one from there.
     pub(crate) fn capacities(&self, kind: Kind, config: &Config) -> [usize; 2] {
         let most = config.max_ring.min(usize::try_from(self.max_ring).unwrap_or(usize::MAX));
         [
@@ -101,34 +101,36 @@ impl Invitation {
     }
 }
 
-/// What a buffer size that was asked for becomes: doubled, as Linux does (socket(7), SO_SNDBUF); 0 stays 0.
+/// Returns what Linux makes of a buffer size that was asked for: it doubles the size (socket(7), SO_SNDBUF).
+/// 0 stays 0.
 pub fn wish(bytes: Option<usize>) -> u64 {
     bytes.map_or(0, |bytes| bytes.saturating_mul(2)) as u64
 }
 
-/// Data room of a ring of a stream: the larger of what its receiver and its sender asked for.
+/// Returns the data room of a stream's ring: the larger of what its receiver and its sender asked for.
 fn capacity(wishes: [u64; 2], max_ring: usize) -> usize {
     let asked = usize::try_from(wishes[0].max(wishes[1])).unwrap_or(usize::MAX);
     round_capacity(if asked == 0 { DEFAULT_BUFFER } else { asked }, max_ring)
 }
 
-/// Room for the headers of some large records or datagrams, so that two that fill half of what was asked for each lie in
-/// the ring together: the kernel takes them, too, and one could not be sent while the other is received.
+/// Room for the headers of some large records or datagrams. With it, two that each fill half of what was
+/// asked for fit into the ring together. The kernel takes them too; without it one could not be sent while
+/// the other is received.
 const FRAMING: usize = 8 * onecopy_ring::record::HEADER;
 
-/// As `capacity`, of a ring for `kind`: what was asked for is room for bytes that are sent.
+/// As `capacity`, of a ring for `kind`. What was asked for is room for bytes that are sent.
 pub(crate) fn capacity_of(kind: Kind, wishes: [u64; 2], max_ring: usize) -> usize {
     let capacity = capacity(wishes, max_ring);
     if kind == Kind::Stream { capacity } else { round_capacity(capacity + FRAMING, max_ring) }
 }
 
-/// Data room of a ring for `kind` whose receiver has asked for `receive` bytes, before they are doubled, and its sender for
-/// `peer_send`, after that.
+/// Returns the data room of a ring for `kind`. Its receiver has asked for `receive` bytes, before they are
+/// doubled. Its sender has asked for `peer_send` bytes, after that.
 pub fn capacity_for(kind: Kind, receive: Option<usize>, peer_send: u64, max_ring: usize) -> usize {
     capacity_of(kind, [wish(receive), peer_send], max_ring)
 }
 
-/// Client, before it connects: binds `socket` to an invitation.
+/// Binds `socket` to an invitation. A client does so before it connects.
 pub fn invite(socket: BorrowedFd<'_>, records: Records, config: &Config) -> rustix::io::Result<Invitation> {
     let invitation = Invitation::new(records, config)?;
     rustix::net::bind(socket, &SocketAddrUnix::new_abstract_name(invitation.name().as_bytes())?)?;
@@ -179,7 +181,7 @@ mod tests {
             let at = at.index(name.len());
             let spoilt = name[at] != byte;
             name[at] = byte;
-            // What it says then is for the handshake to find out; here it has to be said by the same number of digits.
+            // The handshake judges what the name says then. Here it must only have as many digits.
             if let Some(other) = Invitation::parse(&name) {
                 prop_assert!(!spoilt || at >= PREFIX.len(), "{}", name.escape_ascii());
                 prop_assert!(other.name().len() <= name.len());

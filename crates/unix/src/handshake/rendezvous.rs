@@ -1,14 +1,16 @@
-//! How a client knows, before anything was said, that its listener is one of ours: it may then attach rings to its own
-//! bytes (`upgrade.rs`), where a plain server would be handed a descriptor that it knows nothing of.
+//! How a client knows that its listener is one of ours, before anything was sent. It may then attach rings to
+//! its own bytes (`upgrade.rs`). A plain server would be handed a descriptor that it knows nothing of.
 //!
-//! Each listener has a second socket, its *rendezvous*, which is named after it and which nobody accepts from: in the abstract
-//! namespace, after the listener's own abstract name, or after device and inode of its path. That it is there, as one of the user
-//! who listens, is all that it says: a client that has just connected to the listener connects to it, and closes that again. It
-//! goes before its listener does. So while it is there the name, or the inode, is still that listener's, and who has just connected
-//! by it is connected to that one.
+//! Each listener has a second socket, its *rendezvous*, from which nobody accepts. It has a name in the
+//! abstract namespace: after the listener's own abstract name, or after device and inode of its path. The
+//! rendezvous says only that it is there, and that it belongs to the user that listens. A client that has
+//! just connected to the listener connects to the rendezvous, and closes that connection again. The
+//! rendezvous goes before its listener does. So while it is there, the name or the inode is still that
+//! listener's, and a client that has just connected by it is connected to that listener.
 //!
-//! Not found is: a listener of another network namespace, one that was made by another user than accepts from it, and one whose
-//! name leaves no room for more. The kernel carries on there until the server sends something.
+//! A client does not find the rendezvous of a listener in another network namespace, of one that was made by
+//! another user than accepts from it, or of one whose name leaves no room for more. There the kernel carries
+//! on until the server sends something.
 
 use crate::connection::kind::Kind;
 use crate::{Name, Records};
@@ -32,7 +34,8 @@ const STREAM_RECORDS: u8 = b'r';
 pub struct Target(Box<[u8]>);
 
 impl Target {
-    /// Of the listener that has `name` at this moment, for connections of such a kind. None for what can have no rendezvous.
+    /// Returns the target for the listener that has `name` now, for connections of that kind. None if it can
+    /// have no rendezvous.
     pub fn of(name: &Name, kind: Kind, records: Records) -> Option<Target> {
         let kind = match (kind, records) {
             (Kind::Stream, _) => b's',
@@ -56,10 +59,11 @@ impl Target {
         Some(Target(target.into()))
     }
 
-    /// What is known of the listener that `socket` has just been connected to, by `name`, since this was told of that name.
+    /// Looks what is known of the listener that `socket` has just been connected to by `name`. `self` was
+    /// made from that name before the connect.
     pub fn look(&self, name: &Name, socket: BorrowedFd<'_>) -> Found {
-        // (An abstract name is its listener's as long as the rendezvous is there, and a path if it has led to the same file before
-        // and after.)
+        // An abstract name is its listener's while the rendezvous is there. A path is if it has led to the
+        // same file before and after.
         let is_still = || match name.as_path() {
             Some(path) => std::fs::metadata(path).is_ok_and(|file| self.0.ends_with(&inode(&file))),
             None => true,
@@ -70,7 +74,7 @@ impl Target {
         }
     }
 
-    /// Whether a client has no use for a listener that is not known.
+    /// Whether a client needs a listener that is known for one of ours.
     fn must_be(&self) -> bool {
         self.0.get(PREFIX.len()) == Some(&STREAM_RECORDS)
     }
@@ -89,29 +93,30 @@ fn socket() -> io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// What a listener is found by. While there is none, its clients' bytes go over the kernel until it sends something.
+/// The socket by which clients find a listener. While there is none, their bytes go over the kernel until the
+/// listener's side sends something.
 #[derive(Debug)]
 pub struct Rendezvous {
     target: Option<Target>,
-    /// None where another process that has the same listener has it, or a descriptor was wanting.
+    /// None if another process with the same listener has it, or if there was no descriptor left.
     fd: Mutex<Option<OwnedFd>>,
     accepted: AtomicU32,
 }
 
-/// After so many connections its queue is emptied: each client takes a place there, also when it has closed that again, and there may be few
-/// (net.core.somaxconn).
+/// The rendezvous' queue is emptied after so many connections. Each client takes a place there, even after it
+/// has closed its connection, and there may be few places (net.core.somaxconn).
 const EMPTIED: u32 = 4;
 /// Places in that queue; the kernel may give fewer (net.core.somaxconn).
 const PLACES: i32 = 4096;
 
 impl Rendezvous {
-    /// Of the listener with that name; of none where there is no name.
+    /// Opens the rendezvous of a listener with that name, or none if there is no name.
     pub fn open(target: Option<Target>) -> Rendezvous {
         let fd = target.as_ref().and_then(|target| listen(target).ok());
         Rendezvous { target, fd: Mutex::new(fd), accepted: AtomicU32::new(0) }
     }
 
-    /// A connection was accepted.
+    /// Handles an accepted connection: empties the queue now and then.
     pub fn accepted(&self) {
         let Some(target) = &self.target else { return };
         if self.accepted.fetch_add(1, Relaxed) % EMPTIED != EMPTIED - 1 {
@@ -119,7 +124,7 @@ impl Rendezvous {
         }
         let Some(mut fd) = self.fd.try_lock() else { return };
         match &*fd {
-            // (No accept goes on for as long as somebody goes on calling here.)
+            // Bounded, so that an accept does not go on for as long as callers come.
             Some(fd) => {
                 let next = |_: &i32| rustix::net::accept_with(fd, SocketFlags::CLOEXEC).is_ok();
                 (0..PLACES).take_while(next).for_each(drop);
@@ -136,30 +141,31 @@ fn listen(target: &Target) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// As many listeners as are remembered to have no rendezvous, and for how long.
+/// How many listeners are remembered to have no rendezvous, and for how long.
 const KEPT: usize = 16;
 const MISSING_MS: u64 = 1000;
 
-/// Listeners whose rendezvous was not there, and when, in coarse milliseconds. (A thread that a fork has left behind may hold it for
-/// ever: then nothing is remembered.)
+/// Listeners whose rendezvous was not there, and when, in coarse milliseconds. A fork may leave the lock held
+/// for ever, by a thread that the child does not have; then nothing is remembered.
 static MISSING: LazyLock<Mutex<Vec<(Target, u64)>>> = LazyLock::new(Mutex::default);
 
 /// What a client finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It is one of ours.
+    /// The listener is one of ours.
     Ours,
-    /// There is a rendezvous, and for the moment no place in its queue.
+    /// There is a rendezvous, but no place in its queue at the moment.
     Full,
-    /// It has no rendezvous, or another user's.
+    /// The listener has no rendezvous, or there is another user's.
     Missing,
 }
 
-/// Whether the rendezvous of the listener that `socket` is a connection to is there, as one of the same user.
+/// Whether the rendezvous of the listener that `socket` is connected to is there, and belongs to the same
+/// user.
 fn is_there(target: &Target, socket: BorrowedFd<'_>) -> Found {
     let now = coarse_ms();
     if let Some(mut missing) = MISSING.try_lock() {
-        // (Of stream records a connection cannot do without.)
+        // A connection with stream records cannot do without a rendezvous, so it always looks.
         missing.retain(|(of, since)| {
             now.wrapping_sub(*since) < MISSING_MS && !(of == target && target.must_be())
         });
@@ -184,7 +190,7 @@ fn is_there(target: &Target, socket: BorrowedFd<'_>) -> Found {
     Found::Missing
 }
 
-/// Whose rendezvous that is.
+/// Returns the user that the rendezvous belongs to.
 fn visit(target: &Target) -> io::Result<u32> {
     let line = socket()?;
     rustix::net::connect(&line, &target.address()?)?;

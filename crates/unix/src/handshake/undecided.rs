@@ -12,33 +12,33 @@ use rustix::fd::BorrowedFd;
 /// A connection that has no rings yet.
 #[derive(Debug)]
 pub struct Undecided {
-    /// With which its rings will be labelled.
+    /// The label of its rings.
     pub(super) nonce: Nonce,
     pub(super) role: Role,
     /// Bytes of the stream, or records, that came over the kernel so far.
     pub received: u64,
-    /// The next message of the peer's may have rings with it.
+    /// Whether the peer's next message may have rings with it.
     pub(super) looks: bool,
-    /// Larger rings than the client's were asked for.
+    /// Whether rings larger than the client's were asked for.
     pub(super) larger: bool,
-    /// Of a client: the rings that it has sent. The first one is the server's to receive from.
+    /// The rings that this side has sent, if it is a client. The server receives from the first one.
     pub(super) attached: Option<[Ring; 2]>,
 }
 
 /// Which side this is.
 #[derive(Debug)]
 pub enum Role {
-    /// Whether it may attach: its listener is known as one of ours, and rings can be made.
+    /// Whether the client may attach: its listener is known for one of ours, and rings can be made.
     Client(bool),
-    /// What its client asks for, as long as rings can be made.
+    /// What the client asks for, while rings can be made.
     Server(Option<Invitation>),
 }
 
-/// What is left of one where this side will attach and join nothing any more.
+/// What is left of an undecided connection once this side will neither attach nor join rings.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub enum Settled {
-    /// The peer is plain.
+    /// Nothing was attached.
     Plain,
     /// Nothing was attached.
     Undecided(Undecided),
@@ -47,12 +47,12 @@ pub enum Settled {
 }
 
 impl Undecided {
-    /// Of a client that has invited the server, whose listener is known as one of `ours` or not.
+    /// Begins for a client that has invited the server, whose listener is known for one of `ours` or not.
     pub fn client(invitation: &Invitation, ours: bool) -> Undecided {
         Undecided::new(invitation.nonce, Role::Client(ours))
     }
 
-    /// Of a server that was invited, and attaches rings or leaves that to its client.
+    /// Begins for a server that was invited, and that attaches rings or leaves that to its client.
     pub fn server(invitation: Invitation, attaches: bool) -> Undecided {
         Undecided::new(invitation.nonce, Role::Server(Some(invitation).filter(|_| attaches)))
     }
@@ -61,8 +61,8 @@ impl Undecided {
         Undecided { nonce, role, received: 0, looks: true, larger: false, attached: None }
     }
 
-    /// Of a connection that another process has passed on, in which it might still have attached rings or not.
-    /// None where no side has invited the other.
+    /// Goes on with a connection that another process has passed on, and in which this side may still attach
+    /// rings or not. Returns None if no side has invited the other.
     pub fn of(socket: BorrowedFd<'_>, may_attach: bool) -> Option<Undecided> {
         let mine = rustix::net::getsockname(socket).ok().and_then(unix_address);
         if let Some(invitation) = Invitation::of(mine) {
@@ -72,26 +72,26 @@ impl Undecided {
         Invitation::of(peer).map(|invitation| Undecided::server(invitation, may_attach))
     }
 
-    /// With which its rings will be labelled.
+    /// Returns the label of its rings.
     pub fn nonce(&self) -> Nonce {
         self.nonce
     }
 
-    /// Whether it may attach rings, where so many bytes were `sent`.
+    /// Whether this side may attach rings, after it has `sent` so many bytes.
     pub fn may_attach(&self, sent: u64) -> bool {
         match &self.role {
             Role::Client(may) => *may,
-            // With its first bytes, or never: what comes later a client does not look at.
+            // With its first bytes or never: a client does not look at those that come later.
             Role::Server(invitation) => invitation.is_some() && sent == 0,
         }
     }
 
-    /// What a client that has attached rings will receive from, if its server joins.
+    /// Returns the ring that a client that has attached rings will receive from, if its server joins.
     pub fn attached(&self) -> Option<&Ring> {
         self.attached.as_ref().map(|[_, mine]| mine)
     }
 
-    /// Whether the next message of the peer's may have rings with it.
+    /// Whether the peer's next message may have rings with it.
     pub fn looks(&self) -> bool {
         self.looks
     }
@@ -100,7 +100,7 @@ impl Undecided {
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved::Member`]: more than anybody ever has.
+    /// [`PeerMisbehaved::Member`]: more than any connection ever has.
     pub fn resume(&mut self, received: u64, looks: bool) -> std::result::Result<(), PeerMisbehaved> {
         if received > FARTHEST {
             return Err(PeerMisbehaved::Member);
@@ -113,8 +113,8 @@ impl Undecided {
         matches!(self.role, Role::Server(_))
     }
 
-    /// What this side is at where it will attach and join nothing any more, since several processes are to go on with it: what
-    /// was attached stays.
+    /// Returns the state in which this side will neither attach nor join rings, since several processes are
+    /// to go on with the connection. What was attached stays.
     pub fn settled(self) -> Settled {
         let Undecided { nonce, received, looks, .. } = self;
         match self.attached {
@@ -122,41 +122,42 @@ impl Undecided {
                 let strips = if looks { Strips::One } else { Strips::No };
                 Settled::Switching(Switching::new(mine, received, nonce).stripping(strips))
             }
-            // (Where no rings can come any more, the peer is plain.)
+            // If no rings can come any more, the peer is plain.
             None if !looks => Settled::Plain,
             None => Settled::Undecided(self),
         }
     }
 }
 
-/// Before the peer's switch.
+/// A receiving side that has a ring, before the peer's switch.
 #[derive(Debug)]
 pub struct Switching {
     ring: Ring,
     /// Bytes of the stream, or records, that came over the kernel so far.
     received: u64,
-    /// With which rings of this connection are labelled.
+    /// The label of this connection's rings.
     nonce: Nonce,
-    /// Which messages over the kernel may have such with them, that are nobody's.
+    /// Which messages over the kernel may have such rings with them that nobody uses.
     strips: Strips,
-    /// A process that shared the end was killed while it received: what it left in the queue of doorbells is to be forgiven.
+    /// A process that shared the end was killed while it received. What it left in the queue of doorbells is
+    /// to be forgiven.
     pub recovered: bool,
-    /// Of stream records: what came over the kernel and was not received yet.
+    /// For stream records: what came over the kernel and was not received yet.
     pub carry: Carry,
 }
 
-/// Which of the messages that come over the kernel may have rings with them that are not used.
+/// Which of the messages that come over the kernel may have unused rings with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strips {
     No,
-    /// One, of those that come next.
+    /// One of those that come next.
     One,
     /// Any.
     All,
 }
 
 impl Strips {
-    /// Of a word that another process wrote.
+    /// Decodes a word that another process wrote.
     pub fn of(word: u64) -> Strips {
         match word {
             0 => Strips::No,
@@ -167,24 +168,25 @@ impl Strips {
 }
 
 impl Switching {
-    /// Of a connection over which `received` came so far.
+    /// Begins for a connection over which `received` came so far.
     pub fn new(ring: Ring, received: u64, nonce: Nonce) -> Switching {
         Switching { ring, received, nonce, strips: Strips::No, recovered: false, carry: Carry::default() }
     }
 
-    /// The peer may have sent rings of its own.
+    /// Notes that the peer may have sent rings of its own.
     pub fn stripping(mut self, strips: Strips) -> Switching {
         self.strips = strips;
         self
     }
 
-    /// One of the messages in the queue still has the rings with it that were joined, and not always the first: a peek of a stream
-    /// looks on for descriptors behind the bytes that it has room for (net/unix/af_unix.c: unix_stream_read_generic).
+    /// Notes that one message in the queue still has the joined rings with it. It is not always the first: a
+    /// peek of a stream looks for descriptors beyond the bytes that it has room for (net/unix/af_unix.c:
+    /// unix_stream_read_generic).
     pub fn strip_one(&mut self) {
         self.strips = Strips::One;
     }
 
-    /// Rings were stripped.
+    /// Notes that rings were stripped.
     pub fn stripped(&mut self) {
         if self.strips == Strips::One {
             self.strips = Strips::No;
@@ -199,16 +201,16 @@ impl Switching {
         self.received
     }
 
-    /// With which rings of this connection are labelled.
+    /// Returns the label of this connection's rings.
     pub fn nonce(&self) -> Nonce {
         self.nonce
     }
 
-    /// Another process has received so much.
+    /// Notes what another process has received.
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved::Member`]: more than anybody ever has.
+    /// [`PeerMisbehaved::Member`]: more than any connection ever has.
     pub fn resume(&mut self, received: u64, strips: Strips) -> std::result::Result<(), PeerMisbehaved> {
         if received > FARTHEST {
             return Err(PeerMisbehaved::Member);
@@ -217,19 +219,19 @@ impl Switching {
         Ok(())
     }
 
-    /// Where the bytes after the switch come.
+    /// Returns the ring that has the bytes after the switch.
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    /// That many bytes of the stream, or records, came over the kernel.
+    /// Counts bytes of the stream, or records, that came over the kernel.
     pub fn count(&mut self, count: u64) {
         self.received += count;
     }
 
-    /// Bytes that may still be received over the kernel; None while the peer has not switched.
+    /// Returns how many bytes may still be received over the kernel; None while the peer has not switched.
     pub fn left(&self) -> std::result::Result<Option<u64>, PeerMisbehaved> {
-        // Acquire pairs with the Release store in `Connection::adopt`.
+        // Acquire pairs with the Release store in `Handshake::adopt`.
         match self.ring.header().writer.0.switch_at.load(Acquire) {
             0 => Ok(None),
             at if at - 1 < self.received => {

@@ -1,28 +1,31 @@
 //! How a kernel connection becomes a shared-memory one, in place.
 //!
-//! 1. A capable client binds itself to an abstract name `onecopy-4-<nonce>-<what it asks for>` before it connects. An
-//!    incapable server does not care; a capable one sees it at accept.
-//! 2. Either side *attaches*: it makes both rings, in one memfd, labelled with the nonce, and sends that memfd as SCM_RIGHTS
-//!    with bytes that its program sends. A server does so with its first ones, where its client has invited it; a client with its
-//!    second ones, where it knows the listener for one of ours (`rendezvous.rs`): nobody else is ever handed a descriptor. (One
-//!    message is not worth rings, and an answer to it brings the server's. A client of stream records needs them at once.) Who
-//!    has nothing to send attaches nothing, and nothing of the handshake lies in the queue by itself: poll(2) tells of the
-//!    program's bytes and of nothing else.
-//! 3. The other side takes the memfd off when it receives those bytes, checks and maps it, and *joins* by a word in the ring that
-//!    it will receive from ([`InfoLine::joined`]). Before its next send it notes in the other ring how many bytes it has sent over
-//!    the kernel ([`WriterLine::switch_at`]), and from then on sends through that.
-//! 4. Who attached finds the word in its own calls, and switches in the same way.
+//! 1. A capable client binds itself to an abstract name `onecopy-4-<nonce>-<what it asks for>` before it
+//!    connects. An incapable server does not care; a capable one sees the name at accept.
+//! 2. Either side *attaches*: it makes both rings, in one memfd labelled with the nonce. It sends that memfd
+//!    as SCM_RIGHTS with bytes that its program sends. A server whose client has invited it does so with its
+//!    first bytes. A client does so with its second ones, if it knows the listener for one of ours
+//!    (`rendezvous.rs`); it never hands a descriptor to any other listener. One message is not worth rings,
+//!    and an answer to it brings the server's; a client of stream records needs rings at once.
+//! 3. The other side takes the memfd off when it receives those bytes, checks it and maps it. It *joins* by a
+//!    word in the ring that it will receive from ([`InfoLine::joined`]). Before its next send it notes in the
+//!    other ring how many bytes it has sent over the kernel ([`WriterLine::switch_at`]), and from then on
+//!    sends through that ring.
+//! 4. The side that attached finds the word in its own calls, and switches in the same way.
 //!
-//! So each direction switches at an exact byte, nobody ever waits for the other to take part, and either may stay silent,
-//! or plain, for ever. A receiver asks how many bytes the kernel holds *before* it reads `joined` or `switch_at`: bytes that it
-//! was told of without a switch are bytes of the stream.
+//! Each direction switches at an exact byte. Neither side ever waits for the other to take part, and either
+//! may stay silent, or plain, for ever. A side with nothing to send attaches nothing, and the handshake puts
+//! no message of its own into the queue: poll(2) tells of the program's bytes and of nothing else. A receiver
+//! asks how many bytes the kernel holds *before* it reads `joined` or `switch_at`. Bytes that the kernel
+//! reported while there was no switch are bytes of the stream.
 //!
-//! Where both attach at once the server's rings stand: a server that has attached joins nothing, and a client that finds the
-//! server's with its bytes drops its own. A server that wants larger rings than a client has made says so in them, once
-//! ([`TOO_SMALL`]), and the client attaches others to its next bytes.
+//! If both attach at once, the server's rings stand: a server that has attached joins nothing, and a client
+//! that finds the server's with its bytes drops its own. A server that wants larger rings than a client has
+//! made says so in them, once ([`TOO_SMALL`]). The client then attaches others to its next bytes.
 //!
-//! What the kernel does with descriptors makes this work (net/unix/af_unix.c): they travel with the first bytes of their send,
-//! a receive ends behind those bytes, and one without room for them closes them.
+//! What the kernel does with descriptors makes this work (net/unix/af_unix.c). They travel with the first
+//! bytes of their send. A receive ends behind those bytes, and a receive without room for descriptors closes
+//! them.
 //!
 //! [`InfoLine::joined`]: onecopy_ring::header::InfoLine
 //! [`WriterLine::switch_at`]: onecopy_ring::header::WriterLine
@@ -56,7 +59,7 @@ pub use onecopy_ring::memory::Nonce;
 pub struct Offer {
     ring: Ring,
     stage: Stage,
-    /// Of a client that has attached: what it receives from once the server has joined.
+    /// The ring that a client which has attached receives from, once the server has joined.
     mine: Option<Ring>,
 }
 
@@ -64,13 +67,13 @@ pub struct Offer {
 enum Stage {
     /// The memfd of both rings goes with the next bytes.
     Attach(OwnedFd),
-    /// The peer has it, or gets it, and may join.
+    /// The peer has it, or will get it, and may join.
     Sent,
     /// The peer receives from it, and lets this side begin.
     Joined,
 }
 
-/// What [`Handshake::offered`] says.
+/// The values of [`Handshake::offered`].
 pub mod offered {
     /// There is no offer.
     pub const NONE: u32 = 0;
@@ -78,15 +81,15 @@ pub mod offered {
     pub const SENT: u32 = 1;
     /// Rings go with the next bytes.
     pub const ATTACH: u32 = 2;
-    /// The peer has joined, and too much of what was sent before lies unread.
+    /// The peer has joined, and too much of what was sent before is unread.
     pub const FULL: u32 = 3;
 }
 
-/// A ring to receive into, which says what its receiver maps besides.
+/// Makes a ring to receive into, which says what its receiver maps besides.
 ///
 /// # Errors
 ///
-/// What memfd_create(2), ftruncate(2) and mmap(2) say.
+/// What memfd_create(2), ftruncate(2) and mmap(2) return.
 pub fn new_ring(capacity: usize, config: &Config) -> rustix::io::Result<(Ring, OwnedFd)> {
     let (ring, memfd) = Ring::create(capacity)?;
     if config.passable {
@@ -97,15 +100,18 @@ pub fn new_ring(capacity: usize, config: &Config) -> rustix::io::Result<(Ring, O
     Ok((ring, memfd))
 }
 
-/// Whether the client at the other end of `accepted` believes rings that this process makes: they are then of the user as whom the listener
-/// listens, which a daemon may have given up since, or of the client's own (`Connection::is_of_the_peer`).
+/// Whether the client at the other end of `accepted` believes rings that this process makes. It does if they
+/// belong to the user as which the listener listens, or to the client's own user
+/// (`Handshake::is_of_the_peer`). A daemon may have given up the listener's user since.
 pub fn is_believed(listener: BorrowedFd<'_>, accepted: BorrowedFd<'_>) -> bool {
     let me = rustix::process::geteuid();
-    // (Of a listener it is who has called listen(2): net/unix/af_unix.c, unix_listen.)
+    // A listener's credentials are those of the process that has called listen(2) (net/unix/af_unix.c:
+    // unix_listen).
     [listener, accepted].into_iter().any(|fd| sockopt::socket_peercred(fd).is_ok_and(|cred| cred.uid == me))
 }
 
-/// Of descriptors that came with a message, the rings of the connection with that nonce: they come behind the program's.
+/// Takes the rings of the connection with that nonce out of the descriptors that came with a message. They
+/// come behind the program's.
 pub fn take_rings(fds: &mut Vec<OwnedFd>, nonce: &Nonce) -> Option<OwnedFd> {
     let last = fds.last()?;
     if Ring::label(last).as_ref() == Some(nonce) { fds.pop() } else { None }
@@ -116,19 +122,20 @@ fn joined(ring: &Ring) -> u32 {
     ring.header().info.0.joined.load(Acquire)
 }
 
-/// How a connection comes by its rings: what is offered to the sending side, and whether anything is still open.
+/// How a connection comes by its rings: what is offered to the sending side, and whether anything is still
+/// open.
 #[derive(Debug)]
 pub struct Handshake {
     /// The peer's ring, from when there is one until the sender switches to it.
     offer: Mutex<Option<Offer>>,
     /// What `offer` holds ([`offered`]).
     offered: AtomicU32,
-    /// 1 while this side has attached no rings for good, and joined none, and may.
+    /// 1 while this side may still attach or join rings, and has not done so for good.
     undecided: AtomicU32,
 }
 
 impl Handshake {
-    /// Of a connection that is not decided, or that has its rings, or will have none.
+    /// Begins for a connection that is undecided, or that has its rings already or will have none.
     pub fn new(undecided: bool) -> Handshake {
         Handshake {
             offer: Mutex::new(None),
@@ -137,20 +144,21 @@ impl Handshake {
         }
     }
 
-    /// Whether rings may still be attached or joined. Acquire pairs with the Release store in `decided_now`: the rings that another
-    /// thread attaches are there.
+    /// Whether rings may still be attached or joined. Acquire pairs with the Release store in `decided_now`:
+    /// the rings that another thread attaches are there.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.undecided.load(Acquire) != 0
     }
 
-    /// What is offered.
+    /// Returns what is offered.
     #[inline]
     pub fn offered(&self) -> u32 {
         self.offered.load(Relaxed)
     }
 
-    /// Whether the server has joined the rings that this client has attached: then they are what is received from.
+    /// Whether the server has joined the rings that this client has attached. If so the receiving side takes
+    /// from them from here on.
     pub fn is_joined(&self, core: &Core, rx: &mut Rx) -> bool {
         let Rx::Undecided(undecided) = &*rx else { return false };
         let Some([theirs, mine]) = &undecided.attached else { return false };
@@ -167,8 +175,9 @@ impl Handshake {
         true
     }
 
-    /// Looks, without waiting, whether the peer's rings came with what is next in the queue, and joins them. They are taken out
-    /// of there with those bytes. Whether the sending side was offered a ring by that.
+    /// Looks, without waiting, whether the peer's rings came with the next message in the queue, and joins
+    /// them. They are taken out of the queue with that message. Returns whether this offered a ring to the
+    /// sending side.
     pub fn decide(&self, core: &Core, rx: &mut Rx, op: Op) -> Result<bool> {
         if self.is_joined(core, rx) || core.others.are_there() {
             return Ok(false);
@@ -181,7 +190,7 @@ impl Handshake {
         let mut came = match scm::recv(core.fd(), &mut [IoSliceMut::new(&mut [0])], Space::All, flags) {
             Ok(came) => came,
             Err(Errno::CONNRESET) => {
-                // The kernel tells it once; it is for whoever receives.
+                // The kernel tells it once; the next receive reports it.
                 core.reset.store(1, Relaxed);
                 return Ok(false);
             }
@@ -195,15 +204,16 @@ impl Handshake {
                 }
                 return Ok(joined);
             }
-            // (There may be some for which this process has no room: what receives these bytes will see.)
+            // There may be descriptors that this process has no room for. The receive of these bytes will
+            // tell.
             None if came.control_cut => {}
             None => self.without_rings(core, rx),
         }
         Ok(false)
     }
 
-    /// `count` bytes, or records, were received over the kernel, and rings with them or none. Whether the sending side was
-    /// offered a ring by that.
+    /// Handles `count` bytes, or records, that were received over the kernel, with rings or without. Returns
+    /// whether this offered a ring to the sending side.
     pub fn received_over_kernel(
         &self,
         core: &Core,
@@ -231,10 +241,13 @@ impl Handshake {
         Ok(false)
     }
 
-    /// The peer's next bytes have no rings with them, or none that can be used: a server that had any would have attached them.
+    /// Handles bytes of the peer's that came without rings, or with none that can be used. A server that had
+    /// any would have attached them.
     fn without_rings(&self, core: &Core, rx: &mut Rx) {
         let Rx::Undecided(undecided) = rx else { return };
-        // (A client attaches when it can: others may have had its end before. It still may where the server, though one of ours, has not.)
+        // A server goes on looking: its client attaches when it can, and several processes may have had the
+        // client's end before. A client stops, but may still attach if the server, though one of ours, has
+        // not.
         undecided.looks = undecided.is_server();
         let waits = undecided.attached.is_some() || undecided.may_attach(0);
         if !undecided.looks && (!waits || core.others.are_there()) {
@@ -244,19 +257,21 @@ impl Handshake {
         }
     }
 
-    /// It is known what the peer is, and the ring, if there is one, is in its place: a sender looks at this without a lock.
+    /// Notes that it is known what the peer is, and that the ring, if there is one, is in its place. A sender
+    /// looks at this without a lock.
     pub fn decided_now(&self) {
-        // Release pairs with the Acquire loads in `tx.rs`.
+        // Release pairs with the Acquire load in `is_open`.
         self.undecided.store(0, Release);
     }
 
-    /// The peer's rings came, of which this side receives from the first and sends into the second. Where it is this side that
-    /// cannot (out of address space, or they are larger than it accepts), the kernel carries on. `taken`: they are out of the queue,
-    /// where they are met once more otherwise, and must not be answered twice. Whether the sending side was offered a ring.
+    /// Joins the peer's rings: this side receives from the first and sends into the second. If this side
+    /// cannot (out of address space, or they are larger than it accepts), the kernel carries on. `taken` says
+    /// that the rings are out of the queue. If they are not, they are met there once more, and must not be
+    /// answered twice. Returns whether this offered a ring to the sending side.
     ///
     /// # Errors
     ///
-    /// EPROTO where they are none.
+    /// EPROTO if they are no rings.
     fn join(&self, core: &Core, rx: &mut Rx, memfd: OwnedFd, taken: bool, op: Op) -> Result<bool> {
         let Rx::Undecided(undecided) = rx else { return Ok(false) };
         if !self.is_of_the_peer(core, &memfd) {
@@ -276,7 +291,7 @@ impl Handshake {
             Err(_) => return Err(core.bad_rings(op)),
         };
         point!("rings taken");
-        // (Pieces of stream records only come to who has joined.)
+        // Pieces of stream records come only to a side that has joined.
         if let Role::Server(Some(invitation)) = &undecided.role
             && !undecided.larger
             && core.config.records == Records::Atomic
@@ -287,7 +302,8 @@ impl Handshake {
                 return Ok(false);
             }
             if too_small {
-                // (They are its memory: what it makes of the wish is bounded by what it has said in its name.)
+                // The rings are the client's memory. What it makes of this wish is bounded by the limit in
+                // its name.
                 mine.header().info.0.wanted.store(from_client as u64, Relaxed);
                 theirs.header().info.0.wanted.store(to_client as u64, Relaxed);
                 // Release pairs with the Acquire load in `joined`: the sizes are there.
@@ -311,8 +327,8 @@ impl Handshake {
         Ok(true)
     }
 
-    /// Whether the peer's user, or this side's, has made it. Somebody else's was passed on by a program that knew nothing of it: the
-    /// nonce that it is labelled with is no secret, but stands in /proc/net/unix.
+    /// Whether the peer's user, or this side's, has made the memfd. A program that knew nothing of it may
+    /// have passed on another user's: the nonce that labels it is no secret, since it is in /proc/net/unix.
     fn is_of_the_peer(&self, core: &Core, memfd: &OwnedFd) -> bool {
         let Ok(made) = rustix::fs::fstat(memfd) else { return false };
         let is_the_peers =
@@ -368,7 +384,7 @@ impl Handshake {
         core.ask_identity(&mine);
         let mut offer = Offer { ring: theirs.clone(), stage: Stage::Attach(memfd), mine: None };
         if undecided.is_server() {
-            // The client's own may come with what it has sent before it saw these.
+            // The client's own rings may come with what it has sent before it saw these.
             let switching = Switching::new(mine.clone(), undecided.received, undecided.nonce);
             *rx = Rx::Switching(switching.stripping(Strips::All));
             core.set_rx_ring(mine);
@@ -380,28 +396,30 @@ impl Handshake {
         self.offered.store(offered::ATTACH, Release);
         point!("attached");
         if !matches!(rx, Rx::Undecided(_)) {
-            // Last: another thread that sends without a look here takes the rings along, whichever message is the first.
+            // Last: another thread that sends without a look here takes the rings along, whichever message is
+            // the first.
             self.decided_now();
         }
     }
 
-    /// Whether the peer has left that was offered this side's rings, or whose this side was, before this side switched.
+    /// Whether the peer has left before this side switched. The offered rings may be this side's or the
+    /// peer's.
     pub fn has_left_offer(&self) -> bool {
         let left = |offer: &Offer| offer.ring.header().info.0.shut.load(Relaxed) != 0;
         self.offered.load(Relaxed) != offered::NONE && self.offer.lock().as_ref().is_some_and(left)
     }
 
-    /// Before other processes share this end: what was not adopted by now never is.
+    /// Declines the offer, before other processes share this end. What was not adopted by now never is.
     pub fn decline_offer(&self) {
         self.offered.store(offered::NONE, Relaxed);
         *self.offer.lock() = None;
     }
 
-    /// Sends over the kernel, and the memfd of the rings with it where that is to go.
+    /// Sends over the kernel, with the memfd of the rings if it is due.
     ///
     /// # Errors
     ///
-    /// What sendmsg(2) says.
+    /// What sendmsg(2) returns.
     pub fn send_message(
         &self,
         core: &Core,
@@ -410,7 +428,7 @@ impl Handshake {
         flags: SendFlags,
     ) -> rustix::io::Result<usize> {
         if self.offered.load(Relaxed) == offered::ATTACH
-            // (A client may send rings with any of its messages: not with one that has no room for them.)
+            // A client may send rings with any of its messages, so not with one that has no room for them.
             && (attached.fds.len() < MAX_FDS || !self.may_attach_later())
             && let Some(memfd) = self.stage(|stage| match std::mem::replace(stage, Stage::Sent) {
                 Stage::Attach(memfd) => Some(memfd),
@@ -429,7 +447,7 @@ impl Handshake {
                     Err(Errno::TOOMANYREFS) => {}
                     Ok(sent) => return Ok(sent),
                     Err(errno) => {
-                        // Nothing was sent: with the next bytes, then.
+                        // Nothing was sent, so the rings go with the next bytes.
                         self.stage(|stage| match stage {
                             Stage::Sent => {
                                 *stage = Stage::Attach(memfd);
@@ -456,8 +474,8 @@ impl Handshake {
         self.offer.lock().as_mut().and_then(|offer| then(&mut offer.stage))
     }
 
-    /// Whether the sending side would switch, but for what lies unread in the kernel's queue: a send then waits for that to
-    /// become less, and not for the kernel to take its bytes.
+    /// Whether only unread bytes in the kernel's queue keep the sending side from switching. A send then
+    /// waits for those to become fewer, and not for the kernel to take its bytes.
     pub fn waits_to_switch(&self) -> bool {
         self.offered.load(Relaxed) == offered::FULL
     }
@@ -478,8 +496,8 @@ impl Handshake {
             Stage::Sent if joined(&offer.ring) != JOINED => return,
             Stage::Sent | Stage::Joined => offer.stage = Stage::Joined,
         }
-        // Doorbells must have room behind what the peer has not yet received over the kernel.
-        // (A doorbell alone always has it.)
+        // Doorbells must have room behind what the peer has not yet received over the kernel. A doorbell
+        // alone always has it.
         if sent > 0 {
             let unread = onecopy_sys::socket::unread_memory(&core.fd).unwrap_or(usize::MAX);
             let buffer = sockopt::socket_send_buffer_size(&core.fd).unwrap_or(0);
@@ -492,7 +510,8 @@ impl Handshake {
         if let Some(mine) = mine.filter(|_| core.rx_ring.get().is_none()) {
             core.set_rx_ring(mine);
         }
-        // Release: the count is there before the first byte in the ring is.
+        // Release pairs with the Acquire load in `Switching::left`: the count is there before the first byte
+        // in the ring is.
         ring.header().writer.0.switch_at.store(sent + 1, Release);
         core.kernel_sent.store(sent, Relaxed);
         core.set_tx_ring(ring.clone());
@@ -501,7 +520,7 @@ impl Handshake {
 }
 
 impl Fds {
-    /// Takes the rings of a connection out of them.
+    /// Takes the rings of a connection out of the list.
     pub fn take_rings(&mut self, nonce: &Nonce) -> Option<OwnedFd> {
         take_rings(&mut self.list, nonce)
     }

@@ -1,4 +1,4 @@
-//! What comes through the channel besides what is announced: the identity of somebody else, and too much.
+//! Unexpected contents of the channel: another process's identity, and too many messages.
 
 use super::alone;
 use crate::ancillary::attached::Attached;
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
 const NOW: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
-/// The attacker, who is no root.
+/// The attacker's user id, which is not root's.
 const HIM: u32 = 4711;
 
 fn small() -> Config {
@@ -34,14 +34,14 @@ fn errno<T: std::fmt::Debug>(result: Result<T>) -> i32 {
     result.unwrap_err().raw_os_error()
 }
 
-/// This thread is that user and group from here on.
+/// Makes this thread that user and group from here on.
 fn become_user(uid: u32, gid: u32) {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     rustix::thread::set_thread_res_gid(gid, gid, gid).unwrap();
     rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
 }
 
-/// In a thread of that user.
+/// Runs `work` in a thread of that user.
 fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|s| {
         let thread = s.spawn(|| {
@@ -52,11 +52,11 @@ fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Two ends, made by [`HIM`], the second of which asks who sends.
+/// Makes two ends as [`HIM`]. The second one asks for the sender's identity.
 fn his_pair(kind: Kind) -> (Arc<Connection>, Arc<Connection>) {
     let (a, b) = as_user(HIM, || Connection::pair(kind, &small()).unwrap());
     b.pass(PASS_CREDENTIALS, true).unwrap();
-    // Before Linux 6.5 there is none.
+    // Before Linux 6.5 this option does not exist.
     let _ = b.pass(PASS_PIDFD, true);
     (a, b)
 }
@@ -69,7 +69,7 @@ fn recv(b: &Connection) -> Result<(usize, Option<Credentials>)> {
     }
 }
 
-/// A socket on which a process of that user and group has answered, and the process.
+/// Returns a socket on which a process of that user and group has answered, and the process's id.
 fn answered(uid: u32, gid: u32) -> (OwnedFd, i32) {
     let (his, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -77,7 +77,7 @@ fn answered(uid: u32, gid: u32) -> (OwnedFd, i32) {
     sockopt::set_socket_passcred(&his, true).unwrap();
     let victim = child(|| {
         become_user(uid, gid);
-        // What happens to be the number of a first message.
+        // The answer happens to be the number of a first message.
         i32::from(rustix::net::send(&theirs, &[0; 8], rustix::net::SendFlags::NOSIGNAL) != Ok(8))
     })
     .unwrap();
@@ -86,7 +86,7 @@ fn answered(uid: u32, gid: u32) -> (OwnedFd, i32) {
     (his, pid)
 }
 
-/// Sends "abc" in the name of who has answered on that socket.
+/// Sends "abc" with the identity of the process that answered on that socket.
 fn send_as_whom_answered(a: &Connection, socket: &OwnedFd) {
     control::send_fd(a.fd(), &[0], socket.as_fd()).unwrap();
     let mut tx = a.tx.lock();
@@ -119,7 +119,7 @@ fn another_users_answer_is_not_taken_for_who_sends() {
             assert_eq!(b.counters.read().protocol_errors, 1);
             assert_eq!(errno(recv(&b)), Errno::PROTO.raw_os_error(), "it is over");
         }
-        // Who asks for nobody's name is not told one, and loses nothing.
+        // A receiver that asks for no identity gets none, and loses nothing.
         let (socket, _) = answered(0, 0);
         let (a, b) = his_pair(kind);
         let _ = b.pass(PASS_PIDFD, false);
@@ -129,7 +129,7 @@ fn another_users_answer_is_not_taken_for_who_sends() {
     }
 }
 
-/// What is left open, and documented: which of his processes it was is his to say.
+/// This is possible, and documented: a user may name any of its own processes as the sender.
 #[test]
 fn a_process_of_the_same_user_can_be_named() {
     if !rustix::process::geteuid().is_root() {
@@ -170,7 +170,7 @@ fn who_sends_as_itself_is_believed_whether_it_is_so_really_or_effectively() {
             });
         });
         assert_eq!(recv(&b).unwrap(), (3, own(HIM)));
-        // Root may claim anybody, and so may who was root when it connected.
+        // Root may state any identity, and so may a process that was root when it connected.
         let (a, b) = Connection::pair(kind, &small()).unwrap();
         b.pass(PASS_CREDENTIALS, true).unwrap();
         as_user(HIM, || send(&a).unwrap());
@@ -190,7 +190,8 @@ fn send_fd(a: &Connection, flags: SendFlags) -> Result<usize> {
     }
 }
 
-/// A channel that has room for a few messages only: where the limit for sockets' memory is low.
+/// Makes the channel narrow: it has room for a few messages only, as where the limit for sockets' memory is
+/// low.
 fn narrow(a: &Connection) {
     let mut tx = a.tx.lock();
     let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
@@ -212,7 +213,7 @@ fn a_full_channel_is_waited_for_as_room_is() {
         let got = (0..).take_while(|_| recv(&b).is_ok()).count();
         assert_eq!(got, sent);
         assert!(writable(&a.fd));
-        // And who blocks sleeps, however often it is full.
+        // A sender that may block sleeps, however often the channel is full.
         std::thread::scope(|s| {
             s.spawn(|| (0..200).for_each(|_| assert_eq!(send_fd(&a, SendFlags::NOSIGNAL).unwrap(), 1)));
             let mut got = 0;
@@ -237,7 +238,7 @@ fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
             let ring = a.tx_ring.get().unwrap();
             let mut sent = 0;
             let error = loop {
-                // The liar asks again each time, and gives all room back.
+                // The misbehaving receiver asks again each time, and gives all room back.
                 sent += 1;
                 ring.header().info.0.asks_identity.store(sent, Relaxed);
                 let result = match kind {

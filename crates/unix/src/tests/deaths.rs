@@ -1,4 +1,4 @@
-//! A process is killed in each critical section; those that share the end with it go on.
+//! A process is killed in each critical section, and those that share the end with it go on.
 
 use super::{PATIENCE, Wire, alone, asleep, pair, send, small, wait_asleep};
 use crate::ancillary::attached::Attached;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const KILLED: Ended = Ended::Killed(9);
 const LEN: usize = 64;
 
-/// What is sent and received.
+/// The kind of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Bytes,
@@ -30,7 +30,7 @@ enum What {
     StreamRecords,
 }
 
-/// How.
+/// The way in which they are sent and received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
     Plainly,
@@ -56,20 +56,21 @@ impl What {
 }
 
 impl What {
-    /// Bytes of a message, of which a whole number fills the ring: else a stream's could be sent in part.
+    /// Bytes of a message. A whole number of messages fills the ring; else a stream's message could be sent
+    /// in part.
     fn len(self) -> usize {
         if self == What::StreamRecords { LEN - HEADER } else { LEN }
     }
 }
 
-/// A descriptor that can be told from others.
+/// Makes a descriptor that can be told from others.
 fn numbered(number: u8) -> OwnedFd {
     let fd = memfd_create("onecopy-test-numbered", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, number.into()).unwrap();
     fd
 }
 
-/// Sends a message; with it a descriptor of the number of its first byte.
+/// Sends a message. A descriptor with it has the number of the message's first byte.
 fn put(end: &Connection, message: &[u8], how: How, flags: SendFlags) -> Result<usize> {
     let flags = flags | SendFlags::NOSIGNAL | SendFlags::EOR;
     let fds: Vec<OwnedFd> = (how == How::With).then(|| numbered(message[0])).into_iter().collect();
@@ -85,7 +86,7 @@ fn put(end: &Connection, message: &[u8], how: How, flags: SendFlags) -> Result<u
     }
 }
 
-/// Receives a message. Who sent it, where that is asked.
+/// Receives a message. Returns the sender's process id, if the end asks for it.
 fn get(end: &Arc<Connection>, message: &mut [u8], how: How) -> Result<i32> {
     let flags = RecvFlags::WAITALL;
     let mut fds = Fds::default();
@@ -110,13 +111,13 @@ fn get(end: &Arc<Connection>, message: &mut [u8], how: How) -> Result<i32> {
     Ok(fds.who.map_or(0, |who| who.pid))
 }
 
-/// A child sends messages of ones until it dies at `point`; then this process sends messages of twos, with pauses in
-/// which the reader falls asleep. The reader must see whole ones, then all twos.
+/// A child sends messages of ones until it dies at `point`. Then this process sends messages of twos, with
+/// pauses in which the reader falls asleep. The reader must see whole ones, and then all twos.
 fn a_sender_dies(what: What, how: How, point: &'static str, nth: u32) {
     let ((a, b), len) = (what.pair(), what.len());
     b.settings.set_wait(Wait::Block);
     if how == How::With {
-        // The channel is there before the fork, so both have it.
+        // The channel exists before the fork, so both processes have it.
         b.set_pass_credentials(true).unwrap();
         put(&a, &vec![3; len], how, SendFlags::empty()).unwrap();
         get(&b, &mut vec![0; len], how).unwrap();
@@ -126,7 +127,7 @@ fn a_sender_dies(what: What, how: How, point: &'static str, nth: u32) {
     let wire = Wire::new();
     let me = std::process::id().cast_signed();
     let got = std::thread::scope(|scope| {
-        // It sleeps, so that the first byte rings.
+        // The reader sleeps, so the first byte rings.
         let reader = asleep(scope, || {
             if full {
                 wire.hear();
@@ -172,7 +173,7 @@ fn a_sender_dies(what: What, how: How, point: &'static str, nth: u32) {
     for end in [&a, &b] {
         assert_eq!(end.counters.read().protocol_errors, 0, "{what:?} {how:?} {point}");
     }
-    // The other direction knows nothing of it.
+    // The other direction is not affected.
     put(&b, b"back", How::Plainly, SendFlags::empty()).unwrap();
     get(&a, &mut [0; 4], How::Plainly).unwrap();
 }
@@ -221,8 +222,8 @@ fn a_sender_killed_with_descriptors_and_credentials_leaves_the_others_going() {
     senders_die(What::Bytes, How::With, &["marked"]);
 }
 
-/// This process sends numbered messages, of which a child receives some until it dies at `point`, then this process the
-/// rest. `lost`: whether what the child was just receiving may be gone with it.
+/// This process sends numbered messages. A child receives some until it dies at `point`, and this process
+/// receives the rest. `lost` says whether the message that the child was receiving may be lost with it.
 fn a_receiver_dies(what: What, how: How, point: &'static str, nth: u32, lost: bool) {
     let (a, b) = what.pair();
     b.settings.set_wait(Wait::Block);
@@ -232,7 +233,7 @@ fn a_receiver_dies(what: What, how: How, point: &'static str, nth: u32, lost: bo
     let mut record = [0; 8];
     let now = SendFlags::DONTWAIT;
     if full {
-        // Until a filler is parked.
+        // It sends until a filler is parked.
         while put(&a, &next.to_ne_bytes(), How::Plainly, now).is_ok() {
             next += 1;
         }
@@ -250,8 +251,8 @@ fn a_receiver_dies(what: What, how: How, point: &'static str, nth: u32, lost: bo
     let name = format!("{what:?} {how:?} {point} {nth}");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| killed.take().unwrap().wait());
-        // With pauses, so that the child finds nothing and arms; and none before it has received the last one, since it may have
-        // no CPU for longer than all of them take.
+        // It pauses, so that the child finds nothing and arms. It sends no message before the child has
+        // received the last one: the child may have no CPU for longer than all the pauses take.
         let began = Instant::now();
         while !waiter.is_finished() && began.elapsed() < PATIENCE {
             if full || a.unread_bytes().unwrap() == 0 {
@@ -264,11 +265,11 @@ fn a_receiver_dies(what: What, how: How, point: &'static str, nth: u32, lost: bo
     let returned = wire.hear_all();
     assert!(returned.iter().copied().eq(0..returned.len() as u64), "{name}: {returned:?}");
     let mut expected = returned.len() as u64;
-    // What is left, and then more, asleep and awake.
+    // It receives what is left, and then more, asleep and awake.
     let limit = next + 60;
     let mut first = true;
     while expected < limit {
-        // (The next one may be lost with the child.)
+        // The next message may be lost with the child.
         while next < limit && (next <= expected + 1 || !next.is_multiple_of(3)) {
             put(&a, &next.to_ne_bytes(), How::Plainly, SendFlags::empty()).unwrap();
             next += 1;
@@ -287,7 +288,7 @@ fn a_receiver_dies(what: What, how: How, point: &'static str, nth: u32, lost: bo
     }
 }
 
-/// Points, and whether what was being received may be lost there.
+/// The points, and whether the message that was being received may be lost there.
 const KEEPING: [(&str, bool); 6] = [
     ("saving", false),
     ("saved", true),
@@ -321,7 +322,7 @@ fn a_receiver_killed_with_what_it_looked_at_in_place_loses_at_most_that() {
     alone!();
     for what in ALL {
         receivers_die(what, How::InPlace, &[("borrowed", false)]);
-        // (It may be killed while it gives back what it has looked at.)
+        // The child may be killed while it gives back what it has looked at.
         receivers_die(what, How::InPlace, &KEEPING.map(|(point, _)| (point, true)));
     }
 }
@@ -400,7 +401,7 @@ fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
     assert!(a.send(&[2; 4000], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap() < 100);
     borrower.signal(9);
     assert_eq!(borrower.wait(), KILLED);
-    // The sender sleeps for room that only the survivor can make, who sleeps for bytes.
+    // The sender sleeps for room that only the survivor can make, and the survivor sleeps for bytes.
     std::thread::scope(|scope| {
         scope.spawn(|| send(&a, &[3; 4096]));
         let mut got = 0;
@@ -441,8 +442,8 @@ fn a_sender_asleep_for_room_may_be_killed_too() {
     });
 }
 
-/// Runs `work` in a process that is the second one of a pid namespace of its own, where nobody's ids are what they are here, and
-/// `meanwhile` here. None where no namespace can be made.
+/// Runs `work` in the second process of a new pid namespace, where no process id is what it is here. Runs
+/// `meanwhile` here. Returns None if no namespace can be made.
 fn in_a_pid_namespace<T>(work: impl FnOnce() -> i32, meanwhile: impl FnOnce() -> T) -> Option<(Ended, T)> {
     let (there, how) = (Wire::new(), Wire::new());
     let outer = child(|| {
@@ -451,7 +452,7 @@ fn in_a_pid_namespace<T>(work: impl FnOnce() -> i32, meanwhile: impl FnOnce() ->
         if !made {
             return 0;
         }
-        // The first process of a namespace cannot kill itself, its child can.
+        // The first process of a namespace cannot kill itself, but its child can.
         let init = child(|| {
             let inner = child(|| {
                 assert_eq!(std::process::id(), 2);
@@ -517,7 +518,7 @@ fn a_receiver_killed_in_another_pid_namespace_is_found_out() {
     }
 }
 
-/// It is the one in the namespace that recovers what one outside of it has left.
+/// The process in the namespace recovers what one outside of it left.
 #[test]
 fn a_death_is_found_out_from_another_pid_namespace() {
     alone!();
@@ -553,7 +554,7 @@ fn a_death_is_found_out_from_another_pid_namespace() {
     assert_eq!((buffer[0], buffer[LEN]), (1, 2));
 }
 
-/// The point that has no lock around it: whoever comes next finds what was left.
+/// No lock is held at this point. The next process to come finds what was left.
 #[test]
 fn a_death_between_calls_changes_nothing() {
     alone!();
@@ -569,7 +570,7 @@ fn a_death_between_calls_changes_nothing() {
     }
 }
 
-/// Whose pool it is dies with a list of its pages written and not published.
+/// The process that owns the pool dies after it wrote a list of its pages and before it published the list.
 #[test]
 fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
     alone!();
@@ -587,7 +588,7 @@ fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
                 loan.fill(1);
                 assert_eq!(a.send_loan(loan).unwrap(), LEN);
             };
-            // What is lent before a fork may be lent behind it.
+            // Pages that were lent before a fork can be lent after it.
             lend();
             let heir = child(|| {
                 go.hear();

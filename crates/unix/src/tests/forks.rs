@@ -32,7 +32,7 @@ fn senders_in_three_processes_do_not_interleave() {
     }
 }
 
-/// One that another *process* has locked is none that this one's child must leave alone.
+/// A lock that another *process* holds does not keep a child of this process away.
 #[test]
 fn a_fork_while_another_process_sends_leaves_all_of_them_sending() {
     alone!();
@@ -70,7 +70,7 @@ fn receivers_in_three_processes_get_each_record_once() {
     };
     let children: Vec<_> = (0..2).map(|_| child(|| receive(&b)).unwrap()).collect();
     let mut words = std::thread::scope(|scope| {
-        // Before the pipe is full.
+        // This begins before the pipe is full.
         let ear = scope.spawn(|| (0..RECORDS).map(|_| wire.hear()).collect::<Vec<_>>());
         scope.spawn(|| assert_eq!(receive(&b), 0));
         for i in 0..RECORDS {
@@ -85,8 +85,9 @@ fn receivers_in_three_processes_get_each_record_once() {
     children.into_iter().for_each(|child| assert_eq!(child.wait(), Ended::Returned(0)));
 }
 
-/// Three ask and wait for an answer each, which may be that of another: as many records come as there are who wait, and one doorbell may
-/// ring for all of them. (Without a timeout, which sleeps in another way.)
+/// Three processes each ask and wait for an answer, which may be for another one. As many records come as
+/// processes wait, and one doorbell may ring for all of them. There is no timeout, which would sleep in
+/// another way.
 #[test]
 fn of_those_asleep_for_records_none_is_left_asleep() {
     alone!();
@@ -124,7 +125,8 @@ fn of_those_asleep_for_records_none_is_left_asleep() {
     }
 }
 
-/// Who sleeps among several is interrupted by a handler as who sleeps alone: not by one that has calls restarted.
+/// A handler interrupts a process that sleeps among several as it does one that sleeps alone. A handler that
+/// has calls restarted does not.
 #[test]
 fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
     alone!();
@@ -132,7 +134,7 @@ fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
         let (a, b) = SeqPacket::pair_with(&small()).unwrap();
         let (ready, caught) = (Wire::new(), Wire::new());
         let sleeper = child(|| {
-            // (What tests of the same process have installed is of no concern here.)
+            // Handlers that tests of the same process have installed do not matter here.
             onecopy_sys::signal::catch(10, caught.1.try_clone().unwrap(), restart).unwrap();
             ready.tell(0);
             let got = b.recv(&mut [0; 8], RecvFlags::empty());
@@ -146,7 +148,7 @@ fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
         ready.hear();
         wait_asleep(sleeper.pid());
         let mut signals = 0;
-        // (The first may come before the sleep does, and the last find nobody.)
+        // The first signals may come before the sleep does, and the last may find no sleeper.
         while if restart { signals < 5 } else { !ready.speaks_within(20) } {
             sleeper.signal(10);
             signals += 1;
@@ -190,7 +192,7 @@ fn parent_and_child_take_turns_at_both_sides() {
         assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 10);
         assert_eq!(buffer[..10], [i; 10]);
         done.hear();
-        // The same through the parent.
+        // Then the same through the parent.
         send(&a, &[i; 20]);
         assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 20);
         send(&b, &[i; 30]);
@@ -215,7 +217,7 @@ fn one_of_two_that_closes_leaves_the_other_in_peace() {
     send(&a, b"two");
     let mut buffer = [0; 64];
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 6);
-    // The other way round: the parent closes, the child goes on.
+    // Then the other way round: the parent closes, and the child goes on.
     let wire = Wire::new();
     let stayer = child(|| {
         wire.hear();
@@ -245,7 +247,7 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
         let mut slot = slot.take().unwrap();
         assert_eq!(slot.write(b"x"), 0);
         assert!(slot.commit().is_err());
-        // Another thread's, for all that it knows: sending is the parent's.
+        // For all the child knows another thread holds this lock: sending is the parent's.
         assert!(a.send(b"x", SendFlags::NOSIGNAL).unwrap_err().to_string().contains("fork"));
         view = None;
         let mut buffer = [0; 100];
@@ -273,7 +275,7 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
     assert_eq!(sender.unwrap().wait(), Ended::Returned(0));
 }
 
-/// What a fork finds in use stays the parent's, and its sends ring as if nobody had forked.
+/// A sender that is in use at a fork stays the parent's. Its sends ring as if there had been no fork.
 #[test]
 fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
     alone!();
@@ -322,7 +324,7 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
                 assert!(slot.commit().is_err())
             }
             assert!(a.send(b"x", SendFlags::NOSIGNAL).is_err());
-            // Nor does a child of this one get what this one must not touch.
+            // A child of this child does not get the end either.
             let own = child(|| i32::from(a.send(b"x", SendFlags::NOSIGNAL).is_ok()));
             i32::from(own.unwrap().wait() != Ended::Returned(0))
         });
@@ -337,7 +339,8 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
     assert_eq!(&buffer, b"sharedkeptother");
 }
 
-/// The channel for descriptors is of the process that met it, or made it, and of those forked from it later.
+/// The channel for descriptors belongs to the process that received it or made it, and to those forked from
+/// it later.
 #[test]
 fn descriptors_that_are_another_process_s_are_refused_and_wait_for_it() {
     alone!();
@@ -360,7 +363,7 @@ fn descriptors_that_are_another_process_s_are_refused_and_wait_for_it() {
             }
             go.hear();
             assert_eq!(b.recv_with().unwrap(), (3, 0));
-            // The other direction: the parent has made the channel.
+            // In the other direction, the parent has made the channel.
             let refused = a.send_with(b"not", &[fd.as_fd()]).unwrap_err();
             assert_eq!(refused.raw_os_error(), rustix::io::Errno::BUSY.raw_os_error());
             assert_eq!(a.send_with(b"yes", &[]).unwrap(), 3);
@@ -397,7 +400,7 @@ impl Either {
         }
     }
 
-    /// Bytes, and descriptors.
+    /// Returns the number of bytes and of descriptors received.
     fn recv_with(&self) -> crate::Result<(usize, usize)> {
         let (flags, mut buffer) = (RecvFlags::empty(), [0; 8]);
         match self {
@@ -438,7 +441,8 @@ fn a_pool_lends_in_the_process_that_made_it_only() {
         assert_eq!((pool.reclaim_if_gone(), pool.lent()), (0, 0));
         let refused = a.send_loan(inherited.take().unwrap()).unwrap_err();
         assert_eq!(refused.error.raw_os_error(), busy);
-        // Chains of a pool's writer, and loans of a pool of its own, go as copies: the parent lends over this end.
+        // Chains of a pool's writer are copied, and so are loans of the child's own pool: the parent lends
+        // over this end.
         let mut chain = onecopy_chain::Chain::new();
         pool.writer().append(&mut chain, &[2; 100]).unwrap();
         assert_eq!(a.send_chain(chain).unwrap(), 100);
@@ -451,14 +455,14 @@ fn a_pool_lends_in_the_process_that_made_it_only() {
     assert_eq!(heir.unwrap().wait(), Ended::Returned(0));
     assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 300);
     assert!(buffer[..100] == [1; 100] && buffer[100..200] == [2; 100] && buffer[200..] == [3; 100]);
-    // The parent's page came back to the parent, which goes on lending.
+    // The parent's page came back to the parent, and the parent goes on lending.
     assert_eq!(pool.reclaim().unwrap(), 1);
     assert_eq!(lend(4), 100);
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 100);
     assert_eq!((b.stats().protocol_errors, a.stats().references_copied), (0, 2));
 }
 
-/// One that is asleep, or holds a slot, uses up all the time that a fork has for senders.
+/// A sender that is asleep, or holds a slot, uses up all the time that a fork has for senders.
 #[test]
 fn a_sender_that_is_busy_for_a_moment_is_waited_for_whoever_else_is_busy() {
     use std::time::Duration;
@@ -476,8 +480,8 @@ fn a_sender_that_is_busy_for_a_moment_is_waited_for_whoever_else_is_busy() {
                 std::thread::sleep(Duration::from_micros(50));
             }
         });
-        // That moment is longer where there is little CPU: until most of 20 could, one after the other. (Where none is waited for,
-        // one in ten can.)
+        // The moment is longer where there is little CPU. So this tries until most of 20 children in a row
+        // could send. If a fork waits for no sender, one child in ten can.
         let mut last = 0u32;
         let sends = (0..500).any(|_| {
             let heir = child(|| i32::from(busy.send(b"x", SendFlags::NOSIGNAL).is_ok()));

@@ -1,4 +1,4 @@
-//! Holders that are stopped, and those that are gone.
+//! Members that are stopped, and members that are gone.
 
 use super::{PATIENCE, Wire, alone, asleep, pair, send, small};
 use crate::failpoint::at;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
 
-/// A child that is stopped with the lock of `b`'s receiving side, having received a byte.
+/// Starts a child that receives a byte and is then stopped, with the lock of `b`'s receiving side.
 fn stopped(b: &Stream) -> Child {
     let stops = child(|| {
         at("saving", || kill_process(getpid(), Signal::STOP).unwrap());
@@ -40,7 +40,7 @@ fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
     assert_eq!(error.raw_os_error(), Errno::BUSY.raw_os_error());
     assert!(error.to_string().contains("stopped"), "{error}");
     assert!(b.path().is_shared_memory());
-    // Threads with different times to wait do not wait for each other.
+    // Threads with different timeouts do not wait for each other.
     std::thread::scope(|scope| {
         b.set_read_timeout(None).unwrap();
         let waits = asleep(scope, || b.recv(&mut [0; 9], RecvFlags::empty()));
@@ -75,7 +75,7 @@ fn a_sender_waits_for_a_holder_that_is_stopped_no_longer_than_for_its_peer() {
     std::thread::scope(|scope| {
         let waits = asleep(scope, || a.send(b"y", flags));
         assert!(!waits.is_finished());
-        // (Not dropped: the one that is stopped has it, too.)
+        // The end is not dropped: the stopped process has it too.
         b.shutdown(std::net::Shutdown::Both).unwrap();
         let error = waits.join().unwrap().unwrap_err();
         assert_eq!(error.raw_os_error(), Errno::PIPE.raw_os_error());
@@ -83,13 +83,14 @@ fn a_sender_waits_for_a_holder_that_is_stopped_no_longer_than_for_its_peer() {
     drop(stops);
 }
 
-/// How an end is used tells whether it is known to be this process's alone.
+/// Returns whether each direction counts as shared. It does not once the end is known to be this process's
+/// alone.
 fn is_shared(stream: &Stream) -> (bool, bool) {
     let end = stream.end();
     (end.rx.mutex().lock().is_shared(), end.tx.mutex().lock().is_shared())
 }
 
-/// Both directions of both ends.
+/// Uses both directions of both ends.
 fn use_both(a: &Stream, b: &Stream) {
     let mut buffer = [0; 64];
     for (from, to) in [(a, b), (b, a)] {
@@ -100,10 +101,10 @@ fn use_both(a: &Stream, b: &Stream) {
     std::thread::sleep(Duration::from_millis(2));
 }
 
-/// Until `a` and `b` have had time to look who holds them.
+/// Uses `a` and `b` until they have had time to look which processes hold them.
 fn use_for_a_while(a: &Stream, b: &Stream) {
     let (began, mut rounds) = (Instant::now(), 0);
-    // (Where there is little CPU the time may be over before the first round is.)
+    // With little CPU the time may be over before the first round is.
     while began.elapsed() < Duration::from_millis(150) || rounds < 40 {
         rounds += 1;
         use_both(a, b);
@@ -113,7 +114,7 @@ fn use_for_a_while(a: &Stream, b: &Stream) {
 #[test]
 fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
     alone!();
-    // (With room for all behind the views.)
+    // The rings have room for everything behind the views.
     let (a, b) = pair(&Config::default());
     let wire = Wire::new();
     let gone: [(&str, &dyn Fn() -> Ended); 3] = [
@@ -166,7 +167,7 @@ fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
         drop(view);
         assert_eq!(a.unread_bytes().unwrap(), 0);
     }
-    // So views do not keep the end from the peer.
+    // So views do not keep the peer from seeing the end.
     send(&a, &[9; 10]);
     let view = b.recv_borrowed(10).unwrap();
     drop(b);
@@ -179,7 +180,7 @@ fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
 fn a_fork_that_fails_leaves_nobody_else() {
     alone!();
     let (a, b) = pair(&small());
-    // In a child, whose limit does not matter to others.
+    // This runs in a child, whose limit does not affect others.
     let tries = child(|| {
         use rustix::process::{Resource, Rlimit, setrlimit};
         if rustix::process::geteuid().is_root() {
@@ -188,7 +189,7 @@ fn a_fork_that_fails_leaves_nobody_else() {
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         }
         setrlimit(Resource::Nproc, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
-        // (It would wait for a second each time; where there is little CPU, one of these may take so long.)
+        // A wait would take a second each time. With little CPU, one fork may take that long too.
         let waits = (0..5).all(|_| {
             let began = Instant::now();
             assert!(child(|| 0).is_err());
@@ -197,7 +198,7 @@ fn a_fork_that_fails_leaves_nobody_else() {
         assert!(!waits, "it waited for a child that never was");
         let end = a.end();
         let sharing = end.others.sharing().unwrap();
-        // The parent is the only other one.
+        // The parent is the only other member.
         let parents = |member: u32| member != sharing.me() && sharing.lives(member);
         assert!(sharing.words().members.0.has_others(sharing.me(), parents));
         assert!(

@@ -1,4 +1,4 @@
-//! Hostile records by reference: lists, references and pools that cannot be.
+//! Hostile records by reference: impossible lists, references and pools.
 
 use crate::ancillary::channel;
 use crate::connection::Connection;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const PAGE: u64 = 8192;
 const PAGES: u64 = 4;
 
-/// A peer that writes by hand what it likes.
+/// A peer that writes arbitrary values by hand.
 struct Liar {
     end: Arc<Connection>,
     channel: Option<OwnedFd>,
@@ -37,7 +37,7 @@ impl Liar {
         write(&mut ring.producer);
     }
 
-    /// A pool of which all is as it should be, but what `pool` says.
+    /// Shares a pool that is valid in everything but what `pool` says.
     fn share(&mut self, owned: bool, pool: Mark) {
         let (name, len) = ("onecopy-test-pool", (PAGE * PAGES) as usize);
         let memory =
@@ -56,12 +56,12 @@ impl Liar {
         self.share(true, Mark::Pool { pool: 0, page_len: PAGE, pages: PAGES });
     }
 
-    /// A record of `bytes` and references.
+    /// Sends a record of `bytes` and references.
     fn list(&self, bytes: &[u8], references: &[Mark]) {
         self.list_with(bytes, references, 0);
     }
 
-    /// As [`Liar::list`], with descriptors that lie in the channel.
+    /// Sends as [`Liar::list`], with descriptors that are in the channel.
     fn list_with(&self, bytes: &[u8], references: &[Mark], fds: u8) {
         self.with(|producer| {
             let parts = Parts { bytes: bytes.len(), references: references.len() };
@@ -79,7 +79,7 @@ fn reference(slot: u32, pool: u32, page: u32, offset: u32, len: u32) -> Mark {
     Mark::Reference { slot, pool, page, offset, len }
 }
 
-/// What each kind of receive says.
+/// Returns the results of each kind of receive.
 fn receives(end: &Arc<Connection>) -> [crate::Result<usize>; 3] {
     let flags = RecvFlags::DONTWAIT;
     [
@@ -117,7 +117,7 @@ fn what_no_list_can_say_ends_the_connection() {
         let all: Vec<Mark> = first.into_iter().chain([bad]).collect();
         liar.list(b"head", &all);
         is_lie(&end, what);
-        // What was adopted before the lie went back.
+        // What was adopted before the misbehaviour went back.
         let ring = end.rx_ring.get().unwrap();
         assert_eq!(ring.header().has_returned(), first.is_some(), "{what}");
     }
@@ -157,14 +157,14 @@ fn what_no_pool_can_be_ends_the_connection() {
         liar.share(owned, told);
         is_lie(&end, what);
     }
-    // Without the channel, and without anything in it.
+    // The channel is missing, or is empty.
     for open in [false, true] {
         let (liar, end) = Liar::pair();
         let _channel = open.then(|| channel::open(liar.end.fd()).unwrap());
         liar.with(|producer| producer.publish_pool(pool(0, PAGE, PAGES)));
         is_lie(&end, "nothing in the channel");
     }
-    // Of another length than a pool's frame has.
+    // The frame has another length than a pool's frame.
     let (liar, end) = Liar::pair();
     liar.with(|producer| producer.publish_frame(Frame { len: 8, ..POOL_FRAME }));
     is_lie(&end, "a short frame");
@@ -181,7 +181,7 @@ fn who_keeps_parts_or_datagrams_knows_no_lists() {
     assert_eq!(told.unwrap_err().raw_os_error(), Errno::PROTO.raw_os_error());
 }
 
-/// What the peer changes in a list that was looked at changes nothing; its pages stay what they were.
+/// A list that was looked at stays as it was, whatever the peer changes in it, and its pages do too.
 #[test]
 fn a_list_is_read_once() {
     super::alone!();
@@ -193,7 +193,7 @@ fn a_list_is_read_once() {
     let peek = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     let look = |flags| end.recv_record(&mut [IoSliceMut::new(&mut [0; 300])], flags).map(|got| got.full);
     assert_eq!(look(peek).unwrap(), 204);
-    // All of it, but the frame's header, which says how far it is to the next one.
+    // The peer changes all of it except the frame's header, which says where the next frame is.
     let ring = end.rx_ring.get().unwrap();
     for word in 1..9 {
         ring.set_word((at.get() as usize + word * 8) % ring.capacity(), u64::MAX);
@@ -206,7 +206,7 @@ fn a_list_is_read_once() {
     assert!(ring.header().has_returned());
 }
 
-/// What comes with a record that no chain can hold comes with it all the same where it is received into a buffer.
+/// A record that no chain can hold keeps its descriptors. A receive into a buffer gets them.
 #[test]
 fn descriptors_of_a_record_that_is_refused_stay_with_it() {
     super::alone!();
@@ -219,7 +219,7 @@ fn descriptors_of_a_record_that_is_refused_stay_with_it() {
         channel::send(channel, producer.head(), &[memory.as_fd()], None).unwrap();
         producer.publish_pool(Mark::Pool { pool: 0, page_len: LARGE, pages: 1 });
     });
-    // 4 GiB of pages, in as many references as there may be.
+    // 4 GiB of pages, in as many references as are allowed.
     let all: Vec<Mark> = (0..256).map(|slot| reference(slot, 0, 0, 0, 1)).collect();
     liar.with(|producer| channel::send(channel, producer.head(), &[memory.as_fd()], None).unwrap());
     liar.list_with(b"head", &all, 1);

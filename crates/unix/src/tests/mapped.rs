@@ -1,4 +1,5 @@
-//! A pool of the peer's that a fork finds unread: one process maps it, and the others leave to it what lies there.
+//! A pool of the peer that is unread at a fork. One process maps it, and the others leave the bytes in it to
+//! that process.
 
 use super::{PATIENCE, Wire, alone};
 use crate::{Config, RecvFlags, Result, SendFlags, SeqPacket, SharedPool, Stream};
@@ -9,7 +10,7 @@ use std::time::Duration;
 const KILLED: Ended = Ended::Killed(9);
 const LEN: usize = 100;
 
-/// Ends of either kind that knows of pools.
+/// A pair of either kind that can receive from pools.
 enum Pair {
     Streams(Stream, Stream),
     Records(SeqPacket, SeqPacket),
@@ -47,7 +48,7 @@ impl Pair {
         assert_eq!(sent, LEN);
     }
 
-    /// The byte that fills what is received.
+    /// Returns the byte that fills the received message.
     fn recv(&self) -> Result<u8> {
         let mut buffer = [0; LEN];
         let n = match self {
@@ -79,7 +80,7 @@ impl Pair {
         }
     }
 
-    /// Every way to receive says that.
+    /// Checks that every way to receive gives that errno.
     fn refuse(&self, errno: Errno) {
         for _ in 0..2 {
             assert_eq!(self.recv().unwrap_err().raw_os_error(), errno.raw_os_error());
@@ -115,7 +116,7 @@ fn what_is_in_a_pool_that_another_process_has_mapped_waits_for_that_one() {
         assert!(done.speaks_within(10_000), "records {records}");
         assert_eq!(without.wait(), Ended::Returned(0));
         assert_eq!(pair.recv().unwrap(), 2, "it was left for this process");
-        // Nor has a child of the one that mapped it: each page comes home once.
+        // A child of the process that mapped the pool has not mapped it either: each page comes back once.
         let heir = child(|| {
             pair.refuse(Errno::BUSY);
             0
@@ -155,7 +156,8 @@ fn what_is_in_a_pool_that_a_killed_process_had_mapped_is_lost_and_nobody_lied() 
     }
 }
 
-/// Who is alone again takes what comes in other pools as copies. (It asked for these pools, and could not pass the lost one.)
+/// A process that is alone again receives what comes in other pools as copies. It asked for these pools, and
+/// could not pass over the lost one.
 #[test]
 fn what_is_in_pools_that_come_behind_a_lost_one_is_copied() {
     alone!();
@@ -168,7 +170,7 @@ fn what_is_in_pools_that_come_behind_a_lost_one_is_copied() {
             0
         });
         assert_eq!(owner.unwrap().wait(), Ended::Returned(0));
-        // Whether others have it is looked at every 20 ms.
+        // An end looks every 20 ms whether others have it.
         for byte in 0..50 {
             pair.send(byte);
             assert_eq!(pair.recv().unwrap(), byte);

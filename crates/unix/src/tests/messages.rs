@@ -1,5 +1,5 @@
-//! Processes are killed between a message in the channel and the mark or frame that announces it: those that go on never
-//! get another one's descriptors.
+//! Processes are killed between a message in the channel and the mark or frame that announces it. The others
+//! go on and never get descriptors that were meant for another message.
 
 use super::{PATIENCE, Wire, alone, small};
 use crate::ancillary::attached::Attached;
@@ -31,14 +31,14 @@ fn pair(kind: Kind) -> (Arc<Connection>, Arc<Connection>) {
     (a, b)
 }
 
-/// A descriptor that can be told from others.
+/// Makes a descriptor that can be told from others.
 fn numbered(number: u64) -> OwnedFd {
     let fd = memfd_create("onecopy-test-numbered", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, number).unwrap();
     fd
 }
 
-/// Sends one byte, and descriptors of those numbers.
+/// Sends one byte, with descriptors of those numbers.
 fn send(a: &Connection, byte: u8, numbers: &[u64]) -> Result<usize> {
     let fds: Vec<OwnedFd> = numbers.iter().map(|number| numbered(*number)).collect();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
@@ -48,7 +48,7 @@ fn send(a: &Connection, byte: u8, numbers: &[u64]) -> Result<usize> {
     }
 }
 
-/// What one receive brings.
+/// The result of one receive.
 #[derive(Debug, PartialEq, Eq)]
 struct Got {
     byte: u8,
@@ -86,7 +86,7 @@ fn nobody_lied(ends: [&Connection; 2]) {
     }
 }
 
-/// In the child of which this process goes on, once it was killed.
+/// Runs `work` in a child, which it must kill. This process then goes on.
 fn dies(work: impl FnOnce()) {
     let killed = child(|| {
         work();
@@ -99,7 +99,7 @@ fn dies(work: impl FnOnce()) {
 fn descriptors_of_a_sender_that_was_killed_before_it_announced_them_are_nobodys() {
     alone!();
     for kind in KINDS {
-        // How many the dead had attached, and those that come next there.
+        // How many descriptors the dead sender had attached, and how many come next.
         for (dead, next) in [(1, 1), (1, 3), (3, 1), (2, 0)] {
             let (a, b) = pair(kind);
             send(&a, b'a', &[1]).unwrap();
@@ -110,7 +110,7 @@ fn descriptors_of_a_sender_that_was_killed_before_it_announced_them_are_nobodys(
                     send(&a, b'b', &[20 + round]).unwrap();
                     let _ = send(&a, b'c', &vec![666; dead]);
                 });
-                // At the same position, then behind it.
+                // The first message is at the same position, and the second one behind it.
                 let numbers: Vec<u64> = (0..next).map(|i| 30 + i + round).collect();
                 send(&a, b'd', &numbers).unwrap();
                 send(&a, b'e', &[40 + round, 41]).unwrap();
@@ -173,7 +173,7 @@ fn descriptors_that_a_killed_receiver_had_taken_are_gone_and_no_others() {
                 });
                 let mut next = b'b';
                 let first = recv(&b);
-                // Of a stream the side is given up between the mark and its byte.
+                // On a stream the side is given up between the mark and its byte.
                 assert!(first.byte <= b'b' + nth as u8, "{kind:?} {point} {nth}: {first:?}");
                 for i in first.byte..b'f' {
                     let was = if i == first.byte { &first } else { &recv(&b) };
@@ -225,7 +225,7 @@ fn descriptors_that_a_process_has_peeked_at_are_its_own_until_it_dies() {
     }
 }
 
-/// Bytes come in two steps: the mark, then what it is for. Another process may be the one who sees the second.
+/// Bytes come in two steps: the mark, and then the bytes it is for. Another process may see the second step.
 #[test]
 fn descriptors_whose_byte_is_still_to_come_are_for_whoever_receives_that() {
     alone!();
@@ -234,7 +234,7 @@ fn descriptors_whose_byte_is_still_to_come_are_for_whoever_receives_that() {
     assert_eq!(recv(&b), got(b'a', &[1]));
     let (go, done) = (Wire::new(), Wire::new());
     let first = child(|| {
-        // The mark is there, its byte is not.
+        // The mark is there, but not its byte.
         go.hear();
         let nothing = recv_as(&b, RecvFlags::DONTWAIT).unwrap_err();
         assert!(nothing.would_block());
@@ -267,7 +267,7 @@ fn descriptors_of_a_sender_that_was_killed_before_their_first_byte_come_with_no_
             if seen {
                 assert!(recv_as(&b, RecvFlags::DONTWAIT).unwrap_err().would_block());
             }
-            // One that comes, sends nothing and goes.
+            // A process comes, sends nothing and goes.
             let idle = child(|| {
                 drop(a.lock_tx(SendFlags::NOSIGNAL).unwrap());
                 0
@@ -287,7 +287,8 @@ fn descriptors_of_a_sender_that_was_killed_before_their_first_byte_come_with_no_
 fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
     alone!();
     for kind in KINDS {
-        // Where it is killed, and whether it had taken the channel's byte, or found it in the queue, where others find it, too.
+        // Where the process is killed, and whether it had taken the channel's byte. If not, the byte is in
+        // the queue, where others find it too.
         for (point, taken) in [("", false), ("", true), ("received over", false)] {
             let what = format!("{kind:?} {point} {taken}");
             let (a, b) = pair(kind);
@@ -307,7 +308,7 @@ fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
                 0
             });
             let owner = owner.unwrap();
-            // (Its doorbell lies before the channel's byte, and is taken in its place.)
+            // Its doorbell is before the channel's byte in the queue, and is taken instead of it.
             send(&a, b'0', &[]).unwrap();
             send(&a, b'a', &[1]).unwrap();
             if taken {
@@ -333,7 +334,7 @@ fn a_killed_process_that_had_the_channel_takes_with_it_what_lay_in_there() {
             }
             assert_eq!(recv(&b), if taken { lost(b'b') } else { got(b'b', &[2]) }, "{what}");
             assert_eq!(recv(&b), got(b'c', &[]), "{what}");
-            // Where it is gone, the sender makes another one.
+            // Where the channel is gone, the sender makes another one.
             for number in 4..7 {
                 send(&a, b'd', &[number, 5]).unwrap();
                 assert_eq!(recv(&b), got(b'd', &[number, 5]), "{what}");
@@ -352,7 +353,7 @@ fn one_process_after_the_other_that_has_the_channel_may_be_killed() {
             b.set_pass_credentials(asks).unwrap();
             let wire = Wire::new();
             for round in 0..6u64 {
-                // Doorbells before the new channel, and none.
+                // Some rounds have doorbells before the new channel, and some have none.
                 let ahead = round % 3;
                 (0..ahead).for_each(|_| assert_eq!(send(&a, b'p', &[]).unwrap(), 1));
                 let owner = child(|| {
@@ -368,7 +369,7 @@ fn one_process_after_the_other_that_has_the_channel_may_be_killed() {
                 owner.signal(9);
                 assert_eq!(owner.wait(), KILLED);
                 if round % 2 == 0 {
-                    // What goes without anything waits for nobody.
+                    // A message without descriptors waits for no process.
                     send(&a, b'b', &[]).unwrap();
                     assert_eq!(recv(&b), got(b'b', &[]), "{kind:?} {asks} {round}");
                 }
@@ -382,7 +383,7 @@ fn one_process_after_the_other_that_has_the_channel_may_be_killed() {
     }
 }
 
-/// Nor need it die: it may close its copy and go on with something else.
+/// The process need not die: it may close its copy and do something else.
 #[test]
 fn a_process_that_had_the_channel_and_closed_it_keeps_nobody_waiting() {
     alone!();
@@ -390,7 +391,7 @@ fn a_process_that_had_the_channel_and_closed_it_keeps_nobody_waiting() {
         for looks in [false, true] {
             let (a, b) = pair(kind);
             let (go, closed, wire) = (Wire::new(), Wire::new(), Wire::new());
-            // It does not come back from the fork: its copy is dropped there.
+            // The parent does not keep this end after the fork: its copy is dropped there.
             let mut mine = Some(b);
             let owner = child(|| {
                 let b = mine.take().unwrap();
@@ -438,7 +439,8 @@ fn a_process_that_had_the_channel_and_closed_it_keeps_nobody_waiting() {
     }
 }
 
-/// One process looks ahead for the channel, and gets it; another one takes its byte, later, as the doorbell that it looks like.
+/// One process looks ahead for the channel and gets it. Another one takes the channel's byte later, as the
+/// doorbell that it looks like.
 #[test]
 fn a_channel_whose_byte_another_process_takes_is_counted_once() {
     alone!();
@@ -452,7 +454,7 @@ fn a_channel_whose_byte_another_process_takes_is_counted_once() {
             std::thread::sleep(PATIENCE);
             0
         });
-        // A doorbell, and behind it the channel.
+        // A doorbell comes first, and the channel behind it.
         send(&a, b'x', &[]).unwrap();
         send(&a, b'a', &[1]).unwrap();
         let finder = finder.unwrap();
@@ -477,7 +479,7 @@ fn a_channel_whose_byte_another_process_takes_is_counted_once() {
     }
 }
 
-/// One that came when there was no descriptor left is gone for its sender, too, who makes another one.
+/// A channel that came when no descriptor was left is lost for its sender too. The sender makes another one.
 #[test]
 fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -488,7 +490,7 @@ fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
             send(&a, b'a', &[1]).unwrap();
             let old = getrlimit(Resource::Nofile);
             setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
-            // As a doorbell that has to be taken, and is made up for.
+            // The byte is taken as an expected doorbell, and the count is corrected.
             if let Rx::Ring(ring) = &mut *b.rx.lock() {
                 ring.doorbells.add_debt(1);
                 ring.doorbells.take_debt(&b);
@@ -518,7 +520,7 @@ fn a_channel_for_which_there_was_no_descriptor_is_made_up_for() {
     }
 }
 
-/// An honest sender makes a second channel only where nobody has the first one.
+/// An honest sender makes a second channel only where no process has the first one.
 #[test]
 fn a_second_channel_beside_the_first_is_a_lie() {
     alone!();
@@ -537,7 +539,7 @@ fn a_second_channel_beside_the_first_is_a_lie() {
     }
 }
 
-/// The same where who goes on is another process, to which the end was passed.
+/// The same happens where the end was passed on, and the process that took it up goes on.
 #[test]
 fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
     alone!();
@@ -550,7 +552,7 @@ fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
         arm("marked", 1);
         let _ = send(&a, b'x', &[666]);
     });
-    // The first look at who else is there comes some time after the last.
+    // The first look at which other processes are there comes some time after the last one.
     let began = Instant::now();
     let fds = loop {
         match a.pass_on() {
@@ -567,7 +569,8 @@ fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
     nobody_lied([&a, &b]);
 }
 
-/// The receiver knows of one channel. It lies in its queue, or has gone with who made it: nobody makes a second.
+/// The receiver knows of one channel. It is in the receiver's queue, or was lost with the process that made
+/// it. No process makes a second one.
 #[test]
 fn a_sender_that_is_killed_with_the_channel_just_made_costs_descriptors_and_nothing_else() {
     alone!();

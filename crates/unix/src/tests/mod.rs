@@ -1,4 +1,4 @@
-//! Tests that fork, or look inside.
+//! Tests that fork, or that look at private state.
 
 mod claims;
 mod deaths;
@@ -13,16 +13,16 @@ mod sharing;
 mod spoilers;
 mod switching;
 
-// A fork changes what becomes of every row of the registry, and locks every end of the process for a moment: all tests here
-// are `alone!`.
+// A fork changes how every row of the registry is reused, and locks every end of the process for a moment. So
+// all tests here are `alone!`.
 pub use onecopy_testing::{alone, asleep, wait_asleep};
 
 use crate::{Config, RecvFlags, SendFlags, Stream};
 use rustix::fd::OwnedFd;
 use std::time::Duration;
 
-/// Says that this machine lacks something, so that a test could not be made: in a line that the test runner does not keep to
-/// itself, and that `cargo xtask test` shows again in its summary.
+/// Says that this machine lacks something, so that a test could not run. The test runner does not keep this
+/// line to itself, and the summary of `cargo xtask test` repeats it.
 fn lacking(what: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stdout().lock(), "\nlacking: {what}");
@@ -33,7 +33,7 @@ fn small() -> Config {
     Config { send_buffer: Some(2048), receive_buffer: Some(2048), ..Config::default() }
 }
 
-/// A pair whose waits end: what is waited for in vain fails the test instead of hanging it.
+/// Makes a pair whose waits end. A test that waits in vain fails instead of hanging.
 fn pair(config: &Config) -> (Stream, Stream) {
     let (a, b) = Stream::pair_with(config).unwrap();
     for end in [&a, &b] {
@@ -45,7 +45,7 @@ fn pair(config: &Config) -> (Stream, Stream) {
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What children tell: words through a pipe.
+/// A pipe through which children send words.
 struct Wire(OwnedFd, OwnedFd);
 
 impl Wire {
@@ -64,14 +64,14 @@ impl Wire {
         u64::from_ne_bytes(word)
     }
 
-    /// Whether something is told in that many milliseconds.
+    /// Returns whether a word arrives within that many milliseconds.
     fn speaks_within(&self, millis: i64) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let limit = Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 };
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&limit)).unwrap() == 1
     }
 
-    /// All that was told; nobody tells any more.
+    /// Returns all words, once no process can send more.
     fn hear_all(self) -> Vec<u64> {
         let Wire(read, write) = self;
         drop(write);
@@ -88,7 +88,7 @@ fn send(stream: &Stream, bytes: &[u8]) {
     assert_eq!(stream.send(bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len());
 }
 
-/// Numbers that are the same for the same seed (splitmix64).
+/// A generator of numbers that are the same for the same seed (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -108,7 +108,7 @@ impl Random {
     }
 }
 
-/// What somebody writes who means ill, where that stood.
+/// Returns a word that a hostile process may write over `was`.
 fn wild(random: &mut Random, was: u64) -> u64 {
     const BORDERS: [u64; 12] = [0, 1, 2, 3, 63, 64, 4096, 1 << 31, 1 << 32, 1 << 62, 1 << 63, u64::MAX];
     match random.below(6) {
@@ -121,7 +121,7 @@ fn wild(random: &mut Random, was: u64) -> u64 {
     }
 }
 
-/// Reads messages of `len` equal bytes, `count` of them, and counts them by byte.
+/// Reads `count` messages of `len` equal bytes each, and counts them by byte.
 fn count_whole(stream: &Stream, len: usize, count: usize) -> [usize; 256] {
     let mut counts = [0; 256];
     let mut message = vec![0; len];

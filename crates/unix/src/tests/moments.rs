@@ -1,4 +1,4 @@
-//! What once went wrong when something happened at one certain moment, which is made to happen here.
+//! Earlier errors that needed an event at one certain moment. Each test makes that moment happen.
 
 use super::{PATIENCE, alone, send, small, wait_asleep};
 use crate::doorbell::control::Peek;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Bytes that are published when the first slice could not be filled follow those before them, in the first slice. (They
-/// went into the second one, behind a gap.)
+/// Bytes that are published while the first slice is not yet full go into the first slice. Before, they went
+/// into the second one, behind a gap.
 #[test]
 fn what_comes_during_a_vectored_receive_follows_what_was_there() {
     alone!();
@@ -32,18 +32,18 @@ fn what_comes_during_a_vectored_receive_follows_what_was_there() {
     assert_eq!(String::from_utf8_lossy(&got), "abcdefgh");
 }
 
-/// A lie that is met after the record was borrowed, and before the call is over, is told. (The view was dropped with the
-/// error, and wanted the lock that its own call still held.)
+/// A call reports misbehaviour that it finds after it borrowed a record and before it ends. Before, the view
+/// was dropped with the error and wanted the lock that its own call held.
 #[test]
 fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
     alone!();
     let (liar, victim) = SeqPacket::pair_with(&small()).unwrap();
-    // Whoever may poll has its ring looked at when it seems empty.
+    // A victim that may poll looks at its ring when that seems empty.
     let _ = victim.as_fd();
     for _ in 0..2 {
         liar.send(b"a record", SendFlags::DONTWAIT).unwrap();
     }
-    // Both are seen now, so the next look at how much there is comes behind the second.
+    // Both records are seen now, so the next look at how much there is comes behind the second.
     assert_eq!(victim.recv(&mut [0; 20], RecvFlags::DONTWAIT).unwrap(), 8);
     liar.end.tx_ring.get().unwrap().header().writer.0.head.store(u64::MAX, Release);
     let (done, said) = mpsc::channel();
@@ -55,8 +55,8 @@ fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
     assert_eq!((errno, caught), (Errno::PROTO.raw_os_error(), 1));
 }
 
-/// A record of no bytes is no end, though more records and the end come just behind the look at it. (The records behind it
-/// were never received.)
+/// An empty record is no end, even if more records and the end come just after the look at it. Before, the
+/// records behind it were never received.
 #[test]
 fn records_and_the_end_behind_an_empty_record_do_not_make_it_the_end() {
     alone!();
@@ -72,7 +72,8 @@ fn records_and_the_end_behind_an_empty_record_do_not_make_it_the_end() {
     assert_eq!(lens, [0, 9, 0]);
 }
 
-/// Who is stopped, or has no CPU, between a filler and the word for it is no liar. (After 200 ms he was.)
+/// A sender that is stopped, or has no CPU, between a filler and the message about it does not misbehave.
+/// Before, it counted as misbehaving after 200 ms.
 #[test]
 fn a_sender_that_is_stopped_while_it_parks_is_no_liar() {
     alone!();
@@ -90,7 +91,7 @@ fn a_sender_that_is_stopped_while_it_parks_is_no_liar() {
     assert_eq!(b.stats().protocol_errors, 0);
 }
 
-/// `send` has not enough room for all it sends, and is stopped while it says so.
+/// Sends with `send`, which has too little room for all its bytes, and stops it while it announces that.
 fn is_no_liar(
     send: impl FnOnce() -> usize + Send + 'static,
     recv: impl Fn(&mut [u8]) -> crate::Result<usize>,
@@ -124,8 +125,9 @@ fn is_no_liar(
     assert_eq!(got, 4500);
 }
 
-/// A server that switches to shared memory, sends there and is shut down by another thread before its doorbell, all while the client looks
-/// whether something is there: the end is not told before what was sent. (It was, and what was sent was lost.)
+/// The end comes after what was sent. A server switches to shared memory and sends there. Another thread
+/// shuts it down before its doorbell, while the client looks for bytes. Before, the end came first and the
+/// bytes were lost.
 #[test]
 fn what_was_sent_behind_the_switch_comes_before_the_end() {
     alone!();
@@ -133,7 +135,7 @@ fn what_was_sent_behind_the_switch_comes_before_the_end() {
     let listener = crate::Listener::bind(&name).unwrap();
     let client = Stream::connect(&name).unwrap();
     let server = Rc::new(listener.accept().unwrap());
-    // (The second one brings the rings.)
+    // The second message brings the rings.
     send(&client, b"?");
     send(&client, b"?");
     failpoint::at("nothing over the kernel", move || {
@@ -148,8 +150,8 @@ fn what_was_sent_behind_the_switch_comes_before_the_end() {
     assert_eq!(client.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 0);
 }
 
-/// Two threads of a server that send first, at once: the rings go with whichever message is the first. (They went with the second, and the
-/// client's program was given a descriptor.)
+/// Two threads of a server send their first messages at once. The rings go with the message that is first.
+/// Before, they went with the second, and the client's program received a descriptor.
 #[test]
 fn rings_go_with_the_first_of_two_messages_that_are_sent_at_once() {
     alone!();
@@ -165,7 +167,7 @@ fn rings_go_with_the_first_of_two_messages_that_are_sent_at_once() {
             began.send(onecopy_testing::this_thread()).unwrap();
             send(&other, b"1");
         });
-        // (It waits for what is just being done here, or has not seen that there is anything to wait for.)
+        // The other thread waits for the work that is done here, or has not seen yet that it must wait.
         wait_asleep(task.recv().unwrap());
         tell.send(sender).unwrap();
     });

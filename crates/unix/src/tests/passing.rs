@@ -1,4 +1,4 @@
-//! Pages that lie, which a socket is to be taken up from.
+//! Pages with impossible contents, from which a socket is to be taken up.
 
 use super::{Random, alone, wild};
 use crate::connection::kind::Kind;
@@ -29,7 +29,7 @@ fn scribble(page: &OwnedFd, random: &mut Random) {
     for _ in 0..random.below(4) {
         match random.below(3) {
             0 => {
-                // (Its names of descriptors are looked at first, and have tests of their own.)
+                // The words that name descriptors are checked first, and have their own tests.
                 let word =
                     &words.pass.0.words[[0, 1, 2, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17][random.below(13)]];
                 word.store(wild(random, word.load(Relaxed)), Relaxed);
@@ -53,16 +53,17 @@ fn is_told(error: crate::Error) {
         Errno::PIPE,
         Errno::CONNRESET,
         Errno::PROTONOSUPPORT,
-        // "The channel was lost", or is another process's.
+        // "The channel was lost", or belongs to another process.
         Errno::MFILE,
         Errno::BUSY,
-        // Memory of the peer's that nobody has mapped who lives.
+        // The pages are in the peer's memory, and no living process has mapped it.
         Errno::OWNERDEAD,
     ];
     assert!(known.map(Errno::raw_os_error).contains(&error.raw_os_error()), "{error}");
 }
 
-/// Atomic records are received whole: one of which a part is left would begin where none can.
+/// Atomic records are received whole. After a record that is half received, the next one would begin where
+/// none can.
 #[test]
 fn a_rest_of_an_atomic_record_is_refused() {
     alone!();
@@ -73,7 +74,7 @@ fn a_rest_of_an_atomic_record_is_refused() {
     let page = EndPage::over(Mapping::new(&fds[1], PAGE_LEN).unwrap());
     let state = &page.words().rx.0.state;
     let (_, mut words) = state.load();
-    // READ, and REST: 4 bytes are left of a frame, so that the next one begins at 8.
+    // READ and REST: 4 bytes of a frame are left, so the next one begins at 8.
     assert_eq!((words[2], &words[10..13]), (0, &[0; 3][..]), "the layout is another one");
     words[2] = 4;
     words[10..13].copy_from_slice(&[4, 0, 2]);
@@ -81,7 +82,8 @@ fn a_rest_of_an_atomic_record_is_refused() {
     assert_eq!(SeqPacket::from_fds(fds).unwrap_err().raw_os_error(), Errno::INVAL.raw_os_error());
 }
 
-/// Who takes a socket up says himself what he maps, whatever a fork had made of that where it was.
+/// The process that takes a socket up decides itself what it maps, whatever a fork had changed where the
+/// socket was.
 #[test]
 fn who_takes_a_socket_up_maps_as_much_as_he_says() {
     alone!();

@@ -1,4 +1,5 @@
-//! One end in several processes that have no parent with it: they were there before it was, and are given it over a socket.
+//! One end in several processes that are not parent and child. They existed before the end did, and receive
+//! it over a socket.
 
 mod deaths;
 mod tokens;
@@ -55,7 +56,7 @@ impl Line {
     }
 }
 
-/// A process that is there before the ends are, and what it is given them over.
+/// A process that exists before the ends do, and the socket over which it receives them.
 pub struct Stranger {
     pub child: Child,
     pub line: Line,
@@ -84,7 +85,7 @@ fn records(line: &Line) -> SeqPacket {
     SeqPacket::from_fds_with(line.take(), &passable()).unwrap()
 }
 
-/// With rings of 4096 bytes.
+/// Returns a configuration for ends that can be passed on, with rings of 4096 bytes.
 fn passable() -> Config {
     Config { passable: true, ..small() }
 }
@@ -108,7 +109,7 @@ fn senders_that_are_strangers_do_not_interleave() {
             })
             .collect();
         let (a, b) = pair(&passable());
-        // (With something on the way.)
+        // Some bytes are on the way.
         send(&a, &vec![3; len.min(3000)]);
         strangers.iter().for_each(|stranger| stranger.line.give(a.share_fds().unwrap()));
         let counts = std::thread::scope(|scope| {
@@ -142,10 +143,10 @@ fn receivers_that_are_strangers_get_each_record_once() {
     let strangers: Vec<_> = (0..2).map(|_| Stranger::new(|line| receive(&records(line)))).collect();
     let (a, b) = SeqPacket::pair_with(&passable()).unwrap();
     let mut words = std::thread::scope(|scope| {
-        // Before the pipe is full.
+        // This begins before the pipe is full.
         let ear = scope.spawn(|| (0..RECORDS).map(|_| wire.hear()).collect::<Vec<_>>());
         for i in 0..RECORDS {
-            // They come while it is in use.
+            // The strangers come while the end is in use.
             if i % 500 == 200
                 && let Some(stranger) = strangers.get(i as usize / 500)
             {
@@ -166,8 +167,8 @@ fn receivers_that_are_strangers_get_each_record_once() {
     assert_eq!((a.stats().protocol_errors, b.stats().protocol_errors), (0, 0));
 }
 
-/// Each of three sends and receives, one of them was shared with by one that was shared with, and by a process that holds the
-/// end itself, passes on what it is for, and closes its copies.
+/// Three processes send and receive. The first stranger, which was given the end, shares it with the second.
+/// This process is the broker: it passes the descriptors on and closes its copies, and holds the end itself.
 #[test]
 fn strangers_share_on_and_a_broker_stays_alive() {
     alone!();
@@ -198,7 +199,7 @@ fn strangers_share_on_and_a_broker_stays_alive() {
     let me = {
         first.line.give(b.share_fds().unwrap());
         second.line.give(first.line.take());
-        // What nobody takes up, and what this process tries itself.
+        // One token is never taken up, and one is tried by this process itself.
         drop(b.share_fds().unwrap());
         let token = b.share_fds().unwrap();
         assert_eq!(errno(SeqPacket::from_fds(token)), Errno::ALREADY.raw_os_error());
@@ -226,7 +227,7 @@ fn strangers_share_on_and_a_broker_stays_alive() {
     assert_eq!((a.stats().protocol_errors, b.stats().protocol_errors), (0, 0));
 }
 
-/// Whether either side takes the shared way.
+/// Returns whether either side uses the shared way.
 fn is_shared(stream: &Stream) -> bool {
     let end = stream.end();
     end.rx.mutex().lock().is_shared() || end.tx.mutex().lock().is_shared()
@@ -270,12 +271,12 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     drop(second);
     becomes_its_own(&a, &b);
     assert!(!a.end().others.are_there());
-    // As many as know of each other, and one more, who is not let in.
+    // As many members as know of each other, and one more, which is not let in.
     let tokens: Vec<_> = (1..MEMBERS).map(|_| a.share_fds().unwrap()).collect();
     assert_eq!(errno(a.share_fds().map(drop)), Errno::USERS.raw_os_error());
     drop(tokens);
     becomes_its_own(&a, &b);
-    // And again, by one that comes and goes, and one that is killed.
+    // Then again: one member comes and goes, and one is killed.
     for (stranger, dies) in visitors {
         stranger.line.give(a.share_fds().unwrap());
         stranger.line.take();
@@ -304,8 +305,8 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 5);
 }
 
-/// A place that a guest has left is the next one's, and what is known of the first guest takes it from nobody: neither in the giver
-/// nor in a child that has its list.
+/// A place that a guest has left is the next guest's. What is known about the first guest does not take it
+/// away, neither in the giver nor in a child that has its list.
 #[test]
 fn the_place_of_one_who_has_gone_is_the_next_one_s() {
     alone!();
@@ -325,7 +326,7 @@ fn the_place_of_one_who_has_gone_is_the_next_one_s() {
         let child = forked.then(|| {
             let child = child(|| {
                 go.hear();
-                // It looks, with the list as it was.
+                // It looks, and has the list as it was.
                 assert!(a.end().others.are_there());
                 gone.tell(0);
                 go.hear();
@@ -360,7 +361,7 @@ fn the_place_of_one_who_has_gone_is_the_next_one_s() {
     }
 }
 
-/// The giver goes before it is taken up: the connection goes on with who comes.
+/// The giver goes before the end is taken up, and the connection goes on with the process that takes it up.
 #[test]
 fn what_was_shared_outlives_who_shared_it() {
     alone!();
@@ -379,7 +380,7 @@ fn what_was_shared_outlives_who_shared_it() {
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 0, "nobody is left");
 }
 
-/// Forks of an end that is shared, and sharing of one that was forked: by parent and by child.
+/// A shared end is forked, and a forked end is shared, by the parent and by the child.
 #[test]
 fn forks_and_strangers_hold_one_end() {
     alone!();
@@ -417,7 +418,7 @@ fn forks_and_strangers_hold_one_end() {
     late.ends_well();
     assert_eq!(forked.wait(), Ended::Returned(0));
     becomes_its_own(&a, &b);
-    // Forked first, without its own page's file: only children can have it.
+    // This end was forked first, without a memfd for its page, so only children can have it.
     let (a, _b) = pair(&small());
     let child = child(|| {
         std::thread::sleep(PATIENCE);
@@ -433,19 +434,20 @@ fn forks_and_strangers_hold_one_end() {
     send(&a, b"still");
 }
 
-/// A connection of which an end is shared before it has moved to shared memory, at any moment: each of both goes on with it.
+/// An end is shared at any moment before its connection has moved to shared memory. Each process goes on with
+/// it.
 #[test]
 fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
     alone!();
     let name = Name::abstract_(format!("onecopy-sharing-{}", std::process::id()));
     let config = passable();
     const OVER: u8 = 255;
-    // By which end, and after how many rounds; and whether its giver keeps it.
+    // A plan says which end is shared, after how many rounds, and whether the giver keeps it.
     for plan in 0..16u8 {
         let (client_s, moment, keeps) = (plan & 1 == 0, plan >> 1 & 3, plan >> 3 == 0);
         let stranger = Stranger::new(|line| {
             let one = stream(line);
-            // A round for each message.
+            // One round for each message.
             loop {
                 let byte = line.hear();
                 if byte == OVER {
@@ -472,7 +474,7 @@ fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
                 stranger.line.give(one.as_ref().unwrap().share_fds().unwrap());
                 one.take_if(|_| !keeps);
             }
-            // (What may be under way is received by either, so it is all of one kind.)
+            // Either process may receive what is under way, so all of it is of one kind.
             send(&other, &[round; 7]);
             match &one {
                 Some(one) if round < moment || round % 2 == 0 => {
@@ -503,7 +505,7 @@ fn what_came_besides_bytes_is_received_by_one_of_them() {
         let b = stream(line);
         let (n, with) = b.recv_with(&mut [0; 9], RecvFlags::empty()).unwrap();
         assert_eq!((n, with.fds.len()), (3, 2));
-        // By the channel that it was given, and back by the other one.
+        // The bytes came by one of the channels that it was given, and these go back by the other one.
         b.send_with(b"back", &[b.as_fd()], QUIET).unwrap();
         0
     });
@@ -517,7 +519,7 @@ fn what_came_besides_bytes_is_received_by_one_of_them() {
     let (n, with) = a.recv_with(&mut [0; 9], RecvFlags::empty()).unwrap();
     assert_eq!((n, with.fds.len()), (4, 1));
     stranger.ends_well();
-    // What one process has and cannot give.
+    // One process has this channel and cannot give it.
     becomes_its_own(&b, &a);
     a.send_with(b"y", &[a.as_fd()], QUIET).unwrap();
     assert_eq!(errno(b.recv_with(&mut [0; 1], RecvFlags::PEEK | NOW).map(drop)), 0);

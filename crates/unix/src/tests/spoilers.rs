@@ -1,6 +1,7 @@
-//! Holders that mean ill: who shares an end, since a fork or since he was given it, or who has passed one on and kept copies of
-//! its descriptors, does anything at all to its page, its rings, its control socket and its channels, while the others go
-//! on. That costs this connection at most, and nobody time without end.
+//! Hostile members. A process may share an end since a fork, or since it was given the end. Or it passed one
+//! on and kept copies of its descriptors. It does anything at all to the page, the rings, the control socket
+//! and the channels of the end, while the others go on. At most this costs them the connection, and no
+//! process is kept waiting without end.
 
 use super::sharing::Stranger;
 use super::{Random, Wire, alone, pair, send, small, wild};
@@ -18,16 +19,16 @@ use std::time::{Duration, Instant};
 
 const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 const RECV: RecvFlags = RecvFlags::DONTWAIT;
-/// No call that does not wait takes longer, on however busy a machine.
+/// No call that does not wait takes longer than this, however busy the machine is.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// Rounds of each test: more of them with SPOILERS_ROUNDS=20000, say.
+/// Returns the seeds of each test's rounds. SPOILERS_ROUNDS=20000, for example, makes more of them.
 fn seeds(from: u64) -> std::ops::Range<u64> {
     let rounds = std::env::var("SPOILERS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok());
     from..from + rounds.unwrap_or(200)
 }
 
-/// Writes something over one word of one direction. `friend` is a member that lives and never lets go.
+/// Overwrites one word of one direction. `friend` is a member that lives and never lets go.
 fn spoil_side(page: &SidePage, random: &mut Random, friend: u32) {
     match random.below(16) {
         0 => {
@@ -38,7 +39,7 @@ fn spoil_side(page: &SidePage, random: &mut Random, friend: u32) {
         _ => {
             let (_, mut words) = page.state.load();
             for _ in 0..1 + random.below(2) {
-                // Mostly those that mean something.
+                // Most of these words have a meaning.
                 let at = [random.below(18), random.below(words.len())][random.below(2)];
                 words[at] = wild(random, words[at]);
             }
@@ -64,7 +65,7 @@ fn spoil_ring(ring: &Ring, random: &mut Random) {
     }
 }
 
-/// Writes something over one word of what members of `end` share.
+/// Overwrites one word that the members of `end` share.
 fn spoil(end: &Connection, random: &mut Random, friend: u32) {
     let Some(sharing) = end.others.sharing() else { return };
     let words = sharing.words();
@@ -106,7 +107,7 @@ fn is_told<T>(seed: u64, began: Instant, done: Result<T>) {
     }
 }
 
-/// One call on either end of a connection.
+/// A call on either end of a connection.
 trait Calls: Sized {
     fn call(&self, peer: &Self, random: &mut Random) -> Result<usize>;
     fn end(&self) -> &Connection;
@@ -177,7 +178,7 @@ impl Calls for SeqPacket {
     }
 }
 
-/// Rounds of calls, between which words are spoiled. Returns how many connections were lost.
+/// Runs rounds of calls, between which words are spoiled. Returns how many connections were lost.
 fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S, S)) -> usize {
     let mut lost = 0;
     for seed in seeds {
@@ -205,7 +206,7 @@ fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (
         let began = Instant::now();
         drop((a, b));
         assert!(began.elapsed() < BOUND, "seed {seed}");
-        // Others' connections, which the same processes share.
+        // Other connections, which the same processes share, are not affected.
         send(&bystander.0, &[seed as u8; 100]);
         assert_eq!(bystander.1.recv(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
         assert_eq!(bystander.1.stats().protocol_errors, 0);
@@ -231,7 +232,8 @@ fn who_spoils_shared_records_loses_them_and_nothing_else() {
     assert!(lost * 10 > seeds(0).count(), "{lost}");
 }
 
-/// Two threads call whatever there is, of `a` mostly, which another process spoils. `shares`: and share it once more.
+/// Two threads make all kinds of calls, mostly on `a`, while another process spoils it. `shares` says whether
+/// they also share it again.
 fn use_for_a_while(a: &Stream, b: &Stream, seed: u64, shares: bool) {
     let until = Instant::now() + Duration::from_millis(150);
     std::thread::scope(|scope| {
@@ -257,7 +259,7 @@ fn use_for_a_while(a: &Stream, b: &Stream, seed: u64, shares: bool) {
     });
 }
 
-/// As above, by a process that does nothing else, at any moment.
+/// Here a process that does nothing else spoils the stream, at any moment.
 #[test]
 fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
     alone!();
@@ -289,7 +291,8 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
     }
 }
 
-/// A page of which a part was received is not gone on with where another member says that another mark is next.
+/// A member received part of a page, and another member then says that another mark is next. The rest of the
+/// page is not received.
 #[test]
 fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
     alone!();
@@ -318,7 +321,8 @@ fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
     drop(keeper);
 }
 
-/// What who has a descriptor of a socket may do with it: takes what lies there, puts something there, changes settings.
+/// Does what any process with a descriptor of a socket may do: takes bytes, puts some there, changes
+/// settings.
 fn meddle(socket: BorrowedFd<'_>, random: &mut Random) {
     use rustix::net::{self, recv, sockopt};
     let quiet = net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT;
@@ -358,7 +362,8 @@ fn meddle(socket: BorrowedFd<'_>, random: &mut Random) {
     }
 }
 
-/// Of an end that was passed on: the control socket, its page, its rings and the ends of its channels, as far as they are there.
+/// Copies of an end that was passed on: the control socket, the page, the rings and the ends of the channels,
+/// as far as they exist.
 struct Copies {
     sockets: Vec<OwnedFd>,
     rings: Vec<Ring>,
@@ -400,8 +405,8 @@ impl Copies {
     }
 }
 
-/// Rounds in which somebody has passed an end on, kept a copy of everything, and uses it. In a process of its own, whose
-/// descriptors nobody else opens and closes. Returns what that process does.
+/// Runs rounds in which a process has passed an end on, kept a copy of everything, and uses it. Does so in a
+/// process of its own, whose descriptors no other thread opens and closes. Returns how that process ended.
 fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S, S)) -> Ended {
     let rounds = || {
         let mut lost = 0;
@@ -416,7 +421,7 @@ fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S,
                 let began = Instant::now();
                 is_told(seed, began, a.call(&b, random));
             }
-            // (What cannot be passed now is no matter of this test.)
+            // This test is not about ends that cannot be passed on now.
             let Ok(fds) = a.fds() else { continue };
             let copies = Copies::of(&fds);
             let a = S::of(fds).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -430,7 +435,7 @@ fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S,
             lost += usize::from(a.end().counters.read().protocol_errors > 0);
             let began = Instant::now();
             drop(a);
-            // It lives on in the copies, and nowhere else.
+            // The end lives on only in the copies.
             copies.act(random);
             drop((copies, b));
             assert!(began.elapsed() < BOUND, "seed {seed}");
@@ -462,7 +467,7 @@ fn who_passes_records_on_and_keeps_their_descriptors_breaks_them_and_nothing_els
     assert_eq!(kept(seeds(3 << 32), make), Ended::Returned(0));
 }
 
-/// A stranger who was given an end does all of it at once: as a member, and as one who has its descriptors.
+/// A process that was given an end does all of this at once: as a member, and with the end's descriptors.
 #[test]
 fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
     alone!();

@@ -1,5 +1,6 @@
-//! A process is killed while it receives over the kernel, before the peer has switched to shared memory: those that share the
-//! end go on at the byte, or record, behind what that one was receiving, and through the switch.
+//! A process is killed while it receives over the kernel, before the peer has switched to shared memory. The
+//! processes that share the end go on behind the byte, or record, that it was receiving, and through the
+//! switch.
 
 use super::{PATIENCE, Random, Wire, alone};
 use crate::ancillary::attached::Attached;
@@ -21,11 +22,11 @@ use std::time::{Duration, Instant};
 
 const KILLED: Ended = Ended::Killed(9);
 const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
-/// What is sent are words that count; so many go with one send, and so many before the switch.
+/// The tests send words that count up: so many with one send, and so many before the switch.
 const EACH: u32 = 3;
 const EARLY: u32 = 20 * EACH;
 const ALL: u32 = 40 * EACH;
-/// Words that one receive takes of a stream.
+/// Words that one receive takes from a stream.
 const BUFFER: usize = 5;
 
 fn listen(kind: Kind) -> (OwnedFd, Name, Rendezvous) {
@@ -39,7 +40,7 @@ fn listen(kind: Kind) -> (OwnedFd, Name, Rendezvous) {
     (listener, name, rendezvous)
 }
 
-/// It has met the peer's rings, and nothing of the bytes that they came with.
+/// Makes the end join the peer's rings. Takes nothing of the bytes that they came with.
 fn joined(end: Arc<Connection>) -> Arc<Connection> {
     let mut rx = end.rx.lock();
     end.decide(&mut rx, crate::Op::Recv).unwrap();
@@ -48,7 +49,7 @@ fn joined(end: Arc<Connection>) -> Arc<Connection> {
     end
 }
 
-/// A client's first message, which brings no rings.
+/// Sends a client's first message, which brings no rings.
 fn greet(end: &Connection) {
     let sent = match end.kind {
         Kind::Stream => end.send(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
@@ -57,7 +58,7 @@ fn greet(end: &Connection) {
     assert_eq!(sent.unwrap(), 1);
 }
 
-/// Has received that.
+/// Receives that message.
 fn greeted(end: Arc<Connection>) -> Arc<Connection> {
     let mut byte = [0];
     let slices = &mut [IoSliceMut::new(&mut byte)];
@@ -75,7 +76,7 @@ fn patient(end: Arc<Connection>) -> Arc<Connection> {
     end
 }
 
-/// Sends the words of `range`, now and then with a descriptor, behind which a receive ends.
+/// Sends the words of `range`. Some have a descriptor, and a receive ends behind that.
 fn put(end: &Connection, range: std::ops::Range<u32>) {
     let null = std::fs::File::open("/dev/null").unwrap();
     for first in range.step_by(EACH as usize) {
@@ -94,7 +95,7 @@ fn put(end: &Connection, range: std::ops::Range<u32>) {
     }
 }
 
-/// Words; none at the end.
+/// Receives words; none at the end.
 fn get(end: &Connection) -> Result<Vec<u32>> {
     let mut bytes = [0; 4 * BUFFER];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
@@ -106,13 +107,13 @@ fn get(end: &Connection) -> Result<Vec<u32>> {
     Ok(bytes[..n].chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect())
 }
 
-/// The two ends of a connection, one of them in another process, which has sent the early words over the kernel and, told to go
-/// on, sends the rest through shared memory.
+/// The two ends of a connection, one of them in another process. That process has sent the early words over
+/// the kernel. Once told to go on, it sends the rest through shared memory.
 struct Switched {
     end: Arc<Connection>,
     peer: Child,
     go: Wire,
-    /// The peer has sent all.
+    /// Says that the peer has sent everything.
     done: Wire,
 }
 
@@ -121,7 +122,7 @@ impl Switched {
         if serves { Switched::served(kind) } else { Switched::connected(kind) }
     }
 
-    /// A server's end.
+    /// Makes a connection and keeps the server's end.
     fn served(kind: Kind) -> Switched {
         let (listener, name, _rendezvous) = listen(kind);
         let (go, done) = (Wire::new(), Wire::new());
@@ -142,7 +143,7 @@ impl Switched {
         Switched { end, peer, go, done }
     }
 
-    /// A client's.
+    /// Makes a connection and keeps the client's end.
     fn connected(kind: Kind) -> Switched {
         let (listener, name, _rendezvous) = listen(kind);
         let (go, done) = (Wire::new(), Wire::new());
@@ -162,13 +163,13 @@ impl Switched {
         Switched { end: joined(end), peer, go, done }
     }
 
-    /// Lets the peer go on, and waits until it has sent all.
+    /// Lets the peer go on, and waits until it has sent everything.
     fn switch(&self) {
         self.go.tell(0);
         self.done.hear();
     }
 
-    /// The last words, from the next on that is to come.
+    /// Receives the last words, from `next` on.
     fn finish(self, mut next: u32, what: &str) {
         assert!(matches!(&*self.end.rx.lock(), Rx::Ring(_)) || next < ALL);
         loop {
@@ -187,7 +188,8 @@ impl Switched {
     }
 }
 
-/// A child receives until it dies at `point`; then this process. `lost`: whether what the child was receiving may be.
+/// A child receives until it dies at `point`. Then this process receives. `lost` says whether the words that
+/// the child was receiving may be lost.
 fn a_receiver_dies(kind: Kind, serves: bool, point: &'static str, nth: u32, lost: bool, early: bool) {
     let what = format!("{kind:?} serves {serves}, {point} {nth}, early {early}");
     let connection = Switched::new(kind, serves);
@@ -246,13 +248,14 @@ fn a_receiver_killed_at_the_switch_itself_loses_at_most_what_it_was_receiving() 
     alone!();
     for kind in KINDS {
         for serves in [true, false] {
-            // (Of a stream, one receive takes the last bytes over the kernel, and goes on.)
+            // On a stream, one receive takes the last bytes over the kernel and goes on in the ring.
             a_receiver_dies(kind, serves, "switched", 1, kind == Kind::Stream, true);
         }
     }
 }
 
-/// With all of the kernel's bytes taken and saved, and the kernel counting still; who goes on is alone at once.
+/// All of the kernel's bytes are taken and saved, but the kernel still counts. The process that goes on is
+/// alone at once.
 #[test]
 fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
     alone!();
@@ -265,7 +268,7 @@ fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
             1
         });
         assert_eq!(killed.unwrap().wait(), KILLED, "{kind:?}");
-        // Until who comes looks whether others are there.
+        // After this time the process that goes on looks whether others are there.
         std::thread::sleep(Duration::from_millis(60));
         let words = get(&connection.end).unwrap();
         assert!(!connection.end.others.are_there());
@@ -274,7 +277,7 @@ fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
     }
 }
 
-/// While all receive, at any moment.
+/// All receive, and one is killed at any moment.
 #[test]
 fn receivers_killed_at_any_moment_leave_the_others_all_that_they_were_not_receiving() {
     alone!();
@@ -322,7 +325,7 @@ fn receivers_killed_at_any_moment_leave_the_others_all_that_they_were_not_receiv
     }
 }
 
-/// The kernel counts bytes, of which a record of none has none.
+/// The kernel counts bytes, and an empty record has none.
 #[test]
 fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two() {
     alone!();
@@ -337,7 +340,7 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
             assert_eq!(send(b"early").unwrap(), 5);
             sent.tell(0);
             go.hear();
-            // (Where it is over a sender with room may learn of that a moment later.)
+            // If it is over, a sender with room may learn of that a moment later.
             assert!(send(b"rest").is_ok() || !goes_on);
             0
         });
@@ -369,7 +372,8 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
     }
 }
 
-/// A sender that dies over the kernel: those that share the end go on there, and the receiver gets what was sent.
+/// A sender dies while it sends over the kernel. Those that share the end go on there, and the receiver gets
+/// what was sent.
 #[test]
 fn a_sender_killed_over_the_kernel_leaves_the_others_going() {
     alone!();
@@ -395,7 +399,7 @@ fn a_sender_killed_over_the_kernel_leaves_the_others_going() {
                     next += 1;
                 }
             }
-            // And back.
+            // Then the other direction.
             put(&peer, 0..EACH);
             assert_eq!(get(&end).unwrap(), [0, 1, 2]);
             for end in [&end, &peer] {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A stranger sends messages of ones until it dies at `point`; then this process sends messages of twos.
+/// A stranger sends messages of ones until it dies at `point`. Then this process sends messages of twos.
 fn a_sender_dies(point: &'static str, namespace: bool) {
     const LEN: usize = 64;
     let full = matches!(point, "parking" | "filled" | "parked");
@@ -24,7 +24,7 @@ fn a_sender_dies(point: &'static str, namespace: bool) {
         if onecopy_sys::fork::unshare_pids().is_err() {
             return 77;
         }
-        // The first process of a namespace cannot kill itself, its child can.
+        // The first process of a namespace cannot kill itself, but its child can.
         let init = child(|| i32::from(child(|| work(line)).unwrap().wait() != KILLED));
         match init.unwrap().wait() {
             Ended::Returned(0) => 78,
@@ -98,7 +98,8 @@ fn a_stranger_killed_in_another_pid_namespace_does_so_too() {
         .for_each(|point| a_sender_dies(point, true));
 }
 
-/// A stranger receives numbered records until it dies at `point`; this process gets the rest. `lost`: but one, perhaps.
+/// A stranger receives numbered records until it dies at `point`, and this process receives the rest. `lost`
+/// says whether one of them may be lost.
 fn a_receiver_dies(point: &'static str, lost: bool) {
     let wire = Wire::new();
     let stranger = Stranger::new(|line| {
@@ -131,7 +132,7 @@ fn a_receiver_dies(point: &'static str, lost: bool) {
     let returned = wire.hear_all();
     assert!(returned.iter().copied().eq(0..returned.len() as u64), "{point}: {returned:?}");
     let mut expected = returned.len() as u64;
-    // (The one that may be lost must not be waited for.)
+    // The record that may be lost must not be waited for.
     let limit = next + 60;
     for number in next..limit {
         a.send(&number.to_ne_bytes(), QUIET).unwrap();

@@ -1,9 +1,9 @@
-//! What lies in a token, and tokens that lie.
+//! The contents of a token, and forged tokens.
 
 use super::*;
 use onecopy_testing::descriptors;
 
-/// The message of a token, and its descriptors.
+/// Returns the message of a token, and its descriptors.
 fn open_token(token: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
     let mut bytes = [0; 1000];
     let came =
@@ -11,7 +11,7 @@ fn open_token(token: &OwnedFd) -> (Vec<u8>, Vec<OwnedFd>) {
     (bytes[..came.bytes].to_vec(), came.fds)
 }
 
-/// One that says what somebody likes.
+/// Makes a token with that message and those descriptors.
 fn forge(bytes: &[u8], fds: &[OwnedFd]) -> Vec<OwnedFd> {
     let (to, from) = Line::pair();
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
@@ -22,13 +22,13 @@ fn forge(bytes: &[u8], fds: &[OwnedFd]) -> Vec<OwnedFd> {
 #[test]
 fn a_token_that_lies_is_refused_and_leaks_nothing() {
     alone!();
-    // One that may come: the first of them holds it here.
+    // This stranger may come: the first of these descriptors holds the end here.
     let stranger = Stranger::new(|line| {
         let token = &line.take()[0];
         let (bytes, fds) = open_token(token);
         let copies = || fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>();
         let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        // (The first socket of a process makes its row for who looks from outside.)
+        // The first socket of a process makes its table of counters.
         drop(pair(&small()));
         let refused = |what: &str, bytes: &[u8], fds: &[OwnedFd], with: Errno| {
             let before = descriptors();
@@ -52,7 +52,7 @@ fn a_token_that_lies_is_refused_and_leaks_nothing() {
             bytes[word * 8] ^= 0x40;
             refused("another word", &bytes, &fds, Errno::INVAL);
         }
-        // Where nobody keeps a place.
+        // No place is kept there.
         for (word, value) in [(2, 40), (2, 255), (3, 0), (3, 1)] {
             let mut bytes = bytes.clone();
             bytes[word * 8..][..8].copy_from_slice(&u64::to_le_bytes(value));
@@ -62,11 +62,11 @@ fn a_token_that_lies_is_refused_and_leaks_nothing() {
         assert_eq!(error.raw_os_error(), Errno::ALREADY.raw_os_error(), "{error}");
         assert_eq!(errno(Stream::from_fds(vec![file])), Errno::INVAL.raw_os_error());
         assert_eq!(errno(SeqPacket::from_fds(forge(&bytes, &fds))), Errno::INVAL.raw_os_error());
-        // What was said in truth.
+        // This is the token as it was made.
         let a = Stream::from_fds(forge(&bytes, &fds)).unwrap();
         assert_eq!(errno(Stream::from_fds(forge(&bytes, &fds))), Errno::ALREADY.raw_os_error());
         drop(a);
-        // (Its place is free.)
+        // Its place is free.
         assert_eq!(errno(Stream::from_fds(forge(&bytes, &fds))), Errno::ALREADY.raw_os_error());
         0
     });
@@ -77,7 +77,7 @@ fn a_token_that_lies_is_refused_and_leaks_nothing() {
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 5);
 }
 
-/// What is said, and what the page says, may be anything.
+/// The token and the page may say anything.
 #[test]
 fn a_token_that_says_anything_costs_its_connection_and_nothing_else() {
     alone!();
@@ -88,7 +88,8 @@ fn a_token_that_says_anything_costs_its_connection_and_nothing_else() {
             let fds = line.take();
             let (mut bytes, fds) = open_token(&fds[0]);
             for _ in 0..random.below(3) {
-                // (Not its inode, or what names its descriptors: these have a test of their own.)
+                // The inode and the words that name descriptors stay as they are: they have a test of their
+                // own.
                 let at = 8 * [2, 3, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21][random.below(12)];
                 let was = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
                 bytes[at..at + 8].copy_from_slice(&wild(random, was).to_le_bytes());

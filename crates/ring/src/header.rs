@@ -106,6 +106,9 @@ pub struct InfoLine {
     /// In a ring that its sender made: [`crate::memory::JOINED`] once the receiver has the ring and will look
     /// for bytes in it.
     pub joined: AtomicU32,
+    /// In the ring back to a datagram sender with a lane: 1 once the sender has a name that its receiver is to
+    /// learn before the next datagram.
+    pub renamed: AtomicU32,
     /// Bytes of data room that a side wants in a ring that it did not make: [`crate::memory::TOO_SMALL`].
     pub wanted: AtomicU64,
 }

@@ -32,7 +32,7 @@ pub const CALLERS: usize = 64;
 pub const SILENCE: u32 = 8;
 
 /// The version of this protocol: part of a rendezvous listener's name.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A fan-in receiver. Its lock comes after that of the receiving side.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl Member {
     pub fn is_renamed(&self) -> bool {
         // Acquire pairs with the Release store in `send_on`: the control message is in the queue.
         let back = self.end.tx_ring.get();
-        !self.named && back.is_some_and(|back| back.header().info.0.asks_identity.load(Acquire) != 0)
+        !self.named && back.is_some_and(|back| back.header().info.0.renamed.load(Acquire) != 0)
     }
 }
 

@@ -200,7 +200,7 @@ impl Socket {
             lane.renamed.store(0, Relaxed);
             // Release pairs with the Acquire load in `is_renamed`: a receiver that sees it finds that control
             // message in its queue.
-            end.rx_ring.get().inspect(|back| back.header().info.0.asks_identity.store(1, Release));
+            end.rx_ring.get().inspect(|back| back.header().info.0.renamed.store(1, Release));
         }
         end.settings.follow(&self.settings);
         let streamed = end.counters.user_copied_nt.get();

@@ -3,31 +3,32 @@
 pub use onecopy_chain::Credentials;
 use onecopy_socket::{Policy, Reader, Transport, Wait};
 
-/// How a seqpacket socket keeps its records. Both ends must agree: a client says which in the name it is bound to,
-/// and a listener closes connections that keep them in the other way.
+/// How a seqpacket socket keeps its records. Both ends must agree: a client says which in the name it is
+/// bound to, and a listener closes connections that keep them in the other way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Records {
-    /// As Linux does: one send is one record, whole or not at all; a short receive drops the rest.
+    /// As Linux does: one send is one record, whole or not at all. A short receive drops the rest.
     #[default]
     Atomic,
-    /// As FreeBSD does: a stream with marks. A record ends where [`SendFlags::EOR`](crate::SendFlags::EOR) was
-    /// given, and may be larger than any buffer; a short receive leaves the rest. Needs shared memory.
+    /// As FreeBSD does: a stream with marks. A record ends where [`SendFlags::EOR`](crate::SendFlags::EOR)
+    /// was given, and may be larger than any buffer. A short receive leaves the rest. Needs shared memory.
     Stream,
 }
 
 /// What a socket is made with. `Config::default()` is right for most.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// What SO_RCVBUF would be set to, in bytes; doubled as Linux does. None: the default.
+    /// The value for SO_RCVBUF in bytes, doubled as Linux does. None: the default.
     pub receive_buffer: Option<usize>,
-    /// What SO_SNDBUF would be set to, in bytes; doubled as Linux does. None: the default. A direction's
-    /// ring has the larger of its sender's send buffer and its receiver's receive buffer: programs
-    /// that tune only SO_SNDBUF, which alone counts on Linux, get what they asked for.
+    /// The value for SO_SNDBUF in bytes, doubled as Linux does. None: the default. A direction's ring has the
+    /// larger of its sender's send buffer and its receiver's receive buffer. So programs that tune only
+    /// SO_SNDBUF, which alone counts on Linux, get what they asked for.
     pub send_buffer: Option<usize>,
-    /// Largest ring in bytes that this end makes or accepts (default 16 MiB): a peer may fill it.
+    /// The largest ring in bytes that this end makes or accepts (default 16 MiB): a peer may fill it.
     pub max_ring: usize,
-    /// Most bytes of the peer's pools that this end maps (default 256 MiB), to receive pages by reference: a
-    /// peer may have them charged to who touches them first. 0: the peer copies instead.
+    /// The most bytes of the peer's pools that this end maps (default 256 MiB), to receive pages by
+    /// reference. A peer may have them charged to the process that touches them first. 0: the peer copies
+    /// instead.
     pub max_shared: usize,
     /// Which stores copies into the ring use.
     pub policy: Policy,
@@ -39,15 +40,16 @@ pub struct Config {
     pub transport: Transport,
     /// How records are kept (seqpacket sockets only).
     pub records: Records,
-    /// Whether receives tell who sent (SO_PASSCRED), from the first byte on; later
-    /// [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) and its like say.
+    /// Whether receives tell who sent (SO_PASSCRED), from the first byte on. Later
+    /// [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) and its like change it.
     pub pass_credentials: bool,
     /// Whether the socket may be passed on to a process that is no child of this one
-    /// ([`Stream::into_fds`](crate::Stream::into_fds)), or shared with one ([`Stream::share_fds`](crate::Stream::share_fds)): it
-    /// keeps descriptors of its memory, two more for each connection, and a third one once it is shared or forked (at a fork
-    /// without room for it the socket stays the parent's alone).
+    /// ([`Stream::into_fds`](crate::Stream::into_fds)), or shared with one
+    /// ([`Stream::share_fds`](crate::Stream::share_fds)). It then keeps descriptors of its memory: two more
+    /// for each connection, and a third one once it is shared or forked. (At a fork without room for that one
+    /// the socket stays the parent's alone.)
     pub passable: bool,
-    /// Connections that may wait for accept (listeners only).
+    /// How many connections may wait for accept (listeners only).
     pub backlog: u32,
 }
 

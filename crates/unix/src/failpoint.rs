@@ -1,6 +1,7 @@
-//! Places where a test has a process killed, or something else happen.
+//! Failpoints: places where a test has a process killed, or something else happen.
 
-/// Ends the process here, if this thread asked for it. Nothing outside of tests.
+/// Passes a failpoint: ends the process here, or calls what a test has put here, if this thread asked for it.
+/// Does nothing outside of tests.
 macro_rules! point {
     ($name:literal) => {
         #[cfg(any(test, feature = "failpoints"))]
@@ -22,12 +23,13 @@ mod armed {
 
     type Then = (&'static str, Box<dyn FnOnce()>);
 
-    /// At this thread's next passage of a point `then` is called, as what another thread does meanwhile.
+    /// Calls `then` when this thread passes that point the next time. It stands for what another thread does
+    /// meanwhile.
     pub fn at(name: &'static str, then: impl FnOnce() + 'static) {
         THEN.set(Some((name, Box::new(then))));
     }
 
-    /// From here on the `nth` passage (from 1) of a point by this thread kills this process.
+    /// Kills this process when this thread passes that point for the `nth` time (from 1).
     pub fn arm(name: &'static str, nth: u32) {
         POINT.set((name, nth));
     }

@@ -4,7 +4,7 @@
 #[macro_use]
 #[doc(hidden)]
 pub mod failpoint;
-// (What is hidden here is for the crates of this house that build on a connection. No promise is made of it.)
+// The hidden modules are for the crates of this workspace that build on a connection. They carry no promise.
 #[doc(hidden)]
 pub mod ancillary;
 mod api;

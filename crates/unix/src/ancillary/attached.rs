@@ -1,4 +1,4 @@
-//! What a send takes along besides bytes, and what comes with a receive.
+//! The descriptors and identities that travel with a send, and those that come with a receive.
 
 use crate::ancillary::channel::{Fds, MAX_FDS};
 use crate::connection::core::Core;
@@ -8,7 +8,7 @@ use onecopy_sys::scm::Ucred;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
-/// What came with a receive besides bytes.
+/// The descriptors and credentials that came with a receive.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Ancillary {
@@ -16,11 +16,12 @@ pub struct Ancillary {
     pub fds: Vec<OwnedFd>,
     /// Some descriptors were lost, because this process could open no more (MSG_CTRUNC).
     pub truncated: bool,
-    /// Who sent (SCM_CREDENTIALS), where [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) or its like
-    /// asks for it: the process, user and group. What of them can be relied on is said there.
+    /// The sender's process, user and group (SCM_CREDENTIALS), if
+    /// [`Stream::set_pass_credentials`](crate::Stream::set_pass_credentials) or its like asks for them. That
+    /// method says how far they can be relied on.
     pub credentials: Option<Credentials>,
-    /// The sender's process (SCM_PIDFD), where [`Stream::set_pass_pidfd`](crate::Stream::set_pass_pidfd) or its like asks
-    /// for it and the kernel gives it.
+    /// The sender's process (SCM_PIDFD), if [`Stream::set_pass_pidfd`](crate::Stream::set_pass_pidfd) or its
+    /// like asks for it and the kernel gives it.
     pub pidfd: Option<OwnedFd>,
 }
 
@@ -32,25 +33,25 @@ impl Ancillary {
     }
 }
 
-/// What a send takes along besides bytes.
+/// The descriptors and the identity that a send takes along.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attached<'a> {
     pub fds: &'a [BorrowedFd<'a>],
-    /// Who the sender claims to be.
+    /// The identity that the sender claims.
     pub who: Option<Ucred>,
 }
 
 impl<'a> Attached<'a> {
-    /// Descriptors.
+    /// Takes descriptors along.
     pub fn fds(fds: &'a [BorrowedFd<'a>]) -> Attached<'a> {
         Attached { fds, who: None }
     }
 
-    /// Whether it can be sent.
+    /// Checks that it can be sent.
     ///
     /// # Errors
     ///
-    /// EINVAL.
+    /// EINVAL if there are more than 253 descriptors.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.fds.len() > MAX_FDS {
@@ -61,7 +62,7 @@ impl<'a> Attached<'a> {
         Ok(())
     }
 
-    /// What a frame with it says.
+    /// Returns what a frame with it says.
     #[inline]
     pub fn with(&self, who: Identity) -> With {
         // At most MAX_FDS, as was checked.

@@ -1,44 +1,54 @@
 //! The channel for descriptors of one direction: a socket of its own, made when the first ones are sent.
 //!
-//! Descriptors never travel with the doorbells: draining a doorbell would destroy them, or hand them to whoever drained it.
-//! So the sender makes a socket pair and sends one end of it, once, attached to one byte on the control socket; what
-//! lies in it after that is received by who holds the receiving side, when the stream reaches the mark that says so.
+//! Descriptors never travel with the doorbells: a process that drains a doorbell would destroy them, or get
+//! what is not meant for it. So the sender makes a socket pair, and sends one end of it, once, attached to
+//! one byte on the control socket. The process that holds the receiving side receives from the channel when
+//! the stream reaches a mark that announces something there.
 //!
-//! That one byte needs no agreement before it: the first descriptor that comes over the control socket is the channel,
-//! wherever it is met. Who takes doorbells takes them with room for it. Its byte is one more in the queue than doorbells and
-//! fillers explain, and bytes are all alike, so one more is taken when it is met
-//! (`bytes queued = doorbells + fillers + channel byte`, see [`onecopy_ring::doorbell`]). Where the descriptor is wanted and
-//! lies behind doorbells that must stay, it is looked at with MSG_PEEK, which hands out a copy and takes nothing (unix(7)).
+//! # How the receiver finds the channel
 //!
-//! On a seqpacket control socket its byte is a record, which looks like a doorbell but for its descriptor, and is one more
-//! than the sum says, too. MSG_PEEK sees the first record only, so where it is wanted the doorbells before it are taken, and
-//! it stays, as the doorbell that must be left ([`crate::connection::rx::RxRing::find_channel`]).
+//! That one byte needs no agreement before it. The first descriptor that comes over the control socket is the
+//! channel, wherever it is met. A process that takes doorbells leaves room for it.
 //!
-//! # Which message is whose
+//! - *Streams.* The channel's byte is one more in the queue than doorbells and fillers explain. Bytes are all
+//!   alike, so one more is taken when it is met (`bytes queued = doorbells + fillers + channel byte`, see
+//!   [`onecopy_ring::doorbell`]). If the descriptor is wanted and is behind doorbells that must stay,
+//!   MSG_PEEK looks for it: that hands out a copy and takes nothing (unix(7)).
+//! - *Seqpacket control sockets.* The channel's byte is a record. It looks like a doorbell but for its
+//!   descriptor, and it too is one more than the sum says. MSG_PEEK sees the first record only. So if the
+//!   channel is wanted, the doorbells before it are taken, and its record stays as the doorbell that must be
+//!   left ([`Accounting::meet_channel`](crate::doorbell::accounting::Accounting::meet_channel)).
+//! - *Datagrams.* Two datagram sockets that share memory have a line besides, which carries nothing else. It
+//!   is the channel of both directions from the beginning ([`Inlet::over`]).
 //!
-//! A message and the mark or frame that says that it is there are two things, and a process that shares the end may be
-//! killed between them: a sender that has sent the one and not published the other, or a receiver that has taken the one
-//! and not saved that it is past the other. So each message has a number, the position in the ring of what announces it
-//! (its eight bytes, little-endian). Who comes to a position closes what is older, and of several with its number
-//! takes the last one, since who died there announced none. Where several processes may receive and there is none with
-//! its number, the descriptors are gone with one of them, and only those (MSG_CTRUNC); else the peer lies.
+//! # Which message belongs to which mark
+//!
+//! A message is one thing, and the mark or frame that announces it is another. A process that shares the end
+//! may be killed between the two. A sender then has sent the message and not published the mark. A receiver
+//! has taken the message and not saved that it is past the mark. So each message has a number: the position
+//! in the ring of what announces it, in eight bytes, little-endian.
+//!
+//! A receiver that comes to a position closes the older messages. Of several with its number it takes the
+//! last one, since a sender that died there announced none. If several processes may receive and no message
+//! has the number, the descriptors are gone with one of these processes, and only those (MSG_CTRUNC).
+//! Otherwise the peer misbehaves.
 //!
 //! # When a channel is gone
 //!
-//! The channel is a descriptor, and belongs to the process that met it, and to its later children. Where the last of them
-//! ends, and others share the end with it, what lies in the channel is gone, and its sender finds that nobody is at the other
-//! end although the connection lives: it makes a new one, as the first was made, and says in the ring how many there were
-//! ([`ReaderLine::channels`](onecopy_ring::header::ReaderLine::channels)). Who comes to a mark and has no channel knows by that
-//! whether one is still to be met.
+//! The channel is a descriptor. It belongs to the process that met it, and to the children that this process
+//! forks later. If the last of them ends while others share the end, what is in the channel is gone. Its
+//! sender finds that nobody has the other end although the connection lives. It makes a new channel, as it
+//! made the first one, and says in the ring how many there were
+//! ([`ReaderLine::channels`](onecopy_ring::header::ReaderLine::channels)). A receiver that comes to a mark
+//! and has no channel knows by that number whether one is still to be met.
 //!
-//! A look at the queue (MSG_PEEK) gives one process the channel, while its byte stays, for any process to take: which one that
-//! is, by its inode, is told to the others, so that its byte is counted once.
+//! A look at the queue (MSG_PEEK) gives one process the channel, while its byte stays, for any process to
+//! take. That process tells the others which channel it is, by its inode, so that its byte is counted once.
 //!
-//! Two datagram sockets that share memory have a line besides, on which nothing else lies: it is the channel of both
-//! directions, from the beginning ([`Inlet::over`]).
+//! # What else it is for
 //!
-//! The channel is also how the sender of references knows that their receiver is gone: its other end is open for as
-//! long as anybody may look at a page.
+//! The channel also tells the sender of references when their receiver is gone: its other end is open for as
+//! long as any process may look at a page.
 
 use crate::connection::kind::Kind;
 use crate::doorbell::control;
@@ -52,21 +62,21 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Most bytes of doorbells and fillers that a channel is looked for behind.
+/// Most bytes of doorbells and fillers behind which a channel is looked for.
 const FAR: usize = 256 << 10;
 
 /// Bytes of a message: its number.
 const NUMBER: usize = 8;
 
-/// Most messages that are passed over to find one. The dead have left a few; what goes on for longer is a peer that sends
-/// as fast as this takes.
+/// Most messages that are passed over to find one. Processes that died have left a few. If there are more,
+/// the peer sends as fast as this process takes.
 const MANY: usize = 1 << 14;
 
-/// The sender's end.
+/// Makes a channel, and returns the sender's end.
 ///
 /// # Errors
 ///
-/// What socketpair(2) and sendmsg(2) say; EAGAIN where the control socket has no room.
+/// The errors of socketpair(2) and sendmsg(2); EAGAIN if the control socket has no room.
 pub fn open(control: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (mine, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -74,13 +84,13 @@ pub fn open(control: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(mine)
 }
 
-/// Puts descriptors, and who sends, into the channel, as one message, for what will be published at position `number` of
-/// the ring. The kernel verifies who sends.
+/// Puts descriptors and the sender's credentials into the channel, as one message. It belongs to what will be
+/// published at position `number` of the ring. The kernel verifies the credentials.
 ///
 /// # Errors
 ///
-/// What sendmsg(2) says: ETOOMANYREFS when too many are in flight; EPERM for credentials that this process may not
-/// claim; EAGAIN.
+/// The errors of sendmsg(2): ETOOMANYREFS when too many are in flight; EPERM for credentials that this
+/// process may not claim; EAGAIN.
 pub fn send(
     channel: BorrowedFd<'_>,
     number: u64,
@@ -95,8 +105,9 @@ fn recv(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFlags) -
     scm::recv(fd, &mut [IoSliceMut::new(buffer)], space, flags | RecvFlags::DONTWAIT)
 }
 
-/// As [`recv`], from the channel. What its other end left unread there (of the other direction, where one line is both
-/// channels) is an error that the kernel tells once, before what is queued: no matter of this direction's.
+/// Receives as [`recv`] does, from the channel. Where one line is the channel of both directions, its other
+/// end may have left something of the other direction unread. The kernel reports that as an error, once,
+/// before what is queued. It does not concern this direction.
 fn recv_next(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFlags) -> io::Result<Message> {
     match recv(fd, buffer, space, flags) {
         Err(Errno::CONNRESET) => recv(fd, buffer, space, flags),
@@ -104,7 +115,7 @@ fn recv_next(fd: BorrowedFd<'_>, buffer: &mut [u8], space: Space, flags: RecvFla
     }
 }
 
-/// The next message of the channel, and its number. None where there is none, or the end.
+/// Receives the next message of the channel, with its number. Returns `None` if there is none, or at the end.
 fn next(
     fd: BorrowedFd<'_>,
     space: Space,
@@ -118,11 +129,12 @@ fn next(
     }
 }
 
-/// Nobody takes what lies there any more: descriptors are closed.
+/// Empties a channel that nobody will receive from any more: its descriptors are closed.
 pub fn empty(channel: BorrowedFd<'_>) {
     loop {
         match rustix::net::recv(channel, &mut [0u8; 1], RecvFlags::DONTWAIT) {
-            // (A message of no bytes is a liar's, and looks like the end; those behind it go with the socket.)
+            // Only a peer that misbehaves sends a message of no bytes, which looks like the end. Messages
+            // behind it go with the socket.
             Ok((_, 0)) => return,
             Ok(_) | Err(Errno::CONNRESET | Errno::INTR) => {}
             Err(_) => return,
@@ -134,39 +146,40 @@ pub fn empty(channel: BorrowedFd<'_>) {
 #[derive(Debug, Default)]
 pub struct Inlet {
     fd: Option<Arc<OwnedFd>>,
-    /// It came when this process had no descriptor left.
+    /// The channel came when this process had no descriptor left.
     lost: bool,
-    /// How many were met, by whichever process.
+    /// How many channels were met, by whichever process.
     met: u32,
-    /// The inode of the last one that was found in the queue, where its byte may lie still; 0 for none.
+    /// The inode of the last channel that was found in the queue, where its byte may be still; 0 for none.
     found: u64,
-    /// Whether it passes pidfds.
+    /// Whether the channel passes pidfds.
     pidfds: bool,
     /// The descriptor of a pool that could not be mapped yet, and the number of its message.
     kept: Option<(u64, OwnedFd)>,
 }
 
-/// What a mark or a frame says that there is in the channel.
+/// The content of the channel that a mark or a frame announces.
 #[derive(Clone, Copy, Debug)]
 pub struct Announced {
-    /// Where it is: the number of its message.
+    /// The number of its message, which is the position of the mark or frame.
     pub(super) number: u64,
-    /// Descriptors.
+    /// How many descriptors.
     pub(super) fds: usize,
-    /// Who sends.
+    /// Whether the sender's identity comes with it.
     pub(super) who: bool,
-    /// Another process may have taken it, and died.
+    /// Whether another process may have taken it, and died.
     pub(super) may_be_gone: bool,
 }
 
-/// What was taken from the control socket.
+/// The bytes that were taken from the control socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
     /// Bytes.
     pub bytes: usize,
-    /// The channel's byte was among them or is still to come: one more byte is to be taken than doorbells and fillers say.
+    /// The channel's byte was among them or is still to come: one more byte must be taken than doorbells and
+    /// fillers say.
     pub surplus: bool,
-    /// Nothing was left, and the kernel told the pending error (ECONNRESET), which it does once.
+    /// Nothing was left, and the kernel reported the pending error (ECONNRESET), which it does once.
     pub reset: bool,
 }
 
@@ -175,30 +188,30 @@ pub struct Taken {
 pub struct Record {
     /// Bytes.
     pub len: usize,
-    /// It brought the channel: it is one more than doorbells and fillers say.
+    /// It brought the channel: it is one record more than doorbells and fillers say.
     pub surplus: bool,
 }
 
 /// Descriptors that came with a message.
 #[derive(Debug, Default)]
 pub struct Fds {
-    /// Them.
+    /// The descriptors.
     pub list: Vec<OwnedFd>,
     /// Some were lost for want of room (MSG_CTRUNC).
     pub truncated: bool,
-    /// Who sent, where that came with it.
+    /// The sender's credentials, if they came with it.
     pub who: Option<Ucred>,
-    /// The same, as a descriptor of its process.
+    /// The sender's process, as a descriptor.
     pub pidfd: Option<OwnedFd>,
 }
 
 impl Fds {
-    /// Of a message that is gone.
+    /// Stands for a message that is gone.
     pub fn gone() -> Fds {
         Fds { truncated: true, ..Fds::default() }
     }
 
-    /// Hands out copies, as a peek does (unix(7)).
+    /// Adds copies to those in `to`, as a peek hands them out (unix(7)).
     ///
     /// # Errors
     ///
@@ -216,7 +229,7 @@ impl Fds {
         Ok(())
     }
 
-    /// Whether anything came.
+    /// Returns whether anything came.
     pub fn has_some(&self) -> bool {
         !self.list.is_empty() || self.who.is_some() || self.pidfd.is_some()
     }
@@ -229,11 +242,11 @@ impl Fds {
         self.pidfd = more.pidfd.or(self.pidfd.take());
     }
 
-    /// recvmsg(2), which adds to them.
+    /// Calls recvmsg(2), and adds what comes.
     ///
     /// # Errors
     ///
-    /// What recvmsg(2) says.
+    /// The errors of recvmsg(2).
     pub fn recv(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -250,7 +263,7 @@ impl Fds {
 }
 
 impl Inlet {
-    /// What comes over a line that is known from the beginning.
+    /// Makes an inlet from a line that is known from the beginning.
     pub fn over(line: Arc<OwnedFd>) -> Inlet {
         Inlet { fd: Some(line), ..Inlet::default() }
     }
@@ -287,7 +300,7 @@ impl Inlet {
     ///
     /// # Errors
     ///
-    /// As [`control::take_record`].
+    /// Those of [`control::take_record`].
     pub fn take_record(&mut self, control: BorrowedFd<'_>) -> io::Result<Option<Record>> {
         if self.fd.is_some() && self.found == 0 {
             let len = control::take_record(control)?;
@@ -296,7 +309,8 @@ impl Inlet {
         loop {
             match recv(control, &mut [0], Space::Few, RecvFlags::TRUNC) {
                 Ok(came) if came.bytes > 0 => {
-                    // (What comes with a filler is closed with it: `dgram/lane.rs`.)
+                    // A descriptor that comes with a filler is closed with it
+                    // ([`Elsewhere::block`](crate::doorbell::elsewhere::Elsewhere::block)).
                     let len = came.bytes;
                     return Ok(Some(Record { len, surplus: len == 1 && self.meet(came, true) }));
                 }
@@ -307,8 +321,8 @@ impl Inlet {
         }
     }
 
-    /// Keeps the first descriptor that comes where there is none. Returns whether its byte, which was `taken` or stays, is to be
-    /// counted now.
+    /// Keeps the first descriptor that comes, if there is no channel yet. Its byte was `taken` or stays in
+    /// the queue. Returns whether the byte is to be counted now.
     fn meet(&mut self, came: Message, taken: bool) -> bool {
         if came.fds.is_empty() && !came.control_cut {
             return false;
@@ -333,52 +347,55 @@ impl Inlet {
         true
     }
 
-    /// What other processes know of the channels: how many were met, and which of them lies in the queue still.
+    /// Returns what other processes know of the channels: how many were met, and which of them is in the
+    /// queue still.
     pub fn known(&self) -> [u64; 2] {
         [self.met.into(), self.found]
     }
 
-    /// As [`Inlet::known`] of the one that received last.
+    /// Takes over what [`Inlet::known`] returned in the process that received last.
     pub fn learn(&mut self, [met, found]: [u64; 2]) {
         (self.met, self.found) = (met as u32, found);
     }
 
-    /// Whether one is to be met of so many that the peer says it has made, or lies there since another process has found it.
+    /// Returns whether a channel is to be met, when the peer says that it has made so many. It may also be in
+    /// the queue still since another process has found it.
     pub fn may_meet(&self, made: u32) -> bool {
         self.fd.is_none() && (made != self.met || self.found != 0)
     }
 
-    /// Whether one is to be met that nobody has met yet.
+    /// Returns whether a channel is to be met that nobody has met yet.
     pub fn has_new(&self, made: u32) -> bool {
         self.fd.is_none() && made != self.met
     }
 
-    /// None is to be met of so many: whoever did is dead.
+    /// Notes that none of so many is to be met: the process that met the last one is dead.
     pub fn has_missed(&mut self, made: u32) {
         (self.met, self.found) = (made, 0);
     }
 
-    /// Whether this process has the channel.
+    /// Returns whether this process has the channel.
     pub fn has_channel(&self) -> bool {
         self.fd.is_some()
     }
 
-    /// Whether it keeps a pool that could not be mapped when it came.
+    /// Returns whether it keeps a pool that could not be mapped when it came.
     pub fn keeps_pool(&self) -> bool {
         self.kept.is_some()
     }
 
-    /// Whether it is known where descriptors come from, or that they are lost.
+    /// Returns whether this process has met the channel: it has it, or has lost it.
     pub fn is_met(&self) -> bool {
         self.fd.is_some() || self.lost
     }
 
-    /// Looks for the channel in the queue of the control socket, without taking anything: in all of a stream, or with the
-    /// first record. Returns whether it was met now.
+    /// Looks for the channel in the queue of the control socket, without taking anything: in all of a stream,
+    /// or with the first record. Returns whether it was met now.
     ///
     /// # Errors
     ///
-    /// EMFILE where this process has no descriptor left: it stays where it is. ECONNRESET, which the kernel tells once.
+    /// EMFILE if this process has no descriptor left: the channel stays where it is. ECONNRESET, which the
+    /// kernel reports once.
     #[cold]
     pub fn find(&mut self, control: BorrowedFd<'_>, kind: Kind) -> io::Result<bool> {
         if self.fd.is_some() {
@@ -386,7 +403,7 @@ impl Inlet {
         }
         let mut scratch = vec![0; if kind == Kind::Stream { FAR } else { 1 }];
         match recv(control, &mut scratch, Space::Few, RecvFlags::PEEK) {
-            // A filler, which may bring something of its own.
+            // This is a filler, which may bring a descriptor of its own.
             Ok(came) if came.cut => Ok(false),
             Ok(came) if came.fds.is_empty() && came.control_cut => Err(Errno::MFILE),
             Ok(came) => Ok(self.meet(came, false)),
@@ -395,22 +412,22 @@ impl Inlet {
         }
     }
 
-    /// Of an end that another process has passed on.
+    /// Takes up the channel of an end that another process has passed on.
     pub fn take_up(&mut self, fd: Option<OwnedFd>, lost: bool) {
         (self.lost, self.fd) = (lost, fd.map(Arc::new));
     }
 
-    /// Whether it came when this process had no descriptor left.
+    /// Returns whether the channel came when this process had no descriptor left.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// What keeps the channel open, if it is here.
+    /// Returns what keeps the channel open, if it is here.
     pub fn keep(&self) -> Option<Arc<OwnedFd>> {
         self.fd.clone()
     }
 
-    /// None where there is no channel, although a mark says so.
+    /// Returns the channel, or `None` if there is none, although a mark says so.
     fn fd(&self) -> Result<Option<BorrowedFd<'_>>> {
         match &self.fd {
             Some(fd) => Ok(Some(fd.as_fd())),
@@ -420,11 +437,12 @@ impl Inlet {
         }
     }
 
-    /// What was announced, with a pidfd of who sends if that is wanted. None where it is gone.
+    /// Receives what was announced, with a pidfd of the sender if that is wanted. Returns `None` if it is
+    /// gone.
     ///
     /// # Errors
     ///
-    /// EMFILE where the channel itself was lost so.
+    /// EMFILE if the channel itself was lost for want of a descriptor.
     pub fn receive(
         &mut self,
         announced: Announced,
@@ -433,11 +451,11 @@ impl Inlet {
         let Announced { number, fds, who, may_be_gone } = announced;
         let Some(fd) = &self.fd else { return self.fd().map(|_| Err(PeerMisbehaved::Channel)) };
         if who {
-            // The sender has said it itself, and the kernel has verified it then (net/core/scm.c: scm_check_creds). One that
-            // has not is nobody.
+            // The sender has stated its identity, and the kernel has verified it then (net/core/scm.c:
+            // scm_check_creds). A sender that has not stated one is nobody.
             let _ = sockopt::set_socket_passcred(fd, true);
             if pidfd != self.pidfds {
-                // Before Linux 6.5 there is none.
+                // Linux before 6.5 has no pidfds here.
                 let _ = scm::set_pass_pidfd(fd, pidfd);
                 self.pidfds = pidfd;
             }
@@ -456,11 +474,11 @@ impl Inlet {
         Ok(Ok(Some(Fds { list: came.fds, truncated: cut, who, pidfd })))
     }
 
-    /// The one descriptor that was announced, of a pool. None where it is gone.
+    /// Receives the one descriptor that was announced, of a pool. Returns `None` if it is gone.
     ///
     /// # Errors
     ///
-    /// EMFILE where this process has no descriptor left: it stays.
+    /// EMFILE if this process has no descriptor left: the message stays.
     pub fn receive_pool(
         &mut self,
         announced: Announced,
@@ -472,7 +490,8 @@ impl Inlet {
         let Some(fd) = self.fd()? else { return Ok(Err(PeerMisbehaved::Channel)) };
         let mut found = None;
         for _ in 0..MANY {
-            // A copy first, since one that had no room would be lost with its message.
+            // This takes a copy first, since a descriptor for which there is no room would be lost with its
+            // message.
             let (at, came) = match next(fd, Space::Few, RecvFlags::PEEK) {
                 Ok(Some((at, came))) if at <= number => (at, came),
                 Ok(_) => break,
@@ -492,13 +511,14 @@ impl Inlet {
         Ok(if found.is_some() || may_be_gone { Ok(found) } else { Err(PeerMisbehaved::Channel) })
     }
 
-    /// That descriptor will be asked for again.
+    /// Keeps a descriptor that will be asked for again.
     pub fn keep_pool(&mut self, number: u64, memfd: OwnedFd) {
         self.kept = Some((number, memfd));
     }
 }
 
-/// Takes the last message of that number. What is older is closed. `look`: one that is newer must stay.
+/// Takes the last message of that number, and closes the older ones. With `look`, this peeks before each
+/// message, so that a newer one stays.
 fn take(
     fd: BorrowedFd<'_>,
     number: u64,
@@ -509,7 +529,7 @@ fn take(
         let mut space = Space::All;
         if look || found.is_some() {
             match next(fd, Space::None, RecvFlags::PEEK)? {
-                // Not even opened: there may be many.
+                // Its descriptors are not even opened: there may be many.
                 Some((at, _)) if at < number => space = Space::None,
                 Some((at, _)) if at == number => {}
                 _ => return Ok(found),

@@ -1,9 +1,10 @@
-//! Who sends (SCM_CREDENTIALS, unix(7)): said before the first byte, and again whenever it changes.
+//! The sender's identity (SCM_CREDENTIALS, unix(7)): stated before the first byte, and again whenever it
+//! changes.
 //!
-//! A receiver asks by a word in its ring's header. A sender that is asked puts its credentials into the channel, where the
-//! kernel verifies them, and lays a mark, or flags a frame, from which on they hold. As long as nothing changes no more is
-//! said, so that a send costs three calls that ask for the process's own ids, and no message. One that is not asked
-//! pays one look at a line that it has read anyway.
+//! A receiver asks by a word in its ring's header. A sender that is asked puts its credentials into the
+//! channel, where the kernel verifies them. It then lays a mark, or flags a frame, from which on they hold.
+//! While nothing changes it states nothing more: each send then costs three calls that ask for the process's
+//! own ids, and no message. A sender that is not asked pays one look at a cache line that it has read anyway.
 
 use crate::ancillary::said::Said;
 use crate::connection::core::Core;
@@ -15,10 +16,10 @@ use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::Ucred;
 use rustix::fd::BorrowedFd;
 
-/// What there is to be said before the next byte.
+/// The statement that must come before the next byte.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Saying {
-    /// How a frame puts it.
+    /// The form in which a frame states it.
     pub who: Identity,
     said: Said,
 }
@@ -38,10 +39,10 @@ impl Saying {
 }
 
 impl TxRing {
-    /// What is to be said before the next byte of this process, or of whom it claims to be.
+    /// Returns what must be stated before the next byte, about this process or the identity that it claims.
     #[inline]
     pub fn saying(&self, _core: &Core, claim: Option<Ucred>) -> Saying {
-        // Relaxed: whatever tells this thread that it is asked orders the look behind it.
+        // Relaxed: whatever tells this thread that it is asked also orders this look behind it.
         let asked = self.producer.header().info.0.asks_identity.load(Relaxed);
         if asked == 0 && self.said.who.is_none() && claim.is_none() {
             return Saying::default();
@@ -49,11 +50,11 @@ impl TxRing {
         Saying::find(self, asked, claim)
     }
 
-    /// Puts what comes with the next frame into the channel, and notes what was said.
+    /// Puts what comes with the next frame into the channel, and notes what was stated.
     ///
     /// # Errors
     ///
-    /// As [`Connection::channel`] and [`Connection::send_over`].
+    /// Those of [`TxRing::channel`] and [`TxRing::send_over`].
     #[cold]
     pub fn put(
         &mut self,
@@ -72,11 +73,12 @@ impl TxRing {
         Ok(())
     }
 
-    /// Says who sends, where that is asked and not known: before what of a stream takes at least `then` bytes of room.
+    /// States the sender's identity, if that was asked for and the receiver does not know it. What follows it
+    /// in the stream takes at least `then` bytes of room.
     ///
     /// # Errors
     ///
-    /// As [`Connection::room`] and [`Connection::put`].
+    /// Those of [`TxRing::room`] and [`TxRing::put`].
     #[inline]
     pub fn say_identity(&mut self, core: &Core, then: usize, flags: SendFlags) -> Result<()> {
         if self.said.holds {
@@ -86,12 +88,12 @@ impl TxRing {
         if saying.who == Identity::AsBefore { Ok(()) } else { self.say(core, saying, then, flags) }
     }
 
-    /// Lays a mark for what is to be said, with room for `then` bytes behind it: for itself alone it says nothing, and who looked
-    /// would find nothing to receive.
+    /// Lays a mark for what must be stated, with room for `then` bytes behind it. A mark alone brings
+    /// nothing, so a receiver that looked would find nothing to receive.
     ///
     /// # Errors
     ///
-    /// As [`Connection::say_identity`].
+    /// Those of [`TxRing::say_identity`].
     #[cold]
     pub fn say(&mut self, core: &Core, saying: Saying, then: usize, flags: SendFlags) -> Result<()> {
         let need = self.producer.stride() + then;
@@ -99,11 +101,11 @@ impl TxRing {
         self.lay(core, saying, flags)
     }
 
-    /// As [`Connection::say`], where there is room.
+    /// Lays the mark, as [`TxRing::say`] does, if there is room already.
     ///
     /// # Errors
     ///
-    /// As [`Connection::put`].
+    /// Those of [`TxRing::put`].
     #[cold]
     pub fn lay(&mut self, core: &Core, saying: Saying, flags: SendFlags) -> Result<()> {
         self.put(core, &[], saying, flags)?;

@@ -1,4 +1,5 @@
-//! Marks and frames that bring something besides bytes: what they mean is learnt when they come next.
+//! Receives what marks and frames announce besides bytes. What one of them means is learnt when it comes
+//! next.
 
 use crate::ancillary::channel::{Announced, Fds};
 use crate::ancillary::pending::{Arrived, Descriptors, Next};
@@ -16,7 +17,7 @@ use onecopy_sys::memfd::Refused;
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// What only another process has, that shares the end since a fork.
+/// Makes the error for what only another process has, which shares the end since a fork.
 fn busy(why: &'static str) -> Error {
     Error::new(Op::Recv, Errno::BUSY).because(why)
 }
@@ -26,7 +27,7 @@ impl RxRing {
     ///
     /// # Errors
     ///
-    /// EPROTO; EMFILE, ENOMEM where this process lacks what it takes, and the mark stays.
+    /// EPROTO. EMFILE or ENOMEM if this process lacks what it takes: the mark stays.
     pub fn meet_mark(&mut self, core: &Core) -> Result<Next> {
         let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
         if self.pending.piece.is_some() {
@@ -60,7 +61,7 @@ impl RxRing {
                 let Some(count) = count else {
                     return Err(misbehaved(PeerMisbehaved::Mark { position: number, kind: 0 }));
                 };
-                // The mark stays where another process has the channel.
+                // The mark stays if another process has the channel.
                 self.expect_channel(core)?;
                 self.drop_fds();
                 self.consumer.take_mark();
@@ -71,11 +72,11 @@ impl RxRing {
         }
     }
 
-    /// Maps a pool that the peer tells of.
+    /// Maps a pool that the peer announces.
     ///
     /// # Errors
     ///
-    /// EPROTO; EMFILE, ENOMEM where this process lacks what it takes, and nothing was done.
+    /// EPROTO. EMFILE or ENOMEM if this process lacks what it takes: nothing was done.
     pub fn meet_pool(&mut self, core: &Core, pool: Mark) -> Result<()> {
         let misbehaved = |misbehaved| core.misbehaved(Op::Recv, misbehaved);
         let Mark::Pool { pool, page_len, pages } = pool else { return Err(misbehaved(PeerMisbehaved::Pool)) };
@@ -85,7 +86,8 @@ impl RxRing {
         Ok(())
     }
 
-    /// The descriptor of a pool is in the channel, or kept since it could not be mapped.
+    /// Receives the descriptor of a pool from the channel, or takes the one that was kept since it could not
+    /// be mapped, and maps it.
     fn open_pool(
         &mut self,
         core: &Core,
@@ -97,7 +99,7 @@ impl RxRing {
         let mapped: usize = pools.iter().map(|pool| pool.pages() as usize * pool.page_len()).sum();
         let left = core.config.max_shared.saturating_sub(mapped);
         let fits = shared::size(page_len, pages).is_some_and(|size| size <= left);
-        // As all pools have them: 4096 << order.
+        // The length of every pool's pages is 4096 << order.
         let order = page_len.trailing_zeros().checked_sub(12).filter(|_| page_len.is_power_of_two());
         let (true, Some(order), Ok(count)) = (fits, order, u32::try_from(pages)) else {
             return Ok(Err(PeerMisbehaved::Pool));
@@ -134,7 +136,7 @@ impl RxRing {
             if opened != generation() {
                 return; // what a forked child inherits is its parent's to give back
             }
-            // As long as somebody may look at a page, the peer finds its end of the channel open.
+            // While any process may look at a page, the peer finds its end of the channel open.
             let _open = &channel;
             if ring.header().give_back_slot(slot) {
                 ring.header().wake_lender();
@@ -144,17 +146,18 @@ impl RxRing {
         Ok(LentPages::new(mapping, order as u8, count, slots, give_back).map_err(|_| PeerMisbehaved::Pool))
     }
 
-    /// Between a mark for descriptors and their first byte nothing comes, unless who laid it was killed before that byte: then they
-    /// are nobody's. What is in the channel still is closed when a later message is looked for there, or was.
+    /// Drops descriptors that belong to no byte. Nothing comes between a mark for descriptors and their first
+    /// byte, unless the sender that laid the mark was killed before that byte. What is in the channel still
+    /// is closed when a later message is looked for there, or was closed already.
     fn drop_fds(&mut self) {
         self.pending.fds = None;
     }
 
-    /// The descriptors at the front are here from now on, as far as they are not gone.
+    /// Receives the pending descriptors, as far as they are not gone.
     ///
     /// # Errors
     ///
-    /// EBUSY where several processes share the end, and another one has peeked at them, or has the channel. EPROTO, EMFILE.
+    /// EBUSY if another process that shares the end has peeked at them, or has the channel. EPROTO, EMFILE.
     pub fn bring_fds(&mut self, core: &Core) -> Result<()> {
         let fds = match self.pending.fds.as_ref().map(|arrived| &arrived.fds) {
             Some(&Descriptors::InChannel { number, count }) => {
@@ -175,14 +178,15 @@ impl RxRing {
         Ok(())
     }
 
-    /// What the mark or the frame at position `number` says that there is.
+    /// Returns what the mark or the frame at position `number` announces.
     fn announced(&self, core: &Core, number: u64, fds: usize, who: bool) -> Announced {
         let may_be_gone =
             core.others.were_there() || self.elsewhere.is_some() || self.doorbells.channel().is_lost();
         Announced { number, fds, who, may_be_gone }
     }
 
-    /// That, from the channel. None where a process that died has taken it, or the channel.
+    /// Receives what is announced there, from the channel. Returns `None` if a process that died has taken
+    /// it, or the channel.
     fn receive_announced(&mut self, core: &Core, number: u64, fds: usize, who: bool) -> Result<Option<Fds>> {
         if !self.expect_channel(core)? {
             return Ok(None);
@@ -192,18 +196,19 @@ impl RxRing {
         received.map_err(|misbehaved| core.misbehaved(Op::Recv, misbehaved))
     }
 
-    /// A mark or a frame says that something lies in the channel, so the channel must be there: whether it is, and has not gone
-    /// with a process that shared the end.
+    /// Meets the channel, since a mark or a frame says that something is in it. Returns whether it is there,
+    /// and has not gone with a process that shared the end.
     ///
     /// # Errors
     ///
-    /// EBUSY where several processes share the end and it is another one that has the channel: no lie of the peer's, and what
-    /// was met stays for that one. EMFILE.
+    /// EBUSY if another process that shares the end has the channel. Then the peer does not misbehave, and
+    /// what was met stays for that process. EMFILE.
     fn expect_channel(&mut self, core: &Core) -> Result<bool> {
         let made = self.consumer.header().reader.0.channels.load(Relaxed);
         if let Some(member) = self.elsewhere
             && !self.doorbells.channel().is_met()
-            // (Where there is a new one, its sender has found that nobody had the last, whoever lives.)
+            // If there is a new channel, its sender has found that nobody had the last one, whichever
+            // processes live.
             && !self.doorbells.channel().has_new(made)
         {
             if core.others.has(member) {
@@ -213,7 +218,7 @@ impl RxRing {
                      forking",
                 ));
             }
-            // It has gone with that one. Is there a new one?
+            // The channel has gone with that process. Is there a new one?
             if !self.doorbells.channel().may_meet(made) {
                 return Ok(false);
             }
@@ -229,22 +234,23 @@ impl RxRing {
         Ok(self.doorbells.channel().is_met() || !core.others.were_there())
     }
 
-    /// What comes next is in a page of the peer's, or tells of a pool: the pools must be here.
+    /// Checks that the peer's pools are here, since what comes next is in a page of the peer's, or announces
+    /// a pool.
     ///
     /// # Errors
     ///
-    /// EBUSY where several processes share the end and another one has mapped them: what was met stays for that one.
-    /// EOWNERDEAD where that one is gone.
+    /// EBUSY if another process that shares the end has mapped them: what was met stays for that one.
+    /// EOWNERDEAD if that process is gone.
     #[inline]
     pub fn expect_pools(&self, core: &Core) -> Result<()> {
         self.pending.pools_of.map_or(Ok(()), |(member, _)| pools_elsewhere(core, member))
     }
 
-    /// What comes with the frame at the front is received from the channel, once.
+    /// Receives from the channel, once, what comes with the next frame.
     ///
     /// # Errors
     ///
-    /// EPROTO; EMFILE where this process lacks what it takes, and the frame stays.
+    /// EPROTO. EMFILE if this process lacks what it takes: the frame stays.
     #[cold]
     pub fn meet_frame(&mut self, core: &Core, with: With) -> Result<()> {
         let at = self.consumer.position() + 1;
@@ -270,8 +276,9 @@ impl RxRing {
         Ok(())
     }
 
-    /// The frame at the front goes without its descriptors, for which this process has no room. False where it has them already, or
-    /// where the channel may still tell who sends it, and of all that come later.
+    /// Lets the next frame go without its descriptors, for which this process has no room. Returns false if
+    /// it has them already. It also returns false if the channel may still tell the sender's identity, of
+    /// this frame and of all later ones.
     #[cold]
     pub fn forgo(&mut self, with: With) -> bool {
         let at = self.consumer.position() + 1;
@@ -288,15 +295,15 @@ impl RxRing {
         true
     }
 
-    /// Bytes that can be received now.
+    /// Returns how many bytes can be received now.
     pub fn payload(&mut self) -> std::result::Result<usize, PeerMisbehaved> {
         let bytes = self.consumer.payload()?;
-        // Of a page that was received in part, what is left.
+        // Of a page that was received in part, only the rest counts.
         let of_piece = self.pending.piece.as_ref().map_or(0, Piece::received);
         Ok(usize::try_from(bytes.saturating_sub(of_piece as u64)).unwrap_or(usize::MAX))
     }
 
-    /// The reference at the front was received.
+    /// Takes the next reference, which was received.
     pub fn take_reference(&mut self) -> Option<Piece> {
         let piece = self.pending.piece.take()?;
         self.consumer.take_mark();
@@ -315,7 +322,7 @@ fn pools_elsewhere(core: &Core, member: u32) -> Result<()> {
     ))
 }
 
-/// What comes next lies in memory that nobody here can look at any more.
+/// Makes the error for memory that no process here can look at any more.
 #[cold]
 fn lost_pool() -> Error {
     Error::new(Op::Recv, Errno::OWNERDEAD).because(

@@ -1,4 +1,5 @@
-//! What the stream has brought besides bytes, for who receives next: part of a reference, descriptors, pools.
+//! The things that the stream has brought besides bytes, for the next receive: part of a reference,
+//! descriptors, pools, the sender's identity.
 
 use crate::ancillary::channel::Fds;
 use crate::byref::listed::Listed;
@@ -9,49 +10,49 @@ use onecopy_ring::{Mark, PeerMisbehaved};
 use onecopy_sys::scm::{self, Ucred};
 use rustix::fd::OwnedFd;
 
-/// What was met at marks and is not received yet.
+/// The things that were met at marks and are not received yet.
 #[derive(Debug, Default)]
 pub struct Pending {
-    /// The reference at the next mark, as far as it was not received. Its mark is taken with its last byte.
+    /// The reference at the next mark, and how much of it was received. Its mark is taken with its last byte.
     pub piece: Option<Piece>,
-    /// The list of the record at the front, once it was looked at (seqpacket sockets only).
+    /// The list of the next record, once it was looked at (seqpacket sockets only).
     pub listed: Option<Listed>,
-    /// Descriptors for who receives the next byte.
+    /// Descriptors for the process that receives the next byte.
     pub fds: Option<Arrived>,
-    /// Who sends what comes next, as far as that was said.
+    /// The sender of what comes next, as far as it was stated.
     pub(super) who: Option<Sender>,
-    /// Behind the beginning of the frame whose descriptors these are; 0 for none.
+    /// One more than the position of the frame whose descriptors these are; 0 for none.
     pub(super) met: u64,
-    /// Pools of the peer, what its references point into: by the names that these use.
+    /// Pools of the peer that its references point into. The index is the pool's number in a reference.
     pub(super) pools: Vec<LentPages>,
     /// The process that has mapped pools of the peer while this one shared the end with it, and how many.
     pub(super) pools_of: Option<(u32, u32)>,
 }
 
-/// What processes that share an end tell each other of what one of them has found at the front: words, as [`Pending::save`]
-/// writes them.
+/// How many words processes that share an end use to tell each other what one of them has met and not
+/// received. [`Pending::save`] writes them.
 pub const TOLD: usize = 4;
 
-/// In the first of these: descriptors are among what was found.
+/// Set in the first of these words if descriptors are among what was met.
 const WITH_FDS: u64 = 1 << 32;
-/// They lie in the channel still, and this is how many.
+/// Set if they are in the channel still. Their count begins at bit [`COUNT`].
 const IN_CHANNEL: u64 = 1 << 33;
 const COUNT: u32 = 40;
 
 impl Pending {
-    /// What was found in front of where the ring was at is not what comes next.
+    /// Forgets what was met: the ring has moved on from there.
     pub fn move_on(&mut self) {
         (self.piece, self.listed, self.fds, self.met) = (None, None, None, 0);
     }
 
-    /// Whether another process could go on with it: not with descriptors that only this one has, nor with pages of pools,
-    /// whose references are counted in one process.
+    /// Returns whether another process could go on with it. It cannot if this process alone has descriptors,
+    /// or pages of pools, whose references are counted in one process.
     pub fn can_be_shared(&self) -> bool {
         let here = self.fds.as_ref().is_some_and(|arrived| matches!(arrived.fds, Descriptors::Here(_)));
         !here && self.pools.is_empty()
     }
 
-    /// What this process, number `me`, has at that position that others have not.
+    /// Writes down what this process, number `me`, has at that position and others do not have.
     pub fn save(&self, me: u32, position: u64) -> [u64; TOLD] {
         let (found, number) = match self.fds.as_ref().map(|arrived| &arrived.fds) {
             Some(Descriptors::Here(_)) => (u64::from(me) | WITH_FDS, 0),
@@ -68,12 +69,12 @@ impl Pending {
         [found, until, number, u64::from(member) | u64::from(count) << 32]
     }
 
-    /// What the one who received last said of this.
+    /// Takes over what the process that received last has written down.
     pub fn load(&mut self, me: u32, position: u64, [found, until, number, pools]: [u64; TOLD]) {
         let (member, count) = (pools as u32, (pools >> 32) as u32);
         self.pools_of = Some((member, count)).filter(|_| count > 0 && member != me);
         if self.pools_of.is_some() && !self.pools.is_empty() {
-            // Inherited: what the parent has mapped it gives back itself.
+            // Inherited from the parent, which gives back itself what it has mapped.
             (self.piece, self.listed) = (None, None);
             self.pools.clear();
         }
@@ -82,7 +83,7 @@ impl Pending {
             let fds = Descriptors::InChannel { number, count: (found >> COUNT) as u8 };
             self.fds = Some(Arrived { fds, until });
         } else if found != 0 && member != me {
-            // Taken out of the channel, so it is not looked for there again.
+            // They were taken out of the channel, so nobody looks for them there again.
             self.met = position + 1;
             self.fds = (found & WITH_FDS != 0).then_some(Arrived { fds: Descriptors::With(member), until });
         }
@@ -90,11 +91,11 @@ impl Pending {
 }
 
 impl Pending {
-    /// Whether a process that is no child could go on with it, at that position.
+    /// Checks that a process that is no child could go on with it, at that position.
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why it could not.
     pub fn can_be_passed(&self, position: u64) -> std::result::Result<(), &'static str> {
         if self.fds.is_some() {
             return Err("descriptors came that were not received; receive them first");
@@ -120,19 +121,20 @@ pub struct Arrived {
     pub until: u64,
 }
 
-/// Where descriptors are whose mark or frame was met.
+/// Where the descriptors are, once their mark or frame was met.
 #[derive(Debug)]
 pub enum Descriptors {
-    /// So many are in the channel still, since no byte of theirs was there: whoever receives that takes them.
+    /// So many are in the channel still, since no byte of theirs was there. The process that receives that
+    /// byte takes them.
     InChannel { number: u64, count: u8 },
-    /// Here.
+    /// This process has them.
     Here(Fds),
-    /// That process, which shares the end, has peeked at them.
+    /// The process with this number, which shares the end, has peeked at them.
     With(u32),
 }
 
 impl Descriptors {
-    /// Whether some are lost.
+    /// Returns whether some are lost.
     pub fn are_cut(&self) -> bool {
         match self {
             Descriptors::InChannel { .. } => false,
@@ -142,28 +144,29 @@ impl Descriptors {
     }
 }
 
-/// Who sends.
+/// The identity of a sender.
 #[derive(Debug)]
 pub struct Sender {
     who: Ucred,
     pidfd: Option<OwnedFd>,
 }
 
-/// Who sent where nobody said it (net/core/scm.c: no pid, and INVALID_UID shown as the overflow id).
+/// The sender of bytes for which no identity was stated (net/core/scm.c: no pid, and INVALID_UID shown as the
+/// overflow id).
 const NOBODY: Ucred = Ucred { pid: 0, uid: 65534, gid: 65534 };
 
 impl Pending {
-    /// Who sent what comes next, as far as it was said.
+    /// Returns the sender of what comes next, as far as it was stated.
     pub fn sender(&self) -> Ucred {
         self.who.as_ref().map_or(NOBODY, |sender| sender.who)
     }
 
-    /// Whether another process has, or had, pools of the peer that this one cannot map.
+    /// Returns whether another process has, or had, pools of the peer that this one cannot map.
     pub fn lacks_pools(&self) -> bool {
         self.pools_of.is_some()
     }
 
-    /// Tells a receive who sent what it got.
+    /// Adds the sender's identity to what a receive got.
     pub fn tell(&self, to: &mut Fds, pidfd: bool) {
         if to.who.is_none() {
             to.who = Some(self.sender());
@@ -172,11 +175,11 @@ impl Pending {
         }
     }
 
-    /// The part of a page that a reference names.
+    /// Returns the part of a page that a reference names.
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved::Reference`].
+    /// [`PeerMisbehaved::Reference`] if there is no such part.
     #[inline]
     pub fn adopt(&mut self, reference: Mark) -> std::result::Result<Piece, PeerMisbehaved> {
         let Mark::Reference { slot, pool, page, offset, len } = reference else {
@@ -191,18 +194,21 @@ impl Pending {
         Ok(Piece { page, at, len, received: 0 })
     }
 
-    /// Another process has received: who sent what comes next is not known here.
+    /// Forgets the sender, as another process has received: this one does not know the sender of what comes
+    /// next.
     pub fn forget_sender(&mut self) {
         self.who = None;
     }
 
-    /// Who sends from here on. The kernel vouches for who has put the message into the channel, but which socket the
-    /// channel is the peer has chosen: what others have written to it may lie in there. So nobody is believed that the peer
-    /// could not be.
+    /// Notes the identity of the sender from here on.
+    ///
+    /// The kernel vouches for the process that has put the message into the channel. But the peer has chosen
+    /// which socket the channel is, and others may have written to that socket. So an identity is believed
+    /// only if the peer could have it.
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved::Channel`].
+    /// [`PeerMisbehaved::Channel`] if the peer could not have it and this end asks for identities.
     pub(super) fn hear(&mut self, core: &Core, said: &mut Fds) -> std::result::Result<(), PeerMisbehaved> {
         let (who, pidfd) = (said.who.take(), said.pidfd.take());
         self.who = None;
@@ -212,22 +218,25 @@ impl Pending {
                 self.who = Some(Sender { who, pidfd });
                 Ok(())
             }
-            // Nobody asks.
+            // Nobody asks for it.
             Some(_) if !core.passes_identity() => Ok(()),
             Some(_) => Err(PeerMisbehaved::Channel),
         }
     }
 }
 
-/// Whether the peer could be that user: its ids are those that it had when it connected (SO_PEERCRED, which the kernel notes
-/// once and nobody can change), or it was root then, who may claim anybody. The effective ids are compared, as the kernel
-/// notes no others; senders of this crate say them. Users that are not mapped in this user namespace are one, 65534.
+/// Returns whether the peer could be that user. Its ids must be those that it had when it connected
+/// (SO_PEERCRED, which the kernel notes once and nobody can change). Or it was root then, which may claim any
+/// identity.
+///
+/// This compares the effective ids, as the kernel notes no others; senders of this crate state those. All
+/// users that are not mapped in this user namespace look like one, 65534.
 fn may_be(core: &Core, who: Ucred) -> bool {
     scm::peer_credentials(core.life())
         .is_ok_and(|peer| peer.uid == 0 || (peer.uid, peer.gid) == (who.uid, who.gid))
 }
 
-/// What comes next in the stream, where a mark was met.
+/// The next thing in the stream, after a mark was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Part of a page, in [`Pending::piece`].

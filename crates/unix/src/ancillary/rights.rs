@@ -12,23 +12,23 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Longest wait for room for the channel's byte in the control socket, and the pauses in it. There is room unless a
-/// peer or a killed process has filled it.
+/// Longest wait for room for the channel's byte in the control socket, and the pauses in it. There is room
+/// unless a peer or a killed process has filled it.
 const PATIENCE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(1);
 
 impl TxRing {
-    /// The sender's end of the channel, made when it is first needed.
+    /// Returns the sender's end of the channel, and makes the channel when it is first needed.
     ///
     /// # Errors
     ///
-    /// EBUSY where another process has made it; EPIPE, ETOOMANYREFS, EMFILE.
+    /// EBUSY if another process has made it; EPIPE, ETOOMANYREFS, EMFILE.
     pub fn channel(&mut self, core: &Core) -> Result<Arc<OwnedFd>> {
         if let Some(channel) = &self.channel {
             return Ok(channel.clone());
         }
         if self.lacks_channel() {
-            // The receiver knows of one only.
+            // The receiver knows of one channel only.
             return Err(Error::new(Op::Send, Errno::BUSY).because(
                 "another process that shares this socket since a fork has the channel for descriptors and credentials; \
                  send them there, or send the first of them before forking",
@@ -37,7 +37,7 @@ impl TxRing {
         self.new_channel(core)
     }
 
-    /// Makes one, in the place of what there was, if anything.
+    /// Makes a channel, in place of the one there was, if any.
     fn new_channel(&mut self, core: &Core) -> Result<Arc<OwnedFd>> {
         let (began, before) = (Instant::now(), self.made);
         core.others.have_channel(before.wrapping_add(1));
@@ -55,13 +55,17 @@ impl TxRing {
         }
     }
 
-    /// Puts a message into the channel. Where that is full, its receiver is behind: this waits, or parks, until he has given
-    /// back all of the ring. Who takes a mark or a frame takes its message first, so nothing can be left in the channel
-    /// then. Where nobody has its other end any more, it goes into a new one.
+    /// Puts a message into the channel.
+    ///
+    /// If the channel is full, its receiver is behind. Then this waits, or parks, until the receiver has
+    /// given back all of the ring. A receiver that takes a mark or a frame takes its message first, so by
+    /// then the channel must be empty. If nobody has the channel's other end any more, the message goes into
+    /// a new channel.
     ///
     /// # Errors
     ///
-    /// As [`Connection::room`] and [`channel::send`]; EPROTO where the peer takes marks and leaves what they announce.
+    /// Those of [`TxRing::room`] and [`channel::send`]; EPROTO if the peer takes marks and leaves what they
+    /// announce.
     pub fn send_over(
         &mut self,
         core: &Core,
@@ -69,7 +73,7 @@ impl TxRing {
         who: Option<Ucred>,
         flags: SendFlags,
     ) -> Result<()> {
-        // What it belongs to is published next.
+        // The message belongs to what is published next.
         let number = self.producer.head();
         let (mut channel, mut waited, mut anew) = (self.channel(core)?, false, false);
         loop {
@@ -92,7 +96,7 @@ impl TxRing {
         Ok(())
     }
 
-    /// Lays a mark for descriptors, which are in the channel, where the next of `len` bytes follow.
+    /// Puts descriptors into the channel and lays a mark for them, before the next `len` bytes.
     pub fn mark_fds(
         &mut self,
         core: &Core,
@@ -100,8 +104,8 @@ impl TxRing {
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<()> {
-        // Room for the mark and for a byte at least, so that the descriptors never come alone; and before the channel, which lies in
-        // the receiver's queue from here on.
+        // There must be room for the mark and for at least one byte, so that the descriptors never come
+        // alone. And it must be there before the channel, which is in the receiver's queue from then on.
         let need = self.producer.stride() + 1;
         self.room(core, need, need, flags, &mut None)?;
         self.send_over(core, fds, None, flags)?;
@@ -112,7 +116,7 @@ impl TxRing {
         Ok(())
     }
 
-    /// As [`Connection::channel`], however many processes have one.
+    /// Makes a channel, as [`TxRing::channel`] does, however many processes have one.
     fn make_channel(core: &Core, began: Instant) -> Result<OwnedFd> {
         loop {
             match channel::open(core.fd()) {

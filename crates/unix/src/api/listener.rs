@@ -7,7 +7,7 @@ use onecopy_socket::registry::Row;
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// What a listener is found by that has that name.
+/// Returns what the rendezvous of a listener with that name is named after.
 fn target(name: &Name, kind: Kind, config: &Config) -> Option<Target> {
     match config.transport {
         Transport::Auto => Target::of(name, kind, kind.records(config)),
@@ -15,14 +15,14 @@ fn target(name: &Name, kind: Kind, config: &Config) -> Option<Target> {
     }
 }
 
-/// Whether a name that a listener was bound to is its name here and now: a path may be another socket's by now, or of another
-/// directory.
+/// Whether a name that a listener was bound to is its name here and now. A path may belong to another socket
+/// by now, or to another directory.
 fn is_of(name: &Name, listener: &OwnedFd) -> bool {
     let Some(path) = name.as_path() else { return true };
     let known = || {
         let file = rustix::fs::stat(path)?;
         let known = Diag::open()?.look(rustix::fs::fstat(listener)?.st_ino)?;
-        // (The kernel tells the lower half.)
+        // The kernel tells the lower half.
         Ok::<_, rustix::io::Errno>(known.file == Some(file.st_ino as u32))
     };
     known().unwrap_or(false)
@@ -33,11 +33,11 @@ macro_rules! listener {
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $listener {
-            /// (Goes before the listener itself does.)
+            /// Dropped before the listener itself.
             rendezvous: Rendezvous,
             fd: OwnedFd,
             config: Config,
-            /// For who looks from outside.
+            /// The row in the registry, which other processes can read.
             _row: Row,
         }
 
@@ -61,15 +61,17 @@ macro_rules! listener {
                 let name = name.into();
                 let address = name.address(Op::Bind)?;
                 let fd = $kind.socket()?;
-                // (These are for what it accepts. Sizes that cannot be are told now, not to each accept.)
+                // These sizes are for the sockets that it accepts. Impossible sizes are an error now, not at
+                // each accept.
                 crate::connection::open::buffers(&fd, config)?;
                 rustix::net::bind(&fd, &address).map_err(bind)?;
                 if config.pass_credentials {
-                    // What is sent before accept is told of, too (accept(2) hands the option on).
+                    // The kernel then adds credentials to what is sent before accept, too (accept(2) hands
+                    // the option on).
                     let option = |errno| Error::new(Op::Option, errno);
                     rustix::net::sockopt::set_socket_passcred(&fd, true).map_err(option)?;
                 }
-                // (Before anybody can connect.)
+                // The rendezvous is there before anybody can connect.
                 let rendezvous = Rendezvous::open(target(&name, $kind, config));
                 let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
                 rustix::net::listen(&fd, backlog).map_err(bind)?;
@@ -77,9 +79,9 @@ macro_rules! listener {
                 Ok($listener { rendezvous, fd, config: *config, _row: row })
             }
 
-            /// Shares the listener with another process, any one: for `from_fds` there, as a socket's `share_fds`. It is one
-            /// descriptor, a copy of the listening socket with close-on-exec set, and may be used as often as one likes. Each
-            /// connection is accepted by one of them.
+            /// Shares the listener with any other process, which calls `from_fds`, as for a socket's
+            /// `share_fds`. The result is one descriptor: a copy of the listening socket with close-on-exec
+            /// set. It may be used any number of times. Each connection is accepted by one of the processes.
             ///
             /// # Errors
             ///
@@ -88,12 +90,14 @@ macro_rules! listener {
                 Ok(vec![crate::multiprocess::transfer::copy(&self.fd)?])
             }
 
-            /// A listener that another process shares by `share_fds`, or has made in any other way (systemd(1) hands such sockets
-            /// to services). Accepted sockets take their buffers, policy and waits from `config`.
+            /// Makes a listener of a socket that another process shares by `share_fds`, or has made in any
+            /// other way (systemd(1) hands such sockets to services). Accepted sockets take their buffers,
+            /// policy and waits from `config`.
             ///
             /// # Errors
             ///
-            /// EINVAL (not one descriptor, or of no such socket). The descriptors are closed then.
+            /// EINVAL (not one descriptor, or not a listening socket of this kind). The descriptors are
+            /// closed then.
             pub fn from_fds_with(fds: Vec<OwnedFd>, config: &Config) -> Result<$listener> {
                 let fd = crate::multiprocess::transfer::listening(fds, $kind.socket_type())?;
                 let row = Row::claim(std::process::id(), &fd, $kind.into(), true);
@@ -103,7 +107,7 @@ macro_rules! listener {
                 Ok($listener { rendezvous, fd, config: *config, _row: row })
             }
 
-            /// As `from_fds_with`, with the default configuration.
+            /// Does as `from_fds_with`, with the default configuration.
             ///
             /// # Errors
             ///
@@ -112,9 +116,9 @@ macro_rules! listener {
                 $listener::from_fds_with(fds, &Config::default())
             }
 
-            /// Takes the next connection; waits for one unless non-blocking. Never waits for the peer's part of the
-            /// upgrade: a silent client stalls nobody. A client that keeps its records ([`crate::Records`]) in
-            /// another way is closed and passed over.
+            /// Takes the next connection, and waits for one unless non-blocking. Never waits for the peer's
+            /// part of the upgrade: a silent client stalls nobody. Closes and passes over a client that keeps
+            /// its records ([`crate::Records`]) in another way.
             ///
             /// # Errors
             ///
@@ -125,7 +129,7 @@ macro_rules! listener {
                 Ok(accepted)
             }
 
-            /// Whether accept fails with EAGAIN instead of waiting.
+            /// Sets whether accept fails with EAGAIN instead of waiting.
             ///
             /// # Errors
             ///
@@ -134,7 +138,7 @@ macro_rules! listener {
                 rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(|errno| Error::new(Op::Option, errno))
             }
 
-            /// Accept fails with EINVAL from now on, and who waits in it wakes.
+            /// Makes accept fail with EINVAL from now on, and wakes the threads that wait in it.
             ///
             /// # Errors
             ///
@@ -144,7 +148,7 @@ macro_rules! listener {
                     .map_err(|errno| Error::new(Op::Shutdown, errno))
             }
 
-            /// The name it is bound to.
+            /// Returns the name that the listener is bound to.
             ///
             /// # Errors
             ///
@@ -155,7 +159,7 @@ macro_rules! listener {
         }
 
         impl AsFd for $listener {
-            /// The kernel socket: POLLIN when a connection waits.
+            /// Returns the kernel socket: POLLIN when a connection waits.
             fn as_fd(&self) -> BorrowedFd<'_> {
                 self.fd.as_fd()
             }

@@ -1,28 +1,29 @@
 //! The methods that all kinds of sockets have in common.
 
-/// The methods that all kinds of sockets have in common, over their field `end`.
+/// Defines the methods that all kinds of sockets have in common, over their field `end`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! socket_methods {
     ($socket:ty) => {
         impl $socket {
-            /// Which stores copies into the peer's buffer use from here on.
+            /// Sets which stores copies into the peer's buffer use from here on.
             pub fn set_policy(&self, policy: $crate::Policy) {
                 self.end.settings.set_policy(policy);
             }
 
-            /// Who reads what is sent from here on, which [`Policy::Auto`](crate::Policy::Auto) takes into account.
+            /// Sets who reads what is sent from here on. [`Policy::Auto`](crate::Policy::Auto) takes it into
+            /// account.
             pub fn set_reader(&self, reader: $crate::Reader) {
                 self.end.settings.set_reader(reader);
             }
 
-            /// How blocking calls wait from here on.
+            /// Sets how blocking calls wait from here on.
             pub fn set_wait(&self, wait: $crate::Wait) {
                 self.end.settings.set_wait(wait);
             }
 
-            /// Whether calls fail with EAGAIN instead of waiting (O_NONBLOCK). Who sets or clears it on the descriptor, by fcntl(2)
-            /// or FIONBIO, is heeded as well.
+            /// Sets whether calls fail with EAGAIN instead of waiting (O_NONBLOCK). It may be set or cleared
+            /// on the descriptor as well, by fcntl(2) or FIONBIO.
             ///
             /// # Errors
             ///
@@ -31,7 +32,7 @@ macro_rules! socket_methods {
                 self.end.set_nonblocking(nonblocking)
             }
 
-            /// Longest wait of a receive (SO_RCVTIMEO); None: for ever.
+            /// Sets the longest wait of a receive (SO_RCVTIMEO); None: for ever.
             ///
             /// # Errors
             ///
@@ -40,7 +41,7 @@ macro_rules! socket_methods {
                 self.end.set_read_timeout(limit)
             }
 
-            /// Longest wait of a send (SO_SNDTIMEO); None: for ever.
+            /// Sets the longest wait of a send (SO_SNDTIMEO); None: for ever.
             ///
             /// # Errors
             ///
@@ -49,8 +50,9 @@ macro_rules! socket_methods {
                 self.end.set_write_timeout(limit)
             }
 
-            /// Shuts one or both directions down (shutdown(2)): after `Write` the peer reads what was sent, then the end;
-            /// after `Read` the peer's sends fail with EPIPE, and what is queued here can still be received.
+            /// Shuts one or both directions down (shutdown(2)). After `Write` the peer reads what was sent,
+            /// then the end. After `Read` the peer's sends fail with EPIPE, and what is queued here can still
+            /// be received.
             ///
             /// # Errors
             ///
@@ -59,7 +61,7 @@ macro_rules! socket_methods {
                 self.end.shutdown(how)
             }
 
-            /// Bytes that can be received now without waiting (SIOCINQ).
+            /// Returns how many bytes can be received now without waiting (SIOCINQ).
             ///
             /// # Errors
             ///
@@ -68,8 +70,8 @@ macro_rules! socket_methods {
                 self.end.readable_bytes()
             }
 
-            /// Bytes sent that the peer has not received yet (SIOCOUTQ, but in bytes). Over the kernel an upper bound:
-            /// the kernel counts memory, about 768 bytes for one small send.
+            /// Returns how many sent bytes the peer has not received yet (SIOCOUTQ, but in bytes). Over the
+            /// kernel it is an upper bound: the kernel counts memory, about 768 bytes for one small send.
             ///
             /// # Errors
             ///
@@ -78,24 +80,25 @@ macro_rules! socket_methods {
                 self.end.unread_bytes()
             }
 
-            /// Bytes of buffer for what is sent, and for what is received: of the rings, or what SO_SNDBUF and SO_RCVBUF
-            /// say where the kernel carries the direction.
+            /// Returns how many bytes of buffer there are for what is sent, and for what is received. They
+            /// are the sizes of the rings, or what SO_SNDBUF and SO_RCVBUF say where the kernel carries the
+            /// direction.
             pub fn capacity(&self) -> (usize, usize) {
                 self.end.capacity()
             }
 
-            /// Who was at the other end at connect, listen or pair (SO_PEERCRED). Who *sends* may be another process:
-            /// `set_pass_credentials` tells.
+            /// Returns the credentials of the process that was at the other end at connect, listen or pair
+            /// (SO_PEERCRED). Another process may be the one that *sends*: `set_pass_credentials` tells.
             ///
             /// # Errors
             ///
-            /// What getsockopt(2) says; ENOTCONN for a datagram socket that does not share memory, whose peer the kernel
-            /// does not note.
+            /// What getsockopt(2) says; ENOTCONN for a datagram socket that does not share memory: the kernel
+            /// does not note its peer.
             pub fn peer_cred(&self) -> $crate::Result<$crate::Credentials> {
                 self.end.peer_cred()
             }
 
-            /// The name this end is bound to.
+            /// Returns the name that this end is bound to.
             ///
             /// # Errors
             ///
@@ -104,7 +107,7 @@ macro_rules! socket_methods {
                 self.end.local_name()
             }
 
-            /// The name the peer is bound to.
+            /// Returns the name that the peer is bound to.
             ///
             /// # Errors
             ///
@@ -113,7 +116,7 @@ macro_rules! socket_methods {
                 self.end.peer_name()
             }
 
-            /// The pending error, once (SO_ERROR).
+            /// Returns the pending error, once (SO_ERROR).
             ///
             /// # Errors
             ///
@@ -122,13 +125,14 @@ macro_rules! socket_methods {
                 self.end.take_error()
             }
 
-            /// Which way the bytes take at this moment. A connection begins over the kernel and is upgraded by its first
-            /// calls, so ask after the first bytes went both ways: a direction that nothing was sent in since may still say Kernel.
+            /// Returns which way the bytes take at this moment. A connection begins over the kernel and is
+            /// upgraded by its first calls, so ask after the first bytes went both ways. A direction in which
+            /// nothing was sent yet may still say Kernel.
             pub fn path(&self) -> $crate::Path {
                 self.end.path()
             }
 
-            /// What this end has done since it was made.
+            /// Returns what this end has done since it was made.
             pub fn stats(&self) -> $crate::Stats {
                 self.end.counters.read()
             }
@@ -141,11 +145,12 @@ macro_rules! socket_methods {
         }
 
         impl rustix::fd::AsFd for $socket {
-            /// The control socket, for poll and epoll: POLLIN, POLLOUT, POLLRDHUP and POLLHUP, level and edge.
-            /// Reading or writing it directly breaks the connection; O_NONBLOCK may be set on it, as runtimes do. From the first
-            /// call on, readiness costs a system call on each change between empty and not empty.
+            /// Returns the control socket, for poll and epoll: POLLIN, POLLOUT, POLLRDHUP and POLLHUP, level
+            /// and edge. Reading or writing it directly breaks the connection. O_NONBLOCK may be set on it,
+            /// as runtimes do. From the first call on, readiness costs a system call on each change between
+            /// empty and not empty.
             fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
-                // A lie that is found here is told by the next call.
+                // The next call reports a peer that is found to misbehave here.
                 let _ = self.end.reflect();
                 self.end.fd()
             }
@@ -159,13 +164,13 @@ macro_rules! socket_methods {
     };
 }
 
-/// What connections have besides: who the peer is, and who sends.
+/// Defines the methods that only connections have: the identity of the peer, and of the sender.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! credential_methods {
     ($socket:ty) => {
         impl $socket {
-            /// The supplementary groups of the same process (SO_PEERGROUPS).
+            /// Returns the supplementary groups of the same process (SO_PEERGROUPS).
             ///
             /// # Errors
             ///
@@ -174,8 +179,8 @@ macro_rules! credential_methods {
                 self.end.peer_groups()
             }
 
-            /// A descriptor of the same process (SO_PEERPIDFD, Linux 6.5), which no other process can take the place of:
-            /// for pidfd_send_signal(2), and readable once the process has ended.
+            /// Returns a descriptor of the same process (SO_PEERPIDFD, Linux 6.5). No other process can take
+            /// its place. It is for pidfd_send_signal(2), and becomes readable once the process has ended.
             ///
             /// # Errors
             ///
@@ -184,24 +189,31 @@ macro_rules! credential_methods {
                 self.end.peer_pidfd()
             }
 
-            /// Whether receives tell who sent (SO_PASSCRED, unix(7)): [`Ancillary::credentials`](crate::Ancillary::credentials)
-            /// of `recv_with`. Then no receive merges bytes of two senders. What was sent before this was asked comes from
-            /// nobody, as in the kernel: process 0, user and group 65534.
+            /// Sets whether receives tell who sent (SO_PASSCRED, unix(7)), by
+            /// [`Ancillary::credentials`](crate::Ancillary::credentials) of `recv_with`. Then no receive
+            /// merges bytes of two senders. What was sent before the peer was asked comes from nobody, as in
+            /// the kernel: process 0, user and group 65534.
             ///
-            /// Over the kernel it verifies each send: who says that he is somebody else needs a privilege. **Over shared memory
-            /// this tells the user, and not which of his processes it was**; to authenticate a process use `peer_cred` and
-            /// `peer_pidfd`, or [`Transport::Kernel`](crate::Transport::Kernel). For the kernel verifies who wrote a message
-            /// that says who sends, but the peer chooses the socket on which it comes, and may choose one on which another
-            /// process has answered it. So what is said is held against `peer_cred`: unless that was root, user and group must
-            /// be the same, or the peer has lied (EPROTO, and the connection is lost). What can be named is another process
-            /// of the same user and group, by a peer that was root when it connected anybody, and of users that are not mapped
-            /// in this user namespace any as any (all are 65534).
+            /// Over the kernel, the kernel verifies each send: a sender needs a privilege to claim somebody
+            /// else's identity. **Over shared memory this tells the user, and not which process of that user
+            /// it was.** To authenticate a process use `peer_cred` and `peer_pidfd`, or
+            /// [`Transport::Kernel`](crate::Transport::Kernel). The reason: the kernel verifies who wrote a
+            /// message with credentials, but the peer chooses the socket on which the message comes. It may
+            /// choose one on which another process has answered. So each message is checked against
+            /// `peer_cred`. Unless the peer was root then, user and group must be the same. If they are not,
+            /// the peer misbehaves (EPROTO, and the connection is lost).
             ///
-            /// That holds honest senders to what they were at connect, listen or pair, too: they say their effective ids
-            /// (over the kernel it is the real ones), and who was not root then and has changed them since, or claims others by
-            /// a capability, is refused so. Said is it before a sender's first byte and whenever it has changed: a process
-            /// that gives its end to another one by unknown means lends it its name as well. Where processes share the
-            /// receiving end, bytes behind what another one received come from nobody until their sender says it again.
+            /// So a peer can name another process of the same user and group. A peer that was root when it
+            /// connected can name anybody. Users that are not mapped in this user namespace can name each
+            /// other, since all of them are 65534.
+            ///
+            /// The check holds honest senders to what they were at connect, listen or pair, too. They send
+            /// their effective ids (over the kernel it is the real ones). It refuses a sender that was not
+            /// root then and has changed its ids since, or that claims others by a capability. A sender sends
+            /// its identity before its first byte and whenever it has changed. So a process that gives its
+            /// end to another one by means unknown to this crate lends it its name as well. Where processes
+            /// share the receiving end, bytes behind what another one received come from nobody until their
+            /// sender sends its identity again.
             ///
             /// # Errors
             ///
@@ -210,7 +222,7 @@ macro_rules! credential_methods {
                 self.end.set_pass_credentials(on)
             }
 
-            /// Whether receives bring a descriptor of the sender's process (SO_PASSPIDFD, Linux 6.5):
+            /// Sets whether receives bring a descriptor of the sender's process (SO_PASSPIDFD, Linux 6.5):
             /// [`Ancillary::pidfd`](crate::Ancillary::pidfd).
             ///
             /// # Errors

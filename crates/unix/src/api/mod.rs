@@ -1,4 +1,4 @@
-//! What applications hold.
+//! The public types that applications hold. They are thin: the work is done in `connection/`.
 
 pub mod listener;
 #[macro_use]

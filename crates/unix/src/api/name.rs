@@ -21,18 +21,18 @@ enum Kind {
 }
 
 impl Name {
-    /// A path of 1 to 108 bytes. (One of none, or of more, is EINVAL where it is used, as bind(2) has it.)
+    /// A path of 1 to 108 bytes. (An empty or a longer one is EINVAL where it is used, as with bind(2).)
     pub fn path(path: impl AsRef<Path>) -> Name {
         Name(Kind::Path(path.as_ref().to_owned()))
     }
 
-    /// A name of 1 to 107 bytes in the abstract namespace (without the leading NUL): it lives as long as the
+    /// A name of 1 to 107 bytes in the abstract namespace (without the leading NUL). It lives as long as the
     /// socket, and leaves no file behind.
     pub fn abstract_(name: impl AsRef<[u8]>) -> Name {
         Name(Kind::Abstract(name.as_ref().to_owned()))
     }
 
-    /// The path, if it is one.
+    /// Returns the path, if it is one.
     pub fn as_path(&self) -> Option<&Path> {
         match &self.0 {
             Kind::Path(path) => Some(path),
@@ -40,7 +40,7 @@ impl Name {
         }
     }
 
-    /// The abstract name, if it is one.
+    /// Returns the abstract name, if it is one.
     pub fn as_abstract(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Abstract(name) => Some(name),
@@ -66,7 +66,8 @@ impl Name {
 
     #[doc(hidden)]
     pub fn address(&self, op: Op) -> Result<SocketAddrUnix, Error> {
-        // EINVAL whatever is wrong, as bind(2) says of an address that is none (net/unix/af_unix.c: unix_validate_addr).
+        // EINVAL whatever is wrong, as bind(2) says of an invalid address (net/unix/af_unix.c:
+        // unix_validate_addr).
         let wrong = |why| Error::new(op, Errno::INVAL).about("name").because(why);
         let refused = |why| Err(wrong(why));
         let (address, len, long) = match &self.0 {
@@ -100,7 +101,7 @@ impl Name {
 impl FromStr for Name {
     type Err = Error;
 
-    /// `unix:/path`, `unix:@name`, `/path` or `@name`, where `@` stands for the abstract namespace.
+    /// Parses `unix:/path`, `unix:@name`, `/path` or `@name`, where `@` stands for the abstract namespace.
     fn from_str(text: &str) -> Result<Name, Error> {
         let text = text.strip_prefix("unix:").unwrap_or(text);
         let name = match text.strip_prefix('@') {
@@ -141,7 +142,7 @@ impl From<PathBuf> for Name {
 }
 
 impl From<&str> for Name {
-    /// A path, as std's `UnixStream::connect` takes it. For the `unix:` notation use `parse()`.
+    /// Takes a path, as std's `UnixStream::connect` does. For the `unix:` notation use `parse()`.
     fn from(path: &str) -> Name {
         Name::path(path)
     }

@@ -1,8 +1,8 @@
-//! Seqpacket sockets: what applications hold.
+//! Seqpacket sockets, as applications hold them.
 //!
-//! A record is a frame in the ring ([`onecopy_ring::record`]): the same positions, doorbells and borrows as for streams. The
-//! control socket is a seqpacket socket too, so doorbells and fillers are records on it, and each direction switches at
-//! an exact record.
+//! A record is a frame in the ring ([`onecopy_ring::record`]), with the same positions, doorbells and borrows
+//! as for streams. The control socket is a seqpacket socket too. So doorbells and fillers are records on it,
+//! and each direction switches at an exact record.
 
 use crate::ancillary::attached::Attached;
 use crate::connection::Connection;
@@ -19,19 +19,19 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// A connected seqpacket socket. All methods take `&self`: it may be used from several threads, records never
-/// interleave. Dropping it closes it.
+/// A connected seqpacket socket. All methods take `&self`: it may be used from several threads, and records
+/// never interleave. Dropping it closes it.
 ///
 /// It works as a SOCK_SEQPACKET socket of Linux does ([`crate::Records::Atomic`]) or as FreeBSD's
-/// ([`crate::Records::Stream`]), over shared memory where the peer is a `SeqPacket` too and, with atomic records, over
-/// the kernel where it is not; [`SeqPacket::path`] tells.
+/// ([`crate::Records::Stream`]). It goes over shared memory where the peer is a `SeqPacket` too. Where the
+/// peer is not, atomic records go over the kernel; [`SeqPacket::path`] tells.
 #[derive(Debug)]
 pub struct SeqPacket {
     pub(crate) end: Arc<Connection>,
 }
 
 impl SeqPacket {
-    /// Two connected sockets, over shared memory from the first record on.
+    /// Makes two connected sockets, over shared memory from the first record on.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl SeqPacket {
         SeqPacket::pair_with(&Config::default())
     }
 
-    /// Two connected sockets, both with `config`. Where memfds are refused they run over the kernel.
+    /// Makes two connected sockets, both with `config`. Where memfds are refused they run over the kernel.
     ///
     /// # Errors
     ///
@@ -59,8 +59,8 @@ impl SeqPacket {
         SeqPacket::connect_with(name, &Config::default())
     }
 
-    /// Connects to a listener. With stream records, sending waits until the listener has accepted, and fails with
-    /// EPROTONOSUPPORT where it does not keep records in that way.
+    /// Connects to a listener. With stream records, sending waits until the listener has accepted, and fails
+    /// with EPROTONOSUPPORT where it does not keep records in that way.
     ///
     /// # Errors
     ///
@@ -69,21 +69,21 @@ impl SeqPacket {
         Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, name.into(), config)? })
     }
 
-    /// The next connection of a listener.
+    /// Takes the next connection of a listener.
     pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<SeqPacket> {
         Ok(SeqPacket { end: Connection::accept(listener, Kind::SeqPacket, config)? })
     }
 
-    /// Sends one record, whole or not at all, and waits for room unless non-blocking or [`SendFlags::DONTWAIT`].
-    /// Returns its length. A record of no bytes is one too.
+    /// Sends one record, whole or not at all, and waits for room unless non-blocking or
+    /// [`SendFlags::DONTWAIT`]. Returns its length. A record of no bytes is one too.
     ///
-    /// Of stream records ([`crate::Records::Stream`]) it sends a part, which ends a record with [`SendFlags::EOR`]; then
-    /// the count may be short, as for streams.
+    /// With stream records ([`crate::Records::Stream`]) it sends a part, which ends a record with
+    /// [`SendFlags::EOR`]. Then the count may be short, as for streams.
     ///
     /// # Errors
     ///
-    /// EMSGSIZE (longer than [`SeqPacket::max_record`]), EAGAIN (no room, or timed out), EPIPE (and never a signal, as
-    /// Linux has it), ECONNRESET (once, when the peer closed without reading all), EINTR, EPROTO.
+    /// EMSGSIZE (longer than [`SeqPacket::max_record`]), EAGAIN (no room, or timed out), EPIPE (and never a
+    /// signal, as on Linux), ECONNRESET (once, when the peer closed without reading all), EINTR, EPROTO.
     pub fn send(&self, record: &[u8], flags: SendFlags) -> Result<usize> {
         self.end.send_record(&[IoSlice::new(record)], flags)
     }
@@ -97,20 +97,20 @@ impl SeqPacket {
         self.end.send_record(slices, flags)
     }
 
-    /// Sends one record with descriptors (SCM_RIGHTS, unix(7)): the peer gets copies of them with exactly this record, which
-    /// may have no bytes. All is sent or nothing. Of stream records they travel with the first byte of this part, or
-    /// with the end of a record; with neither they are dropped.
+    /// Sends one record with descriptors (SCM_RIGHTS, unix(7)). The peer gets copies of them with exactly
+    /// this record, which may have no bytes. All is sent or nothing. With stream records they travel with the
+    /// first byte of this part, or with the end of a record; with neither they are dropped.
     ///
     /// # Errors
     ///
-    /// As [`SeqPacket::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way than
-    /// RLIMIT_NOFILE allows, EMFILE.
+    /// As [`SeqPacket::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way
+    /// than RLIMIT_NOFILE allows, EMFILE.
     pub fn send_with(&self, record: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
         self.end.send_record_with(&[IoSlice::new(record)], Attached::fds(fds), flags)
     }
 
-    /// As `send_with`, by a sender that says who it is (SCM_CREDENTIALS): its process, and a user and a group that it is,
-    /// effectively or really; anything else takes a privilege. It holds for this send alone.
+    /// Does as `send_with`, and sends the given credentials (SCM_CREDENTIALS): this process, and a user and a
+    /// group of it, effective or real. Anything else takes a privilege. They hold for this send alone.
     ///
     /// # Errors
     ///
@@ -126,9 +126,9 @@ impl SeqPacket {
         self.end.send_record_with(&[IoSlice::new(record)], attached, flags)
     }
 
-    /// Receives one record and the descriptors that were sent with it. A receive that does not ask for descriptors closes
-    /// those of its record. Of stream records: descriptors come with
-    /// the first bytes that they were sent with, never with others.
+    /// Receives one record and the descriptors that were sent with it. A receive that does not ask for
+    /// descriptors closes those of its record. With stream records, descriptors come with the first bytes
+    /// that they were sent with, never with others.
     ///
     /// # Errors
     ///
@@ -138,21 +138,23 @@ impl SeqPacket {
         self.end.recv_record_ancillary(buffer, flags)
     }
 
-    /// Receives one record, waiting for it; what does not fit into the buffer is dropped. Returns bytes received, or with
-    /// [`RecvFlags::TRUNC`] the length of the record; 0 at the end too, which [`SeqPacket::recv_record`] tells apart.
+    /// Waits for one record and receives it. What does not fit into the buffer is dropped. Returns how many
+    /// bytes were received, or with [`RecvFlags::TRUNC`] the length of the record. It returns 0 at the end
+    /// too; [`SeqPacket::recv_record`] tells the two apart.
     ///
-    /// Of stream records it receives what is there, never past the end of a record.
+    /// With stream records it receives what is there, never past the end of a record.
     ///
     /// # Errors
     ///
-    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that was
-    /// sent to it, before what it had sent), EINTR, EPROTO.
+    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that
+    /// was sent to it, before what it had sent), EINTR, EPROTO.
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
         let received = self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)?;
         Ok(if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len })
     }
 
-    /// As [`SeqPacket::recv`], and tells whether the record was cut, ended, or never came (recvmsg(2)).
+    /// Receives as [`SeqPacket::recv`] does, and tells whether the record was cut, ended, or never came
+    /// (recvmsg(2)).
     ///
     /// # Errors
     ///
@@ -161,7 +163,7 @@ impl SeqPacket {
         self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)
     }
 
-    /// As [`SeqPacket::recv_record`], into the slices one after the other.
+    /// Receives as [`SeqPacket::recv_record`] does, into the slices one after the other.
     ///
     /// # Errors
     ///
@@ -170,8 +172,8 @@ impl SeqPacket {
         self.end.recv_record(slices, flags)
     }
 
-    /// Reserves room for a record of at most `len` bytes where the peer will read it, and waits for it. What is filled
-    /// when it is committed is the record.
+    /// Reserves room for a record of at most `len` bytes where the peer will read it, and waits for it. The
+    /// record is what is filled when the slot is committed.
     ///
     /// # Errors
     ///
@@ -180,7 +182,7 @@ impl SeqPacket {
         self.reserve_with(len, SendFlags::NOSIGNAL)
     }
 
-    /// As [`SeqPacket::reserve`], with flags.
+    /// Does as [`SeqPacket::reserve`], with flags.
     ///
     /// # Errors
     ///
@@ -192,8 +194,8 @@ impl SeqPacket {
         })
     }
 
-    /// Borrows the next record, of which at most `max` bytes, waiting for it; the rest is dropped. Of stream records: what
-    /// is there of it. The flags tell the end from a record of no bytes.
+    /// Waits for the next record and borrows at most `max` bytes of it; the rest is dropped. With stream
+    /// records it borrows what is there of the record. The flags tell the end from a record of no bytes.
     ///
     /// # Errors
     ///
@@ -202,7 +204,7 @@ impl SeqPacket {
         self.recv_borrowed_with(max, RecvFlags::empty())
     }
 
-    /// As [`SeqPacket::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    /// Does as [`SeqPacket::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
     ///
     /// # Errors
     ///
@@ -211,10 +213,11 @@ impl SeqPacket {
         self.end.borrow_record(max, flags)
     }
 
-    /// Sends a page of a [`crate::SharedPool`] by reference, as one record: no copy, at a cost that does not depend on its
-    /// size, which [`SeqPacket::max_record`] does not bound. The peer receives it as any other record, in place with
-    /// [`SeqPacket::recv_borrowed`], and the pool gets the page back once it is done. Where the peer is a plain one, or maps
-    /// no pools, it is a copy, which [`SeqPacket::stats`] counts and `max_record` bounds. Returns its length.
+    /// Sends a page of a [`crate::SharedPool`] by reference, as one record. There is no copy, and the cost
+    /// does not depend on the page's size, which [`SeqPacket::max_record`] does not bound. The peer receives
+    /// it as any other record, in place with [`SeqPacket::recv_borrowed`], and the pool gets the page back
+    /// once the peer is done. Where the peer is plain, or maps no pools, it is a copy, which
+    /// [`SeqPacket::stats`] counts and `max_record` bounds. Returns its length.
     ///
     /// # Errors
     ///
@@ -223,7 +226,7 @@ impl SeqPacket {
         self.send_loan_with(loan, SendFlags::NOSIGNAL)
     }
 
-    /// As [`SeqPacket::send_loan`], with flags.
+    /// Does as [`SeqPacket::send_loan`], with flags.
     ///
     /// # Errors
     ///
@@ -236,20 +239,22 @@ impl SeqPacket {
         self.end.send_record_chain(&[], loan.into(), flags)
     }
 
-    /// Sends one record: the bytes of `head`, which are copied, and behind them those of a chain, each part of a page of a
-    /// [`crate::SharedPool`] by reference. What stands in the chain before a fragment of another pool is copied with that,
-    /// as all of it is where the peer is a plain one or maps no pools; [`SeqPacket::stats`] counts it. All is sent, or
-    /// nothing. The chain may carry notifications (a [`Segment`]), as with [`crate::Stream::send_chain`].
+    /// Sends one record: the bytes of `head`, which are copied, and behind them those of a chain, each part
+    /// of a page of a [`crate::SharedPool`] by reference. A fragment of another pool is copied, and so is
+    /// what comes before it in the chain. All of the chain is copied where the peer is plain or maps no
+    /// pools. [`SeqPacket::stats`] counts it. All is sent, or nothing. The chain may carry notifications (a
+    /// [`Segment`]), as with [`crate::Stream::send_chain`].
     ///
-    /// A receive that asks for bytes copies them out of the pages, and finds no difference; [`SeqPacket::recv_chain`] has
-    /// the pages where they lie. Returns the record's length.
+    /// A receive that asks for bytes copies them out of the pages, and finds no difference.
+    /// [`SeqPacket::recv_chain`] gets the pages themselves. Returns the record's length.
     ///
     /// # Errors
     ///
-    /// As [`SeqPacket::send`], with the chain, of which nothing was sent; EMSGSIZE also for more than 256 parts of pages;
-    /// EAGAIN also while the peer holds so many pages that there are no places for these; EXDEV where a pool belongs to
-    /// another socket; EFAULT for a device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for
-    /// descriptors and credentials in the chain, a record that ends within it, and for stream records.
+    /// As [`SeqPacket::send`], with the chain, of which nothing was sent; EMSGSIZE also for more than 256
+    /// parts of pages; EAGAIN also while the peer holds so many pages that there are no places for these;
+    /// EXDEV where a pool belongs to another socket; EFAULT for a device's memory; EINVAL for a checksum that
+    /// is to be finished; EOPNOTSUPP for descriptors and credentials in the chain, a record that ends within
+    /// it, and for stream records.
     pub fn send_chain(
         &self,
         head: &[u8],
@@ -258,7 +263,7 @@ impl SeqPacket {
         self.send_chain_with(head, chain, SendFlags::NOSIGNAL)
     }
 
-    /// As [`SeqPacket::send_chain`], with flags.
+    /// Does as [`SeqPacket::send_chain`], with flags.
     ///
     /// # Errors
     ///
@@ -272,13 +277,14 @@ impl SeqPacket {
         self.end.send_record_chain(head, chain.into(), flags)
     }
 
-    /// Receives one record, waiting for it: what was sent of it as bytes into `head`, and what was sent by reference, which
-    /// comes behind them, as a chain of the peer's pages where they lie. Each page goes back when the last fragment in it is
-    /// dropped, in any order and on any thread. Bytes that have no room in `head` are dropped
-    /// ([`ReceivedFlags::TRUNC`]); [`Received::len`] counts those in `head`, [`Received::full`] all of the record.
+    /// Waits for one record and receives it. What was sent of it as bytes goes into `head`. What was sent by
+    /// reference comes behind those, as a chain of the peer's pages themselves. Each page goes back when the
+    /// last fragment in it is dropped, in any order and on any thread. Bytes that have no room in `head` are
+    /// dropped ([`ReceivedFlags::TRUNC`]). [`Received::len`] counts those in `head`, [`Received::full`] all
+    /// of the record.
     ///
-    /// A record without references, and any stream record, is received as [`SeqPacket::recv_record`] does, with an empty
-    /// chain.
+    /// A record without references, and any stream record, is received as [`SeqPacket::recv_record`] does,
+    /// with an empty chain.
     ///
     /// # Errors
     ///
@@ -287,7 +293,7 @@ impl SeqPacket {
         self.recv_chain_with(head, RecvFlags::empty())
     }
 
-    /// As [`SeqPacket::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    /// Does as [`SeqPacket::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
     ///
     /// # Errors
     ///
@@ -296,8 +302,8 @@ impl SeqPacket {
         self.end.recv_record_chain(head, flags)
     }
 
-    /// Bytes of the longest record that can be sent now: what the peer's ring takes, or SO_SNDBUF less 32 where the
-    /// kernel carries it (net/unix/af_unix.c: unix_dgram_sendmsg).
+    /// Returns the length of the longest record that can be sent now: what the peer's ring takes, or
+    /// SO_SNDBUF less 32 where the kernel carries it (net/unix/af_unix.c: unix_dgram_sendmsg).
     pub fn max_record(&self) -> usize {
         self.end.max_record()
     }

@@ -1,4 +1,4 @@
-//! Room in the peer's buffer, to be written in place.
+//! Slots: room in the peer's buffer, to be written in place.
 
 use crate::ancillary::attached::Attached;
 use crate::ancillary::credentials::Saying;
@@ -19,11 +19,12 @@ use rustix::io::Errno;
 use std::io::{self, IoSlice};
 use std::time::Duration;
 
-/// Room in the peer's buffer, from [`crate::Stream::reserve`]. It holds the sending side: other senders wait (or
-/// get EAGAIN) until it is committed, or dropped, which sends nothing.
+/// Room in the peer's buffer, from [`crate::Stream::reserve`]. It holds the sending side: other senders wait
+/// (or get EAGAIN) until it is committed, or dropped, which sends nothing.
 ///
-/// Over the kernel there is no such room: the bytes then lie in a buffer of this process, and `commit` sends them. There is
-/// room for a record by then; of a stream's bytes `commit` may send a part, and says how many.
+/// Over the kernel there is no such room: the bytes are then in a buffer of this process, and `commit` sends
+/// them. A record has its room in the kernel by then. On a stream `commit` may send a part, and says how many
+/// bytes.
 #[derive(Debug)]
 pub struct Slot<'a> {
     end: &'a Connection,
@@ -33,9 +34,9 @@ pub struct Slot<'a> {
     base: usize,
     len: usize,
     filled: usize,
-    /// What its record says of who sends.
+    /// What the record says of its sender's identity.
     saying: Saying,
-    /// Of the process that reserved it: what a forked child inherits is none.
+    /// The fork generation of the process that reserved it. A forked child inherits no slot.
     generation: u32,
 }
 
@@ -43,11 +44,11 @@ pub struct Slot<'a> {
 enum Place<'a> {
     Ring(SideGuard<'a, Tx>),
     Heap(SideGuard<'a, Tx>, Vec<u8>),
-    /// Committed.
+    /// It was committed.
     Gone,
 }
 
-/// Largest slot over the kernel in bytes.
+/// The largest slot over the kernel, in bytes.
 const MAX_HEAP: usize = 256 << 10;
 
 impl<'a> Slot<'a> {
@@ -58,7 +59,7 @@ impl<'a> Slot<'a> {
         let (place, len) = match &mut *guard {
             Tx::Kernel { .. } => {
                 if end.kind.has_records() {
-                    // (Of stream records it takes pieces.)
+                    // Stream records go in pieces.
                     let whole = end.config.records == Records::Atomic;
                     if len > MAX_HEAP || (whole && len > end.max_kernel_record()) {
                         return Err(too_long());
@@ -80,7 +81,8 @@ impl<'a> Slot<'a> {
                 (Place::Ring(guard), len)
             }
             Tx::Ring(ring) => {
-                // What is to be said goes before the first byte, and is laid with it: a mark alone would be nothing to receive.
+                // The identity goes before the first byte, and is published with it: a mark alone would be
+                // nothing to receive.
                 saying = ring.saying(end, None);
                 if saying.who != Identity::AsBefore {
                     base = ring.producer.stride();
@@ -93,7 +95,7 @@ impl<'a> Slot<'a> {
         Ok(Slot { end, place, flags, base, len, filled: 0, saying, generation: generation() })
     }
 
-    /// Bytes of room in all: what was asked for, at most the capacity.
+    /// Returns how many bytes of room there are in all: what was asked for, at most the capacity.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -103,13 +105,13 @@ impl<'a> Slot<'a> {
         self.len == 0
     }
 
-    /// Bytes filled so far.
+    /// Returns how many bytes are filled so far.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// Copies as many of `bytes` as there is room left for, with the stores that the socket's policy asks for.
-    /// Returns how many.
+    /// Copies as many of `bytes` as there is room left for, with the stores that the socket's policy asks
+    /// for. Returns how many.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         if self.generation != generation() {
             return 0;
@@ -134,8 +136,8 @@ impl<'a> Slot<'a> {
         n
     }
 
-    /// pread(2) from byte `offset` of `file` into the room left: one copy by the kernel, none in user space.
-    /// Returns bytes read, 0 at the end of the file.
+    /// Reads from byte `offset` of `file` into the room left, by pread(2): one copy by the kernel, none in
+    /// user space. Returns how many bytes it read, 0 at the end of the file.
     ///
     /// # Errors
     ///
@@ -163,8 +165,8 @@ impl<'a> Slot<'a> {
         Ok(n)
     }
 
-    /// Publishes what is filled: from here on the peer may read it. Returns bytes sent. Of a stream nothing is sent if
-    /// nothing is filled; of a seqpacket socket it is a record of no bytes.
+    /// Publishes what is filled: from here on the peer may read it. Returns how many bytes were sent. If
+    /// nothing is filled, a stream sends nothing, and a seqpacket socket sends a record of no bytes.
     ///
     /// # Errors
     ///
@@ -204,7 +206,7 @@ impl<'a> Slot<'a> {
                 let Tx::Ring(ring) = &mut *guard else {
                     return Err(Error::new(Op::Send, Errno::NOTCONN));
                 };
-                // Nothing is published if the peer went away meanwhile, as far as is known.
+                // Nothing is published if the peer is known to have gone meanwhile.
                 let mut result = ring.check_peer(end);
                 let saying = self.saying;
                 if saying.who != Identity::AsBefore {
@@ -241,8 +243,8 @@ impl<'a> Slot<'a> {
 }
 
 impl Connection {
-    /// Until the kernel has room for a record. It goes whole or not at all, and lies in the slot alone: what `commit` had no
-    /// room for would be lost.
+    /// Waits until the kernel has room for a record. The record goes whole or not at all, and is in the slot
+    /// alone: what `commit` had no room for would be lost.
     fn wait_for_kernel(&self, flags: SendFlags) -> Result<()> {
         let wait = |limit| control::wait(self.fd(), PollFlags::OUT, limit).map(drop);
         let waited = match wait(Some(Duration::ZERO)) {
@@ -259,8 +261,8 @@ impl Drop for Slot<'_> {
     fn drop(&mut self) {
         if let Place::Ring(guard) | Place::Heap(guard, _) = std::mem::replace(&mut self.place, Place::Gone) {
             if self.generation != generation() {
-                // The page's lock is held by the parent, who goes on; and the sending side is none of this process's
-                // (`members.rs`), so that it may stay locked here.
+                // The parent holds the page's lock, and goes on. This process may not send any more
+                // (`multiprocess/holding.rs`), so the sending side may stay locked here.
                 std::mem::forget(guard);
                 return;
             }

@@ -1,4 +1,4 @@
-//! Streams: what applications hold.
+//! Streams, as applications hold them.
 
 use crate::ancillary::attached::Attached;
 use crate::connection::Connection;
@@ -12,18 +12,18 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;
 
-/// A connected stream socket. All methods take `&self`: it may be used from several threads, whole sends never
-/// interleave. Dropping it closes it.
+/// A connected stream socket. All methods take `&self`: it may be used from several threads, and whole sends
+/// never interleave. Dropping it closes it.
 ///
-/// It works as std's `UnixStream` does, over shared memory where the peer is a `Stream` too and over the kernel
-/// where it is not; [`Stream::path`] tells.
+/// It works as std's `UnixStream` does, over shared memory where the peer is a `Stream` too and over the
+/// kernel where it is not; [`Stream::path`] tells.
 #[derive(Debug)]
 pub struct Stream {
     end: Arc<Connection>,
 }
 
 impl Stream {
-    /// Two connected streams, over shared memory from the first byte on.
+    /// Makes two connected streams, over shared memory from the first byte on.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl Stream {
         Stream::pair_with(&Config::default())
     }
 
-    /// Two connected streams, both with `config`. Where memfds are refused they run over the kernel.
+    /// Makes two connected streams, both with `config`. Where memfds are refused they run over the kernel.
     ///
     /// # Errors
     ///
@@ -60,20 +60,20 @@ impl Stream {
         Ok(Stream { end: Connection::connect(Kind::Stream, name.into(), config)? })
     }
 
-    /// What it is inside.
+    /// Returns the connection inside.
     #[cfg(test)]
     pub(crate) fn end(&self) -> &Arc<Connection> {
         &self.end
     }
 
-    /// The next connection of a listener.
+    /// Takes the next connection of a listener.
     pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<Stream> {
         Ok(Stream { end: Connection::accept(listener, Kind::Stream, config)? })
     }
 
-    /// Sends. Waits until all is sent, unless non-blocking or [`SendFlags::DONTWAIT`]: then what there is room
-    /// for. Returns bytes sent, which are fewer than asked for only when it does not wait, times out, is
-    /// interrupted, or loses the peer half way.
+    /// Sends, and waits until all is sent. If non-blocking, or with [`SendFlags::DONTWAIT`], sends what there
+    /// is room for. Returns how many bytes were sent. They are fewer than asked for only when the send does
+    /// not wait, times out, is interrupted, or loses the peer half way.
     ///
     /// # Errors
     ///
@@ -91,12 +91,13 @@ impl Stream {
         self.end.send(slices, flags)
     }
 
-    /// Receives what is there, waiting for the first byte. Returns bytes received; 0 at the end of the stream.
+    /// Waits for the first byte and receives what is there. Returns how many bytes were received; 0 at the
+    /// end of the stream.
     ///
     /// # Errors
     ///
-    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that was
-    /// sent to it, after all that it had sent), EINTR, EPROTO.
+    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that
+    /// was sent to it, after all that it had sent), EINTR, EPROTO.
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
         self.end.recv(&mut [IoSliceMut::new(buffer)], flags)
     }
@@ -110,19 +111,20 @@ impl Stream {
         self.end.recv(slices, flags)
     }
 
-    /// Sends a page of a [`crate::SharedPool`] by reference: no copy, at a cost that does not depend on its size. The peer
-    /// receives it like other bytes, in place with [`Stream::recv_borrowed`], and the pool gets the page back once it is
-    /// done. Where the peer is a plain one, or maps no pools, the bytes are copied, which [`Stream::stats`] counts.
-    /// Returns bytes sent: all of them.
+    /// Sends a page of a [`crate::SharedPool`] by reference. There is no copy, and the cost does not depend
+    /// on the page's size. The peer receives it like other bytes, in place with [`Stream::recv_borrowed`],
+    /// and the pool gets the page back once the peer is done. Where the peer is plain, or maps no pools, the
+    /// bytes are copied, which [`Stream::stats`] counts. Returns how many bytes were sent: all of them.
     ///
     /// # Errors
     ///
-    /// As [`Stream::send`], with the loan, cut to what was not sent; EXDEV where its pool belongs to another stream.
+    /// As [`Stream::send`], with the loan, cut to what was not sent; EXDEV where its pool belongs to another
+    /// stream.
     pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent>> {
         self.send_loan_with(loan, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Stream::send_loan`], with flags.
+    /// Does as [`Stream::send_loan`], with flags.
     ///
     /// # Errors
     ///
@@ -132,22 +134,24 @@ impl Stream {
         self.end.send_loan(loan, flags)
     }
 
-    /// Sends a chain, one part of a page after the other: those of the pages of a [`crate::SharedPool`] by reference, as
-    /// [`Stream::send_loan`], whatever their size. The peer receives them like other bytes, in place with
-    /// [`Stream::recv_chain`]; a page comes home once all that was sent of it was dropped there. The chain may carry
-    /// notifications (a [`Segment`]): each of its sends is told exactly once that its last page is home
-    /// ([`crate::SharedPool::reclaim_within`] waits for that), and whether bytes were copied, or the peer went away.
+    /// Sends a chain, one part of a page after the other. Pages of a [`crate::SharedPool`] go by reference,
+    /// as with [`Stream::send_loan`], whatever their size. The peer receives them like other bytes, in place
+    /// with [`Stream::recv_chain`]. A page comes home once the peer has dropped all that was sent of it.
     ///
-    /// Fragments of other pools are copied, as all are where the peer is a plain one or maps no pools; [`Stream::stats`] counts
-    /// it. A stream has no records: their ends in the chain say nothing here.
+    /// The chain may carry notifications (a [`Segment`]). Each of its sends is told exactly once that its
+    /// last page is home ([`crate::SharedPool::reclaim_within`] waits for that), and whether bytes were
+    /// copied, or the peer went away.
     ///
-    /// Returns bytes sent: all of them.
+    /// Fragments of other pools are copied, as all are where the peer is plain or maps no pools;
+    /// [`Stream::stats`] counts it. A stream has no records: their ends in the chain mean nothing here.
+    ///
+    /// Returns how many bytes were sent: all of them.
     ///
     /// # Errors
     ///
-    /// As [`Stream::send`], with the chain, cut to what was not sent; EXDEV where a pool belongs to another stream; EFAULT for a
-    /// device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for descriptors and credentials
-    /// in the chain ([`Stream::send_with`] and [`Stream::send_as`] send them). Ends of records mean nothing on a stream.
+    /// As [`Stream::send`], with the chain, cut to what was not sent; EXDEV where a pool belongs to another
+    /// stream; EFAULT for a device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for
+    /// descriptors and credentials in the chain ([`Stream::send_with`] and [`Stream::send_as`] send them).
     pub fn send_chain(
         &self,
         chain: impl Into<Segment<Chain>>,
@@ -155,7 +159,7 @@ impl Stream {
         self.send_chain_with(chain, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Stream::send_chain`], with flags.
+    /// Does as [`Stream::send_chain`], with flags.
     ///
     /// # Errors
     ///
@@ -168,14 +172,19 @@ impl Stream {
         self.end.send_chain(chain.into(), flags)
     }
 
-    /// Receives what is there, at most `max` bytes, as a chain, waiting for the first byte. Empty at the end of the stream.
+    /// Waits for the first byte and receives what is there, at most `max` bytes, as a chain. Empty at the end
+    /// of the stream.
     ///
-    /// What was sent by reference stays where it lies, in pages of the peer's ([`Kind::Peer`](onecopy_chain::Kind::Peer)), each
-    /// of which goes back when the last fragment in it is dropped, in any order and on any thread. Other bytes are copied
-    /// to pages of this process, which [`Stream::stats`] counts ([`Stream::recv_borrowed`] has them in place), with the
-    /// descriptors that came as marks. Who sent it is a mark in front, where [`Stream::set_pass_credentials`] asks for it. One call never gives both, so a short count says nothing of what follows: under
-    /// edge-triggered epoll(7) go on until EAGAIN. Of descriptors that were lost (MSG_CTRUNC) a chain does not tell; they
-    /// are not there. [`Stream::recv_with`] tells.
+    /// What was sent by reference stays where it is, in pages of the peer's
+    /// ([`Kind::Peer`](onecopy_chain::Kind::Peer)). Each of them goes back when the last fragment in it is
+    /// dropped, in any order and on any thread. Other bytes are copied to pages of this process, which
+    /// [`Stream::stats`] counts ([`Stream::recv_borrowed`] reads them in place). The descriptors that came
+    /// with them are marks in the chain. The sender's identity is a mark in front, where
+    /// [`Stream::set_pass_credentials`] asks for it.
+    ///
+    /// One call never gives both kinds of bytes. So a short count says nothing of what follows: under
+    /// edge-triggered epoll(7) go on until EAGAIN. A chain does not tell of descriptors that were lost
+    /// (MSG_CTRUNC); they are just not there. [`Stream::recv_with`] tells.
     ///
     /// # Errors
     ///
@@ -184,7 +193,7 @@ impl Stream {
         self.recv_chain_with(max, RecvFlags::empty())
     }
 
-    /// As [`Stream::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    /// Does as [`Stream::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
     ///
     /// # Errors
     ///
@@ -193,19 +202,20 @@ impl Stream {
         self.end.recv_chain(max, flags)
     }
 
-    /// Sends bytes and, with the first of them, descriptors (SCM_RIGHTS, unix(7)): the peer gets copies of them. They
-    /// are all sent or none; without a byte to travel with they are dropped, as Linux does on a stream.
+    /// Sends bytes and, with the first of them, descriptors (SCM_RIGHTS, unix(7)). The peer gets copies of
+    /// them. They are all sent or none. Without a byte to travel with they are dropped, as Linux does on a
+    /// stream.
     ///
     /// # Errors
     ///
-    /// As [`Stream::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way than
-    /// RLIMIT_NOFILE allows, EMFILE.
+    /// As [`Stream::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way
+    /// than RLIMIT_NOFILE allows, EMFILE.
     pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
         self.end.send_with(bytes, Attached::fds(fds), flags)
     }
 
-    /// As `send_with`, by a sender that says who it is (SCM_CREDENTIALS): its process, and a user and a group that it is,
-    /// effectively or really; anything else takes a privilege. It holds for this send alone.
+    /// Does as `send_with`, and sends the given credentials (SCM_CREDENTIALS): this process, and a user and a
+    /// group of it, effective or real. Anything else takes a privilege. They hold for this send alone.
     ///
     /// # Errors
     ///
@@ -221,9 +231,9 @@ impl Stream {
         self.end.send_with(bytes, attached, flags)
     }
 
-    /// Receives bytes, and the descriptors that were sent with the first of them. Bytes that were sent before may come
-    /// together with them, bytes that were sent after never do, nor do descriptors of two sends. A receive that does
-    /// not ask for descriptors closes those that it passes.
+    /// Receives bytes, and the descriptors that were sent with the first of them. Bytes that were sent before
+    /// may come together with them. Bytes that were sent after never do, nor do descriptors of two sends. A
+    /// receive that does not ask for descriptors closes those that it passes.
     ///
     /// # Errors
     ///
@@ -233,8 +243,8 @@ impl Stream {
         self.end.recv_ancillary(buffer, flags)
     }
 
-    /// Reserves room for `len` bytes (cut to the capacity; see [`Slot::len`]) where the peer will read them, and
-    /// waits for it. The way to send with no copy of our own.
+    /// Reserves room for `len` bytes (cut to the capacity; see [`Slot::len`]) where the peer will read them,
+    /// and waits for it. This is the way to send without a copy in user space.
     ///
     /// # Errors
     ///
@@ -243,7 +253,8 @@ impl Stream {
         self.reserve_with(len, SendFlags::NOSIGNAL)
     }
 
-    /// As [`Stream::reserve`], with flags: EAGAIN under [`SendFlags::DONTWAIT`] unless there is room for all.
+    /// Does as [`Stream::reserve`], with flags: EAGAIN under [`SendFlags::DONTWAIT`] unless there is room for
+    /// all.
     ///
     /// # Errors
     ///
@@ -255,7 +266,8 @@ impl Stream {
         })
     }
 
-    /// Borrows what is there, at most `max` bytes, waiting for the first byte. Empty at the end of the stream.
+    /// Waits for the first byte and borrows what is there, at most `max` bytes. Empty at the end of the
+    /// stream.
     ///
     /// # Errors
     ///
@@ -264,7 +276,7 @@ impl Stream {
         self.recv_borrowed_with(max, RecvFlags::empty())
     }
 
-    /// As [`Stream::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    /// Does as [`Stream::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
     ///
     /// # Errors
     ///

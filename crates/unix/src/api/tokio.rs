@@ -36,7 +36,7 @@ impl Stream {
         Ok(Stream(register(stream)?))
     }
 
-    /// Connects to a listener. (Connecting a unix socket waits for nothing but room in the backlog.)
+    /// Connects to a listener. (Connecting a unix socket only ever waits for room in the backlog.)
     ///
     /// # Errors
     ///
@@ -45,13 +45,13 @@ impl Stream {
         Stream::new(crate::Stream::connect(name)?)
     }
 
-    /// The stream itself, for its options and counters.
+    /// Returns the stream itself, for its options and counters.
     pub fn get_ref(&self) -> &crate::Stream {
         self.0.get_ref()
     }
 
-    /// Waits for bytes and receives them: at least one, or 0 at the end of the stream. (A WAITALL takes what is there: nothing
-    /// here waits in the call.)
+    /// Waits for bytes and receives them: at least one, or 0 at the end of the stream. (With WAITALL it takes
+    /// what is there: nothing here waits in the call.)
     ///
     /// # Errors
     ///
@@ -206,12 +206,12 @@ impl SeqPacket {
         SeqPacket::connect_with(name, &crate::Config::default()).await
     }
 
-    /// The socket itself, for its options and counters.
+    /// Returns the socket itself, for its options and counters.
     pub fn get_ref(&self) -> &crate::SeqPacket {
         self.0.get_ref()
     }
 
-    /// Waits for room and sends one record, or a part of a stream record, of which perhaps not all.
+    /// Waits for room and sends one record, or a part of a stream record. Of that it may send less than all.
     ///
     /// # Errors
     ///
@@ -319,7 +319,7 @@ impl Listener {
         Listener::new(crate::Listener::bind(name)?)
     }
 
-    /// The listener itself.
+    /// Returns the listener itself.
     pub fn get_ref(&self) -> &crate::Listener {
         self.0.get_ref()
     }
@@ -367,7 +367,7 @@ impl SeqListener {
         SeqListener::new(crate::SeqListener::bind(name)?)
     }
 
-    /// The listener itself.
+    /// Returns the listener itself.
     pub fn get_ref(&self) -> &crate::SeqListener {
         self.0.get_ref()
     }

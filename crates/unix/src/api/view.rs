@@ -1,4 +1,4 @@
-//! Received bytes, where they lie.
+//! Views: received bytes, read in place.
 
 use crate::ancillary::pending::Next;
 use crate::byref::piece::Piece;
@@ -17,12 +17,13 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
-/// Received bytes where they lie, from [`crate::Stream::recv_borrowed`]. The sender gets the space back when it is
-/// dropped, or piece by piece with [`View::advance`]; in stream order, so an older view holds back a newer one.
+/// Received bytes in place, from [`crate::Stream::recv_borrowed`]. The sender gets the space back when the
+/// view is dropped, or piece by piece with [`View::advance`]. It goes back in stream order, so an older view
+/// holds back a newer one.
 ///
-/// There is no `&[u8]` of it: the peer could still write, and a slice that changes is undefined behaviour. What
-/// needs the bytes copies them out once ([`View::copy_to`]) and looks at its copy; what passes them on hands
-/// them to the kernel ([`View::write_to`], [`View::send_to`]).
+/// There is no `&[u8]` of it: the peer could still write, and a slice that changes is undefined behaviour. A
+/// program that needs the bytes copies them out once ([`View::copy_to`]) and looks at its copy. A program
+/// that passes them on hands them to the kernel ([`View::write_to`], [`View::send_to`]).
 pub struct View {
     place: Place,
     /// Bytes still in view.
@@ -52,15 +53,15 @@ enum Place {
     },
 }
 
-/// Largest view over the kernel in bytes.
+/// The largest view over the kernel, in bytes.
 pub const MAX_HEAP: usize = 256 << 10;
 
 impl View {
-    /// Most bytes that [`View::for_each_chunk`] shows at once.
+    /// The most bytes that [`View::for_each_chunk`] shows at once.
     pub const CHUNK: usize = 8 << 10;
 
     pub(crate) fn borrow(end: &Arc<Connection>, max: usize, flags: RecvFlags) -> Result<View> {
-        // A peeked or a filled-up borrow has no meaning: what is there is lent.
+        // A peek or a WAITALL means nothing for a borrow: what is there is lent.
         let flags = flags & RecvFlags::DONTWAIT;
         let mut waiting = Waiting::new(max);
         loop {
@@ -70,7 +71,7 @@ impl View {
         }
     }
 
-    /// None where a mark was met that is no data: look again.
+    /// Returns None where it met a mark that is no data: look again.
     fn try_borrow(
         end: &Arc<Connection>,
         max: usize,
@@ -97,12 +98,13 @@ impl View {
                         }
                     };
                 }
-                // Descriptors have no place in a view: closed, as by recv(2).
+                // Descriptors have no place in a view. They are closed, as by recv(2).
                 if rx.pending.fds.is_some() {
                     rx.bring_fds(end)?;
                     rx.pending.fds = None;
                 }
-                // Looks at the sender's line again only when less than a quarter of the ring is known.
+                // This looks at the sender's cache line again only when less than a quarter of the ring is
+                // known.
                 let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
                 let n = rx.consumer.available(want).map_err(misbehaved)?;
                 let n = rx.consumer.before_mark(n).map_err(misbehaved)?.min(max);
@@ -119,7 +121,8 @@ impl View {
                 point!("borrowed");
                 let mut n = n;
                 while rx.mirror_empty(end)? && n < max {
-                    // More came before the doorbell was armed: a short view would hide it from an edge.
+                    // More came before the doorbell was armed. After a short view, an edge-triggered caller
+                    // would not hear of it.
                     let more = rx.consumer.available(1).map_err(misbehaved)?;
                     let more = rx.consumer.before_mark(more).map_err(misbehaved)?.min(max - n);
                     if more == 0 {
@@ -144,7 +147,7 @@ impl View {
         }
     }
 
-    /// The reference that comes next, or as much of it as is asked for.
+    /// Returns a view of the reference that comes next, or of as much of it as is asked for.
     fn referenced(end: &Arc<Connection>, rx: &mut RxRing, max: usize) -> Option<View> {
         let piece = crate::byref::receive::take_piece(rx, max)?;
         end.counters.received.add_exclusive(piece.len());
@@ -152,18 +155,18 @@ impl View {
         Some(View::of_piece(end, piece))
     }
 
-    /// Of bytes that the peer has lent.
+    /// Makes a view of bytes that the peer has lent.
     #[inline]
     pub(crate) fn of_piece(end: &Arc<Connection>, piece: Piece) -> View {
         View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } }
     }
 
-    /// Of `len` bytes of `ring` that were lent as `id`.
+    /// Makes a view of `len` bytes of `ring` that were borrowed as `id`.
     pub(crate) fn lent(end: &Arc<Connection>, ring: Ring, id: BorrowId, offset: usize, len: usize) -> View {
         View { place: Place::Ring { end: end.clone(), ring, id, offset }, len }
     }
 
-    /// Of nothing.
+    /// Makes an empty view.
     pub(crate) fn none(end: &Arc<Connection>) -> View {
         View::heap(end, Vec::new())
     }
@@ -182,7 +185,7 @@ impl View {
         }
     }
 
-    /// Bytes in view.
+    /// Returns how many bytes are in view.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -192,7 +195,7 @@ impl View {
         self.len == 0
     }
 
-    /// Copies from the front, without giving anything back. Returns bytes copied.
+    /// Copies from the front, without giving anything back. Returns how many bytes were copied.
     pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
         let n = buffer.len().min(self.len);
         self.copy_part(0, &mut buffer[..n]);
@@ -200,9 +203,10 @@ impl View {
         n
     }
 
-    /// Shows all that is in view to `look`, in order and in pieces of at most [`View::CHUNK`] bytes, without giving anything
-    /// back: for who looks once, to parse, hash or add up. Each piece is a copy that does not change any more; it stays in
-    /// the first-level cache, so that all of it costs about one pass over the memory.
+    /// Shows all that is in view to `look`, in order and in pieces of at most [`View::CHUNK`] bytes, without
+    /// giving anything back. It is for a program that looks at the bytes once, to parse, hash or add up. Each
+    /// piece is a copy that does not change any more. It stays in the first-level cache, so that all of it
+    /// costs about one pass over the memory.
     ///
     /// ```
     /// # fn main() -> onecopy_unix::Result<()> {
@@ -251,8 +255,8 @@ impl View {
         end.counters.user_copied_out.add_exclusive(n);
     }
 
-    /// writev(2) of what is in view: no copy in user space. Returns bytes written; [`View::advance`] gives them
-    /// back.
+    /// Writes what is in view by writev(2): no copy in user space. Returns how many bytes were written;
+    /// [`View::advance`] gives them back.
     ///
     /// # Errors
     ///
@@ -270,8 +274,8 @@ impl View {
         Ok(n)
     }
 
-    /// sendmsg(2) of what is in view, with MSG_ `flags` of <sys/socket.h>: no copy in user space. Returns bytes
-    /// sent; [`View::advance`] gives them back.
+    /// Sends what is in view by sendmsg(2), with MSG_ `flags` of <sys/socket.h>: no copy in user space.
+    /// Returns how many bytes were sent; [`View::advance`] gives them back.
     ///
     /// # Errors
     ///
@@ -280,7 +284,7 @@ impl View {
         self.send_part_to(fd, self.len, flags)
     }
 
-    /// As [`View::send_to`], of the first `max` bytes at most.
+    /// Does as [`View::send_to`] with the first `max` bytes at most.
     ///
     /// # Errors
     ///
@@ -304,7 +308,7 @@ impl View {
         Ok(n)
     }
 
-    /// Gives the first `count` bytes back to the sender (more than there are: all).
+    /// Gives the first `count` bytes back to the sender. If there are fewer, it gives all back.
     pub fn advance(&mut self, count: usize) {
         let count = count.min(self.len);
         self.len -= count;
@@ -330,7 +334,7 @@ impl View {
                     && rx.consumer.release(*id, count)
                     && let Err(misbehaved) = rx.freed(end)
                 {
-                    // Told by the next call on the socket.
+                    // The next call on the socket reports it.
                     let _ = end.misbehaved(Op::Recv, misbehaved);
                 }
             }

@@ -1,4 +1,4 @@
-//! Records where they lie.
+//! Borrowing records: reading them in place.
 
 use crate::byref::listed::Contents;
 use crate::connection::Connection;
@@ -13,7 +13,7 @@ use onecopy_ring::record::HEADER;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-/// Largest view over the kernel in bytes.
+/// The largest view of a record that came over the kernel, in bytes.
 const MAX_HEAP: usize = 256 << 10;
 
 impl Connection {
@@ -53,9 +53,10 @@ impl Connection {
                     }
                 };
                 let len = rest.left.min(max);
-                // The view comes last: dropped on an error below, it would want the lock that is held here.
+                // The view is made last: if it were dropped on an error below, it would want the lock that is
+                // held here.
                 let memory = ring.consumer.ring().clone();
-                // As many borrows as other processes can know of; then a copy.
+                // Other processes can know of only so many borrows. Beyond that the record is copied.
                 let full = self.others.were_there() && ring.consumer.borrows() >= MAX_LENT;
                 let mut heap = Vec::new();
                 if full {

@@ -6,24 +6,25 @@ use std::io::{IoSlice, IoSliceMut};
 /// What one receive knows besides its buffers.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// Where descriptors go; closed where there is no such place, as recv(2) does.
+    /// Where descriptors go. Without such a place they are closed, as recv(2) does.
     pub fds: Option<&'a mut Fds>,
-    /// Position in the ring that it must not pass, since it has descriptors that came with bytes before.
+    /// The position in the ring that the receive must not pass, since it has descriptors that came with bytes
+    /// before it.
     pub(super) until: u64,
 }
 
 impl<'a> Call<'a> {
-    /// Without descriptors.
+    /// A receive without descriptors.
     pub fn plain() -> Call<'a> {
         Call { fds: None, until: u64::MAX }
     }
 
-    /// With a place for descriptors.
+    /// A receive with a place for descriptors.
     pub fn with(fds: &'a mut Fds) -> Call<'a> {
         Call { fds: Some(fds), until: u64::MAX }
     }
 
-    /// What it has been given is nobody's: it goes on elsewhere.
+    /// Drops the descriptors that were received so far: they are nobody's, and the call goes on elsewhere.
     pub fn forget(&mut self) {
         if let Some(fds) = &mut self.fds {
             **fds = Fds::default();
@@ -32,11 +33,12 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Most pieces in one system call (UIO_MAXIOV, linux/uio.h).
+/// The most pieces in one system call (UIO_MAXIOV, linux/uio.h).
 pub const IOV_MAX: usize = 1024;
 
-/// Bytes after which what was copied is handed over, so that the peer works on it meanwhile: an eighth of the ring,
-/// from where a hand-over costs less than the copy to where two pieces no longer fit the first-level cache.
+/// Returns after how many bytes what was copied is handed over, so that the peer works on it meanwhile. It is
+/// an eighth of the ring. The lower bound is where a hand-over costs less than the copy. The upper bound is
+/// where two pieces no longer fit the first-level cache.
 #[inline]
 pub fn chunk(capacity: usize) -> usize {
     (capacity / 8).clamp(4 << 10, 32 << 10).min(capacity / 2)
@@ -55,7 +57,7 @@ impl<'a, 'b> Cursor<'a, 'b> {
         Cursor { slices, done: 0, left: slices.iter().map(|slice| slice.len()).sum() }
     }
 
-    /// The next at most `max` bytes that lie together. Never empty while something is left.
+    /// Returns the next at most `max` bytes that are next to each other. Never empty while something is left.
     pub fn next(&mut self, max: usize) -> &'a [u8] {
         while let Some(first) = self.slices.first() {
             let rest = &first[self.done..];
@@ -72,7 +74,7 @@ impl<'a, 'b> Cursor<'a, 'b> {
         &[]
     }
 
-    /// The next at most `max` bytes, in pieces, for one system call. Does not move on.
+    /// Returns the next at most `max` bytes, in pieces, for one system call. Does not move on.
     pub fn pieces(&self, max: usize) -> Vec<IoSlice<'a>> {
         let mut left = max;
         let mut pieces = Vec::new();
@@ -99,8 +101,8 @@ impl<'a, 'b> Cursor<'a, 'b> {
     }
 }
 
-/// Calls `fill` for each part of the slices behind the first `skip` bytes, `n` bytes in all, with how many were done
-/// before.
+/// Calls `fill` for each part of the slices behind the first `skip` bytes, `n` bytes in all. `fill` learns
+/// how many bytes were done before.
 pub fn scatter(
     slices: &mut [IoSliceMut<'_>],
     mut skip: usize,

@@ -1,15 +1,15 @@
-//! A piece of a stream record that lies in the kernel's queue.
+//! A piece of a stream record that is in the kernel's queue.
 
 use crate::ancillary::channel::Fds;
 
-/// A piece of a stream record that lies in the kernel's queue, and how far it was received.
+/// A piece of a stream record that is in the kernel's queue, and how much of it was received.
 #[derive(Debug, Default)]
 pub struct Carry {
     pub(super) bytes: Vec<u8>,
     pub(super) at: usize,
     pub(super) end: bool,
     pub(super) pending: bool,
-    /// What came with it.
+    /// The descriptors that came with it.
     pub(super) fds: Option<Fds>,
 }
 
@@ -26,7 +26,7 @@ impl Carry {
         self.bytes.len() == self.at && !self.end && self.fds.as_ref().is_none_or(|fds| fds.list.is_empty())
     }
 
-    /// What lies in the kernel's queue that is not to be received, or was.
+    /// Returns how many bytes in the kernel's queue are not to be received, or were already.
     pub fn past(&self) -> usize {
         if self.pending { self.at } else { 0 }
     }

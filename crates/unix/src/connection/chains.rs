@@ -1,4 +1,4 @@
-//! Receiving chains: pages of the peer's where they lie, and copies of what came as bytes.
+//! Receiving chains: the peer's pages themselves, and copies of what came as bytes.
 
 use crate::ancillary::channel::Fds;
 use crate::ancillary::pending::{Descriptors, Next};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 impl Connection {
     /// Receives what is there, at most `max` bytes, of one kind of memory.
     pub fn recv_chain(self: &Arc<Connection>, max: usize, flags: RecvFlags) -> Result<Chain> {
-        // A peek would lend a page twice, and what is there is lent.
+        // A peek would lend a page twice, since what is there is lent.
         let flags = flags & RecvFlags::DONTWAIT;
         let max = max.min(u32::MAX as usize);
         let mut waiting = Waiting::new(0);
@@ -42,7 +42,7 @@ impl Connection {
             } else if rx.meet_mark(self)? == Next::Reference {
                 rx.chain_of_references(self, max)?
             } else {
-                // A pool, or descriptors.
+                // It was a pool, or descriptors.
                 continue;
             };
             rx.mirror_empty(self)?;
@@ -55,7 +55,7 @@ impl Connection {
         }
     }
 
-    /// Of `n` bytes that are in the ring: copied, since they have to make room.
+    /// Makes a chain of `n` bytes that are in the ring. They are copied, since they have to make room.
     fn chain_of_bytes(&self, rx: &mut RxRing, n: usize) -> Result<Chain> {
         let mut chain = Chain::new();
         let mut n = n.min(MAX_COPY);
@@ -67,7 +67,7 @@ impl Connection {
                 came.list = fds.list;
             }
             match arrived.until.saturating_sub(rx.consumer.position()) {
-                // It is behind already: the peer's own loss.
+                // The bytes that they came with are behind already, which is the peer's own loss.
                 0 => {}
                 left => n = (n as u64).min(left) as usize,
             }
@@ -89,7 +89,7 @@ impl Connection {
         Ok(chain)
     }
 
-    /// What one receive over the kernel gives.
+    /// Makes a chain of what one receive over the kernel gives.
     fn chain_of_kernel(&self, max: usize, flags: RecvFlags) -> Result<Chain> {
         let mut chain = Chain::new();
         let mut page = self.copies.page()?;
@@ -105,14 +105,15 @@ impl Connection {
     }
 }
 
-/// Most bytes that one receive copies.
+/// The most bytes that one receive copies.
 const MAX_COPY: usize = 256 << 10;
 
 fn writable(page: &mut Page) -> &mut [u8] {
     page.bytes_mut().expect("a fresh page of host memory has one reference")
 }
 
-/// Puts the first `n` bytes of a page at the end; a chain of one kind and of some MiB at most takes them.
+/// Appends the first `n` bytes of a page. A chain of one kind of memory and a few MiB at most always takes
+/// them.
 fn append(chain: &mut Chain, page: Page, n: usize) -> Result<()> {
     let fragment = Fragment::new(page, 0, n).and_then(|fragment| chain.append(fragment));
     fragment.map_err(|_| Error::new(Op::Recv, Errno::OVERFLOW))

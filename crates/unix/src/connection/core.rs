@@ -1,6 +1,7 @@
-//! The core of a connection: the control socket, and what each part of the connection may look at and none owns.
+//! The core of a connection: the control socket, and what every part may look at and none owns.
 //!
-//! Both directions, the doorbell, what travels besides bytes and what processes share stand on it, and it on none of them.
+//! Both directions, the doorbell, descriptors and credentials, and the processes that share an end all stand
+//! on the core. The core stands on none of them.
 
 use crate::config::Config;
 use crate::connection::kind::Kind;
@@ -24,23 +25,24 @@ use rustix::io::Errno;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// SO_PASSCRED and SO_PASSPIDFD, as [`Connection::pass`] knows them.
+/// SO_PASSCRED and SO_PASSPIDFD, as [`Connection::pass`](crate::connection::Connection::pass) takes them.
 pub const PASS_CREDENTIALS: u32 = 1;
 pub const PASS_PIDFD: u32 = 2;
 
-/// What `Connection::broken` says.
+/// The values of `Core::broken`.
 pub mod broken {
     /// Nothing is wrong.
     pub const NOT: u32 = 0;
-    /// The peer, or a member, lied.
+    /// The peer, or a member, misbehaved.
     pub const MISBEHAVED: u32 = 1;
     /// This process has inherited an end that it cannot use: another thread of its parent was using it.
     pub const ORPHAN: u32 = 2;
-    /// As `ORPHAN`, of its sending side only.
+    /// As `ORPHAN`, for the sending side only.
     pub const CANNOT_SEND: u32 = 3;
-    /// This process has passed it on, and is letting go of it.
+    /// This process has passed the end on to another one, and is letting go of it.
     pub const PASSED: u32 = 4;
-    /// There was a fork, and this process has not used it since: a datagram socket, which only one of them may.
+    /// There was a fork, and this process has not used the end since. Only a datagram socket says so: only
+    /// one process may use it after a fork.
     pub const UNCLAIMED: u32 = 5;
 }
 
@@ -58,43 +60,44 @@ pub struct Core {
     pub config: Config,
     pub settings: Settings,
     pub counters: Counters,
-    /// Where the counters lie, for who looks from outside.
+    /// The row of the registry that holds the counters, where other processes can read them.
     pub(crate) row: Row,
     /// Bytes sent over the kernel before the sending side switched to the ring.
     pub kernel_sent: AtomicU64,
-    /// 1 when a sender that does not wait was turned away because another one held the sending side: it waits
+    /// 1 when a sender that does not wait was turned away because another one held the sending side. It waits
     /// for POLLOUT, which must then come.
     pub turned_away: AtomicU32,
     /// 1 once somebody may poll the control socket, whose readiness must then mirror the ring.
     pub mirror: AtomicU32,
-    /// 1 from when the kernel told ECONNRESET, which it does once, until the caller was told.
+    /// 1 from when the kernel reported ECONNRESET, which it does once, until the caller was told.
     pub reset: AtomicU32,
     /// 1 once this end was shut down for sending.
     pub send_shut: AtomicU32,
     /// Which of SO_PASSCRED and SO_PASSPIDFD are on.
     pub(crate) passes: AtomicU32,
-    /// How often who sends was asked for.
+    /// How often this end has asked for the identity of the sender.
     pub(crate) asked: AtomicU32,
-    /// 1 once this end was shut down for receiving, of which a ring that is made later must tell.
+    /// 1 once this end was shut down for receiving. A ring that is made later must say so.
     pub recv_shut: AtomicU32,
-    /// Whether and why it is lost: see [`broken`].
+    /// Whether the end is lost, and why: see [`broken`].
     pub broken: AtomicU32,
-    /// What processes share of it, once it was in one that forked.
+    /// What processes share of the end, once it was in a process that forked.
     pub others: Others,
-    /// Of an end that only one process may use after a fork: which one that is.
+    /// Which process may use an end that only one may use after a fork.
     pub claim: Claim,
-    /// Of a datagram socket that shares memory with its peer: what hangs up when that peer goes, which the kernel's
-    /// datagram sockets do not tell; and the channel of both directions (`channel.rs`).
+    /// The lifeline of a datagram socket that shares memory with its peer. It hangs up when that peer goes,
+    /// which the kernel's datagram sockets do not report. It is also the channel of both directions
+    /// (`ancillary/channel.rs`).
     pub life: OnceLock<Arc<OwnedFd>>,
-    /// Of the sending end of a datagram socket's lane: what there is besides its line.
+    /// What the sending end of a datagram socket's lane has outside of its line.
     pub elsewhere: OnceLock<Box<Elsewhere>>,
     /// 1 once a datagram socket has left the peer that it shared memory with.
     pub parted: AtomicU32,
-    /// Threads that are connecting a datagram socket: who sleeps in a send lets them have the sending side.
+    /// Threads that are connecting a datagram socket. A sender that sleeps lets them have the sending side.
     pub connecting: AtomicU32,
-    /// Who made it: a forked child that drops its copy must leave the queue alone.
+    /// The process that made this end. A forked child that drops its copy must leave the queue alone.
     pub maker: u32,
-    /// Forks of its maker before it was made: one since then may have copied it.
+    /// How often the maker had forked before it made this end. A fork since then may have copied it.
     pub forks: u32,
 }
 
@@ -136,20 +139,20 @@ impl Core {
         self.fd.as_fd()
     }
 
-    /// What hangs up when the peer goes.
+    /// Returns the descriptor that hangs up when the peer goes.
     #[inline]
     pub fn life(&self) -> BorrowedFd<'_> {
         self.life.get().map_or(self.fd.as_fd(), |life| life.as_fd())
     }
 
-    /// Whether the peer sends nothing any more: what lies in the queue of the control socket is all that will ever
-    /// lie there.
+    /// Looks whether the peer sends nothing any more, so that nothing will be added to the queue of the
+    /// control socket.
     pub fn hung_up(&self) -> bool {
         control::hung_up(self.life())
     }
 
-    /// For the peer of a datagram socket, it is as if this end were closed; and what came with datagrams that nobody will
-    /// receive is.
+    /// Makes it look to the peer of a datagram socket as if this end were closed. Closes the descriptors that
+    /// came with datagrams which nobody will receive.
     pub fn end_life(&self) {
         if let Some(life) = self.life.get() {
             let _ = rustix::net::shutdown(life, rustix::net::Shutdown::Both);
@@ -157,19 +160,19 @@ impl Core {
         }
     }
 
-    /// The ring that this end receives from is there.
+    /// Sets the ring that this end receives from.
     pub fn set_rx_ring(&self, ring: Ring) {
         self.row.receives_into(ring.capacity());
         self.ask_identity(&ring);
         let _ = self.rx_ring.set(ring.clone());
-        // Pairs with the fence in `shutdown`: either it finds the ring, or this finds the shutdown.
+        // Pairs with the fence in `shutdown`: either that one finds the ring, or this one finds the shutdown.
         fence(SeqCst);
         if self.recv_shut.load(Relaxed) != 0 {
             ring.header().info.0.shut.store(1, Relaxed);
         }
     }
 
-    /// As [`Connection::set_rx_ring`], of an end that others share with this process: what they have said in it stands.
+    /// Sets the ring of an end that other processes share already. What they have said in it stands.
     pub fn join_rx_ring(&self, ring: Ring) {
         self.row.receives_into(ring.capacity());
         let _ = self.rx_ring.set(ring);
@@ -181,22 +184,22 @@ impl Core {
         self.passes.load(Relaxed) != 0
     }
 
-    /// Whether they do so by credentials.
+    /// Whether receives tell it by credentials.
     pub fn passes_credentials(&self) -> bool {
         self.passes.load(Relaxed) & PASS_CREDENTIALS != 0
     }
 
-    /// Whether they do so by a pidfd, too.
+    /// Whether receives tell it by a pidfd, too.
     pub fn passes_pidfd(&self) -> bool {
         self.passes.load(Relaxed) & PASS_PIDFD != 0
     }
 
-    /// What is asked of who sends, and how often it was.
+    /// Returns what this end asks of its senders, and how often it has asked.
     pub fn asks(&self) -> (u32, u32) {
         (self.passes.load(Relaxed), self.asked.load(Relaxed))
     }
 
-    /// As [`Connection::asks`], of an end that another process has passed on.
+    /// Sets what [`Core::asks`] returns, for an end that another process has passed on.
     pub fn set_asks(&self, passes: u32, asked: u32) {
         self.passes.store(passes & (PASS_CREDENTIALS | PASS_PIDFD), Relaxed);
         self.asked.store(asked, Relaxed);
@@ -212,8 +215,8 @@ impl Core {
         Ok(())
     }
 
-    /// The peer sends doorbells and fillers only from here on: who rings does not matter, and the kernel would let a look at
-    /// them end where that changes.
+    /// Stops the kernel from adding credentials, now that the peer only sends doorbells and fillers over it.
+    /// Their sender does not matter, and the kernel would end a look at them where the sender changes.
     ///
     /// # Errors
     ///
@@ -222,20 +225,21 @@ impl Core {
         self.pass_over_kernel(self.passes.load(Relaxed), false)
     }
 
-    /// Lets who sends into this ring know what is asked.
+    /// Tells senders into this ring whether they are asked for their identity.
     pub fn ask_identity(&self, ring: &Ring) {
         let asks = if self.passes_identity() { self.asked.load(Relaxed).max(1) } else { 0 };
-        // Release: a sender that this thread tells of it finds it; its pair is whatever brings the news.
+        // Release: a sender that hears of the request from this thread finds it here. Whatever brings the
+        // news is the pair.
         ring.header().info.0.asks_identity.store(asks, Release);
     }
 
-    /// The ring that this end sends into is there.
+    /// Sets the ring that this end sends into.
     pub fn set_tx_ring(&self, ring: Ring) {
         self.row.sends_into(ring.capacity());
         let _ = self.tx_ring.set(ring);
     }
 
-    /// The peer lied: this connection is over, in both directions, and for the peer too.
+    /// Ends the connection because the peer misbehaved: in both directions, and for the peer too.
     #[cold]
     pub fn misbehaved(&self, op: Op, misbehaved: PeerMisbehaved) -> Error {
         self.counters.protocol_errors.add(1);
@@ -269,7 +273,7 @@ impl Core {
         })
     }
 
-    /// As [`Connection::misbehaved`], for rings that are none.
+    /// Does as [`Core::misbehaved`] where what the peer sent as rings are none.
     #[cold]
     pub fn bad_rings(&self, op: Op) -> Error {
         self.counters.protocol_errors.add(1);
@@ -281,7 +285,7 @@ impl Core {
         )
     }
 
-    /// Bytes in the ring that the peer has not given back. 0 where nothing goes through a ring.
+    /// Returns how many bytes of the ring the peer has not given back. 0 where nothing goes through a ring.
     pub fn unread_in_ring(&self) -> u64 {
         use onecopy_sync::atomic::Ordering::Acquire;
         self.tx_ring.get().map_or(0, |ring| {
@@ -292,8 +296,8 @@ impl Core {
         })
     }
 
-    /// A sender that does not wait found the sending side held. Its member sees that after unlocking, if the sender
-    /// looks at the lock once more.
+    /// Notes that a sender that does not wait found the sending side held. The thread that holds it sees the
+    /// note after unlocking, provided that the sender tries the lock once more.
     pub fn turn_away(&self) {
         self.turned_away.store(1, Relaxed);
         self.others.turn_sender_away();
@@ -301,15 +305,16 @@ impl Core {
         fence(SeqCst);
     }
 
-    /// Makes an edge for who waits with epoll(7) for both directions. Setting SO_SNDBUF wakes who waits for POLLOUT
-    /// (net/core/sock.c: sk_write_space), and what it is then told is all there is.
+    /// Makes an edge for a program that waits with epoll(7) for both directions. Setting SO_SNDBUF wakes
+    /// whoever waits for POLLOUT (net/core/sock.c: sk_write_space), and such a program is then told of
+    /// everything that is ready.
     pub fn make_edge(&self) {
         let size = rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0);
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&self.fd, size / 2);
     }
 
-    /// After unlocking the sending side: makes an edge for who was turned away. Setting SO_SNDBUF wakes who waits
-    /// for POLLOUT (net/core/sock.c: sk_write_space).
+    /// Makes an edge for a sender that was turned away, after the sending side was unlocked. Setting
+    /// SO_SNDBUF wakes whoever waits for POLLOUT (net/core/sock.c: sk_write_space).
     #[inline]
     pub fn welcome_back(&self) {
         if self.turned_away.load(Relaxed) != 0 && self.turned_away.swap(0, Relaxed) != 0 {
@@ -317,15 +322,16 @@ impl Core {
         }
     }
 
-    /// Whether a peer that said it is leaving has left.
+    /// Looks whether a peer that announced its leaving has left.
     #[inline]
     pub fn peer_left(&self) -> bool {
         let says_so = |ring: &Ring| ring.header().info.0.shut.load(Relaxed) != 0;
-        // (A datagram socket may receive through a ring and send without one.)
+        // A datagram socket may receive through a ring and send without one.
         self.tx_ring.get().map_or(self.kind == Kind::Datagram, says_so) && control::gone(self.life())
     }
 
-    /// Takes whatever lies in the queue of a stream's control socket. An error that the kernel tells is kept.
+    /// Takes everything out of the queue of a stream's control socket. Keeps an error that the kernel
+    /// reports.
     pub fn take_all(&self) {
         loop {
             match rustix::net::recv(&self.fd, &mut [0u8; 8192], rustix::net::RecvFlags::DONTWAIT) {
@@ -336,12 +342,12 @@ impl Core {
         }
     }
 
-    /// Whether sending is over: the peer is gone or does not read any more, or this end was shut down.
+    /// Looks whether sending is over: the peer is gone or reads no more, or this end was shut down.
     pub fn cannot_send(&self) -> bool {
         match self.kind {
             Kind::Stream => control::cannot_send(self.fd()),
-            // No call tells the kernel's mind without sending a record. A peer that shuts down says so in the ring; one
-            // that was killed hangs up.
+            // No call asks the kernel about this without sending a record. A peer that shuts down says so in
+            // the ring, and a killed one hangs up.
             Kind::SeqPacket | Kind::Datagram => {
                 let shut = |ring: &Ring| ring.header().info.0.shut.load(Relaxed) != 0;
                 self.send_shut.load(Relaxed) != 0
@@ -351,8 +357,8 @@ impl Core {
         }
     }
 
-    /// What a send says where the control socket failed it. A reset that the kernel told to it, once, is kept for who
-    /// receives; on a seqpacket socket it is for whichever call comes first.
+    /// Returns the error of a send that failed on the control socket. The kernel reports a reset once: it is
+    /// kept for the next receive, and on a seqpacket socket for whichever call comes first.
     #[cold]
     pub fn send_failed(&self, errno: Errno) -> Error {
         match errno {
@@ -365,14 +371,15 @@ impl Core {
         }
     }
 
-    /// What a send says where sending is over. On a seqpacket socket a reset is for whichever call comes first.
+    /// Returns the error of a send when sending is over. On a seqpacket socket whichever call comes first
+    /// gets the reset.
     #[cold]
     pub fn gone(&self, op: Op) -> Error {
         let reset = self.kind == Kind::SeqPacket && self.take_reset();
         Error::new(op, if reset { Errno::CONNRESET } else { Errno::PIPE })
     }
 
-    /// Whether the peer closed without reading what this end sent into its ring. True once.
+    /// Returns whether the peer closed without reading what this end sent into its ring. True once.
     #[cold]
     pub fn take_reset(&self) -> bool {
         if let Ok(Err(Errno::CONNRESET)) = rustix::net::sockopt::socket_error(&self.fd) {
@@ -381,26 +388,28 @@ impl Core {
         self.reset.swap(0, Relaxed) != 0 && self.was_reset()
     }
 
-    /// Whether the peer has not read all that this end sent, where it sends into a ring.
+    /// Looks whether the peer has not read all that this end sent, where this end sends into a ring.
     pub fn left_unread(&self) -> bool {
         let Some(ring) = self.tx_ring.get() else { return false };
         if self.parted.load(Relaxed) != 0 {
-            return true; // whatever the kernel says is of other peers
+            return true; // what the kernel says now is about other peers
         }
-        // Before the first byte in the ring, what lay unread were bytes over the kernel.
-        // (Of datagrams none: a sign that alone was left is taken by who leaves.)
+        // Before the first byte in the ring, only bytes that went over the kernel can be unread. A datagram
+        // socket needs no count of them: a peer that leaves takes an identity proof that is alone in the
+        // queue.
         let none_in_ring = ring.header().writer.0.head.load(Relaxed) == 0;
         let over_kernel = self.kind == Kind::Datagram || self.kernel_sent.load(Relaxed) > 0;
         self.unread_in_ring() > 0 || (none_in_ring && over_kernel)
     }
 
-    /// Looks at the head of the control socket's queue, and sleeps until there is something if `wait`.
+    /// Looks at the head of the control socket's queue. With `wait`, sleeps until something is there.
     pub fn peek(&self, wait: bool) -> Peek {
         match control::peek(self.fd(), wait) {
             Peek::End if self.kind.has_records() => {
                 point!("nothing at the head");
-                // A record of no bytes looks like the end. At the end nothing comes any more, and nothing is left; in this
-                // order, since behind such a record more may come, and the end, after the look.
+                // A record of no bytes looks like the end. At the end nothing more comes and nothing is left.
+                // The order of these two looks matters: behind such a record more may come, and then the end,
+                // after the peek.
                 let ended =
                     control::hung_up(self.fd()) && control::queued(self.fd()).is_ok_and(|bytes| bytes == 0);
                 if ended { Peek::End } else { Peek::Byte }
@@ -422,13 +431,13 @@ impl Core {
         rung
     }
 
-    /// Bytes that the kernel holds; of a seqpacket socket, 1 where it holds a record.
+    /// Returns how many bytes the kernel holds. On a seqpacket socket, returns 1 where it holds a record.
     pub fn queued(&self) -> rustix::io::Result<usize> {
         let bytes = control::queued(self.fd())?;
         if self.kind == Kind::Stream {
             return Ok(bytes);
         }
-        // A record of no bytes shows in poll(2) only, and there looks like the end if that has come too.
+        // Only poll(2) shows a record of no bytes, and there it looks like the end if that has come too.
         let empty = || {
             control::wait(self.fd(), PollFlags::IN | PollFlags::RDHUP, Some(Duration::ZERO))
                 .is_ok_and(|events| events.contains(PollFlags::IN) && !events.contains(PollFlags::RDHUP))
@@ -436,7 +445,8 @@ impl Core {
         Ok(usize::from(bytes > 0 || empty()))
     }
 
-    /// What the kernel says, now. An error that it tells once is kept until it was told to the caller.
+    /// Asks the kernel what it has now. Keeps an error that the kernel reports once, until the caller was
+    /// told.
     pub fn ask(&self) -> Peek {
         let peek = self.peek(false);
         match peek {
@@ -447,7 +457,8 @@ impl Core {
         peek
     }
 
-    /// Whether an ECONNRESET of the kernel is one: it also comes when the peer left nothing but a doorbell unread.
+    /// Returns whether an ECONNRESET of the kernel is a real one. It also comes when the peer left only a
+    /// doorbell unread.
     pub fn was_reset(&self) -> bool {
         if self.tx_ring.get().is_some() {
             return self.left_unread();
@@ -455,9 +466,9 @@ impl Core {
         true
     }
 
-    /// Whether O_NONBLOCK is set, which others may do, and undo, on the descriptor or a copy of it (fcntl(2), FIONBIO): so the
-    /// kernel is asked. That is a system call, and made where a call is about to sleep, or to say EAGAIN by what it
-    /// remembers: nowhere else.
+    /// Asks the kernel whether O_NONBLOCK is set. Other processes may set and clear it on the descriptor or a
+    /// copy of it (fcntl(2), FIONBIO). It is a system call, so a call only asks when it is about to sleep, or
+    /// to return EAGAIN by what it remembers.
     #[cold]
     pub fn is_nonblocking(&self) -> bool {
         let remembered = self.settings.nonblocking();
@@ -469,7 +480,7 @@ impl Core {
         now
     }
 
-    /// Rings the doorbell if the receiver armed it, for who holds the sending side.
+    /// Rings the doorbell if the receiver armed it. The caller holds the sending side.
     #[inline]
     pub fn ring_under_lock(&self) -> Result<()> {
         match self.tx_ring.get() {
@@ -494,7 +505,7 @@ impl Core {
         rung
     }
 
-    /// For who holds the sending side, before it parks a filler.
+    /// Notes for the other members that a filler is about to be parked. The caller holds the sending side.
     pub fn doing_parking(&self) {
         if self.others.were_there() {
             let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(0) as u64;
@@ -502,19 +513,21 @@ impl Core {
         }
     }
 
-    /// Whether a send that is about to wait must not. It asks once: one that has waited goes on, as in the kernel.
+    /// Returns whether a send that is about to wait must not. It asks once: a send that has waited goes on,
+    /// as in the kernel.
     pub fn must_not_wait(&self, flags: SendFlags, asked: &mut bool) -> bool {
         flags.contains(SendFlags::DONTWAIT) || !std::mem::replace(asked, true) && self.is_nonblocking()
     }
 
-    /// After a send that published something, or nothing: then a doorbell would be for nothing, and to a peer that is gone none at
-    /// all.
+    /// Rings the doorbell after a send, if the send published something. Otherwise a doorbell would be for
+    /// nothing, and a peer that is gone would not even get it.
     #[inline]
     pub fn ring_after(&self, published: bool, result: Result<()>) -> Result<()> {
         if published { self.ring_if_armed().and(result) } else { result }
     }
 
-    /// Rings the doorbell if the receiver armed it, after publishing and unlocking, which is the full fence that it takes.
+    /// Rings the doorbell if the receiver armed it. The caller has published and unlocked, and unlocking is
+    /// the full fence that this needs.
     #[inline]
     pub fn ring_if_armed(&self) -> Result<()> {
         match self.tx_ring.get() {
@@ -525,19 +538,20 @@ impl Core {
 
     #[inline(never)]
     fn ring_armed(&self, ring: &Ring) -> Result<()> {
-        // Where processes share this side, who unlocked has rung before (`side.rs`).
+        // Where processes share this side, the unlocking has rung before (`side.rs`).
         if !self.others.send() && ring.header().must_ring() {
             return self.ring_doorbell().map_err(|errno| self.send_failed(errno));
         }
         Ok(())
     }
 
-    /// Whether this process must not touch what the end is at: it inherited one that it cannot use, or has passed it on.
+    /// Whether this process must leave the connection alone: it inherited an end that it cannot use, or has
+    /// passed it on.
     pub fn is_orphan(&self) -> bool {
         matches!(self.broken.load(Relaxed), broken::ORPHAN | broken::PASSED)
     }
 
-    /// What calls say on an end that is lost.
+    /// Returns the error of a call on an end that is lost.
     #[cold]
     pub fn why_broken(&self, op: Op) -> Result<()> {
         match self.broken.load(Relaxed) {
@@ -560,18 +574,20 @@ impl Core {
         if self.broken.load(Relaxed) != broken::NOT { self.why_broken(op) } else { Ok(()) }
     }
 
-    /// How copies into the ring are made.
+    /// Returns how copies into the ring are to be made.
     pub fn hint(&self, flags: SendFlags, footprint: usize) -> Hint {
         let policy =
             if flags.contains(SendFlags::NTCOPY) { Policy::NonTemporal } else { self.settings.policy() };
         Hint { policy, footprint, reader: self.settings.reader() }
     }
 
-    /// What a send returns: a count if anything was sent, else the error; with SIGPIPE where send(2) raises it.
+    /// Returns the result of a send: a count if anything was sent, else the error. Raises SIGPIPE where
+    /// send(2) does.
     pub fn finish(&self, result: Result<()>, sent: usize, flags: SendFlags) -> Result<usize> {
         match result {
             Err(error) if sent == 0 => {
-                // (Of streams only: net/unix/af_unix.c, unix_dgram_sendmsg, which records go through, sends none.)
+                // Only streams raise it: records go through unix_dgram_sendmsg, which sends no signal
+                // (net/unix/af_unix.c).
                 if error.raw_os_error() == Errno::PIPE.raw_os_error()
                     && !flags.contains(SendFlags::NOSIGNAL)
                     && self.kind == Kind::Stream
@@ -584,15 +600,15 @@ impl Core {
         }
     }
 
-    /// Whether a channel that failed has gone with the process that had it, of several that share the other end: the connection
-    /// lives.
+    /// Returns whether the connection lives on although its channel failed. It does where several processes
+    /// share the other end, and the channel has gone with the process that had it.
     pub fn can_go_on(&self, errno: Errno) -> bool {
         matches!(errno, Errno::PIPE | Errno::CONNRESET) && self.kind != Kind::Datagram && !self.cannot_send()
     }
 
-    /// What a send says where the channel failed it.
+    /// Returns the error of a send that failed on the channel.
     pub fn no_channel(&self, errno: Errno) -> Error {
-        // The channel is a connection of its own, whose reset says no more than that the peer is gone.
+        // The channel is a connection of its own. Its reset only says that the peer is gone.
         let errno = if errno == Errno::CONNRESET { Errno::PIPE } else { errno };
         let error = Error::new(Op::Send, errno);
         match errno {
@@ -603,8 +619,8 @@ impl Core {
         }
     }
 
-    /// What a send of a record says that is longer than the ring. A pending error comes before it (net/unix/af_unix.c:
-    /// unix_seqpacket_sendmsg), but not of a datagram socket (unix_dgram_sendmsg).
+    /// Returns the error of a send of a record that is longer than the ring. A pending error comes first
+    /// (net/unix/af_unix.c: unix_seqpacket_sendmsg), but not on a datagram socket (unix_dgram_sendmsg).
     #[cold]
     pub fn too_long(&self) -> Error {
         let reset = self.kind == Kind::SeqPacket && self.take_reset();
@@ -618,12 +634,13 @@ impl Core {
         }
     }
 
-    /// The longest that the kernel takes (net/unix/af_unix.c: unix_dgram_sendmsg).
+    /// Returns the length of the longest record that the kernel takes (net/unix/af_unix.c:
+    /// unix_dgram_sendmsg).
     pub fn max_kernel_record(&self) -> usize {
         rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32)
     }
 
-    /// The peer does not keep stream records, or has left before it could say.
+    /// Returns the error where the peer does not keep stream records, or has left before it could say so.
     #[cold]
     pub fn no_agreement(&self, op: Op) -> Error {
         if op == Op::Send && (control::gone(self.fd()) || control::hung_up(self.fd())) {

@@ -1,4 +1,4 @@
-//! The upgrade of a connection, where it meets both directions and their locks.
+//! The steps of the upgrade that need both directions of the connection, and their locks.
 
 use crate::connection::Connection;
 use crate::connection::rx::Rx;
@@ -34,7 +34,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The sending side switches at once to the ring that it was offered if it is free, else before its next bytes.
+    /// Switches the sending side to the ring that it was offered: at once if the side is free, else before
+    /// its next bytes.
     fn adopt_if_free(&self, offered: bool) {
         if offered && let Some(mut tx) = self.tx.try_lock() {
             self.adopt(&mut tx);
@@ -48,8 +49,8 @@ impl Connection {
         self.handshake.adopt(self, tx);
     }
 
-    /// Before a send, while it is not known what the peer is: looks for its rings, else attaches some where it may. What only ever
-    /// sends would stay with the kernel otherwise.
+    /// Looks before a send for the peer's rings, while it is not known what the peer is. Else attaches rings
+    /// where this side may. A client that only ever sends would stay with the kernel otherwise.
     pub fn prepare_to_send(&self) -> Result<()> {
         match self.rx.lock_within(|| BRIEFLY) {
             Some(rx) => self.prepare(rx),
@@ -57,7 +58,8 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::prepare_to_send`], in the middle of a send: whoever receives just now is not waited for with the sending side.
+    /// Does as [`Connection::prepare_to_send`] in the middle of a send. It holds the sending side, so it does
+    /// not wait for a thread that receives just now.
     pub fn prepare_to_go_on(&self) -> Result<()> {
         self.rx.try_lock().map_or(Ok(()), |rx| self.prepare(rx))
     }
@@ -68,7 +70,8 @@ impl Connection {
             self.handshake.attach_rings(self, &mut rx);
         }
         if !matches!(&*rx, Rx::Undecided(_)) {
-            // Maybe it was another process that has decided, and this may replace its store before a sender has seen it.
+            // Maybe another process has decided. This store may replace an earlier one before a sender has seen
+            // that.
             self.handshake.decided_now();
         }
         Ok(())

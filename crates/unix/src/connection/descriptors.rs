@@ -19,7 +19,7 @@ impl Connection {
         let slices = [IoSlice::new(bytes)];
         attached.check()?;
         if (attached.fds.is_empty() && attached.who.is_none()) || bytes.is_empty() {
-            // Without a byte to travel with, a stream drops them, as Linux does.
+            // Without a byte to travel with, a stream drops the descriptors, as Linux does.
             return self.send(&slices, flags);
         }
         let mut cursor = Cursor::new(&slices);
@@ -57,7 +57,7 @@ impl Connection {
             Tx::Ring(ring) => {
                 let saying = ring.saying(self, attached.who);
                 if saying.who != Identity::AsBefore {
-                    // What is said, and no more, would be nothing to be received.
+                    // A mark of the identity and nothing behind it would be nothing to receive.
                     let marked = if attached.fds.is_empty() { 0 } else { ring.producer.stride() };
                     ring.say(self, saying, marked + 1, flags)?;
                 }

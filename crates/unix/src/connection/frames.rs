@@ -5,13 +5,13 @@ use onecopy_ring::record::Frame;
 use onecopy_ring::{Consumer, PeerMisbehaved};
 
 impl RxRing {
-    /// Bytes of records in the ring.
+    /// Returns how many bytes of records are in the ring.
     pub fn readable(&mut self) -> std::result::Result<usize, PeerMisbehaved> {
         let (at, left) = self.rest.map_or((0, 0), |rest| (rest.left + rest.padding, rest.left));
         Ok(left + records_in(&mut self.consumer, at)?)
     }
 
-    /// The next frame, which must be a whole record. `available` bytes are known to be there.
+    /// Returns the next frame, which must be a whole record. `available` bytes are known to be there.
     #[inline]
     pub fn atomic_frame(&self, available: usize) -> std::result::Result<Frame, PeerMisbehaved> {
         let frame = self.consumer.frame(0, available)?;
@@ -23,7 +23,7 @@ impl RxRing {
     }
 }
 
-/// Bytes of the records in a ring from `at` bytes behind the next one on.
+/// Returns how many bytes of records are in the ring, from the frame `at` bytes ahead on.
 pub fn records_in(consumer: &mut Consumer, mut at: usize) -> std::result::Result<usize, PeerMisbehaved> {
     let available = consumer.available(usize::MAX)?;
     let mut sum = 0;
@@ -36,7 +36,7 @@ pub fn records_in(consumer: &mut Consumer, mut at: usize) -> std::result::Result
     Ok(sum)
 }
 
-/// Bytes of the record in a frame at `at` bytes behind the next one.
+/// Returns how many bytes of a record are in the frame `at` bytes ahead.
 fn bytes_of(consumer: &Consumer, at: usize, frame: Frame) -> std::result::Result<usize, PeerMisbehaved> {
     if frame.with.is_pool() {
         return Ok(0);
@@ -53,7 +53,7 @@ fn bytes_of(consumer: &Consumer, at: usize, frame: Frame) -> std::result::Result
 }
 
 impl RxRing {
-    /// Bytes of the next datagram, 0 where there is none (FIONREAD, unix(7)).
+    /// Returns the length of the next datagram, 0 where there is none (FIONREAD, unix(7)).
     pub fn next_datagram(&mut self) -> std::result::Result<usize, PeerMisbehaved> {
         match self.consumer.available(1)? {
             0 => Ok(0),

@@ -1,4 +1,8 @@
-//! What a receiver does that finds its ring empty: it spins, takes doorbells and arms, and asks what a byte means that nothing explains.
+//! What a receiver does when its ring is empty.
+//!
+//! In this order: it takes the filler of a sender that waits for room, spins, takes doorbells and arms. Then
+//! it asks the kernel whether a byte is left that nothing explains: such a byte means that the peer
+//! misbehaves.
 
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
@@ -14,22 +18,23 @@ use std::time::Instant;
 /// How often one call believes a doorbell for which there was no data.
 const MAX_EMPTY_DOORBELLS: u32 = 64;
 
-/// What to do where there is nothing to receive.
+/// What a receive does next when there is nothing to receive.
 pub enum Idle {
-    /// Look again.
+    /// Looks again.
     Again,
-    /// Sleep on the control socket, then look again.
+    /// Sleeps on the control socket, then looks again.
     Sleep,
-    /// Its queue is readable for a reason that does not go away by itself: sleep on the clock.
+    /// Sleeps on the clock: the queue is readable for a reason that does not go away by itself.
     Nap,
-    /// The kernel has the last word.
+    /// Asks the kernel, which has the last word.
     Ask,
-    /// The peer of a datagram socket has left, and all that it had sent here was received.
+    /// Goes on without the ring: the peer of a datagram socket has left, and all that it had sent here was
+    /// received.
     Over,
 }
 
 impl RxRing {
-    /// Nothing is in the ring.
+    /// Returns what to do next, after the steps that the module names. The ring was empty at the last look.
     pub fn ring_idle(
         &mut self,
         core: &Core,
@@ -44,20 +49,21 @@ impl RxRing {
             return Ok(Idle::Again);
         }
         if core.kind == Kind::Datagram && core.peer_left() {
-            // Of its doorbells and fillers nothing is left behind: what comes from here on is other sockets' datagrams.
+            // None of its doorbells and fillers may be left behind: what comes from here on are other
+            // sockets' datagrams.
             let more = self.settle(core)?;
             self.clear_away(core)?;
             return Ok(if more { Idle::Again } else { Idle::Over });
         }
         if core.kind == Kind::SeqPacket && core.peer_left() {
-            // What lies there are doorbells and fillers that nobody needs any more.
+            // In the queue are only doorbells and fillers that nobody needs any more.
             self.doorbells.drain(core);
             return Ok(if self.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
         }
         if !waiting.slept && wait && core.settings.wait() != Wait::Spin {
             return Ok(Idle::Sleep);
         }
-        // Woken for nothing, or asked not to wait: is there a byte that nothing explains?
+        // The receive was woken for nothing, or must not wait. Is there a byte that nothing explains?
         if core.ask() != Peek::Byte {
             return Ok(if self.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });
         }
@@ -70,7 +76,7 @@ impl RxRing {
             }
             match self.doorbells.find_channel(core) {
                 Ok(true) => return Ok(Idle::Again),
-                // It stays there until this process has room for a descriptor.
+                // The channel stays in the queue until this process has room for a descriptor.
                 Err(_) => return Ok(Idle::Nap),
                 Ok(false) => {}
             }
@@ -86,13 +92,13 @@ impl RxRing {
         if late && waiting.empty_doorbells < MAX_EMPTY_DOORBELLS {
             return Ok(Idle::Again);
         }
-        // A filler that cannot be taken yet. Rare: a view is held, and its member asks for more.
+        // The filler cannot be taken yet. This is rare: the program holds a view, and asks for more.
         Ok(Idle::Nap)
     }
 
-    /// After a receive that left the ring empty: lets readiness say so, where somebody may look. Returns whether
-    /// there is data after all: a caller who has room for it must not be told a short count, since epoll(7) lets
-    /// him wait for the next edge then, and no doorbell will make one.
+    /// Lets readiness say that the ring is empty after a receive, where somebody may look. Returns whether
+    /// there is data after all. A caller with room for it must not get a short count then: epoll(7) lets it
+    /// wait for the next edge after one, and no doorbell will make that edge.
     #[inline]
     pub fn mirror_empty(&mut self, core: &Core) -> Result<bool> {
         if core.mirror.load(Relaxed) == 0 {
@@ -103,7 +109,7 @@ impl RxRing {
     }
 }
 
-/// Between two looks of one who spins at the control socket, in nanoseconds.
+/// How long a receive that spins goes without a look at the control socket, in nanoseconds.
 pub const LONGEST_SPIN: u32 = 1_000_000;
 
 impl RxRing {
@@ -123,7 +129,7 @@ impl RxRing {
         let mut misbehaved = None;
         let consumer = &mut self.consumer;
         if consumer.is_shared() {
-            // Not with a lock that other processes want: `spin_unlocked`.
+            // No spinning with a lock that other processes want: `spin_unlocked` does it.
             return Ok(false);
         }
         let spun = spin::until(budget, || match consumer.available(1) {
@@ -149,7 +155,7 @@ impl RxRing {
             Err(start) => {
                 self.spin.in_vain();
                 waiting.start.get_or_insert(start);
-                // Asked to spin: look at the control socket now and then, and go on.
+                // A socket that is set to spin looks at the control socket now and then, and goes on.
                 Ok(false)
             }
         }

@@ -1,10 +1,10 @@
-//! Kinds of sockets.
+//! The kinds of sockets.
 
 use crate::{Config, Error, Op, Records, Result};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// What kind of socket an end is of.
+/// The kind of an end's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes: SOCK_STREAM.
@@ -24,13 +24,13 @@ impl Kind {
         }
     }
 
-    /// Whether what is sent at once is received at once, and doorbells are records on the control socket.
+    /// Whether one receive gets what one send sent, and doorbells are records on the control socket.
     #[inline]
     pub fn has_records(self) -> bool {
         self != Kind::Stream
     }
 
-    /// A fresh kernel socket.
+    /// Makes a kernel socket of this kind.
     ///
     /// # Errors
     ///
@@ -40,7 +40,7 @@ impl Kind {
             .map_err(|errno| Error::new(Op::Socket, errno))
     }
 
-    /// How its records are kept.
+    /// Returns how sockets of this kind keep their records.
     pub fn records(self, config: &Config) -> Records {
         if self == Kind::SeqPacket { config.records } else { Records::Atomic }
     }

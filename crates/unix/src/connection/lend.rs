@@ -40,7 +40,7 @@ impl Connection {
                 tx.mirror_full(self);
                 tx.unlock_fenced();
                 self.welcome_back();
-                // What was published is sent, whatever the doorbell says.
+                // What was published is sent, whatever ringing the doorbell says.
                 let _ = self.ring_if_armed();
                 return match (lent, once) {
                     (Err(error), Some(loan)) => Err(self.not_sent(error, len, len, loan, flags)),
@@ -65,7 +65,7 @@ impl Connection {
         }
     }
 
-    /// Sends a chain, each part of a page by reference that can be. Returns its bytes.
+    /// Sends a chain, each part of a page by reference where that is possible. Returns its bytes.
     pub fn send_chain(
         self: &Arc<Connection>,
         mut segment: Segment<Chain>,
@@ -79,7 +79,7 @@ impl Connection {
         };
         let mut result = Ok(());
         if len == 0 {
-            // A dead peer is told.
+            // Sends no bytes, but reports a peer that is gone.
             result = self.send_locked(&mut tx, &mut Cursor::new(&[]), flags);
         }
         while result.is_ok() && !segment.payload().is_empty() {
@@ -92,7 +92,7 @@ impl Connection {
         let left = segment.payload().len();
         match if left == 0 && len > 0 { Ok(()) } else { result.and(rung) } {
             Ok(()) => {
-                // Only what carried no bytes is left: of a chain without any.
+                // What is left carried no bytes: the chain had none.
                 segment.free(Fate::Sent);
                 Ok(len)
             }
@@ -113,7 +113,7 @@ impl Connection {
         Box::new(NotSent { error, loan: rest })
     }
 
-    /// Sends the first fragment of a chain that has one, and those behind it as long as they are of the same pool.
+    /// Sends the chain's first fragment, and those behind it as long as they are of the same pool.
     fn send_front(
         self: &Arc<Connection>,
         tx: &mut Tx,
@@ -134,7 +134,7 @@ impl Connection {
                     (None, Some(span)) => {
                         let mut copy = vec![0; span.len()];
                         onecopy_copy::copy_out(&mut copy, span, Hint::AUTO);
-                        // Twice: here, and into the ring or the kernel.
+                        // It is copied twice: here, and into the ring or the kernel.
                         self.counters.user_copied_in.add_exclusive(copy.len());
                         self.send_copy(tx, &copy, flags)
                     }
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    /// How the bytes of a page leave, of which a record takes `then` bytes of room.
+    /// Returns how the bytes of a page leave. `then`: bytes of room that a record with them takes.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl Connection {
             ));
         }
         let Tx::Ring(ring) = tx else { return Ok(Way::Copied) };
-        // What is lent only the lender's own process knows.
+        // Only the lender's own process knows what is lent.
         if self.lender.get().is_some_and(|lender| !lender.is_own()) {
             return Ok(Way::Copied);
         }
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// Sends a copy. Returns bytes sent: all of them, unless there is an error.
+    /// Sends a copy. Returns how many bytes were sent: all of them, unless there is an error.
     fn send_copy(&self, tx: &mut Tx, bytes: &[u8], flags: SendFlags) -> (usize, Result<()>) {
         let slices = [IoSlice::new(bytes)];
         let mut cursor = Cursor::new(&slices);
@@ -198,11 +198,12 @@ impl Connection {
         (sent, result.and(short))
     }
 
-    /// Lends the parts that `next` gives, `most` of them, or as many as there are slots and room for: one at least.
+    /// Lends the parts that `next` gives: `most` of them, or as many as there are slots and room for, but at
+    /// least one.
     ///
     /// # Errors
     ///
-    /// As [`Connection::room`]; then no part was asked for.
+    /// As [`TxRing::room`]; then no part was asked for.
     #[inline]
     fn lend(
         &self,
@@ -242,7 +243,7 @@ impl Connection {
         Ok(lent)
     }
 
-    /// Binds a pool to this stream: the peer is sent its memfd. None where the peer maps no such pool.
+    /// Binds a pool to this stream, and sends its memfd to the peer. None where the peer maps no such pool.
     #[cold]
     fn admit<'a>(
         self: &Arc<Connection>,
@@ -255,15 +256,16 @@ impl Connection {
         if domain.bytes() > most {
             return Ok(None);
         }
-        // Of several processes each would lend the same slots.
+        // Several processes would each lend the same slots.
         if self.others.were_there() && self.lender.get().is_none() {
             return Ok(None);
         }
-        // Room for what tells of the pool and for what comes next, so that it never lies there alone; and before the channel, which
-        // lies in the receiver's queue from here on.
+        // Makes room for the announcement of the pool and for what comes next, so that the announcement is
+        // never there alone. The room comes before the channel, which is in the receiver's queue from here
+        // on.
         let stride = ring.producer.stride();
         if self.kind == SocketKind::Stream {
-            // First: it parts what is laid here from what a dead process has laid.
+            // This comes first: it parts the mark to come from the marks of a process that died.
             ring.say_identity(self, 2 * stride, flags)?;
             ring.room(self, 2 * stride, 2 * stride, flags, &mut None)?;
         } else {
@@ -283,7 +285,8 @@ impl Connection {
             ring.slots = Some(slots);
             Arc::new(lender)
         });
-        // Who had the other end of the channel that it has is gone: its pages come home, and whoever is left gets copies.
+        // The process that had the other end of the lender's channel is gone. Its pages come home, and
+        // whoever is left gets copies.
         if lender.is_left() || !std::ptr::eq(lender.channel(), &*channel) {
             return Ok(None);
         }
@@ -297,7 +300,8 @@ impl Connection {
         let fd = MemoryProvider::fd(domain).ok_or_else(|| Error::new(Op::Send, Errno::INVAL))?;
         ring.send_over(self, &[fd], None, flags)?;
         if ring.channel.as_ref().is_none_or(|now| !Arc::ptr_eq(now, &channel)) {
-            return Ok(None); // it went just now; what lies in the new one is closed by who comes there
+            // The channel was replaced just now. The process that takes the new one closes what is in it.
+            return Ok(None);
         }
         lender.announced(domain.bytes());
         let pool = Mark::Pool { pool: name, page_len: domain.page_len(), pages: domain.pages() };
@@ -317,5 +321,5 @@ impl Connection {
     }
 }
 
-/// Bytes of a peer's memory that are copied at once, when they have to be passed on as a copy.
+/// How many bytes of a peer's memory are copied at once, when they have to be passed on as a copy.
 const BOUNCE: usize = 32 << 10;

@@ -1,4 +1,4 @@
-//! Records that lie in pages: sent as a chain, received as any other or as a chain.
+//! Records whose bytes are in pages: they are sent as a chain, and received like any other or as a chain.
 
 use crate::ancillary::attached::Attached;
 use crate::api::view::MAX_HEAP;
@@ -26,7 +26,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 impl Connection {
-    /// Copies the record at the front, which is a list that was found, into `slices`.
+    /// Copies the next record into `slices`. It is a list, and was found before.
     pub fn recv_list(
         &self,
         mut guard: SideGuard<'_, Rx>,
@@ -48,7 +48,7 @@ impl Connection {
         Ok(received)
     }
 
-    /// Takes the frame at the front, and lets others have the receiving side.
+    /// Takes the next frame, and lets others have the receiving side.
     fn done_with(&self, mut guard: SideGuard<'_, Rx>, frame: Frame) -> Result<()> {
         if let Rx::Ring(ring) = &mut *guard {
             ring.consumer.take(frame.size(ring.consumer.ring().capacity()));
@@ -57,7 +57,8 @@ impl Connection {
         self.give_back(guard)
     }
 
-    /// A view of the record at the front, which is a list that was found: where it lies, if that is in one page; else a copy.
+    /// Returns a view of the next record, which is a list and was found before. The view is of the page
+    /// itself if all of it is in one page, else of a copy.
     pub fn borrow_list(
         self: &Arc<Connection>,
         mut guard: SideGuard<'_, Rx>,
@@ -70,8 +71,8 @@ impl Connection {
         };
         let received = Received::atomic(listed.len().min(max), listed.len());
         let alone = listed.bytes == 0 && listed.pieces.len() == 1 && received.len > 0;
-        // What a peer says that its pages hold is no more than he has shown memory for, or than fits a small copy: many references may
-        // name one page.
+        // A peer may not claim that its pages hold more than it has shown memory for, or than fits a small
+        // copy: many references may name one page.
         if !alone && received.len > self.config.max_shared.max(MAX_HEAP) {
             ring.pending.listed = Some(listed);
             return Err(Error::new(Op::Recv, Errno::OVERFLOW).because(
@@ -121,7 +122,7 @@ impl Connection {
                 let received = self.recv_frame(guard, slices, available, flags, &mut Call::plain())?;
                 return Ok((received, Chain::new()));
             }
-            // As a peek, since it may be refused: what came with it goes with the record then.
+            // As a peek, since the record may be refused. What came with it then goes with the record.
             let Contents::List(said) = ring.find(self, frame, &mut Call::plain(), true)? else { continue };
             let Some(mut listed) = ring.pending.listed.take() else { continue };
             if listed.true_size() > u32::MAX as usize {
@@ -174,7 +175,8 @@ impl Connection {
         tx.mirror_full(self);
         tx.unlock_fenced();
         self.welcome_back();
-        // What was published is sent, whatever the doorbell says: a pool may have been before an error, too.
+        // What was published is sent, whatever ringing the doorbell says. A pool may have been published even
+        // before an error.
         let rung = self.ring_if_armed();
         match result {
             Ok(fate) => {
@@ -185,7 +187,8 @@ impl Connection {
         }
     }
 
-    /// Sends a record: what it can of the chain by reference. What became of what is left in the chain.
+    /// Sends a record, with as much of the chain by reference as possible. Returns the fate of what is left
+    /// in the chain.
     fn send_list(
         self: &Arc<Connection>,
         tx: &mut Tx,
@@ -208,7 +211,7 @@ impl Connection {
                 Way::Copied => None,
             });
         }
-        // Bytes come before references, so what stands before the last fragment that is copied is, too.
+        // Bytes come before references. So if a fragment is copied, everything before it is copied, too.
         let copied = names.iter().rposition(Option::is_none).map_or(0, |last| last + 1);
         let names: Vec<u32> = names.into_iter().skip(copied).flatten().collect();
         let bytes = gathered(head, segment.payload(), copied)?;
@@ -272,7 +275,8 @@ impl Connection {
     }
 }
 
-/// The bytes that go as such: `head`, and those of the chain's first `copied` fragments, where they lie if they can be read there.
+/// Returns the bytes that go as such: `head`, and those of the chain's first `copied` fragments. They are
+/// borrowed where they can be read in their page.
 fn gathered<'a>(head: &'a [u8], chain: &'a Chain, copied: usize) -> Result<Vec<Cow<'a, [u8]>>> {
     let mut all = vec![Cow::Borrowed(head)];
     for fragment in chain.fragments().take(copied) {
@@ -290,7 +294,7 @@ fn gathered<'a>(head: &'a [u8], chain: &'a Chain, copied: usize) -> Result<Vec<C
     Ok(all)
 }
 
-/// Whether a chain's bytes can go as one record.
+/// Returns an error if a chain's bytes cannot go as one record.
 fn one_record(chain: &Chain) -> Result<()> {
     match chain.record_len() {
         Some(at) if at < chain.len() => Err(Error::new(Op::Send, Errno::OPNOTSUPP)

@@ -1,15 +1,67 @@
-//! One end of a connection: what its two directions share.
+//! A connection: one end of it, as one process holds it.
+//!
+//! A [`Connection`] is made of four parts:
+//!
+//! - a [`Core`] that all others may look at,
+//! - a receiving side (`rx`),
+//! - a sending side (`tx`),
+//! - the handshake that turns a kernel connection into one over shared memory.
+//!
+//! # The files of this folder
+//!
+//! A newcomer reads these from top to bottom. They are the plain path of a connection that nobody shares:
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `core.rs` | the control socket, the rings, the settings that every part looks at; the doorbell |
+//! | `send.rs` | sending bytes: into the peer's ring, or over the kernel before the switch |
+//! | `room.rs` | waiting for room in the peer's ring, and parking a filler while there is none |
+//! | `receive.rs` | receiving bytes into the caller's buffers, from the ring or the kernel |
+//! | `wait.rs` | the loop in which a receive waits for data, an error or the end |
+//! | `idle.rs` | what a receiver does with an empty ring: spin, arm, ask what is in the queue |
+//! | `waiting.rs` | what one receive remembers of its wait, and its sleep |
+//!
+//! What these stand on:
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `side.rs` | the lock of one direction, for threads and for processes that share the end |
+//! | `tx.rs`, `rx.rs` | the states of the sending and of the receiving side |
+//! | `call.rs` | what one call knows: the cursor of a send, the descriptors of a receive |
+//! | `kind.rs` | the kinds of sockets |
+//! | `decide.rs` | the steps of the upgrade that need both directions |
+//! | `others.rs` | the seam to the processes that share an end |
+//!
+//! Records, descriptors and pages:
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `send_records.rs`, `receive_records.rs` | sending and receiving records |
+//! | `stream_records.rs`, `carry.rs` | stream records that come over the kernel, and a piece of one |
+//! | `frames.rs` | frames of records in the ring: reading them, and joining them to a record |
+//! | `received.rs` | what a receive of a record returns |
+//! | `borrow_records.rs`, `listed_records.rs` | records read in place, and records whose bytes are in pages |
+//! | `descriptors.rs` | sending and receiving with descriptors and credentials |
+//! | `lend.rs`, `chains.rs` | sending pages by reference, and receiving chains |
+//!
+//! The life of a connection:
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `open.rs` | how a connection is made: by pair, connect or accept |
+//! | `options.rs` | options, names, shutdown, and what happens at the last close |
 //!
 //! # Locks, in the order in which they are taken
 //!
 //! | lock | guards | held while sleeping |
 //! |---|---|---|
-//! | `rx` | the receiving side: what state it is in, positions, borrows | never |
+//! | `rx` | the receiving side: its state, positions, borrows | never |
 //! | `tx` | the sending side: whole sends and reservations, so that they never interleave | yes |
 //! | `offer` | the peer's ring, from when there is one until the sender switches to it | never |
 //!
-//! A receiver only ever *tries* `tx`: a sender asleep for want of room must not stop receiving. So `Datagram::connect`
-//! may take `tx` first, and then `rx`. A datagram socket's `Meeting::state` comes after both; who holds it only tries them.
+//! A receiver only ever *tries* `tx`: a sender that sleeps for want of room must not stop receiving. So
+//! `Datagram::connect` may take `tx` first, and then `rx`. The `state` of a datagram socket's pairing comes
+//! after both. A thread that holds it only tries them.
 
 use crate::byref::copies::Copies;
 use crate::byref::lender::Lender;
@@ -64,11 +116,11 @@ pub struct Connection {
     pub rx: Side<Rx>,
     pub tx: Side<Tx>,
     pub handshake: Handshake,
-    /// What is lent to the peer, once something was.
+    /// What this end lends to the peer, once it has lent something.
     pub lender: OnceLock<Arc<Lender>>,
-    /// Where chains that are received as copies lie.
+    /// The pages that hold chains which were received as copies.
     pub copies: Copies,
-    /// Where forks find it.
+    /// Where forks find this end.
     pub place: Place,
 }
 
@@ -94,7 +146,8 @@ impl Connection {
         }
     }
 
-    /// Takes the receiving side. Nobody keeps it for long but a process that shares it and is stopped, or means ill.
+    /// Takes the receiving side. Nobody keeps it for long, except a process that shares the end and is
+    /// stopped, or that misbehaves.
     ///
     /// # Errors
     ///
@@ -104,7 +157,8 @@ impl Connection {
         self.rx.lock_within(|| STUCK).ok_or_else(|| stuck(op))
     }
 
-    /// Sets or clears one of these. Holds the receiving side, so that a ring that is just being made knows it.
+    /// Sets or clears SO_PASSCRED or SO_PASSPIDFD. Holds the receiving side, so that a ring that is just
+    /// being made learns of it.
     ///
     /// # Errors
     ///
@@ -122,8 +176,8 @@ impl Connection {
         if let Some(ring) = self.rx_ring.get().or(attached) {
             self.ask_identity(ring);
         }
-        // (A look at a datagram socket's doorbells is one of a message each; and it has the kernel's datagrams to pass again once it
-        // has left its peer.)
+        // A datagram socket keeps the option: its doorbells are looked at one message at a time, and it has
+        // the kernel's datagrams to pass again once it has left its peer.
         if matches!(*rx, Rx::Ring(_)) && self.kind != Kind::Datagram {
             self.pass_no_doorbells()
         } else {
@@ -133,7 +187,7 @@ impl Connection {
 }
 
 impl AsFd for Connection {
-    /// The control socket.
+    /// Returns the control socket.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

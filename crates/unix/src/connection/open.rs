@@ -1,4 +1,4 @@
-//! How ends come about: by pair, by connect, by accept.
+//! How an end is made: by pair, by connect, by accept.
 
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
@@ -27,14 +27,15 @@ impl From<Kind> for Type {
     }
 }
 
-/// Stream records travel through shared memory only: the kernel's own records are atomic.
+/// Returns the error of stream records without shared memory, which they need: the kernel's own records are
+/// atomic.
 fn needs_memory(op: Op) -> Error {
     Error::new(op, Errno::PROTONOSUPPORT)
         .about("Config::records")
         .because("stream records need shared memory, which is refused here; use atomic records")
 }
 
-/// A listener that is not known to keep stream records is taken for one that does not.
+/// Returns the error where a listener is not known to keep stream records. It is taken for one that does not.
 fn no_agreement() -> Error {
     Error::new(Op::Connect, Errno::PROTONOSUPPORT).about("Config::records").because(
         "the listener is not known to keep stream records; have it listen with them, in this network namespace \
@@ -64,7 +65,8 @@ pub fn buffers(fd: impl AsFd, config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The rings of a pair: the first is received from by the first end. None where memory is refused, or not wanted.
+/// Makes the rings of a pair: the first end receives from the first. None where memory is refused, or not
+/// wanted.
 pub fn rings(kind: Kind, config: &Config) -> Option<(Ring, Ring)> {
     if config.transport == Transport::Kernel {
         return None;
@@ -87,7 +89,8 @@ impl Connection {
         Ok(end)
     }
 
-    /// Two connected ends, over shared memory from the first byte on; over the kernel where memfds are refused.
+    /// Makes two connected ends, over shared memory from the first byte on. They stay with the kernel where
+    /// memfds are refused.
     ///
     /// # Errors
     ///
@@ -126,7 +129,7 @@ impl Connection {
         let address = name.address(Op::Connect)?;
         let fd = kind.socket()?;
         if config.pass_credentials {
-            // Before the server can send.
+            // This comes before the server can send.
             sockopt::set_socket_passcred(&fd, true).map_err(|errno| Error::new(Op::Option, errno))?;
         }
         let records = kind.records(config);
@@ -148,7 +151,7 @@ impl Connection {
             return Err(Error::new(Op::Connect, Errno::AGAIN));
         }
         if records == Records::Stream && !is_ours {
-            // (Nothing was said: to who listens there it was a connection that was closed again.)
+            // Nothing was sent: the listener sees a connection that was closed again.
             return Err(no_agreement());
         }
         let rx =
@@ -159,8 +162,8 @@ impl Connection {
         Ok(end)
     }
 
-    /// Takes the next connection of a listener. One whose client keeps its records in another way is closed
-    /// and passed over: nothing that either would send could be understood.
+    /// Takes the next connection of a listener. Closes and passes over a connection whose client keeps its
+    /// records in another way: neither side could understand what the other would send.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What all kinds of sockets have in common: options, names, shutting down, closing.
+//! What all kinds of sockets have in common: options, names, shutdown, close.
 
 use crate::connection::Connection;
 use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
@@ -41,7 +41,7 @@ pub fn local_name(fd: &OwnedFd) -> Result<Name> {
     Ok(unix_address(address).map_or_else(Name::unnamed, |a| visible_name(&a)))
 }
 
-/// An invitation is no name that anybody gave.
+/// Returns the name that a program gave. An invitation is no such name.
 fn visible_name(address: &SocketAddrUnix) -> Name {
     match address.abstract_name() {
         Some(name) if Invitation::parse(name).is_some() => Name::unnamed(),
@@ -55,14 +55,14 @@ impl Connection {
         if nonblocking { self.reflect() } else { Ok(()) }
     }
 
-    /// As `set_nonblocking`, for who reflects by itself.
+    /// Does as `set_nonblocking`, for a caller that reflects by itself.
     pub fn set_nonblocking_only(&self, nonblocking: bool) -> Result<()> {
         rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(option)?;
         self.settings.set_nonblocking(nonblocking);
         Ok(())
     }
 
-    /// Whether what is sent goes through a ring, and did not go back to the kernel.
+    /// Whether sends go through a ring, and did not go back to the kernel.
     pub fn sends_into_ring(&self) -> bool {
         self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0
     }
@@ -98,9 +98,10 @@ impl Connection {
         if how != Shutdown::Write
             && let Some(ring) = self.rx_ring.get()
         {
-            // Release pairs with nothing that matters: a sender that sees it asks the kernel.
+            // Release needs no pair here: a sender that sees it asks the kernel.
             ring.header().info.0.shut.store(1, Release);
-            // A sender asleep for room sees no shutdown in poll(2), but that its filler is gone.
+            // poll(2) does not show a shutdown to a sender that sleeps for room, but it shows that the filler
+            // is gone.
             if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY)
                 && let Rx::Ring(rx) = &mut *rx
             {
@@ -122,11 +123,12 @@ impl Connection {
             Rx::Switching(switching) => {
                 let queued = control::queued(&end.fd).map_err(option)?;
                 let left = switching.left().map_err(|misbehaved| end.misbehaved(Op::Option, misbehaved))?;
-                // What the peer has put into the ring that nobody reads yet; what is wrong there is found out by who does.
+                // What the peer has put into the ring, from which nobody reads yet. The first reader finds
+                // out if anything is wrong there.
                 let mut consumer = end.rx_ring.get().map(|ring| Consumer::new(ring.clone()));
                 if end.kind.has_records() {
                     let in_ring = consumer.as_mut().and_then(|ring| records_in(ring, 0).ok()).unwrap_or(0);
-                    // Once the peer has switched, its doorbells lie there too: an upper bound.
+                    // Once the peer has switched, its doorbells are there too: this is an upper bound.
                     let queued = if left == Some(0) { 0 } else { queued };
                     return Ok(queued.saturating_sub(switching.carry.past()) + in_ring);
                 }
@@ -170,10 +172,10 @@ impl Connection {
         )
     }
 
-    /// What knows who the peer is.
+    /// Returns the descriptor that knows the peer's credentials.
     fn knows_peer(&self) -> Result<BorrowedFd<'_>> {
         if self.kind == Kind::Datagram && self.life.get().is_none() {
-            // The kernel notes nothing of who connects datagram sockets.
+            // The kernel does not note who connects datagram sockets.
             return Err(
                 option(Errno::NOTCONN).because("only a datagram socket that shares memory knows its peer")
             );
@@ -219,7 +221,7 @@ impl Connection {
         if self.kind == Kind::Datagram
             && let Rx::Ring(rx) = &mut *self.lock_rx(Op::Option)?
         {
-            // While it was pending, doorbells could not be taken.
+            // While the error was pending, doorbells could not be taken.
             rx.mirror_empty(self)?;
         }
         if errno == Errno::CONNRESET && !self.was_reset() {
@@ -234,26 +236,26 @@ impl Connection {
             send: carrier(self.sends_into_ring()),
             receive: carrier(match self.rx.lock_within(|| BRIEFLY) {
                 Some(rx) => matches!(&*rx, Rx::Ring(_)),
-                // Whoever keeps it: once there is a ring, it is where bytes come from, or soon.
+                // Another thread holds it. Once there is a ring, bytes come from there, or will soon.
                 None => self.rx_ring.get().is_some(),
             }),
         }
     }
 
-    /// From here on the control socket's readiness mirrors the ring's.
+    /// Makes the control socket's readiness mirror the ring's from here on.
     pub fn reflect(&self) -> Result<()> {
         if self.mirror.swap(1, Relaxed) != 0 {
             return Ok(());
         }
-        // (Whoever sends now has a look himself, when done.)
+        // A sender that holds the side now looks by itself when it is done.
         if let Some(mut tx) = self.tx.try_lock() {
-            // (What fails here the next send is told.)
+            // The next send reports what fails here.
             let _ = tx.park_if_full(self);
             tx.unlock_fenced();
             self.welcome_back();
         }
         if let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) {
-            // (Where another process keeps it, it finds the word when it lets go, at its next look.)
+            // Where another process holds the side, it finds the request at its next look, when it lets go.
             if let Rx::Ring(rx) = &mut *rx {
                 rx.mirror_empty(self)?;
             }
@@ -261,21 +263,22 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes one end that an application held, of which views may be left.
+    /// Closes an end that an application held. Views of it may be left.
     pub fn close(self: &Arc<Self>) {
         let end = self;
         if !end.leave() {
-            // The queue, the ring and the connection are another process's too.
+            // The queue, the ring and the connection belong to another process too.
             return;
         }
-        // A doorbell that nobody took would make the kernel tell the peer ECONNRESET although all was read.
+        // If a doorbell stayed in the queue, the kernel would report ECONNRESET to the peer although all was
+        // read.
         let Some(mut rx) = end.rx.lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
             Rx::Plain => {}
             Rx::Ring(ring) => {
                 if ring.consumer.available(1) == Ok(0) {
                     if end.kind == Kind::SeqPacket && end.peer_left() {
-                        // (Which settling would leave to be polled.)
+                        // Settling would leave what is there, and poll(2) would show it.
                         ring.doorbells.drain(end);
                     } else {
                         let _ = ring.settle(end);
@@ -286,20 +289,21 @@ impl Connection {
                 if let Rx::Undecided(undecided) = &*rx
                     && let Some(ring) = undecided.attached()
                 {
-                    // (As below, of rings that the peer may still join.)
+                    // As below, for rings that the peer may still join.
                     ring.header().info.0.shut.store(1, Release);
                 }
                 drop(rx);
-                // A look whether there is something to receive takes the doorbells that follow the kernel's bytes.
+                // A look whether there is something to receive takes the doorbells that follow the kernel's
+                // bytes.
                 let _ = end.ready(RecvFlags::DONTWAIT, &mut Waiting::new(0));
             }
         }
         if let Some(ring) = end.rx_ring.get() {
-            // A sender with room need not wait until it looks at the kernel again.
+            // With this, a sender that has room need not wait until it looks at the kernel again.
             ring.header().info.0.shut.store(1, Release);
         }
         if Arc::strong_count(self) > 1 {
-            // Views keep the descriptor; the peer is told all the same.
+            // Views keep the descriptor open; the peer is told all the same.
             let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
             self.end_life();
         }

@@ -1,6 +1,6 @@
 //! The seam to the processes that share an end: what a connection tells them, and asks about them.
 //!
-//! While one process holds the end there is nothing here but a pointer that is null, which is all that the plain path looks at.
+//! While one process holds the end, all that is here is a null pointer. The plain path looks at nothing else.
 
 use crate::multiprocess::membership::Sharing;
 use onecopy_ring::consumer::BorrowId;
@@ -9,37 +9,38 @@ use onecopy_sys::sockopt;
 use rustix::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
-/// In [`SidePage::doing`](onecopy_ring::page::SidePage::doing): a doorbell is being rung.
+/// A value of [`SidePage::doing`](onecopy_ring::page::SidePage::doing): the process rings a doorbell.
 pub const RINGING: u64 = 1;
-/// A filler is being parked; above, how much memory lay unread before.
+/// Another value: the process parks a filler. The bits above say how much memory was unread before.
 pub const PARKING: u64 = 2;
 
-/// What is being taken from the kernel's queue, before the peer's switch: in
-/// [`SidePage::doing`](onecopy_ring::page::SidePage::doing) of the receiving side, with
-/// the most that it may be (from bit 8 on), and how much had been received before (from bit 32 on). What has been taken when
-/// its receiver dies the kernel knows: SO_PEEK_OFF is set to that most, and becomes less by each byte that is received.
+/// What a process takes from the kernel's queue, before the peer's switch. It is a value of
+/// [`SidePage::doing`](onecopy_ring::page::SidePage::doing) of the receiving side. The most that is taken is
+/// added from bit 8 on, and how much had been received before from bit 32 on. When the receiver dies, the
+/// kernel knows how much it has taken: SO_PEEK_OFF is set to that most, and becomes less by each byte that is
+/// received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taking {
     /// Bytes of a stream.
     Bytes = 3,
-    /// A record of some bytes, by a call that has no room for them, so all of it or nothing.
+    /// A record of some bytes, by a call that has no room for them: all of the record or nothing.
     Record = 4,
-    /// One of none, of which the kernel counts nothing.
+    /// A record of no bytes, of which the kernel counts nothing.
     Empty = 5,
 }
 
-/// Borrows that processes know of each other: as many as have room in what they share.
+/// How many borrows processes know of each other: as many as have room in what they share.
 pub const MAX_LENT: usize = 25;
 
-/// Most bytes of a stream that are taken from the kernel at once where processes share the end.
+/// The most bytes of a stream that are taken from the kernel at once where processes share the end.
 pub const MOST: usize = (1 << 24) - 1;
 
-/// The other processes that hold an end, once it was in one that forked or was shared.
+/// The other processes that hold an end, once it was in a process that forked or was shared.
 #[derive(Debug, Default)]
 pub struct Others(OnceLock<Arc<Sharing>>);
 
 impl Others {
-    /// What this process shares with them.
+    /// Returns what this process shares with them.
     pub fn sharing(&self) -> Option<&Arc<Sharing>> {
         self.0.get()
     }
@@ -66,20 +67,21 @@ impl Others {
         self.0.get().is_some_and(holds)
     }
 
-    /// Whether they share the sending side, so that whoever unlocks it rings.
+    /// Whether they share the sending side, so that unlocking it rings.
     #[inline]
     pub fn send(&self) -> bool {
         self.0.get().is_some_and(|sharing| sharing.sends())
     }
 
-    /// A sender that does not wait found the sending side held.
+    /// Notes that a sender that does not wait found the sending side held.
     pub fn turn_sender_away(&self) {
         if let Some(sharing) = self.0.get() {
             sharing.words().about.0.turned_away.store(1, Relaxed);
         }
     }
 
-    /// A receiver that does not wait found the receiving side kept by one of them. That one sees it after unlocking.
+    /// Notes that a receiver that does not wait found the receiving side held by one of them. That process
+    /// sees the note after unlocking.
     #[cold]
     pub fn turn_receiver_away(&self) {
         if let Some(sharing) = self.0.get() {
@@ -87,7 +89,8 @@ impl Others {
         }
     }
 
-    /// A view is given back whose release one of them keeps this process from: done by who takes the receiving side next.
+    /// Notes a view that was given back while one of them held the receiving side. The next thread of this
+    /// process that takes the side releases it.
     #[cold]
     pub fn release_later(&self, id: BorrowId, len: usize) {
         if let Some(sharing) = self.0.get() {
@@ -95,35 +98,38 @@ impl Others {
         }
     }
 
-    /// This end was shut down for sending.
+    /// Notes that this end was shut down for sending.
     pub fn shut_sending(&self) {
         if let Some(sharing) = self.0.get() {
             sharing.words().about.0.send_shut.store(1, Relaxed);
         }
     }
 
-    /// So many channels were made. (The receiver takes one only while that lives: who is killed with it made must not leave
-    /// others to make another.)
+    /// Notes how many channels were made. (The receiver takes no second channel while the first one lives. So
+    /// where a process is killed that has made one, the others must not make another.)
     pub fn have_channel(&self, made: u32) {
         if let Some(sharing) = self.0.get() {
             sharing.words().about.0.channel.store(made, Relaxed);
         }
     }
 
-    /// For who holds the sending side: tells who comes after what this process is about, should it die. 0: nothing.
+    /// Notes what this process is about, for the next process that takes the sending side should this one
+    /// die. 0: nothing. The caller holds the sending side.
     #[inline]
     pub fn expect(&self, doing: u64) {
         if let Some(sharing) = self.0.get() {
-            // Relaxed: who reads it knows that this process is dead, which the kernel says after all that it did.
+            // Relaxed: a process that reads it knows that this one is dead, and the kernel says so after all
+            // that this one did.
             sharing.words().tx.0.doing.store(doing, Relaxed);
         }
     }
 
-    /// For who holds the receiving side, where processes share it and `received` were received: before it takes up to `most` bytes
-    /// from the queue of `control`, which are there. How many it may take.
+    /// Notes that up to `most` bytes are about to be taken from the queue of `control`, where they are.
+    /// Returns how many may be taken. `received` bytes were received before. The caller holds the receiving
+    /// side, which processes may share.
     ///
-    /// (At least as many are there as are counted down from: so one that looks at the queue at this moment begins behind bytes
-    /// that are there, and sleeps for the first that comes.)
+    /// At least as many bytes are there as SO_PEEK_OFF counts down from. So a process that peeks at the queue
+    /// at this moment begins behind bytes that are there, and sleeps for the first one that comes.
     pub fn expect_taking(&self, control: BorrowedFd<'_>, what: Taking, most: usize, received: u64) -> usize {
         let Some(sharing) = self.0.get() else { return most };
         let most = most.min(MOST);

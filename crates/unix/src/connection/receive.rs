@@ -1,4 +1,8 @@
-//! Receiving into buffers of the caller: from the ring or the kernel, whichever has the next byte.
+//! Receiving bytes into the caller's buffers.
+//!
+//! Each step of [`Connection::recv_with`] waits until something is there (`wait.rs`) and then takes bytes
+//! from the ring or the kernel, whichever has the next one. A mark in the ring (descriptors, credentials, a
+//! page) ends a step.
 
 use crate::ancillary::channel::Fds;
 use crate::ancillary::pending::{Arrived, Descriptors, Next};
@@ -26,9 +30,9 @@ use std::io::IoSliceMut;
 enum Part {
     /// So many bytes.
     Bytes(usize),
-    /// Of [`crate::ancillary::pending::Pending::piece`].
+    /// Bytes of the page in [`crate::ancillary::pending::Pending::piece`].
     Reference,
-    /// Look again.
+    /// Nothing yet: look again.
     Again,
     /// Nothing more in this call.
     Stop,
@@ -59,7 +63,7 @@ impl Connection {
         let peek = flags.contains(RecvFlags::PEEK);
         let mut waiting = Waiting::new(0);
         if total == 0 {
-            // Waits like any other, and takes nothing.
+            // A receive of no bytes waits like any other, and takes nothing.
             return match self.ready(flags, &mut waiting)? {
                 Ready::Plain => self.recv_plain(slices, 0, flags, call),
                 _ => Ok(0),
@@ -74,19 +78,20 @@ impl Connection {
             waiting.takes = if peek { 0 } else { total - got };
             let step = match self.ready(flags, &mut waiting) {
                 Ok(Ready::Plain) => {
-                    // The kernel has waited for all, as far as it was to.
+                    // The kernel has waited for all, as far as it was asked to.
                     last = true;
                     self.recv_plain(slices, got, flags, call)
                 }
                 Ok(Ready::Kernel(guard, limit)) => {
                     let step = self.recv_kernel(guard, slices, got, limit, peek, call, &mut last);
-                    // A look for what follows these bytes in the ring would take a pending error, which poll(2) must show.
+                    // A look for what follows these bytes in the ring would take a pending error, which
+                    // poll(2) must show.
                     last = last || !waitall && !peek && control::is_failed(self.fd());
                     step
                 }
                 Ok(Ready::Ring(guard, n)) => {
                     match self.recv_ring(guard, slices, got, n, peek, call, &mut last) {
-                        // A mark without bytes.
+                        // It was a mark without bytes.
                         Ok(None) => continue,
                         Ok(Some(n)) => Ok(n),
                         Err(error) => Err(error),
@@ -98,8 +103,9 @@ impl Connection {
             match step {
                 Ok(0) => break,
                 Ok(n) => got += n,
-                // What was received is told first; the error comes again, or its cause is still there. (A reset is kept: the kernel
-                // tells it once. Who waited for all has met it, and is not told: net/unix/af_unix.c, unix_stream_read_generic.)
+                // The caller first hears what was received. The error comes again, or its cause is still
+                // there. A reset is kept, since the kernel reports it once. A receive that waited for all has
+                // met the reset, and does not report it (net/unix/af_unix.c: unix_stream_read_generic).
                 Err(error) if got > 0 => {
                     if !waitall && error.raw_os_error() == Errno::CONNRESET.raw_os_error() {
                         self.reset.store(1, Relaxed);
@@ -112,7 +118,7 @@ impl Connection {
                 break;
             }
             if !waitall {
-                // There is more behind a mark, unless somebody else takes it now.
+                // There may be more behind a mark, unless another receiver takes it now.
                 flags |= RecvFlags::DONTWAIT;
             }
         }
@@ -132,8 +138,8 @@ impl Connection {
         kernel.set(rustix::net::RecvFlags::WAITALL, flags.contains(RecvFlags::WAITALL));
         let n = self.recvmsg(slices, skip, usize::MAX, kernel, call, false)?;
         if n == 0 && self.reset.load(Relaxed) != 0 {
-            // It was told while the peer was not known to be plain, and kept. What is queued comes before it, also for who
-            // receives nothing of that now.
+            // The kernel reported the reset while the peer was not known to be plain, and it was kept. What
+            // is queued comes before it, even for a receive that takes none of that now.
             let nothing_left = slices.iter().any(|slice| !slice.is_empty()) || self.queued() == Ok(0);
             if nothing_left && self.reset.swap(0, Relaxed) != 0 {
                 return Err(Error::new(Op::Recv, Errno::CONNRESET));
@@ -158,8 +164,9 @@ impl Connection {
     ) -> Result<usize> {
         let mut kernel = rustix::net::RecvFlags::DONTWAIT;
         kernel.set(rustix::net::RecvFlags::PEEK, peek);
-        // A peek goes on behind what it has room for until it meets descriptors (af_unix.c: unix_stream_read_generic). Once
-        // the peer has switched, these may be the channel or a hello's, which are not the caller's.
+        // A peek goes on behind what it has room for until it meets descriptors (af_unix.c:
+        // unix_stream_read_generic). Once the peer has switched, these may be the channel or the handshake's
+        // rings, which are not the caller's.
         let switched = matches!(&*guard, Rx::Switching(switching) if switching.left() != Ok(None));
         let mut limit = limit;
         let may_bring = guard.may_bring_rings();
@@ -176,8 +183,8 @@ impl Connection {
             }
             None => (self.recvmsg(slices, skip, limit, kernel, call, true)?, None),
         };
-        // What the kernel has not is in the ring, and belongs to this receive too, unless descriptors end it, or who sent it
-        // matters. Rings end it for the kernel alone.
+        // What the kernel does not have is in the ring, and belongs to this receive too, unless descriptors
+        // end it or the sender's identity matters. Rings end a receive for the kernel alone.
         let may_go_on = call.until == u64::MAX && !self.passes_identity();
         let switching = match &*guard {
             Rx::Switching(switching) => Some(switching),
@@ -194,7 +201,7 @@ impl Connection {
             && ends_here
             && let Some(switching) = switching
         {
-            // What follows lies in the ring, which is not this side's yet: a peek looks there all the same.
+            // What follows is in the ring, which is not this side's yet. A peek looks there all the same.
             let mut consumer = Consumer::new(switching.ring().clone());
             let misbehaved = |misbehaved| self.misbehaved(Op::Recv, misbehaved);
             let available = consumer.available(usize::MAX).map_err(misbehaved)?;
@@ -204,7 +211,8 @@ impl Connection {
         Ok(n)
     }
 
-    /// As `recvmsg`, of bytes that rings of the connection may have come with, which are taken out of the descriptors.
+    /// Receives as `recvmsg` does, where the connection's rings may come with the bytes. Takes the rings out
+    /// of the descriptors.
     fn recv_with_rings(
         &self,
         nonce: &Nonce,
@@ -219,7 +227,7 @@ impl Connection {
         let mut n = self.recvmsg(slices, skip, limit, flags, &mut inner, true)?;
         let rings = fds.take_rings(nonce);
         if rings.is_some() && fds.list.is_empty() && flags.contains(rustix::net::RecvFlags::PEEK) {
-            // The kernel ends a peek here, where it would go on without them.
+            // The kernel ends a peek at these descriptors. Without them it would have gone on.
             n += self.peek_behind(slices, skip, n, limit, flags, &mut fds)?;
         }
         if fds.truncated || !fds.list.is_empty() {
@@ -248,7 +256,7 @@ impl Connection {
         let mut call = Call { fds: Some(fds), until: u64::MAX };
         let behind = self.recvmsg(slices, skip + n, limit - n, flags, &mut call, true);
         let _ = onecopy_sys::sockopt::set_peek_off(self.fd(), -1);
-        // (Nothing lies there, most often.)
+        // Most often nothing is there.
         Ok(behind.unwrap_or(0))
     }
 
@@ -257,7 +265,8 @@ impl Connection {
         self.kind == Kind::Stream && switching.left() == Ok(Some(n as u64))
     }
 
-    /// `ends`: whether it matters that descriptors end a receive.
+    /// Receives from the kernel, behind the first `skip` bytes of the slices. `ends`: whether it matters that
+    /// descriptors end a receive.
     fn recvmsg(
         &self,
         slices: &mut [IoSliceMut<'_>],
@@ -292,7 +301,7 @@ impl Connection {
             }
         };
         if ended {
-            // Whether the receive has room for them or not.
+            // They end it whether the receive has room for them or not.
             call.until = 0;
         }
         self.counters.kernel_copied.add(n);
@@ -335,8 +344,9 @@ impl Connection {
             ring.pending.tell(to, self.passes_pidfd());
         }
         if peek {
-            // Descriptors end a peek, but the bytes that came with them belong to it (af_unix.c: unix_stream_read_generic).
-            // Who has room for descriptors would want a copy of them too: they are not here yet, and his peek ends before.
+            // Descriptors end a peek, but the bytes that came with them belong to it (af_unix.c:
+            // unix_stream_read_generic). A caller with room for descriptors would want a copy of them too.
+            // They are not here yet, so its peek ends before them.
             let whole = call.fds.is_none() && call.until == u64::MAX && ring.pending.piece.is_none();
             return Ok(Some(
                 got + if whole { ring.peek_behind_fds(self, slices, skip + got, got)? } else { 0 },
@@ -349,8 +359,9 @@ impl Connection {
         } else if call.until <= ring.consumer.position() {
             *last = true;
         }
-        // The last piece was given back without a look at who waits for room: unlocking is the fence that it
-        // wants. (Without the lock what is known of the room is from before, and at least that much.)
+        // The last piece was given back without a look at a sender that waits for room: unlocking is the
+        // fence that the look needs. (Without the lock, `room` is from before, and there is at least that
+        // much.)
         let (room, capacity) = (ring.consumer.room(), ring.consumer.ring().capacity());
         guard.unlock_fenced();
         if self.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
@@ -360,7 +371,7 @@ impl Connection {
     }
 }
 
-/// Copies of the `len` bytes that lie `at` bytes ahead as many as have room, and takes nothing.
+/// Copies as many as have room of the `len` bytes that are `at` bytes ahead. Takes nothing.
 fn copy_ahead(
     consumer: &Consumer,
     slices: &mut [IoSliceMut<'_>],
@@ -377,7 +388,7 @@ fn copy_ahead(
     done
 }
 
-/// The slices behind the first `skip` bytes.
+/// Returns the slices behind the first `skip` bytes.
 fn rest<'a, 'b>(
     slices: &'a mut [IoSliceMut<'b>],
     mut skip: usize,
@@ -390,7 +401,7 @@ fn rest<'a, 'b>(
 }
 
 impl RxRing {
-    /// Of `available` bytes in the ring, what this receive may take next.
+    /// Returns what this receive may take next of the `available` bytes in the ring.
     #[inline]
     fn part(
         &mut self,
@@ -446,7 +457,7 @@ impl RxRing {
         Ok(if n > 0 { Part::Bytes(n) } else { Part::Stop })
     }
 
-    /// The descriptors at the front go to this receive. Returns how far it may go with them.
+    /// Gives the pending descriptors to this receive. Returns the position up to which it may go with them.
     pub fn take_fds(&mut self, core: &Core, call: &mut Call<'_>, peek: bool) -> Result<u64> {
         self.bring_fds(core)?;
         let pending = &mut self.pending.fds;
@@ -463,7 +474,7 @@ impl RxRing {
         Ok(until)
     }
 
-    /// Copies `available` bytes that are in the ring, and what comes meanwhile, up to the next mark.
+    /// Copies the `available` bytes of the ring, and what comes meanwhile, up to the next mark.
     fn copy_bytes(
         &mut self,
         core: &Core,
@@ -492,7 +503,8 @@ impl RxRing {
                     }
                     let n = want.min(available.saturating_sub(at));
                     if n == 0 {
-                        // What comes at this very moment goes here too, not into the slice behind.
+                        // What comes at this very moment must go into this slice too, not into the one behind
+                        // it.
                         point!("nothing behind");
                         break 'there;
                     }
@@ -506,13 +518,14 @@ impl RxRing {
                         point!("taken");
                         available -= n;
                         if !slice.is_empty() {
-                            // An early look, without the fence; the sure one follows after unlocking.
+                            // This is an early look, without the fence. The sure one follows after unlocking.
                             self.unpark_if_seen(core).map_err(misbehaved)?;
                         }
                     }
                 }
             }
-            // (Of a peek nothing was taken, so nothing is settled. Where nothing more was got, a mark comes next.)
+            // A peek took nothing, so nothing is settled. Where this round got nothing more, a mark comes
+            // next.
             if peek || got == before || !self.mirror_empty(core)? || got == total {
                 break;
             }
@@ -521,7 +534,7 @@ impl RxRing {
         Ok(got)
     }
 
-    /// The bytes that came with the descriptors `at` bytes ahead, if there they are. Takes nothing.
+    /// Copies the bytes that came with the descriptors `at` bytes ahead, if these are there. Takes nothing.
     fn peek_behind_fds(
         &mut self,
         core: &Core,
@@ -540,7 +553,7 @@ impl RxRing {
         })
     }
 
-    /// Copies from the page that comes next, whose sender gets it back once all of it was received.
+    /// Copies from the page that comes next. Its sender gets the page back once all of it was received.
     fn copy_reference(
         &mut self,
         _core: &Core,

@@ -30,7 +30,7 @@ impl Connection {
         self.recv_record_with(slices, flags, &mut Call::plain())
     }
 
-    /// As [`Connection::recv_record`], and descriptors as `call` says.
+    /// Does as [`Connection::recv_record`], and receives descriptors as `call` says.
     ///
     /// # Errors
     ///
@@ -55,8 +55,9 @@ impl Connection {
         }
     }
 
-    /// A pending error comes before queued data (net/core/datagram.c: __skb_try_recv_datagram). Asking for it costs a
-    /// system call, so only a peer that said it is leaving is asked about: of one that was killed, the data comes first.
+    /// Returns a pending error, which comes before queued data (net/core/datagram.c:
+    /// __skb_try_recv_datagram). Asking for it costs a system call, so it only asks when the peer has said
+    /// that it is leaving. Of a killed peer, the data comes first.
     #[inline]
     pub fn error_first(&self) -> Result<()> {
         let says_so = match self.tx_ring.get() {
@@ -131,7 +132,7 @@ impl Connection {
         Ok(())
     }
 
-    /// One of the kernel's records, which there is under the lock, or which a plain peer will send.
+    /// Receives one of the kernel's records. It is there under the lock, or a plain peer will send it.
     fn recv_kernel_record(
         &self,
         guard: Option<SideGuard<'_, Rx>>,
@@ -141,12 +142,12 @@ impl Connection {
     ) -> Result<Received> {
         let error = |errno| Error::new(Op::Recv, errno);
         if guard.is_none() && self.reset.swap(0, Relaxed) != 0 {
-            // It was told while the peer was not known to be plain, and kept.
+            // The kernel reported it while the peer was not known to be plain, and it was kept.
             return Err(error(Errno::CONNRESET));
         }
         let peek = flags.contains(RecvFlags::PEEK);
-        // Where processes share it, a record is looked at, and then taken by a call that brings nothing: so that a death finds it
-        // taken or not (`mending.rs`).
+        // Where processes share the end, a call looks at the record, and another one that brings nothing
+        // takes it. So the recovery after a death finds it taken or not (`multiprocess/snapshot.rs`).
         let shared = guard.as_ref().is_some_and(SideGuard::is_shared);
         let mut kernel = rustix::net::RecvFlags::TRUNC;
         kernel.set(rustix::net::RecvFlags::DONTWAIT, guard.is_some() || flags.contains(RecvFlags::DONTWAIT));
@@ -154,7 +155,8 @@ impl Connection {
         let room = slices.iter().map(|slice| slice.len()).sum();
         let mut pieces: Vec<IoSliceMut<'_>> =
             slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
-        // Rings of this connection are none of what the caller asks for, and make a record neither cut nor more than it is.
+        // The caller does not ask for the rings of this connection. They make a record neither cut nor
+        // larger.
         let may_bring = guard.as_ref().and_then(|rx| rx.may_bring_rings());
         let (mut rings, mut more) = (None, false);
         let received = match (&mut call.fds, may_bring) {
@@ -176,7 +178,7 @@ impl Connection {
         let message = match received {
             Ok(message) => message,
             Err(Errno::CONNRESET) if guard.is_some() && !self.was_reset() => {
-                // Doorbells were left unread, nothing else: the next look sees what is there.
+                // Only doorbells were left unread. The next look sees what is there.
                 drop(guard);
                 return self.recv_record_with(slices, flags, call);
             }
@@ -184,8 +186,8 @@ impl Connection {
         };
         let full = message.bytes;
         let len = full.min(room);
-        // A record of no bytes has its sender's name, if there is one, or descriptors, and may have others behind it; the end
-        // has none of these.
+        // A record of no bytes has its sender's name, if there is one, or descriptors, and may have others
+        // behind it. The end has none of these.
         let with = message.control_cut
             || more
             || rings.is_some()
@@ -218,7 +220,7 @@ impl Connection {
         Ok(received)
     }
 
-    /// Stream records: what is there, up to the end of a record; all that fits under WAITALL.
+    /// Receives stream records: what is there, up to the end of a record. Under WAITALL, all that fits.
     fn recv_parts(
         &self,
         slices: &mut [IoSliceMut<'_>],
@@ -250,7 +252,8 @@ impl Connection {
                 }
             });
             match step {
-                // What was received is told first; the error comes again, or its cause is still there.
+                // The caller first hears what was received. The error comes again, or its cause is still
+                // there.
                 Err(_) if got.len > 0 => {}
                 Err(error) => return Err(error),
                 Ok(()) if again => continue,
@@ -279,7 +282,7 @@ impl Connection {
         let Rx::Ring(ring) = &mut *guard else { return Ok(()) };
         let misbehaved = |misbehaved| self.misbehaved(Op::Recv, misbehaved);
         let before = got.len;
-        // How far a peek has looked; a receive takes what it has seen.
+        // How far a peek has looked. (A receive takes what it has seen.)
         let mut at = 0;
         let mut next = ring.rest;
         let mut room = slices.iter().map(|slice| slice.len()).sum::<usize>() - got.len;
@@ -296,7 +299,8 @@ impl Connection {
                     let frame = ring.consumer.frame(at, available).map_err(misbehaved)?;
                     if !frame.with.is_nothing() {
                         if (got.len > 0 || at > 0) && (frame.with.fds() > 0 || self.passes_identity()) {
-                            // FreeBSD's rule (uipc_usrreq.c): what comes with bytes comes with the first ones.
+                            // FreeBSD's rule (uipc_usrreq.c): what comes with bytes comes with the first
+                            // ones.
                             *last = true;
                             break;
                         }
@@ -325,7 +329,7 @@ impl Connection {
             if !peek {
                 point!("taken");
                 ring.rest = next;
-                // An early look, without the fence; the sure one follows after unlocking.
+                // This is an early look, without the fence. The sure one follows after unlocking.
                 ring.unpark_if_seen(self).map_err(misbehaved)?;
             }
             if next.is_none() && rest.end {
@@ -344,7 +348,7 @@ impl Connection {
     }
 }
 
-/// With which a receive of a part is over.
+/// The flags with which a receive of a part is over.
 const OVER: ReceivedFlags = ReceivedFlags::EOR.union(ReceivedFlags::END);
 
 /// Goes on by `n` bytes: takes them, or only looks behind them.
@@ -358,7 +362,7 @@ fn pass(ring: &mut RxRing, at: &mut usize, available: &mut usize, n: usize, peek
 }
 
 impl RxRing {
-    /// Gives what came with the frame at the front to the receive, copies of it to a peek.
+    /// Gives the descriptors and credentials of the next frame to the receive. A peek gets copies.
     #[cold]
     pub fn receive_with(
         &mut self,
@@ -373,7 +377,7 @@ impl RxRing {
         Ok(if cut { ReceivedFlags::CTRUNC } else { ReceivedFlags::empty() })
     }
 
-    /// Tells a receive that asks who sent what it gets.
+    /// Tells a receive that asks for it who sent what it gets.
     #[inline]
     fn tell_identity(&self, core: &Core, call: &mut Call<'_>) {
         if let Some(to) = &mut call.fds

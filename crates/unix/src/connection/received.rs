@@ -1,16 +1,16 @@
-//! What a receive of a record comes to.
+//! What a receive of a record returns.
 
 use crate::ReceivedFlags;
 use onecopy_ring::record::{Frame, HEADER};
 
-/// What a receive of a record came to.
+/// The result of receiving a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Bytes put into the buffer.
     pub len: usize,
-    /// Bytes of the record, of which those behind `len` are gone. Of stream records: `len`.
+    /// Bytes of the record. Those behind `len` are gone. For stream records it equals `len`.
     pub full: usize,
-    /// Whether it was cut, ended, or never came.
+    /// Whether the record was cut, ended, or never came.
     pub flags: ReceivedFlags,
 }
 
@@ -25,7 +25,7 @@ impl Received {
         self.flags.contains(ReceivedFlags::END)
     }
 
-    /// Of an atomic record of `full` bytes, of which `len` had room.
+    /// The result for an atomic record of `full` bytes, of which `len` had room.
     #[inline]
     #[doc(hidden)]
     pub fn atomic(len: usize, full: usize) -> Received {
@@ -48,18 +48,18 @@ impl Rest {
         Rest { left: frame.len, padding: frame.size(capacity) - HEADER - frame.len, end: frame.end }
     }
 
-    /// For other processes; never all zeroes.
+    /// Writes it as words for other processes. They are never all zeroes.
     pub fn words(&self) -> [u64; 3] {
         [self.left as u64, self.padding as u64, 2 | u64::from(self.end)]
     }
 
-    /// Of words that another process wrote.
+    /// Reads it from words that another process wrote.
     pub fn of_words([left, padding, end]: [u64; 3]) -> Rest {
         let size = |word| usize::try_from(word).unwrap_or(usize::MAX);
         Rest { left: size(left), padding: size(padding), end: end & 1 != 0 }
     }
 
-    /// Bytes of the ring that it takes.
+    /// Returns how many bytes of the ring it takes.
     pub fn size(&self) -> usize {
         self.left.saturating_add(self.padding)
     }

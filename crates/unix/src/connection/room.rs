@@ -1,4 +1,7 @@
-//! Waiting for room in the peer's ring, and keeping the control socket unwritable while there is none.
+//! Waiting for room in the peer's ring.
+//!
+//! While there is none, a filler is parked in the control socket's queue. It keeps the socket unwritable for
+//! poll(2), until the receiver takes it because there is room again.
 
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
@@ -16,37 +19,41 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// A send's wait for room.
+/// What one send remembers of its wait for room.
 #[derive(Debug)]
 pub struct Waited {
-    /// For the timeout.
+    /// When the wait began, for the timeout.
     began: Instant,
     /// Whether the kernel was asked for O_NONBLOCK.
     asked: bool,
 }
 
-/// How long a sender with room may believe that the peer lives: a killed one is noticed within twice this.
+/// How long a sender that has room may believe that the peer lives. A killed peer is noticed within twice
+/// this time.
 const CHECK_MS: u64 = 40;
 
-/// Longest sleep for room before the peer is looked at again, for shutdowns made behind our back.
+/// The longest sleep for room before the next look at the peer. A shutdown may have been made on a copy of
+/// the descriptor, past this library.
 pub const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 
 impl Tx {
-    /// After a send, and before anybody may look for the first time: a ring that is full to the byte is not writable, although
-    /// nobody was refused yet. (Whoever is refused parks in any case.)
+    /// Makes a full ring unwritable for poll(2). Called after a send, and before anybody may look for the
+    /// first time: a ring that is full to the last byte is not writable, although no send was refused yet. (A
+    /// send that is refused parks in any case.)
     #[inline]
     pub fn mirror_full(&mut self, core: &Core) {
         if core.mirror.load(Relaxed) != 0 {
-            // (What fails here the next send is told.)
+            // The next send reports what fails here.
             let _ = self.park_if_full(core);
         }
     }
 
-    /// As [`Connection::mirror_full`], whoever may look.
+    /// Parks a filler if the ring is full, as [`Tx::mirror_full`], whether anybody may look or not.
     ///
     /// # Errors
     ///
-    /// What a doorbell or a filler was told. (Of a datagram socket's peer that is gone the kernel tells once.)
+    /// What ringing the doorbell or parking the filler said. (The kernel reports that a datagram socket's
+    /// peer is gone only once.)
     pub fn park_if_full(&mut self, core: &Core) -> Result<()> {
         let Tx::Ring(ring) = self else { return Ok(()) };
         let capacity = ring.producer.ring().capacity();
@@ -55,9 +62,9 @@ impl Tx {
         } else {
             1
         };
-        // And a mark, for what the receiver may ask to be told before the next byte.
+        // Plus a mark, for what the receiver may ask to be told before the next byte.
         let least = least + ring.producer.stride();
-        // (Where a filler is there, it waits for what somebody wanted.)
+        // A filler that is there already waits for the room that somebody wanted.
         if ring.producer.room(least).is_ok_and(|room| room < least) && !ring.producer.header().is_parked() {
             // What was published so far must wake the receiver first, as before any wait for room.
             fence(SeqCst);
@@ -69,7 +76,8 @@ impl Tx {
 }
 
 impl TxRing {
-    /// Waits for room: at least `least` bytes, and looks for `want`. Returns bytes of room.
+    /// Waits for room: for `least` bytes at least, and looks for `want`. Returns how many bytes of room there
+    /// are.
     ///
     /// # Errors
     ///
@@ -94,14 +102,14 @@ impl TxRing {
             return self.no_room(core, want, least);
         }
         let waited = waited.get_or_insert_with(|| Waited { began: Instant::now(), asked: false });
-        // Who is remembered not to wait does not spin first.
+        // A socket that is remembered as non-blocking does not spin first.
         if core.settings.nonblocking() && core.must_not_wait(flags, &mut waited.asked) {
             return self.no_room(core, want, least);
         }
         self.sleep_for_room(core, want, least, flags, waited)
     }
 
-    /// For who does not wait: from here on the socket is not writable until there is room.
+    /// Ends a send that does not wait: from here on the socket is unwritable until there is room.
     fn no_room(&mut self, core: &Core, want: usize, least: usize) -> Result<usize> {
         let wanted = least.max(self.low_water());
         self.park(core, wanted)?;
@@ -133,7 +141,7 @@ impl TxRing {
             };
             if budget > 0 {
                 let producer = &mut self.producer;
-                // A lie ends the spin too, and is found by the look below.
+                // An impossible position ends the spin too. The look below finds it.
                 let spun = spin::until(budget, || producer.room(wanted).map_or(true, |room| room >= wanted));
                 match spun {
                     Ok(took) => {
@@ -152,7 +160,8 @@ impl TxRing {
                 return self.no_room(core, want, least);
             }
             if core.connecting.load(Relaxed) != 0 {
-                // A datagram socket's only. Nothing of this datagram is in the ring yet.
+                // Only a datagram socket connects while it sends. Nothing of this datagram is in the ring
+                // yet.
                 return Err(error(Errno::ALREADY));
             }
             let left = control::remaining(waited.began, limit).map_err(error)?;
@@ -181,23 +190,25 @@ impl TxRing {
     fn park(&mut self, core: &Core, wanted: usize) -> Result<()> {
         let header = self.producer.header();
         if header.is_parked() {
-            // Still there from before, perhaps for another wish: it is taken when that is met.
+            // The filler is there from before, perhaps for another amount. The receiver takes it when this
+            // one is met.
             header.want(wanted);
-            // Nothing was sent that would have told of a peer that is gone. Its hang-up's one edge may be over, so an EAGAIN
-            // now would be the last that an edge-triggered caller hears.
+            // Nothing was sent that would have reported a peer that is gone. The one edge of its hang-up may
+            // be over, so an edge-triggered caller would hear nothing more after an EAGAIN now.
             if core.cannot_send() {
                 core.check(Op::Send)?;
                 return Err(core.gone(Op::Send));
             }
-            // A datagram socket's peer that is just being killed closes its socket, and the filler with it, before its lifeline: the
-            // one edge was that, and only another filler can tell what it meant.
+            // A datagram socket's peer that is being killed closes its socket, and the filler with it, before
+            // its lifeline. The one edge was that close, and only another filler can tell what it meant.
             let lost = core.kind == Kind::Datagram && onecopy_sys::socket::unread_memory(&core.fd) == Ok(0);
             if !lost {
                 return Ok(());
             }
         }
         if core.kind == Kind::Datagram && core.cannot_send() {
-            // The kernel would tell it to the filler, once, and throw away what the peer had sent: that is for a send.
+            // The kernel would report it to the filler, once, and throw away what the peer had sent. A send
+            // must report it.
             core.check(Op::Send)?;
             return Err(core.gone(Op::Send));
         }
@@ -207,7 +218,8 @@ impl TxRing {
         let parked = match core.kind {
             Kind::Stream => control::park(core.fd()),
             Kind::SeqPacket => {
-                // (Where it fails the socket in front stays writable, and a send there says EAGAIN.)
+                // Where blocking fails, the datagram socket in front stays writable, and a send there returns
+                // EAGAIN.
                 let blocked = core.elsewhere.get().and_then(|elsewhere| elsewhere.block().ok());
                 control::park_record(core.fd(), true, blocked.as_ref().map(OwnedFd::as_fd))
             }
@@ -235,7 +247,7 @@ impl TxRing {
         parked
     }
 
-    /// Whether the peer still reads, asked of the kernel now and then.
+    /// Looks whether the peer still reads. Asks the kernel only now and then.
     #[inline]
     pub fn check_peer(&mut self, core: &Core) -> Result<()> {
         let shut = self.producer.header().info.0.shut.load(Relaxed) != 0;

@@ -1,4 +1,4 @@
-//! The receiving side: data first, then the error, then the end; and sleeping on the control socket.
+//! The receiving side of a connection: its states, and the ring that it receives from.
 
 use crate::ancillary::channel::Inlet;
 use crate::ancillary::pending::Pending;
@@ -10,13 +10,13 @@ use onecopy_ring::memory::Nonce;
 use onecopy_ring::{Consumer, PeerMisbehaved};
 use onecopy_sync::spin::Adaptive;
 
-/// What the receiving side is at.
+/// The states of the receiving side.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "one an end, and a box would be one more line on each receive")]
 pub enum Rx {
     /// The peer is plain: all bytes come over the kernel, for ever.
     Plain,
-    /// There are no rings yet that both sides have: all bytes come over the kernel, until there are.
+    /// There are no rings yet that both sides have. All bytes come over the kernel until there are.
     Undecided(Undecided),
     /// The peer has our ring, or will get it, and may switch to it at any byte.
     Switching(Switching),
@@ -24,25 +24,27 @@ pub enum Rx {
     Ring(RxRing),
 }
 
-/// After the peer's switch.
+/// The receiving side after the peer's switch.
 #[derive(Debug)]
 pub struct RxRing {
     pub consumer: Consumer,
-    /// Doorbells and fillers in the queue of the control socket, and the channel.
+    /// The doorbells and fillers in the queue of the control socket, and the channel.
     pub doorbells: Accounting,
     pub(super) spin: Adaptive,
-    /// A process that shares the connection has found the channel: that is its number. This one then has, too, or never will.
+    /// The number of the process that has found the channel, of those that share the connection. This process
+    /// then has the channel too, or never will.
     pub elsewhere: Option<u32>,
-    /// What marks have brought.
+    /// The things that marks have brought and that are not received yet.
     pub pending: Pending,
-    /// When it was last looked whether other processes live that have borrowed, in coarse milliseconds.
+    /// When this process last checked whether other processes that have borrowed still live, in coarse
+    /// milliseconds.
     pub looked: u64,
-    /// What is left of a frame of which a part was received (stream records only).
+    /// The rest of a frame that was received in part (stream records only).
     pub rest: Option<Rest>,
 }
 
 impl Rx {
-    /// With which rings are labelled that may come with the next message over the kernel, if any may.
+    /// Returns the nonce of rings that may come with the next message over the kernel, or `None` if none may.
     pub fn may_bring_rings(&self) -> Option<Nonce> {
         match self {
             Rx::Undecided(undecided) => undecided.looks().then(|| undecided.nonce()),
@@ -51,7 +53,8 @@ impl Rx {
         }
     }
 
-    /// Before several processes go on with it, or another one: attaches and joins nothing any more.
+    /// Gives up what is still open: from here on this side attaches and joins nothing. Called before several
+    /// processes go on with it, or another one does.
     pub fn settle(&mut self, core: &Core) {
         *self = match std::mem::replace(self, Rx::Plain) {
             Rx::Undecided(undecided) => match undecided.settled() {
@@ -68,11 +71,12 @@ impl Rx {
         }
     }
 
+    /// Makes a side that receives from the ring of `consumer`.
     pub fn ring(consumer: Consumer) -> Rx {
         Rx::ring_with(consumer, Inlet::default())
     }
 
-    /// What comes besides bytes does so through `inlet`.
+    /// Makes a side that receives from the ring of `consumer`, and what comes besides bytes from `inlet`.
     pub fn ring_with(consumer: Consumer, inlet: Inlet) -> Rx {
         Rx::Ring(RxRing {
             consumer,
@@ -88,39 +92,39 @@ impl Rx {
 
 /// The doorbells of this ring: see [`Accounting`].
 impl RxRing {
-    /// As [`Accounting::settle`].
+    /// Does what [`Accounting::settle`] does.
     pub fn settle(&mut self, core: &Core) -> Result<bool, PeerMisbehaved> {
         self.doorbells.settle(core, &mut self.consumer)
     }
 
-    /// As [`Accounting::settle_ahead`].
+    /// Does what [`Accounting::settle_ahead`] does.
     pub fn settle_ahead(&mut self, core: &Core, data: usize) -> Result<usize, PeerMisbehaved> {
         self.doorbells.settle_ahead(core, &mut self.consumer, data)
     }
 
-    /// As [`Accounting::unpark`].
+    /// Does what [`Accounting::unpark`] does.
     #[inline]
     pub fn unpark(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
         self.doorbells.unpark(core, &mut self.consumer)
     }
 
-    /// As [`Accounting::unpark_if_seen`].
+    /// Does what [`Accounting::unpark_if_seen`] does.
     #[inline]
     pub fn unpark_if_seen(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
         self.doorbells.unpark_if_seen(core, &mut self.consumer)
     }
 
-    /// As [`Accounting::unpark_now`].
+    /// Does what [`Accounting::unpark_now`] does.
     pub fn unpark_now(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
         self.doorbells.unpark_now(core, &mut self.consumer)
     }
 
-    /// As [`Accounting::freed`].
+    /// Does what [`Accounting::freed`] does.
     pub fn freed(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
         self.doorbells.freed(core, &mut self.consumer)
     }
 
-    /// As [`Accounting::clear_away`].
+    /// Does what [`Accounting::clear_away`] does.
     pub fn clear_away(&mut self, core: &Core) -> Result<(), PeerMisbehaved> {
         self.doorbells.clear_away(core, &mut self.consumer)
     }

@@ -1,4 +1,8 @@
-//! Sending bytes: straight into the peer's ring, whole sends one after the other; over the kernel where there is none.
+//! Sending bytes.
+//!
+//! [`Connection::send`] takes the sending side, so that whole sends follow one another, and copies the bytes
+//! into the peer's ring in pieces. Before the switch it sends them over the kernel instead. The doorbell
+//! rings at the end, and in between for each half of a ring.
 
 use crate::ancillary::attached::Attached;
 use crate::connection::Connection;
@@ -16,15 +20,16 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::time::Duration;
 
-/// Longest piece sent over the kernel before it is looked whether the ring is there.
+/// The longest piece that is sent over the kernel before the next look whether the ring is there.
 const KERNEL_PIECE: usize = 64 << 10;
 
 impl Connection {
-    /// Takes the sending side, on the newest way there is.
+    /// Takes the sending side, and switches it to the ring if there is one by now.
     pub fn lock_tx(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
         let error = |errno| Error::new(Op::Send, errno);
         self.check(Op::Send)?;
-        // Acquire pairs with the Release store in `decided_now`: the rings that another thread attaches are there.
+        // Acquire pairs with the Release store in `decided_now`: the rings that another thread attaches are
+        // there.
         if self.handshake.is_open() {
             self.prepare_to_send()?;
         }
@@ -46,13 +51,14 @@ impl Connection {
         Ok(tx)
     }
 
-    /// As long as it takes: another process may be asleep for want of room.
+    /// Waits as long as it takes: another process may be asleep for want of room.
     fn lock_tx_patiently(&self) -> Result<SideGuard<'_, Tx>> {
         loop {
             if let Some(tx) = self.tx.lock_within(|| LONGEST_SLEEP) {
                 return Ok(tx);
             }
-            // It may be stopped, or mean ill. What ends a send ends this, too.
+            // The process that holds it may be stopped, or misbehave. Whatever ends a send ends this wait,
+            // too.
             if self.cannot_send() {
                 self.check(Op::Send)?;
                 return Err(self.gone(Op::Send));
@@ -64,7 +70,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// EAGAIN, EPIPE, EINTR, EPROTO; where something was sent before, its length instead.
+    /// EAGAIN, EPIPE, EINTR, EPROTO. If something was sent before the error, its length is returned instead.
     pub fn send(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         let mut cursor = Cursor::new(slices);
         let total = cursor.left;
@@ -76,14 +82,15 @@ impl Connection {
             tx.mirror_full(self);
             tx.unlock_fenced();
             self.welcome_back();
-            // The last piece was published without a look at the doorbell: unlocking is the fence that it wants.
+            // The last piece was published without a look at the doorbell: unlocking is the fence that the
+            // look needs.
             self.ring_after(cursor.left < total, result)
         });
         let sent = total - cursor.left;
         self.finish(result, sent, flags)
     }
 
-    /// Nothing is queued, and no doorbell rung, but a dead peer is told.
+    /// Sends no bytes: queues nothing and rings no doorbell, but reports a peer that is gone.
     #[cold]
     fn send_nothing(&self) -> Result<()> {
         self.check(Op::Send)?;
@@ -108,16 +115,16 @@ impl Connection {
         ring.send_ring(self, cursor, flags)
     }
 
-    /// Sends the next bytes over the kernel, with what is `attached` to them. Returns how many, and whether there is more to be
-    /// done: a short count ends the send.
+    /// Sends the next bytes over the kernel, with what is `attached` to them. Returns how many, and whether
+    /// the send goes on: a short count ends it.
     pub fn send_kernel(
         &self,
         cursor: &mut Cursor<'_, '_>,
         attached: Attached<'_>,
         flags: SendFlags,
     ) -> Result<(usize, bool)> {
-        // Where the ring may come at any moment, a long send is cut, so that its rest can go there. (Acquire pairs with the
-        // Release store in `decided_now`.)
+        // Where the ring may come at any moment, a long send is cut, so that its rest can go there. (Acquire
+        // pairs with the Release store in `decided_now`.)
         let may_switch = self.handshake.is_open() || self.handshake.offered() != offered::NONE;
         let pieces = cursor.pieces(if may_switch { KERNEL_PIECE } else { usize::MAX });
         let waits = self.handshake.waits_to_switch();
@@ -137,7 +144,8 @@ impl Connection {
         Ok((n, waits || n == pieces.iter().map(|piece| piece.len()).sum::<usize>()))
     }
 
-    /// How the kernel is to send: a send that would switch does not sleep for room in the kernel's queue.
+    /// Returns the flags for the kernel's send. A send that is about to switch does not sleep for room in the
+    /// kernel's queue.
     pub fn kernel_flags(&self, flags: SendFlags) -> rustix::net::SendFlags {
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         let dontwait = flags.contains(SendFlags::DONTWAIT) || self.handshake.waits_to_switch();
@@ -145,7 +153,7 @@ impl Connection {
         kernel
     }
 
-    /// The kernel's queue is full of what was sent before the switch: waits until there is room behind it.
+    /// Waits until the kernel's queue has room again behind what was sent before the switch.
     ///
     /// # Errors
     ///
@@ -185,10 +193,11 @@ impl TxRing {
             point!("published");
             unrung += n;
             if cursor.left > 0 && unrung >= capacity / 2 {
-                // A receiver that is awake sees each piece at once; one that sleeps is worth waking for half a ring,
-                // not for each piece. This is an early look, without the fence: a receiver that arms at this very
-                // moment is seen half a ring later, or before waiting for room, or after unlocking. With it,
-                // the sender would wait for the head's line to come from the receiver's cache.
+                // A receiver that is awake sees each piece at once. One that sleeps is worth waking for half
+                // a ring, not for each piece. This is an early look, without the fence. A receiver that arms
+                // at this very moment is seen half a ring later, or before this sender waits for room, or
+                // after it unlocks. With the fence, the sender would wait for the head's cache line to come
+                // from the receiver's cache.
                 core.ring_under_lock()?;
                 unrung = 0;
             }

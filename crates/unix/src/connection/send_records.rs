@@ -1,4 +1,4 @@
-//! Sending records: one frame each, or in pieces where records are streams.
+//! Sending records: one frame each, or in parts where records are streams.
 
 use crate::ancillary::attached::Attached;
 use crate::ancillary::channel::MAX_FDS;
@@ -14,7 +14,7 @@ use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 use std::io::IoSlice;
 
-/// Longest piece of a stream record that goes over the kernel, before the ring is there.
+/// The longest piece of a stream record that goes over the kernel, before the ring is there.
 const KERNEL_PIECE: usize = 16 << 10;
 
 impl Connection {
@@ -28,7 +28,7 @@ impl Connection {
         self.send_record_with(slices, Attached::default(), flags)
     }
 
-    /// As [`Connection::send_record`], with something besides bytes.
+    /// Does as [`Connection::send_record`], with something besides bytes.
     ///
     /// # Errors
     ///
@@ -54,12 +54,13 @@ impl Connection {
             if nothing {
                 return result;
             }
-            // It was published without a look at the doorbell: unlocking is the fence that it wants.
+            // The record was published without a look at the doorbell: unlocking is the fence that the look
+            // needs.
             self.ring_if_armed().and(result)
         });
         match result {
             Ok(()) => Ok(total),
-            // Of an atomic record nothing was sent.
+            // If the record is atomic, nothing of it was sent.
             Err(_) => self.finish(result, total - cursor.left, flags),
         }
     }
@@ -83,8 +84,8 @@ impl Connection {
                         }
                     }
                 }
-                // (Where it may not switch even now somebody has filled the queue since, or the peer is just going, and what lies there
-                // is not thrown away yet: the kernel says which.)
+                // It may be that this end cannot switch even now. Then somebody has filled the queue since,
+                // or the peer is just going and its queue is not thrown away yet. The kernel says which.
                 self.adopt(tx);
             },
             (Records::Stream, tx) => {
@@ -94,7 +95,8 @@ impl Connection {
                     match tx {
                         Tx::Ring(ring) => return ring.send_parts(self, cursor, attached, flags),
                         Tx::Kernel { sent } => {
-                            // Of nothing no record is sent: one that was counted would be waited for at the switch.
+                            // Of no bytes, no record is sent: if one were counted, the switch would wait for
+                            // it.
                             let some = cursor.left > 0 || flags.contains(SendFlags::EOR);
                             if some && attached.fds.len() == MAX_FDS {
                                 self.send_rings_ahead(sent, flags)?;
@@ -113,7 +115,7 @@ impl Connection {
         }
     }
 
-    /// Whether it was sent: else the ring is there now.
+    /// Returns whether the record was sent. If not, the ring is there now.
     fn send_kernel_record(
         &self,
         cursor: &mut Cursor<'_, '_>,
@@ -133,8 +135,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// A piece of a stream record over the kernel: one of the kernel's records, whose first byte says whether the
-    /// stream record ends with it. Whether it was sent: else the ring is there now.
+    /// Sends a piece of a stream record over the kernel, as one of the kernel's records. Its first byte says
+    /// whether the stream record ends with it. Returns whether it was sent. If not, the ring is there now.
     fn send_kernel_part(
         &self,
         cursor: &mut Cursor<'_, '_>,
@@ -148,7 +150,7 @@ impl Connection {
         if cursor.left == 0 && !end {
             return Ok(true);
         }
-        // (A small buffer takes less, and a byte goes in front.)
+        // A small buffer takes less, and a byte goes in front.
         let most = KERNEL_PIECE.min(self.max_kernel_record().saturating_sub(1)).max(1);
         let mut pieces = cursor.pieces(most);
         pieces.truncate(IOV_MAX - 1);
@@ -163,8 +165,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// Where a piece's descriptors leave no room for the rings that go with it: those go ahead of it, with a piece that has no bytes.
-    /// (Stream records can't do without rings, and a client only looks for them in the first message.)
+    /// Sends the rings ahead of a piece whose descriptors leave no room for them, with a piece that has no
+    /// bytes. (Stream records cannot do without rings, and a client only looks for them in the first
+    /// message.)
     #[cold]
     fn send_rings_ahead(&self, sent: &mut u64, flags: SendFlags) -> Result<()> {
         if self.handshake.offered() == offered::ATTACH
@@ -176,7 +179,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether it was sent: else it is time to switch.
+    /// Returns whether the pieces were sent. If not, it is time to switch.
     fn kernel_send(&self, pieces: &[IoSlice<'_>], attached: Attached<'_>, flags: SendFlags) -> Result<bool> {
         let sent = match self.handshake.send_message(self, pieces, attached, self.kernel_flags(flags)) {
             Err(Errno::AGAIN) if self.handshake.waits_to_switch() => {
@@ -189,7 +192,7 @@ impl Connection {
                 Errno::TOOMANYREFS => self.no_channel(errno),
                 Errno::PERM if attached.who.is_some() => self.no_channel(errno),
                 Errno::MSGSIZE => too_long(),
-                // The reset was told while it was not known what the peer is, and kept.
+                // The kernel reported the reset while it was not known what the peer is, and it was kept.
                 Errno::PIPE if self.reset.swap(0, Relaxed) != 0 && self.counters.sent.get() > 0 => {
                     Error::new(Op::Send, Errno::CONNRESET)
                 }
@@ -202,7 +205,7 @@ impl Connection {
 }
 
 impl TxRing {
-    /// An atomic record, as one frame.
+    /// Sends an atomic record, as one frame.
     #[inline]
     pub fn send_frame(
         &mut self,
@@ -238,12 +241,13 @@ impl TxRing {
         if room >= need {
             return Ok(());
         }
-        // Who has to wait waits for a little more than one record: a look at the tail takes its line from the receiver.
+        // A send that has to wait waits for a little more than one record: a look at the tail takes its cache
+        // line from the receiver.
         let want = need.max(self.producer.ring().capacity() / 8);
         self.room(core, want, need, flags, &mut None).map(drop)
     }
 
-    /// Copies the next `len` bytes behind where a header will be.
+    /// Copies the next `len` bytes to where they belong behind the header.
     #[inline]
     fn copy_in(&mut self, core: &Core, cursor: &mut Cursor<'_, '_>, len: usize, flags: SendFlags) {
         let hint = core.hint(flags, self.producer.ring().capacity());
@@ -258,7 +262,7 @@ impl TxRing {
         core.counters.user_copied_in.add_exclusive(len);
     }
 
-    /// A part of a stream record, in as many frames as there is room for at a time.
+    /// Sends a part of a stream record, in as many frames as there is room for at a time.
     fn send_parts(
         &mut self,
         core: &Core,
@@ -295,7 +299,7 @@ impl TxRing {
             }
             unrung += len;
             if unrung >= capacity / 2 {
-                // An early look, as for streams.
+                // This is an early look, as for streams.
                 core.ring_under_lock()?;
                 unrung = 0;
             }

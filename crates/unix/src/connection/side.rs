@@ -1,9 +1,12 @@
-//! One direction of an end, under its lock: the threads' and, where processes share the end, theirs.
+//! One direction of an end, under its lock: the lock of the threads and, where processes share the end,
+//! theirs too.
 //!
-//! Unshared, it is a mutex, and nothing else is looked at but one pointer that lies beside the value. Shared, the value
-//! is this process's copy of what lies in the end's page ([`onecopy_ring::page`]): who locks takes the page's lock too,
-//! and loads what another process has saved since; who unlocks saves first. Threads of one process exclude each other
-//! by the mutex, so that the page's lock has one contender in each process.
+//! - Unshared, it is a mutex. Besides, only one pointer beside the value is looked at.
+//! - Shared, the value is this process's copy of what is in the end's page ([`onecopy_ring::page`]). Locking
+//!   takes the page's lock too, and loads what another process has saved since. Unlocking saves first.
+//!
+//! Threads of one process exclude each other by the mutex, so that the page's lock has one contender in each
+//! process.
 
 use crate::multiprocess::membership::Sharing;
 use onecopy_ring::PeerMisbehaved;
@@ -17,20 +20,21 @@ use std::time::{Duration, Instant};
 
 /// What processes share of a direction.
 pub trait Shared {
-    /// The end that it is a direction of.
+    /// The end that owns the direction.
     type Owner: std::fmt::Debug;
 
-    /// Where it lies.
+    /// Returns the part of the page that belongs to this direction.
     fn page(words: &Words) -> &SidePage;
 
-    /// As words.
+    /// Writes the state as words.
     fn save(&self, owner: &Self::Owner) -> [u64; WORDS];
 
-    /// From words, which another process has saved, or this one in the middle of whose business somebody `died`.
+    /// Reads the state from words that another process has saved. `died`: a process died while it held the
+    /// lock, maybe in the middle of a change.
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved`]: they cannot be, or what is left cannot be recovered.
+    /// [`PeerMisbehaved`]: the words are impossible, or what is left cannot be recovered.
     fn load(
         &mut self,
         owner: &Self::Owner,
@@ -39,19 +43,20 @@ pub trait Shared {
         died: bool,
     ) -> Result<(), PeerMisbehaved>;
 
-    /// What was to be loaded cannot be, and part of it may have been: from here on it is something that can be looked at.
+    /// Turns the value into one that can be looked at. The words were impossible, and a part of them may have
+    /// been loaded.
     fn give_up(&mut self);
 
-    /// No other process holds the end any more: it is this one's alone from here on.
+    /// Takes the direction for this process alone: no other process holds the end any more.
     fn alone(&mut self, owner: &Self::Owner, sharing: &Sharing);
 
-    /// The lock was taken, and what was to be loaded was.
+    /// Called when the lock was taken and the words were loaded, if there were new ones.
     fn entered(&mut self, owner: &Self::Owner, sharing: &Sharing);
 
-    /// It was saved, and the lock is still held: what others may now be told.
+    /// Called when the state was saved, with the lock still held: what others may be told only now.
     fn saved(&mut self, owner: &Self::Owner, sharing: &Sharing);
 
-    /// The lock was given up.
+    /// Called when the lock was given up.
     fn left(owner: &Self::Owner, sharing: &Sharing);
 }
 
@@ -71,15 +76,16 @@ pub struct Inner<T: Shared> {
 struct Member<O> {
     owner: Weak<O>,
     sharing: Arc<Sharing>,
-    /// The save that the value is as of.
+    /// The number of the save that the value agrees with.
     seen: Option<u64>,
-    /// What was found in the page that cannot be.
+    /// What was impossible in the page.
     misbehaved: Option<PeerMisbehaved>,
-    /// When it was last looked whether others hold the end, in coarse milliseconds.
+    /// When this process last looked whether others hold the end, in coarse milliseconds.
     looked: u64,
 }
 
-/// How often that is looked at. It costs a system call for each that does.
+/// How often a process looks whether others hold the end. A look costs a system call for each process that
+/// does.
 const LOOK_MS: u64 = 20;
 
 /// How long to wait for the page's lock.
@@ -89,7 +95,7 @@ enum Patience {
     For(Duration),
 }
 
-/// Longest wait for the page's lock with the threads' lock in hand.
+/// The longest wait for the page's lock with the threads' lock in hand.
 const SLICE: Duration = Duration::from_millis(50);
 
 impl<T: Shared> Inner<T> {
@@ -97,14 +103,14 @@ impl<T: Shared> Inner<T> {
         self.shared.is_some()
     }
 
-    /// From here on other processes share it, who find in the page what it is at now.
+    /// Shares the direction with other processes from here on. They find its state in the page.
     pub fn share(&mut self, owner: &Arc<T::Owner>, sharing: Arc<Sharing>) {
         let state = &T::page(sharing.words()).state;
         let seen = Some(state.save(&self.value.save(owner)));
         self.begin(owner, sharing, seen);
     }
 
-    /// Others share it with this process, which finds in the page what it is at.
+    /// Joins the processes that share the direction. This process finds its state in the page.
     pub fn join(&mut self, owner: &Arc<T::Owner>, sharing: Arc<Sharing>) {
         self.begin(owner, sharing, None);
     }
@@ -114,14 +120,14 @@ impl<T: Shared> Inner<T> {
         self.shared = Some(Box::new(Member { owner, sharing, seen, misbehaved: None, looked: coarse_ms() }));
     }
 
-    /// In a forked child: others may have gone on since.
+    /// Makes a forked child load the state anew: others may have gone on since.
     pub fn inherit(&mut self) {
         if let Some(member) = &mut self.shared {
             member.seen = None;
         }
     }
 
-    /// Takes the page's lock. Whether that succeeded.
+    /// Takes the page's lock, if the direction is shared. Returns whether that succeeded.
     #[cold]
     fn enter(&mut self, patience: Patience) -> bool {
         let Some(member) = &mut self.shared else { return true };
@@ -157,7 +163,7 @@ impl<T: Shared> Inner<T> {
         true
     }
 
-    /// Saves, and gives the page's lock up.
+    /// Saves the state, and gives up the page's lock.
     #[cold]
     fn leave(&mut self) {
         let Some(member) = &mut self.shared else { return };
@@ -180,7 +186,7 @@ impl<T: Shared> Side<T> {
         Side(Mutex::new(Inner { shared: None, value }))
     }
 
-    /// The mutex, for who holds it over a fork.
+    /// Returns the mutex, which a fork holds.
     pub fn mutex(&self) -> &Mutex<Inner<T>> {
         &self.0
     }
@@ -194,7 +200,7 @@ impl<T: Shared> Side<T> {
         Some(SideGuard(inner))
     }
 
-    /// Waits as long as it takes: of ends that no other process can have.
+    /// Waits as long as it takes. For ends that no other process can have.
     #[inline]
     pub fn lock(&self) -> SideGuard<'_, T> {
         let mut inner = self.0.lock();
@@ -202,15 +208,16 @@ impl<T: Shared> Side<T> {
         SideGuard(inner)
     }
 
-    /// Waits as long as a thread of this process has it, and as long as `limit` says for another process: that one may be
-    /// stopped, or mean ill. None only where processes share it.
+    /// Waits for threads of this process as long as it takes, and for another process as `limit` says: that
+    /// one may be stopped, or misbehave. None only where processes share the direction.
     #[inline]
     pub fn lock_within(&self, limit: impl FnOnce() -> Duration) -> Option<SideGuard<'_, T>> {
         let inner = self.0.lock();
         if inner.shared.is_some() { self.enter_within(inner, limit()) } else { Some(SideGuard(inner)) }
     }
 
-    /// Waits for the page's lock, and lets the other threads of this process, which may have less time, in between.
+    /// Waits for the page's lock. In between, lets in other threads of this process, which may have less
+    /// time.
     #[cold]
     fn enter_within<'a>(
         &'a self,
@@ -242,20 +249,21 @@ impl<T: Shared> Side<T> {
     }
 }
 
-/// The direction, until dropped.
+/// The direction, locked until this is dropped.
 #[derive(Debug)]
 pub struct SideGuard<'a, T: Shared>(MutexGuard<'a, Inner<T>>);
 
 impl<'a, T: Shared> SideGuard<'a, T> {
-    /// Unlocks, with a full fence behind: what was stored under the lock comes before what is loaded after it.
+    /// Unlocks, with a full fence behind it: what was stored under the lock comes before what is loaded after
+    /// it.
     #[inline]
     pub fn unlock_fenced(self) {
         drop(self);
         fence_after_rmw();
     }
 
-    /// Lets other threads in, if any may want the lock, and takes it again after one of them. (Where processes share it, who
-    /// would do so lets go of it instead.)
+    /// Lets other threads in, if any may want the lock, and takes it again after one of them. (Where
+    /// processes share it, the caller lets go of it instead: see `let_in` in `wait.rs`.)
     #[must_use]
     pub fn give_way(self) -> Self {
         if self.is_shared() || !self.0.is_wanted() {
@@ -264,7 +272,7 @@ impl<'a, T: Shared> SideGuard<'a, T> {
         let mutex = self.0.mutex();
         drop(self);
         let mut inner = mutex.lock_behind();
-        // (A fork may have come between.)
+        // A fork may have come between.
         while inner.shared.is_some() && !inner.enter(Patience::For(SLICE)) {
             drop(inner);
             inner = mutex.lock_behind();
@@ -272,13 +280,13 @@ impl<'a, T: Shared> SideGuard<'a, T> {
         SideGuard(inner)
     }
 
-    /// Whether processes share it.
+    /// Whether processes share the direction.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.0.shared.is_some()
     }
 
-    /// What another member left that cannot be.
+    /// Returns what another member left that is impossible.
     #[inline]
     pub fn misbehaved(&self) -> Option<PeerMisbehaved> {
         self.0.shared.as_ref().and_then(|member| member.misbehaved)

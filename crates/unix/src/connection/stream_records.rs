@@ -1,5 +1,7 @@
-//! Receiving stream records while they come over the kernel, before the peer has switched: in pieces, of which each is one of
-//! the kernel's records. Its first byte says whether the stream record ends with it.
+//! Receiving stream records while they come over the kernel, before the peer has switched.
+//!
+//! They come in pieces, each of which is one of the kernel's records. The first byte of a piece says whether
+//! the stream record ends with it.
 
 use crate::ancillary::channel::Fds;
 use crate::connection::Connection;
@@ -15,7 +17,7 @@ use rustix::io::Errno;
 use std::io::IoSliceMut;
 
 impl Connection {
-    /// Receives the piece at the front, or a part of it.
+    /// Receives the next piece, or a part of it.
     pub fn part_from_kernel(
         &self,
         mut guard: SideGuard<'_, Rx>,
@@ -63,8 +65,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Looks at the piece of a stream record at the front of the kernel's queue, if none is being received. One that had nothing but
-    /// rings with it, which came ahead of the peer's first record (`send_rings_ahead`), is taken: then there may be no other yet.
+    /// Looks at the next piece of a stream record in the kernel's queue, if none is being received. Takes a
+    /// piece that had nothing but rings with it, which came ahead of the peer's first record
+    /// (`send_rings_ahead`). Returns whether it took one: then there may be no other yet.
     pub fn take_rings_ahead(&self, rx: &mut Rx) -> Result<bool> {
         let carry = self.next_piece(rx)?;
         let Rx::Switching(switching) = rx else { return Err(self.no_agreement(Op::Recv)) };
@@ -79,8 +82,8 @@ impl Connection {
         Ok(ahead)
     }
 
-    /// The piece of a stream record at the front of the kernel's queue, if none is being received. Rings that come with it are
-    /// joined.
+    /// Returns the next piece of a stream record in the kernel's queue, if none is being received. Joins
+    /// rings that come with it.
     fn next_piece(&self, rx: &mut Rx) -> Result<Option<Carry>> {
         if let Rx::Switching(switching) = &*rx
             && switching.carry.is_pending()
@@ -90,7 +93,8 @@ impl Connection {
         let error = |errno| Error::new(Op::Recv, errno);
         // All that is queued is no less than the next record.
         let mut bytes = vec![0; control::queued(self.fd()).map_err(error)?];
-        // It stays there until all of it was received: what poll(2) says is what lies in the kernel's queue.
+        // The piece stays in the queue until all of it was received: poll(2) tells of what is in the kernel's
+        // queue.
         let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
         let mut fds = Fds::default();
         let n = fds.recv(self.fd(), &mut [IoSliceMut::new(&mut bytes)], flags).map_err(error)?.bytes;
@@ -111,12 +115,14 @@ impl Connection {
         }
     }
 
-    /// Takes the record at the front of the kernel's queue, which was received. (Of its descriptors, copies were.)
+    /// Takes the next record out of the kernel's queue. It was received before, and so were copies of its
+    /// descriptors.
     pub fn take_piece(&self) -> Result<()> {
         loop {
             match rustix::net::recv(self.fd(), &mut [0; 0][..], rustix::net::RecvFlags::DONTWAIT) {
                 Ok(_) => return Ok(()),
-                // The kernel tells it first and once; the caller is told when he has received what is there.
+                // The kernel reports it first and once. The caller hears of it after it has received what is
+                // there.
                 Err(Errno::CONNRESET) => self.reset.store(1, Relaxed),
                 Err(errno) => return Err(Error::new(Op::Recv, errno)),
             }

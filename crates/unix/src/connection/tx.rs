@@ -1,4 +1,4 @@
-//! The sending side: straight into the peer's ring, whole sends one after the other, and sleeping for room.
+//! The state of the sending side: it sends over the kernel first, then into the peer's ring.
 
 use crate::ancillary::said::Said;
 use crate::byref::lender::Slots;
@@ -8,35 +8,36 @@ use onecopy_sync::spin::Adaptive;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What the sending side is at.
+/// How the sending side sends.
 #[derive(Debug)]
 pub enum Tx {
     /// Over the kernel.
     Kernel {
-        /// Bytes of the stream, or records, sent so far; [`UNKNOWN`] after the death of a process that was sending.
+        /// Bytes of the stream, or records, sent so far. [`UNKNOWN`] after the death of a process that was
+        /// sending.
         sent: u64,
     },
     /// Through the peer's ring.
     Ring(TxRing),
 }
 
-/// It is not known how much was sent: the direction stays with the kernel.
+/// Nobody knows how much was sent: the direction stays with the kernel.
 pub const UNKNOWN: u64 = u64::MAX;
 
-/// Through the peer's ring.
+/// A sending side that sends through the peer's ring.
 #[derive(Debug)]
 pub struct TxRing {
     pub producer: Producer,
     pub(super) spin: Adaptive,
-    /// When it was last seen that the peer lives, in coarse milliseconds.
+    /// When this side last saw that the peer lives, in coarse milliseconds.
     pub(super) checked: u64,
     /// This end of the channel for descriptors, once it was needed.
     pub channel: Option<Arc<OwnedFd>>,
-    /// How many of them were made, by whichever process. The last one is here, or another process has it.
+    /// How many channels were made, by whichever process. The last one is here, or another process has it.
     pub made: u32,
-    /// What the receiver was told of who sends.
+    /// What the receiver was told of the sender's identity.
     pub said: Said,
-    /// Where pages are put that are lent, once some were.
+    /// Where pages that are lent are noted, once some were.
     pub slots: Option<Slots>,
 }
 
@@ -45,7 +46,7 @@ impl Tx {
         Tx::ring_with(producer, None)
     }
 
-    /// What goes besides bytes does so through `channel`, if that is there already.
+    /// Sends through the ring. What goes besides bytes goes through `channel`, if that is there already.
     pub fn ring_with(producer: Producer, channel: Option<Arc<OwnedFd>>) -> Tx {
         Tx::Ring(TxRing {
             producer,
@@ -60,26 +61,26 @@ impl Tx {
 }
 
 impl TxRing {
-    /// So many channels were made: what this process has is the last one, or none any more.
+    /// Learns how many channels were made. What this process has is the last one, or none any more.
     pub fn learn_channel(&mut self, made: u32) {
         if self.made != made {
             (self.channel, self.made) = (None, made);
         }
     }
 
-    /// It was given the channel that was made as number `made`, if there is one.
+    /// Takes the channel with the number `made`, if this process was given one.
     pub fn has_channel(&mut self, channel: Option<OwnedFd>, made: u32) {
         if channel.is_some() {
             (self.channel, self.made) = (channel.map(Arc::new), made);
         }
     }
 
-    /// Whether another process has the channel, and this one not.
+    /// Whether another process has the channel, and this one does not.
     pub fn lacks_channel(&self) -> bool {
         self.made > 0 && self.channel.is_none()
     }
 
-    /// Room that wakes a sender for the ring as a whole: a quarter.
+    /// Returns how much room wakes a sender, where it is the ring as a whole that is full: a quarter.
     pub(super) fn low_water(&self) -> usize {
         self.producer.ring().capacity() / 4
     }

@@ -1,4 +1,8 @@
-//! Waiting for something to receive, from the ring or the kernel: data first, then the error, then the end.
+//! Waiting for something to receive.
+//!
+//! [`Connection::ready`] is the loop of every receive. It takes the receiving side and looks: data comes
+//! first, then the error, then the end. Where there is none of these, `idle.rs` says what to do next, and the
+//! loop looks again, asks the kernel, or sleeps (`waiting.rs`).
 
 use crate::connection::Connection;
 use crate::connection::idle::{Idle, LONGEST_SPIN};
@@ -19,11 +23,11 @@ use std::time::Duration;
 
 /// What a receive may take now.
 pub enum Ready<'a> {
-    /// The ring has that many bytes, under the lock.
+    /// The ring has that many bytes. The guard holds the receiving side.
     Ring(SideGuard<'a, Rx>, usize),
-    /// The kernel may have bytes: at most that many are of the stream.
+    /// The kernel may have bytes, of which at most that many are bytes of the stream.
     Kernel(SideGuard<'a, Rx>, usize),
-    /// The peer is plain: everything as the kernel says.
+    /// The peer is plain: the kernel decides everything.
     Plain,
     /// The end of the stream.
     End,
@@ -66,7 +70,7 @@ impl Connection {
                 Rx::Ring(ring) => {
                     waiting.over_kernel = false;
                     if waiting.slept {
-                        // The two lines that the peer wrote come from its cache, at the same time.
+                        // The two cache lines that the peer wrote then come from its cache at the same time.
                         ring.consumer.prefetch();
                     }
                     let mut n = ring.consumer.available(1).map_err(misbehaved)?;
@@ -85,7 +89,7 @@ impl Connection {
                     }
                     let idle = ring.ring_idle(self, waiting, !dontwait).map_err(misbehaved)?;
                     if matches!(idle, Idle::Again) && !waiting.slept {
-                        // Who spun for what has come takes it without letting go of the lock.
+                        // A receive that spun until data came takes it without letting go of the lock.
                         let n = ring.consumer.available(1).map_err(misbehaved)?;
                         if n > 0 {
                             ring.doorbells.is_explained();
@@ -97,7 +101,8 @@ impl Connection {
             };
             let idle = match (idle, waiting.told.take()) {
                 (Idle::Sleep, Some(Peek::Byte) | None) if !asleep => Idle::Ask,
-                // The byte of the last sleep may have been taken since; what else it said stands.
+                // Another call may have taken the byte since the last sleep. What else the kernel said still
+                // holds.
                 (Idle::Sleep | Idle::Ask, Some(told @ (Peek::End | Peek::Failed(_)))) => {
                     return self.at_end(told);
                 }
@@ -111,7 +116,8 @@ impl Connection {
                 }
                 Idle::Sleep => {}
                 Idle::Nap if waiting.was_wrong(self, dontwait, flags) => continue,
-                // The hang-up's one edge may be over: what a peer that is gone left in the queue must not hide the end.
+                // The one edge of the hang-up may be over: what a peer that is gone left in the queue must
+                // not hide the end.
                 Idle::Nap if dontwait && !self.hung_up() => {
                     return Err(Error::new(Op::Recv, Errno::AGAIN));
                 }
@@ -124,10 +130,10 @@ impl Connection {
                     Peek::Byte | Peek::Nothing if !asleep && waiting.was_wrong(self, dontwait, flags) => {
                         continue;
                     }
-                    // It came just now; or it is a byte that `ring_idle` has explained.
+                    // The byte came just now, or `ring_idle` has explained it.
                     Peek::Byte if dontwait && matches!(&*guard, Rx::Ring(_)) => {
                         if self.is_empty(&mut guard)? {
-                            // (The error that comes before the end may have been told by the look before.)
+                            // The look before may have reported the error that comes before the end.
                             if self.kind == Kind::Datagram || !self.hung_up() {
                                 return Err(Error::new(Op::Recv, Errno::AGAIN));
                             }
@@ -137,8 +143,8 @@ impl Connection {
                         }
                         continue;
                     }
-                    // Who spins never sleeps, but a byte that nothing explains must be found out by him too: from
-                    // here on `ring_idle` asks what it is.
+                    // A receive that spins never sleeps, but it too must find out about a byte that nothing
+                    // explains. From here on `ring_idle` asks what the byte is.
                     Peek::Byte if !asleep && matches!(&*guard, Rx::Ring(_)) => {
                         waiting.left(self)?;
                         waiting.slept = true;
@@ -150,10 +156,12 @@ impl Connection {
                     Peek::Nothing if !asleep && matches!(&*guard, Rx::Ring(_)) => {
                         waiting.left(self)?;
                         if self.kind == Kind::Datagram && control::hung_up(self.fd()) {
-                            // Shut down, which only who sleeps in a receive would be told.
+                            // It was shut down, which the kernel tells only a thread that sleeps in a
+                            // receive.
                             return Ok(Ready::End);
                         }
-                        // Others want to look, or to give back what they have borrowed: the sender may wait for that.
+                        // Other threads want to look, or to give back what they have borrowed. The sender may
+                        // wait for that.
                         self.let_in(guard);
                         continue;
                     }
@@ -172,20 +180,20 @@ impl Connection {
                 drop(guard);
             }
             waiting.told = Some(waiting.sleep(self)?);
-            // A fork meanwhile may have left it to another process.
+            // A fork meanwhile may have left the end to another process.
             self.check(Op::Recv)?;
         }
     }
 
-    /// The kernel has bytes of the stream: how many at most. Some(0) when the peer has switched and the ring is
-    /// next, or it is time for another look.
+    /// Returns how many bytes of the stream the kernel has, at most. Some(0) means: look again, since the
+    /// peer has switched and the ring is next, or something else has changed.
     fn kernel_ready(&self, rx: &mut SideGuard<'_, Rx>) -> Result<Option<usize>> {
         if let Rx::Switching(switching) = &**rx
             && switching.carry.is_pending()
         {
             return Ok(Some(1));
         }
-        // The order matters: see the module `upgrade`.
+        // The order matters: see `handshake/upgrade.rs`.
         let queued = self.queued().map_err(|errno| Error::new(Op::Recv, errno))?;
         if self.is_joined(rx) {
             return Ok(Some(0));
@@ -221,14 +229,15 @@ impl Connection {
                     ring.consumer.available(1).map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))?;
                 Ok(n == 0)
             }
-            // The peer may have joined and switched since it was looked at, and a doorbell that a shutdown overtook is not in the queue.
+            // The peer may have joined and switched since the last look, and a doorbell that a shutdown
+            // overtook is not in the queue.
             Rx::Switching(switching) => Ok(switching.left() != Ok(Some(0))),
             Rx::Undecided(_) => Ok(!self.is_joined(rx)),
             Rx::Plain => Ok(true),
         }
     }
 
-    /// The ring is empty and the kernel has nothing either: the error, once, then the end.
+    /// Returns the error, once, then the end. The ring is empty and the kernel has nothing either.
     fn at_end(&self, peek: Peek) -> Result<Ready<'_>> {
         match peek {
             Peek::Failed(Errno::CONNRESET) => {
@@ -240,7 +249,7 @@ impl Connection {
         }
     }
 
-    /// Takes the filler of a sender that waits for room, if it has what it waits for.
+    /// Takes the filler of a sender that waits for room, if there is as much as it waits for.
     #[cold]
     pub fn unpark(&self) -> Result<()> {
         match &mut *self.lock_rx(Op::Recv)? {
@@ -250,11 +259,11 @@ impl Connection {
     }
 }
 
-/// Sleep on the clock where readiness tells nothing.
+/// How long to sleep on the clock where readiness tells nothing.
 const NAP: Duration = Duration::from_millis(1);
 
 impl Connection {
-    /// For who spins: lets others have the lock for a moment.
+    /// Lets other threads have the lock for a moment. For a receive that spins.
     pub(super) fn let_in(&self, guard: SideGuard<'_, Rx>) {
         if guard.is_shared() {
             self.spin_unlocked(guard);
@@ -263,20 +272,20 @@ impl Connection {
         }
     }
 
-    /// Spins without the lock, which other processes want too, one of which may be stopped at any moment. Returns whether
-    /// something came.
+    /// Spins without the lock: other processes want it too, and any of them may be stopped at any moment.
+    /// Returns whether something came.
     #[cold]
     pub(super) fn spin_unlocked(&self, mut guard: SideGuard<'_, Rx>) -> bool {
         let Rx::Ring(ring) = &mut *guard else { return false };
         let budget = if self.settings.wait() == Wait::Spin { LONGEST_SPIN } else { ring.spin.budget() };
         let (seen, header) = (ring.consumer.position(), ring.consumer.ring().clone());
         drop(guard);
-        // Relaxed: whether it is true, and what it brings, is found out with the lock.
+        // Relaxed: the next look, with the lock, finds out whether it is true and what it brings.
         let came = || header.header().writer.0.head.load(Relaxed) != seen;
         budget > 0 && spin::until(budget, came).is_ok()
     }
 
-    /// What a receive says that did not get the lock.
+    /// Returns the error of a receive that did not get the lock.
     #[cold]
     pub(super) fn kept(&self, dontwait: bool) -> Error {
         if !dontwait && self.settings.read_timeout().is_none() {
@@ -286,8 +295,8 @@ impl Connection {
         Error::new(Op::Recv, Errno::AGAIN)
     }
 
-    /// Sleeps a moment, for what the queue's readiness does not tell: room for a sender whose filler lies there.
-    /// Wakes at once when the peer goes.
+    /// Sleeps a moment, where the queue's readiness does not tell what it waits for: the filler of a sender
+    /// is there, and must wait for room. Wakes at once when the peer goes.
     pub(super) fn nap(&self, waiting: &mut Waiting) -> Result<()> {
         let nap = waiting.left(self)?.map_or(NAP, |left| left.min(NAP));
         match control::wait(self.life(), PollFlags::RDHUP, Some(nap)) {

@@ -1,4 +1,4 @@
-//! How a receive waits: it spins for a while, with the lock or without, then sleeps on the control socket.
+//! What one receive remembers of its wait, and its sleep on the control socket.
 
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
@@ -13,28 +13,29 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// A receive's sleeps, added up.
+/// The state of one receive's wait, over all its sleeps.
 pub struct Waiting {
     /// When the caller began to wait, for the timeout.
     pub(super) began: Option<Instant>,
-    /// When the wait for the next byte began, for what is learnt from it.
+    /// When the wait for the next byte began. The spin budget learns from it.
     pub(super) start: Option<Instant>,
     /// What the kernel said at the end of the last sleep.
     pub(super) told: Option<Peek>,
     /// The next bytes come over the kernel, where other processes that share the end may be receiving.
     pub(super) over_kernel: bool,
     pub(super) slept: bool,
-    /// At the last look processes shared the end.
+    /// Processes shared the end at the last look.
     pub(super) shared: bool,
     pub(super) empty_doorbells: u32,
     /// O_NONBLOCK, once the kernel was asked.
     nonblocking: Option<bool>,
-    /// Bytes that the caller will surely take if they are there and no mark lies among them.
+    /// Bytes that the caller will surely take if they are there and no mark is among them.
     pub(super) takes: usize,
 }
 
 impl Waiting {
-    /// Of a caller who will take as many as `takes` bytes if they are there; 0 if he may leave any.
+    /// Begins a wait. `takes`: how many bytes the caller will surely take if they are there; 0 if it may
+    /// leave any.
     pub fn new(takes: usize) -> Waiting {
         Waiting {
             began: None,
@@ -54,8 +55,8 @@ impl Waiting {
         flags.contains(RecvFlags::DONTWAIT) || self.nonblocking.unwrap_or_else(|| core.settings.nonblocking())
     }
 
-    /// Where a receive is about to wait, or to say EAGAIN by what is remembered: asks the kernel, once a call. Whether it was asked
-    /// now.
+    /// Asks the kernel for O_NONBLOCK, once a call: where a receive is about to wait, or to return EAGAIN by
+    /// what it remembers. Returns whether it asked now.
     pub fn ask_whether_to_wait(&mut self, core: &Core, flags: RecvFlags) -> bool {
         let ask = !flags.contains(RecvFlags::DONTWAIT) && self.nonblocking.is_none();
         if ask {
@@ -64,12 +65,13 @@ impl Waiting {
         ask
     }
 
-    /// As [`Connection::ask_whether_to_wait`]: whether it is not as the call went by, which then has to look again.
+    /// Asks as [`Waiting::ask_whether_to_wait`]. Returns whether the call went by the wrong answer, and has
+    /// to look again.
     pub fn was_wrong(&mut self, core: &Core, dontwait: bool, flags: RecvFlags) -> bool {
         self.ask_whether_to_wait(core, flags) && self.nonblocking != Some(dontwait)
     }
 
-    /// How long to wait for the lock: not for long, until it is known that the call may.
+    /// Returns how long to wait for the lock: only briefly, until it is known that the call may wait.
     pub(super) fn patience(&mut self, core: &Core, dontwait: bool) -> Duration {
         if dontwait {
             return BRIEFLY;
@@ -85,7 +87,7 @@ impl Waiting {
         asked && !self.does_not_wait(core, flags) && self.left(core).is_ok()
     }
 
-    /// What is left of the read timeout, if there is one.
+    /// Returns what is left of the read timeout, if there is one.
     pub(super) fn left(&mut self, core: &Core) -> Result<Option<Duration>> {
         let began = *self.began.get_or_insert_with(Instant::now);
         control::remaining(began, core.settings.read_timeout()).map_err(|errno| Error::new(Op::Recv, errno))
@@ -99,16 +101,17 @@ impl Waiting {
         self.began.get_or_insert(now);
         core.counters.sleeps.add(1);
         let error = |errno| Error::new(Op::Recv, errno);
-        // One byte may ring for many records, and of those asleep in recv(2) for records the kernel wakes one for it (net/core/
-        // datagram.c: __skb_wait_for_more_packets waits exclusively; of a stream all wake). So there is one in recv(2) at most, and
-        // the others are in poll(2), which wakes all of them besides.
+        // One byte may ring for many records, but the kernel wakes only one of several threads that sleep in
+        // recv(2) for records (net/core/datagram.c: __skb_wait_for_more_packets waits exclusively; on a
+        // stream all wake). So at most one thread is in recv(2). The others are in poll(2), where all of them
+        // wake as well.
         let asleep = Asleep::one_of(&core.sleepers);
         let not_alone = core.kind.has_records() && (self.shared || !asleep.alone);
         match core.settings.read_timeout() {
             None if !not_alone => {
                 match if self.over_kernel { control::wait_for_any(core.fd()) } else { core.peek(true) } {
                     Peek::Nothing => {
-                        // O_NONBLOCK was set by others, of which the next call is to know.
+                        // Somebody else set O_NONBLOCK. The next call is to know.
                         core.is_nonblocking();
                         Err(error(Errno::AGAIN))
                     }
@@ -121,10 +124,11 @@ impl Waiting {
                 }
             }
             limit => {
-                // poll(2) does not heed it. (A look then is what a receive does that does not wait.)
+                // poll(2) does not heed O_NONBLOCK. (A receive that does not wait just looks.)
                 let now = *self.nonblocking.get_or_insert_with(|| core.is_nonblocking());
                 loop {
-                    // Whose time is over looks once more all the same: this thread may have been kept from it until now.
+                    // A receive whose time is over looks once more all the same: this thread may have been
+                    // kept from it until now.
                     let left = self.left(core).unwrap_or(Some(Duration::ZERO));
                     let left = if now { Some(Duration::ZERO) } else { left };
                     match control::wait(core.fd(), PollFlags::IN, left) {
@@ -134,12 +138,12 @@ impl Waiting {
                     }
                 }
                 if self.over_kernel {
-                    // What it is, is looked at with the lock in hand.
+                    // The caller looks with the lock in hand at what it is.
                     return Ok(Peek::Byte);
                 }
                 Ok(match core.ask() {
                     Peek::Nothing if now => return Err(error(Errno::AGAIN)),
-                    // A datagram socket that is shut down says so only to who sleeps in a receive.
+                    // A datagram socket that is shut down says so only to a thread that sleeps in a receive.
                     Peek::Nothing if core.kind == Kind::Datagram && control::hung_up(core.fd()) => Peek::End,
                     peek => peek,
                 })
@@ -148,7 +152,7 @@ impl Waiting {
     }
 }
 
-/// One of this process's threads that sleep for something to receive.
+/// A thread of this process that sleeps for something to receive.
 struct Asleep<'a> {
     count: &'a AtomicU32,
     alone: bool,
@@ -156,7 +160,7 @@ struct Asleep<'a> {
 
 impl Asleep<'_> {
     fn one_of(count: &AtomicU32) -> Asleep<'_> {
-        // Relaxed: of two that come at once one finds the other, which is all.
+        // Relaxed: of two threads that come at once, one finds the other. No more is needed.
         Asleep { alone: count.fetch_add(1, Relaxed) == 0, count }
     }
 }

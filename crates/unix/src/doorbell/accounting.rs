@@ -1,5 +1,8 @@
-//! Doorbells and fillers in the queue of the control socket, and what else lies there: what is taken, what is owed, and
-//! what explains a byte that is left.
+//! Accounting of the control socket's queue, for the receiving side.
+//!
+//! Doorbells, fillers and the channel are in that queue. [`Accounting`] takes them, knows which of them are
+//! still owed, and tells what explains a byte that is left. The sum that it keeps is in
+//! [`onecopy_ring::doorbell`].
 
 use crate::ancillary::channel::Inlet;
 use crate::connection::core::Core;
@@ -12,72 +15,77 @@ use onecopy_sync::atomic::fence;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// Most records that lie before a channel: doorbells that are pending, or owed, and fillers, of which there are few. A peer that
-/// sends them as fast as they are taken must not keep a call that looks for it.
+/// Most records that can be before a channel: doorbells that are pending or owed, and fillers, of which there
+/// are few. This bounds a call that looks for the channel, even if the peer sends records as fast as they are
+/// taken.
 const MAX_BEFORE: u32 = 4 * MAX_DOORBELL_DEBT as u32;
 
-/// More doorbells than this on their way at once: one for each sender that was killed between arming and ringing.
+/// Most doorbells that can be on their way at once: one for each sender that was killed between arming and
+/// ringing.
 const MAX_DOORBELL_DEBT: isize = 64;
-/// How long a filler may be under way before its sender misbehaves. It takes microseconds, unless that sender has no CPU or is
-/// stopped half-way, which is no misbehaviour: so this is longer than a busy machine keeps anybody waiting. A peer that means
-/// ill makes poll(2) tell of nothing for as long; its doorbells for nothing do the same.
+/// How long a filler may be under way before its sender misbehaves. It takes microseconds, unless that sender
+/// has no CPU or is stopped half-way, which is no misbehaviour. So this is longer than a busy machine keeps
+/// anybody waiting. A peer that means ill can make poll(2) report nothing useful for as long; the same peer
+/// could send doorbells for nothing.
 const MAX_PARKING: Duration = Duration::from_secs(10);
 
-/// What is in the queue of the control socket besides what the ring's header says, and what comes out of it.
+/// The account of the control socket's queue: what is in it besides what the ring's header says, and what was
+/// taken out.
 #[derive(Debug, Default)]
 pub struct Accounting {
-    /// Doorbells that were on their way when they should have been taken: to be taken when they come. Negative where doorbells
-    /// were taken in the place of the channel's byte, which is still to be found.
+    /// Doorbells that were on their way when they should have been taken: they are taken when they come.
+    /// Negative if doorbells were taken in place of the channel's byte, which is still to be found.
     debt: isize,
-    /// A filler was taken where a doorbell was expected that is still on its way (seqpacket sockets only).
+    /// A filler was taken in place of a doorbell that is still on its way (seqpacket sockets only).
     stray: bool,
-    /// Bytes in the queue that a killed process left: they are taken instead of being called misbehaviour.
+    /// Bytes in the queue that a killed process left. They are taken, and not called misbehaviour.
     forgiven: usize,
-    /// Since when bytes are in the queue that only a filler under way explains.
+    /// Since when the queue has had bytes that only a filler under way explains.
     unexplained_since: Option<Instant>,
-    /// Room was made that the sender will see when the lock is given up.
+    /// Room was made that the sender will see when the lock is released.
     made_room: bool,
-    /// Where descriptors come from: its own byte is one more in the queue.
+    /// The inlet of the channel, through which descriptors come. The channel's own byte is one more in the
+    /// queue.
     channel: Inlet,
 }
 
-/// What processes that share the connection tell each other of it.
+/// The part of the accounts that processes which share the connection tell each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Balance {
     /// Doorbells still to be taken.
     pub debt: isize,
-    /// A filler was taken in the place of a doorbell.
+    /// A filler was taken in place of a doorbell.
     pub stray: bool,
     /// Bytes that a killed process left.
     pub forgiven: usize,
 }
 
 impl Accounting {
-    /// With a channel that is known from the beginning.
+    /// Makes accounts with a channel that is known from the beginning.
     pub fn over(channel: Inlet) -> Accounting {
         Accounting { channel, ..Accounting::default() }
     }
 
-    /// Where descriptors come from.
+    /// The inlet of the channel, through which descriptors come.
     pub fn channel(&self) -> &Inlet {
         &self.channel
     }
 
-    /// As [`Accounting::channel`], to receive from.
+    /// The inlet of the channel, to receive from.
     pub fn channel_mut(&mut self) -> &mut Inlet {
         &mut self.channel
     }
 
-    /// What another process is to know of it.
+    /// Returns what another process needs to know of the accounts.
     pub fn balance(&self) -> Balance {
         Balance { debt: self.debt, stray: self.stray, forgiven: self.forgiven }
     }
 
-    /// Goes on with what another process has left.
+    /// Goes on with the accounts that another process has left.
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved::Member`]: more than anybody ever owes.
+    /// [`PeerMisbehaved::Member`] if they owe more than can ever be owed.
     pub fn resume(&mut self, balance: Balance) -> std::result::Result<(), PeerMisbehaved> {
         self.unexplained_since = None;
         self.stray = balance.stray;
@@ -87,34 +95,35 @@ impl Accounting {
         if possible { Ok(()) } else { Err(PeerMisbehaved::Member) }
     }
 
-    /// After the death of a process that was receiving: what it left in the queue, which nothing explains, is no misbehaviour.
+    /// Forgives all bytes in the queue, after the death of a process that was receiving. What it left and
+    /// nothing explains is no misbehaviour.
     pub fn forgive_queued(&mut self, core: &Core) {
         self.forgiven = self.forgiven.saturating_add(control::queued(core.fd()).unwrap_or(0));
     }
 
-    /// As a process that has taken a doorbell which it had no need to take.
+    /// Counts as a process would that has taken a doorbell without need.
     #[cfg(test)]
     pub fn forgive_debt(&mut self) {
         self.debt -= 1;
     }
 
-    /// Something came: what was not explained is.
+    /// Notes that something came which explains the bytes in the queue.
     #[inline]
     pub fn is_explained(&mut self) {
         self.unexplained_since = None;
     }
 
-    /// Whether a doorbell is still to be taken.
+    /// Returns whether a doorbell is still to be taken.
     pub fn is_in_debt(&self) -> bool {
         self.debt > 0
     }
 
-    /// Room was made, or was not, that the sender is to see when the lock is given up.
+    /// Notes whether room was `made` that the sender is to see when the lock is released.
     pub fn notes_room(&mut self, made: bool) {
         self.made_room |= made;
     }
 
-    /// Whether such room was made since the last call.
+    /// Returns whether such room was made since the last call.
     pub fn takes_note_of_room(&mut self) -> bool {
         std::mem::take(&mut self.made_room)
     }
@@ -126,18 +135,18 @@ impl Accounting {
             core.reset.store(1, Relaxed);
         }
         if taken.surplus {
-            // The channel's byte is one that neither doorbells nor fillers explain.
+            // Neither doorbells nor fillers explain the channel's byte.
             self.debt += 1 - self.channel.take(core.fd(), 1).bytes as isize;
         }
         taken.bytes
     }
 
-    /// That many bytes are in the queue, or on their way, which must be taken.
+    /// Notes that so many bytes are in the queue, or on their way, and must be taken.
     pub fn add_debt(&mut self, count: usize) {
         self.debt += count as isize;
     }
 
-    /// Takes of what should have been taken before what is there now.
+    /// Takes the bytes that should have been taken before, as far as they have come.
     pub fn take_debt(&mut self, core: &Core) {
         if self.debt > 0 {
             let taken = self.take_doorbells(core, self.debt as usize);
@@ -145,7 +154,7 @@ impl Accounting {
         }
     }
 
-    /// Takes the doorbell that was pending, or owes it.
+    /// Takes the doorbell that was pending, or notes that it is owed.
     pub fn take_doorbell(&mut self, core: &Core) {
         self.debt += 1;
         if self.debt > 0 {
@@ -155,19 +164,20 @@ impl Accounting {
         }
     }
 
-    /// The ring seems empty: takes the doorbell and arms, so that the control socket is not readable until there is
-    /// data. Returns whether there is data after all.
+    /// Takes the doorbell and arms, since the ring seems empty, so that the control socket is not readable
+    /// until there is data. Returns whether there is data after all.
     pub fn settle(
         &mut self,
         core: &Core,
         consumer: &mut Consumer,
     ) -> std::result::Result<bool, PeerMisbehaved> {
         if core.kind == Kind::SeqPacket && core.peer_left() {
-            // Readable for good. Taking a doorbell would take the pending error with it, which poll(2) must show.
+            // The socket stays readable for good. Taking a doorbell would take the pending error with it,
+            // which poll(2) must show.
             return Ok(consumer.available(1)? > 0);
         }
         if core.kind == Kind::Datagram && core.peer_left() && control::is_failed(core.fd()) {
-            // So would it here, until a call has told the error.
+            // Here, too, taking a doorbell would take the pending error, until a call has reported it.
             return Ok(consumer.available(1)? > 0);
         }
         self.take_debt(core);
@@ -187,9 +197,12 @@ impl Accounting {
         Ok(consumer.available(1)? > 0)
     }
 
-    /// As `settle`, while `data` bytes are there that will all be taken now. Who slept does this before he looks at
-    /// them: the kernel wakes the *sender* when a byte of its is taken (net/unix/af_unix.c: unix_write_space), so that
-    /// the sender's CPU has left its idle state by the time the answer comes. Returns the bytes there.
+    /// Settles as `settle` does, while `data` bytes are in the ring that will all be taken now. Returns how
+    /// many bytes are there.
+    ///
+    /// A receiver that slept does this before it looks at the bytes. The kernel wakes the *sender* when one
+    /// of its bytes is taken (net/unix/af_unix.c: unix_write_space). So the sender's CPU has left its idle
+    /// state by the time the answer comes.
     pub fn settle_ahead(
         &mut self,
         core: &Core,
@@ -209,7 +222,7 @@ impl Accounting {
         Ok(now)
     }
 
-    /// Takes the filler of a sender that waits for room, if it has now what it waits for.
+    /// Takes the filler of a sender that waits for room, if there is now the room that it waits for.
     #[inline]
     pub fn unpark(
         &mut self,
@@ -220,7 +233,7 @@ impl Accounting {
         self.unpark_if_seen(core, consumer)
     }
 
-    /// As `unpark`, without the fence: a sender that parks at this very moment may be missed.
+    /// Does what `unpark` does, without the fence: it may miss a sender that parks at this very moment.
     #[inline]
     pub fn unpark_if_seen(
         &mut self,
@@ -235,7 +248,8 @@ impl Accounting {
         if !header.must_unpark(room, capacity) {
             return Ok(());
         }
-        // The sender may have gone on since its head was last looked at, and have less room than it seems from here.
+        // The sender may have gone on since its head was last looked at. It then has less room than it seems
+        // from here.
         consumer.available(usize::MAX)?;
         if consumer.header().must_unpark(consumer.room(), capacity) {
             return self.take_filler(core, consumer);
@@ -243,17 +257,17 @@ impl Accounting {
         Ok(())
     }
 
-    /// Room was made otherwise than by a receive, which looks itself whether somebody waits for it.
+    /// Handles room that was made without a receive; a receive itself looks whether a sender waits for room.
     pub fn freed(&mut self, core: &Core, consumer: &mut Consumer) -> std::result::Result<(), PeerMisbehaved> {
         if consumer.is_shared() {
-            // The room is the sender's only when this process has saved what it knows.
+            // The sender gets the room only when this process has saved its state.
             self.made_room = true;
             return Ok(());
         }
         self.unpark(core, consumer)
     }
 
-    /// Takes a filler however little room there is.
+    /// Takes a filler, however little room there is.
     pub fn unpark_now(
         &mut self,
         core: &Core,
@@ -262,13 +276,16 @@ impl Accounting {
         if consumer.header().is_parked() { self.take_filler(core, consumer) } else { Ok(()) }
     }
 
-    /// The peer of a datagram socket has left, and all that it had sent through memory was received: takes what it leaves in
-    /// the queue. One that was killed while it parked has not said that a filler lies there. Whatever does is that peer's then:
-    /// it was sending through memory, and while the kernel has not forgotten it, nobody else can send to this socket.
+    /// Takes what the peer of a datagram socket leaves in the queue. The peer has left, and all that it had
+    /// sent through memory was received.
+    ///
+    /// A peer that was killed while it parked has not said that a filler is there. Then everything in the
+    /// queue is that peer's: it was sending through memory, and while the kernel still knows it as the peer,
+    /// nobody else can send to this socket.
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved`].
+    /// [`PeerMisbehaved`] if the header says what cannot be.
     pub fn clear_away(
         &mut self,
         core: &Core,
@@ -282,13 +299,14 @@ impl Accounting {
         self.unpark_now(core, consumer)
     }
 
+    /// Takes the filler that is parked.
     #[cold]
     pub fn take_filler(
         &mut self,
         core: &Core,
         consumer: &mut Consumer,
     ) -> std::result::Result<(), PeerMisbehaved> {
-        // The parking that was puzzled over has ended: the next one gets its own time.
+        // The parking that had no explanation has ended: the next one gets a time limit of its own.
         self.unexplained_since = None;
         let bytes = consumer.header().unpark()? as usize;
         point!("filler claimed");
@@ -298,8 +316,8 @@ impl Accounting {
         let short = bytes - self.take(core, bytes);
         point!("filler taken");
         if short > 0 && !core.hung_up() {
-            // The doorbell of another sender is still on its way, and `settle` took a byte of the filler for it: the
-            // bytes are all alike, so it is taken when it comes.
+            // The doorbell of another sender is still on its way, and `settle` took a byte of the filler for
+            // it. The bytes are all alike, so one is taken when that doorbell comes.
             self.add_debt(short);
             if self.debt > MAX_DOORBELL_DEBT {
                 return Err(PeerMisbehaved::Doorbells);
@@ -317,8 +335,8 @@ impl Accounting {
             match self.take_record(core) {
                 Some(1) => {}
                 None => return taken,
-                // The filler of one sender, while the doorbell of another is still on its way: that one stays owed, and the
-                // filler's sender is woken to park again.
+                // The filler of one sender came, while the doorbell of another is still on its way. That
+                // doorbell stays owed, and the filler's sender is woken to park again.
                 Some(_) => {
                     self.stray = true;
                     return taken;
@@ -328,8 +346,8 @@ impl Accounting {
         count
     }
 
-    /// Takes a filler that is one record, and as many doorbells as came with it, so that a doorbell stays where one was
-    /// pending.
+    /// Takes a filler that is one record, and as many doorbells as came with it. So a doorbell stays where
+    /// one was pending.
     pub fn take_filler_record(
         &mut self,
         core: &Core,
@@ -348,19 +366,22 @@ impl Accounting {
         if doorbells < own {
             doorbells += self.take_doorbells(core, own - doorbells);
         }
-        // Late doorbells may lie before the filler, or its own be taken for late ones.
-        // (The record of a channel that was not met may be among them, which then brings a doorbell to be taken.)
+        // Late doorbells may be before the filler, or its own doorbells may be counted as late ones. The
+        // record of a channel that was not met may be among them, and that channel then brings a doorbell to
+        // be taken.
         let least = self.debt.min(0);
         self.debt += own as isize - doorbells as isize;
         if !(least..=MAX_DOORBELL_DEBT).contains(&self.debt) {
             return Err(PeerMisbehaved::Doorbells);
         }
-        // One in whose place the filler was taken lay behind it, and would have this end readable until the next receive.
+        // A doorbell in whose place the filler was taken was behind it. It would make this end readable until
+        // the next receive.
         self.take_debt(core);
         Ok(())
     }
 
-    /// Takes one record from a seqpacket control socket. An error that the kernel tells before it is kept.
+    /// Takes one record from a seqpacket control socket. If the kernel reports an error before it, that is
+    /// kept.
     pub fn take_record(&mut self, core: &Core) -> Option<usize> {
         let taken = self.channel.take_record(core.fd()).or_else(|_| {
             core.reset.store(1, Relaxed);
@@ -371,7 +392,8 @@ impl Accounting {
         Some(record.len)
     }
 
-    /// Nothing more will come: takes what lies in the queue, a dead sender's doorbells and fillers, and maybe a channel.
+    /// Takes all that is in the queue, as nothing more will come: a dead sender's doorbells and fillers, and
+    /// maybe a channel.
     pub fn drain(&mut self, core: &Core) {
         match core.kind {
             Kind::Stream => {
@@ -396,18 +418,19 @@ impl Accounting {
             }
             other => return other,
         }
-        // Its byte is one more than doorbells and fillers explain.
+        // Doorbells and fillers do not explain its byte.
         self.add_debt(1);
         self.take_debt(core);
         Ok(true)
     }
 
-    /// As `find_channel`, where the ring says that it is there: of records, those before it are taken.
+    /// Looks for the channel when the ring says that it is there. Where the control socket has records, this
+    /// takes those before it.
     ///
     /// # Errors
     ///
-    /// EMFILE, with which it stays; doorbells that were taken before it are made up for when it is met. EPROTO where there is no end of
-    /// records before it.
+    /// EMFILE, and the channel stays in the queue. The doorbells that were taken before it are made up for
+    /// when it is met. EPROTO if the records before it do not end.
     pub fn meet_channel(&mut self, core: &Core, consumer: &mut Consumer) -> Result<()> {
         let error = |errno| Error::new(Op::Recv, errno);
         let mut before = 0;
@@ -416,7 +439,7 @@ impl Accounting {
             && core.kind.has_records()
         {
             if self.channel.has_channel() {
-                break; // whose record was counted before
+                break; // its record was counted before
             }
             point!("before the channel");
             before += 1;
@@ -426,7 +449,7 @@ impl Accounting {
             match self.take_record(core) {
                 None => break,
                 Some(1) => self.debt -= 1,
-                // A filler, and a doorbell that came with it and stays. Its sender is woken.
+                // This is a filler, and a doorbell that came with it stays. Its sender is woken.
                 Some(_) if consumer.header().is_parked() => {
                     let records = consumer.header().unpark().unwrap_or(1) as isize;
                     self.debt += records - 1;
@@ -437,7 +460,8 @@ impl Accounting {
         Ok(())
     }
 
-    /// A byte is in the queue that nothing explains: takes it, if a process that was killed may have left it.
+    /// Takes a byte that nothing explains, if a process that was killed may have left it. Returns whether it
+    /// did.
     pub fn forgive(&mut self, core: &Core) -> bool {
         if self.forgiven == 0 {
             return false;
@@ -449,7 +473,7 @@ impl Accounting {
         }
     }
 
-    /// A byte is in the queue although the ring is empty and the doorbell was taken: what explains it?
+    /// Checks what explains a byte in the queue, although the ring is empty and the doorbell was taken.
     pub fn explain(&mut self, consumer: &mut Consumer) -> std::result::Result<(), PeerMisbehaved> {
         let header = consumer.header();
         if header.is_rung() || self.debt > 0 {
@@ -457,7 +481,8 @@ impl Accounting {
             return Ok(());
         }
         if header.is_parking() {
-            // A filler that waits for more room than there is, or one under way: only the latter must end soon.
+            // A filler that is parked waits for more room than there is, and may do so for long. One that is
+            // under way must end soon.
             return match self.unexplained_since {
                 _ if header.is_parked() => {
                     self.unexplained_since = None;

@@ -1,5 +1,5 @@
-//! The control socket: the kernel connection that every connection begins as, and keeps for doorbells, readiness,
-//! shutdown and the peer's death.
+//! The control socket: the kernel connection that every connection begins as. It stays for doorbells,
+//! readiness, shutdown and the peer's death.
 
 use onecopy_sync::clock;
 use onecopy_sys::scm;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 /// Kernel memory that one byte is charged with (one skb, measured by SIOCOUTQ: 768), rounded up.
 const DOORBELL_MEMORY: usize = 1024;
-/// SO_SNDBUF of a control socket whose bytes are doorbells only (the kernel doubles it): a quarter of it holds two
-/// doorbells and is still writable, and a filler stays cheap.
+/// SO_SNDBUF of a control socket whose bytes are doorbells only (the kernel doubles it). A quarter of it
+/// holds two doorbells and is still writable, and a filler stays cheap.
 const DOORBELL_BUFFER: usize = 8192;
 
 static ZEROES: [u8; 1 << 16] = [0; 1 << 16];
 
-/// What lies at the head of the queue.
+/// The head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peek {
     /// At least one byte.
@@ -28,11 +28,11 @@ pub enum Peek {
     Nothing,
     /// The peer sends nothing any more, or this end was shut down for receiving.
     End,
-    /// The pending error (ECONNRESET), which the kernel tells once; or EINTR.
+    /// The pending error (ECONNRESET), which the kernel reports once; or EINTR.
     Failed(Errno),
 }
 
-/// Looks at the head of the queue, and sleeps until there is something if `wait`.
+/// Looks at the head of the queue. With `wait`, sleeps until there is something.
 pub fn peek(fd: BorrowedFd<'_>, wait: bool) -> Peek {
     let flags = if wait { RecvFlags::PEEK } else { RecvFlags::PEEK | RecvFlags::DONTWAIT };
     match rustix::net::recv(fd, &mut [0u8; 1], flags) {
@@ -43,8 +43,8 @@ pub fn peek(fd: BorrowedFd<'_>, wait: bool) -> Peek {
     }
 }
 
-/// Sleeps until something is in the queue, or the end. Unlike [`peek`], it leaves SO_PEEK_OFF alone, with which somebody else
-/// may be counting at this moment (`mending.rs`).
+/// Sleeps until something is in the queue, or the end has come. Unlike [`peek`], it leaves SO_PEEK_OFF alone:
+/// another process may be counting with it at this moment ([`Taking`](crate::connection::others::Taking)).
 pub fn wait_for_any(fd: BorrowedFd<'_>) -> Peek {
     match rustix::net::recv(fd, &mut [0u8; 0], RecvFlags::PEEK) {
         Ok(_) => Peek::Byte,
@@ -53,11 +53,11 @@ pub fn wait_for_any(fd: BorrowedFd<'_>) -> Peek {
     }
 }
 
-/// Rings: one byte.
+/// Rings the doorbell: sends one byte.
 ///
 /// # Errors
 ///
-/// EPIPE when the peer is gone. A full queue is no error: it is readable all the more.
+/// EPIPE when the peer is gone. A full queue is no error, since the socket is then readable anyway.
 pub fn ring(fd: BorrowedFd<'_>) -> io::Result<()> {
     match doorbell(fd) {
         Err(Errno::AGAIN) => Ok(()),
@@ -65,11 +65,12 @@ pub fn ring(fd: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// As [`ring`], of a socket that sends to others, too, who may not receive: what fills its send buffer may lie elsewhere.
+/// Rings the doorbell, as [`ring`] does, of a socket that also sends to other receivers. These may not
+/// receive, so what fills the send buffer may be in another queue.
 ///
 /// # Errors
 ///
-/// As [`ring`].
+/// Those of [`ring`].
 pub fn ring_beside(fd: BorrowedFd<'_>) -> io::Result<()> {
     match doorbell(fd) {
         Err(Errno::AGAIN) => match squeeze_doorbell(fd) {
@@ -84,21 +85,22 @@ fn doorbell(fd: BorrowedFd<'_>) -> io::Result<()> {
     rustix::net::send(fd, &ZEROES[..1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop)
 }
 
-/// Sends a doorbell for which the send buffer has no room: with a larger one.
+/// Sends a doorbell for which the send buffer has no room, by making the buffer larger for a moment.
 fn squeeze_doorbell(fd: BorrowedFd<'_>) -> io::Result<()> {
     let size = sockopt::socket_send_buffer_size(fd)?;
-    // (The kernel doubles what is set.)
+    // The kernel doubles the size that is set.
     sockopt::set_socket_send_buffer_size(fd, size.max(onecopy_sys::socket::unread_memory(fd)?))?;
     let rung = doorbell(fd);
     let _ = sockopt::set_socket_send_buffer_size(fd, size / 2);
     rung
 }
 
-/// Takes one record of a seqpacket control socket: a doorbell has one byte, a filler more. None where nothing is left.
+/// Takes one record of a seqpacket control socket: a doorbell has one byte, a filler more. Returns `None` if
+/// nothing is left.
 ///
 /// # Errors
 ///
-/// The pending error (ECONNRESET), which comes before what is queued, once.
+/// The pending error (ECONNRESET), which the kernel reports once, before what is queued.
 pub fn take_record(fd: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     loop {
         match rustix::net::recv(fd, &mut [0u8; 1], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
@@ -110,26 +112,28 @@ pub fn take_record(fd: BorrowedFd<'_>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Bytes of the first record in the queue, which stays there. None where there is none; the end looks like one of no bytes.
+/// Returns the length of the first record in the queue, which stays there, or `None` if there is none. The
+/// end looks like a record of no bytes.
 pub fn peek_record(fd: BorrowedFd<'_>) -> Option<usize> {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::TRUNC;
     rustix::net::recv(fd, &mut [0u8; 1], flags).ok().map(|(_, n)| n)
 }
 
-/// Whether the peer sends nothing any more: what lies in the queue is all that will ever lie there.
+/// Returns whether the peer sends nothing any more. If so, nothing will be added to the queue.
 pub fn hung_up(fd: BorrowedFd<'_>) -> bool {
     wait(fd, PollFlags::RDHUP, Some(Duration::ZERO)).is_ok()
 }
 
 /// Parks: sends a filler of more than a quarter of SO_SNDBUF, so that POLLOUT goes off, and one byte more.
-/// Returns the size of the filler; None where not even one byte had room, so that POLLOUT is off anyway.
+/// Returns the size of the filler, or `None` if not even one byte had room, so that POLLOUT is off anyway.
 ///
 /// # Errors
 ///
 /// EPIPE when the peer is gone.
 pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     if onecopy_sys::socket::unread_memory(fd)? <= 2 * DOORBELL_MEMORY {
-        // Nothing but doorbells lies in the queue: from here on a small buffer does, and makes fillers cheap.
+        // The queue has nothing but doorbells. From here on a small buffer is enough for them, and makes
+        // fillers cheap.
         sockopt::set_socket_send_buffer_size(fd, DOORBELL_BUFFER)?;
     }
     let mut left = sockopt::socket_send_buffer_size(fd)? / 4 + 1;
@@ -141,16 +145,16 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
                 sent += n;
                 left -= n;
             }
-            // The queue is as full as it can be: not writable, which is all that was wanted.
+            // The queue is as full as it can be. So the socket is not writable, which is all that was wanted.
             Err(Errno::AGAIN) => break,
             Err(Errno::INTR) => {}
             Err(errno) if sent == 0 => return Err(errno),
-            // Out of memory half way: what is there counts.
+            // Out of memory half-way: what was sent counts.
             Err(_) => break,
         }
     }
-    // One byte more takes the place of a doorbell that was queued before; without room for it, the filler's own
-    // last byte does.
+    // One byte more takes the place of a doorbell that was queued before. If there is no room for it, the
+    // filler's own last byte does that.
     let more = match rustix::net::send(fd, &ZEROES[..1], flags) {
         Ok(_) => 1,
         Err(_) => 0,
@@ -158,9 +162,11 @@ pub fn park(fd: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     Ok((sent + more).checked_sub(1).map(|filler| filler as u32))
 }
 
-/// As [`park`], on a socket with records: a filler is one record, and a doorbell follows it. Returns how many records the
-/// receiver takes beside the filler's own. With `shrink` the send buffer becomes a small one where it holds doorbells only.
-/// `with` goes with the filler, and is closed with it, if nobody else has it.
+/// Parks, as [`park`] does, on a socket with records: a filler is one record, and a doorbell follows it.
+/// Returns how many records the receiver takes besides the filler's own.
+///
+/// With `shrink`, the send buffer becomes a small one if it has doorbells only. The descriptor `with` goes
+/// with the filler. It is closed with the filler, unless somebody else has it too.
 ///
 /// # Errors
 ///
@@ -179,23 +185,23 @@ pub fn park_record(
     loop {
         match scm::send(fd, &[IoSlice::new(&bytes)], with.as_slice(), None, flags) {
             Ok(_) => break,
-            // More are in flight than RLIMIT_NOFILE allows.
+            // More descriptors are in flight than RLIMIT_NOFILE allows.
             Err(Errno::TOOMANYREFS) if with.is_some() => with = None,
             Err(Errno::INTR) => {}
-            // As full as it can be.
+            // The queue is as full as it can be.
             Err(Errno::AGAIN) => return Ok(None),
             Err(errno) => return Err(errno),
         }
     }
-    // A doorbell that was queued before goes when the filler is taken, and this one takes its place. It must have room
-    // even where late doorbells fill the queue.
+    // A doorbell that was queued before goes when the filler is taken, and this one takes its place. It must
+    // have room even if late doorbells fill the queue.
     if doorbell(fd) == Err(Errno::AGAIN) {
         return Ok(Some(u32::from(squeeze_doorbell(fd).is_ok())));
     }
     Ok(Some(1))
 }
 
-/// What turns POLLOUT of a socket with records off for as long as nobody takes it.
+/// Returns the bytes of a filler, which turns POLLOUT of a socket with records off until somebody takes it.
 fn filler(fd: BorrowedFd<'_>) -> io::Result<Cow<'static, [u8]>> {
     let filler = sockopt::socket_send_buffer_size(fd)? / 4 + 1;
     Ok(if filler <= ZEROES.len() { Cow::Borrowed(&ZEROES[..filler]) } else { Cow::Owned(vec![0; filler]) })
@@ -205,7 +211,7 @@ fn filler(fd: BorrowedFd<'_>) -> io::Result<Cow<'static, [u8]>> {
 ///
 /// # Errors
 ///
-/// What socket(2), bind(2) and sendto(2) say; EAGAIN where it is off.
+/// The errors of socket(2), bind(2) and sendto(2); EAGAIN if it is off already.
 pub fn fill_elsewhere(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let elsewhere =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
@@ -216,23 +222,24 @@ pub fn fill_elsewhere(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(elsewhere)
 }
 
-/// Whether sending is over: the peer is gone or does not read any more, or this end was shut down. Costs one
-/// system call that moves nothing (net/unix/af_unix.c: the shutdown check comes before the length).
+/// Returns whether sending is over: the peer is gone or does not read any more, or this end was shut down.
+/// Costs one system call that moves nothing (net/unix/af_unix.c: the shutdown check comes before the length).
 pub fn cannot_send(fd: BorrowedFd<'_>) -> bool {
     rustix::net::send(fd, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) == Err(Errno::PIPE)
 }
 
-/// Whether both directions are over: the peer is gone, or this end was shut down altogether.
+/// Returns whether both directions are over: the peer is gone, or this end was shut down altogether.
 pub fn gone(fd: BorrowedFd<'_>) -> bool {
     wait(fd, PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|events| events.contains(PollFlags::HUP))
 }
 
-/// Whether an error is pending. Does not take it.
+/// Returns whether an error is pending. Does not take it.
 pub fn is_failed(fd: BorrowedFd<'_>) -> bool {
     wait(fd, PollFlags::empty(), Some(Duration::ZERO)).is_ok_and(|events| events.contains(PollFlags::ERR))
 }
 
-/// Whether at most a quarter of the send buffer is in use, as poll(2) would tell, but that it looks at the receiver's queue, too.
+/// Returns whether at most a quarter of the send buffer is in use. poll(2) would report the same, except that
+/// it looks at the receiver's queue, too.
 pub fn has_room(fd: BorrowedFd<'_>) -> bool {
     let used = onecopy_sys::socket::unread_memory(fd).unwrap_or(0);
     sockopt::socket_send_buffer_size(fd).is_ok_and(|size| used <= size / 4)
@@ -264,7 +271,7 @@ pub fn wait(fd: BorrowedFd<'_>, events: PollFlags, limit: Option<Duration>) -> i
 ///
 /// # Errors
 ///
-/// What sendmsg(2) says; EAGAIN when the queue has no room.
+/// The errors of sendmsg(2); EAGAIN when the queue has no room.
 pub fn send_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> io::Result<()> {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -278,7 +285,7 @@ pub fn send_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: BorrowedFd<'_>) -> io::
     }
 }
 
-/// What is left of a wait that began at `start` and may last `limit`.
+/// Returns what is left of a wait that began at `start` and may last `limit`.
 ///
 /// # Errors
 ///
@@ -290,11 +297,11 @@ pub fn remaining(start: Instant, limit: Option<Duration>) -> io::Result<Option<D
     }
 }
 
-/// Bytes in the queue (SIOCINQ).
+/// Returns how many bytes are in the queue (SIOCINQ).
 ///
 /// # Errors
 ///
-/// What ioctl(2) says.
+/// The errors of ioctl(2).
 pub fn queued(fd: impl AsFd) -> io::Result<usize> {
     rustix::io::ioctl_fionread(fd).map(|n| n as usize)
 }

@@ -1,4 +1,4 @@
-//! Which process has an end that only one may use after a fork: whoever uses it first.
+//! The claim on an end that only one process may use after a fork. The first process that uses it gets it.
 
 use crate::{Error, Op};
 use onecopy_ring::page::{EndPage, PAGE_LEN};
@@ -8,32 +8,38 @@ use rustix::io::Errno;
 use std::sync::{LazyLock, OnceLock};
 use std::time::SystemTime;
 
-/// What tells this process from those it forked from and those it forked: 0 until it is needed, and again in each child.
+/// Tells this process from those it forked from and those it forked. 0 until it is needed, and again in each
+/// child.
 static TOKEN: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(0));
 
 fn token() -> u32 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // A pid would not do: two processes in two pid namespaces may have the same.
+    // A pid would not do: two processes in two pid namespaces may have the same pid.
     let fresh = now.subsec_nanos() << 1 | 1;
-    // Two threads may come at once: the first one's stays.
+    // Two threads may come here at once. The token of the first one stays.
     match TOKEN.compare_exchange(0, fresh, Relaxed, Relaxed) {
         Ok(_) => fresh,
         Err(token) => token,
     }
 }
 
-/// Which process has it.
+/// Records which process has the end.
 #[derive(Debug, Default)]
 pub struct Claim {
-    /// The word that says so (`taken`): a ticket, which is even, or the token of who has it, which is odd.
+    /// The page whose word `taken` says who has it: a ticket, which is even, or the owner's token, which is
+    /// odd.
     page: OnceLock<EndPage>,
-    /// What lies in the word while nobody has it who took part in the last fork of who had it. Older children have older ones.
+    /// The ticket that the word holds while no process that took part in the owner's last fork has the end.
+    /// Older children have older tickets.
     ticket: AtomicU32,
 }
 
 impl Claim {
-    /// Before a fork: from here on nobody has it, unless a thread of this process uses it at this moment, as it does if not `idle`.
-    /// False where there is no memory for the word: then the child is told that it cannot have it.
+    /// Gives the claim up before a fork. From here on no process has the end, unless a thread of this process
+    /// uses it at this moment, so that it is not `idle`: then this process keeps it.
+    ///
+    /// Returns whether it was idle, or `None` if there is no memory for the word. In that case the child is
+    /// told that it cannot have the end.
     pub fn put_down(&self, idle: impl FnOnce() -> bool) -> Option<bool> {
         if self.page.get().is_none()
             && let Ok(memory) = Mapping::inherited(PAGE_LEN)
@@ -48,27 +54,27 @@ impl Claim {
         Some(idle)
     }
 
-    /// In the child: this is another process.
+    /// Forgets the token, in the child: this is another process.
     pub fn begin_anew() {
         TOKEN.store(0, Relaxed);
     }
 
-    /// In the child: it is the parent's, or another child's.
+    /// Gives the end up, in the child: it belongs to the parent, or to another child.
     pub fn forgo(&self) {
-        // A ticket that is none.
+        // This ticket was never issued.
         let ticket = self.ticket.load(Relaxed).wrapping_add(1 << 31);
         self.ticket.store(ticket, Relaxed);
     }
 
-    /// Has it, if nobody else does.
+    /// Takes the end, unless another process has it.
     ///
     /// # Errors
     ///
-    /// EBUSY.
+    /// EBUSY if another process has it.
     #[cold]
     pub fn take(&self, op: Op) -> Result<(), Error> {
         let (me, ticket) = (token(), self.ticket.load(Relaxed));
-        // Relaxed: it only decides who; what the socket is at each has from the fork.
+        // Relaxed: this only decides who has the end. Each process has the state of the socket from the fork.
         let taken = |page: &EndPage| page.words().pass.0.taken.compare_exchange(ticket, me, Relaxed, Relaxed);
         match self.page.get().map(taken) {
             Some(Ok(_)) => Ok(()),

@@ -1,7 +1,16 @@
-//! Forks: what is looked after around them (pthread_atfork(3)), and held over them.
+//! The handlers around fork(2) (pthread_atfork(3)), and what they hold from before a fork until after it.
 //!
-//! There is one registration for the whole process, whatever kinds of sockets it has: two would lock in opposite orders. Who wants
-//! to be looked after is [`AtFork`], and says what of it is [`Over`] a fork.
+//! There is one registration for the whole process, whatever kinds of sockets it has: two registrations would
+//! take locks in opposite orders. A socket that takes part implements [`AtFork`]. Its `before` returns an
+//! [`Over`], which is kept during the fork. Then the parent and the child each call a method of theirs on it.
+//!
+//! The steps, all in the thread that forks:
+//!
+//! 1. `prepare` locks the list of registered sockets and calls [`AtFork::before`] on each.
+//! 2. `parent` calls [`Over::in_parent`] on each. It then waits for the child to join, and cleans up if the
+//!    child never does.
+//! 3. `child` calls [`Over::in_child`] on each. It then closes a socket, which tells the parent that it has
+//!    joined.
 
 use crate::doorbell::control;
 use crate::multiprocess::generation::{before_fork, in_child};
@@ -14,46 +23,47 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// The file that tells who lives, and this process's number in it.
+/// The file that tells which members live, and this process's number in it.
 pub type Joined = (Arc<Lifeline>, u32);
 
-/// What is looked after at forks.
+/// A socket that takes part in forks.
 pub trait AtFork: Send + Sync {
-    /// Right before a fork: makes ready what parent and child will both have. What it returns is kept over the fork.
+    /// Prepares, right before a fork, what parent and child will both have. The result is kept during the
+    /// fork.
     fn before(self: Arc<Self>, fork: &mut Fork<'_>) -> Box<dyn Over>;
 }
 
-/// One that is held over a fork.
+/// Something that a socket holds during a fork.
 pub trait Over: Send {
-    /// Whether the child is to join those who share it.
+    /// Returns whether the child is to join those who share the socket.
     fn expects_child(&self) -> bool {
         false
     }
 
-    /// The inode of the page's file that the child has of it.
+    /// Returns the inode of the page's file that the child has of it.
     fn page(&self) -> Option<u64> {
         None
     }
 
-    /// In the parent: lets go. What is to be done if the child never comes.
+    /// Lets go, in the parent. Returns what is to be done if the child never joins.
     fn in_parent(self: Box<Self>) -> Option<Box<dyn FnOnce()>>;
 
-    /// In the child.
+    /// Lets go, in the child, and joins those who share the socket.
     fn in_child(self: Box<Self>, child: &mut Child);
 }
 
-/// A fork that is about to be.
+/// A fork that is about to happen.
 #[derive(Debug)]
 pub struct Fork<'a> {
-    /// The files of pages that this process has: by their inodes.
+    /// The inodes of the pages' files that this process has.
     pub(super) pages: &'a mut Vec<u64>,
-    /// When it began.
+    /// When the fork began.
     pub(super) start: Instant,
     family: OnceLock<Option<Joined>>,
 }
 
 impl Fork<'_> {
-    /// Who this process is among those that it shares something with.
+    /// Returns the family's file and this process's number in it, or `None` if there is none to be had.
     pub fn family(&self) -> Option<&Joined> {
         self.family.get_or_init(|| FAMILY.join().ok()).as_ref()
     }
@@ -66,20 +76,20 @@ pub struct Child {
 }
 
 impl Child {
-    /// Who it is among those that it shares something with.
+    /// Returns the family's file and this child's number in it, or `None` if there is none to be had.
     pub fn family(&self) -> Option<&Joined> {
         self.family.get_or_init(|| FAMILY.join().ok()).as_ref()
     }
 }
 
-/// All that is looked after in this process, and who it is among those that it shares some with.
+/// All sockets of this process that take part in forks, and its own number among parents and children.
 struct Family {
     ends: Mutex<Ends>,
-    /// Made before the first fork with an end.
+    /// Made before the first fork of a process that has an end.
     life: OnceLock<Arc<Lifeline>>,
-    /// 0: no number yet.
+    /// This process's number in `life`; 0 while it has none.
     me: AtomicU32,
-    /// What is held over a fork.
+    /// The state of a fork that is under way.
     forking: Mutex<Option<Forking>>,
 }
 
@@ -87,12 +97,13 @@ struct Family {
 struct Ends {
     list: Vec<Weak<dyn AtFork>>,
     free: Vec<usize>,
-    /// Pages' files that this process has a descriptor of, or is about to: by their inodes.
+    /// The inodes of the pages' files of which this process has a descriptor, or is about to have one.
     pages: Vec<u64>,
 }
 
 static FAMILY: LazyLock<Arc<Family>> = LazyLock::new(|| {
-    // Without memory for the handlers a child's ends are what they always were: nobody's.
+    // If there is no memory for the handlers, a child cannot use the ends it inherits, as if nothing had been
+    // prepared.
     let _ = onecopy_sys::fork::around(prepare, parent, child);
     Arc::new(Family {
         ends: Mutex::default(),
@@ -102,10 +113,10 @@ static FAMILY: LazyLock<Arc<Family>> = LazyLock::new(|| {
     })
 });
 
-/// What a place says that is none.
+/// The value of a [`Place`] that is not in the list.
 const NOWHERE: usize = usize::MAX;
 
-/// Where something stands in the list of all that is looked after. It leaves the list when this is dropped.
+/// A socket's place in the list of those that take part in forks. Dropping it takes the socket off the list.
 #[derive(Debug)]
 pub struct Place(AtomicUsize);
 
@@ -126,7 +137,7 @@ impl Drop for Place {
     }
 }
 
-/// Who stands where nobody stands any more.
+/// Stands at a place in the list that was given up.
 struct Nobody;
 
 impl AtFork for Nobody {
@@ -143,12 +154,12 @@ impl Over for Nobody {
     fn in_child(self: Box<Self>, _child: &mut Child) {}
 }
 
-/// The files of pages that this process has, or is about to have: by their inodes.
+/// Gives `look` the inodes of the pages' files that this process has, or is about to have.
 pub fn pages<R>(look: impl FnOnce(&mut Vec<u64>) -> R) -> R {
     look(&mut FAMILY.ends().pages)
 }
 
-/// Forks look after it from here on.
+/// Registers a socket: forks prepare it from here on.
 pub fn register(one: Weak<dyn AtFork>, place: &Place) {
     let mut ends = FAMILY.ends();
     let at = match ends.free.pop() {
@@ -164,23 +175,25 @@ pub fn register(one: Weak<dyn AtFork>, place: &Place) {
     place.0.store(at, Relaxed);
 }
 
-/// What a fork holds.
+/// All that is held during a fork.
 struct Forking {
     ends: OwnedGuard<Family, Ends>,
     held: Vec<Box<dyn Over>>,
-    /// What the parent looks at, and the child closes once it has joined, or by dying before.
+    /// A socket pair. The parent watches the first end; the child closes the second one when it has joined,
+    /// or by dying before.
     news: Option<(OwnedFd, OwnedFd)>,
 }
 
 /// How long the parent waits to hear of its child.
 const CHILD: Duration = Duration::from_secs(1);
-/// How long it waits for a list that is locked only for moments.
+/// How long a fork waits for the list, which others lock only for moments.
 const LIST: Duration = Duration::from_secs(60);
-/// Looks at the list's lock before sleeping for it.
+/// How often a thread looks at the list's lock before it sleeps for it.
 const SPINS: u32 = 100;
 
 impl Family {
-    /// The list. Both ends of a connection come and go at once, and its lock is held for less than a sleep takes.
+    /// Locks the list. Both ends of a connection come and go at once, and each holds the lock for less time
+    /// than a sleep takes.
     fn ends(&self) -> MutexGuard<'_, Ends> {
         for _ in 0..SPINS {
             if let Some(ends) = self.ends.try_lock() {
@@ -191,7 +204,7 @@ impl Family {
         self.ends.lock()
     }
 
-    /// The file that tells who lives, and this process's number in it.
+    /// Returns the file that tells which members live, and this process's number in it. Makes both if needed.
     fn join(&self) -> rustix::io::Result<(Arc<Lifeline>, u32)> {
         let life = match self.life.get() {
             Some(life) => life.clone(),
@@ -211,7 +224,8 @@ extern "C" fn prepare() {
     let family = &*FAMILY;
     before_fork();
     let Some(mut ends) = OwnedGuard::lock_for(family.clone(), |family| &family.ends, LIST) else { return };
-    // All are kept until the list is unlocked: the last drop of one, whose socket another thread drops now, locks it.
+    // All are kept until the list is unlocked. Another thread may drop such a socket now, and the last drop
+    // locks the list.
     let all: Vec<Arc<dyn AtFork>> = ends.list.iter().filter_map(Weak::upgrade).collect();
     point!("listed");
     let mut fork = Fork { pages: &mut ends.pages, start: Instant::now(), family: OnceLock::new() };
@@ -224,20 +238,20 @@ extern "C" fn prepare() {
 
 extern "C" fn parent() {
     let Some(Forking { ends, held, news }) = FAMILY.forking.lock().take() else { return };
-    // Before the next fork, whose child would keep it open.
+    // Closed before the next fork, whose child would keep it open.
     let news = news.map(|(mine, childs)| {
         drop(childs);
         mine
     });
-    // First: the last drop of one that is held locks the list.
+    // The list is unlocked first: the last drop of a socket that is held locks it.
     drop(ends);
-    // The locks are given up before this waits for a child that may want them.
+    // The sockets' locks are released before this waits for a child that may want them.
     let after: Vec<_> = held.into_iter().filter_map(|held| held.in_parent()).collect();
     if after.is_empty() {
         return;
     }
-    // It hangs up when the child has joined, at once where there is none, since fork has failed. A child that is stopped before it
-    // comes to that keeps its places.
+    // The socket hangs up when the child has joined. If fork failed and there is no child, it hangs up at
+    // once. A child that is stopped before it joins keeps its places.
     let hung_up = news.is_some_and(|news| {
         use rustix::event::PollFlags;
         let start = Instant::now();
@@ -256,15 +270,15 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     let family = &*FAMILY;
-    // Even where nothing could be prepared: this is another process.
+    // Counted even if nothing could be prepared: this is another process.
     in_child();
     family.me.store(0, Relaxed);
     let Some(Forking { mut ends, held: all, news }) = family.forking.lock().take() else { return };
-    // What another thread was about to take up nobody here will.
+    // Another thread of the parent may have been about to open some page. Nobody in the child will.
     ends.pages.retain(|page| all.iter().any(|held| held.page() == Some(*page)));
     drop(ends);
     let mut child = Child::default();
     all.into_iter().for_each(|held| held.in_child(&mut child));
-    // Now the parent knows.
+    // This tells the parent that the child has joined.
     drop(news);
 }

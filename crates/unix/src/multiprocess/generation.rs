@@ -1,31 +1,32 @@
-//! Forks, counted: what was made before one may be another process's as well.
+//! Counts forks: what was made before a fork may belong to another process as well.
 
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::LazyLock;
 
-/// Forks of this process.
+/// How often this process has forked.
 static FORKS: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(0));
 
-/// Forks between the first process and this one.
+/// How many forks lie between the first process and this one.
 static GENERATION: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(0));
 
-/// Changes with each fork, in the child: what was made in another generation belongs to the parent.
+/// Returns a number that changes with each fork, in the child: what was made in another generation belongs to
+/// the parent.
 #[inline]
 pub fn generation() -> u32 {
     GENERATION.load(Relaxed)
 }
 
-/// Changes with each fork, in the parent too: what was there before one may be a child's as well.
+/// Returns a number that changes with each fork, in the parent too: a child may have what was there before.
 pub fn forks() -> u32 {
     FORKS.load(Relaxed)
 }
 
-/// This process is about to fork.
+/// Counts a fork that is about to happen.
 pub fn before_fork() {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// This is the child.
+/// Counts the fork, in the child.
 pub fn in_child() {
     GENERATION.fetch_add(1, Relaxed);
 }

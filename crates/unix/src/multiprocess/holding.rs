@@ -1,17 +1,21 @@
-//! An end over a fork: it is locked, and parent and child share it from then on.
+//! Forks lock an end. From then on parent and child share it.
 //!
-//! While one process holds an end, all of its state is on its heap. Before a fork (pthread_atfork(3)) each end gets a page
-//! that parent and child share ([`onecopy_ring::page`]); from then on what its two directions are at lies there, and
-//! the heap's is a copy (`side.rs`). A lock in the page has the number of its member, which is that of a byte that the
-//! member keeps locked in a file all of them have ([`onecopy_sys::life`]): so the death of a member shows, in any pid
-//! namespace, and who takes its lock recovers what it left (`mending.rs`).
+//! While one process holds an end, all of the end's state is on that process's heap. Before a fork
+//! (pthread_atfork(3)) each end gets a page that parent and child share ([`onecopy_ring::page`]). From then
+//! on the state of its two directions is in that page, and the heap has a copy
+//! ([`Side`](crate::connection::side::Side)).
 //!
-//! An end that may be passed on has its page in a memfd, and its members lock their bytes in that file, not the family's: so
-//! whoever is given the page can be one of them ([`crate::joining`]), and one that means ill has no file in his hands on
-//! which anybody else's life depends.
+//! A lock in the page holds the number of the member that has it. That is also the number of a byte that the
+//! member keeps locked in a file that all members have ([`onecopy_sys::life`]). So the death of a member
+//! shows, in any pid namespace. The next member that takes its lock recovers what it left
+//! ([`snapshot`](super::snapshot)).
 //!
-//! What a fork finds unsettled stays so: neither process may take the peer's ring alone, so the direction goes on over
-//! the kernel while both hold the end. Settings (policy, waits, timeouts) are each process's own.
+//! An end that may be passed on has its page in a memfd. Its members lock their bytes in that file, not in
+//! the family's. So a process that is given the page can become a member ([`share`](super::share)). If it
+//! means ill, it holds no file on which the life of anybody else depends.
+//!
+//! A direction that still uses the kernel at the fork does so while both processes hold the end. Neither of
+//! them may take the peer's ring alone. Settings (policy, waits, timeouts) belong to each process.
 
 use crate::connection::Connection;
 use crate::connection::core::broken;
@@ -26,24 +30,26 @@ use onecopy_sync::atomic::fence;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// One end, locked over a fork against the threads of this process. What could not be locked in time the child must not touch.
+/// An end that is locked during a fork, against the threads of this process. The child must not touch a side
+/// that could not be locked in time.
 struct Held {
     end: Arc<Connection>,
     rx: Option<OwnedGuard<Connection, Inner<Rx>>>,
     tx: Option<OwnedGuard<Connection, Inner<Tx>>>,
-    /// What was given away, which the child has to look after as well.
+    /// The list of tokens that were given away, which the child has to look after as well.
     _given: Option<OwnedGuard<Sharing, Vec<Given>>>,
-    /// Where the child is entered among those who hold it, and by whom that was kept.
+    /// The child's place among the members, and the number of the member that reserved it.
     place: Option<(usize, u32)>,
 }
 
-/// How long a fork waits for senders, all of them together: one may be asleep for want of room, or hold a slot.
+/// How long a fork waits for senders, all of them together. A sender may be asleep for want of room, or hold
+/// a slot.
 const SENDERS: Duration = Duration::from_millis(20);
-/// What each sender gets of that at least: most hold their side for much less.
+/// The least that each sender gets of that. Most hold their side for much less.
 const SENDER: Duration = Duration::from_millis(2);
-/// How long it waits for receivers, who never sleep with their lock, all of them together.
+/// How long a fork waits for receivers, all of them together. They never sleep with their lock.
 const RECEIVERS: Duration = Duration::from_secs(1);
-/// What each receiver gets of that at least.
+/// The least that each receiver gets of that.
 const RECEIVER: Duration = Duration::from_millis(20);
 
 impl AtFork for Connection {
@@ -52,7 +58,7 @@ impl AtFork for Connection {
     }
 }
 
-/// Locks an end, and has it shared if it is not yet.
+/// Locks an end, and begins to share it if it is not shared yet.
 fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     let none = |end| Held { end, rx: None, tx: None, _given: None, place: None };
     if end.is_orphan() {
@@ -61,7 +67,7 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     let start = fork.start;
     let left = |limit: Duration| limit.saturating_sub(start.elapsed());
     let rx = OwnedGuard::lock_for(end.clone(), |end| end.rx.mutex(), left(RECEIVERS).max(RECEIVER));
-    // (It may have been passed on while its lock was waited for.)
+    // Another thread may have passed the end on while this one waited for its lock.
     let usable =
         |rx: &OwnedGuard<_, Inner<Rx>>| !end.is_orphan() && (rx.is_shared() || rx.value.can_be_shared(&end));
     let Some(mut rx) = rx.filter(usable) else {
@@ -79,9 +85,10 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
             end.others.share(|| Arc::new(sharing)).clone()
         }
     };
-    // The threads' locks suffice: what other processes do meanwhile, both of these two load when they come to it.
+    // The locks of the threads suffice. What other processes do meanwhile, parent and child load when they
+    // next take a lock.
     end.share_rx(&mut rx, &sharing);
-    // What this process must not touch it does not hand on.
+    // This process does not hand on a side that it must not touch itself.
     let sends = end.broken.load(Relaxed) != broken::CANNOT_SEND;
     let tx = sends
         .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS).max(SENDER)))
@@ -90,7 +97,7 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
         end.share_tx(&mut tx, &sharing);
         tx
     });
-    // The child's: before there is one.
+    // The child's place is reserved before there is a child.
     let place = sharing.expect_child();
     let place = place.map(|place| (place, sharing.me()));
     Held { end, rx: Some(rx), tx, _given: sharing.hold_given(), place }
@@ -118,7 +125,7 @@ impl Over for Held {
     fn in_child(self: Box<Self>, child: &mut Child) {
         let Held { end, rx, tx, _given: given, place } = *self;
         drop(given);
-        // Whoever sleeps does so in the parent.
+        // Threads that sleep do so in the parent.
         end.sleepers.store(0, Relaxed);
         let me = end.others.sharing().and_then(|sharing| sharing.join_as_child(child.family()));
         let (Some(mut rx), Some(me), Some(sharing)) = (rx, me, end.others.sharing()) else {
@@ -136,13 +143,13 @@ impl Over for Held {
 }
 
 impl Connection {
-    /// Forks look after it from here on.
+    /// Registers the end: forks prepare it from here on.
     pub fn look_after(self: &Arc<Self>) {
         let one: Weak<Connection> = Arc::downgrade(self);
         register(one, &self.place);
     }
 
-    /// The receiving side is shared from here on. (Who holds it is kept out by the threads' lock.)
+    /// Begins to share the receiving side. The threads' lock, which the caller has, keeps all others out.
     pub fn share_rx(self: &Arc<Self>, rx: &mut Inner<Rx>, sharing: &Arc<Sharing>) {
         if !rx.is_shared() {
             rx.value.begin_sharing(self, sharing.me());
@@ -150,7 +157,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::share_rx`], the sending side.
+    /// Begins to share the sending side. The caller has its lock, as with [`Connection::share_rx`].
     pub fn share_tx(self: &Arc<Self>, tx: &mut Inner<Tx>, sharing: &Arc<Sharing>) {
         if !tx.is_shared() {
             // The peer's ring must be in all processes, or in none.
@@ -158,7 +165,8 @@ impl Connection {
             self.handshake.decline_offer();
             tx.share(self, sharing.clone());
             sharing.sends_too();
-            // A thread that has published and unlocked, and now finds the side shared, leaves the doorbell to this one.
+            // A thread that has published and unlocked, and now finds the side shared, leaves the doorbell to
+            // this one.
             fence(SeqCst);
             let _ = self.ring_under_lock();
         }
@@ -168,7 +176,7 @@ impl Connection {
         self.broken.store(if whole { broken::ORPHAN } else { broken::CANNOT_SEND }, Relaxed);
     }
 
-    /// This process closes the end. Whether no other one holds it.
+    /// Leaves the members, as this process closes the end. Returns whether no other process holds it.
     pub fn leave(&self) -> bool {
         match self.others.sharing() {
             _ if self.is_orphan() => false,

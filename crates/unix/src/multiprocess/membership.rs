@@ -1,8 +1,14 @@
-//! What a process has of an end that several hold: the page, its own number there, and who else lives.
+//! One process's part in an end that several processes hold: the page, its own number there, and a way to
+//! tell which other members live.
 //!
-//! The page of an end that only children can share is memory that they inherit, and the file on which members lock their bytes
-//! is the family's. One that may be passed on ([`crate::Config::passable`]) has its page in a memfd, and that is the file, so
-//! that whoever is given it can be a member ([`crate::joining`]).
+//! There are two kinds of pages:
+//!
+//! | the end is shared with | page | file in which members lock their bytes |
+//! |---|---|---|
+//! | children only | memory that they inherit | the family's, one for all ends |
+//! | any process ([`crate::Config::passable`]) | a memfd | that memfd |
+//!
+//! In the second case a process that is given the page can be a member ([`share`](super::share)).
 
 use crate::doorbell::control;
 use crate::multiprocess::fork;
@@ -19,40 +25,42 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::Arc;
 
-/// What one process has of an end that several hold.
+/// One process's part in an end that several processes hold.
 #[derive(Debug)]
 pub struct Sharing {
     page: EndPage,
     life: Life,
     /// This process's number.
     me: AtomicU32,
-    /// 1: the sending side is shared, too, so that who unlocks it rings.
+    /// 1 if the sending side is shared too, so that whoever unlocks it rings the doorbell.
     sends: AtomicU32,
-    /// Views that were given back while another process kept the receiving side: their names, and how many bytes.
+    /// Views that were given back while another process kept the receiving side: their ids, and how many
+    /// bytes each.
     pub late: Mutex<Vec<(BorrowId, usize)>>,
-    /// Who was given this end, and has not taken it up yet as far as is known.
+    /// The places that are reserved for processes that were given this end and have not taken it up, as far
+    /// as is known.
     given: Mutex<Vec<Given>>,
 }
 
-/// The file on which those lock their bytes that hold an end.
+/// The file in which the members of an end lock their bytes.
 #[derive(Debug)]
 enum Life {
-    /// Of parents and children: one for all of their ends.
+    /// The family's file: parents and children have one for all of their ends.
     Family(Arc<Lifeline>),
-    /// The page's.
+    /// The page's own file.
     Page(PageFile),
 }
 
-/// The page's file, of which this process has one descriptor: closing another one would drop its locks.
+/// A page's file. This process has one descriptor of it, since closing a second one would drop its locks.
 #[derive(Debug)]
 pub struct PageFile {
-    /// None while it is on its way, or closed.
+    /// `None` while the file is on its way, or closed.
     life: Option<Lifeline>,
     inode: u64,
 }
 
 impl PageFile {
-    /// One that is to come. None where this process has it.
+    /// Announces a file that is to come. Returns `None` if this process has it already.
     pub fn expect(inode: u64) -> Option<PageFile> {
         fork::pages(|pages| {
             let new = !pages.contains(&inode);
@@ -63,7 +71,7 @@ impl PageFile {
         })
     }
 
-    /// It is here.
+    /// Keeps the file, which has come.
     pub fn keep(&mut self, file: OwnedFd) -> &Lifeline {
         self.life.insert(Lifeline::on(file))
     }
@@ -71,7 +79,7 @@ impl PageFile {
 
 impl Drop for PageFile {
     fn drop(&mut self) {
-        // In this order: who finds that this process does not have it may open it.
+        // The order matters: a thread that finds that this process does not have the file may open it.
         self.life = None;
         fork::pages(|pages| pages.retain(|page| *page != self.inode));
     }
@@ -86,20 +94,20 @@ pub struct Fresh {
 }
 
 impl Fresh {
-    /// For who holds no lock of an end.
+    /// Makes a page. The caller holds no lock of an end.
     ///
     /// # Errors
     ///
-    /// What memfd_create(2) and mmap(2) say.
+    /// The errors of memfd_create(2) and mmap(2).
     pub fn new() -> rustix::io::Result<Fresh> {
         fork::pages(Fresh::create)
     }
 
-    /// As [`Fresh::new`], for who holds the list of [`fork::pages`].
+    /// Makes a page, as [`Fresh::new`] does. The caller has locked the list of [`fork::pages`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Fresh::new`].
     pub fn create(pages: &mut Vec<u64>) -> rustix::io::Result<Fresh> {
         let file = memfd::create("onecopy-end", PAGE_LEN)?;
         let page = EndPage::over(Mapping::new(&file, PAGE_LEN)?);
@@ -110,33 +118,33 @@ impl Fresh {
         Ok(Fresh { page, file: PageFile { life: Some(life), inode }, me })
     }
 
-    /// For that end.
+    /// Turns the page into this process's part in the end.
     pub fn over(self) -> Arc<Sharing> {
         Arc::new(Sharing::new(self.page, Life::Page(self.file), self.me, false))
     }
 }
 
-/// A place that is kept for somebody who was given what it takes to hold this end.
+/// A place that is reserved for a process that was given what it takes to hold this end.
 #[derive(Debug)]
 pub struct Given {
     place: usize,
-    /// Whose it is: a number that no other place is ever kept with, as the same place may be, for the next one.
+    /// The guest's number. The same place may be reserved again later, but never with the same number.
     guest: u32,
-    /// It hangs up once all is gone that the place could be taken with, by being used or by being closed.
+    /// Hangs up once nobody can take the place any more, since the token was used or closed.
     news: OwnedFd,
 }
 
-/// Why nothing was given away.
+/// The reason why no token was given.
 pub enum NotGiven {
     /// All places are taken.
     Full,
-    /// A thread that this process does not have was at the list when it was forked.
+    /// This process was forked while another thread of its parent was using the list.
     Busy,
-    /// What making it said.
+    /// Making the token failed.
     Failed(Errno),
 }
 
-/// One that nobody else has, but for once in a thousand million times.
+/// Returns a random number. The chance that another guest has the same is one in a thousand million.
 fn number() -> rustix::io::Result<u32> {
     let mut bytes = [0; 4];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -144,17 +152,18 @@ fn number() -> rustix::io::Result<u32> {
 }
 
 impl Sharing {
-    /// With children only.
+    /// Makes a page that only children can share.
     ///
     /// # Errors
     ///
-    /// What mmap(2) says.
+    /// The errors of mmap(2).
     pub fn with_family(life: &Arc<Lifeline>, me: u32) -> rustix::io::Result<Sharing> {
         let page = EndPage::over(Mapping::inherited(PAGE_LEN)?);
         Ok(Sharing::new(page, Life::Family(life.clone()), me, false))
     }
 
-    /// This process's number, in a forked child, which has that one in the family's file.
+    /// Joins the members in a forked child, which already has its number in the family's file. Returns this
+    /// process's number.
     pub fn join_as_child(&self, family: Option<&(Arc<Lifeline>, u32)>) -> Option<u32> {
         let me = match (family, &self.life) {
             (Some((life, me)), Life::Family(of)) if Arc::ptr_eq(life, of) => *me,
@@ -164,7 +173,7 @@ impl Sharing {
         Some(me)
     }
 
-    /// What was given away, for who holds it over a fork: the child has to look after it as well.
+    /// Locks the list of tokens that were given away during a fork: the child has to look after them as well.
     pub fn hold_given(self: Arc<Self>) -> Option<OwnedGuard<Sharing, Vec<Given>>> {
         OwnedGuard::lock_for(self, |sharing| &sharing.given, BRIEFLY)
     }
@@ -180,7 +189,7 @@ impl Sharing {
         }
     }
 
-    /// Of an end that somebody else has shared with this process, number `me`.
+    /// Joins, as number `me`, an end that another process has shared with this one.
     pub fn joined(page: EndPage, file: PageFile, me: u32) -> Arc<Sharing> {
         Arc::new(Sharing::new(page, Life::Page(file), me, true))
     }
@@ -192,7 +201,8 @@ impl Sharing {
         }
     }
 
-    /// The page's file, where it has one. (Nobody makes another descriptor of it but in a queue.)
+    /// Returns the page's file and its inode, if the page has a file. A second descriptor of it may exist
+    /// only in a queue.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         match &self.life {
             Life::Page(PageFile { life: Some(life), inode }) => Some((life.as_fd(), *inode)),
@@ -200,23 +210,24 @@ impl Sharing {
         }
     }
 
-    /// Keeps a place for a child that is about to be forked. None where there is none.
+    /// Reserves a place for a child that is about to be forked. Returns `None` if all are taken.
     pub fn expect_child(&self) -> Option<usize> {
         self.enter().expect(self.me(), |member| self.lives(member))
     }
 
-    /// Gives away what it takes to hold this end too, as it is made for a place and a guest's number. What it gives, and what hangs
-    /// up once all of that is gone, taken up or not: then the place is free again.
+    /// Gives away what it takes to hold this end too. `make` makes that for a place and a guest's number, and
+    /// returns the gift and a socket. The socket hangs up once all of the gift is gone, taken up or not; then
+    /// the place is free again.
     ///
     /// # Errors
     ///
-    /// Why nothing was given.
+    /// The reason why nothing was given.
     pub fn give(
         &self,
         make: impl FnOnce(usize, u32) -> rustix::io::Result<(OwnedFd, OwnedFd)>,
     ) -> Result<OwnedFd, NotGiven> {
         let mut given = self.given.lock_for(PATIENCE).ok_or(NotGiven::Busy)?;
-        // (Also so that no more is open here than is under way.)
+        // This also keeps the number of open sockets to that of the tokens that are under way.
         self.look_after(&mut given);
         let guest = number().map_err(NotGiven::Failed)?;
         let place = self
@@ -241,9 +252,9 @@ impl Sharing {
         members
     }
 
-    /// Places that nobody will come to any more are free.
+    /// Frees the places that nobody will come to any more.
     fn look_after_given(&self) {
-        // (Who holds it does the same.)
+        // If another thread has the lock, it does the same.
         if let Some(mut given) = self.given.try_lock() {
             self.look_after(&mut given);
         }
@@ -253,16 +264,19 @@ impl Sharing {
         given.retain(|Given { place, guest, news }| {
             let gone = control::gone(news.as_fd());
             if gone {
-                // (If it was taken there is another number now. A child of the giver has this as well, and one of them is first.)
+                // If the place was taken, another number is there now and this does nothing. The giver's
+                // children have this list too, and one of them gives the place up first.
                 self.words().members.0.give_up(*place, *guest);
             }
             !gone
         });
     }
 
-    /// Whether the sending side is shared, too. At a fork a thread may have held it: then it stays this process's.
+    /// Returns whether the sending side is shared too. If a thread held it at a fork, it stays with this
+    /// process alone.
     pub fn sends(&self) -> bool {
-        // Relaxed: set under the lock of the sending side, with a look at the doorbell behind it (`hold`).
+        // Relaxed: set under the lock of the sending side, with a look at the doorbell behind it
+        // (`share_tx`).
         self.sends.load(Relaxed) != 0
     }
 
@@ -274,24 +288,26 @@ impl Sharing {
         self.me.load(Relaxed)
     }
 
-    /// Whether that member lives. This process never asks about itself but when somebody else has written its number.
+    /// Returns whether that member lives. A process asks about its own number only if another one has written
+    /// it.
     pub fn lives(&self, member: u32) -> bool {
         member != self.me() && self.life().is_none_or(|life| life.is_held_by_another(member))
     }
 
-    /// Whether another process holds the end, or one will: a child that is being forked, or who was given it.
+    /// Returns whether another process holds the end, or will: a child that is being forked, or a process
+    /// that was given a token.
     pub fn has_others(&self) -> bool {
         self.look_after_given();
         self.words().members.0.has_others(self.me(), |member| self.lives(member))
     }
 
-    /// The sending side is shared from here on, which its member says.
+    /// Notes that the sending side is shared from here on. The member that shares it calls this.
     pub fn sends_too(&self) {
         // Relaxed: as in `sends`.
         self.sends.store(1, Relaxed);
     }
 
-    /// The sending side is this process's alone.
+    /// Notes that the sending side belongs to this process alone.
     pub fn sends_alone(&self) {
         // Relaxed: as in `sends`.
         self.sends.store(0, Relaxed);

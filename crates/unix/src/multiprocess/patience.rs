@@ -4,10 +4,10 @@ use crate::{Error, Op};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// How long a call that may wait waits for a process that keeps the receiving side.
+/// How long a call that may wait does so for a process that keeps the receiving side.
 pub const STUCK: Duration = Duration::from_secs(10);
 
-/// How long one that may not, and one that has something to tidy up, do.
+/// How long a call that may not wait does so, and a call that has something to clean up.
 pub const BRIEFLY: Duration = Duration::from_millis(100);
 
 #[cold]
@@ -18,5 +18,5 @@ pub fn stuck(op: Op) -> Error {
     )
 }
 
-/// How long to wait for a lock that only a fork may hold.
+/// How long to wait for a lock that is kept for long only during a fork.
 pub const PATIENCE: Duration = Duration::from_secs(1);

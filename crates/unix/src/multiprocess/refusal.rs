@@ -1,4 +1,4 @@
-//! Why a socket is not passed on, or not taken up.
+//! Errors that say why a socket is not passed on, or not taken up.
 
 use crate::{Error, Op};
 use onecopy_sys::memfd::Refused;
@@ -12,12 +12,12 @@ pub fn plain(errno: Errno) -> Error {
     Error::new(Op::Pass, errno)
 }
 
-/// Of the page or its descriptors: they are not what `into_fds` gave.
+/// Makes the error for a page or descriptors that are not what `into_fds` gave.
 pub fn wrong(why: &'static str) -> Error {
     error(Errno::INVAL, why).about("fds")
 }
 
-/// As the memory of a peer is refused.
+/// Makes the error for memory that was refused, as a peer's memory is.
 pub fn refuse(refused: Refused, why: &'static str) -> Error {
     match refused {
         Refused::NoMapping(errno) => plain(errno),
@@ -25,7 +25,7 @@ pub fn refuse(refused: Refused, why: &'static str) -> Error {
     }
 }
 
-/// Of words that no honest process writes.
+/// Makes the error for words that no honest process writes.
 pub fn invalid() -> Error {
     wrong("the page says what cannot be of a socket: the process that wrote it is broken or misbehaves")
 }

@@ -1,32 +1,37 @@
-//! Sharing an end with a process that is no child of this one, which then holds it as well.
+//! Sharing an end with a process that is no child of this one. Both processes hold it from then on.
 //!
-//! It is shared as by a fork ([`crate::members`]), but that its page lies in a memfd, which the other process maps. That one
-//! gets one descriptor, a *token*: a socket in whose queue there lies one message, with what is to be said of the end, and
-//! the control socket, the page, the memfds of the rings and the ends of the channels. Who takes the message out of the queue
-//! is the one whom the token was for.
+//! The end is shared as by a fork ([`holding`](super::holding)), except that its page is in a memfd, which
+//! the other process maps. That process gets one descriptor, a *token*: a socket that has one message in its
+//! queue. The message describes the end. It carries the control socket, the page, the memfds of the rings and
+//! the ends of the channels. The process that takes the message out of the queue is the one for which the
+//! token was.
 //!
 //! # Why a queue
 //!
-//! The page's file is also where members lock their bytes ([`onecopy_sys::life`]), and a process loses its locks on a file as
-//! soon as it closes any descriptor of it. So nobody may be handed one who might close it: not the giver's program, which sends
-//! descriptors on and drops them, and not a broker that holds the end itself. In a queue there are none. The message says which
-//! file its page is, and is looked at before it is taken, so a process that has that file already leaves it where it is.
+//! The page's file is also where members lock their bytes ([`onecopy_sys::life`]). A process loses its locks
+//! on a file as soon as it closes any descriptor of that file. So nobody may be given a descriptor who might
+//! close it: not the giver's program, which sends descriptors on and drops them, and not a broker that holds
+//! the end itself. A descriptor in a queue is in nobody's table. The message says which file the page is, and
+//! a process looks at it before it takes it. So a process that has that file already leaves the descriptor
+//! where it is.
 //!
-//! That each end has a file of its own bounds what a member can do who means ill: by a lock on bytes of others (who are dead
-//! and look alive), or by sending a descriptor of the file to somebody who closes it (who lives, and looks dead). Either
-//! costs that end.
+//! Each end has a file of its own, which bounds what a member that means ill can do. It can lock the bytes of
+//! members that are dead, so that they look alive. Or it can send a descriptor of the file to a live process
+//! that closes it, so that this process looks dead. Either costs that end and no other.
 //!
-//! # Who is to come
+//! # The reserved place
 //!
-//! Until the message is taken somebody may come, so the end stays shared: a place among its members is kept, as for a child
-//! at a fork. The giver keeps the other end of the token, which hangs up when the last copy of it is gone, taken up or not;
-//! then, at the next look, the place is free if nobody has it. (A giver who goes before leaves it: those who remain never know
-//! then that they are alone, and stay on the shared way.)
+//! Until the message is taken, a process may still come, so the end stays shared: a place among its members
+//! is reserved, as for a child at a fork. The giver keeps the other end of the token, which hangs up when the
+//! last copy of the token is gone, taken up or not. At its next look the giver then frees the place if nobody
+//! has it. If the giver goes first, the place stays reserved. The remaining members then never know that they
+//! are alone, and stay on the shared path.
 //!
-//! # Whom to believe
+//! # Trust
 //!
-//! Nobody, as in [`crate::passing`]: whoever made the token may mean ill. What lies in it is checked as what `into_fds` gave; what
-//! the page says is loaded under its locks at the first use of either side, and checked as what any member saves.
+//! A process trusts no token, as in [`transfer`](super::transfer): whoever made it may mean ill. Its content
+//! is checked like what `into_fds` gave. The state in the page is loaded under its locks at the first use of
+//! either side, and checked like what any member saves.
 
 use crate::connection::Connection;
 use crate::connection::core::broken;
@@ -52,18 +57,19 @@ use std::time::{Duration, Instant};
 
 type Both<'a> = (MutexGuard<'a, Inner<Rx>>, MutexGuard<'a, Inner<Tx>>);
 
-/// How long a try for the sending side keeps the receiving side from others.
+/// How long each attempt for the sending side keeps the receiving side from others.
 const TRY: Duration = Duration::from_millis(2);
 
 impl Connection {
-    /// Shares it with whoever uses what this returns.
+    /// Shares the end with the process that uses what this returns.
     ///
     /// # Errors
     ///
-    /// As [`crate::Stream::share_fds`].
+    /// Those of [`crate::Stream::share_fds`].
     pub fn share_out(self: &Arc<Self>) -> Result<Vec<OwnedFd>> {
         self.check(Op::Pass)?;
-        // (A fork locks the list of ends before any of them: so this, which does too, comes before their locks.)
+        // Made before the end's locks are taken: this locks the list of ends, and a fork locks that list
+        // before any end.
         let mut fresh =
             if self.others.sharing().is_none() { Some(Fresh::new().map_err(plain)?) } else { None };
         let (mut rx, mut tx) = self.both()?;
@@ -84,9 +90,10 @@ impl Connection {
         if !rx.is_shared() {
             rx.value.settle(self);
         }
-        // (First: one that cannot be shared is left as it was.)
+        // Done first, so that an end that cannot be shared is left as it was.
         let (state, along) = self.describe(&rx.value, &tx.value)?;
-        // (What another thread has made first is taken; this one's goes once the locks have.)
+        // If another thread has made a page first, this uses that one. This thread's own page is dropped
+        // after the locks.
         let sharing = match self.others.sharing() {
             Some(sharing) => sharing.clone(),
             None => {
@@ -125,8 +132,8 @@ impl Connection {
         })
     }
 
-    /// Both sides, against the threads of this process: who loads what they are at from the page next does so with its locks. A
-    /// sender that is asleep for want of room keeps its side.
+    /// Locks both sides against the threads of this process. The next one to load their state from the page
+    /// does so with the page's locks. A sender that is asleep for want of room keeps its side.
     fn both(&self) -> Result<Both<'_>> {
         let began = Instant::now();
         loop {
@@ -146,9 +153,11 @@ impl Connection {
         }
     }
 
+    /// Checks that others can share the end.
+    ///
     /// # Errors
     ///
-    /// Why others cannot share it: EBUSY, EAGAIN.
+    /// The reason why they cannot: EBUSY, EAGAIN.
     fn can_be_joined(&self, rx: &Inner<Rx>, sends: bool) -> Result<()> {
         if self.lender.get().is_some() {
             return Err(error(
@@ -180,11 +189,11 @@ impl Connection {
         }
     }
 
-    /// Becomes one more of those who hold what a token is for.
+    /// Becomes one more member of those that hold the end of a token.
     ///
     /// # Errors
     ///
-    /// As [`crate::Stream::from_fds`].
+    /// Those of [`crate::Stream::from_fds`].
     pub fn join_in(token: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
         is_socket(token, SocketType::SEQPACKET)?;
         let looked_at = read(token, Space::None, RecvFlags::PEEK)?.0.ok_or_else(|| {
@@ -233,7 +242,8 @@ impl Connection {
         Ok(end)
     }
 
-    /// As `settle_in` does, of an end that others hold too: what they have said stands.
+    /// Takes up the settings, rings and channels, as `settle_in` does, of an end that others hold too. What
+    /// those have said in the rings stands.
     fn settle_among_others(self: &Arc<Self>, arrived: TakenUp, sharing: &Arc<Sharing>) -> Result<()> {
         let TakenUp { state, rings: [rx_ring, tx_ring], inlet, outlet, .. } = arrived;
         self.kernel_sent.store(state.kernel_sent, Relaxed);
@@ -246,7 +256,7 @@ impl Connection {
         if let Some(ring) = tx_ring {
             self.set_tx_ring(ring);
         }
-        // Nobody else has this end yet.
+        // No other thread has this end yet.
         let busy = || plain(Errno::BUSY);
         let mut rx = self.rx.mutex().lock_for(PATIENCE).ok_or_else(busy)?;
         if let Rx::Ring(ring) = &mut rx.value {
@@ -262,11 +272,11 @@ impl Connection {
     }
 }
 
-/// The message of a token.
+/// Receives or peeks at the message of a token.
 ///
 /// # Errors
 ///
-/// EALREADY where it is gone, EMFILE, EINVAL.
+/// EALREADY if it is gone; EMFILE, EINVAL.
 fn read(token: &OwnedFd, space: Space, flags: RecvFlags) -> Result<(Option<Token>, Vec<OwnedFd>)> {
     let mut bytes = [0; TOKEN_LEN];
     let flags = flags | RecvFlags::DONTWAIT | RecvFlags::TRUNC;
@@ -295,38 +305,45 @@ fn read(token: &OwnedFd, space: Space, flags: RecvFlags) -> Result<(Option<Token
     Ok((Token::decode(&bytes), came.fds))
 }
 
-/// Of sockets that are shared, over their field `end`.
+/// Implements sharing for a socket over its field `end`.
 macro_rules! sharing_methods {
     ($socket:ident) => {
         impl $socket {
-            /// Shares the socket with another process, any one, no child and in whatever pid namespace: what this gives is sent to
-            /// it over a unix socket (SCM_RIGHTS, such as with [`Stream::send_with`](crate::Stream::send_with)), or kept open
-            /// across execve(2), and [`from_fds`](Self::from_fds) there makes of it the same socket, while this one stays as it
-            /// is. Then it is one socket in several processes, as after fork(2): whole sends do not interleave, each byte is
-            /// received once, and one that is killed in the middle costs what it was just receiving at most. Each
-            /// `share_fds` is for one process, which may share it further if it has
-            /// [`Config::passable`](crate::Config::passable).
+            /// Shares the socket with one other process, which need be no child and may be in another pid
+            /// namespace.
             ///
-            /// It is one descriptor, with close-on-exec set, and a socket of its own: dropping it takes the offer back. As long as
-            /// neither that nor `from_fds` has happened, and while another process holds the socket, calls on it cost a few
-            /// microseconds more.
+            /// Send what this returns to that process over a unix socket (SCM_RIGHTS, such as with
+            /// [`Stream::send_with`](crate::Stream::send_with)), or keep it open across execve(2). There
+            /// [`from_fds`](Self::from_fds) makes the same socket of it, while this one stays as it is. From
+            /// then on it is one socket in several processes, as after fork(2): whole sends do not
+            /// interleave, and each byte is received once. A process that is killed in the middle of a call
+            /// costs at most what it was just receiving. Each `share_fds` is for one process. That process
+            /// may share the socket further if it has [`Config::passable`](crate::Config::passable).
             ///
-            /// As after a fork, in one process only are pages that were received by reference and descriptors that a peek has
-            /// seen; nothing more is sent or received by reference; and what had not moved to shared memory stays with the
-            /// kernel, so share once bytes went both ways ([`path`](Self::path) tells). O_NONBLOCK is one for all of them;
-            /// timeouts, policy and waits are each one's own.
+            /// The result is one descriptor, with close-on-exec set. It is a socket of its own: dropping it
+            /// takes the offer back. Calls on the shared socket cost a few microseconds more until the offer
+            /// is used or dropped, and while another process holds the socket.
             ///
-            /// Who is given the socket can break this connection, or keep it busy, and nothing else. For the others the
-            /// file that tells them who lives must stay open once: a process that closes descriptors it knows nothing of
-            /// (closefrom(3)) is taken for dead.
+            /// As after a fork, some things stay in one process: pages that were received by reference, and
+            /// descriptors that a peek has seen. Nothing more is sent or received by reference. A direction
+            /// that had not moved to shared memory stays with the kernel, so share once bytes went both ways
+            /// ([`path`](Self::path) tells). All processes have one O_NONBLOCK in common; each has its own
+            /// timeouts, policy and waits.
+            ///
+            /// A process that is given the socket can break this connection or keep it busy, and nothing
+            /// else. A member must keep open the file by which the others know that it lives: a process that
+            /// closes descriptors it knows nothing of (closefrom(3)) is taken for dead.
             ///
             /// # Errors
             ///
-            /// EBUSY (pages were sent or received by reference; descriptors came that were not received), EAGAIN (it is just
-            /// moving to shared memory; another thread waits for room to send), EOPNOTSUPP (no
-            /// [`Config::passable`](crate::Config::passable)), EUSERS (31 processes hold it, or were given it), EMFILE,
-            /// ETOOMANYREFS (more descriptors of this user are on their way than RLIMIT_NOFILE; one that was not taken up counts
-            /// for four to seven of them), EPROTO; what memfd_create(2) says.
+            /// - EBUSY: pages were sent or received by reference, or descriptors came that were not received.
+            /// - EAGAIN: the socket is just moving to shared memory, or another thread waits for room to
+            ///   send.
+            /// - EOPNOTSUPP: the socket was made without [`Config::passable`](crate::Config::passable).
+            /// - EUSERS: 31 processes hold the socket, or were given it.
+            /// - ETOOMANYREFS: more descriptors of this user are on their way than RLIMIT_NOFILE. An offer
+            ///   that was not taken up counts for four to seven of them.
+            /// - EMFILE, EPROTO; the errors of memfd_create(2).
             pub fn share_fds(&self) -> crate::Result<Vec<rustix::fd::OwnedFd>> {
                 self.end.share_out()
             }

@@ -1,12 +1,14 @@
-//! What processes that share an end save and load of its two directions, and what is recovered where one of them was killed
-//! in the middle.
+//! The state of an end's two directions, which the processes that share it save and load. Also its recovery,
+//! if one of them is killed in the middle of a call.
 //!
-//! A receiver takes bytes for all: what it took is saved before the sender may overwrite it, so of one that was killed
-//! before it had saved, the bytes are received again by another. What a sender had published is sent, what it had only
-//! written is not. A doorbell or a filler is a byte in the kernel and a word in the ring, and a death may come between: too
-//! few bytes cost nothing (a doorbell that never comes stays owed), so what cannot be known is taken to have been sent; of too
-//! many, as many are forgiven as lie in the queue when the death is found. Before the peer's switch the kernel counts what is
-//! received ([`Taking`]).
+//! - **Receiving.** A receiver takes bytes for all members. What it took is saved before the sender may
+//!   overwrite it. So if a receiver is killed before it has saved, another one receives the same bytes again.
+//! - **Sending.** What a sender had published counts as sent. What it had only written does not.
+//! - **Doorbells and fillers.** Each is a byte in the kernel and a word in the ring, and a death may come
+//!   between the two. Too few bytes cost nothing: a doorbell that never comes stays owed. So what cannot be
+//!   known is taken to have been sent. Of too many bytes, as many are forgiven as are in the queue when the
+//!   death is found.
+//! - **Before the peer's switch** the kernel counts what is received ([`Taking`]).
 
 use crate::ancillary::pending::TOLD;
 use crate::ancillary::said::Said;
@@ -32,7 +34,7 @@ use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sys::sockopt;
 
-/// The words of the receiving side. Behind them three for each borrow.
+/// Indices of the words of the receiving side. Three words for each borrow follow, from `FIRST` on.
 mod rx {
     pub const MODE: usize = 0;
     pub const RECEIVED: usize = 1;
@@ -45,17 +47,17 @@ mod rx {
     pub const MET: usize = 8;
     pub const MIRROR: usize = 9;
     pub const REST: usize = 10;
-    /// Before there is a ring: which messages may bring rings.
+    /// Which messages may bring rings, while there is no ring yet.
     pub const STRIPS: usize = 10;
-    /// What was found at the front ([`crate::ancillary::pending::TOLD`]).
+    /// What was met and not received ([`crate::ancillary::pending::TOLD`]).
     pub const PENDING: usize = 13;
-    /// What is known of the channels ([`crate::ancillary::channel::Inlet::known`]).
+    /// The state of the channels ([`crate::ancillary::channel::Inlet::known`]).
     pub const KNOWN: usize = 17;
     pub const LENT: usize = 19;
     pub const FIRST: usize = 20;
 }
 
-/// The words of the sending side.
+/// Indices of the words of the sending side.
 mod tx {
     pub const MODE: usize = 0;
     pub const SENT: usize = 1;
@@ -63,10 +65,10 @@ mod tx {
     pub const CHANNEL: usize = 5;
 }
 
-/// What a direction saves.
+/// The words that a direction saves.
 pub type Saved = [u64; WORDS];
 
-/// What a direction says that it is.
+/// The state that a direction says it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Plain,
@@ -92,7 +94,7 @@ const UNDECIDED: u64 = 1;
 const SWITCHING: u64 = 2;
 const RING: u64 = 3;
 
-/// In the word that says who has met the channel: somebody has.
+/// Set in the word that names the member that has met the channel, if any has.
 const MET: u64 = 1 << 32;
 
 /// Records begin at multiples of this ([`onecopy_ring::record`]).
@@ -100,7 +102,7 @@ const FRAMES: u64 = HEADER as u64;
 
 const _: () = assert!(MAX_LENT == (WORDS - rx::FIRST) / 3);
 
-/// How often it is looked whether those live who have borrowed, in milliseconds.
+/// How often a process checks whether those that have borrowed still live, in milliseconds.
 const LOOK_MS: u64 = 20;
 
 fn size(word: u64) -> usize {
@@ -108,7 +110,8 @@ fn size(word: u64) -> usize {
 }
 
 impl Rx {
-    /// Whether another process could go on with it: not with what only this one has on its heap.
+    /// Returns whether another process could go on with it. It cannot if the side needs what only this
+    /// process has on its heap.
     pub fn can_be_shared(&self, core: &Core) -> bool {
         match self {
             Rx::Plain | Rx::Undecided(_) => core.config.records == Records::Atomic,
@@ -117,12 +120,12 @@ impl Rx {
         }
     }
 
-    /// What another process says that it was.
+    /// Returns the state that another process says this side was in.
     pub fn mode(words: &Saved) -> std::result::Result<Mode, PeerMisbehaved> {
         Mode::of(words[rx::MODE])
     }
 
-    /// Goes on where another process has left off, as number `me`.
+    /// Goes on, as member `me`, where another process has left off.
     pub fn resume(
         &mut self,
         end: &Connection,
@@ -162,7 +165,7 @@ impl Rx {
             end: lent[2],
         });
         if reached.read != ring.consumer.position() {
-            // What this process found at the front is another one's business now.
+            // Another process has gone past what this one had met.
             ring.pending.move_on();
         }
         ring.consumer.resume(me, reached, lent)?;
@@ -170,11 +173,11 @@ impl Rx {
         let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
         ring.rest = None;
         if rest && end.config.records != Records::Stream {
-            return Err(PeerMisbehaved::Member); // only of those a part is left
+            return Err(PeerMisbehaved::Member); // only stream records are received in part
         }
         if rest {
             let rest = Rest::of_words([words[rx::REST], words[rx::REST + 1], words[rx::REST + 2]]);
-            // Frames are published whole.
+            // The peer publishes whole frames, so all of the rest must be there.
             let there = ring.consumer.available(rest.size().max(1))?;
             if rest.size() > there {
                 return Err(PeerMisbehaved::Member);
@@ -201,7 +204,7 @@ impl Rx {
             ring.consumer.share(me);
         }
         if let Some(ring) = core.rx_ring.get() {
-            // Pools that come from here on would be one process's only: the peer copies instead.
+            // Pools that come from here on would be in one process only. With this the peer copies instead.
             ring.header().info.0.max_shared.store(0, Relaxed);
         }
     }
@@ -242,7 +245,8 @@ impl Shared for Rx {
                 words[rx::FORGIVEN] = forgiven as u64;
                 let channel = ring.doorbells.channel();
                 let me = end.others.sharing().map_or(0, |sharing| sharing.me());
-                // The last that received, not the first: a child that has inherited the channel may outlive who met it.
+                // The process that received last, not the first one: a child that has inherited the channel
+                // may outlive the process that met it.
                 let lost = channel.is_met().then_some(me);
                 let met = channel.has_channel().then_some(me).or(ring.elsewhere).or(lost);
                 words[rx::MET] = met.map_or(0, |member| MET | u64::from(member));
@@ -272,8 +276,8 @@ impl Shared for Rx {
     ) -> std::result::Result<(), PeerMisbehaved> {
         let doing = &sharing.words().rx.0.doing;
         if died && words[rx::MODE] != SWITCHING && doing.swap(0, Relaxed) != 0 {
-            // It had saved all that it took, and not come to this. (Not left to `saved`: this process may be alone
-            // from here on.)
+            // The dead process had saved all that it took, and had not come to this. It is not left to
+            // `saved`, since this process may be alone from here on.
             let _ = sockopt::set_peek_off(end.fd(), -1);
         }
         let recovered;
@@ -291,7 +295,7 @@ impl Shared for Rx {
                     ring.consumer.release_all_of(|member| member != sharing.me() && !sharing.lives(member));
                 ring.doorbells.notes_room(freed);
             }
-            // It may have been further than it had saved.
+            // The dead process may have been further than it had saved.
             Rx::Switching(switching) if died => switching.recovered = true,
             _ => {}
         }
@@ -309,11 +313,12 @@ impl Shared for Rx {
             if ring.doorbells.takes_note_of_room()
                 && let Err(misbehaved) = ring.unpark(end)
             {
-                // Told by the next call on the socket.
+                // The next call on the socket reports it.
                 let _ = end.misbehaved(Op::Recv, misbehaved);
             }
         }
-        // Behind pools that went with another process no new ones can be met: their pages go on coming as copies.
+        // If another process had pools and has gone with them, no new pools can be mapped. Their pages go on
+        // coming as copies.
         let lost = matches!(self, Rx::Ring(ring) if ring.pending.lacks_pools());
         if let Some(ring) = end.rx_ring.get()
             && !lost
@@ -341,7 +346,7 @@ impl Shared for Rx {
     }
 
     fn saved(&mut self, end: &Connection, sharing: &Sharing) {
-        // Relaxed: stored under this lock, or by one that is dead.
+        // Relaxed: stored under this lock, or by a process that is dead.
         let doing = &sharing.words().rx.0.doing;
         if doing.load(Relaxed) != 0 {
             let _ = sockopt::set_peek_off(end.fd(), -1);
@@ -354,14 +359,15 @@ impl Shared for Rx {
             if ring.doorbells.takes_note_of_room()
                 && let Err(misbehaved) = ring.unpark(end)
             {
-                // Told by the next call on the socket.
+                // The next call on the socket reports it.
                 let _ = end.misbehaved(Op::Recv, misbehaved);
             }
         }
     }
 
     fn left(end: &Connection, sharing: &Sharing) {
-        // Relaxed: who was turned away has waited for long, so that a look that misses it by a moment is this process's last.
+        // Relaxed: a receiver that was turned away has waited for long. So if this look misses it by a
+        // moment, it is this process's last one.
         let turned_away = &sharing.words().about.0.receiver_turned_away;
         if turned_away.load(Relaxed) != 0 && turned_away.swap(0, Relaxed) != 0 {
             end.make_edge();
@@ -370,8 +376,8 @@ impl Shared for Rx {
 }
 
 impl RxRing {
-    /// Who held the receiving side was killed: what it had taken and not saved is received again, and what it left in the queue of
-    /// doorbells that nothing explains is no lie.
+    /// Recovers after the process that held the receiving side was killed. What it had taken and not saved is
+    /// received again. What it left in the doorbells' queue, and nothing explains, is no misbehaviour.
     pub fn recover_from_death(&mut self, core: &Core) {
         self.consumer.recover();
         self.doorbells.forgive_queued(core);
@@ -379,8 +385,9 @@ impl RxRing {
 }
 
 impl TxRing {
-    /// Where a mark for descriptors is the last that was published, who laid it was killed before its first byte: a mark behind it
-    /// says that they come with no other one.
+    /// Separates this sender's bytes from the descriptors of a dead one. If the mark that was published last
+    /// is for descriptors, the process that laid it was killed before its first byte. Another mark behind it
+    /// says that the descriptors belong to no byte that follows.
     fn part_from_the_dead(&mut self, kind: Kind) {
         if kind == Kind::Stream && matches!(self.producer.ends_with_mark(), Some(Mark::Fds { .. })) {
             self.said = Said::anew();
@@ -389,7 +396,7 @@ impl TxRing {
 }
 
 impl Tx {
-    /// What another process says that it was.
+    /// Returns the state that another process says this side was in.
     pub fn mode(words: &Saved) -> std::result::Result<Mode, PeerMisbehaved> {
         Mode::of(words[tx::MODE])
     }
@@ -405,7 +412,7 @@ impl Tx {
                 let state = [words[tx::STATE], words[tx::STATE + 1], words[tx::STATE + 2]];
                 ring.producer.resume(state)?;
                 ring.learn_channel(words[tx::CHANNEL] as u32);
-                // What the peer was told of who sends was said of another process.
+                // The peer was told the identity of another process.
                 ring.said = Said::default();
                 ring.part_from_the_dead(kind);
             }
@@ -444,7 +451,7 @@ impl Shared for Tx {
     ) -> std::result::Result<(), PeerMisbehaved> {
         self.resume(end.kind, words)?;
         if let Tx::Ring(ring) = self {
-            // Relaxed: stored under this lock, or by one that is dead.
+            // Relaxed: stored under this lock, or by a process that is dead.
             let made = sharing.words().about.0.channel.load(Relaxed);
             ring.learn_channel(ring.made.max(made));
         }
@@ -457,7 +464,7 @@ impl Shared for Tx {
             _ => {}
         }
         if let Tx::Ring(ring) = self {
-            // (A death may have brought marks to light that `resume` has not seen.)
+            // Recovery may have brought marks to light that `resume` has not seen.
             ring.part_from_the_dead(end.kind);
         }
         Ok(())
@@ -479,14 +486,14 @@ impl Shared for Tx {
     }
 
     fn saved(&mut self, end: &Connection, _sharing: &Sharing) {
-        // Under the lock, so that a doorbell that was announced and not sent is found. What was published comes before the look
-        // at who waits for it. A peer that is gone is told by the next call.
+        // Under the lock, so that a doorbell that was announced and not sent is found. What was published
+        // comes before the look at who waits for it. The next call reports a peer that is gone.
         fence(SeqCst);
         let _ = end.ring_under_lock();
     }
 
     fn left(end: &Connection, sharing: &Sharing) {
-        // Pairs with the fence in `Connection::turn_away`.
+        // Pairs with the fence in `Core::turn_away`.
         fence(SeqCst);
         let turned_away = &sharing.words().about.0.turned_away;
         if turned_away.load(Relaxed) != 0 && turned_away.swap(0, Relaxed) != 0 {
@@ -496,13 +503,13 @@ impl Shared for Tx {
 }
 
 impl Connection {
-    /// After the death of who held the receiving side before the peer's switch: what that one had saved, and what it has taken
-    /// since, which is lost with it.
+    /// Recovers after the death of the process that held the receiving side before the peer's switch. Returns
+    /// what that process had saved, advanced by what it has taken since, which is lost with it.
     ///
     /// # Errors
     ///
-    /// [`PeerMisbehaved::Member`] where it cannot be known: the kernel counts nothing, or one of several records without bytes was being
-    /// received.
+    /// [`PeerMisbehaved::Member`] if it cannot be known what was taken: the kernel counts nothing, or the
+    /// process was receiving one of several records without bytes.
     fn recover_taking(
         &self,
         page: &SidePage,
@@ -527,7 +534,7 @@ impl Connection {
         };
         let is = |taking: Taking| what == taking as u64;
         if is(Taking::Empty) && control::peek_record(self.fd()) == Some(0) {
-            return Err(PeerMisbehaved::Member); // that one, or one behind it
+            return Err(PeerMisbehaved::Member); // this is that record, or one behind it
         } else {
             words[rx::RECEIVED] =
                 words[rx::RECEIVED].saturating_add(if is(Taking::Empty) { 1 } else { taken });
@@ -535,14 +542,14 @@ impl Connection {
         Ok(words)
     }
 
-    /// After the death of who held the sending side: doorbells and fillers.
+    /// Recovers doorbells and fillers after the death of the process that held the sending side.
     fn recover_queue(&self, page: &SidePage) {
         let doing = page.doing.swap(0, Relaxed);
         let Some(ring) = self.tx_ring.get() else { return };
         let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(usize::MAX);
         match doing & 0xff {
-            // The order matters: a receiver that takes a doorbell has armed before, so nothing queued and then "rung" is a doorbell
-            // that was announced and never sent.
+            // The order matters: a receiver that takes a doorbell has armed before. So if nothing is queued
+            // and the ring then says "rung", a doorbell was announced and never sent.
             RINGING if unread == 0 && ring.header().is_rung() => {
                 let _ = self.ring_doorbell();
             }

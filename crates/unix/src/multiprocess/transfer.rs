@@ -1,23 +1,26 @@
-//! Passing an end on, to a process that is no child of this one: over a socket, or across exec(2).
+//! Passing an end on to a process that is no child of this one, over a socket or across exec(2).
 //!
-//! An end's state lies on its heap ([`crate::members`]). Who passes it on writes it into a page of a memfd, and gives that
-//! away with the control socket, the memfds of both rings, and the ends of the channels for descriptors; then it lets
-//! go of the end, without closing the connection. Who takes it up maps all of it, and goes on at the same byte.
+//! An end's state is on its process's heap ([`holding`](super::holding)). The process that passes it on
+//! writes that state into a page of a memfd. It gives the page away with the control socket, the memfds of
+//! both rings, and the ends of the channels for descriptors. Then it lets go of the end without closing the
+//! connection. The process that takes the end up maps all of it, and goes on at the same byte.
 //!
-//! # Whom to believe
+//! # Trust
 //!
-//! Nobody: the descriptors come from anywhere, and who sent them may keep copies. So they are checked as a peer's are, first
-//! their kinds, sizes and seals, then that they belong together (by socket cookies and inode numbers, which are a help
-//! against mistakes, not against lies). The page is copied once; each word is checked where it is used, or as what a
-//! peer says in the ring. A page that lies costs the connection that it came with, and nothing else. The page is not
-//! looked at again once the end is taken up, so what its sender writes there later changes nothing; what it writes into the
-//! rings it could have written as the peer.
+//! The receiving process trusts nobody: the descriptors come from anywhere, and their sender may keep copies.
+//! So it checks them like a peer's. First come their kinds, sizes and seals. Then it checks by socket cookies
+//! and inode numbers that they belong together, which helps against mistakes and not against malice. The page
+//! is copied once. Each word is checked where it is used, or like what a peer says in the ring. A page with
+//! false content costs the connection that it came with, and nothing else. Nobody looks at the page again
+//! once the end is taken up, so what its sender writes there later changes nothing. What the sender writes
+//! into the rings it could have written as the peer.
 //!
-//! # Once
+//! # Only once
 //!
-//! The end of a connection is in one process, or in processes that know of each other ([`crate::members`]). So an end that is
-//! shared is not passed on, and one that was passed on is taken up once: a word in the page says so, and who comes second is
-//! refused. Who wants to keep it as well shares it ([`crate::joining`]).
+//! The end of a connection is in one process, or in processes that know of each other
+//! ([`holding`](super::holding)). So an end that is shared is not passed on, and an end that was passed on is
+//! taken up once: a word in the page says so, and a second process is refused. A process that wants to keep
+//! the end as well shares it ([`share`](super::share)).
 
 use crate::connection::Connection;
 use crate::connection::core::broken;
@@ -43,9 +46,9 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::fmt;
 use std::sync::Arc;
 
-/// An end that could not be passed on: it is as it was.
+/// Returned with an end that could not be passed on: the end is as it was.
 pub struct NotPassed<S> {
-    /// Why.
+    /// The reason.
     pub error: Error,
     /// The socket.
     pub socket: S,
@@ -92,11 +95,12 @@ fn not_kept() -> Error {
 }
 
 impl Connection {
-    /// Writes down what this end is at, and lets go of it. The descriptors that it takes to go on elsewhere.
+    /// Writes down the state of this end, and lets go of it. Returns the descriptors that another process
+    /// needs to go on with it.
     ///
     /// # Errors
     ///
-    /// As [`crate::Stream::into_fds`]; nothing was changed.
+    /// Those of [`crate::Stream::into_fds`]; nothing was changed.
     pub fn pass_on(self: &Arc<Self>) -> Result<Vec<OwnedFd>> {
         self.check(Op::Pass)?;
         if Arc::strong_count(self) > 1 {
@@ -128,15 +132,17 @@ impl Connection {
         for (to, word) in pass.words.iter().zip(state.encode()) {
             to.store(word, Relaxed);
         }
-        // Release pairs with the Acquire load in `take_up`, if nothing else does.
+        // Release pairs with the Acquire load in `TakenUp::read`, if nothing else orders the two.
         pass.magic.store(PAGE, Release);
         self.broken.store(broken::PASSED, Relaxed);
         Ok(fds)
     }
 
+    /// Checks that the end can be passed on.
+    ///
     /// # Errors
     ///
-    /// Why it cannot: EBUSY, EAGAIN.
+    /// The reason why it cannot: EBUSY, EAGAIN.
     fn can_be_passed(&self, rx: &mut Rx) -> Result<()> {
         if self.others.are_there() {
             return Err(error(
@@ -151,7 +157,7 @@ impl Connection {
                  let the peer receive it, then try again",
             ));
         }
-        // (Who has the other end learns by them that this one keeps stream records, too.)
+        // By these rings the peer learns that this end keeps stream records, too.
         if self.config.records == Records::Stream && self.handshake.offered() == offered::ATTACH {
             return Err(error(
                 Errno::AGAIN,
@@ -180,11 +186,11 @@ impl Connection {
         }
     }
 
-    /// Before anything is settled.
+    /// Checks that all rings can be given away. Called before anything is settled.
     ///
     /// # Errors
     ///
-    /// EOPNOTSUPP where there is memory of which no descriptor was kept.
+    /// EOPNOTSUPP if no descriptor of some ring's memory was kept.
     pub fn keeps_rings(&self, rx: &Rx) -> Result<()> {
         let coming = match rx {
             Rx::Undecided(undecided) => undecided.attached(),
@@ -195,11 +201,12 @@ impl Connection {
         if rings.all(|ring| ring.memfd().is_some()) { Ok(()) } else { Err(not_kept()) }
     }
 
-    /// What is to be said of it besides what the directions save, and copies of the descriptors that go along, in their order.
+    /// Describes the end, except for what the directions save. Returns that, and copies of the descriptors
+    /// that go along, in their order.
     ///
     /// # Errors
     ///
-    /// EOPNOTSUPP where there is memory of which no descriptor was kept; EMFILE.
+    /// EOPNOTSUPP if no descriptor of some ring's memory was kept; EMFILE.
     pub fn describe(&self, rx: &Rx, tx: &Tx) -> Result<(ConnectionState, Vec<OwnedFd>)> {
         let mut fds = Vec::new();
         let mut ring = |ring: Option<&Ring>| -> Result<Option<RingAt>> {
@@ -256,10 +263,10 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// As [`crate::Stream::from_fds`]; the descriptors are closed.
+    /// Those of [`crate::Stream::from_fds`]; the descriptors are closed.
     pub fn take_up(fds: Vec<OwnedFd>, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
         for fd in &fds {
-            // What comes across exec has it off.
+            // Descriptors that come across exec have the flag off.
             rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC).map_err(plain)?;
         }
         let fds = match <[OwnedFd; 1]>::try_from(fds) {
@@ -278,8 +285,8 @@ impl Connection {
         arrived.belong_together(&control, fds.collect(), config)?;
         let config = Config { records: arrived.state.records, ..*config };
         let (rx, tx) = arrived.sides(&control).map_err(lied)?;
-        // All seems right: from here on nobody else gets it.
-        // Acquire: who took it up before, and has passed it on since, is done with this page.
+        // All checks passed: from here on no other process gets the end. Acquire: if a process took it up
+        // before and has passed it on since, that process is done with this page.
         if page.words().pass.0.taken.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
             return Err(error(
                 Errno::ALREADY,
@@ -298,10 +305,11 @@ impl Connection {
         self.reset.store(state.reset.into(), Relaxed);
         self.send_shut.store(state.send_shut.into(), Relaxed);
         self.recv_shut.store(state.recv_shut.into(), Relaxed);
-        // Who sends says so again: the one who was told is another process.
+        // The sender states its identity again: it was another process that it told before.
         self.set_asks(state.passes, state.asked.wrapping_add(1));
         if let Some(ring) = rx_ring {
-            // What this process maps may be less than what the other one did, or more: a fork there may have had it at none.
+            // The limit of this process may be lower than that of the other one, or higher: a fork there may
+            // have set it to 0.
             ring.header().info.0.max_shared.store(self.config.max_shared as u64, Relaxed);
             self.set_rx_ring(ring);
         }
@@ -334,7 +342,7 @@ impl Connection {
         self.settle_settings().map_err(plain)
     }
 
-    /// What the kernel keeps of the settings.
+    /// Takes over the settings that the kernel keeps.
     pub fn settle_settings(&self) -> rustix::io::Result<()> {
         let flags = rustix::fs::fcntl_getfl(&self.fd)?;
         self.settings.set_nonblocking(flags.contains(rustix::fs::OFlags::NONBLOCK));
@@ -344,19 +352,19 @@ impl Connection {
     }
 }
 
-/// What came of an end that another process has passed on.
+/// The parts of an end that another process has passed on.
 pub struct TakenUp {
     pub(super) state: ConnectionState,
     rx: Saved,
     tx: Saved,
-    /// To receive from, and to send into.
+    /// The ring to receive from, and the ring to send into.
     pub(super) rings: [Option<Ring>; 2],
     pub(super) inlet: Option<OwnedFd>,
     pub(super) outlet: Option<OwnedFd>,
 }
 
 impl TakenUp {
-    /// What the page says, copied once.
+    /// Copies what the page says, once.
     fn read(page: &EndPage, kind: Kind) -> Result<TakenUp> {
         let words = page.words();
         let pass = &words.pass.0;
@@ -367,7 +375,8 @@ impl TakenUp {
         TakenUp::of(&std::array::from_fn(|i| pass.words[i].load(Relaxed)), words, kind)
     }
 
-    /// What somebody says of an end, whose directions are at what its page says.
+    /// Reads what another process says of an end. `words` is the end's page, which has the state of its
+    /// directions.
     pub fn of(said: &[u64; PASS_WORDS], words: &Words, kind: Kind) -> Result<TakenUp> {
         Ok(TakenUp {
             state: ConnectionState::decode(said, kind)?,
@@ -379,7 +388,7 @@ impl TakenUp {
         })
     }
 
-    /// Whether the other descriptors are what was said, and maps the rings among them.
+    /// Checks that the other descriptors are what was said, and maps the rings among them.
     pub fn belong_together(&mut self, control: &OwnedFd, fds: Vec<OwnedFd>, config: &Config) -> Result<()> {
         if fds.len() != self.state.descriptors() {
             return Err(too_many_or_few());
@@ -408,10 +417,10 @@ impl TakenUp {
         Ok(())
     }
 
-    /// Both sides, as they are before they resume.
+    /// Makes both sides, in the state before they resume.
     pub fn sides(&self, control: &OwnedFd) -> std::result::Result<(Rx, Tx), PeerMisbehaved> {
         let [rx_ring, tx_ring] = self.rings.clone();
-        // (Who has invited whom is in the names of the connection.)
+        // The names of the connection tell which side invited the other.
         let undecided = || Undecided::of(control.as_fd(), self.state.may_attach);
         let rx = match (Rx::mode(&self.rx)?, rx_ring) {
             (Mode::Plain, None) => Rx::Plain,
@@ -432,7 +441,7 @@ impl TakenUp {
     }
 }
 
-/// As [`invalid`], of what a direction is said to be at.
+/// Makes the error of [`invalid`] for the state that a direction is said to be in.
 pub fn lied(_: PeerMisbehaved) -> Error {
     invalid()
 }
@@ -443,11 +452,11 @@ fn is_unix(fd: &OwnedFd, kind: SocketType, listens: bool) -> bool {
         && sockopt::socket_acceptconn(fd) == Ok(listens)
 }
 
-/// The one descriptor of a listening socket.
+/// Takes the one descriptor of a listening socket.
 ///
 /// # Errors
 ///
-/// EINVAL.
+/// EINVAL if it is anything else.
 pub fn listening(fds: Vec<OwnedFd>, kind: SocketType) -> Result<OwnedFd> {
     match <[OwnedFd; 1]>::try_from(fds) {
         Ok([fd]) if is_unix(&fd, kind, true) => {
@@ -458,7 +467,7 @@ pub fn listening(fds: Vec<OwnedFd>, kind: SocketType) -> Result<OwnedFd> {
     }
 }
 
-/// Whether it is a socket of unix of that type that does not listen.
+/// Checks that it is a unix socket of that type that does not listen.
 pub fn is_socket(fd: &OwnedFd, kind: SocketType) -> Result<()> {
     if is_unix(fd, kind, false) {
         Ok(())
@@ -477,7 +486,7 @@ pub fn open_page(memfd: &OwnedFd) -> Result<EndPage> {
     }
 }
 
-/// Maps a ring of `capacity` bytes that lies `at` so many in a memfd, whoever made it.
+/// Maps a ring of `capacity` bytes, `at` bytes into a memfd that anybody may have made.
 fn open_ring(memfd: OwnedFd, at: u64, capacity: u64, config: &Config) -> Result<Ring> {
     let size = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
     let (at, capacity) = (size(at), size(capacity));
@@ -496,32 +505,40 @@ fn open_ring(memfd: OwnedFd, at: u64, capacity: u64, config: &Config) -> Result<
     Ok(ring)
 }
 
-/// Of sockets that are passed on, over their field `end`.
+/// Implements passing on for a socket over its field `end`.
 macro_rules! passing_methods {
     ($socket:ident) => {
         impl $socket {
-            /// Lets go of the socket, and gives what it takes to go on with it in another process: descriptors, for
-            /// [`from_fds`](Self::from_fds) there. They are sent over a unix socket (SCM_RIGHTS, such as with
-            /// [`Stream::send_with`](crate::Stream::send_with)), or kept open across execve(2); all of them, in this order.
-            /// Nothing is lost or closed on the way: what lies in the buffers, a record that was read in part, and who waits
-            /// at the other end stay as they are, and the peer notices nothing.
+            /// Lets go of the socket. Returns descriptors, of which [`from_fds`](Self::from_fds) makes the
+            /// same socket in another process.
             ///
-            /// All have close-on-exec set, as every descriptor of this crate has: to keep them across exec(2) clear it with
-            /// fcntl(2) (F_SETFD), and tell the program their numbers. Dropping them all without a `from_fds` closes the connection
-            /// once the last copy is gone. Which bytes were read is written down at this moment, so it is one `from_fds` that
-            /// may follow; [`share_fds`](Self::share_fds), or fork(2), has several processes use one socket at once.
+            /// Send all of them, in this order, over a unix socket (SCM_RIGHTS, such as with
+            /// [`Stream::send_with`](crate::Stream::send_with)), or keep them open across execve(2). Nothing
+            /// is lost or closed on the way. Bytes in the buffers and a record that was read in part stay as
+            /// they are, and so does a peer that waits. The peer notices nothing.
             ///
-            /// The socket has to be made with [`Config::passable`](crate::Config::passable), which keeps descriptors of
-            /// its memory; without, only a connection that runs over the kernel can be passed on. An epoll(7) that watches
-            /// the socket keeps doing so until it is told otherwise or all copies are closed. Settings of this process (policy,
-            /// reader, wait) and counters stay behind; timeouts and O_NONBLOCK go along.
+            /// All have close-on-exec set, like every descriptor of this crate. To keep them across exec(2),
+            /// clear it with fcntl(2) (F_SETFD), and tell the program their numbers. Dropping them all
+            /// without a `from_fds` closes the connection once the last copy is gone. How far the socket was
+            /// read is written down at this moment, so only one `from_fds` may follow. To use one socket in
+            /// several processes at once, call [`share_fds`](Self::share_fds) or fork(2).
+            ///
+            /// The socket must be made with [`Config::passable`](crate::Config::passable), which keeps
+            /// descriptors of its memory. Otherwise only a connection that runs over the kernel can be passed
+            /// on. An epoll(7) that watches the socket keeps doing so until it is told otherwise or all
+            /// copies are closed. Settings of this process (policy, reader, wait) and counters stay behind;
+            /// timeouts and O_NONBLOCK go along.
             ///
             /// # Errors
             ///
-            /// With the socket, which is as it was: EBUSY (other processes share it; views of it are left; a
-            /// pool's pages were sent or received by reference; descriptors or part of a record came that were not received),
-            /// EAGAIN (it is just moving to shared memory; a fork is under way), EOPNOTSUPP (no
-            /// [`Config::passable`](crate::Config::passable)), EMFILE, EPROTO; what memfd_create(2) says.
+            /// The error comes with the socket, which is as it was.
+            ///
+            /// - EBUSY: other processes share the socket, or views of it are left. Or a pool's pages were
+            ///   sent or received by reference. Or descriptors or part of a record came that were not
+            ///   received.
+            /// - EAGAIN: the socket is just moving to shared memory, or a fork is under way.
+            /// - EOPNOTSUPP: the socket was made without [`Config::passable`](crate::Config::passable).
+            /// - EMFILE, EPROTO; the errors of memfd_create(2).
             pub fn into_fds(
                 self,
             ) -> std::result::Result<Vec<rustix::fd::OwnedFd>, crate::NotPassed<$socket>> {
@@ -531,29 +548,32 @@ macro_rules! passing_methods {
                 }
             }
 
-            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds), or uses one that it
-            /// shares by [`share_fds`](Self::share_fds).
+            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds), or
+            /// uses one that it shares by [`share_fds`](Self::share_fds).
             ///
             /// # Errors
             ///
-            /// As [`from_fds_with`](Self::from_fds_with).
+            /// Those of [`from_fds_with`](Self::from_fds_with).
             pub fn from_fds(fds: Vec<rustix::fd::OwnedFd>) -> crate::Result<$socket> {
                 <$socket>::from_fds_with(fds, &crate::Config::default())
             }
 
-            /// Goes on with a socket that another process has let go of by [`into_fds`](Self::into_fds) or shares by
-            /// [`share_fds`](Self::share_fds), with `config`, of which sizes of buffers and how records are kept say nothing here. Without
-            /// [`Config::passable`](crate::Config::passable) it is not passed on once more.
+            /// Does what [`from_fds`](Self::from_fds) does, with `config`. Its sizes of buffers and its kind
+            /// of records have no effect here: the socket keeps its own. Without
+            /// [`Config::passable`](crate::Config::passable) it cannot be passed on again.
             ///
-            /// Nobody need be trusted who sends descriptors: what they are is checked, and what they lead to is read as a peer's
-            /// word is. Who has kept copies of them can break this connection, or write into it, and nothing else.
-            /// Close-on-exec is set on all of them.
+            /// Nobody who sends descriptors need be trusted. This checks what they are, and reads what they
+            /// lead to as it reads a peer's memory. A process that has kept copies of them can break this
+            /// connection or write into it, and nothing else. This sets close-on-exec on all of them.
             ///
             /// # Errors
             ///
-            /// EINVAL (not what `into_fds` gave, or not all of it, or in another order), EALREADY (taken up before; or this
-            /// process has the socket that is shared), EMSGSIZE ([`Config::max_ring`](crate::Config::max_ring)), EMFILE, ENOMEM. The
-            /// descriptors are closed then, and what was shared is to be shared anew.
+            /// The descriptors are closed then, and what was shared must be shared anew.
+            ///
+            /// - EINVAL: these are not what `into_fds` gave, or not all of it, or in another order.
+            /// - EALREADY: the socket was taken up before, or this process has the socket that is shared.
+            /// - EMSGSIZE: a buffer is larger than [`Config::max_ring`](crate::Config::max_ring).
+            /// - EMFILE, ENOMEM.
             pub fn from_fds_with(
                 fds: Vec<rustix::fd::OwnedFd>,
                 config: &crate::Config,

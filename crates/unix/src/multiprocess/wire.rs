@@ -1,29 +1,31 @@
-//! What one process tells another of a connection, word by word, and what it must be: the page that a connection is passed on in
-//! (`into_fds`), and the message of a token that it is shared by (`share_fds`).
+//! The layouts of what one process tells another of a connection, and the checks of what it says. There are
+//! two: the page in which a connection is passed on (`into_fds`), and the message of a token by which it is
+//! shared (`share_fds`).
 //!
-//! Both processes run on this machine, so words have its byte order. Each layout has a number of its own in its first word
-//! ([`PAGE`], [`TOKEN`]), which changes with each change of any word. What the two directions are at is in
-//! [`snapshot`](super::snapshot).
+//! Both processes run on this machine, so words have its byte order. Each layout has a number of its own in
+//! its first word ([`PAGE`], [`TOKEN`]). The number changes with each change of any word. The state of the
+//! two directions is in [`snapshot`](super::snapshot).
 
 use crate::connection::kind::Kind;
 use crate::multiprocess::refusal::{invalid, wrong};
 use crate::{Records, Result};
 use onecopy_ring::page::PASS_WORDS;
 
-/// What a page says that it is in which a connection is passed on.
+/// Marks a page in which a connection is passed on, and gives the version of its layout.
 pub const PAGE: u64 = u64::from_le_bytes(*b"1cpyend\x04");
-/// What the message of a token says that it is.
+/// Marks the message of a token, and gives the version of its layout.
 pub const TOKEN: u64 = u64::from_le_bytes(*b"1cpytkn\x02");
 
-/// The words of [`onecopy_ring::page::PassPage`].
+/// Indices of the words of [`onecopy_ring::page::PassPage`].
 pub mod word {
-    /// Which of the descriptors behind the first two are there.
+    /// Which of the descriptors after the first two are present.
     pub const HAS: usize = 0;
     pub const KIND: usize = 1;
     pub const RECORDS: usize = 2;
-    /// The control socket's cookie, and what else tells that the descriptors belong together, in their order.
+    /// The control socket's cookie. The inodes and cookies of the other descriptors follow, in the order of
+    /// these.
     pub const NAMES: usize = 3;
-    /// Where the rings lie in their memfds, and how large they are: two words for each.
+    /// Where the rings are in their memfds, and how large they are: two words for each ring.
     pub const PLACES: usize = 8;
     pub const KERNEL_SENT: usize = 12;
     pub const RESET: usize = 13;
@@ -33,41 +35,41 @@ pub mod word {
     pub const ASKED: usize = 17;
     /// The channel came when the process that had the end could open no more descriptors.
     pub const LOST: usize = 18;
-    /// Which of the channels that were made the outlet is.
+    /// The number of the outlet's channel, of all that were made.
     pub const MADE: usize = 19;
-    /// It may still attach rings.
+    /// The connection may still attach rings.
     pub const MAY_ATTACH: usize = 20;
 }
 
-/// In [`word::HAS`], in the order of the descriptors.
+/// Bits of [`word::HAS`], in the order of the descriptors.
 mod has {
     /// The ring that this end receives from.
     pub const RX_RING: u64 = 1;
     /// The ring that it sends into.
     pub const TX_RING: u64 = 2;
-    /// Where descriptors come from.
+    /// The channel's end that descriptors come from.
     pub const INLET: u64 = 4;
-    /// Where descriptors go to.
+    /// The channel's end that descriptors go to.
     pub const OUTLET: u64 = 8;
     pub const ALL: u64 = 15;
 }
 
-/// A ring, as who maps it finds it.
+/// Where a process that maps a ring finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingAt {
     /// The inode of its memfd.
     pub inode: u64,
-    /// Where it begins there, in bytes.
+    /// Where it begins in the memfd, in bytes.
     pub place: u64,
     /// Bytes of data room.
     pub capacity: u64,
 }
 
-/// What is said of a connection besides its two directions. The cookies and inodes tell that the descriptors belong together: a help
-/// against mistakes, not against a sender that means ill.
+/// The state of a connection, except for that of its two directions. The cookies and inodes tell that the
+/// descriptors belong together. They help against mistakes, not against a sender that means ill.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionState {
-    /// What kind of socket it is.
+    /// The kind of the socket.
     pub kind: Kind,
     /// How it keeps its records.
     pub records: Records,
@@ -83,7 +85,7 @@ pub struct ConnectionState {
     pub outlet: Option<u64>,
     /// Bytes or records that were sent over the kernel before the switch.
     pub kernel_sent: u64,
-    /// The kernel told ECONNRESET, and the program was not told yet.
+    /// The kernel reported ECONNRESET, and the program was not told yet.
     pub reset: bool,
     /// It was shut down for sending.
     pub send_shut: bool,
@@ -95,14 +97,14 @@ pub struct ConnectionState {
     pub asked: u32,
     /// The channel came when the process that had the connection could open no more descriptors.
     pub channel_lost: bool,
-    /// Which of the channels that were made the outlet is.
+    /// The number of the outlet's channel, of all that were made.
     pub channels_made: u32,
     /// It may still attach rings.
     pub may_attach: bool,
 }
 
 impl ConnectionState {
-    /// As words.
+    /// Encodes the state as words.
     pub fn encode(&self) -> [u64; PASS_WORDS] {
         let mut words = [0; PASS_WORDS];
         words[word::KIND] = match self.kind {
@@ -144,11 +146,11 @@ impl ConnectionState {
         words
     }
 
-    /// Whether the words are said of a socket of that `kind`.
+    /// Checks that the words are about a socket of that `kind`.
     ///
     /// # Errors
     ///
-    /// EINVAL.
+    /// EINVAL if not.
     pub fn is_of(words: &[u64; PASS_WORDS], kind: Kind) -> Result<()> {
         match (words[word::KIND], kind) {
             (1, Kind::Stream) | (2, Kind::SeqPacket) => Ok(()),
@@ -156,11 +158,11 @@ impl ConnectionState {
         }
     }
 
-    /// What somebody says of a socket of that `kind`.
+    /// Decodes what another process says of a socket of that `kind`.
     ///
     /// # Errors
     ///
-    /// EINVAL: it is of another kind, or says what cannot be.
+    /// EINVAL if the words are about another kind, or say what cannot be.
     pub fn decode(words: &[u64; PASS_WORDS], kind: Kind) -> Result<ConnectionState> {
         ConnectionState::is_of(words, kind)?;
         let has = words[word::HAS];
@@ -198,14 +200,14 @@ impl ConnectionState {
         })
     }
 
-    /// Descriptors that go with it, besides the control socket and the page.
+    /// Returns how many descriptors go with it, besides the control socket and the page.
     pub fn descriptors(&self) -> usize {
         let rings = usize::from(self.rx_ring.is_some()) + usize::from(self.tx_ring.is_some());
         rings + usize::from(self.inlet.is_some()) + usize::from(self.outlet.is_some())
     }
 }
 
-/// Not as many descriptors came as were said.
+/// Makes the error for a number of descriptors other than was said.
 pub fn too_many_or_few() -> crate::Error {
     wrong("too many descriptors, or too few; pass all that `into_fds` or `share_fds` gave")
 }
@@ -215,27 +217,27 @@ pub fn too_many_or_few() -> crate::Error {
 pub struct Token {
     /// The inode of the page's file.
     pub page: u64,
-    /// The place among the members that is kept.
+    /// The place among the members that is reserved.
     pub place: u64,
-    /// The number of the guest that it is kept for.
+    /// The number of the guest for whom it is reserved.
     pub guest: u64,
-    /// What is said of the connection: see [`ConnectionState`].
+    /// The state of the connection: an encoded [`ConnectionState`].
     pub state: [u64; PASS_WORDS],
 }
 
-/// Words in front of the state.
+/// Words before the state.
 pub const BEFORE: usize = 4;
 /// Bytes of the message.
 pub const TOKEN_LEN: usize = (BEFORE + PASS_WORDS) * 8;
 
 impl Token {
-    /// On the wire: what it is, then the fields in their order.
+    /// Encodes the message: [`TOKEN`], then the fields in their order.
     pub fn encode(&self) -> Vec<u8> {
         let head = [TOKEN, self.page, self.place, self.guest];
         head.iter().chain(&self.state).flat_map(|word| word.to_ne_bytes()).collect()
     }
 
-    /// The token in `bytes`, if it is one of this version.
+    /// Decodes a message. Returns `None` if it is no token of this version.
     pub fn decode(bytes: &[u8; TOKEN_LEN]) -> Option<Token> {
         let word = |i: usize| bytes[i * 8..][..8].try_into().map_or(0, u64::from_ne_bytes);
         let state = std::array::from_fn(|i| word(BEFORE + i));

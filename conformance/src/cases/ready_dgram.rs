@@ -276,7 +276,7 @@ fn edge(cx: &Ctx<'_>) -> Outcome {
 type Ends = (Box<dyn Socket>, Vec<Box<dyn Socket>>);
 
 /// A receiver, and three that are connected to it and have said nothing.
-fn crowd(cx: &Ctx<'_>) -> Result<Ends, Stop> {
+fn fan_in(cx: &Ctx<'_>) -> Result<Ends, Stop> {
     let to = bound(cx, "to")?;
     let mut senders = Vec::new();
     for _ in 0..3 {
@@ -293,20 +293,20 @@ fn ends((to, senders): &Ends) -> Vec<&dyn End> {
 }
 
 fn many_silent(cx: &Ctx<'_>) -> Outcome {
-    let crowd = crowd(cx)?;
-    again(|| all(&ends(&crowd), readiness))
+    let members = fan_in(cx)?;
+    again(|| all(&ends(&members), readiness))
 }
 
 fn many(cx: &Ctx<'_>) -> Outcome {
-    talk(&ends(&crowd(cx)?), 120, |i| (1 + i % 3, 0), poll_now)
+    talk(&ends(&fan_in(cx)?), 120, |i| (1 + i % 3, 0), poll_now)
 }
 
 fn many_looked(cx: &Ctx<'_>) -> Outcome {
-    talk(&ends(&crowd(cx)?), 120, |i| (1 + i % 3, 0), readiness)
+    talk(&ends(&fan_in(cx)?), 120, |i| (1 + i % 3, 0), readiness)
 }
 
 fn many_bursts(cx: &Ctx<'_>) -> Outcome {
-    let (to, senders) = crowd(cx)?;
+    let (to, senders) = fan_in(cx)?;
     let to = &*to as &dyn End;
     let mut right = 0;
     for _ in 0..40 {
@@ -348,8 +348,8 @@ fn many_named(cx: &Ctx<'_>) -> Outcome {
 }
 
 fn many_edges(cx: &Ctx<'_>) -> Outcome {
-    let crowd = crowd(cx)?;
-    let ends = ends(&crowd);
+    let members = fan_in(cx)?;
+    let ends = ends(&members);
     let quiet = Epoll::watching(ends[0], IN | EDGE)?.wait(20)?;
     Ok(format!("{quiet}, {}", edges(&ends, 120, |i| (1 + i % 3, 0))?))
 }

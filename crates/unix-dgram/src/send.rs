@@ -9,7 +9,7 @@ use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
 use onecopy_unix::ancillary::attached::Attached;
 use onecopy_unix::connection::call::{Cursor, IOV_MAX};
-use onecopy_unix::connection::core::too_long;
+use onecopy_unix::connection::failure::too_long;
 use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::doorbell::control;

@@ -66,7 +66,7 @@ impl Socket {
     /// Says hello at the rendezvous listener of a fan-in receiver.
     pub fn come(&self, line: OwnedFd) -> io::Result<Phase> {
         let (hello, secret) = (nonce()?, nonce()?);
-        point!("connected to a beacon");
+        point!("connected to a rendezvous");
         // The lane is to take what the kernel takes, however little the receiver asks for.
         let least = match self.config.send_buffer {
             Some(_) => 0,

@@ -239,7 +239,7 @@ impl Socket {
     }
 
     fn asked(&self, line: OwnedFd) -> io::Result<Phase> {
-        point!("connected to a beacon");
+        point!("connected to a rendezvous");
         say(&line, &Hello { nonce: Nonce::default(), capacity: 0, send_buffer: self.wish() })?;
         Ok(Phase::Asked(line))
     }

@@ -55,7 +55,7 @@ fn hello(line: &OwnedFd) -> Option<(Hello, Vec<OwnedFd>)> {
 /// nothing of what is sent to that peer. The peer gets all of it and nothing else, except that two
 /// descriptors come with some of it.
 #[test]
-fn who_sits_on_a_beacon_gets_nothing() {
+fn who_sits_on_a_rendezvous_gets_nothing() {
     onecopy_testing::alone!();
     let address = |what: &str| SocketAddr::from_abstract_name(name(what)).unwrap();
     let ours = Datagram::bind(abstract_("squat-ours")).unwrap();
@@ -210,7 +210,7 @@ fn a_peer_that_is_sent_away_before_its_hello_comes_again() {
     look(&a);
     let (came, there) = (Arc::new(()), a.clone());
     let mark = came.clone();
-    failpoint::at("connected to a beacon", move || {
+    failpoint::at("connected to a rendezvous", move || {
         look(&there);
         drop(mark);
     });

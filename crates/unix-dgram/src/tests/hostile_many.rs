@@ -225,7 +225,7 @@ fn visitor(squatter: &OwnedFd) -> Option<(OwnedFd, Hello)> {
 /// A program squats the rendezvous listener of a plain receiver, and answers without the secret. It gets
 /// nothing of what is sent to that receiver, and the receiver gets nothing else.
 #[test]
-fn who_squats_a_beacon_of_many_gets_nothing() {
+fn who_squats_a_rendezvous_of_many_gets_nothing() {
     onecopy_testing::alone!();
     let plain = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("plain")).unwrap()).unwrap();
     let squatter = squat(&plain);
@@ -291,7 +291,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
         });
         a.send(&[i], NOW).unwrap();
     }
-    let mine = mine.expect("the receiver has a beacon");
+    let mine = mine.expect("the receiver has a rendezvous");
     let mut wire = [0; 64];
     let answer = rustix::net::recv(&mine, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
     assert!(!matches!(answer, Ok((64, _))), "he has no lane");
@@ -390,7 +390,7 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
 
 /// Strangers that come and say nothing, or nonsense, or too much.
 #[test]
-fn strangers_at_a_beacon_keep_nobody_away_for_long() {
+fn strangers_at_a_rendezvous_keep_nobody_away_for_long() {
     onecopy_testing::alone!();
     let b = Datagram::bind(abstract_("strangers")).unwrap();
     let first = laned(&b, "strangers");

@@ -55,7 +55,7 @@ impl Come {
         let rendezvous = rendezvous_name(rustix::fs::fstat(victim.end.fd()).unwrap().st_ino).unwrap();
         let line = seqpacket().unwrap();
         for look in 0.. {
-            assert!(look < 5000, "it has no beacon");
+            assert!(look < 5000, "it has no rendezvous");
             assert!(victim.recv(&mut [0; 9], LOOK | RecvFlags::PEEK).map_or(true, |n| n < 9));
             if rustix::net::connect(&line, &rendezvous).is_ok() {
                 break;

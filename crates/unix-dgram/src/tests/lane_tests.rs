@@ -269,7 +269,7 @@ fn who_is_sent_away_before_its_hello_comes_again() {
     drop(laned(&b, &name));
     let (a, b, away) = (connected(&name), Arc::new(b), Rc::new(Cell::new(false)));
     let (receiver, whose, was) = (b.clone(), name, away.clone());
-    failpoint::at("connected to a beacon", move || {
+    failpoint::at("connected to a rendezvous", move || {
         (0..SILENCE).for_each(|_| drop(laned(&receiver, &whose)));
         was.set(true);
     });
@@ -301,7 +301,7 @@ fn who_always_refuses_costs_few_tries() {
     let mut tried = Vec::new();
     for i in 0..10_000u32 {
         let (rendezvous, more) = (rendezvous.clone(), tries.clone());
-        failpoint::at("connected to a beacon", move || {
+        failpoint::at("connected to a rendezvous", move || {
             drop(rustix::net::accept(&*rendezvous).unwrap());
             more.set(more.get() + 1);
         });

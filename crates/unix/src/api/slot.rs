@@ -4,7 +4,7 @@ use crate::ancillary::attached::Attached;
 use crate::ancillary::credentials::Saying;
 use crate::connection::Connection;
 use crate::connection::call::Cursor;
-use crate::connection::core::too_long;
+use crate::connection::failure::too_long;
 use crate::connection::kind::Kind;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;

@@ -5,15 +5,15 @@
 
 use crate::config::Config;
 use crate::connection::kind::Kind;
-use crate::connection::others::{Others, PARKING, RINGING};
+use crate::connection::others::Others;
 use crate::doorbell::control;
 use crate::doorbell::control::Peek;
 use crate::doorbell::elsewhere::Elsewhere;
 use crate::multiprocess::claim::Claim;
 use crate::{Error, Op, Policy, Result, SendFlags};
 use onecopy_copy::Hint;
+use onecopy_ring::Ring;
 use onecopy_ring::record;
-use onecopy_ring::{PeerMisbehaved, Ring};
 use onecopy_socket::registry::Row;
 use onecopy_socket::{Counters, Settings};
 use onecopy_sync::atomic::{
@@ -239,52 +239,6 @@ impl Core {
         let _ = self.tx_ring.set(ring);
     }
 
-    /// Ends the connection because the peer misbehaved: in both directions, and for the peer too.
-    #[cold]
-    pub fn misbehaved(&self, op: Op, misbehaved: PeerMisbehaved) -> Error {
-        self.counters.protocol_errors.add(1);
-        self.broken.store(broken::MISBEHAVED, Relaxed);
-        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
-        self.end_life();
-        Error::new(op, Errno::PROTO).because(match misbehaved {
-            PeerMisbehaved::Head { .. } => "the peer published an impossible amount of data; this connection is lost",
-            PeerMisbehaved::Tail { .. } => "the peer gave back an impossible amount of room; this connection is lost",
-            PeerMisbehaved::Filler(_) => "the peer parked an impossible filler; this connection is lost",
-            PeerMisbehaved::Frame { .. } => "the peer published an impossible record; this connection is lost",
-            PeerMisbehaved::Doorbells => "the peer rings bells for nothing; this connection is lost",
-            PeerMisbehaved::Marks { .. } | PeerMisbehaved::Mark { .. } => {
-                "the peer laid a mark that cannot be; this connection is lost"
-            }
-            PeerMisbehaved::Reference => "the peer sent a reference to no page of its pools; this connection is lost",
-            PeerMisbehaved::Pool => {
-                "the peer's pool is no memfd sealed for its owner, or larger than Config::max_shared; \
-                 this connection is lost"
-            }
-            PeerMisbehaved::Channel => {
-                "the peer announced descriptors or credentials that are not there or another user's, or took none that it \
-                 was sent; this connection is lost"
-            }
-            PeerMisbehaved::Returned(_) => "the peer gave back a page that it does not have; this connection is lost",
-            PeerMisbehaved::Member => {
-                "a process that shares this socket left a state that cannot be, or was killed while it received one of \
-                 several empty records before the connection was upgraded; this connection is lost"
-            }
-            PeerMisbehaved::Switch { .. } => "the peer switched to shared memory in the past; this connection is lost",
-        })
-    }
-
-    /// Does as [`Core::misbehaved`] where what the peer sent as rings are none.
-    #[cold]
-    pub fn bad_rings(&self, op: Op) -> Error {
-        self.counters.protocol_errors.add(1);
-        self.broken.store(broken::MISBEHAVED, Relaxed);
-        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
-        self.end_life();
-        Error::new(op, Errno::PROTO).because(
-            "the peer's rings are no sealed memfd of the size that they say; this connection is lost",
-        )
-    }
-
     /// Returns how many bytes of the ring the peer has not given back. 0 where nothing goes through a ring.
     pub fn unread_in_ring(&self) -> u64 {
         use onecopy_sync::atomic::Ordering::Acquire;
@@ -357,37 +311,6 @@ impl Core {
         }
     }
 
-    /// Returns the error of a send that failed on the control socket. The kernel reports a reset once: it is
-    /// kept for the next receive, and on a seqpacket socket for whichever call comes first.
-    #[cold]
-    pub fn send_failed(&self, errno: Errno) -> Error {
-        match errno {
-            Errno::CONNRESET => {
-                self.reset.store(1, Relaxed);
-                self.gone(Op::Send)
-            }
-            Errno::PIPE => self.gone(Op::Send),
-            errno => Error::new(Op::Send, errno),
-        }
-    }
-
-    /// Returns the error of a send when sending is over. On a seqpacket socket whichever call comes first
-    /// gets the reset.
-    #[cold]
-    pub fn gone(&self, op: Op) -> Error {
-        let reset = self.kind == Kind::SeqPacket && self.take_reset();
-        Error::new(op, if reset { Errno::CONNRESET } else { Errno::PIPE })
-    }
-
-    /// Returns whether the peer closed without reading what this end sent into its ring. True once.
-    #[cold]
-    pub fn take_reset(&self) -> bool {
-        if let Ok(Err(Errno::CONNRESET)) = rustix::net::sockopt::socket_error(&self.fd) {
-            self.reset.store(1, Relaxed);
-        }
-        self.reset.swap(0, Relaxed) != 0 && self.was_reset()
-    }
-
     /// Looks whether the peer has not read all that this end sent, where this end sends into a ring.
     pub fn left_unread(&self) -> bool {
         let Some(ring) = self.tx_ring.get() else { return false };
@@ -416,19 +339,6 @@ impl Core {
             }
             peek => peek,
         }
-    }
-
-    /// Rings the peer's doorbell.
-    pub fn ring_doorbell(&self) -> rustix::io::Result<()> {
-        self.counters.doorbells.add(1);
-        let rung = match self.kind {
-            Kind::Datagram => control::ring_beside(self.fd()),
-            Kind::Stream | Kind::SeqPacket => control::ring(self.fd()),
-        };
-        if let (Some(elsewhere), Ok(())) = (self.elsewhere.get(), rung) {
-            elsewhere.ring();
-        }
-        rung
     }
 
     /// Returns how many bytes the kernel holds. On a seqpacket socket, returns 1 where it holds a record.
@@ -480,69 +390,10 @@ impl Core {
         now
     }
 
-    /// Rings the doorbell if the receiver armed it. The caller holds the sending side.
-    #[inline]
-    pub fn ring_under_lock(&self) -> Result<()> {
-        match self.tx_ring.get() {
-            Some(ring) if ring.header().is_armed() => self.ring_armed_under_lock(),
-            _ => Ok(()),
-        }
-    }
-
-    fn ring_armed_under_lock(&self) -> Result<()> {
-        self.others.expect(RINGING);
-        point!("ringing");
-        let rung = match self.tx_ring.get() {
-            Some(ring) if ring.header().must_ring() => {
-                point!("announced");
-                let rung = self.ring_doorbell();
-                point!("rung");
-                rung.map_err(|errno| self.send_failed(errno))
-            }
-            _ => Ok(()),
-        };
-        self.others.expect(0);
-        rung
-    }
-
-    /// Notes for the other members that a filler is about to be parked. The caller holds the sending side.
-    pub fn doing_parking(&self) {
-        if self.others.were_there() {
-            let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(0) as u64;
-            self.others.expect(PARKING | unread << 8);
-        }
-    }
-
     /// Returns whether a send that is about to wait must not. It asks once: a send that has waited goes on,
     /// as in the kernel.
     pub fn must_not_wait(&self, flags: SendFlags, asked: &mut bool) -> bool {
         flags.contains(SendFlags::DONTWAIT) || !std::mem::replace(asked, true) && self.is_nonblocking()
-    }
-
-    /// Rings the doorbell after a send, if the send published something. Otherwise a doorbell would be for
-    /// nothing, and a peer that is gone would not even get it.
-    #[inline]
-    pub fn ring_after(&self, published: bool, result: Result<()>) -> Result<()> {
-        if published { self.ring_if_armed().and(result) } else { result }
-    }
-
-    /// Rings the doorbell if the receiver armed it. The caller has published and unlocked, and unlocking is
-    /// the full fence that this needs.
-    #[inline]
-    pub fn ring_if_armed(&self) -> Result<()> {
-        match self.tx_ring.get() {
-            Some(ring) if ring.header().is_armed() => self.ring_armed(ring),
-            _ => Ok(()),
-        }
-    }
-
-    #[inline(never)]
-    fn ring_armed(&self, ring: &Ring) -> Result<()> {
-        // Where processes share this side, the unlocking has rung before (`side.rs`).
-        if !self.others.send() && ring.header().must_ring() {
-            return self.ring_doorbell().map_err(|errno| self.send_failed(errno));
-        }
-        Ok(())
     }
 
     /// Whether this process must leave the connection alone: it inherited an end that it cannot use, or has
@@ -581,52 +432,6 @@ impl Core {
         Hint { policy, footprint, reader: self.settings.reader() }
     }
 
-    /// Returns the result of a send: a count if anything was sent, else the error. Raises SIGPIPE where
-    /// send(2) does.
-    pub fn finish(&self, result: Result<()>, sent: usize, flags: SendFlags) -> Result<usize> {
-        match result {
-            Err(error) if sent == 0 => {
-                // Only streams raise it: records go through unix_dgram_sendmsg, which sends no signal
-                // (net/unix/af_unix.c).
-                if error.raw_os_error() == Errno::PIPE.raw_os_error()
-                    && !flags.contains(SendFlags::NOSIGNAL)
-                    && self.kind == Kind::Stream
-                {
-                    control::raise_sigpipe(self.fd());
-                }
-                Err(error)
-            }
-            _ => Ok(sent),
-        }
-    }
-
-    /// Returns whether the connection lives on although its channel failed. It does where several processes
-    /// share the other end, and the channel has gone with the process that had it.
-    pub fn can_go_on(&self, errno: Errno) -> bool {
-        matches!(errno, Errno::PIPE | Errno::CONNRESET) && self.kind != Kind::Datagram && !self.cannot_send()
-    }
-
-    /// Returns the error of a send that failed on the channel.
-    pub fn no_channel(&self, errno: Errno) -> Error {
-        // The channel is a connection of its own. Its reset only says that the peer is gone.
-        let errno = if errno == Errno::CONNRESET { Errno::PIPE } else { errno };
-        let error = Error::new(Op::Send, errno);
-        match errno {
-            Errno::PERM => {
-                error.about("who").because("a sender may only claim what it is; more takes a privilege")
-            }
-            _ => error,
-        }
-    }
-
-    /// Returns the error of a send of a record that is longer than the ring. A pending error comes first
-    /// (net/unix/af_unix.c: unix_seqpacket_sendmsg), but not on a datagram socket (unix_dgram_sendmsg).
-    #[cold]
-    pub fn too_long(&self) -> Error {
-        let reset = self.kind == Kind::SeqPacket && self.take_reset();
-        if reset { Error::new(Op::Send, Errno::CONNRESET) } else { too_long() }
-    }
-
     pub fn max_record(&self) -> usize {
         match self.tx_ring.get() {
             Some(ring) => record::largest(ring.capacity()),
@@ -639,22 +444,4 @@ impl Core {
     pub fn max_kernel_record(&self) -> usize {
         rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32)
     }
-
-    /// Returns the error where the peer does not keep stream records, or has left before it could say so.
-    #[cold]
-    pub fn no_agreement(&self, op: Op) -> Error {
-        if op == Op::Send && (control::gone(self.fd()) || control::hung_up(self.fd())) {
-            return Error::new(op, Errno::PIPE);
-        }
-        Error::new(op, Errno::PROTONOSUPPORT)
-            .about("Config::records")
-            .because("the peer does not keep stream records; use atomic ones, or set the same at both ends")
-    }
-}
-
-#[cold]
-pub fn too_long() -> Error {
-    Error::new(Op::Send, Errno::MSGSIZE).about("bytes").because(
-        "the record is longer than the buffer takes whole; raise the send buffer, or send less at once",
-    )
 }

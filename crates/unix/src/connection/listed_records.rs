@@ -8,7 +8,7 @@ use crate::byref::piece::Piece;
 use crate::byref::send::{Way, cut, sendable};
 use crate::connection::Connection;
 use crate::connection::call::{Call, Cursor};
-use crate::connection::core::too_long;
+use crate::connection::failure::too_long;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::{Tx, TxRing};

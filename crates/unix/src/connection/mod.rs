@@ -13,7 +13,8 @@
 //!
 //! | file | what is there |
 //! |---|---|
-//! | `core.rs` | the control socket, the rings, the settings that every part looks at; the doorbell |
+//! | `core.rs` | the control socket, the rings, the settings that every part looks at |
+//! | `failure.rs` | how a call fails, and what a peer's misbehaviour costs it |
 //! | `send.rs` | sending bytes: into the peer's ring, or over the kernel before the switch |
 //! | `room.rs` | waiting for room in the peer's ring, and parking a filler while there is none |
 //! | `receive.rs` | receiving bytes into the caller's buffers, from the ring or the kernel |
@@ -83,6 +84,7 @@ pub mod chains;
 pub mod core;
 pub mod decide;
 pub mod descriptors;
+pub mod failure;
 pub mod frames;
 pub mod idle;
 pub mod kind;

@@ -159,7 +159,7 @@ impl Accounting {
         self.debt += 1;
         if self.debt > 0 {
             let taken = self.take_doorbells(core, 1);
-            point!("bell taken");
+            point!("doorbell taken");
             self.debt -= taken as isize;
         }
     }

@@ -8,6 +8,7 @@ mod lists;
 mod mapped;
 mod messages;
 mod moments;
+mod namespaces;
 mod passing;
 mod sharing;
 mod spoilers;

@@ -161,7 +161,7 @@ fn a_stranger_killed_while_it_receives_loses_at_most_what_it_was_receiving() {
         ("saved", true),
         ("flushed", true),
         ("armed", false),
-        ("bell taken", false),
+        ("doorbell taken", false),
     ] {
         a_receiver_dies(point, lost);
     }

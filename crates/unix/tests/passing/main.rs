@@ -1,10 +1,13 @@
 //! Sockets that are passed on to a process that is no forked child: this program, run again as [`the_heir`].
 
+mod either;
+
+use either::Socket;
 use onecopy_testing::{alone, descriptors};
 use onecopy_unix::{
-    Config, Listener, Name, Records, RecvFlags, Result, SendFlags, SeqListener, SeqPacket, Stream, Transport,
+    Config, Listener, Name, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream, Transport,
 };
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::os::unix::process::CommandExt;
@@ -53,108 +56,6 @@ fn what_is_not_passed_on_may_still_be_upgraded() {
 
 fn passable() -> Config {
     Config { send_buffer: Some(8192), receive_buffer: Some(8192), passable: true, ..Config::default() }
-}
-
-/// A socket of either kind.
-enum Socket {
-    Stream(Stream),
-    Records(SeqPacket),
-}
-
-impl Socket {
-    fn pair(kind: &str, config: &Config) -> (Socket, Socket) {
-        let (a, b) = match kind {
-            "stream" => {
-                let (a, b) = Stream::pair_with(config).unwrap();
-                (Socket::Stream(a), Socket::Stream(b))
-            }
-            _ => {
-                let (a, b) = SeqPacket::pair_with(&Config { records: records(kind), ..*config }).unwrap();
-                (Socket::Records(a), Socket::Records(b))
-            }
-        };
-        (a.patient(), b.patient())
-    }
-
-    fn patient(self) -> Socket {
-        match &self {
-            Socket::Stream(socket) => {
-                socket.set_read_timeout(PATIENCE).unwrap();
-                socket.set_write_timeout(PATIENCE).unwrap();
-            }
-            Socket::Records(socket) => {
-                socket.set_read_timeout(PATIENCE).unwrap();
-                socket.set_write_timeout(PATIENCE).unwrap();
-            }
-        }
-        self
-    }
-
-    fn from_fds(kind: &str, fds: Vec<OwnedFd>) -> Result<Socket> {
-        let config = Config { passable: true, ..Config::default() };
-        Ok(match kind {
-            "stream" => Socket::Stream(Stream::from_fds_with(fds, &config)?),
-            _ => Socket::Records(SeqPacket::from_fds_with(fds, &config)?),
-        })
-    }
-
-    fn into_fds(self) -> Vec<OwnedFd> {
-        match self {
-            Socket::Stream(socket) => socket.into_fds().unwrap(),
-            Socket::Records(socket) => socket.into_fds().unwrap(),
-        }
-    }
-
-    fn share_fds(&self) -> Vec<OwnedFd> {
-        match self {
-            Socket::Stream(socket) => socket.share_fds().unwrap(),
-            Socket::Records(socket) => socket.share_fds().unwrap(),
-        }
-    }
-
-    fn send(&self, bytes: &[u8]) {
-        let flags = SendFlags::NOSIGNAL | SendFlags::EOR;
-        let n = match self {
-            Socket::Stream(socket) => socket.send(bytes, SendFlags::NOSIGNAL),
-            Socket::Records(socket) => socket.send(bytes, flags),
-        };
-        assert_eq!(n.unwrap(), bytes.len());
-    }
-
-    /// Returns the number of bytes, and the descriptors that came.
-    fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Vec<OwnedFd>)> {
-        match self {
-            Socket::Stream(socket) => socket.recv_with(buffer, flags).map(|(n, with)| (n, with.fds)),
-            Socket::Records(socket) => socket.recv_with(buffer, flags).map(|(got, with)| (got.len, with.fds)),
-        }
-    }
-
-    fn send_fd(&self, bytes: &[u8], fd: BorrowedFd<'_>) {
-        let flags = SendFlags::NOSIGNAL | SendFlags::EOR;
-        let n = match self {
-            Socket::Stream(socket) => socket.send_with(bytes, &[fd], SendFlags::NOSIGNAL),
-            Socket::Records(socket) => socket.send_with(bytes, &[fd], flags),
-        };
-        assert_eq!(n.unwrap(), bytes.len());
-    }
-
-    fn lies(&self) -> u64 {
-        match self {
-            Socket::Stream(socket) => socket.stats().protocol_errors,
-            Socket::Records(socket) => socket.stats().protocol_errors,
-        }
-    }
-
-    fn is_shared_memory(&self) -> bool {
-        match self {
-            Socket::Stream(socket) => socket.path().is_shared_memory(),
-            Socket::Records(socket) => socket.path().is_shared_memory(),
-        }
-    }
-}
-
-fn records(kind: &str) -> Records {
-    if kind == "parts" { Records::Stream } else { Records::Atomic }
 }
 
 const KINDS: [&str; 3] = ["stream", "records", "parts"];
@@ -343,7 +244,7 @@ fn there_and_back(kind: &str, exec: bool) {
     b.send_fd(&counting(0, 10), file.as_fd());
     let (n, fds) = a.recv(&mut [0; 10], RecvFlags::empty()).unwrap();
     assert_eq!((n, fds.len()), (10, 1));
-    assert_eq!((a.lies(), b.lies()), (0, 0));
+    assert_eq!((a.protocol_errors(), b.protocol_errors()), (0, 0));
     assert!(b.is_shared_memory());
     drop(b);
     assert_eq!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap().0, 0, "no copy of it is left");
@@ -392,7 +293,7 @@ fn a_socket_is_shared_with_other_programs() {
             }
         });
         heirs.into_iter().for_each(Heir::ends_well);
-        assert_eq!((a.lies(), b.lies()), (0, 0));
+        assert_eq!((a.protocol_errors(), b.protocol_errors()), (0, 0));
         assert!(b.is_shared_memory());
         drop(b);
         assert_eq!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap().0, 0, "nobody has it any more");

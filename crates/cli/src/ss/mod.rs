@@ -29,7 +29,7 @@ Columns (bytes: K is 1024; counts: k is 1000):
   by reference  bytes sent or received with no copy at all
   stalls        times that a send found no room in shared memory
   sleeps        times that a waiting call went to sleep
-  doorbells         times that it rang to wake its peer
+  doorbells     times that it rang to wake its peer
   spins         times that looking again and again paid
   lies          what the peer did against the protocol
   stores        the policy for stores, and who reads what it sends

@@ -21,7 +21,7 @@ pub const COLUMNS: [(&str, bool); 17] = [
     ("by reference", true),
     ("stalls", true),
     ("sleeps", true),
-    ("bells", true),
+    ("doorbells", true),
     ("spins", true),
     ("lies", true),
     ("stores", false),
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(row[15..], ["auto for no-cpu", "/run/store.sock"]);
         let heads = COLUMNS.map(|(head, _)| head);
         assert_eq!(heads[4..10], ["sent", "received", "user copies", "of it nt", "kernel", "by reference"]);
-        assert_eq!(heads[10..15], ["stalls", "sleeps", "bells", "spins", "lies"]);
+        assert_eq!(heads[10..15], ["stalls", "sleeps", "doorbells", "spins", "lies"]);
         let rates = Rates::since(&[socket(10)], Duration::from_secs(2));
         assert_eq!(cells(&socket(30), Some(&rates))[4..7], ["10", "20", "30"]);
     }

@@ -150,6 +150,11 @@ pub fn nobody_sleeps() {
     FALLS_ASLEEP.get_or_init(|| Duration::from_millis(50));
 }
 
+/// Whether threads of this process sleep while they wait, so that `wait_asleep` tells where they are.
+pub fn they_sleep() -> bool {
+    FALLS_ASLEEP.get().is_none_or(|patience| patience.as_secs() > 0)
+}
+
 /// Waits until a thread, or a process that has one, sleeps, or is gone, or ten seconds have passed.
 pub fn wait_asleep(task: i32) {
     onecopy_testing::falls_asleep(task, *FALLS_ASLEEP.get_or_init(|| Duration::from_secs(10)));

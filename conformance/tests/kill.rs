@@ -29,42 +29,56 @@ fn env(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn a_peer_killed_at_any_moment_leaves_the_data_an_end_and_nothing_else() {
+fn a_peer_killed_at_any_moment_leaves_the_bytes_an_end_and_nothing_else() {
     alone!();
+    rounds(Sort::Stream);
+}
+
+#[test]
+fn a_peer_killed_at_any_moment_leaves_the_records_an_end_and_nothing_else() {
+    alone!();
+    rounds(Sort::Records);
+}
+
+#[test]
+fn a_peer_killed_at_any_moment_leaves_the_pieces_an_end_and_nothing_else() {
+    alone!();
+    rounds(Sort::Pieces);
+}
+
+/// The rounds go one after the other: what is held is counted of the whole process.
+fn rounds(sort: Sort) {
     let rounds = env("KILL_ROUNDS").unwrap_or(1000);
     let first = env("KILL_SEED").unwrap_or_else(|| u64::from(std::process::id()) << 20);
     let before = Held::count();
-    // One after the other: what is held is counted of the whole process.
-    for sort in Sort::ALL {
-        let (mut asleep, mut awake, mut got, mut shared) = (Vec::new(), Vec::new(), 0, 0);
-        for seed in first..first + rounds {
-            match round(sort, seed) {
-                Ok(None) => {}
-                Ok(Some(seen)) => {
-                    got += seen.got;
-                    shared += u64::from(seen.shared);
-                    if let Some((t, was_asleep)) = seen.learned {
-                        if was_asleep { asleep.push(t) } else { awake.push(t) }
-                    }
+    let (mut asleep, mut awake, mut got, mut shared) = (Vec::new(), Vec::new(), 0, 0);
+    for seed in first..first + rounds {
+        match round(sort, seed) {
+            Ok(None) => {}
+            Ok(Some(seen)) => {
+                got += seen.got;
+                shared += u64::from(seen.shared);
+                if let Some((t, was_asleep)) = seen.learned {
+                    if was_asleep { asleep.push(t) } else { awake.push(t) }
                 }
-                Err(e) => panic!(
-                    "{sort:?}, round {} of {rounds}: {e:#}\nrepeat it: KILL_SEED={seed} KILL_ROUNDS=1",
-                    seed - first
-                ),
             }
+            Err(e) => panic!(
+                "{sort:?}, round {} of {rounds}: {e:#}\nrepeat it: KILL_SEED={seed} KILL_ROUNDS=1",
+                seed - first
+            ),
         }
-        let after = Held::count();
-        let what = if sort == Sort::Records { "records" } else { "bytes" };
-        println!(
-            "{sort:?}: {rounds} rounds from seed {first}, {shared} over shared memory, {got} {what} received"
-        );
-        println!("writers learned: asleep {}, awake {}", spread(&mut asleep), spread(&mut awake));
-        assert_eq!(before, after, "something was left behind");
-        for (t, limit) in asleep.iter().map(|t| (t, ASLEEP)).chain(awake.iter().map(|t| (t, AWAKE))) {
-            assert!(*t < limit, "a writer learned of the death after {t:?}, {limit:?} at most are allowed");
-        }
-        assert!(rounds < 100 || shared > rounds / 4, "few got to shared memory: {shared} of {rounds}");
     }
+    let after = Held::count();
+    let what = if sort == Sort::Records { "records" } else { "bytes" };
+    println!(
+        "{sort:?}: {rounds} rounds from seed {first}, {shared} over shared memory, {got} {what} received"
+    );
+    println!("writers learned: asleep {}, awake {}", spread(&mut asleep), spread(&mut awake));
+    assert_eq!(before, after, "something was left behind");
+    for (t, limit) in asleep.iter().map(|t| (t, ASLEEP)).chain(awake.iter().map(|t| (t, AWAKE))) {
+        assert!(*t < limit, "a writer learned of the death after {t:?}, {limit:?} at most are allowed");
+    }
+    assert!(rounds < 100 || shared > rounds / 4, "few got to shared memory: {shared} of {rounds}");
 }
 
 fn spread(times: &mut [Duration]) -> String {

@@ -3,6 +3,7 @@
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getpid, kill_process};
@@ -11,7 +12,7 @@ use crate::case::Source::{Both, Linux};
 use crate::case::{Case, Ctx};
 use crate::impls::{Conn, End, Rx, Tx};
 use crate::stop::{Outcome, Stop};
-use crate::tools::{NOW, PEEK, WAITALL, asleep, drain, fill, rx, said, tx, wait_asleep};
+use crate::tools::{NOW, PEEK, WAITALL, asleep, drain, fill, rx, said, they_sleep, tx, wait_asleep};
 
 pub const CASES: &[Case] = &[
     Case::same("wait.recv_woken", "a blocked recv is woken by a send", Both, "\"hi\"", recv_woken),
@@ -297,15 +298,24 @@ fn signalled<T>(
     call: impl FnOnce() -> T,
     then: impl FnOnce(&UnixStream) + Send,
 ) -> Result<T, Stop> {
-    let told = catch(Signal::USR1, restart)?;
+    let told = &catch(Signal::USR1, restart)?;
     let me = rustix::thread::gettid().as_raw_nonzero().get();
+    let (calling, returned) = mpsc::channel::<()>();
     std::thread::scope(|s| {
-        s.spawn(|| {
+        s.spawn(move || {
             wait_asleep(me);
             let _ = kill_process(getpid(), Signal::USR1);
-            then(&told);
+            then(told);
+            // A thread that spins may not have come to its call when the signal did, so it gets another.
+            let again = !they_sleep() && !restart;
+            while again && returned.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout)
+            {
+                let _ = kill_process(getpid(), Signal::USR1);
+            }
         });
-        Ok(call())
+        let answer = call();
+        drop(calling);
+        Ok(answer)
     })
 }
 

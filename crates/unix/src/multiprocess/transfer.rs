@@ -122,10 +122,11 @@ impl Connection {
         let page = memfd::create("onecopy-end", PAGE_LEN).map_err(plain)?;
         let words = EndPage::over(Mapping::new(&page, PAGE_LEN).map_err(plain)?);
         rx.settle(self);
-        self.handshake.decline_offer();
         let (state, along) = self.describe(&rx, &tx)?;
         let mut fds = vec![copy(&self.fd)?, page];
         fds.extend(along);
+        // Nothing fails from here on.
+        self.handshake.decline_offer();
         words.words().rx.0.state.save(&rx.save(self));
         words.words().tx.0.state.save(&tx.save(self));
         let pass = &words.words().pass.0;

@@ -559,3 +559,40 @@ fn lies_are_refused_and_leak_nothing() {
     assert_eq!(error.raw_os_error(), Errno::ALREADY.raw_os_error(), "stale");
     assert_eq!(a.recv(&mut [0; 9], NOW).unwrap(), 0);
 }
+
+/// There are rings, which have gone with a message. The socket that could not be passed on for want of a descriptor
+/// goes on to use them.
+fn refused_for_want_of_descriptors(sends_first: bool) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let (client, mut server) = connected("few", &Config { passable: true, ..Config::default() });
+    if sends_first {
+        server.send(b"x", SendFlags::NOSIGNAL).unwrap();
+    }
+    let lowest = rustix::io::fcntl_dupfd_cloexec(&server, 3).unwrap().as_raw_fd() as u64;
+    let before = getrlimit(Resource::Nofile);
+    // One: for the page, and none for a copy of the socket.
+    for free in 0..2 {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(lowest + free), ..before }).unwrap();
+        let refused = server.into_fds();
+        setrlimit(Resource::Nofile, before).unwrap();
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.error.raw_os_error(), Errno::MFILE.raw_os_error());
+        server = refused.socket;
+    }
+    if sends_first {
+        client.recv(&mut [0; 9], NOW).unwrap();
+    }
+    for i in 0..20 {
+        let (from, to) = if i % 2 == 0 { (&client, &server) } else { (&server, &client) };
+        from.send(b"x", SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(to.recv(&mut [0; 9], NOW).unwrap(), 1);
+    }
+    assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
+}
+
+#[test]
+fn what_is_refused_for_want_of_descriptors_goes_on_as_before() {
+    alone!();
+    refused_for_want_of_descriptors(false);
+    refused_for_want_of_descriptors(true);
+}

@@ -10,6 +10,7 @@ use onecopy_unix::ancillary::attached::Ancillary;
 use onecopy_unix::ancillary::channel::{Fds, Inlet};
 use onecopy_unix::connection::Connection;
 use onecopy_unix::connection::call::Call;
+use onecopy_unix::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::connection::open::{buffers, rings};
 use onecopy_unix::connection::rx::Rx;
@@ -17,7 +18,7 @@ use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::doorbell::control;
 use onecopy_unix::multiprocess::fork::{Place, register};
 use onecopy_unix::multiprocess::generation::forks;
-use onecopy_unix::multiprocess::patience::{BRIEFLY, stuck};
+use onecopy_unix::multiprocess::patience::{BRIEFLY, STUCK, stuck};
 use onecopy_unix::{Carrier, Config, Error, Name, Op, Path, Received, RecvFlags, Result, Transport};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -127,14 +128,15 @@ impl Socket {
     }
 
     pub fn shutdown(&self, how: Shutdown) -> Result<()> {
-        self.end.shutdown(how)?;
+        // Whoever is told that nothing is received here is told so even where the peer has misbehaved.
+        let result = self.end.shutdown(how);
         if how != Shutdown::Write {
             if let Some(pairing) = self.pairing_state.get() {
                 pairing.leave();
             }
             self.shut_lanes();
         }
-        Ok(())
+        result
     }
 
     /// Returns the bytes of the next datagram, 0 if there is none (FIONREAD, unix(7)).
@@ -176,13 +178,21 @@ impl Socket {
     }
 
     pub fn set_pass_credentials(&self, on: bool) -> Result<()> {
-        self.end.set_pass_credentials(on)?;
-        self.ask_lanes(on, Connection::set_pass_credentials)
+        self.pass(PASS_CREDENTIALS, on)
     }
 
     pub fn set_pass_pidfd(&self, on: bool) -> Result<()> {
-        self.end.set_pass_pidfd(on)?;
-        self.ask_lanes(on, Connection::set_pass_pidfd)
+        self.pass(PASS_PIDFD, on)
+    }
+
+    /// Passes `which` or no longer, from lanes as from the kernel. The lanes are asked under the lock: where two
+    /// threads ask for opposite things, all of them do what one thread said.
+    fn pass(&self, which: u32, on: bool) -> Result<()> {
+        let option = |errno| Error::new(Op::Option, errno);
+        let rx = self.rx.lock_within(|| STUCK).ok_or_else(|| stuck(Op::Option))?;
+        self.pass_under_lock(&rx, which, on).map_err(option)?;
+        point!("passing");
+        self.ask_lanes(which, on).map_err(option)
     }
 
     /// Makes the kernel socket's readiness mirror that of the ring and of the lanes from here on.

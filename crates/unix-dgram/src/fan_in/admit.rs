@@ -24,7 +24,6 @@ use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use onecopy_sys::scm;
 use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
-use onecopy_unix::connection::Connection;
 use onecopy_unix::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::handshake::invitation::{capacity_for, nonce};
@@ -266,13 +265,9 @@ impl Socket {
     /// # Errors
     ///
     /// What setsockopt(2) returns.
-    pub fn ask_lanes(
-        &self,
-        on: bool,
-        ask: impl Fn(&Connection, bool) -> onecopy_unix::Result<()>,
-    ) -> onecopy_unix::Result<()> {
+    pub fn ask_lanes(&self, which: u32, on: bool) -> rustix::io::Result<()> {
         let Some(fan_in) = self.fan_in() else { return Ok(()) };
-        fan_in.lock().lanes.iter().try_for_each(|member| ask(&member.end, on))
+        fan_in.lock().lanes.iter().try_for_each(|member| member.end.pass(which, on))
     }
 
     /// Prepares for connecting this socket, from when on it cannot keep itself readable. It also takes

@@ -167,11 +167,20 @@ impl Connection {
     /// What setsockopt(2) says.
     pub fn pass(&self, which: u32, on: bool) -> rustix::io::Result<()> {
         let rx = self.rx.lock_within(|| STUCK).ok_or(Errno::BUSY)?;
+        self.pass_under_lock(&rx, which, on)
+    }
+
+    /// As [`Connection::pass`], for a caller that holds the receiving side.
+    ///
+    /// # Errors
+    ///
+    /// What setsockopt(2) returns.
+    pub fn pass_under_lock(&self, rx: &Rx, which: u32, on: bool) -> rustix::io::Result<()> {
         self.pass_over_kernel(which, on)?;
         let others = self.passes.load(Relaxed) & !which;
         self.passes.store(if on { others | which } else { others }, Relaxed);
         self.asked.fetch_add(1, Relaxed);
-        let attached = match &*rx {
+        let attached = match rx {
             Rx::Undecided(undecided) => undecided.attached(),
             _ => None,
         };
@@ -180,7 +189,7 @@ impl Connection {
         }
         // A datagram socket keeps the option: its doorbells are looked at one message at a time, and it has
         // the kernel's datagrams to pass again once it has left its peer.
-        if matches!(*rx, Rx::Ring(_)) && self.kind != Kind::Datagram {
+        if matches!(rx, Rx::Ring(_)) && self.kind != Kind::Datagram {
             self.pass_no_doorbells()
         } else {
             Ok(())

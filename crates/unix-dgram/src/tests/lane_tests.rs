@@ -25,7 +25,7 @@ fn abstract_(what: &str) -> Name {
     Name::abstract_(format!("onecopy-lanes-{what}-{}", std::process::id()))
 }
 
-fn receiver(what: &str) -> (Datagram, Name) {
+pub fn receiver(what: &str) -> (Datagram, Name) {
     let name = abstract_(what);
     (Datagram::bind(&name).unwrap(), name)
 }

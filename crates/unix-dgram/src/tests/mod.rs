@@ -1,6 +1,7 @@
 //! White-box tests.
 
 mod between;
+mod forks;
 mod hostile;
 mod hostile_many;
 mod hostile_proofs;

@@ -155,7 +155,7 @@ impl Over for Nobody {
 }
 
 /// Gives `look` the inodes of the pages' files that this process has, or is about to have.
-pub fn pages<R>(look: impl FnOnce(&mut Vec<u64>) -> R) -> R {
+pub(crate) fn pages<R>(look: impl FnOnce(&mut Vec<u64>) -> R) -> R {
     look(&mut FAMILY.ends().pages)
 }
 
@@ -179,6 +179,9 @@ pub fn register(one: Weak<dyn AtFork>, place: &Place) {
 struct Forking {
     ends: OwnedGuard<Family, Ends>,
     held: Vec<Box<dyn Over>>,
+    /// The sockets. Another thread may drop one meanwhile, and what a last drop closes may be another socket
+    /// whose locks are held here. So they are dropped when no lock is held any more.
+    all: Vec<Arc<dyn AtFork>>,
     /// A socket pair. The parent watches the first end; the child closes the second one when it has joined,
     /// or by dying before.
     news: Option<(OwnedFd, OwnedFd)>,
@@ -224,20 +227,18 @@ extern "C" fn prepare() {
     let family = &*FAMILY;
     before_fork();
     let Some(mut ends) = OwnedGuard::lock_for(family.clone(), |family| &family.ends, LIST) else { return };
-    // All are kept until the list is unlocked. Another thread may drop such a socket now, and the last drop
-    // locks the list.
     let all: Vec<Arc<dyn AtFork>> = ends.list.iter().filter_map(Weak::upgrade).collect();
     point!("listed");
     let mut fork = Fork { pages: &mut ends.pages, start: Instant::now(), family: OnceLock::new() };
-    let held: Vec<_> = all.into_iter().map(|one| one.before(&mut fork)).collect();
+    let held: Vec<_> = all.iter().map(|one| one.clone().before(&mut fork)).collect();
     let news = held.iter().any(|held| held.expects_child()).then(|| {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()
     });
-    *family.forking.lock() = Some(Forking { ends, held, news: news.flatten() });
+    *family.forking.lock() = Some(Forking { ends, held, all, news: news.flatten() });
 }
 
 extern "C" fn parent() {
-    let Some(Forking { ends, held, news }) = FAMILY.forking.lock().take() else { return };
+    let Some(Forking { ends, held, all, news }) = FAMILY.forking.lock().take() else { return };
     // Closed before the next fork, whose child would keep it open.
     let news = news.map(|(mine, childs)| {
         drop(childs);
@@ -247,6 +248,7 @@ extern "C" fn parent() {
     drop(ends);
     // The sockets' locks are released before this waits for a child that may want them.
     let after: Vec<_> = held.into_iter().filter_map(|held| held.in_parent()).collect();
+    drop(all);
     if after.is_empty() {
         return;
     }
@@ -273,12 +275,13 @@ extern "C" fn child() {
     // Counted even if nothing could be prepared: this is another process.
     in_child();
     family.me.store(0, Relaxed);
-    let Some(Forking { mut ends, held: all, news }) = family.forking.lock().take() else { return };
+    let Some(Forking { mut ends, held, all, news }) = family.forking.lock().take() else { return };
     // Another thread of the parent may have been about to open some page. Nobody in the child will.
-    ends.pages.retain(|page| all.iter().any(|held| held.page() == Some(*page)));
+    ends.pages.retain(|page| held.iter().any(|held| held.page() == Some(*page)));
     drop(ends);
     let mut child = Child::default();
-    all.into_iter().for_each(|held| held.in_child(&mut child));
+    held.into_iter().for_each(|held| held.in_child(&mut child));
     // This tells the parent that the child has joined.
     drop(news);
+    drop(all);
 }

@@ -22,11 +22,11 @@ pub fn forks() -> u32 {
 }
 
 /// Counts a fork that is about to happen.
-pub fn before_fork() {
+pub(crate) fn before_fork() {
     FORKS.fetch_add(1, Relaxed);
 }
 
 /// Counts the fork, in the child.
-pub fn in_child() {
+pub(crate) fn in_child() {
     GENERATION.fetch_add(1, Relaxed);
 }

@@ -127,7 +127,7 @@ impl Over for Held {
         drop(given);
         // Threads that sleep do so in the parent.
         end.sleepers.store(0, Relaxed);
-        let me = end.others.sharing().and_then(|sharing| sharing.join_as_child(child.family()));
+        let me = end.others.sharing().and_then(|sharing| sharing.join_as_child(|| child.family()));
         let (Some(mut rx), Some(me), Some(sharing)) = (rx, me, end.others.sharing()) else {
             return end.orphan(true);
         };

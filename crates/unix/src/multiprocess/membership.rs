@@ -11,7 +11,7 @@
 //! In the second case a process that is given the page can be a member ([`share`](super::share)).
 
 use crate::doorbell::control;
-use crate::multiprocess::fork;
+use crate::multiprocess::fork::{self, Joined};
 use crate::multiprocess::patience::{BRIEFLY, PATIENCE};
 use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::page::{EndPage, MemberPage, PAGE_LEN, Words};
@@ -164,10 +164,15 @@ impl Sharing {
 
     /// Joins the members in a forked child, which already has its number in the family's file. Returns this
     /// process's number.
-    pub fn join_as_child(&self, family: Option<&(Arc<Lifeline>, u32)>) -> Option<u32> {
-        let me = match (family, &self.life) {
-            (Some((life, me)), Life::Family(of)) if Arc::ptr_eq(life, of) => *me,
-            _ => self.life()?.join().ok()?,
+    pub fn join_as_child<'a>(&self, family: impl FnOnce() -> Option<&'a Joined>) -> Option<u32> {
+        let family = if let Life::Family(of) = &self.life {
+            family().filter(|(life, _)| Arc::ptr_eq(life, of))
+        } else {
+            None
+        };
+        let me = match family {
+            Some((_, me)) => *me,
+            None => self.life()?.join().ok()?,
         };
         self.me.store(me, Relaxed);
         Some(me)

@@ -42,8 +42,9 @@ mod armed {
                 onecopy_sys::fork::kill_self();
             }
         }
-        let then = THEN.with_borrow_mut(|then| then.take_if(|then| then.0 == name));
-        if let Some((_, then)) = then {
+        // A socket may be dropped after this thread's variables are.
+        let then = THEN.try_with(|then| then.borrow_mut().take_if(|then| then.0 == name));
+        if let Ok(Some((_, then))) = then {
             then();
         }
     }

@@ -61,7 +61,7 @@ pub struct Core {
     pub settings: Settings,
     pub counters: Counters,
     /// The row of the registry that holds the counters, where other processes can read them.
-    pub(crate) row: Row,
+    pub(super) row: Row,
     /// Bytes sent over the kernel before the sending side switched to the ring.
     pub kernel_sent: AtomicU64,
     /// 1 when a sender that does not wait was turned away because another one held the sending side. It waits
@@ -74,9 +74,9 @@ pub struct Core {
     /// 1 once this end was shut down for sending.
     pub send_shut: AtomicU32,
     /// Which of SO_PASSCRED and SO_PASSPIDFD are on.
-    pub(crate) passes: AtomicU32,
+    pub(super) passes: AtomicU32,
     /// How often this end has asked for the identity of the sender.
-    pub(crate) asked: AtomicU32,
+    pub(super) asked: AtomicU32,
     /// 1 once this end was shut down for receiving. A ring that is made later must say so.
     pub recv_shut: AtomicU32,
     /// Whether the end is lost, and why: see [`broken`].

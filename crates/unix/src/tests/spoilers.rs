@@ -51,7 +51,7 @@ fn spoil_side(page: &SidePage, random: &mut Random, friend: u32) {
 fn spoil_ring(ring: &Ring, random: &mut Random) {
     let header = ring.header();
     let (writer, reader, info) = (&header.writer.0, &header.reader.0, &header.info.0);
-    match random.below(10) {
+    match random.below(11) {
         0 => writer.head.store(wild(random, writer.head.load(Relaxed)), Relaxed),
         1 => reader.tail.store(wild(random, reader.tail.load(Relaxed)), Relaxed),
         2 => writer.marks.store(wild(random, writer.marks.load(Relaxed)), Relaxed),
@@ -61,6 +61,7 @@ fn spoil_ring(ring: &Ring, random: &mut Random) {
         6 => reader.wanted.store(wild(random, 0), Relaxed),
         7 => info.shut.store(random.below(2) as u32, Relaxed),
         8 => info.asks_identity.store(random.next() as u32, Relaxed),
+        9 => info.renamed.store(random.below(2) as u32, Relaxed),
         _ => ring.set_word(random.below(ring.capacity() / 8) * 8, wild(random, 0)),
     }
 }

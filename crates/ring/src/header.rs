@@ -44,8 +44,7 @@ pub struct WriterLine {
     /// Bytes published since the ring began.
     pub head: AtomicU64,
     /// 0: the sender still sends over the kernel socket. n + 1: the first n bytes of the stream came over the
-    /// kernel socket, and all later ones come through the ring. The hello, where there was one, does not
-    /// count.
+    /// kernel socket, and all later ones come through the ring.
     pub switch_at: AtomicU64,
     /// [`crate::doorbell::ARMED`] or [`crate::doorbell::RUNG`]; written by both.
     pub armed: AtomicU32,

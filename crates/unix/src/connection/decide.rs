@@ -1,10 +1,10 @@
 //! The steps of the upgrade that need both directions of the connection, and their locks.
 
 use crate::connection::Connection;
+use crate::connection::patience::BRIEFLY;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
-use crate::multiprocess::patience::BRIEFLY;
 use crate::{Op, Result};
 use rustix::fd::OwnedFd;
 

@@ -32,6 +32,7 @@
 //! | `kind.rs` | the kinds of sockets |
 //! | `decide.rs` | the steps of the upgrade that need both directions |
 //! | `others.rs` | the seam to the processes that share an end |
+//! | `patience.rs` | how long calls wait for a lock that another process may keep |
 //!
 //! Records, descriptors and pages:
 //!
@@ -69,12 +70,12 @@ use crate::byref::lender::Lender;
 use crate::config::Config;
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
+use crate::connection::patience::{STUCK, stuck};
 use crate::connection::rx::Rx;
 use crate::connection::side::{Side, SideGuard};
 use crate::connection::tx::Tx;
 use crate::handshake::upgrade::Handshake;
 use crate::multiprocess::fork::Place;
-use crate::multiprocess::patience::{STUCK, stuck};
 use crate::{Error, Op};
 
 pub mod borrow_records;
@@ -93,6 +94,7 @@ pub mod listed_records;
 pub mod open;
 pub mod options;
 pub mod others;
+pub mod patience;
 pub mod receive;
 pub mod receive_records;
 pub mod received;

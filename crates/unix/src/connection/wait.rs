@@ -7,12 +7,12 @@
 use crate::connection::Connection;
 use crate::connection::idle::{Idle, LONGEST_SPIN};
 use crate::connection::kind::Kind;
+use crate::connection::patience::{BRIEFLY, stuck};
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::waiting::Waiting;
 use crate::doorbell::control;
 use crate::doorbell::control::Peek;
-use crate::multiprocess::patience::{BRIEFLY, stuck};
 use crate::{Error, Op, RecvFlags, Result, Wait};
 use onecopy_ring::Consumer;
 use onecopy_sync::atomic::Ordering::Relaxed;

@@ -1,7 +1,8 @@
 //! Where a doorbell is rung: one byte on the control socket, for a receiver that has armed.
 //!
-//! A sender that nobody shares rings after it has unlocked ([`Core::ring_if_armed`]). Where processes share the sending side, whoever
-//! holds it rings under the lock, so that a killed sender's doorbell can be made up for ([`Core::ring_under_lock`]).
+//! A sender that nobody shares rings after it has unlocked ([`Core::ring_if_armed`]). It rings under the lock
+//! ([`Core::ring_under_lock`]) after each half ring of a long send, and before it waits for room. Where processes share the
+//! sending side, whoever holds it always does, so that a killed sender's doorbell can be made up for.
 
 use crate::Result;
 use crate::connection::core::Core;

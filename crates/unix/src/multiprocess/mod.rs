@@ -12,7 +12,6 @@
 //! | `transfer.rs` | `into_fds` and `from_fds`: another process goes on with the end |
 //! | `wire.rs` | the layouts of what is said of a connection in both cases |
 //! | `claim.rs` | ends that only one process may use after a fork |
-//! | `patience.rs` | how long calls wait for other members |
 //! | `refusal.rs` | errors of sharing and passing on |
 
 pub mod claim;
@@ -20,7 +19,6 @@ pub mod fork;
 pub mod generation;
 pub mod holding;
 pub mod membership;
-pub mod patience;
 pub mod refusal;
 pub mod share;
 pub mod snapshot;

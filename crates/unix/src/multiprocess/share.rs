@@ -36,11 +36,11 @@
 use crate::connection::Connection;
 use crate::connection::core::broken;
 use crate::connection::kind::Kind;
+use crate::connection::patience::PATIENCE;
 use crate::connection::rx::Rx;
 use crate::connection::side::Inner;
 use crate::connection::tx::Tx;
 use crate::multiprocess::membership::{Fresh, NotGiven, PageFile, Sharing};
-use crate::multiprocess::patience::PATIENCE;
 use crate::multiprocess::refusal::{error, plain, wrong};
 use crate::multiprocess::transfer::{TakenUp, inode, is_socket, lied, open_page};
 use crate::multiprocess::wire::{ConnectionState, TOKEN_LEN, Token};

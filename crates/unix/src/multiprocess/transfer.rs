@@ -25,12 +25,12 @@
 use crate::connection::Connection;
 use crate::connection::core::broken;
 use crate::connection::kind::Kind;
+use crate::connection::patience::PATIENCE;
 use crate::connection::rx::Rx;
 use crate::connection::side::Shared;
 use crate::connection::tx::Tx;
 use crate::handshake::undecided::{Switching, Undecided};
 use crate::handshake::upgrade::{Nonce, offered};
-use crate::multiprocess::patience::PATIENCE;
 use crate::multiprocess::refusal::{error, invalid, plain, refuse, wrong};
 use crate::multiprocess::snapshot::{Mode, Saved};
 use crate::multiprocess::wire::{ConnectionState, PAGE, RingAt, too_many_or_few};

@@ -95,7 +95,7 @@ impl Datagram {
     /// As [`Datagram::bind`]; EINVAL if it already has a name.
     pub fn bind_to(&self, name: impl Into<Name>) -> Result<()> {
         let address = name.into().address(Op::Bind)?;
-        rustix::net::bind(&self.end.fd, &address).map_err(|errno| Error::new(Op::Bind, errno))?;
+        rustix::net::bind(self.end.fd(), &address).map_err(|errno| Error::new(Op::Bind, errno))?;
         self.end.renamed();
         Ok(())
     }
@@ -108,7 +108,7 @@ impl Datagram {
     /// What bind(2) returns.
     pub fn autobind(&self) -> Result<Name> {
         let unnamed = SocketAddrUnix::new_unnamed();
-        rustix::net::bind(&self.end.fd, &unnamed).map_err(|errno| Error::new(Op::Bind, errno))?;
+        rustix::net::bind(self.end.fd(), &unnamed).map_err(|errno| Error::new(Op::Bind, errno))?;
         self.end.renamed();
         self.local_name()
     }

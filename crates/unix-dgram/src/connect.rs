@@ -18,10 +18,7 @@ impl Socket {
         self.check(Op::Connect)?;
         // A sender that sleeps for room looks at this counter at least every half second, and then unlocks
         // its side. Relaxed: the counter publishes nothing but itself.
-        self.connecting.fetch_add(1, Relaxed);
-        let connected = self.connect_now(address);
-        self.connecting.fetch_sub(1, Relaxed);
-        connected
+        self.while_connecting(|| self.connect_now(address))
     }
 
     fn connect_now(self: &Arc<Socket>, address: Option<&SocketAddrUnix>) -> Result<()> {
@@ -41,18 +38,18 @@ impl Socket {
         }
         // The two sockets keep what they share if the new peer is the old one. That holds for a single
         // direction too, if an end was shut down.
-        let sends = self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0;
+        let sends = self.tx_ring().is_some() && !self.has_parted();
         let shares = sends || matches!(&*rx, Rx::Ring(_));
         let before = if shares || self.pairing().is_some() { self.peer_inode() } else { None };
         let known = if self.fan_in().is_some() { self.peer_inode() } else { None };
         self.before_connecting();
         let connected = match address {
-            Some(address) => rustix::net::connect(&self.fd, address),
-            None => rustix::net::connect_unspec(&self.fd),
+            Some(address) => rustix::net::connect(self.fd(), address),
+            None => rustix::net::connect_unspec(self.fd()),
         };
         let same = || before.is_some() && self.peer_inode() == before;
         if connected.is_ok() && !same() {
-            if let Some(ring) = self.rx_ring.get() {
+            if let Some(ring) = self.rx_ring() {
                 // Relaxed: the flag publishes nothing but itself. A peer that sees it asks the kernel which
                 // error to tell.
                 ring.header().info.0.shut.store(1, Relaxed);
@@ -63,14 +60,14 @@ impl Socket {
             if let Some(pairing) = self.pairing_state.get() {
                 pairing.reset(false);
             }
-            let fresh = self.life.get().is_none() && self.rx_ring.get().is_none();
-            if fresh && self.config.transport == Transport::Auto {
+            let fresh = self.lifeline().is_none() && self.rx_ring().is_none();
+            if fresh && self.config().transport == Transport::Auto {
                 let pairing = self.pairing_state.get_or_init(Box::default);
                 let front: Weak<Socket> = Arc::downgrade(self);
                 pairing.is_of(front);
                 pairing.reset(address.is_some());
             } else {
-                self.parted.store(1, Relaxed);
+                self.part();
                 self.end_life();
             }
         }

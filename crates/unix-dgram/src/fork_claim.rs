@@ -7,7 +7,6 @@
 //! A socket whose datagrams all go over the kernel belongs to every process, as a kernel socket does.
 
 use crate::socket::Socket;
-use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_unix::connection::core::broken;
 use onecopy_unix::multiprocess::claim::Claim;
 use onecopy_unix::multiprocess::fork::{AtFork, Child, Fork, Over};
@@ -17,7 +16,7 @@ impl Socket {
     /// Whether datagrams use memory that only one process may use.
     fn shares(&self) -> bool {
         let counts = self.pairing_state.get().is_some_and(|pairing| pairing.is_counting());
-        self.tx_ring.get().is_some() || self.rx_ring.get().is_some() || counts || self.fan_in_forks()
+        self.tx_ring().is_some() || self.rx_ring().is_some() || counts || self.fan_in_forks()
     }
 
     /// Runs before a fork. From here on no process has claimed the socket, unless a thread of this one is
@@ -25,12 +24,12 @@ impl Socket {
     /// socket that nobody has claimed; a child that does the same is not told.
     pub fn put_down(&self) {
         let shares = self.shares();
-        if !shares || self.broken.load(Relaxed) != broken::NOT {
+        if !shares || self.broken() != broken::NOT {
             return; // There is nothing to claim, or another process has claimed it.
         }
         let idle = || self.rx.mutex().try_lock().is_some() && self.tx.mutex().try_lock().is_some();
-        if self.claim.put_down(idle) == Some(true) {
-            self.broken.store(broken::UNCLAIMED, Relaxed);
+        if self.claim().put_down(idle) == Some(true) {
+            self.set_broken(broken::UNCLAIMED);
         }
     }
 
@@ -38,7 +37,7 @@ impl Socket {
     pub fn pick_up_later(&self) {
         Claim::begin_anew();
         let shares = self.shares();
-        if self.broken.load(Relaxed) != broken::NOT && !shares {
+        if self.broken() != broken::NOT && !shares {
             return;
         }
         // A lock that a thread of the parent held is never unlocked here.
@@ -47,16 +46,16 @@ impl Socket {
             && self.pairing_state.get().is_none_or(|pairing| pairing.is_free());
         let sends = self.tx.mutex().try_lock().is_some();
         if shares && !(receives && sends) {
-            self.claim.forgo();
+            self.claim().forgo();
         }
-        if self.broken.load(Relaxed) == broken::NOT {
+        if self.broken() == broken::NOT {
             let broken = match (shares, receives, sends) {
                 (true, ..) => broken::UNCLAIMED,
                 (false, false, _) => broken::ORPHAN,
                 (false, true, false) => broken::CANNOT_SEND,
                 (false, true, true) => broken::NOT,
             };
-            self.broken.store(broken, Relaxed);
+            self.set_broken(broken);
         }
     }
 }
@@ -79,6 +78,6 @@ impl Over for PutDown {
     fn in_child(self: Box<Self>, _child: &mut Child) {
         self.0.pick_up_later();
         // The sleeping threads are the parent's.
-        self.0.sleepers.store(0, Relaxed);
+        self.0.forget_sleepers();
     }
 }

@@ -6,7 +6,6 @@ use crate::pairing::state::Head;
 use crate::socket::Socket;
 use crate::wire::control_message::{CONTROL_LEN, ControlMessage};
 use onecopy_ring::PeerMisbehaved;
-use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use onecopy_sys::socket::unix_address;
 use onecopy_unix::ancillary::channel::Fds;
@@ -131,7 +130,7 @@ impl Socket {
         let (mut ended, mut controls) = (false, 0);
         loop {
             let (mut empty, dontwait) = (false, waiting.does_not_wait(self, flags));
-            if self.reset.swap(0, Relaxed) != 0 {
+            if self.take_noted_reset() {
                 return Err(error(Errno::CONNRESET));
             }
             let mut guard = self.rx.lock();
@@ -151,7 +150,7 @@ impl Socket {
                 let next = self.look_for_switch(pairing, &mut guard);
                 match next.map_err(|misbehaved| self.misbehaved(Op::Recv, misbehaved))? {
                     Head::Switched => return Ok(None),
-                    Head::Other if self.reset.load(Relaxed) != 0 => continue, // the look consumed the reset
+                    Head::Other if self.is_reset_noted() => continue, // the look consumed the reset
                     Head::Other => {}
                     // A message that arrives after this look could be a doorbell, so do not receive now.
                     Head::Nothing => empty = true,
@@ -174,7 +173,7 @@ impl Socket {
             let came = match &mut call.fds {
                 _ if empty => Err(Errno::AGAIN),
                 None if pairing.is_none() && fan_in.is_none() => {
-                    scm::recv(&self.fd, &mut pieces, Space::None, kernel)
+                    scm::recv(self.fd(), &mut pieces, Space::None, kernel)
                 }
                 fds => {
                     let asked = fds.is_some();
@@ -240,9 +239,9 @@ impl Socket {
             match came {
                 Ok(message) => {
                     let len = message.bytes.min(room);
-                    self.counters.kernel_copied.add(len);
+                    self.counters().kernel_copied.add(len);
                     if !peek {
-                        self.counters.received.add(len);
+                        self.counters().received.add(len);
                     }
                     let address = message.name.and_then(|name| unix_address(*name));
                     let name = address.map_or_else(Name::unnamed, |address| Name::of(&address));
@@ -262,7 +261,7 @@ impl Socket {
                 // end.
                 Peek::End => ended = control::hung_up(self.fd()),
                 Peek::Failed(errno) => {
-                    self.reset.store(0, Relaxed);
+                    self.take_noted_reset();
                     return Err(error(errno));
                 }
                 Peek::Byte | Peek::Nothing => {}

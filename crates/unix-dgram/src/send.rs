@@ -60,7 +60,7 @@ impl Socket {
             loop {
                 let mut tx = self.lock_tx(flags)?;
                 let mut result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
-                if self.mirror.load(Relaxed) != 0
+                if self.is_mirrored()
                     && let Err(error) = tx.park_if_full(self)
                     && error.is_refused()
                 {
@@ -95,7 +95,7 @@ impl Socket {
     /// Whether datagrams to the peer go through a ring, or may soon.
     fn shares_memory(&self) -> bool {
         self.pairing().is_some()
-            || (self.tx_ring.get().is_some() && self.parted.load(Relaxed) == 0)
+            || (self.tx_ring().is_some() && !self.has_parted())
             || self.pairing_state.get().is_some_and(|pairing| pairing.is_laned())
     }
 
@@ -161,7 +161,7 @@ impl Socket {
         flags: SendFlags,
     ) -> Option<Result<()>> {
         let lane = self.lane()?;
-        if self.send_shut.load(Relaxed) == 0 {
+        if !self.is_send_shut() {
             if self.passes_identity() {
                 self.be_named();
             }
@@ -175,7 +175,7 @@ impl Socket {
                     // knows which.
                     Errno::PIPE | Errno::CONNRESET => {}
                     Errno::PROTO => {
-                        self.counters.protocol_errors.add(1);
+                        self.counters().protocol_errors.add(1);
                         self.leave_lane();
                         return Some(Err(error));
                     }
@@ -194,7 +194,7 @@ impl Socket {
     fn be_named(&self) {
         if self.named.swap(1, Relaxed) == 0 {
             // It is no error to have a name already. Without one the datagram goes all the same.
-            if rustix::net::bind(&self.fd, &SocketAddrUnix::new_unnamed()).is_ok() {
+            if rustix::net::bind(self.fd(), &SocketAddrUnix::new_unnamed()).is_ok() {
                 self.renamed();
             }
         }
@@ -206,8 +206,8 @@ impl Socket {
     fn let_connect(&self, began: &mut Option<Instant>) -> Result<()> {
         let error = |errno| Error::new(Op::Send, errno);
         let began = *began.get_or_insert_with(Instant::now);
-        let left = control::remaining(began, self.settings.write_timeout()).map_err(error)?;
-        if self.connecting.load(Relaxed) != 0 {
+        let left = control::remaining(began, self.settings().write_timeout()).map_err(error)?;
+        if self.is_connecting() {
             std::thread::sleep(BEHIND);
             return Ok(());
         }
@@ -223,7 +223,7 @@ impl Socket {
     /// Makes the sending side use the kernel again, for good.
     pub fn leave_ring(&self, tx: &mut Tx) {
         *tx = Tx::Kernel { sent: 0 };
-        self.parted.store(1, Relaxed);
+        self.part();
     }
 
     /// Handles the kernel's refusal of a doorbell or a filler, which it tells once. The kernel has
@@ -297,7 +297,7 @@ impl Socket {
                 self.leave_ring(&mut tx);
                 tx.unlock_fenced();
                 self.welcome_back();
-                self.counters.fallbacks.add(1);
+                self.counters().fallbacks.add(1);
                 self.forget_peer();
             }
         }
@@ -335,8 +335,8 @@ impl Socket {
     /// comes after EMSGSIZE and before ENOTCONN (net/unix/af_unix.c: unix_dgram_sendmsg). Returns true once.
     #[cold]
     fn tells_reset(&self, len: usize) -> bool {
-        let fits = len <= sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0).saturating_sub(32);
-        fits && self.reset.swap(0, Relaxed) != 0 && (self.tx_ring.get().is_none() || self.left_unread())
+        let fits = len <= sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0).saturating_sub(32);
+        fits && self.take_noted_reset() && (self.tx_ring().is_none() || self.left_unread())
     }
 
     /// Sends over the kernel. `riding` is the pairing, if something is to be told to the peer with this
@@ -354,14 +354,14 @@ impl Socket {
         if pieces.len() == IOV_MAX && pieces.iter().map(|piece| piece.len()).sum::<usize>() < len {
             return Err(too_long());
         }
-        if self.reset.load(Relaxed) != 0 && self.tells_reset(len) {
+        if self.is_reset_noted() && self.tells_reset(len) {
             return Err(Error::new(Op::Send, Errno::CONNRESET));
         }
         let mut kernel = rustix::net::SendFlags::NOSIGNAL;
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
         let sent = match riding {
             Some(pairing) => self.send_with_proof(pairing, to, &pieces, attached, kernel),
-            None => scm::send_to(&self.fd, to, &pieces, attached.fds, attached.who, kernel),
+            None => scm::send_to(self.fd(), to, &pieces, attached.fds, attached.who, kernel),
         };
         if sent == Err(Errno::CONNRESET) {
             self.mirror_after_reset();
@@ -371,8 +371,8 @@ impl Socket {
             Errno::TOOMANYREFS => self.no_channel(errno),
             errno => Error::new(Op::Send, errno),
         })?;
-        self.counters.sent.add(n);
-        self.counters.kernel_copied.add(n);
+        self.counters().sent.add(n);
+        self.counters().kernel_copied.add(n);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::fan_in::receiver::FanInReceiver;
 use crate::pairing::state::Pairing;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::atomic::AtomicU32;
-use onecopy_sync::atomic::Ordering::{Relaxed, Release};
+use onecopy_sync::atomic::Ordering::Release;
 use onecopy_unix::ancillary::attached::Ancillary;
 use onecopy_unix::ancillary::channel::{Fds, Inlet};
 use onecopy_unix::connection::Connection;
@@ -18,7 +18,6 @@ use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::doorbell::control;
 use onecopy_unix::multiprocess::fork::{Place, register};
-use onecopy_unix::multiprocess::generation::forks;
 use onecopy_unix::{Carrier, Config, Error, Name, Op, Path, Received, RecvFlags, Result, Transport};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -104,8 +103,8 @@ impl Socket {
             let plain = |fd| Socket::make(fd, config, Rx::Plain, Tx::Kernel { sent: 0 });
             let pair = (plain(a)?, plain(b)?);
             let fallback = usize::from(config.transport == Transport::Auto);
-            pair.0.counters.fallbacks.add(fallback);
-            pair.1.counters.fallbacks.add(fallback);
+            pair.0.counters().fallbacks.add(fallback);
+            pair.1.counters().fallbacks.add(fallback);
             return Ok(pair);
         };
         let (line_a, line_b) = pair(SocketType::SEQPACKET, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
@@ -114,7 +113,7 @@ impl Socket {
             let rx = Rx::ring_with(Consumer::new(mine.clone()), Inlet::over(line.clone()));
             let tx = Tx::ring_with(Producer::new(theirs.clone()), Some(line.clone()));
             let socket = Socket::make(fd, config, rx, tx)?;
-            let _ = socket.life.set(line);
+            socket.set_lifeline(line);
             socket.set_rx_ring(mine.clone());
             socket.set_tx_ring(theirs.clone());
             Ok(socket)
@@ -145,7 +144,7 @@ impl Socket {
     ///
     /// EBUSY, EPROTO; what ioctl(2) returns.
     pub fn readable_bytes(&self) -> Result<usize> {
-        let queued = || control::queued(&self.fd).map_err(|errno| Error::new(Op::Option, errno));
+        let queued = || control::queued(self.fd()).map_err(|errno| Error::new(Op::Option, errno));
         let misbehaved = |misbehaved| self.misbehaved(Op::Option, misbehaved);
         let mut guard = self.rx.lock_within(|| BRIEFLY).ok_or_else(|| stuck(Op::Option))?;
         self.leave_empty_ring(&mut guard).map_err(misbehaved)?;
@@ -201,7 +200,7 @@ impl Socket {
     ///
     /// EPROTO.
     pub fn reflect(&self) -> Result<()> {
-        if self.mirror.swap(1, Relaxed) != 0 {
+        if self.begin_mirror() {
             return Ok(());
         }
         // A thread that is sending now looks at `mirror` itself when it is done.
@@ -236,7 +235,7 @@ impl Socket {
     /// Whether no other process can be using a copy of this socket. After a fork this is not known. Then the
     /// peer finds out when the last copy is closed: the lifeline hangs up, and the kernel refuses.
     fn leaves_last(&self) -> bool {
-        !self.is_orphan() && self.forks == forks() && self.maker == std::process::id()
+        !self.is_orphan() && self.is_here_alone()
     }
 
     /// Closes the socket, as the application has.
@@ -255,7 +254,7 @@ impl Socket {
             }
             _ => self.before_connecting(),
         }
-        if let Some(ring) = self.rx_ring.get() {
+        if let Some(ring) = self.rx_ring() {
             // Tells a sender with room at once, before it looks at the kernel again.
             ring.header().info.0.shut.store(1, Release);
         }

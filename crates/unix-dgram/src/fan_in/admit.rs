@@ -48,11 +48,11 @@ impl Socket {
     #[inline]
     pub fn begin_fan_in(&self) {
         let may =
-            self.fan_in.get().is_none() && self.pairing_state.get().is_none() && self.life.get().is_none();
-        if may && self.config.transport == Transport::Auto && self.fan_in_tried.swap(1, Relaxed) == 0 {
+            self.fan_in.get().is_none() && self.pairing_state.get().is_none() && self.lifeline().is_none();
+        if may && self.config().transport == Transport::Auto && self.fan_in_tried.swap(1, Relaxed) == 0 {
             // If this fails, the kernel carries the datagrams for good.
             if self.begin_fan_in_now().is_err() {
-                self.counters.fallbacks.add(1);
+                self.counters().fallbacks.add(1);
             }
         }
     }
@@ -61,14 +61,13 @@ impl Socket {
     fn begin_fan_in_now(&self) -> io::Result<()> {
         // A socket that several processes have stays with the kernel: one process would have the lanes, and
         // the others would not.
-        let shared =
-            self.forks != onecopy_unix::multiprocess::generation::forks() || self.maker != std::process::id();
-        let named =
-            onecopy_unix::connection::options::local_name(&self.fd).is_ok_and(|name| name != Name::unnamed());
-        if shared || !named || rustix::net::getpeername(&self.fd).is_ok() {
+        let shared = !self.is_here_alone();
+        let named = onecopy_unix::connection::options::local_name(self.fd())
+            .is_ok_and(|name| name != Name::unnamed());
+        if shared || !named || rustix::net::getpeername(self.fd()).is_ok() {
             return Ok(());
         }
-        let inode = rustix::fs::fstat(&self.fd)?.st_ino;
+        let inode = rustix::fs::fstat(self.fd())?.st_ino;
         let rendezvous = seqpacket()?;
         rustix::net::bind(&rendezvous, &name_for_many(inode)?)?;
         rustix::net::listen(&rendezvous, CALLERS as i32)?;
@@ -137,7 +136,7 @@ impl Socket {
             // A sender that cannot have a lane finds the line closed.
             match self.give_lane(fan_in, line, said, secret, (inode, from)) {
                 Ok(true) => {}
-                Ok(false) | Err(_) => self.counters.fallbacks.add(1),
+                Ok(false) | Err(_) => self.counters().fallbacks.add(1),
             }
         }
     }
@@ -168,14 +167,14 @@ impl Socket {
         if all.open.load(SeqCst) == 0 {
             return Ok(false);
         }
-        let config = &self.config;
+        let config = self.config();
         let wish = hello.send_buffer;
         let capacity = capacity_for(Kind::SeqPacket, config.receive_buffer, wish, config.max_ring);
         let lane_config =
             onecopy_unix::Config { max_shared: 0, pass_credentials: false, passable: false, ..*config };
         let (mine, to) = upgrade::new_ring(capacity, &lane_config)?;
         let (theirs, back) = upgrade::new_ring(MIN_CAPACITY, &lane_config)?;
-        mine.header().info.0.shut.store(self.recv_shut.load(Relaxed), Release);
+        mine.header().info.0.shut.store(self.is_recv_shut().into(), Release);
         if fan_in.door.is_none() {
             // Made while the name is certainly this socket's: later another socket may have it, or none.
             fan_in.door = Some(self.door(fan_in)?);
@@ -217,7 +216,7 @@ impl Socket {
 
     /// Makes a socket that is connected to this one.
     fn door(&self, fan_in: &FanIn) -> io::Result<OwnedFd> {
-        let me = unix_address(rustix::net::getsockname(&self.fd)?).ok_or(Errno::INVAL)?;
+        let me = unix_address(rustix::net::getsockname(self.fd())?).ok_or(Errno::INVAL)?;
         let door = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
         rustix::net::connect(&door, &me)?;
         // The path may be another socket's by now.

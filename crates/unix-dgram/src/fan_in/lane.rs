@@ -61,7 +61,7 @@ impl Lane {
 impl Lane {
     /// Tells the receiver that what is sent from here on is in the lane.
     pub fn switch(&self) {
-        if let Some(ring) = self.end.tx_ring.get() {
+        if let Some(ring) = self.end.tx_ring() {
             // Release pairs with the Acquire load in `look_who_switched`: a receiver that finds the switch
             // finds everything that was sent before it in the kernel's queue.
             ring.header().writer.0.switch_at.store(1, Release);

@@ -95,9 +95,9 @@ impl Socket {
                     } else {
                         fan_in.cursor = (at + 1) % fan_in.lanes.len();
                         fan_in.since_kernel += 1;
-                        self.counters.received.add(received.len);
+                        self.counters().received.add(received.len);
                     }
-                    self.counters.user_copied_out.add(received.len);
+                    self.counters().user_copied_out.add(received.len);
                     self.mirror_fan_in(fan_in);
                     return Ok(Some((received, name)));
                 }
@@ -105,7 +105,7 @@ impl Socket {
                 Err(error) if error.would_block() => fan_in.cursor = (at + 1) % fan_in.lanes.len(),
                 Err(error) if error.raw_os_error() == Errno::CONNRESET.raw_os_error() => {}
                 Err(error) if error.raw_os_error() == Errno::PROTO.raw_os_error() => {
-                    self.counters.protocol_errors.add(1);
+                    self.counters().protocol_errors.add(1);
                     fan_in.close(at);
                 }
                 Err(error) if error.raw_os_error() == Errno::MFILE.raw_os_error() && member.forgo() => {}
@@ -156,7 +156,7 @@ impl Socket {
     /// After a receive: keeps the socket readable while lanes have something, if somebody may look.
     pub fn mirror_fan_in(&self, fan_in: &mut FanIn) {
         let Some(all) = self.fan_in() else { return };
-        if self.mirror.load(Relaxed) == 0 && all.sleepers.load(Relaxed) == 0 {
+        if !self.is_mirrored() && all.sleepers.load(Relaxed) == 0 {
             return;
         }
         for _ in 0..LOOKS {
@@ -202,12 +202,12 @@ impl Socket {
     fn look_for_control(&self, flags: rustix::net::RecvFlags) -> io::Result<(Message, [u8; CONTROL_LEN])> {
         let flags = flags | rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
         let mut wire = [0; CONTROL_LEN];
-        match scm::recv(&self.fd, &mut [IoSliceMut::new(&mut wire)], Space::None, flags) {
+        match scm::recv(self.fd(), &mut [IoSliceMut::new(&mut wire)], Space::None, flags) {
             Ok(message) => Ok((message, wire)),
             Err(errno) => {
                 if errno == Errno::CONNRESET {
                     // The kernel tells it once. Whichever call comes next reports it.
-                    self.reset.store(1, Relaxed);
+                    self.note_reset();
                 }
                 Err(errno)
             }

@@ -179,7 +179,7 @@ impl Member {
     /// Whether the sender has a name that this side does not know yet, and has said so over the kernel.
     pub fn is_renamed(&self) -> bool {
         // Acquire pairs with the Release store in `send_on`: the control message is in the queue.
-        let back = self.end.tx_ring.get();
+        let back = self.end.tx_ring();
         !self.named && back.is_some_and(|back| back.header().info.0.renamed.load(Acquire) != 0)
     }
 }
@@ -188,7 +188,7 @@ impl Member {
     /// Tells the sender not to send any more. What it has sent, or is just sending, is still received, which
     /// is at most one full ring. Returns the position up to which.
     pub(super) fn shut(&self) -> u64 {
-        if let Some(ring) = self.end.rx_ring.get() {
+        if let Some(ring) = self.end.rx_ring() {
             // No Acquire load depends on this Release: a sender that sees the flag asks the kernel.
             ring.header().info.0.shut.store(1, Release);
         }
@@ -228,7 +228,7 @@ impl FanIn {
     pub fn look_who_switched(&mut self) -> bool {
         let mut some = false;
         for member in self.lanes.iter_mut().filter(|member| !member.live) {
-            let ring = member.end.rx_ring.get();
+            let ring = member.end.rx_ring();
             // Acquire pairs with the Release store in `switch`.
             member.switched |= ring.is_some_and(|ring| ring.header().writer.0.switch_at.load(Acquire) != 0);
             some |= member.switched;

@@ -29,7 +29,7 @@ impl Member {
             return Look::Nothing;
         }
         // Acquire, and before the look into the ring: what was sent before the sender left is found there.
-        let left = self.end.tx_ring.get().is_some_and(|back| back.header().info.0.shut.load(Acquire) != 0);
+        let left = self.end.tx_ring().is_some_and(|back| back.header().info.0.shut.load(Acquire) != 0);
         if !left && !self.dead && self.is_as_empty() {
             return Look::Nothing;
         }
@@ -56,7 +56,7 @@ impl Member {
         // Relaxed: nothing is read that this load would publish. `arm`, which looks for itself, makes sure
         // that a sender rings.
         let head = |ring: &Ring| ring.header().writer.0.head.load(Relaxed);
-        self.end.rx_ring.get().map(head) == Some(self.empty_at.get())
+        self.end.rx_ring().map(head) == Some(self.empty_at.get())
     }
 
     /// Makes the sender ring with its next datagram. Returns whether there is one already.
@@ -88,7 +88,7 @@ impl FanIn {
                 Look::Nothing => i += 1,
                 Look::Over => self.close(at),
                 Look::Lied => {
-                    end.counters.protocol_errors.add(1);
+                    end.counters().protocol_errors.add(1);
                     self.close(at);
                 }
             }
@@ -121,7 +121,7 @@ impl FanIn {
                     at += 1;
                 }
                 Err(_) => {
-                    end.counters.protocol_errors.add(1);
+                    end.counters().protocol_errors.add(1);
                     self.close(at);
                 }
             }

@@ -57,7 +57,7 @@ use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::doorbell::elsewhere::Elsewhere;
 use onecopy_unix::handshake::invitation::{DEFAULT_BUFFER, nonce};
 use onecopy_unix::{Result, SendFlags};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::sockopt;
 use std::sync::Arc;
@@ -68,9 +68,9 @@ impl Socket {
         let (hello, secret) = (nonce()?, nonce()?);
         point!("connected to a rendezvous");
         // The lane is to take what the kernel takes, however little the receiver asks for.
-        let least = match self.config.send_buffer {
+        let least = match self.config().send_buffer {
             Some(_) => 0,
-            None => DEFAULT_BUFFER.max(sockopt::socket_send_buffer_size(&self.fd)?),
+            None => DEFAULT_BUFFER.max(sockopt::socket_send_buffer_size(self.fd())?),
         };
         say(&line, &Hello { nonce: hello, capacity: 0, send_buffer: self.wish().max(least as u64) })?;
         Ok(Phase::Joining(JoinRequest { line, hello, secret, sent: 0, since: 0 }))
@@ -115,13 +115,13 @@ impl Socket {
             hello: joining.hello,
             secret: joining.secret,
             cookie: sockopt::socket_cookie(&joining.line)?,
-            inode: rustix::fs::fstat(&self.fd)?.st_ino,
+            inode: rustix::fs::fstat(self.fd())?.st_ino,
         })
     }
 
     fn send_control(&self, control: &ControlMessage) -> io::Result<()> {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
-        rustix::net::send(&self.fd, &control.encode(), flags).map(drop)
+        rustix::net::send(self.fd(), &control.encode(), flags).map(drop)
     }
 
     /// Makes a lane of what the receiver has given.
@@ -140,7 +140,7 @@ impl Socket {
             let capacity = usize::try_from(capacity).ok().filter(|capacity| *capacity <= most)?;
             Ring::open(memfd, capacity).ok()
         };
-        let theirs = open(to, answer.capacity, self.config.max_ring.max(MIN_CAPACITY));
+        let theirs = open(to, answer.capacity, self.config().max_ring.max(MIN_CAPACITY));
         let mine = open(back, answer.back, MIN_CAPACITY);
         let (Some(theirs), Some(mine), Some(front)) = (theirs, mine, pairing.front()) else {
             return Err(Errno::PROTO);
@@ -149,9 +149,9 @@ impl Socket {
             return Err(Errno::MSGSIZE); // datagrams that could be sent before could not any more
         }
         let door = self.door_to_peer()?;
-        let end = over_line(line, mine, theirs, &self.config).map_err(|_| Errno::NOMEM)?;
+        let end = over_line(line, mine, theirs, self.config()).map_err(|_| Errno::NOMEM)?;
         let elsewhere = Elsewhere::new(door, &ControlMessage::Doorbell(answer.fan_in).encode(), front);
-        let _ = end.elsewhere.set(Box::new(elsewhere));
+        end.set_elsewhere(elsewhere);
         let switched = ControlMessage::Switched { fan_in: answer.fan_in, lane: answer.lane };
         Ok(Lane { end, switched, renamed: AtomicU32::new(0) })
     }
@@ -159,14 +159,14 @@ impl Socket {
     /// Makes another way to the peer. Doorbells are this process's messages, so they go to no other socket,
     /// whichever has the name by now.
     fn door_to_peer(&self) -> io::Result<OwnedFd> {
-        let peer = rustix::net::getpeername(&self.fd)?.ok_or(Errno::NOTCONN)?;
+        let peer = rustix::net::getpeername(self.fd())?.ok_or(Errno::NOTCONN)?;
         let peer = unix_address(peer).ok_or(Errno::INVAL)?;
         let door = Kind::Datagram.socket().map_err(|_| Errno::MFILE)?;
         rustix::net::connect(&door, &peer)?;
         let diag = Diag::open()?;
-        let peer = |fd: &OwnedFd| io::Result::Ok(diag.look(rustix::fs::fstat(fd)?.st_ino)?.peer);
-        let there = peer(&door)?;
-        if there.is_some() && there == peer(&self.fd)? { Ok(door) } else { Err(Errno::NOENT) }
+        let peer = |fd: BorrowedFd<'_>| io::Result::Ok(diag.look(rustix::fs::fstat(fd)?.st_ino)?.peer);
+        let there = peer(door.as_fd())?;
+        if there.is_some() && there == peer(self.fd())? { Ok(door) } else { Err(Errno::NOENT) }
     }
 
     /// Returns the lane, once this socket sends on one.
@@ -200,13 +200,13 @@ impl Socket {
             lane.renamed.store(0, Relaxed);
             // Release pairs with the Acquire load in `is_renamed`: a receiver that sees it finds that control
             // message in its queue.
-            end.rx_ring.get().inspect(|back| back.header().info.0.renamed.store(1, Release));
+            end.rx_ring().inspect(|back| back.header().info.0.renamed.store(1, Release));
         }
-        end.settings.follow(&self.settings);
-        let streamed = end.counters.user_copied_nt.get();
+        end.settings().follow(self.settings());
+        let streamed = end.counters().user_copied_nt.get();
         let mut tx = end.lock_tx(flags)?;
         let sent = end.send_record_locked(&mut tx, cursor, attached, flags);
-        if self.mirror.load(Relaxed) != 0 {
+        if self.is_mirrored() {
             let _ = tx.park_if_full(end);
         }
         tx.unlock_fenced();
@@ -215,9 +215,11 @@ impl Socket {
         // A receiver that closes a lane arms it first, looks once more, and only then closes the line. So if
         // the doorbell fails, the receiver will never see this datagram.
         sent.and_then(|()| end.ring_if_armed())?;
-        self.counters.sent.add_exclusive(len);
-        self.counters.user_copied_in.add_exclusive(len);
-        self.counters.user_copied_nt.add_exclusive((end.counters.user_copied_nt.get() - streamed) as usize);
+        self.counters().sent.add_exclusive(len);
+        self.counters().user_copied_in.add_exclusive(len);
+        self.counters()
+            .user_copied_nt
+            .add_exclusive((end.counters().user_copied_nt.get() - streamed) as usize);
         Ok(())
     }
 

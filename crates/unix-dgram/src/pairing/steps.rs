@@ -102,7 +102,7 @@ impl Socket {
             Err(_) => {
                 // The peer refused, or sent nonsense. This side goes on over the kernel, and what was agreed
                 // stays.
-                self.counters.fallbacks.add(1);
+                self.counters().fallbacks.add(1);
                 self.drop_pairing(pairing, &mut state);
             }
         }
@@ -172,7 +172,7 @@ impl Socket {
                     state.phase = Phase::Asked(line);
                     return Ok(false);
                 };
-                let (theirs, token) = given(&hello, fds, &self.config).ok_or(Errno::PROTO)?;
+                let (theirs, token) = given(&hello, fds, self.config()).ok_or(Errno::PROTO)?;
                 self.answer(pairing, state, line, &hello)?;
                 self.offer_to_peer(pairing, state, theirs, token)?;
                 Ok(true)
@@ -183,7 +183,7 @@ impl Socket {
                     state.phase = Phase::Answered;
                     return Ok(false);
                 };
-                let (theirs, token) = given(&hello, fds, &self.config).ok_or(Errno::PROTO)?;
+                let (theirs, token) = given(&hello, fds, self.config()).ok_or(Errno::PROTO)?;
                 self.offer_to_peer(pairing, state, theirs, token)?;
                 Ok(true)
             }
@@ -191,7 +191,7 @@ impl Socket {
             Phase::Met => {
                 state.phase = Phase::Met;
                 if state.line.as_ref().is_some_and(|line| control::gone(line.fd.as_fd())) {
-                    self.counters.fallbacks.add(usize::from(self.life.get().is_none()));
+                    self.counters().fallbacks.add(usize::from(self.lifeline().is_none()));
                     self.drop_pairing(pairing, state);
                 }
                 self.adopt_now(pairing, state);
@@ -226,16 +226,16 @@ impl Socket {
 
     /// Makes a ring to receive into.
     fn ring_for(&self, hello: &Hello) -> io::Result<(Ring, OwnedFd)> {
-        let config = &self.config;
+        let config = &self.config();
         let capacity =
             capacity_for(Kind::Datagram, config.receive_buffer, hello.send_buffer, config.max_ring);
         let made = upgrade::new_ring(capacity, config)?;
-        made.0.header().info.0.shut.store(self.recv_shut.load(Relaxed), Release);
+        made.0.header().info.0.shut.store(self.is_recv_shut().into(), Release);
         Ok(made)
     }
 
     pub fn wish(&self) -> u64 {
-        wish(self.config.send_buffer)
+        wish(self.config().send_buffer)
     }
 
     fn asked(&self, line: OwnedFd) -> io::Result<Phase> {
@@ -285,7 +285,7 @@ impl Socket {
 
     fn look_at_peer(&self) -> io::Result<Seen> {
         let diag = Diag::open()?;
-        let me = rustix::fs::fstat(&self.fd)?.st_ino;
+        let me = rustix::fs::fstat(self.fd())?.st_ino;
         let Some(peer) = diag.look(me)?.peer else { return Ok(Seen::Nobody) };
         if peer == me {
             return Err(Errno::LOOP); // nothing is gained by that
@@ -303,7 +303,7 @@ impl Socket {
 
     /// Returns the inode of the socket that this one is connected to, if the kernel tells.
     pub fn peer_inode(&self) -> Option<u64> {
-        let me = rustix::fs::fstat(&self.fd).ok()?.st_ino;
+        let me = rustix::fs::fstat(self.fd()).ok()?.st_ino;
         Diag::open().ok()?.look(me).ok()?.peer
     }
 }

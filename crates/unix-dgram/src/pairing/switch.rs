@@ -66,12 +66,12 @@ impl Socket {
         // Release pairs with the Acquire load in `is_taken`.
         info.joined.store(number, Release);
         // The other end of the line is the peer's, so what came over it is the peer's too.
-        let _ = self.life.set(line.fd.clone());
+        self.set_lifeline(line.fd.clone());
     }
 
     #[cold]
     fn give_up(&self, pairing: &Pairing, state: &mut State) {
-        self.counters.fallbacks.add(1);
+        self.counters().fallbacks.add(1);
         self.drop_pairing(pairing, state);
         state.incoming = None;
         pairing.counting.store(0, Relaxed);
@@ -97,10 +97,10 @@ impl Socket {
     pub fn look_for_switch(&self, pairing: &Pairing, rx: &mut Rx) -> Result<Head, PeerMisbehaved> {
         // In this order: the peer says where it has switched before it rings its first doorbell.
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::TRUNC;
-        let next = match rustix::net::recv(&self.fd, &mut [0u8; 1][..], flags) {
+        let next = match rustix::net::recv(self.fd(), &mut [0u8; 1][..], flags) {
             Err(Errno::CONNRESET) => {
                 // The kernel tells it once; the next receive reports it.
-                self.reset.store(1, Relaxed);
+                self.note_reset();
                 Head::Other
             }
             Err(Errno::AGAIN) => Head::Nothing,
@@ -138,7 +138,7 @@ impl Socket {
         }
         self.set_rx_ring(mine.clone());
         // The lifeline is there since the peer was trusted.
-        let inlet = self.life.get().cloned().map_or_else(Inlet::default, Inlet::over);
+        let inlet = self.lifeline().cloned().map_or_else(Inlet::default, Inlet::over);
         *rx = Rx::ring_with(Consumer::new(mine), inlet);
     }
 
@@ -168,12 +168,12 @@ impl Socket {
         }
         let Some(OfferedRing { ring, since, .. }) = state.offer.take_if(taken) else { return };
         // Only a process that reads the peer's queue knew the secret, so the line is the peer's.
-        let _ = self.life.set(line.fd.clone());
+        self.set_lifeline(line.fd.clone());
         // Release pairs with the Acquire load in `look_for_switch`: the switch is there before the first
         // doorbell is.
         ring.header().writer.0.switch_at.store(since + 1, Release);
         self.set_tx_ring(ring.clone());
-        *tx = Tx::ring_with(Producer::new(ring), self.life.get().cloned());
+        *tx = Tx::ring_with(Producer::new(ring), self.lifeline().cloned());
         pairing.rides.store(0, Relaxed);
         pairing.offered.store(0, Relaxed);
         pairing.open.store(0, Relaxed);
@@ -221,13 +221,15 @@ impl Socket {
         }
         let fits = slip.is_some() && fds.len() <= MAX_FDS;
         let with = if fits {
-            scm::send_to(&self.fd, to, pieces, &fds, attached.who, flags)
+            scm::send_to(self.fd(), to, pieces, &fds, attached.who, flags)
         } else {
             Err(Errno::TOOMANYREFS)
         };
         // Too many descriptors are in flight, maybe only because of ours.
         let sent = match with {
-            Err(Errno::TOOMANYREFS) => scm::send_to(&self.fd, to, pieces, attached.fds, attached.who, flags)?,
+            Err(Errno::TOOMANYREFS) => {
+                scm::send_to(self.fd(), to, pieces, attached.fds, attached.who, flags)?
+            }
             with => with?,
         };
         state.sent_one(with.is_ok());

@@ -85,7 +85,7 @@ fn who_sits_on_a_rendezvous_gets_nothing() {
     }
     assert!(answered && given, "the squatter was believed as far as it goes");
     assert!((1..=4).contains(&with), "{with}");
-    assert!(!ours.path().is_shared_memory() && ours.end.tx_ring.get().is_none());
+    assert!(!ours.path().is_shared_memory() && ours.end.tx_ring().is_none());
     assert_eq!(ring.header().writer.0.head.load(Relaxed), 0);
 }
 
@@ -138,7 +138,7 @@ fn who_stands_between_two_gets_nothing() {
     }
     assert!(one && two, "both believed who stood between, as far as it goes");
     for end in [&a.end, &b.end] {
-        assert!(end.tx_ring.get().is_none() && end.rx_ring.get().is_none());
+        assert!(end.tx_ring().is_none() && end.rx_ring().is_none());
     }
     assert_eq!(b.stats().fallbacks, 1, "the sign came from somebody else's line");
     assert_eq!(ring.header().writer.0.head.load(Relaxed), 0);

@@ -81,6 +81,6 @@ fn lanes_pass_what_their_receiver_passes() {
     // It may still hold the lock.
     b.set_pass_pidfd(false).unwrap();
     let lane = a.end.lane().unwrap();
-    let asked = lane.end.tx_ring.get().unwrap().header().info.0.asks_identity.load(Relaxed);
+    let asked = lane.end.tx_ring().unwrap().header().info.0.asks_identity.load(Relaxed);
     assert_eq!((b.end.passes_credentials(), asked), (false, 0));
 }

@@ -13,12 +13,12 @@ const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 
 /// Returns the header that the liar shares with its victim, of the ring that the victim receives from.
 fn into_victim(liar: &Datagram) -> &Header {
-    liar.end.tx_ring.get().expect("a pair shares memory").header()
+    liar.end.tx_ring().expect("a pair shares memory").header()
 }
 
 /// Returns the header of the ring that the victim sends into.
 fn from_victim(liar: &Datagram) -> &Header {
-    liar.end.rx_ring.get().expect("a pair shares memory").header()
+    liar.end.rx_ring().expect("a pair shares memory").header()
 }
 
 fn raw(liar: &Datagram, bytes: &[u8]) {
@@ -70,14 +70,14 @@ fn every_lie_in_shared_memory_is_caught() {
     }
     for len in [u64::MAX, 1 << 33, 1 << 31, 257, 0xffff_ffff] {
         caught("frame", |liar| {
-            let ring = liar.end.tx_ring.get().unwrap();
+            let ring = liar.end.tx_ring().unwrap();
             let head = ring.header().writer.0.head.load(Relaxed);
             ring.set_word(head as usize % ring.capacity(), len);
             ring.header().writer.0.head.store(head + 64, Release);
         });
     }
     caught("a frame of no end", |liar| {
-        let ring = liar.end.tx_ring.get().unwrap();
+        let ring = liar.end.tx_ring().unwrap();
         let head = ring.header().writer.0.head.load(Relaxed);
         ring.set_word(head as usize % ring.capacity(), 8);
         ring.header().writer.0.head.store(head + 16, Release);
@@ -87,7 +87,7 @@ fn every_lie_in_shared_memory_is_caught() {
 /// Publishes an empty frame which says that so many descriptors, and the sender's credentials, are in the
 /// line.
 fn announce(liar: &Datagram, fds: u64, said: u64) {
-    let ring = liar.end.tx_ring.get().unwrap();
+    let ring = liar.end.tx_ring().unwrap();
     let head = ring.header().writer.0.head.load(Relaxed);
     ring.set_word(head as usize % ring.capacity(), 1 << 32 | fds << 40 | said << 48);
     let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
@@ -96,7 +96,7 @@ fn announce(liar: &Datagram, fds: u64, said: u64) {
 
 /// Returns the number of the message that belongs to the next announcement.
 fn next(liar: &Datagram) -> [u8; 8] {
-    liar.end.tx_ring.get().unwrap().header().writer.0.head.load(Relaxed).to_le_bytes()
+    liar.end.tx_ring().unwrap().header().writer.0.head.load(Relaxed).to_le_bytes()
 }
 
 fn into_line(liar: &Datagram, bytes: &[u8], count: usize) {
@@ -209,7 +209,7 @@ fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
     // A clone keeps the line up. The flag that says "the peer has left" is cleared: a peer that is killed
     // never sets it.
     let line = dying.end.life().try_clone_to_owned().unwrap();
-    let ring = dying.end.rx_ring.get().unwrap().clone();
+    let ring = dying.end.rx_ring().unwrap().clone();
     drop(dying);
     ring.header().info.0.shut.store(0, Relaxed);
     assert!(!sender.end.cannot_send());
@@ -234,7 +234,7 @@ fn who_sent_is_known_when_the_kernel_has_forgotten() {
     for _ in 0..10_000 {
         there.send(b"x", NOW).unwrap();
         assert_eq!(here.recv_from(&mut [0; 9], LOOK).unwrap(), (1, name("there")));
-        if here.end.rx_ring.get().is_some() && there.end.tx_ring.get().is_some() {
+        if here.end.rx_ring().is_some() && there.end.tx_ring().is_some() {
             break;
         }
     }

@@ -38,7 +38,7 @@ fn laned(to: &Datagram, name: &str) -> Datagram {
 }
 
 fn ring(liar: &Datagram) -> Ring {
-    liar.end.lane().unwrap().end.tx_ring.get().unwrap().clone()
+    liar.end.lane().unwrap().end.tx_ring().unwrap().clone()
 }
 
 fn line(liar: &Datagram) -> OwnedFd {

@@ -129,7 +129,7 @@ fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
         assert_eq!(next(&victim), (i, 2), "it is the stranger's datagram, and all that came with it");
     }
     assert_eq!(come.believed(), 0);
-    assert!(victim.end.rx_ring.get().is_none() && victim.end.life.get().is_none());
+    assert!(victim.end.rx_ring().is_none() && victim.end.lifeline().is_none());
 }
 
 /// A token of another connection, or none, makes no proof of what comes with it.
@@ -233,7 +233,7 @@ fn a_switch_is_where_the_last_sign_and_the_count_say() {
         let told = victim.recv(&mut [0; 9], LOOK).unwrap_err().raw_os_error();
         let expected = if lies { Errno::PROTO } else { Errno::AGAIN };
         assert_eq!((told, victim.stats().protocol_errors), (expected.raw_os_error(), u64::from(lies)));
-        assert_eq!(victim.end.rx_ring.get().is_some(), !lies);
+        assert_eq!(victim.end.rx_ring().is_some(), !lies);
     }
 }
 
@@ -250,5 +250,5 @@ fn who_does_not_know_the_secret_gets_nothing() {
         victim.send(b"x", SendFlags::DONTWAIT).unwrap();
         assert_eq!(peer.recv(&mut [0; 9]).unwrap(), 1);
     }
-    assert!(!victim.path().is_shared_memory() && victim.end.life.get().is_none());
+    assert!(!victim.path().is_shared_memory() && victim.end.lifeline().is_none());
 }

@@ -108,7 +108,7 @@ fn what_a_liar_sends_comes_with_nothing_else() {
     b.set_pass_credentials(true).unwrap();
     let (liar, honest) = (laned(&b, &name), laned(&b, &name));
     liar.send_with(b"liar", &[b.as_fd()], NOW).unwrap();
-    let ring = liar.end.lane().unwrap().end.tx_ring.get().unwrap().clone();
+    let ring = liar.end.lane().unwrap().end.tx_ring().unwrap().clone();
     ring.header().reader.0.filler.store(u32::MAX, Relaxed);
     ring.header().reader.0.parked.store(onecopy_ring::doorbell::PARKED, Release);
     let plain = Datagram::unbound().unwrap();
@@ -188,7 +188,7 @@ fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
     {
         let lane = liar.end.lane().unwrap();
         let looked = Rc::new(Cell::new(0));
-        let ring = lane.end.tx_ring.get().unwrap();
+        let ring = lane.end.tx_ring().unwrap();
         let head = ring.header().writer.0.head.load(Relaxed);
         ring.set_word(head as usize % ring.capacity(), 1 << 32 | 1 << 40);
         let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
@@ -246,7 +246,7 @@ fn a_flood_of_words_is_left_with_lanes_armed() {
     let a = laned(&b, &name);
     let doorbell = ControlMessage::Doorbell(b.end.fan_in().unwrap().lock().nonce_of_all());
     let lane = a.end.lane().unwrap();
-    let header = lane.end.tx_ring.get().unwrap().header();
+    let header = lane.end.tx_ring().unwrap().header();
     assert!(!header.is_armed());
     ring(doorbell.encode(), name.clone(), CONTROLS);
     assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());

@@ -97,7 +97,7 @@ impl RxRing {
     ) -> Result<std::result::Result<LentPages, PeerMisbehaved>> {
         let pools = &self.pending.pools;
         let mapped: usize = pools.iter().map(|pool| pool.pages() as usize * pool.page_len()).sum();
-        let left = core.config.max_shared.saturating_sub(mapped);
+        let left = core.config().max_shared.saturating_sub(mapped);
         let fits = shared::size(page_len, pages).is_some_and(|size| size <= left);
         // The length of every pool's pages is 4096 << order.
         let order = page_len.trailing_zeros().checked_sub(12).filter(|_| page_len.is_power_of_two());
@@ -117,7 +117,7 @@ impl RxRing {
             Some(Err(misbehaved)) => return Ok(Err(misbehaved)),
             Some(Ok(None)) | None => return Err(lost_pool()),
         };
-        let (Some(ring), Some(channel)) = (core.rx_ring.get(), self.doorbells.channel().keep()) else {
+        let (Some(ring), Some(channel)) = (core.rx_ring(), self.doorbells.channel().keep()) else {
             return Ok(Err(PeerMisbehaved::Channel));
         };
         let mapping = match shared::open(&memfd, page_len, pages) {
@@ -163,7 +163,7 @@ impl RxRing {
             Some(&Descriptors::InChannel { number, count }) => {
                 self.receive_announced(core, number, count.into(), false)?.unwrap_or_else(Fds::gone)
             }
-            Some(Descriptors::With(member)) if core.others.has(*member) => {
+            Some(Descriptors::With(member)) if core.others().has(*member) => {
                 return Err(busy(
                     "what comes next brings descriptors, and another process that shares this socket since a fork has \
                      peeked at them; receive there",
@@ -181,7 +181,7 @@ impl RxRing {
     /// Returns what the mark or the frame at position `number` announces.
     fn announced(&self, core: &Core, number: u64, fds: usize, who: bool) -> Announced {
         let may_be_gone =
-            core.others.were_there() || self.elsewhere.is_some() || self.doorbells.channel().is_lost();
+            core.others().were_there() || self.elsewhere.is_some() || self.doorbells.channel().is_lost();
         Announced { number, fds, who, may_be_gone }
     }
 
@@ -211,7 +211,7 @@ impl RxRing {
             // processes live.
             && !self.doorbells.channel().has_new(made)
         {
-            if core.others.has(member) {
+            if core.others().has(member) {
                 return Err(busy(
                     "what comes next brings descriptors, or says who sends, and another process that shares this socket \
                      since a fork has the channel that they come through; receive there, or get the first of them before \
@@ -231,7 +231,7 @@ impl RxRing {
                 self.doorbells.channel_mut().has_missed(made);
             }
         }
-        Ok(self.doorbells.channel().is_met() || !core.others.were_there())
+        Ok(self.doorbells.channel().is_met() || !core.others().were_there())
     }
 
     /// Checks that the peer's pools are here, since what comes next is in a page of the peer's, or announces
@@ -313,7 +313,7 @@ impl RxRing {
 
 #[cold]
 fn pools_elsewhere(core: &Core, member: u32) -> Result<()> {
-    if !core.others.has(member) {
+    if !core.others().has(member) {
         return Err(lost_pool());
     }
     Err(busy(

@@ -40,7 +40,7 @@ impl TxRing {
     /// Makes a channel, in place of the one there was, if any.
     fn new_channel(&mut self, core: &Core) -> Result<Arc<OwnedFd>> {
         let (began, before) = (Instant::now(), self.made);
-        core.others.have_channel(before.wrapping_add(1));
+        core.others().have_channel(before.wrapping_add(1));
         match TxRing::make_channel(core, began) {
             Ok(channel) => {
                 self.made = before.wrapping_add(1);
@@ -49,7 +49,7 @@ impl TxRing {
                 Ok(self.channel.insert(Arc::new(channel)).clone())
             }
             Err(error) => {
-                core.others.have_channel(before);
+                core.others().have_channel(before);
                 Err(error)
             }
         }

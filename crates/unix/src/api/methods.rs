@@ -8,18 +8,18 @@ macro_rules! socket_methods {
         impl $socket {
             /// Sets which stores copies into the peer's buffer use from here on.
             pub fn set_policy(&self, policy: $crate::Policy) {
-                self.end.settings.set_policy(policy);
+                self.end.settings().set_policy(policy);
             }
 
             /// Sets who reads what is sent from here on. [`Policy::Auto`](crate::Policy::Auto) takes it into
             /// account.
             pub fn set_reader(&self, reader: $crate::Reader) {
-                self.end.settings.set_reader(reader);
+                self.end.settings().set_reader(reader);
             }
 
             /// Sets how blocking calls wait from here on.
             pub fn set_wait(&self, wait: $crate::Wait) {
-                self.end.settings.set_wait(wait);
+                self.end.settings().set_wait(wait);
             }
 
             /// Sets whether calls fail with EAGAIN instead of waiting (O_NONBLOCK). It may be set or cleared
@@ -134,7 +134,7 @@ macro_rules! socket_methods {
 
             /// Returns what this end has done since it was made.
             pub fn stats(&self) -> $crate::Stats {
-                self.end.counters.read()
+                self.end.counters().read()
             }
         }
 

@@ -55,12 +55,12 @@ impl<'a> Slot<'a> {
     pub(crate) fn reserve(end: &'a Connection, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
         let mut saying = Saying::default();
-        let mut base = if end.kind.has_records() { record::HEADER } else { 0 };
+        let mut base = if end.kind().has_records() { record::HEADER } else { 0 };
         let (place, len) = match &mut *guard {
             Tx::Kernel { .. } => {
-                if end.kind.has_records() {
+                if end.kind().has_records() {
                     // Stream records go in pieces.
-                    let whole = end.config.records == Records::Atomic;
+                    let whole = end.config().records == Records::Atomic;
                     if len > MAX_HEAP || (whole && len > end.max_kernel_record()) {
                         return Err(too_long());
                     }
@@ -69,9 +69,9 @@ impl<'a> Slot<'a> {
                 let len = len.min(MAX_HEAP);
                 (Place::Heap(guard, vec![0; len]), len)
             }
-            Tx::Ring(ring) if end.kind.has_records() => {
+            Tx::Ring(ring) if end.kind().has_records() => {
                 let largest = record::largest(ring.producer.ring().capacity());
-                let len = match end.config.records {
+                let len = match end.config().records {
                     Records::Atomic if len > largest => return Err(end.too_long()),
                     _ => len.min(largest),
                 };
@@ -117,7 +117,7 @@ impl<'a> Slot<'a> {
             return 0;
         }
         let n = bytes.len().min(self.len - self.filled);
-        let counters = &self.end.counters;
+        let counters = &self.end.counters();
         match &mut self.place {
             Place::Gone => return 0,
             Place::Heap(_, heap) => heap[self.filled..][..n].copy_from_slice(&bytes[..n]),
@@ -160,7 +160,7 @@ impl<'a> Slot<'a> {
                 Tx::Kernel { .. } => 0,
             },
         };
-        self.end.counters.kernel_copied.add(n);
+        self.end.counters().kernel_copied.add(n);
         self.filled += n;
         Ok(n)
     }
@@ -173,7 +173,7 @@ impl<'a> Slot<'a> {
     /// As [`crate::Stream::send`].
     pub fn commit(mut self) -> Result<usize> {
         let (end, flags, filled) = (self.end, self.flags, self.filled);
-        let records = end.kind.has_records();
+        let records = end.kind().has_records();
         if self.generation != generation() {
             return Err(Error::new(Op::Send, Errno::BUSY).because(
                 "this room was reserved before a fork, and is the parent's; reserve room in the child",
@@ -187,7 +187,7 @@ impl<'a> Slot<'a> {
             Place::Heap(mut guard, heap) => {
                 let slices = [IoSlice::new(&heap[..filled])];
                 let mut cursor = Cursor::new(&slices);
-                let result = match end.kind {
+                let result = match end.kind() {
                     Kind::Stream => end.send_locked(&mut guard, &mut cursor, flags),
                     Kind::SeqPacket | Kind::Datagram => {
                         end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
@@ -217,9 +217,9 @@ impl<'a> Slot<'a> {
                 }
                 let alive = result.is_ok();
                 if alive {
-                    end.counters.sent.add_exclusive(filled);
+                    end.counters().sent.add_exclusive(filled);
                     if records {
-                        let end = end.config.records == Records::Atomic || flags.contains(SendFlags::EOR);
+                        let end = end.config().records == Records::Atomic || flags.contains(SendFlags::EOR);
                         ring.producer.publish_frame(Frame {
                             len: filled,
                             end,
@@ -249,7 +249,7 @@ impl Connection {
         let wait = |limit| control::wait(self.fd(), PollFlags::OUT, limit).map(drop);
         let waited = match wait(Some(Duration::ZERO)) {
             Err(Errno::AGAIN) if !self.must_not_wait(flags, &mut false) => {
-                wait(self.settings.write_timeout())
+                wait(self.settings().write_timeout())
             }
             done => done,
         };

@@ -90,8 +90,7 @@ impl View {
                             rx.mirror_empty(end)?;
                             let (room, capacity) = (rx.consumer.room(), rx.consumer.ring().capacity());
                             guard.unlock_fenced();
-                            if end.rx_ring.get().is_some_and(|ring| ring.header().must_unpark(room, capacity))
-                            {
+                            if end.rx_ring().is_some_and(|ring| ring.header().must_unpark(room, capacity)) {
                                 end.unpark()?;
                             }
                             Ok(view)
@@ -108,12 +107,12 @@ impl View {
                 let want = max.min(rx.consumer.ring().capacity() / 4).max(1);
                 let n = rx.consumer.available(want).map_err(misbehaved)?;
                 let n = rx.consumer.before_mark(n).map_err(misbehaved)?.min(max);
-                if end.others.were_there() && rx.consumer.borrows() >= MAX_LENT {
+                if end.others().were_there() && rx.consumer.borrows() >= MAX_LENT {
                     let mut bytes = vec![0; n];
                     rx.consumer.copy_out(0, &mut bytes);
                     rx.consumer.take(n);
-                    end.counters.user_copied_out.add_exclusive(n);
-                    end.counters.received.add_exclusive(n);
+                    end.counters().user_copied_out.add_exclusive(n);
+                    end.counters().received.add_exclusive(n);
                     rx.mirror_empty(end)?;
                     return Ok(Some(View::heap(end, bytes)));
                 }
@@ -131,7 +130,7 @@ impl View {
                     rx.consumer.extend(id, more);
                     n += more;
                 }
-                end.counters.received.add_exclusive(n);
+                end.counters().received.add_exclusive(n);
                 let ring = rx.consumer.ring().clone();
                 drop(guard);
                 Ok(Some(View { place: Place::Ring { end: end.clone(), ring, id, offset }, len: n }))
@@ -150,8 +149,8 @@ impl View {
     /// Returns a view of the reference that comes next, or of as much of it as is asked for.
     fn referenced(end: &Arc<Connection>, rx: &mut RxRing, max: usize) -> Option<View> {
         let piece = crate::byref::receive::take_piece(rx, max)?;
-        end.counters.received.add_exclusive(piece.len());
-        end.counters.referenced.add_exclusive(piece.len());
+        end.counters().received.add_exclusive(piece.len());
+        end.counters().referenced.add_exclusive(piece.len());
         Some(View::of_piece(end, piece))
     }
 
@@ -240,7 +239,7 @@ impl View {
             }
             Place::Heap { bytes, start, .. } => buffer.copy_from_slice(&bytes[start + at..][..buffer.len()]),
             Place::Lent { end, piece } => {
-                if let Some(ring) = end.rx_ring.get() {
+                if let Some(ring) = end.rx_ring() {
                     ring.header().look_at_lent();
                 }
                 piece.copy_out_from(at, buffer);
@@ -252,7 +251,7 @@ impl View {
     fn count_copied(&self, n: usize) {
         let end = self.end();
         let _one_writer_at_a_time = end.rx.lock_within(|| BRIEFLY);
-        end.counters.user_copied_out.add_exclusive(n);
+        end.counters().user_copied_out.add_exclusive(n);
     }
 
     /// Writes what is in view by writev(2): no copy in user space. Returns how many bytes were written;
@@ -270,7 +269,7 @@ impl View {
             Place::Lent { piece, .. } => onecopy_sys::spans::write(fd, &[piece.span(self.len), Span::EMPTY])?,
             Place::Gone { .. } => 0,
         };
-        self.end().counters.kernel_copied.add(n);
+        self.end().counters().kernel_copied.add(n);
         Ok(n)
     }
 
@@ -304,7 +303,7 @@ impl View {
             }
             Place::Gone { .. } => 0,
         };
-        self.end().counters.kernel_copied.add(n);
+        self.end().counters().kernel_copied.add(n);
         Ok(n)
     }
 
@@ -328,7 +327,7 @@ impl View {
                     *offset -= ring.capacity();
                 }
                 let Some(mut guard) = end.rx.lock_within(|| BRIEFLY) else {
-                    return end.others.release_later(*id, count);
+                    return end.others().release_later(*id, count);
                 };
                 if let Rx::Ring(rx) = &mut *guard
                     && rx.consumer.release(*id, count)

@@ -293,7 +293,7 @@ impl Lender {
                     "the peer holds all the pages that may be lent at once; wait until it gives some back",
                 ));
             }
-            let left = control::remaining(began, core.settings.write_timeout()).map_err(error)?;
+            let left = control::remaining(began, core.settings().write_timeout()).map_err(error)?;
             self.sleep(left.map_or(LONGEST_SLEEP, |left| left.min(LONGEST_SLEEP)));
         }
     }

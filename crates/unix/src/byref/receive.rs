@@ -37,8 +37,8 @@ impl RxRing {
             let Some(Ok(())) = piece.into_fragment().map(|fragment| chain.append(fragment)) else {
                 return Err(Error::new(Op::Recv, Errno::OVERFLOW));
             };
-            core.counters.received.add_exclusive(referenced);
-            core.counters.referenced.add_exclusive(referenced);
+            core.counters().received.add_exclusive(referenced);
+            core.counters().referenced.add_exclusive(referenced);
             if chain.len() == max || !self.reference_follows(core) {
                 break;
             }

@@ -66,7 +66,7 @@ impl RxRing {
     #[cold]
     pub fn find(&mut self, core: &Core, frame: Frame, call: &mut Call<'_>, peek: bool) -> Result<Contents> {
         let listed = frame.with.is_pool() || frame.with.has_parts();
-        if listed && (core.kind != Kind::SeqPacket || core.config.records == Records::Stream) {
+        if listed && (core.kind() != Kind::SeqPacket || core.config().records == Records::Stream) {
             return Err(core.misbehaved(Op::Recv, PeerMisbehaved::Reference));
         }
         if frame.with.is_pool() {

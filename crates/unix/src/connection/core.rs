@@ -49,59 +49,103 @@ pub mod broken {
 /// What all parts of a connection may look at.
 #[derive(Debug)]
 pub struct Core {
-    pub fd: OwnedFd,
-    pub kind: Kind,
+    pub(super) fd: OwnedFd,
+    pub(super) kind: Kind,
     /// Threads of this process that sleep for something to receive.
-    pub sleepers: AtomicU32,
+    pub(super) sleepers: AtomicU32,
     /// The ring that this end receives from, once the peer sends into it or may.
-    pub rx_ring: OnceLock<Ring>,
+    pub(super) rx_ring: OnceLock<Ring>,
     /// The ring that this end sends into, once it does.
-    pub tx_ring: OnceLock<Ring>,
-    pub config: Config,
-    pub settings: Settings,
-    pub counters: Counters,
+    pub(super) tx_ring: OnceLock<Ring>,
+    pub(super) config: Config,
+    pub(super) settings: Settings,
+    pub(super) counters: Counters,
     /// The row of the registry that holds the counters, where other processes can read them.
     pub(super) row: Row,
     /// Bytes sent over the kernel before the sending side switched to the ring.
-    pub kernel_sent: AtomicU64,
+    pub(super) kernel_sent: AtomicU64,
     /// 1 when a sender that does not wait was turned away because another one held the sending side. It waits
     /// for POLLOUT, which must then come.
-    pub turned_away: AtomicU32,
+    pub(super) turned_away: AtomicU32,
     /// 1 once somebody may poll the control socket, whose readiness must then mirror the ring.
-    pub mirror: AtomicU32,
+    pub(super) mirror: AtomicU32,
     /// 1 from when the kernel reported ECONNRESET, which it does once, until the caller was told.
-    pub reset: AtomicU32,
+    pub(super) reset: AtomicU32,
     /// 1 once this end was shut down for sending.
-    pub send_shut: AtomicU32,
+    pub(super) send_shut: AtomicU32,
     /// Which of SO_PASSCRED and SO_PASSPIDFD are on.
     pub(super) passes: AtomicU32,
     /// How often this end has asked for the identity of the sender.
     pub(super) asked: AtomicU32,
     /// 1 once this end was shut down for receiving. A ring that is made later must say so.
-    pub recv_shut: AtomicU32,
+    pub(super) recv_shut: AtomicU32,
     /// Whether the end is lost, and why: see [`broken`].
-    pub broken: AtomicU32,
+    pub(super) broken: AtomicU32,
     /// What processes share of the end, once it was in a process that forked.
-    pub others: Others,
+    pub(super) others: Others,
     /// Which process may use an end that only one may use after a fork.
-    pub claim: Claim,
+    pub(super) claim: Claim,
     /// The lifeline of a datagram socket that shares memory with its peer. It hangs up when that peer goes,
     /// which the kernel's datagram sockets do not report. It is also the channel of both directions
     /// (`ancillary/channel.rs`).
-    pub life: OnceLock<Arc<OwnedFd>>,
+    pub(super) life: OnceLock<Arc<OwnedFd>>,
     /// What the sending end of a datagram socket's lane has outside of its line.
-    pub elsewhere: OnceLock<Box<Elsewhere>>,
+    pub(super) elsewhere: OnceLock<Box<Elsewhere>>,
     /// 1 once a datagram socket has left the peer that it shared memory with.
-    pub parted: AtomicU32,
+    pub(super) parted: AtomicU32,
     /// Threads that are connecting a datagram socket. A sender that sleeps lets them have the sending side.
-    pub connecting: AtomicU32,
+    pub(super) connecting: AtomicU32,
     /// The process that made this end. A forked child that drops its copy must leave the queue alone.
-    pub maker: u32,
+    pub(super) maker: u32,
     /// How often the maker had forked before it made this end. A fork since then may have copied it.
-    pub forks: u32,
+    pub(super) forks: u32,
 }
 
 impl Core {
+    #[inline]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    #[inline]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    #[inline]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    #[inline]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Returns what processes share of the end.
+    #[inline]
+    pub fn others(&self) -> &Others {
+        &self.others
+    }
+
+    /// Returns the ring that this end receives from, once there is one.
+    #[inline]
+    pub fn rx_ring(&self) -> Option<&Ring> {
+        self.rx_ring.get()
+    }
+
+    /// Returns the ring that this end sends into, once there is one.
+    #[inline]
+    pub fn tx_ring(&self) -> Option<&Ring> {
+        self.tx_ring.get()
+    }
+
+    /// Returns what the sending end of a datagram socket's lane has outside of its line.
+    #[inline]
+    pub fn elsewhere(&self) -> Option<&Elsewhere> {
+        self.elsewhere.get().map(|elsewhere| &**elsewhere)
+    }
+
     pub fn new(fd: OwnedFd, kind: Kind, config: &Config) -> Core {
         let maker = std::process::id();
         let row = Row::claim(maker, &fd, kind.into(), false);

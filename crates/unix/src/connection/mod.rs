@@ -14,6 +14,7 @@
 //! | file | what is there |
 //! |---|---|
 //! | `core.rs` | the control socket, the rings, the settings that every part looks at |
+//! | `noted.rs` | what an end has noted of itself: that it is lost, shut down, reset, left |
 //! | `failure.rs` | how a call fails, and what a peer's misbehaviour costs it |
 //! | `send.rs` | sending bytes: into the peer's ring, or over the kernel before the switch |
 //! | `room.rs` | waiting for room in the peer's ring, and parking a filler while there is none |
@@ -91,6 +92,7 @@ pub mod idle;
 pub mod kind;
 pub mod lend;
 pub mod listed_records;
+pub mod noted;
 pub mod open;
 pub mod options;
 pub mod others;

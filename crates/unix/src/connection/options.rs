@@ -15,7 +15,7 @@ use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
 use onecopy_sys::socket::unix_address;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
 use std::net::Shutdown;
@@ -36,7 +36,7 @@ fn timeout(limit: Option<Duration>) -> impl Fn(Errno) -> Error {
     }
 }
 
-pub fn local_name(fd: &OwnedFd) -> Result<Name> {
+pub fn local_name(fd: impl AsFd) -> Result<Name> {
     let address = rustix::net::getsockname(fd).map_err(option)?;
     Ok(unix_address(address).map_or_else(Name::unnamed, |a| visible_name(&a)))
 }

@@ -10,7 +10,7 @@ use crate::connection::kind::Kind;
 use crate::doorbell::control;
 use crate::{Error, Op, Result};
 use onecopy_ring::{Consumer, PeerMisbehaved};
-use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::Ordering::SeqCst;
 use onecopy_sync::atomic::fence;
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ impl Accounting {
     pub fn take(&mut self, core: &Core, count: usize) -> usize {
         let taken = self.channel.take(core.fd(), count);
         if taken.reset {
-            core.reset.store(1, Relaxed);
+            core.note_reset();
         }
         if taken.surplus {
             // Neither doorbells nor fillers explain the channel's byte.
@@ -171,12 +171,12 @@ impl Accounting {
         core: &Core,
         consumer: &mut Consumer,
     ) -> std::result::Result<bool, PeerMisbehaved> {
-        if core.kind == Kind::SeqPacket && core.peer_left() {
+        if core.kind() == Kind::SeqPacket && core.peer_left() {
             // The socket stays readable for good. Taking a doorbell would take the pending error with it,
             // which poll(2) must show.
             return Ok(consumer.available(1)? > 0);
         }
-        if core.kind == Kind::Datagram && core.peer_left() && control::is_failed(core.fd()) {
+        if core.kind() == Kind::Datagram && core.peer_left() && control::is_failed(core.fd()) {
             // Here, too, taking a doorbell would take the pending error, until a call has reported it.
             return Ok(consumer.available(1)? > 0);
         }
@@ -310,7 +310,7 @@ impl Accounting {
         self.unexplained_since = None;
         let bytes = consumer.header().unpark()? as usize;
         point!("filler claimed");
-        if core.kind.has_records() {
+        if core.kind().has_records() {
             return self.take_filler_record(core, bytes);
         }
         let short = bytes - self.take(core, bytes);
@@ -328,7 +328,7 @@ impl Accounting {
 
     /// Takes up to `count` doorbells. Returns how many were there.
     pub fn take_doorbells(&mut self, core: &Core, count: usize) -> usize {
-        if core.kind == Kind::Stream {
+        if core.kind() == Kind::Stream {
             return self.take(core, count);
         }
         for taken in 0..count {
@@ -384,7 +384,7 @@ impl Accounting {
     /// kept.
     pub fn take_record(&mut self, core: &Core) -> Option<usize> {
         let taken = self.channel.take_record(core.fd()).or_else(|_| {
-            core.reset.store(1, Relaxed);
+            core.note_reset();
             self.channel.take_record(core.fd())
         });
         let record = taken.ok().flatten()?;
@@ -395,7 +395,7 @@ impl Accounting {
     /// Takes all that is in the queue, as nothing more will come: a dead sender's doorbells and fillers, and
     /// maybe a channel.
     pub fn drain(&mut self, core: &Core) {
-        match core.kind {
+        match core.kind() {
             Kind::Stream => {
                 let _ = self.find_channel(core);
                 core.take_all();
@@ -410,10 +410,10 @@ impl Accounting {
     ///
     /// EMFILE.
     pub fn find_channel(&mut self, core: &Core) -> rustix::io::Result<bool> {
-        match self.channel.find(core.fd(), core.kind) {
+        match self.channel.find(core.fd(), core.kind()) {
             Ok(true) => {}
             Err(Errno::CONNRESET) => {
-                core.reset.store(1, Relaxed);
+                core.note_reset();
                 return Ok(false);
             }
             other => return other,
@@ -436,7 +436,7 @@ impl Accounting {
         let mut before = 0;
         while !self.channel.has_channel()
             && !self.find_channel(core).map_err(error)?
-            && core.kind.has_records()
+            && core.kind().has_records()
         {
             if self.channel.has_channel() {
                 break; // its record was counted before
@@ -467,7 +467,7 @@ impl Accounting {
             return false;
         }
         self.forgiven -= 1;
-        match core.kind {
+        match core.kind() {
             Kind::Stream => self.take(core, 1) == 1,
             Kind::SeqPacket | Kind::Datagram => self.take_record(core).is_some(),
         }

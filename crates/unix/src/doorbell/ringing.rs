@@ -23,7 +23,7 @@ impl Core {
     /// the full fence that this needs.
     #[inline]
     pub fn ring_if_armed(&self) -> Result<()> {
-        match self.tx_ring.get() {
+        match self.tx_ring() {
             Some(ring) if ring.header().is_armed() => self.ring_armed(ring),
             _ => Ok(()),
         }
@@ -32,7 +32,7 @@ impl Core {
     #[inline(never)]
     fn ring_armed(&self, ring: &Ring) -> Result<()> {
         // Where processes share this side, the unlocking has rung before (`side.rs`).
-        if !self.others.send() && ring.header().must_ring() {
+        if !self.others().send() && ring.header().must_ring() {
             return self.ring_doorbell().map_err(|errno| self.send_failed(errno));
         }
         Ok(())
@@ -41,16 +41,16 @@ impl Core {
     /// Rings the doorbell if the receiver armed it. The caller holds the sending side.
     #[inline]
     pub fn ring_under_lock(&self) -> Result<()> {
-        match self.tx_ring.get() {
+        match self.tx_ring() {
             Some(ring) if ring.header().is_armed() => self.ring_armed_under_lock(),
             _ => Ok(()),
         }
     }
 
     fn ring_armed_under_lock(&self) -> Result<()> {
-        self.others.expect(RINGING);
+        self.others().expect(RINGING);
         point!("ringing");
-        let rung = match self.tx_ring.get() {
+        let rung = match self.tx_ring() {
             Some(ring) if ring.header().must_ring() => {
                 point!("announced");
                 let rung = self.ring_doorbell();
@@ -59,26 +59,26 @@ impl Core {
             }
             _ => Ok(()),
         };
-        self.others.expect(0);
+        self.others().expect(0);
         rung
     }
 
     /// Notes for the other members that a filler is about to be parked. The caller holds the sending side.
     pub fn doing_parking(&self) {
-        if self.others.were_there() {
-            let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(0) as u64;
-            self.others.expect(PARKING | unread << 8);
+        if self.others().were_there() {
+            let unread = onecopy_sys::socket::unread_memory(self.fd()).unwrap_or(0) as u64;
+            self.others().expect(PARKING | unread << 8);
         }
     }
 
     /// Rings the peer's doorbell.
     pub fn ring_doorbell(&self) -> rustix::io::Result<()> {
-        self.counters.doorbells.add(1);
-        let rung = match self.kind {
+        self.counters().doorbells.add(1);
+        let rung = match self.kind() {
             Kind::Datagram => control::ring_beside(self.fd()),
             Kind::Stream | Kind::SeqPacket => control::ring(self.fd()),
         };
-        if let (Some(elsewhere), Ok(())) = (self.elsewhere.get(), rung) {
+        if let (Some(elsewhere), Ok(())) = (self.elsewhere(), rung) {
             elsewhere.ring();
         }
         rung

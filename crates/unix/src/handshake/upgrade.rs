@@ -167,7 +167,7 @@ impl Handshake {
         }
         let mine = mine.clone();
         let (received, nonce) = (undecided.received, undecided.nonce);
-        if core.rx_ring.get().is_none() {
+        if core.rx_ring().is_none() {
             core.set_rx_ring(mine.clone());
         }
         *rx = Rx::Switching(Switching::new(mine, received, nonce));
@@ -179,7 +179,7 @@ impl Handshake {
     /// them. They are taken out of the queue with that message. Returns whether this offered a ring to the
     /// sending side.
     pub fn decide(&self, core: &Core, rx: &mut Rx, op: Op) -> Result<bool> {
-        if self.is_joined(core, rx) || core.others.are_there() {
+        if self.is_joined(core, rx) || core.others().are_there() {
             return Ok(false);
         }
         let Rx::Undecided(undecided) = rx else { return Ok(false) };
@@ -191,7 +191,7 @@ impl Handshake {
             Ok(came) => came,
             Err(Errno::CONNRESET) => {
                 // The kernel tells it once; the next receive reports it.
-                core.reset.store(1, Relaxed);
+                core.note_reset();
                 return Ok(false);
             }
             Err(_) => return Ok(false),
@@ -226,7 +226,7 @@ impl Handshake {
             Rx::Undecided(undecided) => {
                 undecided.received += count;
                 match rings {
-                    Some(memfd) if !core.others.are_there() => return self.join(core, rx, memfd, true, op),
+                    Some(memfd) if !core.others().are_there() => return self.join(core, rx, memfd, true, op),
                     _ => self.without_rings(core, rx),
                 }
             }
@@ -250,8 +250,8 @@ impl Handshake {
         // not.
         undecided.looks = undecided.is_server();
         let waits = undecided.attached.is_some() || undecided.may_attach(0);
-        if !undecided.looks && (!waits || core.others.are_there()) {
-            core.counters.fallbacks.add(1);
+        if !undecided.looks && (!waits || core.others().are_there()) {
+            core.counters().fallbacks.add(1);
             *rx = Rx::Plain;
             self.decided_now();
         }
@@ -280,7 +280,7 @@ impl Handshake {
             }
             return Ok(false);
         }
-        let [mine, theirs] = match Ring::open_pair(&memfd, core.config.max_ring.max(MIN_CAPACITY)) {
+        let [mine, theirs] = match Ring::open_pair(&memfd, core.config().max_ring.max(MIN_CAPACITY)) {
             Ok(rings) => rings,
             Err(Refused::NoMapping(_)) => {
                 if taken {
@@ -294,9 +294,9 @@ impl Handshake {
         // Pieces of stream records come only to a side that has joined.
         if let Role::Server(Some(invitation)) = &undecided.role
             && !undecided.larger
-            && core.config.records == Records::Atomic
+            && core.config().records == Records::Atomic
         {
-            let [to_client, from_client] = invitation.capacities(core.kind, &core.config);
+            let [to_client, from_client] = invitation.capacities(core.kind(), core.config());
             let too_small = mine.capacity() < from_client || theirs.capacity() < to_client;
             if too_small && !taken {
                 return Ok(false);
@@ -312,10 +312,10 @@ impl Handshake {
                 return Ok(false);
             }
         }
-        if core.config.passable {
+        if core.config().passable {
             mine.keep(memfd);
         }
-        mine.header().info.0.max_shared.store(core.config.max_shared as u64, Relaxed);
+        mine.header().info.0.max_shared.store(core.config().max_shared as u64, Relaxed);
         core.set_rx_ring(mine.clone());
         // Release pairs with the Acquire load in `joined`: what the ring says of its receiver is there.
         mine.header().info.0.joined.store(JOINED, Release);
@@ -332,7 +332,7 @@ impl Handshake {
     fn is_of_the_peer(&self, core: &Core, memfd: &OwnedFd) -> bool {
         let Ok(made) = rustix::fs::fstat(memfd) else { return false };
         let is_the_peers =
-            || sockopt::socket_peercred(&core.fd).is_ok_and(|cred| cred.uid.as_raw() == made.st_uid);
+            || sockopt::socket_peercred(core.fd()).is_ok_and(|cred| cred.uid.as_raw() == made.st_uid);
         let me = rustix::process::geteuid().as_raw();
         is_known(made.st_uid) && (made.st_uid == me || is_the_peers())
     }
@@ -340,14 +340,14 @@ impl Handshake {
     /// Makes rings that go with the next bytes, if this side may and has not.
     pub fn attach_rings(&self, core: &Core, rx: &mut Rx) {
         let Rx::Undecided(undecided) = rx else { return };
-        let (config, sent) = (&core.config, core.counters.sent.get());
+        let (config, sent) = (&core.config(), core.counters().sent.get());
         let capacities = match (&undecided.role, &undecided.attached) {
             _ if !undecided.may_attach(sent) => return,
-            (Role::Server(Some(invitation)), _) => invitation.capacities(core.kind, &core.config),
+            (Role::Server(Some(invitation)), _) => invitation.capacities(core.kind(), core.config()),
             // One message is not worth rings.
             (Role::Client(true), None) if sent == 0 && config.records == Records::Atomic => return,
             (Role::Client(true), None) => {
-                let of = |bytes| capacity_of(core.kind, [wish(bytes), 0], config.max_ring);
+                let of = |bytes| capacity_of(core.kind(), [wish(bytes), 0], config.max_ring);
                 [of(config.send_buffer), of(config.receive_buffer)]
             }
             (Role::Client(true), Some([theirs, mine]))
@@ -370,7 +370,7 @@ impl Handshake {
             .and_then(|(rings, memfd)| Ok((rings, kept(&memfd)?, memfd)));
         let Ok(([theirs, mine], kept, memfd)) = made else {
             // No memory to offer. The peer waits for nothing, and the kernel carries on.
-            core.counters.fallbacks.add(1);
+            core.counters().fallbacks.add(1);
             match &mut undecided.role {
                 Role::Client(may) => *may = false,
                 Role::Server(invitation) => *invitation = None,
@@ -442,7 +442,7 @@ impl Handshake {
             if attached.fds.len() < MAX_FDS {
                 let mut fds = attached.fds.to_vec();
                 fds.push(memfd.as_fd());
-                match scm::send(&core.fd, pieces, &fds, attached.who, flags) {
+                match scm::send(core.fd(), pieces, &fds, attached.who, flags) {
                     // Too many are in flight: this connection stays with the kernel.
                     Err(Errno::TOOMANYREFS) => {}
                     Ok(sent) => return Ok(sent),
@@ -460,10 +460,10 @@ impl Handshake {
                     }
                 }
             }
-            core.counters.fallbacks.add(1);
+            core.counters().fallbacks.add(1);
             self.decline_offer();
         }
-        scm::send(&core.fd, pieces, attached.fds, attached.who, flags)
+        scm::send(core.fd(), pieces, attached.fds, attached.who, flags)
     }
 
     fn may_attach_later(&self) -> bool {
@@ -499,21 +499,21 @@ impl Handshake {
         // Doorbells must have room behind what the peer has not yet received over the kernel. A doorbell
         // alone always has it.
         if sent > 0 {
-            let unread = onecopy_sys::socket::unread_memory(&core.fd).unwrap_or(usize::MAX);
-            let buffer = sockopt::socket_send_buffer_size(&core.fd).unwrap_or(0);
+            let unread = onecopy_sys::socket::unread_memory(core.fd()).unwrap_or(usize::MAX);
+            let buffer = sockopt::socket_send_buffer_size(core.fd()).unwrap_or(0);
             if unread > buffer / 2 {
                 return self.offered.store(offered::FULL, Relaxed);
             }
         }
         let Some(Offer { ring, mine, .. }) = slot.take() else { return };
         self.offered.store(offered::NONE, Relaxed);
-        if let Some(mine) = mine.filter(|_| core.rx_ring.get().is_none()) {
+        if let Some(mine) = mine.filter(|_| core.rx_ring().is_none()) {
             core.set_rx_ring(mine);
         }
         // Release pairs with the Acquire load in `Switching::left`: the count is there before the first byte
         // in the ring is.
         ring.header().writer.0.switch_at.store(sent + 1, Release);
-        core.kernel_sent.store(sent, Relaxed);
+        core.set_kernel_sent(sent);
         core.set_tx_ring(ring.clone());
         *tx = Tx::ring(Producer::new(ring));
     }

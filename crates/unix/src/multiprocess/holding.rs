@@ -25,7 +25,7 @@ use crate::connection::tx::Tx;
 use crate::multiprocess::fork::{AtFork, Child, Fork, Over, register};
 use crate::multiprocess::membership::{Fresh, Given, Sharing};
 use onecopy_sync::OwnedGuard;
-use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::Ordering::SeqCst;
 use onecopy_sync::atomic::fence;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -73,23 +73,23 @@ fn hold(end: Arc<Connection>, fork: &mut Fork<'_>) -> Held {
     let Some(mut rx) = rx.filter(usable) else {
         return none(end);
     };
-    let sharing = match end.others.sharing() {
+    let sharing = match end.others().sharing() {
         Some(sharing) => sharing.clone(),
-        None if end.config.passable => {
+        None if end.config().passable => {
             let Ok(fresh) = Fresh::create(fork.pages) else { return none(end) };
-            end.others.share(|| fresh.over()).clone()
+            end.others().share(|| fresh.over()).clone()
         }
         None => {
             let Some((life, me)) = fork.family() else { return none(end) };
             let Ok(sharing) = Sharing::with_family(life, *me) else { return none(end) };
-            end.others.share(|| Arc::new(sharing)).clone()
+            end.others().share(|| Arc::new(sharing)).clone()
         }
     };
     // The locks of the threads suffice. What other processes do meanwhile, parent and child load when they
     // next take a lock.
     end.share_rx(&mut rx, &sharing);
     // This process does not hand on a side that it must not touch itself.
-    let sends = end.broken.load(Relaxed) != broken::CANNOT_SEND;
+    let sends = end.broken() != broken::CANNOT_SEND;
     let tx = sends
         .then(|| OwnedGuard::lock_for(end.clone(), |end| end.tx.mutex(), left(SENDERS).max(SENDER)))
         .flatten();
@@ -109,14 +109,14 @@ impl Over for Held {
     }
 
     fn page(&self) -> Option<u64> {
-        self.end.others.sharing().and_then(|sharing| sharing.file()).map(|file| file.1)
+        self.end.others().sharing().and_then(|sharing| sharing.file()).map(|file| file.1)
     }
 
     fn in_parent(self: Box<Self>) -> Option<Box<dyn FnOnce()>> {
         let Held { end, place, .. } = *self;
         let (place, me) = place?;
         Some(Box::new(move || {
-            if let Some(sharing) = end.others.sharing() {
+            if let Some(sharing) = end.others().sharing() {
                 sharing.words().members.0.give_up(place, me);
             }
         }))
@@ -125,10 +125,9 @@ impl Over for Held {
     fn in_child(self: Box<Self>, child: &mut Child) {
         let Held { end, rx, tx, _given: given, place } = *self;
         drop(given);
-        // Threads that sleep do so in the parent.
-        end.sleepers.store(0, Relaxed);
-        let me = end.others.sharing().and_then(|sharing| sharing.join_as_child(|| child.family()));
-        let (Some(mut rx), Some(me), Some(sharing)) = (rx, me, end.others.sharing()) else {
+        end.forget_sleepers();
+        let me = end.others().sharing().and_then(|sharing| sharing.join_as_child(|| child.family()));
+        let (Some(mut rx), Some(me), Some(sharing)) = (rx, me, end.others().sharing()) else {
             return end.orphan(true);
         };
         if let Some((place, parent)) = place {
@@ -173,18 +172,18 @@ impl Connection {
     }
 
     fn orphan(&self, whole: bool) {
-        self.broken.store(if whole { broken::ORPHAN } else { broken::CANNOT_SEND }, Relaxed);
+        self.set_broken(if whole { broken::ORPHAN } else { broken::CANNOT_SEND });
     }
 
     /// Leaves the members, as this process closes the end. Returns whether no other process holds it.
     pub fn leave(&self) -> bool {
-        match self.others.sharing() {
+        match self.others().sharing() {
             _ if self.is_orphan() => false,
             Some(sharing) => {
                 sharing.words().members.0.leave(sharing.me());
                 !sharing.has_others()
             }
-            None => self.maker == std::process::id(),
+            None => self.is_made_here(),
         }
     }
 }

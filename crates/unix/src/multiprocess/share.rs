@@ -46,7 +46,6 @@ use crate::multiprocess::transfer::{TakenUp, inode, is_socket, lied, open_page};
 use crate::multiprocess::wire::{ConnectionState, TOKEN_LEN, Token};
 use crate::{Config, Op, Records, Result};
 use onecopy_sync::MutexGuard;
-use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -71,9 +70,9 @@ impl Connection {
         // Made before the end's locks are taken: this locks the list of ends, and a fork locks that list
         // before any end.
         let mut fresh =
-            if self.others.sharing().is_none() { Some(Fresh::new().map_err(plain)?) } else { None };
+            if self.others().sharing().is_none() { Some(Fresh::new().map_err(plain)?) } else { None };
         let (mut rx, mut tx) = self.both()?;
-        if self.is_orphan() || self.broken.load(Relaxed) == broken::CANNOT_SEND {
+        if self.is_orphan() || self.broken() == broken::CANNOT_SEND {
             return Err(error(
                 Errno::BUSY,
                 "this process has inherited it without its sending side, which a thread of its parent had then; share it there",
@@ -94,11 +93,11 @@ impl Connection {
         let (state, along) = self.describe(&rx.value, &tx.value)?;
         // If another thread has made a page first, this uses that one. This thread's own page is dropped
         // after the locks.
-        let sharing = match self.others.sharing() {
+        let sharing = match self.others().sharing() {
             Some(sharing) => sharing.clone(),
             None => {
                 let fresh = fresh.take().ok_or(plain(Errno::AGAIN))?;
-                self.others.share(|| fresh.over()).clone()
+                self.others().share(|| fresh.over()).clone()
             }
         };
         let Some((file, inode)) = sharing.file() else {
@@ -166,7 +165,7 @@ impl Connection {
                  them that is not shared",
             ));
         }
-        let moving = self.config.records == Records::Stream && !matches!(rx.value, Rx::Ring(_));
+        let moving = self.config().records == Records::Stream && !matches!(rx.value, Rx::Ring(_));
         if !rx.is_shared() && (moving || !sends && self.handshake.waits_to_switch()) {
             return Err(error(
                 Errno::AGAIN,
@@ -227,7 +226,7 @@ impl Connection {
         let (rx, tx) = arrived.sides(&control).map_err(lied)?;
         let me = file.keep(page_file).join().map_err(plain)?;
         let end = Arc::new(Connection::new(control, kind, &config, rx, tx));
-        let sharing = end.others.share(|| Sharing::joined(page, file, me)).clone();
+        let sharing = end.others().share(|| Sharing::joined(page, file, me)).clone();
         end.settle_among_others(arrived, &sharing)?;
         end.settle_settings().map_err(plain)?;
         let place = usize::try_from(said.place).unwrap_or(usize::MAX);
@@ -246,9 +245,8 @@ impl Connection {
     /// those have said in the rings stands.
     fn settle_among_others(self: &Arc<Self>, arrived: TakenUp, sharing: &Arc<Sharing>) -> Result<()> {
         let TakenUp { state, rings: [rx_ring, tx_ring], inlet, outlet, .. } = arrived;
-        self.kernel_sent.store(state.kernel_sent, Relaxed);
-        self.send_shut.store(state.send_shut.into(), Relaxed);
-        self.recv_shut.store(state.recv_shut.into(), Relaxed);
+        self.set_kernel_sent(state.kernel_sent);
+        self.set_shut(state.send_shut, state.recv_shut);
         self.set_asks(state.passes, state.asked);
         if let Some(ring) = rx_ring {
             self.join_rx_ring(ring);

@@ -114,8 +114,8 @@ impl Rx {
     /// process has on its heap.
     pub fn can_be_shared(&self, core: &Core) -> bool {
         match self {
-            Rx::Plain | Rx::Undecided(_) => core.config.records == Records::Atomic,
-            Rx::Switching(_) => core.config.records == Records::Atomic,
+            Rx::Plain | Rx::Undecided(_) => core.config().records == Records::Atomic,
+            Rx::Switching(_) => core.config().records == Records::Atomic,
             Rx::Ring(ring) => ring.pending.can_be_shared() && ring.consumer.lent().count() <= MAX_LENT,
         }
     }
@@ -133,7 +133,7 @@ impl Rx {
         words: &Saved,
     ) -> std::result::Result<(), PeerMisbehaved> {
         if words[rx::MIRROR] != 0 {
-            end.mirror.store(1, Relaxed);
+            end.note_mirror();
         }
         match (words[rx::MODE], &mut *self) {
             (PLAIN, Rx::Plain) => return Ok(()),
@@ -172,7 +172,7 @@ impl Rx {
         ring.pending.forget_sender();
         let rest = words[rx::REST..rx::REST + 3].iter().any(|word| *word != 0);
         ring.rest = None;
-        if rest && end.config.records != Records::Stream {
+        if rest && end.config().records != Records::Stream {
             return Err(PeerMisbehaved::Member); // only stream records are received in part
         }
         if rest {
@@ -185,7 +185,7 @@ impl Rx {
             ring.rest = Some(rest);
         }
         let at = reached.read.wrapping_add(ring.rest.map_or(0, |rest| rest.size()) as u64);
-        if end.kind.has_records() && !at.is_multiple_of(FRAMES) {
+        if end.kind().has_records() && !at.is_multiple_of(FRAMES) {
             return Err(PeerMisbehaved::Member);
         }
         ring.elsewhere = Some(words[rx::MET] as u32).filter(|_| words[rx::MET] != 0);
@@ -203,7 +203,7 @@ impl Rx {
         if let Rx::Ring(ring) = self {
             ring.consumer.share(me);
         }
-        if let Some(ring) = core.rx_ring.get() {
+        if let Some(ring) = core.rx_ring() {
             // Pools that come from here on would be in one process only. With this the peer copies instead.
             ring.header().info.0.max_shared.store(0, Relaxed);
         }
@@ -219,7 +219,7 @@ impl Shared for Rx {
 
     fn save(&self, end: &Connection) -> [u64; WORDS] {
         let mut words = [0; WORDS];
-        words[rx::MIRROR] = u64::from(end.mirror.load(Relaxed));
+        words[rx::MIRROR] = u64::from(end.is_mirrored());
         match self {
             Rx::Plain => words[rx::MODE] = PLAIN,
             Rx::Undecided(undecided) => {
@@ -244,7 +244,7 @@ impl Shared for Rx {
                 words[rx::STRAY] = u64::from(stray);
                 words[rx::FORGIVEN] = forgiven as u64;
                 let channel = ring.doorbells.channel();
-                let me = end.others.sharing().map_or(0, |sharing| sharing.me());
+                let me = end.others().sharing().map_or(0, |sharing| sharing.me());
                 // The process that received last, not the first one: a child that has inherited the channel
                 // may outlive the process that met it.
                 let lost = channel.is_met().then_some(me);
@@ -320,10 +320,10 @@ impl Shared for Rx {
         // If another process had pools and has gone with them, no new pools can be mapped. Their pages go on
         // coming as copies.
         let lost = matches!(self, Rx::Ring(ring) if ring.pending.lacks_pools());
-        if let Some(ring) = end.rx_ring.get()
+        if let Some(ring) = end.rx_ring()
             && !lost
         {
-            ring.header().info.0.max_shared.store(end.config.max_shared as u64, Relaxed);
+            ring.header().info.0.max_shared.store(end.config().max_shared as u64, Relaxed);
         }
         Rx::left(end, sharing);
     }
@@ -449,7 +449,7 @@ impl Shared for Tx {
         words: &[u64; WORDS],
         died: bool,
     ) -> std::result::Result<(), PeerMisbehaved> {
-        self.resume(end.kind, words)?;
+        self.resume(end.kind(), words)?;
         if let Tx::Ring(ring) = self {
             // Relaxed: stored under this lock, or by a process that is dead.
             let made = sharing.words().about.0.channel.load(Relaxed);
@@ -465,7 +465,7 @@ impl Shared for Tx {
         }
         if let Tx::Ring(ring) = self {
             // Recovery may have brought marks to light that `resume` has not seen.
-            ring.part_from_the_dead(end.kind);
+            ring.part_from_the_dead(end.kind());
         }
         Ok(())
     }
@@ -481,7 +481,7 @@ impl Shared for Tx {
 
     fn entered(&mut self, end: &Connection, sharing: &Sharing) {
         if sharing.words().about.0.send_shut.load(Relaxed) != 0 {
-            end.send_shut.store(1, Relaxed);
+            end.note_send_shut();
         }
     }
 
@@ -497,7 +497,7 @@ impl Shared for Tx {
         fence(SeqCst);
         let turned_away = &sharing.words().about.0.turned_away;
         if turned_away.load(Relaxed) != 0 && turned_away.swap(0, Relaxed) != 0 {
-            end.turned_away.store(1, Relaxed);
+            end.note_turned_away();
         }
     }
 }
@@ -545,8 +545,8 @@ impl Connection {
     /// Recovers doorbells and fillers after the death of the process that held the sending side.
     fn recover_queue(&self, page: &SidePage) {
         let doing = page.doing.swap(0, Relaxed);
-        let Some(ring) = self.tx_ring.get() else { return };
-        let unread = onecopy_sys::socket::unread_memory(&self.fd).unwrap_or(usize::MAX);
+        let Some(ring) = self.tx_ring() else { return };
+        let unread = onecopy_sys::socket::unread_memory(self.fd()).unwrap_or(usize::MAX);
         match doing & 0xff {
             // The order matters: a receiver that takes a doorbell has armed before. So if nothing is queued
             // and the ring then says "rung", a doorbell was announced and never sent.
@@ -560,8 +560,8 @@ impl Connection {
                     ring.header().cancel_parking();
                     return;
                 }
-                let size = rustix::net::sockopt::socket_send_buffer_size(&self.fd).unwrap_or(0) / 4 + 1;
-                ring.header().parked(if self.kind == Kind::Stream { size as u32 } else { 1 });
+                let size = rustix::net::sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0) / 4 + 1;
+                ring.header().parked(if self.kind() == Kind::Stream { size as u32 } else { 1 });
             }
             _ => {}
         }

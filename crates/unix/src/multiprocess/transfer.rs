@@ -123,7 +123,7 @@ impl Connection {
         let words = EndPage::over(Mapping::new(&page, PAGE_LEN).map_err(plain)?);
         rx.settle(self);
         let (state, along) = self.describe(&rx, &tx)?;
-        let mut fds = vec![copy(&self.fd)?, page];
+        let mut fds = vec![copy(self.fd())?, page];
         fds.extend(along);
         // Nothing fails from here on.
         self.handshake.decline_offer();
@@ -135,7 +135,7 @@ impl Connection {
         }
         // Release pairs with the Acquire load in `TakenUp::read`, if nothing else orders the two.
         pass.magic.store(PAGE, Release);
-        self.broken.store(broken::PASSED, Relaxed);
+        self.set_broken(broken::PASSED);
         Ok(fds)
     }
 
@@ -145,7 +145,7 @@ impl Connection {
     ///
     /// The reason why it cannot: EBUSY, EAGAIN.
     fn can_be_passed(&self, rx: &mut Rx) -> Result<()> {
-        if self.others.are_there() {
+        if self.others().are_there() {
             return Err(error(
                 Errno::BUSY,
                 "other processes share this socket, or were given it; pass it on before that, or once they are gone",
@@ -159,7 +159,7 @@ impl Connection {
             ));
         }
         // By these rings the peer learns that this end keeps stream records, too.
-        if self.config.records == Records::Stream && self.handshake.offered() == offered::ATTACH {
+        if self.config().records == Records::Stream && self.handshake.offered() == offered::ATTACH {
             return Err(error(
                 Errno::AGAIN,
                 "this connection is just moving to shared memory, by what is sent here next; send something, then try again",
@@ -198,7 +198,7 @@ impl Connection {
             Rx::Switching(switching) => Some(switching.ring()),
             Rx::Plain | Rx::Ring(_) => None,
         };
-        let mut rings = [self.rx_ring.get(), self.tx_ring.get(), coming].into_iter().flatten();
+        let mut rings = [self.rx_ring(), self.tx_ring(), coming].into_iter().flatten();
         if rings.all(|ring| ring.memfd().is_some()) { Ok(()) } else { Err(not_kept()) }
     }
 
@@ -217,7 +217,7 @@ impl Connection {
             let (place, capacity) = (ring.place() as u64, ring.capacity() as u64);
             Ok(Some(RingAt { inode: inode(memfd).map_err(plain)?, place, capacity }))
         };
-        let (rx_ring, tx_ring) = (ring(self.rx_ring.get())?, ring(self.tx_ring.get())?);
+        let (rx_ring, tx_ring) = (ring(self.rx_ring())?, ring(self.tx_ring())?);
         let mut channel = |end: Option<BorrowedFd<'_>>| -> Result<Option<u64>> {
             let Some(end) = end else { return Ok(None) };
             fds.push(copy(end)?);
@@ -236,21 +236,21 @@ impl Connection {
         }
         let kernel_sent = match tx {
             Tx::Kernel { sent } => *sent,
-            Tx::Ring(_) => self.kernel_sent.load(Relaxed),
+            Tx::Ring(_) => self.kernel_sent(),
         };
         let (passes, asked) = self.asks();
         let state = ConnectionState {
-            kind: self.kind,
-            records: self.config.records,
-            control: cookie(&self.fd).map_err(plain)?,
+            kind: self.kind(),
+            records: self.config().records,
+            control: cookie(self.fd()).map_err(plain)?,
             rx_ring,
             tx_ring,
             inlet,
             outlet,
             kernel_sent,
-            reset: self.reset.load(Relaxed) != 0,
-            send_shut: self.send_shut.load(Relaxed) != 0,
-            recv_shut: self.recv_shut.load(Relaxed) != 0,
+            reset: self.is_reset_noted(),
+            send_shut: self.is_send_shut(),
+            recv_shut: self.is_recv_shut(),
             passes,
             asked,
             channel_lost,
@@ -302,16 +302,17 @@ impl Connection {
 
     fn settle_in(&self, arrived: TakenUp) -> Result<()> {
         let TakenUp { state, rx: rx_words, tx: tx_words, rings: [rx_ring, tx_ring], inlet, outlet } = arrived;
-        self.kernel_sent.store(state.kernel_sent, Relaxed);
-        self.reset.store(state.reset.into(), Relaxed);
-        self.send_shut.store(state.send_shut.into(), Relaxed);
-        self.recv_shut.store(state.recv_shut.into(), Relaxed);
+        self.set_kernel_sent(state.kernel_sent);
+        if state.reset {
+            self.note_reset();
+        }
+        self.set_shut(state.send_shut, state.recv_shut);
         // The sender states its identity again: it was another process that it told before.
         self.set_asks(state.passes, state.asked.wrapping_add(1));
         if let Some(ring) = rx_ring {
             // The limit of this process may be lower than that of the other one, or higher: a fork there may
             // have set it to 0.
-            ring.header().info.0.max_shared.store(self.config.max_shared as u64, Relaxed);
+            ring.header().info.0.max_shared.store(self.config().max_shared as u64, Relaxed);
             self.set_rx_ring(ring);
         }
         if let Some(ring) = tx_ring {
@@ -328,14 +329,14 @@ impl Connection {
             }
             ring.doorbells.channel_mut().take_up(inlet, state.channel_lost);
             if ring.pending.lacks_pools()
-                && let Some(ring) = self.rx_ring.get()
+                && let Some(ring) = self.rx_ring()
             {
                 ring.header().info.0.max_shared.store(0, Relaxed);
             }
         }
         drop(rx);
         let mut tx = self.tx.lock_within(|| PATIENCE).ok_or(plain(Errno::BUSY))?;
-        tx.resume(self.kind, &tx_words).map_err(lied)?;
+        tx.resume(self.kind(), &tx_words).map_err(lied)?;
         if let Tx::Ring(ring) = &mut *tx {
             ring.has_channel(outlet, state.channels_made);
         }
@@ -345,10 +346,10 @@ impl Connection {
 
     /// Takes over the settings that the kernel keeps.
     pub fn settle_settings(&self) -> rustix::io::Result<()> {
-        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
-        self.settings.set_nonblocking(flags.contains(rustix::fs::OFlags::NONBLOCK));
-        self.settings.set_read_timeout(sockopt::socket_timeout(&self.fd, sockopt::Timeout::Recv)?);
-        self.settings.set_write_timeout(sockopt::socket_timeout(&self.fd, sockopt::Timeout::Send)?);
+        let flags = rustix::fs::fcntl_getfl(self.fd())?;
+        self.settings().set_nonblocking(flags.contains(rustix::fs::OFlags::NONBLOCK));
+        self.settings().set_read_timeout(sockopt::socket_timeout(self.fd(), sockopt::Timeout::Recv)?);
+        self.settings().set_write_timeout(sockopt::socket_timeout(self.fd(), sockopt::Timeout::Send)?);
         Ok(())
     }
 }

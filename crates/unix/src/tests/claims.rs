@@ -63,7 +63,7 @@ fn his_pair(kind: Kind) -> (Arc<Connection>, Arc<Connection>) {
 
 fn recv(b: &Connection) -> Result<(usize, Option<Credentials>)> {
     let (mut buffer, flags) = ([0; 9], RecvFlags::DONTWAIT);
-    match b.kind {
+    match b.kind() {
         Kind::Stream => b.recv_ancillary(&mut buffer, flags).map(|(n, with)| (n, with.credentials)),
         _ => b.recv_record_ancillary(&mut buffer, flags).map(|(got, with)| (got.len, with.credentials)),
     }
@@ -92,7 +92,7 @@ fn send_as_whom_answered(a: &Connection, socket: &OwnedFd) {
     let mut tx = a.tx.lock();
     let Tx::Ring(ring) = &mut *tx else { panic!("a pair begins with rings") };
     let hint = Hint { policy: Policy::Cached, footprint: 3, reader: Reader::Unknown };
-    if a.kind == Kind::Stream {
+    if a.kind() == Kind::Stream {
         ring.producer.mark(0, Mark::Identity { said: true });
         let stride = ring.producer.stride();
         ring.producer.publish_marks(stride);
@@ -116,7 +116,7 @@ fn another_users_answer_is_not_taken_for_who_sends() {
             let (a, b) = his_pair(kind);
             send_as_whom_answered(&a, &socket);
             assert_eq!(errno(recv(&b)), Errno::PROTO.raw_os_error(), "{kind:?} {uid} {gid}");
-            assert_eq!(b.counters.read().protocol_errors, 1);
+            assert_eq!(b.counters().read().protocol_errors, 1);
             assert_eq!(errno(recv(&b)), Errno::PROTO.raw_os_error(), "it is over");
         }
         // A receiver that asks for no identity gets none, and loses nothing.
@@ -184,7 +184,7 @@ fn fds<'a>(fd: &'a [rustix::fd::BorrowedFd<'a>]) -> Attached<'a> {
 
 fn send_fd(a: &Connection, flags: SendFlags) -> Result<usize> {
     let fd = [a.fd()];
-    match a.kind {
+    match a.kind() {
         Kind::Stream => a.send_with(b"x", fds(&fd), flags),
         _ => a.send_record_with(&[std::io::IoSlice::new(b"x")], fds(&fd), flags),
     }
@@ -204,15 +204,15 @@ fn a_full_channel_is_waited_for_as_room_is() {
     alone!();
     for kind in KINDS {
         let (a, b) = Connection::pair(kind, &small()).unwrap();
-        a.settings.set_write_timeout(Some(Duration::from_secs(10)));
+        a.settings().set_write_timeout(Some(Duration::from_secs(10)));
         narrow(&a);
         let sent = (0..).take_while(|_| send_fd(&a, NOW).is_ok()).count();
         assert!((1..40).contains(&sent), "{kind:?}: the channel was to be full, not the ring: {sent}");
         assert_eq!(errno(send_fd(&a, NOW)), Errno::AGAIN.raw_os_error());
-        assert!(!writable(&a.fd), "{kind:?}: an epoll loop would spin");
+        assert!(!writable(a.fd()), "{kind:?}: an epoll loop would spin");
         let got = (0..).take_while(|_| recv(&b).is_ok()).count();
         assert_eq!(got, sent);
-        assert!(writable(&a.fd));
+        assert!(writable(a.fd()));
         // A sender that may block sleeps, however often the channel is full.
         std::thread::scope(|s| {
             s.spawn(|| (0..200).for_each(|_| assert_eq!(send_fd(&a, SendFlags::NOSIGNAL).unwrap(), 1)));
@@ -224,7 +224,7 @@ fn a_full_channel_is_waited_for_as_room_is() {
                 }
             }
         });
-        assert_eq!((a.counters.read().protocol_errors, b.counters.read().protocol_errors), (0, 0));
+        assert_eq!((a.counters().read().protocol_errors, b.counters().read().protocol_errors), (0, 0));
     }
 }
 
@@ -234,8 +234,8 @@ fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
     for kind in KINDS {
         for flags in [NOW, SendFlags::NOSIGNAL] {
             let (a, _b) = Connection::pair(kind, &small()).unwrap();
-            a.settings.set_write_timeout(Some(Duration::from_secs(10)));
-            let ring = a.tx_ring.get().unwrap();
+            a.settings().set_write_timeout(Some(Duration::from_secs(10)));
+            let ring = a.tx_ring().unwrap();
             let mut sent = 0;
             let error = loop {
                 // The misbehaving receiver asks again each time, and gives all room back.
@@ -257,7 +257,7 @@ fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
             };
             assert!(sent > 64, "{kind:?}: {sent}");
             assert_eq!(error.raw_os_error(), Errno::PROTO.raw_os_error(), "{kind:?}: {error}");
-            assert_eq!(a.counters.read().protocol_errors, 1);
+            assert_eq!(a.counters().read().protocol_errors, 1);
         }
     }
 }

@@ -48,8 +48,8 @@ impl What {
         let kind = if self == What::Bytes { Kind::Stream } else { Kind::SeqPacket };
         let (a, b) = Connection::pair(kind, &Config { records, ..small() }).unwrap();
         for end in [&a, &b] {
-            end.settings.set_read_timeout(Some(PATIENCE));
-            end.settings.set_write_timeout(Some(PATIENCE));
+            end.settings().set_read_timeout(Some(PATIENCE));
+            end.settings().set_write_timeout(Some(PATIENCE));
         }
         (a, b)
     }
@@ -75,7 +75,7 @@ fn put(end: &Connection, message: &[u8], how: How, flags: SendFlags) -> Result<u
     let flags = flags | SendFlags::NOSIGNAL | SendFlags::EOR;
     let fds: Vec<OwnedFd> = (how == How::With).then(|| numbered(message[0])).into_iter().collect();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-    match (how, end.kind) {
+    match (how, end.kind()) {
         (How::InPlace, _) => {
             let mut slot = Slot::reserve(end, message.len(), flags)?;
             assert_eq!(slot.write(message), message.len());
@@ -91,7 +91,7 @@ fn get(end: &Arc<Connection>, message: &mut [u8], how: How) -> Result<i32> {
     let flags = RecvFlags::WAITALL;
     let mut fds = Fds::default();
     let mut call = Call::with(&mut fds);
-    let n = match (how, end.kind) {
+    let n = match (how, end.kind()) {
         (How::InPlace, Kind::Stream) => {
             let view = View::borrow(end, message.len(), RecvFlags::empty())?;
             view.copy_to(message)
@@ -115,7 +115,7 @@ fn get(end: &Arc<Connection>, message: &mut [u8], how: How) -> Result<i32> {
 /// pauses in which the reader falls asleep. The reader must see whole ones, and then all twos.
 fn a_sender_dies(what: What, how: How, point: &'static str, nth: u32) {
     let ((a, b), len) = (what.pair(), what.len());
-    b.settings.set_wait(Wait::Block);
+    b.settings().set_wait(Wait::Block);
     if how == How::With {
         // The channel exists before the fork, so both processes have it.
         b.set_pass_credentials(true).unwrap();
@@ -171,7 +171,7 @@ fn a_sender_dies(what: What, how: How, point: &'static str, nth: u32) {
     });
     assert_eq!(got, twos);
     for end in [&a, &b] {
-        assert_eq!(end.counters.read().protocol_errors, 0, "{what:?} {how:?} {point}");
+        assert_eq!(end.counters().read().protocol_errors, 0, "{what:?} {how:?} {point}");
     }
     // The other direction is not affected.
     put(&b, b"back", How::Plainly, SendFlags::empty()).unwrap();
@@ -226,7 +226,7 @@ fn a_sender_killed_with_descriptors_and_credentials_leaves_the_others_going() {
 /// receives the rest. `lost` says whether the message that the child was receiving may be lost with it.
 fn a_receiver_dies(what: What, how: How, point: &'static str, nth: u32, lost: bool) {
     let (a, b) = what.pair();
-    b.settings.set_wait(Wait::Block);
+    b.settings().set_wait(Wait::Block);
     let wire = Wire::new();
     let full = point.starts_with("filler");
     let mut next = 0u64;
@@ -284,7 +284,7 @@ fn a_receiver_dies(what: What, how: How, point: &'static str, nth: u32, lost: bo
         first = false;
     }
     for end in [&a, &b] {
-        assert_eq!(end.counters.read().protocol_errors, 0, "{name}");
+        assert_eq!(end.counters().read().protocol_errors, 0, "{name}");
     }
 }
 

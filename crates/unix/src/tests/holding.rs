@@ -154,7 +154,7 @@ fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
         go();
         use_for_a_while(&a, &b);
         assert_eq!((is_shared(&a), is_shared(&b)), ((true, true), (true, true)), "{how}: one is left");
-        assert!(a.end().others.are_there());
+        assert!(a.end().others().are_there());
         wire.tell(0);
         assert_eq!(stays.wait(), Ended::Returned(0));
         let began = Instant::now();
@@ -162,7 +162,7 @@ fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
             assert!(began.elapsed() < PATIENCE, "{how}: {:?}, {:?}", is_shared(&a), is_shared(&b));
             use_both(&a, &b);
         }
-        assert!(!a.end().others.are_there());
+        assert!(!a.end().others().are_there());
         assert_eq!(view.len(), 10);
         drop(view);
         assert_eq!(a.unread_bytes().unwrap(), 0);
@@ -197,7 +197,7 @@ fn a_fork_that_fails_leaves_nobody_else() {
         });
         assert!(!waits, "it waited for a child that never was");
         let end = a.end();
-        let sharing = end.others.sharing().unwrap();
+        let sharing = end.others().sharing().unwrap();
         // The parent is the only other member.
         let parents = |member: u32| member != sharing.me() && sharing.lives(member);
         assert!(sharing.words().members.0.has_others(sharing.me(), parents));

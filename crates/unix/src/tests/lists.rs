@@ -93,7 +93,7 @@ fn is_lie(end: &Arc<Connection>, what: &str) {
     for result in receives(end) {
         assert_eq!(result.unwrap_err().raw_os_error(), Errno::PROTO.raw_os_error(), "{what}");
     }
-    assert_eq!(end.counters.read().protocol_errors, 1, "{what}");
+    assert_eq!(end.counters().read().protocol_errors, 1, "{what}");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn what_no_list_can_say_ends_the_connection() {
         liar.list(b"head", &all);
         is_lie(&end, what);
         // What was adopted before the misbehaviour went back.
-        let ring = end.rx_ring.get().unwrap();
+        let ring = end.rx_ring().unwrap();
         assert_eq!(ring.header().has_returned(), first.is_some(), "{what}");
     }
     for (what, bytes, references, len) in [
@@ -194,7 +194,7 @@ fn a_list_is_read_once() {
     let look = |flags| end.recv_record(&mut [IoSliceMut::new(&mut [0; 300])], flags).map(|got| got.full);
     assert_eq!(look(peek).unwrap(), 204);
     // The peer changes all of it except the frame's header, which says where the next frame is.
-    let ring = end.rx_ring.get().unwrap();
+    let ring = end.rx_ring().unwrap();
     for word in 1..9 {
         ring.set_word((at.get() as usize + word * 8) % ring.capacity(), u64::MAX);
     }

@@ -25,8 +25,8 @@ const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
 fn pair(kind: Kind) -> (Arc<Connection>, Arc<Connection>) {
     let (a, b) = Connection::pair(kind, &small()).unwrap();
     for end in [&a, &b] {
-        end.settings.set_read_timeout(Some(PATIENCE));
-        end.settings.set_write_timeout(Some(PATIENCE));
+        end.settings().set_read_timeout(Some(PATIENCE));
+        end.settings().set_write_timeout(Some(PATIENCE));
     }
     (a, b)
 }
@@ -42,7 +42,7 @@ fn numbered(number: u64) -> OwnedFd {
 fn send(a: &Connection, byte: u8, numbers: &[u64]) -> Result<usize> {
     let fds: Vec<OwnedFd> = numbers.iter().map(|number| numbered(*number)).collect();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-    match a.kind {
+    match a.kind() {
         Kind::Stream => a.send_with(&[byte], Attached::fds(&fds), SendFlags::NOSIGNAL),
         _ => a.send_record_with(&[IoSlice::new(&[byte])], Attached::fds(&fds), SendFlags::NOSIGNAL),
     }
@@ -67,7 +67,7 @@ fn lost(byte: u8) -> Got {
 fn recv_as(b: &Connection, flags: RecvFlags) -> Result<Got> {
     let (mut fds, mut byte) = (Fds::default(), [0]);
     let slices = &mut [IoSliceMut::new(&mut byte)];
-    let n = match b.kind {
+    let n = match b.kind() {
         Kind::Stream => b.recv_with(slices, flags, &mut Call::with(&mut fds))?,
         _ => b.recv_record_with(slices, flags, &mut Call::with(&mut fds))?.len,
     };
@@ -82,7 +82,7 @@ fn recv(b: &Connection) -> Got {
 
 fn nobody_lied(ends: [&Connection; 2]) {
     for end in ends {
-        assert_eq!(end.counters.read().protocol_errors, 0);
+        assert_eq!(end.counters().read().protocol_errors, 0);
     }
 }
 
@@ -545,7 +545,7 @@ fn an_end_passed_on_behind_such_a_mark_brings_nobodys_descriptors() {
     alone!();
     let config = Config { passable: true, ..small() };
     let (a, b) = Connection::pair(Kind::Stream, &config).unwrap();
-    b.settings.set_read_timeout(Some(PATIENCE));
+    b.settings().set_read_timeout(Some(PATIENCE));
     send(&a, b'a', &[1]).unwrap();
     assert_eq!(recv(&b), got(b'a', &[1]));
     dies(|| {

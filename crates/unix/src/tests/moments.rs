@@ -45,7 +45,7 @@ fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
     }
     // Both records are seen now, so the next look at how much there is comes behind the second.
     assert_eq!(victim.recv(&mut [0; 20], RecvFlags::DONTWAIT).unwrap(), 8);
-    liar.end.tx_ring.get().unwrap().header().writer.0.head.store(u64::MAX, Release);
+    liar.end.tx_ring().unwrap().header().writer.0.head.store(u64::MAX, Release);
     let (done, said) = mpsc::channel();
     std::thread::spawn(move || {
         let errno = victim.recv_borrowed_with(20, RecvFlags::DONTWAIT).map(drop).unwrap_err().raw_os_error();

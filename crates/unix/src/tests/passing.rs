@@ -90,11 +90,10 @@ fn who_takes_a_socket_up_maps_as_much_as_he_says() {
     let config = Config { passable: true, ..Config::default() };
     for max_shared in [0, 1 << 20, 1 << 40] {
         let (_a, b) = Stream::pair_with(&config).unwrap();
-        let said =
-            |stream: &Stream| stream.end().rx_ring.get().unwrap().header().info.0.max_shared.load(Relaxed);
-        b.end().rx_ring.get().unwrap().header().info.0.max_shared.store(0, Relaxed);
+        let said = |stream: &Stream| stream.end().rx_ring().unwrap().header().info.0.max_shared.load(Relaxed);
+        b.end().rx_ring().unwrap().header().info.0.max_shared.store(0, Relaxed);
         let b = Stream::from_fds_with(b.into_fds().unwrap(), &Config { max_shared, ..config }).unwrap();
-        assert_eq!((said(&b), b.end().kind), (max_shared as u64, Kind::Stream));
+        assert_eq!((said(&b), b.end().kind()), (max_shared as u64, Kind::Stream));
     }
 }
 

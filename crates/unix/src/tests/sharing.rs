@@ -188,7 +188,7 @@ fn strangers_share_on_and_a_broker_stays_alive() {
         line.give(b.share_fds().unwrap());
         trade(&b, 1);
         go.hear();
-        gone.tell(u64::from(b.end.others.has(go.hear() as u32)));
+        gone.tell(u64::from(b.end.others().has(go.hear() as u32)));
         0
     });
     let second = Stranger::new(|line| {
@@ -203,7 +203,7 @@ fn strangers_share_on_and_a_broker_stays_alive() {
         drop(b.share_fds().unwrap());
         let token = b.share_fds().unwrap();
         assert_eq!(errno(SeqPacket::from_fds(token)), Errno::ALREADY.raw_os_error());
-        b.end.others.sharing().unwrap().me()
+        b.end.others().sharing().unwrap().me()
     };
     let mut sent = std::thread::scope(|scope| {
         let ear = scope.spawn(|| (0..EACH * 3).map(|_| wire.hear()).collect::<Vec<_>>());
@@ -262,15 +262,15 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     let (a, b) = pair(&passable());
     let token = a.share_fds().unwrap();
     let second = a.share_fds().unwrap();
-    assert!(is_shared(&a) && a.end().others.are_there());
+    assert!(is_shared(&a) && a.end().others().are_there());
     assert_eq!(errno(a.share_fds().map(drop)), 0);
     drop(token);
     send(&a, b"shared");
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
-    assert!(a.end().others.are_there(), "somebody may come");
+    assert!(a.end().others().are_there(), "somebody may come");
     drop(second);
     becomes_its_own(&a, &b);
-    assert!(!a.end().others.are_there());
+    assert!(!a.end().others().are_there());
     // As many members as know of each other, and one more, which is not let in.
     let tokens: Vec<_> = (1..MEMBERS).map(|_| a.share_fds().unwrap()).collect();
     assert_eq!(errno(a.share_fds().map(drop)), Errno::USERS.raw_os_error());
@@ -281,7 +281,7 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
         stranger.line.give(a.share_fds().unwrap());
         stranger.line.take();
         assert_eq!(b.recv(&mut [0; 4], RecvFlags::WAITALL).unwrap(), 4);
-        assert!(a.end().others.are_there());
+        assert!(a.end().others().are_there());
         if dies {
             stranger.child.signal(9);
             assert_eq!(stranger.child.wait(), KILLED);
@@ -327,7 +327,7 @@ fn the_place_of_one_who_has_gone_is_the_next_one_s() {
             let child = child(|| {
                 go.hear();
                 // It looks, and has the list as it was.
-                assert!(a.end().others.are_there());
+                assert!(a.end().others().are_there());
                 gone.tell(0);
                 go.hear();
                 0
@@ -341,7 +341,7 @@ fn the_place_of_one_who_has_gone_is_the_next_one_s() {
             go.tell(0);
             gone.hear();
         } else {
-            assert!(a.end().others.are_there());
+            assert!(a.end().others().are_there());
         }
         drop(a);
         second.line.give(token);
@@ -428,7 +428,7 @@ fn forks_and_strangers_hold_one_end() {
     drop(child);
     let (a, _b) = pair(&small());
     let error = a.share_fds().unwrap_err();
-    assert!(a.end().others.sharing().is_none(), "it is as it was");
+    assert!(a.end().others().sharing().is_none(), "it is as it was");
     assert_eq!(error.raw_os_error(), Errno::OPNOTSUPP.raw_os_error());
     assert!(error.to_string().contains("Config::passable"), "{error}");
     send(&a, b"still");

@@ -68,7 +68,7 @@ fn spoil_ring(ring: &Ring, random: &mut Random) {
 
 /// Overwrites one word that the members of `end` share.
 fn spoil(end: &Connection, random: &mut Random, friend: u32) {
-    let Some(sharing) = end.others.sharing() else { return };
+    let Some(sharing) = end.others().sharing() else { return };
     let words = sharing.words();
     match random.below(12) {
         0..4 => spoil_side(&words.rx.0, random, friend),
@@ -80,12 +80,12 @@ fn spoil(end: &Connection, random: &mut Random, friend: u32) {
             _ => words.members.0.enter(random.next() as u32, |other| other & 4 != 0),
         },
         10 => {
-            if let Some(ring) = end.rx_ring.get() {
+            if let Some(ring) = end.rx_ring() {
                 spoil_ring(ring, random);
             }
         }
         _ => {
-            if let Some(ring) = end.tx_ring.get() {
+            if let Some(ring) = end.tx_ring() {
                 spoil_ring(ring, random);
             }
         }
@@ -188,7 +188,7 @@ fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (
         let bystander = pair(&small());
         let wire = Wire::new();
         let keeper = child(|| {
-            let Some(sharing) = a.end().others.sharing() else { return 1 };
+            let Some(sharing) = a.end().others().sharing() else { return 1 };
             wire.tell(u64::from(sharing.me()));
             loop {
                 std::thread::sleep(Duration::from_secs(1));
@@ -203,7 +203,7 @@ fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (
                 spoil(a.end(), random, friend);
             }
         }
-        lost += usize::from(a.end().counters.read().protocol_errors > 0);
+        lost += usize::from(a.end().counters().read().protocol_errors > 0);
         let began = Instant::now();
         drop((a, b));
         assert!(began.elapsed() < BOUND, "seed {seed}");
@@ -273,7 +273,7 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
         }
         let spoiler = child(|| {
             let random = &mut Random::new(seed);
-            let friend = a.end().others.sharing().map_or(1, |sharing| sharing.me());
+            let friend = a.end().others().sharing().map_or(1, |sharing| sharing.me());
             loop {
                 spoil(a.end(), random, friend);
                 if seed % 2 == 0 {
@@ -309,10 +309,10 @@ fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
     let keeper = keeper.unwrap();
     assert_eq!(b.recv(&mut [0; 50], RECV).unwrap(), 50);
     // READ, MARKS and AFTER: the second reference is next, and only a byte of its mark is published.
-    let sharing = b.end().others.sharing().unwrap();
+    let sharing = b.end().others().sharing().unwrap();
     let state = &sharing.words().rx.0.state;
     let (_, mut words) = state.load();
-    let ring = b.end().rx_ring.get().unwrap();
+    let ring = b.end().rx_ring().unwrap();
     let stride = onecopy_ring::marks::stride(ring.capacity()) as u64;
     assert_eq!(&words[2..5], [stride, 1, stride], "behind the mark of the pool");
     words[2..5].copy_from_slice(&[2 * stride, 2, 2 * stride]);
@@ -433,7 +433,7 @@ fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S,
                 let began = Instant::now();
                 is_told(seed, began, a.call(&b, random));
             }
-            lost += usize::from(a.end().counters.read().protocol_errors > 0);
+            lost += usize::from(a.end().counters().read().protocol_errors > 0);
             let began = Instant::now();
             drop(a);
             // The end lives on only in the copies.
@@ -476,7 +476,7 @@ fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
         let stranger = Stranger::new(|line| {
             let random = &mut Random::new(seed);
             let a = Stream::from_fds(line.take()).unwrap();
-            let friend = a.end().others.sharing().map_or(1, |sharing| sharing.me());
+            let friend = a.end().others().sharing().map_or(1, |sharing| sharing.me());
             line.give(vec![]);
             loop {
                 spoil(a.end(), random, friend);

@@ -51,7 +51,7 @@ fn joined(end: Arc<Connection>) -> Arc<Connection> {
 
 /// Sends a client's first message, which brings no rings.
 fn greet(end: &Connection) {
-    let sent = match end.kind {
+    let sent = match end.kind() {
         Kind::Stream => end.send(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
         _ => end.send_record(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
     };
@@ -62,7 +62,7 @@ fn greet(end: &Connection) {
 fn greeted(end: Arc<Connection>) -> Arc<Connection> {
     let mut byte = [0];
     let slices = &mut [IoSliceMut::new(&mut byte)];
-    let len = match end.kind {
+    let len = match end.kind() {
         Kind::Stream => end.recv(slices, RecvFlags::empty()).unwrap(),
         _ => end.recv_record(slices, RecvFlags::empty()).unwrap().len,
     };
@@ -71,8 +71,8 @@ fn greeted(end: Arc<Connection>) -> Arc<Connection> {
 }
 
 fn patient(end: Arc<Connection>) -> Arc<Connection> {
-    end.settings.set_read_timeout(Some(PATIENCE));
-    end.settings.set_write_timeout(Some(PATIENCE));
+    end.settings().set_read_timeout(Some(PATIENCE));
+    end.settings().set_write_timeout(Some(PATIENCE));
     end
 }
 
@@ -87,7 +87,7 @@ fn put(end: &Connection, range: std::ops::Range<u32>) {
         } else {
             Attached::default()
         };
-        let sent = match end.kind {
+        let sent = match end.kind() {
             Kind::Stream => end.send_with(&bytes, attached, SendFlags::NOSIGNAL),
             _ => end.send_record_with(&[IoSlice::new(&bytes)], attached, SendFlags::NOSIGNAL),
         };
@@ -99,7 +99,7 @@ fn put(end: &Connection, range: std::ops::Range<u32>) {
 fn get(end: &Connection) -> Result<Vec<u32>> {
     let mut bytes = [0; 4 * BUFFER];
     let slices = &mut [IoSliceMut::new(&mut bytes)];
-    let n = match end.kind {
+    let n = match end.kind() {
         Kind::Stream => end.recv(slices, RecvFlags::empty())?,
         _ => end.recv_record(slices, RecvFlags::empty())?.len,
     };
@@ -133,7 +133,7 @@ impl Switched {
             done.tell(0);
             go.hear();
             put(&end, EARLY..ALL);
-            assert!(end.tx_ring.get().is_some(), "it has not switched");
+            assert!(end.tx_ring().is_some(), "it has not switched");
             done.tell(0);
             0
         });
@@ -153,7 +153,7 @@ impl Switched {
             done.tell(0);
             go.hear();
             put(&end, EARLY..ALL);
-            assert!(end.tx_ring.get().is_some(), "it has not switched");
+            assert!(end.tx_ring().is_some(), "it has not switched");
             done.tell(0);
             0
         });
@@ -183,7 +183,7 @@ impl Switched {
             }
         }
         assert_eq!(next, ALL, "{what}");
-        assert_eq!(self.end.counters.read().protocol_errors, 0, "{what}");
+        assert_eq!(self.end.counters().read().protocol_errors, 0, "{what}");
         assert_eq!(self.peer.wait(), Ended::Returned(0), "{what}");
     }
 }
@@ -271,7 +271,7 @@ fn a_receiver_killed_behind_the_switch_leaves_no_count_behind() {
         // After this time the process that goes on looks whether others are there.
         std::thread::sleep(Duration::from_millis(60));
         let words = get(&connection.end).unwrap();
-        assert!(!connection.end.others.are_there());
+        assert!(!connection.end.others().are_there());
         assert_eq!(onecopy_sys::sockopt::peek_off(connection.end.fd()).unwrap(), -1, "{kind:?}");
         connection.finish(words[0] + words.len() as u32, "behind the switch");
     }
@@ -320,7 +320,7 @@ fn receivers_killed_at_any_moment_leave_the_others_all_that_they_were_not_receiv
         assert_eq!(all.len(), told.len() + mine.len(), "{round}: received twice");
         let most = if kind == Kind::Stream { BUFFER } else { EACH as usize };
         assert!(all.len() + most >= ALL as usize, "{round}: {} of {ALL}", all.len());
-        assert_eq!(connection.end.counters.read().protocol_errors, 0, "{round}");
+        assert_eq!(connection.end.counters().read().protocol_errors, 0, "{round}");
         assert_eq!(connection.peer.wait(), Ended::Returned(0), "{round}");
     }
 }
@@ -403,7 +403,7 @@ fn a_sender_killed_over_the_kernel_leaves_the_others_going() {
             put(&peer, 0..EACH);
             assert_eq!(get(&end).unwrap(), [0, 1, 2]);
             for end in [&end, &peer] {
-                assert_eq!(end.counters.read().protocol_errors, 0);
+                assert_eq!(end.counters().read().protocol_errors, 0);
             }
         }
     }

@@ -15,6 +15,8 @@ pub mod connection;
 #[doc(hidden)]
 pub mod doorbell;
 #[doc(hidden)]
+pub mod generation;
+#[doc(hidden)]
 pub mod handshake;
 #[doc(hidden)]
 pub mod multiprocess;

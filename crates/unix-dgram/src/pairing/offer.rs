@@ -4,9 +4,9 @@
 use crate::wire::proof;
 use onecopy_ring::Ring;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use onecopy_unix::generation::forks;
 use onecopy_unix::handshake::invitation::nonce;
 use onecopy_unix::handshake::upgrade::Nonce;
-use onecopy_unix::multiprocess::generation::forks;
 use rustix::fd::OwnedFd;
 use rustix::io::{self};
 

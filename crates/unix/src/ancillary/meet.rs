@@ -7,7 +7,7 @@ use crate::byref::lender::MAX_POOLS;
 use crate::byref::piece::Piece;
 use crate::connection::core::Core;
 use crate::connection::rx::RxRing;
-use crate::multiprocess::generation::generation;
+use crate::generation::generation;
 use crate::{Error, Op, Result};
 use onecopy_pool::provider::LentPages;
 use onecopy_ring::record::{Identity, With};

@@ -9,7 +9,7 @@ use crate::connection::kind::Kind;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
 use crate::doorbell::control;
-use crate::multiprocess::generation::generation;
+use crate::generation::generation;
 use crate::{Error, Op, Records, Result, SendFlags};
 use onecopy_ring::record::{self, Frame, Identity, With};
 use onecopy_sys::map::{Span, slice, total};

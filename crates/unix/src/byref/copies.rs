@@ -1,6 +1,6 @@
 //! Pages for bytes that come as copies.
 
-use crate::multiprocess::generation::generation;
+use crate::generation::generation;
 use crate::{Error, Op, Result};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{Page, PagePool, PoolConfig};

@@ -4,7 +4,7 @@
 //! a chain that went through many hands. Its provider, which is this domain, tells which peer it is for.
 
 use crate::byref::lender::Lender;
-use crate::multiprocess::generation::generation;
+use crate::generation::generation;
 use onecopy_pool::provider::{About, Batch, Memfd, Need, ProviderError};
 use onecopy_pool::{Area, MemoryProvider, Page};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};

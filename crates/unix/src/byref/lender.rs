@@ -2,7 +2,7 @@
 
 use crate::connection::core::Core;
 use crate::doorbell::control;
-use crate::multiprocess::generation::generation;
+use crate::generation::generation;
 use crate::{Error, Op, SendFlags};
 use onecopy_chain::notify::{Fate, NotifRef};
 use onecopy_pool::Page;

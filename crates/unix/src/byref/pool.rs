@@ -2,7 +2,7 @@
 
 use crate::byref::domain::{Domain, Keeper};
 use crate::byref::lender::Lender;
-use crate::multiprocess::generation::generation;
+use crate::generation::generation;
 use crate::{Error, Op, Result};
 use onecopy_chain::notify::{Fate, Lane, NotifRef, Refused, Segment};
 use onecopy_chain::{Chain, Fragment, Writer};

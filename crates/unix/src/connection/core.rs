@@ -175,7 +175,7 @@ impl Core {
             parted: AtomicU32::new(0),
             connecting: AtomicU32::new(0),
             maker,
-            forks: crate::multiprocess::generation::forks(),
+            forks: crate::generation::forks(),
         }
     }
 

@@ -3,8 +3,8 @@
 
 use crate::connection::core::Core;
 use crate::doorbell::elsewhere::Elsewhere;
+use crate::generation::forks;
 use crate::multiprocess::claim::Claim;
-use crate::multiprocess::generation::forks;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::fd::OwnedFd;
 use std::sync::Arc;

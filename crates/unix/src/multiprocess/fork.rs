@@ -13,7 +13,7 @@
 //!    joined.
 
 use crate::doorbell::control;
-use crate::multiprocess::generation::{before_fork, in_child};
+use crate::generation::{before_fork, in_child};
 use onecopy_sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, spin_loop};
 use onecopy_sync::{Mutex, MutexGuard, OwnedGuard};
 use onecopy_sys::life::Lifeline;

@@ -4,7 +4,6 @@
 //! | file | what |
 //! |---|---|
 //! | `fork.rs` | the handlers around fork(2), for all kinds of sockets |
-//! | `generation.rs` | counts forks |
 //! | `holding.rs` | locks an end during a fork, and shares it with the child |
 //! | `membership.rs` | what one process has of a shared end: page, number, which members live |
 //! | `snapshot.rs` | saves and loads the state of both directions; recovery after a member's death |
@@ -16,7 +15,6 @@
 
 pub mod claim;
 pub mod fork;
-pub mod generation;
 pub mod holding;
 pub mod membership;
 pub mod refusal;

@@ -25,7 +25,7 @@ fn a_connection_that_nobody_serves_is_a_lost_wake_up() {
     assert!(last.contains("a wake-up was lost"), "{told}");
     // What both ends are at: poll, that there was something to be had, and of rings (which a connection that is just beginning
     // has not) positions and doorbells.
-    let rings = ["head:", "armed:", "parked:", "owed:"];
+    let rings = ["head:", "armed:", "parked:", "debt:"];
     let rings = if last.contains("shared memory: true") { &rings[..] } else { &[] };
     for part in ["this end:", "the peer:", "poll says", "a look for bytes now"].iter().chain(rings) {
         assert!(last.contains(part), "{part:?} is missing in: {told}");

@@ -12,7 +12,7 @@ use onecopy_unix::connection::call::{Cursor, IOV_MAX};
 use onecopy_unix::connection::failure::too_long;
 use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::connection::tx::Tx;
-use onecopy_unix::doorbell::control;
+use onecopy_unix::control;
 use onecopy_unix::{Error, Name, Op, Result, SendFlags};
 use rustix::event::PollFlags;
 use rustix::io::Errno;

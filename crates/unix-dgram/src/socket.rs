@@ -16,7 +16,7 @@ use onecopy_unix::connection::open::{buffers, rings};
 use onecopy_unix::connection::patience::{BRIEFLY, STUCK, stuck};
 use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::connection::tx::Tx;
-use onecopy_unix::doorbell::control;
+use onecopy_unix::control;
 use onecopy_unix::multiprocess::fork::{Place, register};
 use onecopy_unix::{Carrier, Config, Error, Name, Op, Path, Received, RecvFlags, Result, Transport};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

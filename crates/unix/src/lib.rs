@@ -13,6 +13,8 @@ mod config;
 #[doc(hidden)]
 pub mod connection;
 #[doc(hidden)]
+pub mod control;
+#[doc(hidden)]
 pub mod doorbell;
 #[doc(hidden)]
 pub mod generation;
@@ -20,23 +22,24 @@ pub mod generation;
 pub mod handshake;
 #[doc(hidden)]
 pub mod multiprocess;
+mod name;
 #[cfg(test)]
 mod tests;
 
 pub use ancillary::attached::Ancillary;
 pub use api::listener::{Listener, SeqListener};
-pub use api::name::Name;
 pub use api::seqpacket::SeqPacket;
 pub use api::slot::Slot;
 pub use api::stream::Stream;
 #[cfg(feature = "tokio")]
 pub use api::tokio;
-pub use api::view::View;
 pub use byref::pool::{Loan, SharedPool};
 pub use byref::send::NotSent;
 pub use config::{Config, Credentials, Records};
 pub use connection::received::Received;
+pub use connection::view::View;
 pub use multiprocess::transfer::NotPassed;
+pub use name::Name;
 pub use onecopy_socket::{
     Carrier, Error, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats, Transport,
     Wait, registry,

@@ -56,7 +56,7 @@ use onecopy_sync::atomic::{Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::unix_diag::Diag;
 use onecopy_sys::user::is_known;
 use onecopy_unix::connection::kind::Kind;
-use onecopy_unix::doorbell::control;
+use onecopy_unix::control;
 use onecopy_unix::handshake::invitation::{capacity_for, wish};
 use onecopy_unix::handshake::upgrade;
 use onecopy_unix::handshake::upgrade::Nonce;

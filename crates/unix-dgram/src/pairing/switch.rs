@@ -13,7 +13,7 @@ use onecopy_unix::ancillary::attached::Attached;
 use onecopy_unix::ancillary::channel::Inlet;
 use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::connection::tx::Tx;
-use onecopy_unix::doorbell::control;
+use onecopy_unix::control;
 use onecopy_unix::generation::forks;
 use onecopy_unix::handshake::upgrade::Nonce;
 use rustix::fd::{AsFd, OwnedFd};

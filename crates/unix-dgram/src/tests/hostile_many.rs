@@ -10,7 +10,7 @@ use crate::wire::proof;
 use onecopy_ring::{Header, Ring};
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_sys::scm::{self, Space};
-use onecopy_unix::doorbell::control::send_fd;
+use onecopy_unix::control::send_fd;
 use onecopy_unix::handshake::upgrade::new_ring;
 use onecopy_unix::{Carrier, Config, Name, ReceivedFlags, RecvFlags, SendFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

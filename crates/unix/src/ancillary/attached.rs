@@ -1,9 +1,10 @@
 //! The descriptors and identities that travel with a send, and those that come with a receive.
 
 use crate::ancillary::channel::{Fds, MAX_FDS};
+use crate::config::Credentials;
 use crate::connection::core::Core;
-use crate::{Credentials, Error, Op, Result};
 use onecopy_ring::record::{Identity, With};
+use onecopy_socket::{Error, Op, Result};
 use onecopy_sys::scm::Ucred;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;

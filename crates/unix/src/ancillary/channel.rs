@@ -51,9 +51,9 @@
 //! long as any process may look at a page.
 
 use crate::connection::kind::Kind;
-use crate::doorbell::control;
-use crate::{Error, Op, Result};
+use crate::control;
 use onecopy_ring::PeerMisbehaved;
+use onecopy_socket::{Error, Op, Result};
 pub use onecopy_sys::scm::MAX_FDS;
 use onecopy_sys::scm::{self, Message, Space, Ucred};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

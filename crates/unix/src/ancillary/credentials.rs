@@ -9,9 +9,9 @@
 use crate::ancillary::said::Said;
 use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
-use crate::{Result, SendFlags};
 use onecopy_ring::Mark;
 use onecopy_ring::record::Identity;
+use onecopy_socket::{Result, SendFlags};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::Ucred;
 use rustix::fd::BorrowedFd;

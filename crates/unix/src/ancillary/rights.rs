@@ -3,8 +3,8 @@
 use crate::ancillary::channel;
 use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
-use crate::{Error, Op, Result, SendFlags};
 use onecopy_ring::{Mark, PeerMisbehaved};
+use onecopy_socket::{Error, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::Ucred;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

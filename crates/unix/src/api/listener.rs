@@ -1,9 +1,13 @@
 //! Listening and accepting.
 
+use crate::api::seqpacket::SeqPacket;
+use crate::api::stream::Stream;
+use crate::config::Config;
 use crate::connection::kind::Kind;
 use crate::handshake::rendezvous::{Rendezvous, Target};
-use crate::{Config, Error, Name, Op, Result, SeqPacket, Stream, Transport};
+use crate::name::Name;
 use onecopy_socket::registry::Row;
+use onecopy_socket::{Error, Op, Result, Transport};
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 

@@ -4,17 +4,22 @@
 //! as for streams. The control socket is a seqpacket socket too. So doorbells and fillers are records on it,
 //! and each direction switches at an exact record.
 
+use crate::ancillary::attached::Ancillary;
 use crate::ancillary::attached::Attached;
+use crate::api::slot::Slot;
+use crate::byref::pool::Loan;
+use crate::byref::send::NotSent;
+use crate::config::{Config, Credentials};
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
+use crate::connection::received::Received;
+use crate::connection::view::View;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
-use crate::{
-    Ancillary, Config, Credentials, Loan, Name, NotSent, Received, ReceivedFlags, RecvFlags, Result,
-    SendFlags, Slot, View,
-};
+use crate::name::Name;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
+use onecopy_socket::{ReceivedFlags, RecvFlags, Result, SendFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;

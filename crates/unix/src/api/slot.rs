@@ -2,16 +2,17 @@
 
 use crate::ancillary::attached::Attached;
 use crate::ancillary::credentials::Saying;
+use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::Cursor;
 use crate::connection::failure::too_long;
 use crate::connection::kind::Kind;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
-use crate::doorbell::control;
+use crate::control;
 use crate::generation::generation;
-use crate::{Error, Op, Records, Result, SendFlags};
 use onecopy_ring::record::{self, Frame, Identity, With};
+use onecopy_socket::{Error, Op, Result, SendFlags};
 use onecopy_sys::map::{Span, slice, total};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;

@@ -1,13 +1,20 @@
 //! Streams, as applications hold them.
 
+use crate::ancillary::attached::Ancillary;
 use crate::ancillary::attached::Attached;
+use crate::api::slot::Slot;
+use crate::byref::pool::Loan;
+use crate::byref::send::NotSent;
+use crate::config::{Config, Credentials};
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
+use crate::connection::view::View;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
-use crate::{Ancillary, Config, Credentials, Loan, Name, NotSent, RecvFlags, Result, SendFlags, Slot, View};
+use crate::name::Name;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
+use onecopy_socket::{RecvFlags, Result, SendFlags};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::Arc;

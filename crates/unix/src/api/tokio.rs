@@ -1,6 +1,6 @@
 //! Sockets and listeners for tokio.
 
-use crate::{RecvFlags, SendFlags};
+use onecopy_socket::{RecvFlags, SendFlags};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ fn register<T: AsRawFd>(socket: T) -> io::Result<AsyncFd<T>> {
 
 /// A stream in a tokio runtime.
 #[derive(Debug)]
-pub struct Stream(AsyncFd<crate::Stream>);
+pub struct Stream(AsyncFd<crate::api::stream::Stream>);
 
 impl Stream {
     /// Makes `stream` non-blocking and registers it.
@@ -31,7 +31,7 @@ impl Stream {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn new(stream: crate::Stream) -> io::Result<Stream> {
+    pub fn new(stream: crate::api::stream::Stream) -> io::Result<Stream> {
         stream.set_nonblocking(true)?;
         Ok(Stream(register(stream)?))
     }
@@ -41,12 +41,12 @@ impl Stream {
     /// # Errors
     ///
     /// As [`crate::Stream::connect`].
-    pub fn connect(name: impl Into<crate::Name>) -> io::Result<Stream> {
-        Stream::new(crate::Stream::connect(name)?)
+    pub fn connect(name: impl Into<crate::name::Name>) -> io::Result<Stream> {
+        Stream::new(crate::api::stream::Stream::connect(name)?)
     }
 
     /// Returns the stream itself, for its options and counters.
-    pub fn get_ref(&self) -> &crate::Stream {
+    pub fn get_ref(&self) -> &crate::api::stream::Stream {
         self.0.get_ref()
     }
 
@@ -66,7 +66,7 @@ impl Stream {
     /// # Errors
     ///
     /// As [`crate::Stream::recv_borrowed`].
-    pub async fn recv_borrowed(&self, max: usize) -> io::Result<crate::View> {
+    pub async fn recv_borrowed(&self, max: usize) -> io::Result<crate::connection::view::View> {
         self.0
             .async_io(Interest::READABLE, |stream| Ok(stream.recv_borrowed_with(max, RecvFlags::DONTWAIT)?))
             .await
@@ -77,7 +77,7 @@ impl Stream {
     /// # Errors
     ///
     /// As [`crate::Stream::reserve`].
-    pub async fn reserve(&self, len: usize) -> io::Result<crate::Slot<'_>> {
+    pub async fn reserve(&self, len: usize) -> io::Result<crate::api::slot::Slot<'_>> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
             let mut guard = self.0.writable().await?;
@@ -122,7 +122,7 @@ impl Stream {
         &self,
         buffer: &mut [u8],
         flags: RecvFlags,
-    ) -> io::Result<(usize, crate::Ancillary)> {
+    ) -> io::Result<(usize, crate::ancillary::attached::Ancillary)> {
         let flags = flags | RecvFlags::DONTWAIT;
         self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv_with(buffer, flags)?)).await
     }
@@ -171,7 +171,7 @@ impl AsyncWrite for Stream {
 
 /// A seqpacket socket in a tokio runtime.
 #[derive(Debug)]
-pub struct SeqPacket(AsyncFd<crate::SeqPacket>);
+pub struct SeqPacket(AsyncFd<crate::api::seqpacket::SeqPacket>);
 
 impl SeqPacket {
     /// Makes `socket` non-blocking and registers it.
@@ -183,7 +183,7 @@ impl SeqPacket {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn new(socket: crate::SeqPacket) -> io::Result<SeqPacket> {
+    pub fn new(socket: crate::api::seqpacket::SeqPacket) -> io::Result<SeqPacket> {
         socket.set_nonblocking(true)?;
         Ok(SeqPacket(register(socket)?))
     }
@@ -193,8 +193,11 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`crate::SeqPacket::connect_with`].
-    pub async fn connect_with(name: impl Into<crate::Name>, config: &crate::Config) -> io::Result<SeqPacket> {
-        SeqPacket::new(crate::SeqPacket::connect_with(name, config)?)
+    pub async fn connect_with(
+        name: impl Into<crate::name::Name>,
+        config: &crate::config::Config,
+    ) -> io::Result<SeqPacket> {
+        SeqPacket::new(crate::api::seqpacket::SeqPacket::connect_with(name, config)?)
     }
 
     /// Connects to a listener, with the default configuration.
@@ -202,12 +205,12 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`crate::SeqPacket::connect`].
-    pub async fn connect(name: impl Into<crate::Name>) -> io::Result<SeqPacket> {
-        SeqPacket::connect_with(name, &crate::Config::default()).await
+    pub async fn connect(name: impl Into<crate::name::Name>) -> io::Result<SeqPacket> {
+        SeqPacket::connect_with(name, &crate::config::Config::default()).await
     }
 
     /// Returns the socket itself, for its options and counters.
-    pub fn get_ref(&self) -> &crate::SeqPacket {
+    pub fn get_ref(&self) -> &crate::api::seqpacket::SeqPacket {
         self.0.get_ref()
     }
 
@@ -226,7 +229,11 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`crate::SeqPacket::recv_record`].
-    pub async fn recv_record(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<crate::Received> {
+    pub async fn recv_record(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<crate::connection::received::Received> {
         let flags = flags | RecvFlags::DONTWAIT;
         self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_record(buffer, flags)?)).await
     }
@@ -255,7 +262,7 @@ impl SeqPacket {
         &self,
         buffer: &mut [u8],
         flags: RecvFlags,
-    ) -> io::Result<(crate::Received, crate::Ancillary)> {
+    ) -> io::Result<(crate::connection::received::Received, crate::ancillary::attached::Ancillary)> {
         let flags = flags | RecvFlags::DONTWAIT;
         self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_with(buffer, flags)?)).await
     }
@@ -265,8 +272,13 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`crate::SeqPacket::recv_borrowed`].
-    pub async fn recv_borrowed(&self, max: usize) -> io::Result<(crate::View, crate::ReceivedFlags)> {
-        let borrow = |socket: &crate::SeqPacket| Ok(socket.recv_borrowed_with(max, RecvFlags::DONTWAIT)?);
+    pub async fn recv_borrowed(
+        &self,
+        max: usize,
+    ) -> io::Result<(crate::connection::view::View, onecopy_socket::ReceivedFlags)> {
+        let borrow = |socket: &crate::api::seqpacket::SeqPacket| {
+            Ok(socket.recv_borrowed_with(max, RecvFlags::DONTWAIT)?)
+        };
         self.0.async_io(Interest::READABLE, borrow).await
     }
 
@@ -275,7 +287,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`crate::SeqPacket::reserve`].
-    pub async fn reserve(&self, len: usize) -> io::Result<crate::Slot<'_>> {
+    pub async fn reserve(&self, len: usize) -> io::Result<crate::api::slot::Slot<'_>> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
             let mut guard = self.0.writable().await?;
@@ -289,7 +301,7 @@ impl SeqPacket {
 
 /// A listener in a tokio runtime.
 #[derive(Debug)]
-pub struct Listener(AsyncFd<crate::Listener>);
+pub struct Listener(AsyncFd<crate::api::listener::Listener>);
 
 impl Listener {
     /// Makes `listener` non-blocking and registers it.
@@ -301,7 +313,7 @@ impl Listener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn new(listener: crate::Listener) -> io::Result<Listener> {
+    pub fn new(listener: crate::api::listener::Listener) -> io::Result<Listener> {
         listener.set_nonblocking(true)?;
         Ok(Listener(register(listener)?))
     }
@@ -315,12 +327,12 @@ impl Listener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn bind(name: impl Into<crate::Name>) -> io::Result<Listener> {
-        Listener::new(crate::Listener::bind(name)?)
+    pub fn bind(name: impl Into<crate::name::Name>) -> io::Result<Listener> {
+        Listener::new(crate::api::listener::Listener::bind(name)?)
     }
 
     /// Returns the listener itself.
-    pub fn get_ref(&self) -> &crate::Listener {
+    pub fn get_ref(&self) -> &crate::api::listener::Listener {
         self.0.get_ref()
     }
 
@@ -337,7 +349,7 @@ impl Listener {
 
 /// A seqpacket listener in a tokio runtime.
 #[derive(Debug)]
-pub struct SeqListener(AsyncFd<crate::SeqListener>);
+pub struct SeqListener(AsyncFd<crate::api::listener::SeqListener>);
 
 impl SeqListener {
     /// Makes `listener` non-blocking and registers it.
@@ -349,7 +361,7 @@ impl SeqListener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn new(listener: crate::SeqListener) -> io::Result<SeqListener> {
+    pub fn new(listener: crate::api::listener::SeqListener) -> io::Result<SeqListener> {
         listener.set_nonblocking(true)?;
         Ok(SeqListener(register(listener)?))
     }
@@ -363,12 +375,12 @@ impl SeqListener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn bind(name: impl Into<crate::Name>) -> io::Result<SeqListener> {
-        SeqListener::new(crate::SeqListener::bind(name)?)
+    pub fn bind(name: impl Into<crate::name::Name>) -> io::Result<SeqListener> {
+        SeqListener::new(crate::api::listener::SeqListener::bind(name)?)
     }
 
     /// Returns the listener itself.
-    pub fn get_ref(&self) -> &crate::SeqListener {
+    pub fn get_ref(&self) -> &crate::api::listener::SeqListener {
         self.0.get_ref()
     }
 

@@ -1,9 +1,9 @@
 //! Pages for bytes that come as copies.
 
 use crate::generation::generation;
-use crate::{Error, Op, Result};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{Page, PagePool, PoolConfig};
+use onecopy_socket::{Error, Op, Result};
 use onecopy_sync::Mutex;
 use rustix::io::Errno;
 use std::sync::OnceLock;

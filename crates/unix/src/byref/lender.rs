@@ -1,13 +1,13 @@
 //! What is lent to the peer of one stream, and how it comes home.
 
 use crate::connection::core::Core;
-use crate::doorbell::control;
+use crate::control;
 use crate::generation::generation;
-use crate::{Error, Op, SendFlags};
 use onecopy_chain::notify::{Fate, NotifRef};
 use onecopy_pool::Page;
 use onecopy_ring::lend::SLOTS;
 use onecopy_ring::{PeerMisbehaved, Ring};
+use onecopy_socket::{Error, Op, SendFlags};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
 use onecopy_sync::{Filler, Mutex, Taker, shelf};
 use rustix::event::PollFlags;

@@ -1,7 +1,7 @@
 //! A record in pages: what its list came to.
 
-use crate::ReceivedFlags;
 use crate::byref::piece::Piece;
+use onecopy_socket::ReceivedFlags;
 
 /// What the list in the next frame came to. Its pages are ours until they are dropped.
 #[derive(Debug)]

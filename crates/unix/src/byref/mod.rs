@@ -22,9 +22,9 @@
 //! | `domain.rs` | the peer that a pool is for, which each of its pages knows |
 //! | `lender.rs` | what is lent to the peer, and how it comes home |
 //! | `send.rs` | sending: a loan, or a chain |
-//! | `receive.rs`, `piece.rs`, `copies.rs` | receiving chains |
+//! | `piece.rs`, `copies.rs` | receiving chains |
 //! | `records.rs`, `listed.rs` | records that list pages |
-//! | `../connection/{lend,chains,listed_records}.rs` | the calls that send and receive these |
+//! | `../connection/{lend,chains,receive_pieces,listed_records}.rs` | the calls that send and receive these |
 //! | `../ancillary/pending.rs` | receiving: what a reference means |
 
 pub mod copies;
@@ -33,6 +33,5 @@ pub mod lender;
 pub mod listed;
 pub mod piece;
 pub mod pool;
-pub mod receive;
 pub mod records;
 pub mod send;

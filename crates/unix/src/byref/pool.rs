@@ -3,11 +3,11 @@
 use crate::byref::domain::{Domain, Keeper};
 use crate::byref::lender::Lender;
 use crate::generation::generation;
-use crate::{Error, Op, Result};
 use onecopy_chain::notify::{Fate, Lane, NotifRef, Refused, Segment};
 use onecopy_chain::{Chain, Fragment, Writer};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{Page, PagePool, PoolConfig};
+use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell};
 use std::fmt;

@@ -7,13 +7,14 @@
 //! MSG_PEEK which of a record's bytes were where.
 
 use crate::byref::listed::{Contents, Listed};
+use crate::config::Records;
 use crate::connection::call::{Call, scatter};
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
 use crate::connection::rx::RxRing;
-use crate::{Op, Records, Result};
 use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::record::{Frame, Parts};
+use onecopy_socket::{Op, Result};
 use std::io::IoSliceMut;
 
 impl RxRing {

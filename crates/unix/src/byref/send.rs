@@ -1,12 +1,13 @@
 //! Sending by reference: a loan, or a chain.
 
 use crate::byref::lender::Lender;
+use crate::byref::pool::Loan;
 use crate::connection::core::Core;
 use crate::connection::tx::TxRing;
-use crate::{Error, Loan, Op, Result, SendFlags};
 use onecopy_chain::notify::{Fate, NotifRef, Segment};
 use onecopy_chain::{Chain, Checksum, Kind, Mark as ChainMark};
 use onecopy_pool::Page;
+use onecopy_socket::{Error, Op, Result, SendFlags};
 use rustix::io::Errno;
 use std::fmt;
 use std::io::{self};

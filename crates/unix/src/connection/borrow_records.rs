@@ -1,15 +1,17 @@
 //! Borrowing records: reading them in place.
 
 use crate::byref::listed::Contents;
+use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::others::MAX_LENT;
 use crate::connection::received::Rest;
 use crate::connection::rx::Rx;
+use crate::connection::view::View;
 use crate::connection::wait::Ready;
 use crate::connection::waiting::Waiting;
-use crate::{Op, ReceivedFlags, Records, RecvFlags, Result, View};
 use onecopy_ring::record::HEADER;
+use onecopy_socket::{Op, ReceivedFlags, RecvFlags, Result};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 

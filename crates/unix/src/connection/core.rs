@@ -6,16 +6,16 @@
 use crate::config::Config;
 use crate::connection::kind::Kind;
 use crate::connection::others::Others;
-use crate::doorbell::control;
-use crate::doorbell::control::Peek;
+use crate::control;
+use crate::control::Peek;
 use crate::doorbell::elsewhere::Elsewhere;
 use crate::multiprocess::claim::Claim;
-use crate::{Error, Op, Policy, Result, SendFlags};
 use onecopy_copy::Hint;
 use onecopy_ring::Ring;
 use onecopy_ring::record;
 use onecopy_socket::registry::Row;
 use onecopy_socket::{Counters, Settings};
+use onecopy_socket::{Error, Op, Policy, Result, SendFlags};
 use onecopy_sync::atomic::{
     AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, fence,
 };

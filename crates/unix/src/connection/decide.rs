@@ -5,7 +5,7 @@ use crate::connection::patience::BRIEFLY;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
-use crate::{Op, Result};
+use onecopy_socket::{Op, Result};
 use rustix::fd::OwnedFd;
 
 impl Connection {

@@ -1,12 +1,14 @@
 //! Sending and receiving with descriptors and credentials.
 
+use crate::ancillary::attached::Ancillary;
 use crate::ancillary::attached::Attached;
 use crate::ancillary::channel::Fds;
 use crate::connection::Connection;
 use crate::connection::call::{Call, Cursor};
+use crate::connection::received::Received;
 use crate::connection::tx::Tx;
-use crate::{Ancillary, Received, RecvFlags, Result, SendFlags};
 use onecopy_ring::record::Identity;
+use onecopy_socket::{RecvFlags, Result, SendFlags};
 use std::io::{IoSlice, IoSliceMut};
 
 impl Connection {

@@ -2,9 +2,9 @@
 
 use crate::connection::core::{Core, broken};
 use crate::connection::kind::Kind;
-use crate::doorbell::control;
-use crate::{Error, Op, Result, SendFlags};
+use crate::control;
 use onecopy_ring::PeerMisbehaved;
+use onecopy_socket::{Error, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 

@@ -1,6 +1,7 @@
 //! The kinds of sockets.
 
-use crate::{Config, Error, Op, Records, Result};
+use crate::config::{Config, Records};
+use onecopy_socket::{Error, Op, Result};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 

@@ -2,12 +2,13 @@
 
 use crate::byref::domain::{Bound, Domain};
 use crate::byref::lender::{Accuse, Lender, Lot};
+use crate::byref::pool::Loan;
+use crate::byref::send::NotSent;
 use crate::byref::send::{Part, Way, cut, sendable};
 use crate::connection::Connection;
 use crate::connection::call::Cursor;
 use crate::connection::kind::Kind as SocketKind;
 use crate::connection::tx::{Tx, TxRing};
-use crate::{Error, Loan, NotSent, Op, Result, SendFlags};
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_copy::Hint;
@@ -15,6 +16,7 @@ use onecopy_pool::{MemoryProvider, Page};
 use onecopy_ring::Mark;
 use onecopy_ring::marks::MARKS;
 use onecopy_ring::record::POOL_FRAME;
+use onecopy_socket::{Error, Op, Result, SendFlags};
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::Arc;

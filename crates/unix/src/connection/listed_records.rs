@@ -1,25 +1,29 @@
 //! Records whose bytes are in pages: they are sent as a chain, and received like any other or as a chain.
 
 use crate::ancillary::attached::Attached;
-use crate::api::view::MAX_HEAP;
 use crate::byref::lender::Lot;
 use crate::byref::listed::Contents;
 use crate::byref::piece::Piece;
+use crate::byref::send::NotSent;
 use crate::byref::send::{Way, cut, sendable};
+use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::{Call, Cursor};
 use crate::connection::failure::too_long;
+use crate::connection::received::MAX_HEAP;
+use crate::connection::received::Received;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::{Tx, TxRing};
+use crate::connection::view::View;
 use crate::connection::wait::Ready;
 use crate::connection::waiting::Waiting;
-use crate::{Error, NotSent, Op, Received, ReceivedFlags, Records, RecvFlags, Result, SendFlags, View};
 use onecopy_chain::notify::{Fate, Segment};
 use onecopy_chain::{Chain, Fragment};
 use onecopy_copy::Hint;
 use onecopy_ring::Mark;
 use onecopy_ring::record::{self, Frame, Identity, MAX_PARTS, Parts, With};
+use onecopy_socket::{Error, Op, ReceivedFlags, RecvFlags, Result, SendFlags};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::io::{IoSlice, IoSliceMut};

@@ -43,8 +43,10 @@
 //! | `stream_records.rs`, `carry.rs` | stream records that come over the kernel, and a piece of one |
 //! | `frames.rs` | frames of records in the ring: reading them, and joining them to a record |
 //! | `received.rs` | what a receive of a record returns |
+//! | `view.rs` | received bytes that lie where they are until the view is dropped |
 //! | `borrow_records.rs`, `listed_records.rs` | records read in place, and records whose bytes are in pages |
 //! | `descriptors.rs` | sending and receiving with descriptors and credentials |
+//! | `receive_pieces.rs` | the steps of receiving what came by reference |
 //! | `lend.rs`, `chains.rs` | sending pages by reference, and receiving chains |
 //!
 //! The life of a connection:
@@ -77,7 +79,7 @@ use crate::connection::side::{Side, SideGuard};
 use crate::connection::tx::Tx;
 use crate::handshake::upgrade::Handshake;
 use crate::multiprocess::fork::Place;
-use crate::{Error, Op};
+use onecopy_socket::{Error, Op};
 
 pub mod borrow_records;
 pub mod call;
@@ -98,6 +100,7 @@ pub mod options;
 pub mod others;
 pub mod patience;
 pub mod receive;
+pub mod receive_pieces;
 pub mod receive_records;
 pub mod received;
 pub mod room;
@@ -107,6 +110,7 @@ pub mod send_records;
 pub mod side;
 pub mod stream_records;
 pub mod tx;
+pub mod view;
 pub mod wait;
 pub mod waiting;
 

@@ -1,17 +1,19 @@
 //! How an end is made: by pair, by connect, by accept.
 
+use crate::config::{Config, Records};
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::connection::tx::Tx;
-use crate::doorbell::control;
+use crate::control;
 use crate::handshake::invitation::{Invitation, capacity_for, invite, wish};
 use crate::handshake::rendezvous::{Found, Target};
 use crate::handshake::undecided::Undecided;
 use crate::handshake::upgrade;
-use crate::{Config, Error, Name, Op, Records, Result, Transport};
+use crate::name::Name;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_socket::registry::Type;
+use onecopy_socket::{Error, Op, Result, Transport};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, sockopt};

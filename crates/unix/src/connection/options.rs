@@ -1,5 +1,6 @@
 //! What all kinds of sockets have in common: options, names, shutdown, close.
 
+use crate::config::Credentials;
 use crate::connection::Connection;
 use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::connection::frames::records_in;
@@ -7,10 +8,11 @@ use crate::connection::kind::Kind;
 use crate::connection::patience::{BRIEFLY, stuck};
 use crate::connection::rx::Rx;
 use crate::connection::waiting::Waiting;
-use crate::doorbell::control;
+use crate::control;
 use crate::handshake::invitation::Invitation;
-use crate::{Carrier, Credentials, Error, Name, Op, Path, RecvFlags, Result};
+use crate::name::Name;
 use onecopy_ring::{Consumer, Ring};
+use onecopy_socket::{Carrier, Error, Op, Path, RecvFlags, Result};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;

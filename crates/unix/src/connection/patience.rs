@@ -1,6 +1,6 @@
 //! How long calls wait for locks that another process may keep.
 
-use crate::{Error, Op};
+use onecopy_socket::{Error, Op};
 use rustix::io::Errno;
 use std::time::Duration;
 

@@ -2,18 +2,20 @@
 
 use crate::ancillary::channel::Fds;
 use crate::byref::listed::Contents;
+use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::{Call, IOV_MAX, scatter};
 use crate::connection::core::Core;
 use crate::connection::others::Taking;
+use crate::connection::received::Received;
 use crate::connection::received::Rest;
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::side::SideGuard;
 use crate::connection::wait::Ready;
 use crate::connection::waiting::Waiting;
-use crate::doorbell::control;
-use crate::{Error, Op, Received, ReceivedFlags, Records, RecvFlags, Result};
+use crate::control;
 use onecopy_ring::record::{HEADER, With};
+use onecopy_socket::{Error, Op, ReceivedFlags, RecvFlags, Result};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use rustix::io::Errno;

@@ -1,7 +1,10 @@
 //! What a receive of a record returns.
 
-use crate::ReceivedFlags;
 use onecopy_ring::record::{Frame, HEADER};
+use onecopy_socket::ReceivedFlags;
+
+/// The most bytes that a receive copies to the heap by itself: a view over the kernel, or small records by reference.
+pub const MAX_HEAP: usize = 256 << 10;
 
 /// The result of receiving a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,10 +6,10 @@
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
 use crate::connection::tx::{Tx, TxRing};
-use crate::doorbell::control;
-use crate::{Error, Op, Result, SendFlags, Wait};
+use crate::control;
 use onecopy_ring::PeerMisbehaved;
 use onecopy_ring::record::{Frame, With};
+use onecopy_socket::{Error, Op, Result, SendFlags, Wait};
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;

@@ -2,15 +2,16 @@
 
 use crate::ancillary::attached::Attached;
 use crate::ancillary::channel::MAX_FDS;
+use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::{Cursor, IOV_MAX, chunk};
 use crate::connection::core::Core;
 use crate::connection::failure::too_long;
 use crate::connection::tx::{Tx, TxRing};
 use crate::handshake::upgrade::offered;
-use crate::{Error, Op, Records, Result, SendFlags};
 use onecopy_copy::Store;
 use onecopy_ring::record::{self, Frame, HEADER};
+use onecopy_socket::{Error, Op, Result, SendFlags};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::io::Errno;
 use std::io::IoSlice;

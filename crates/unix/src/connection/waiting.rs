@@ -3,9 +3,9 @@
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
 use crate::connection::patience::{BRIEFLY, STUCK};
-use crate::doorbell::control;
-use crate::doorbell::control::Peek;
-use crate::{Error, Op, RecvFlags, Result};
+use crate::control;
+use crate::control::Peek;
+use onecopy_socket::{Error, Op, RecvFlags, Result};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::signal;

@@ -7,9 +7,9 @@
 use crate::ancillary::channel::Inlet;
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
-use crate::doorbell::control;
-use crate::{Error, Op, Result};
+use crate::control;
 use onecopy_ring::{Consumer, PeerMisbehaved};
+use onecopy_socket::{Error, Op, Result};
 use onecopy_sync::atomic::Ordering::SeqCst;
 use onecopy_sync::atomic::fence;
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! A second socket to ring at, and to keep unwritable. The sending end of a datagram socket's lane needs it,
 //! since its peer polls another socket than the lane's.
 
-use crate::doorbell::control;
+use crate::control;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::SendFlags;

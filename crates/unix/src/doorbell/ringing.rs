@@ -4,12 +4,12 @@
 //! ([`Core::ring_under_lock`]) after each half ring of a long send, and before it waits for room. Where processes share the
 //! sending side, whoever holds it always does, so that a killed sender's doorbell can be made up for.
 
-use crate::Result;
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
 use crate::connection::others::{PARKING, RINGING};
-use crate::doorbell::control;
+use crate::control;
 use onecopy_ring::Ring;
+use onecopy_socket::Result;
 
 impl Core {
     /// Rings the doorbell after a send, if the send published something. Otherwise a doorbell would be for

@@ -1,7 +1,7 @@
 //! What a client says by the name that it is bound to, and how large rings become.
 
-use crate::Records;
 use crate::config::Config;
+use crate::config::Records;
 use crate::connection::kind::Kind;
 use onecopy_ring::memory::Nonce;
 use onecopy_ring::round_capacity;

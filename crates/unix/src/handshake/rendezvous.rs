@@ -12,8 +12,9 @@
 //! another user than accepts from it, or of one whose name leaves no room for more. There the kernel carries
 //! on until the server sends something.
 
+use crate::config::Records;
 use crate::connection::kind::Kind;
-use crate::{Name, Records};
+use crate::name::Name;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;

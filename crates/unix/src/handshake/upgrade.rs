@@ -33,14 +33,15 @@
 use crate::ancillary::attached::Attached;
 use crate::ancillary::channel::Fds;
 use crate::config::Config;
+use crate::config::Records;
 use crate::connection::core::Core;
 use crate::connection::rx::Rx;
 use crate::connection::tx::{Tx, UNKNOWN};
 use crate::handshake::invitation::{capacity_of, wish};
 use crate::handshake::undecided::{Role, Strips, Switching};
-use crate::{Op, Records, Result};
 use onecopy_ring::memory::{JOINED, TOO_SMALL};
 use onecopy_ring::{MIN_CAPACITY, Producer, Ring, round_capacity};
+use onecopy_socket::{Op, Result};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};

@@ -1,7 +1,7 @@
 //! The claim on an end that only one process may use after a fork. The first process that uses it gets it.
 
-use crate::{Error, Op};
 use onecopy_ring::page::{EndPage, PAGE_LEN};
+use onecopy_socket::{Error, Op};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed};
 use onecopy_sys::map::Mapping;
 use rustix::io::Errno;

@@ -12,7 +12,7 @@
 //! 3. `child` calls [`Over::in_child`] on each. It then closes a socket, which tells the parent that it has
 //!    joined.
 
-use crate::doorbell::control;
+use crate::control;
 use crate::generation::{before_fork, in_child};
 use onecopy_sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed, spin_loop};
 use onecopy_sync::{Mutex, MutexGuard, OwnedGuard};

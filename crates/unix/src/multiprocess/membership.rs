@@ -11,7 +11,7 @@
 //! In the second case a process that is given the page can be a member ([`share`](super::share)).
 
 use crate::connection::patience::{BRIEFLY, PATIENCE};
-use crate::doorbell::control;
+use crate::control;
 use crate::multiprocess::fork::{self, Joined};
 use onecopy_ring::consumer::BorrowId;
 use onecopy_ring::page::{EndPage, MemberPage, PAGE_LEN, Words};

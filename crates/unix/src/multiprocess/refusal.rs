@@ -1,6 +1,6 @@
 //! Errors that say why a socket is not passed on, or not taken up.
 
-use crate::{Error, Op};
+use onecopy_socket::{Error, Op};
 use onecopy_sys::memfd::Refused;
 use rustix::io::Errno;
 

@@ -33,6 +33,7 @@
 //! is checked like what `into_fds` gave. The state in the page is loaded under its locks at the first use of
 //! either side, and checked like what any member saves.
 
+use crate::config::{Config, Records};
 use crate::connection::Connection;
 use crate::connection::core::broken;
 use crate::connection::kind::Kind;
@@ -44,7 +45,7 @@ use crate::multiprocess::membership::{Fresh, NotGiven, PageFile, Sharing};
 use crate::multiprocess::refusal::{error, plain, wrong};
 use crate::multiprocess::transfer::{TakenUp, inode, is_socket, lied, open_page};
 use crate::multiprocess::wire::{ConnectionState, TOKEN_LEN, Token};
-use crate::{Config, Op, Records, Result};
+use onecopy_socket::{Op, Result};
 use onecopy_sync::MutexGuard;
 use onecopy_sys::scm::{self, Space};
 use rustix::fd::{AsFd, OwnedFd};
@@ -342,7 +343,7 @@ macro_rules! sharing_methods {
             /// - ETOOMANYREFS: more descriptors of this user are on their way than RLIMIT_NOFILE. An offer
             ///   that was not taken up counts for four to seven of them.
             /// - EMFILE, EPROTO; the errors of memfd_create(2).
-            pub fn share_fds(&self) -> crate::Result<Vec<rustix::fd::OwnedFd>> {
+            pub fn share_fds(&self) -> onecopy_socket::Result<Vec<rustix::fd::OwnedFd>> {
                 self.end.share_out()
             }
         }

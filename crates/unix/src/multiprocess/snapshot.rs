@@ -12,6 +12,7 @@
 
 use crate::ancillary::pending::TOLD;
 use crate::ancillary::said::Said;
+use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::core::Core;
 use crate::connection::kind::Kind;
@@ -20,15 +21,15 @@ use crate::connection::received::Rest;
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::side::Shared;
 use crate::connection::tx::{Tx, TxRing, UNKNOWN};
+use crate::control;
 use crate::doorbell::accounting::Balance;
-use crate::doorbell::control;
 use crate::handshake::undecided::Strips;
 use crate::multiprocess::membership::Sharing;
-use crate::{Op, Records};
 use onecopy_ring::consumer::{Lent, Reached};
 use onecopy_ring::page::{SidePage, WORDS, Words};
 use onecopy_ring::record::HEADER;
 use onecopy_ring::{Consumer, Mark, PeerMisbehaved};
+use onecopy_socket::Op;
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::clock::coarse_ms;

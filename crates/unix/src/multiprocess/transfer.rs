@@ -22,6 +22,7 @@
 //! taken up once: a word in the page says so, and a second process is refused. A process that wants to keep
 //! the end as well shares it ([`share`](super::share)).
 
+use crate::config::{Config, Records};
 use crate::connection::Connection;
 use crate::connection::core::broken;
 use crate::connection::kind::Kind;
@@ -34,9 +35,9 @@ use crate::handshake::upgrade::{Nonce, offered};
 use crate::multiprocess::refusal::{error, invalid, plain, refuse, wrong};
 use crate::multiprocess::snapshot::{Mode, Saved};
 use crate::multiprocess::wire::{ConnectionState, PAGE, RingAt, too_many_or_few};
-use crate::{Config, Error, Op, Records, Result};
 use onecopy_ring::page::{EndPage, PAGE_LEN, PASS_WORDS, Words};
 use onecopy_ring::{Consumer, PeerMisbehaved, Producer, Ring};
+use onecopy_socket::{Error, Op, Result};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::map::Mapping;
 use onecopy_sys::memfd::{self};
@@ -543,10 +544,13 @@ macro_rules! passing_methods {
             /// - EMFILE, EPROTO; the errors of memfd_create(2).
             pub fn into_fds(
                 self,
-            ) -> std::result::Result<Vec<rustix::fd::OwnedFd>, crate::NotPassed<$socket>> {
+            ) -> std::result::Result<
+                Vec<rustix::fd::OwnedFd>,
+                crate::multiprocess::transfer::NotPassed<$socket>,
+            > {
                 match self.end.pass_on() {
                     Ok(fds) => Ok(fds),
-                    Err(error) => Err(crate::NotPassed { error, socket: self }),
+                    Err(error) => Err(crate::multiprocess::transfer::NotPassed { error, socket: self }),
                 }
             }
 
@@ -556,8 +560,8 @@ macro_rules! passing_methods {
             /// # Errors
             ///
             /// Those of [`from_fds_with`](Self::from_fds_with).
-            pub fn from_fds(fds: Vec<rustix::fd::OwnedFd>) -> crate::Result<$socket> {
-                <$socket>::from_fds_with(fds, &crate::Config::default())
+            pub fn from_fds(fds: Vec<rustix::fd::OwnedFd>) -> onecopy_socket::Result<$socket> {
+                <$socket>::from_fds_with(fds, &crate::config::Config::default())
             }
 
             /// Does what [`from_fds`](Self::from_fds) does, with `config`. Its sizes of buffers and its kind
@@ -578,8 +582,8 @@ macro_rules! passing_methods {
             /// - EMFILE, ENOMEM.
             pub fn from_fds_with(
                 fds: Vec<rustix::fd::OwnedFd>,
-                config: &crate::Config,
-            ) -> crate::Result<$socket> {
+                config: &crate::config::Config,
+            ) -> onecopy_socket::Result<$socket> {
                 Ok($socket { end: Connection::take_up(fds, Kind::$socket, config)? })
             }
         }

@@ -6,10 +6,11 @@
 //! its first word ([`PAGE`], [`TOKEN`]). The number changes with each change of any word. The state of the
 //! two directions is in [`snapshot`](super::snapshot).
 
+use crate::config::Records;
 use crate::connection::kind::Kind;
 use crate::multiprocess::refusal::{invalid, wrong};
-use crate::{Records, Result};
 use onecopy_ring::page::PASS_WORDS;
+use onecopy_socket::Result;
 
 /// Marks a page in which a connection is passed on, and gives the version of its layout.
 pub const PAGE: u64 = u64::from_le_bytes(*b"1cpyend\x04");
@@ -208,7 +209,7 @@ impl ConnectionState {
 }
 
 /// Makes the error for a number of descriptors other than was said.
-pub fn too_many_or_few() -> crate::Error {
+pub fn too_many_or_few() -> onecopy_socket::Error {
     wrong("too many descriptors, or too few; pass all that `into_fds` or `share_fds` gave")
 }
 

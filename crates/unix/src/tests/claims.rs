@@ -6,7 +6,7 @@ use crate::connection::Connection;
 use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::connection::kind::Kind;
 use crate::connection::tx::Tx;
-use crate::doorbell::control;
+use crate::control;
 use crate::{Config, Credentials, RecvFlags, Result, SendFlags};
 use onecopy_copy::{Hint, Policy, Reader};
 use onecopy_ring::Mark;

@@ -8,7 +8,7 @@ use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
-use crate::doorbell::control;
+use crate::control;
 use crate::failpoint::arm;
 use crate::{Config, RecvFlags, Result, SendFlags};
 use onecopy_sys::fork::{Ended, child};

@@ -1,7 +1,7 @@
 //! Earlier errors that needed an event at one certain moment. Each test makes that moment happen.
 
 use super::{PATIENCE, alone, send, small, wait_asleep};
-use crate::doorbell::control::Peek;
+use crate::control::Peek;
 use crate::failpoint;
 use crate::{Config, Name, RecvFlags, SendFlags, SeqPacket, Stream, Transport};
 use onecopy_sync::atomic::Ordering::Release;

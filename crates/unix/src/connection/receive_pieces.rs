@@ -5,8 +5,8 @@ use crate::ancillary::pending::Next;
 use crate::byref::piece::Piece;
 use crate::connection::core::Core;
 use crate::connection::rx::RxRing;
-use crate::{Error, Op, Result};
 use onecopy_chain::{Chain, Mark};
+use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
 
 /// Takes the next reference, or as much of it as is asked for.

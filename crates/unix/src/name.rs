@@ -1,6 +1,6 @@
 //! Names of unix sockets: a path, or a name in the abstract namespace.
 
-use crate::{Error, Op};
+use onecopy_socket::{Error, Op};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 use std::ffi::OsStr;

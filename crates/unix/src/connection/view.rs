@@ -5,12 +5,13 @@ use crate::byref::piece::Piece;
 use crate::connection::Connection;
 use crate::connection::others::MAX_LENT;
 use crate::connection::patience::BRIEFLY;
+use crate::connection::received::MAX_HEAP;
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::wait::Ready;
 use crate::connection::waiting::Waiting;
-use crate::{Op, RecvFlags, Result};
 use onecopy_ring::Ring;
 use onecopy_ring::consumer::BorrowId;
+use onecopy_socket::{Op, RecvFlags, Result};
 use onecopy_sys::map::Span;
 use rustix::fd::AsFd;
 use std::fmt;
@@ -52,9 +53,6 @@ enum Place {
         start: usize,
     },
 }
-
-/// The largest view over the kernel, in bytes.
-pub const MAX_HEAP: usize = 256 << 10;
 
 impl View {
     /// The most bytes that [`View::for_each_chunk`] shows at once.
@@ -148,7 +146,7 @@ impl View {
 
     /// Returns a view of the reference that comes next, or of as much of it as is asked for.
     fn referenced(end: &Arc<Connection>, rx: &mut RxRing, max: usize) -> Option<View> {
-        let piece = crate::byref::receive::take_piece(rx, max)?;
+        let piece = crate::connection::receive_pieces::take_piece(rx, max)?;
         end.counters().received.add_exclusive(piece.len());
         end.counters().referenced.add_exclusive(piece.len());
         Some(View::of_piece(end, piece))

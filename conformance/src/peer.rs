@@ -157,7 +157,7 @@ fn write(socket: &Socket, traffic: Traffic, seed: u64, progress: &File) -> anyho
     loop {
         let bytes = traffic.next(at, dice.size(200_000));
         // (Of streams and atomic records it says nothing.)
-        let flags = SendFlags::NOSIGNAL | SendFlags::EOR;
+        let flags = SendFlags::EOR;
         let sent = match dice.roll() % 5 {
             0 => socket.send(&bytes, flags | SendFlags::NTCOPY),
             1 => socket.send(&bytes, flags | SendFlags::DONTWAIT),

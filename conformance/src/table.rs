@@ -105,7 +105,9 @@ Made by `cargo xtask conformance`; the suite itself runs with `cargo test -p one
 rule and what was seen when it was tried. Rules come from Linux (L), from FreeBSD (F), from both (B), or are our
 own. For L and B the kernel's answer is the oracle; where ours differs, the reason stands beside it, and
 `conformance/skips.toml` holds exactly what it answers instead. Rows named `records` are about stream records, which
-Linux does not offer, and ours not without shared memory: there the rule itself says what is right.
+Linux does not offer, and ours not without shared memory: there the rule itself says what is right. Ours raise
+SIGPIPE only for a send that asks for it (`SendFlags::SIGPIPE`), as std's sockets never do: the rows `wait.sigpipe`,
+`wait.sigpipe_shutdown` and `wait.writer_freed_by_close_no_signal` ask for it.
 
 ";
 

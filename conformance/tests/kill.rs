@@ -343,7 +343,7 @@ fn write(stream: &Socket, traffic: Traffic, dice: u64) -> anyhow::Result<(Instan
         let bytes = traffic.next(at, dice.size(if gently { 100 } else { 500_000 }));
         let sleeps = stream.stats().sleeps;
         let began = Instant::now();
-        match stream.send(&bytes, SendFlags::NOSIGNAL | SendFlags::EOR) {
+        match stream.send(&bytes, SendFlags::EOR) {
             Ok(sent) => {
                 at += traffic.sent(sent);
                 last = began;

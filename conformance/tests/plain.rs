@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::UnshareFlags;
 
 const KINDS: [Kind; 2] = [Kind::Stream, Kind::SeqPacket];
-const NOW: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+const NOW: SendFlags = SendFlags::DONTWAIT;
 /// Somebody else, who is no root.
 const HIM: u32 = 4711;
 

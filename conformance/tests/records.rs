@@ -33,7 +33,7 @@ fn caught(victim: &SeqPacket, what: &str) {
     let error = victim.recv(&mut [0; 100], RecvFlags::empty()).unwrap_err();
     assert_eq!(error.raw_os_error(), 71, "{what}: {error}");
     assert_eq!(victim.stats().protocol_errors, 1, "{what}");
-    assert_eq!(victim.send(b"x", SendFlags::NOSIGNAL).unwrap_err().raw_os_error(), 71, "{what}");
+    assert_eq!(victim.send(b"x", SendFlags::empty()).unwrap_err().raw_os_error(), 71, "{what}");
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn an_honest_hand_made_peer_is_understood() {
     assert!(!victim.recv_record(&mut buffer, NOW).unwrap().is_end());
     assert!(victim.recv(&mut buffer, NOW).unwrap_err().would_block());
     assert_eq!(liar.theirs().unwrap().get(Field::Tail).unwrap(), 24 + 8);
-    victim.send(b"to the liar", SendFlags::NOSIGNAL).unwrap();
+    victim.send(b"to the liar", SendFlags::empty()).unwrap();
     let frame = liar.take().unwrap();
     assert_eq!(frame[..8], (11 | END).to_le_bytes());
     assert_eq!((&frame[8..19], frame.len()), (&b"to the liar"[..], 24));
@@ -126,7 +126,7 @@ fn a_filler_that_is_not_there_and_records_that_are_none() {
     }
     // An honest pair beside all that.
     let (a, b) = SeqPacket::pair().unwrap();
-    a.send(b"honest", SendFlags::NOSIGNAL).unwrap();
+    a.send(b"honest", SendFlags::empty()).unwrap();
     assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
     let _ = a.as_fd();
 }

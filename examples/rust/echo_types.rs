@@ -13,7 +13,7 @@ use onecopy::unix::{Datagram, Listener, Name, RecvFlags, SendFlags, SeqListener,
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const QUIET: SendFlags = SendFlags::NOSIGNAL;
+const QUIET: SendFlags = SendFlags::empty();
 const NONE: RecvFlags = RecvFlags::empty();
 
 /// What is sent, a piece at a time. Two of them together are not what was sent; an empty one is one, too.

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (mut sum, mut answers) = (0, 0);
         let mut answer = [0; 8];
         for job in 0..JOBS {
-            queue.send(format!("square {job}").as_bytes(), SendFlags::NOSIGNAL)?;
+            queue.send(format!("square {job}").as_bytes(), SendFlags::empty())?;
             while let Ok(8) = queue.recv(&mut answer, RecvFlags::DONTWAIT) {
                 (sum, answers) = (sum + u64::from_le_bytes(answer), answers + 1);
             }
@@ -58,7 +58,7 @@ fn work(queue: &SeqPacket) -> onecopy::unix::Result<u32> {
         }
         let text = String::from_utf8_lossy(&buffer[..job.len]);
         let n: u64 = text.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-        queue.send(&(n * n).to_le_bytes(), SendFlags::NOSIGNAL)?;
+        queue.send(&(n * n).to_le_bytes(), SendFlags::empty())?;
         done += 1;
     }
 }

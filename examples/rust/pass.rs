@@ -16,7 +16,7 @@ use onecopy::unix::{SeqListener, SeqPacket, Stream};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-const QUIET: SendFlags = SendFlags::NOSIGNAL;
+const QUIET: SendFlags = SendFlags::empty();
 const NONE: RecvFlags = RecvFlags::empty();
 
 /// Files that a client asks for.

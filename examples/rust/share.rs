@@ -16,7 +16,7 @@ use onecopy::unix::{Config, Listener, Name, RecvFlags, SendFlags, SeqPacket, Str
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-const QUIET: SendFlags = SendFlags::NOSIGNAL;
+const QUIET: SendFlags = SendFlags::empty();
 const NONE: RecvFlags = RecvFlags::empty();
 
 const WORKERS: usize = 3;

@@ -221,7 +221,7 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
         let _ = victim.recv(&mut [0], RecvFlags::DONTWAIT);
     }
     into.set(Field::SwitchAt, if lies(40) { value(dice, 2, 2) } else { 2 })?;
-    let _ = victim.send(b"k", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let _ = victim.send(b"k", SendFlags::DONTWAIT);
     let (_, fds) = take(&liar.fd, &mut wire)?;
     if let [slip, back] = &fds[..]
         && sockopt::socket_cookie(back) == sockopt::socket_cookie(&mine)
@@ -231,7 +231,7 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
         memory.file.write_all_at(&wire[16..32], SECRET)?;
         memory.file.write_all_at(&number.to_le_bytes(), JOINED)?;
     }
-    let _ = victim.send(b"k", SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let _ = victim.send(b"k", SendFlags::DONTWAIT);
     liar.theirs = Some(into);
     liar.mine = Some(memory);
     Ok(channel.fd)

@@ -122,7 +122,7 @@ impl Fence {
         let (from, to) = Stream::pair_with(&small)?;
         let mut sent = 0;
         loop {
-            match from.send(&secret.bytes(sent, 4096), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match from.send(&secret.bytes(sent, 4096), SendFlags::DONTWAIT) {
                 Ok(n) => sent += n,
                 Err(e) if e.would_block() => return Ok(Fence { from, to, sent, secret }),
                 Err(e) => return Err(e.into()),
@@ -223,7 +223,7 @@ impl Neighbours {
             Config { receive_buffer: Some(16 << 10), send_buffer: Some(16 << 10), ..Config::default() };
         let pieces = Config { records: Records::Stream, ..config };
         let (from, to) = Stream::pair_with(&config)?;
-        from.send(&secret.bytes(0, 3000), SendFlags::NOSIGNAL)?;
+        from.send(&secret.bytes(0, 3000), SendFlags::empty())?;
         let borrowed = to.recv_borrowed(3000)?;
         let pool = SharedPool::new(4096, 1)?;
         let mut loan = pool.loan(4096)?;
@@ -262,7 +262,7 @@ impl Neighbours {
     /// What is not as it should be.
     pub fn check(&mut self) -> Result<(), String> {
         let (secret, dice) = (self.secret, &mut self.dice);
-        let (now, all) = (SendFlags::DONTWAIT | SendFlags::NOSIGNAL, RecvFlags::DONTWAIT);
+        let (now, all) = (SendFlags::DONTWAIT, RecvFlags::DONTWAIT);
         self.next += 1;
         self.checks += 1;
         match self.next % 6 {
@@ -335,8 +335,8 @@ fn send_token(stream: &Stream, bytes: &[u8]) -> Result<usize, Error> {
         Ok(file)
     };
     match token() {
-        Ok(token) => stream.send_with(bytes, &[token.as_fd()], SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
-        Err(_) => stream.send(bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+        Ok(token) => stream.send_with(bytes, &[token.as_fd()], SendFlags::DONTWAIT),
+        Err(_) => stream.send(bytes, SendFlags::DONTWAIT),
     }
 }
 
@@ -366,7 +366,7 @@ mod tests {
         }
         neighbours.finish().unwrap();
         // A byte too many, a byte that is another.
-        neighbours.stream.from.send(b"x", SendFlags::NOSIGNAL).unwrap();
+        neighbours.stream.from.send(b"x", SendFlags::empty()).unwrap();
         assert!((0..20).any(|_| neighbours.check().is_err()));
         let fence = Fence::new(Secret::new(8)).unwrap();
         assert!(fence.sent >= 4096);

@@ -72,7 +72,7 @@ pub fn pair(dice: &mut Dice, config: &Config) -> io::Result<(Peer, Socket)> {
         }
     }
     // Which is whose, a datagram tells that comes with a descriptor: it lies in the one ring, and in the one end of the line.
-    let now = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let now = SendFlags::DONTWAIT;
     victim.send_with(b"x", &[File::open("/dev/null")?.as_fd()], now)?;
     let (mine, theirs): (Vec<_>, Vec<_>) =
         rings.into_iter().partition(|ring| ring.get(Field::Head).is_ok_and(|head| head > 0));
@@ -106,7 +106,7 @@ mod tests {
             return;
         }
         let (mut peer, socket) = pair(&mut Dice(1), &Config::default()).unwrap();
-        let now = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let now = SendFlags::DONTWAIT;
         assert_eq!(socket.send(b"to the liar", now).unwrap(), 11);
         let liar = peer.liar();
         let came = liar.take().unwrap();

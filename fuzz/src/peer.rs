@@ -111,9 +111,9 @@ impl Peer {
         if victim_first {
             if self.rendezvous.is_some() {
                 // (A client keeps its rings for its second message.)
-                let _ = victim.send(b"f", SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::EOR);
+                let _ = victim.send(b"f", SendFlags::DONTWAIT | SendFlags::EOR);
             }
-            let _ = victim.send(b"v", SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::EOR);
+            let _ = victim.send(b"v", SendFlags::DONTWAIT | SendFlags::EOR);
             // Both at once.
             if dice.one_in(8) {
                 let _ = offer(liar, dice, capacities);
@@ -240,7 +240,7 @@ fn look(victim: &Socket, dice: &mut Dice) {
 /// Says that it has joined the victim's rings: or that it wants others, or what nobody says.
 fn join(liar: &mut Liar, dice: &mut Dice, victim: &Socket) {
     let again = |victim: &Socket| {
-        let _ = victim.send(b"w", SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::EOR);
+        let _ = victim.send(b"w", SendFlags::DONTWAIT | SendFlags::EOR);
     };
     let Ok(ring) = liar.mine() else { return };
     match dice.roll() % 12 {

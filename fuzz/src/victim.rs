@@ -181,7 +181,7 @@ impl<'a> Victim<'a> {
     }
 
     fn send(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
-        let mut flags = SendFlags::NOSIGNAL;
+        let mut flags = SendFlags::empty();
         for (flag, odds) in [(SendFlags::NTCOPY, 3), (SendFlags::MORE, 4), (SendFlags::EOR, 2)] {
             flags.set(flag, dice.one_in(odds));
         }
@@ -191,7 +191,7 @@ impl<'a> Victim<'a> {
     }
 
     fn reserve(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
-        let mut flags = SendFlags::NOSIGNAL;
+        let mut flags = SendFlags::empty();
         flags.set(SendFlags::DONTWAIT, !dice.one_in(8));
         let mut slot = match self.stream.reserve_with(n, flags) {
             None => return Ok(()),
@@ -279,7 +279,7 @@ impl<'a> Victim<'a> {
             let _ = chain.concat(&mut part);
         }
         let len = chain.len();
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let flags = SendFlags::DONTWAIT;
         let (sent, head) = match self.stream {
             Socket::Bytes(stream) => (stream.send_chain_with(chain, flags), 0),
             Socket::Records(socket) => {
@@ -301,7 +301,7 @@ impl<'a> Victim<'a> {
     fn descriptors(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
         if dice.one_in(2) {
             let null = File::open("/dev/null").map_err(|e| e.to_string())?;
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let flags = SendFlags::DONTWAIT;
             let answer = match self.stream {
                 Socket::Bytes(stream) => stream.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
                 Socket::Records(socket) => socket.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
@@ -348,7 +348,7 @@ impl<'a> Victim<'a> {
             Err(e) => return self.within(Err(e), 0).map(drop),
         };
         let len = loan.len();
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let flags = SendFlags::DONTWAIT;
         let sent = match self.stream {
             Socket::Bytes(stream) => stream.send_loan_with(loan, flags).map_err(|not| not.error),
             Socket::Records(socket) => socket.send_loan_with(loan, flags).map_err(|not| not.error),
@@ -400,7 +400,7 @@ impl<'a> Victim<'a> {
         if dice.one_in(2) {
             let (a, b) = self.buf[..n].split_at(cut);
             let slices = [IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)];
-            let answer = self.stream.send_vectored(&slices, SendFlags::NOSIGNAL);
+            let answer = self.stream.send_vectored(&slices, SendFlags::empty());
             self.within(answer, n).map(drop)
         } else {
             let (a, b) = self.buf[..n].split_at_mut(cut);

@@ -218,7 +218,7 @@ impl Party {
     pub fn report(&self) -> String {
         let before = self.tell();
         let receive = self.socket.recv(&mut [0; 64], RecvFlags::DONTWAIT | RecvFlags::PEEK);
-        let send = self.socket.reserve_with(1, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let send = self.socket.reserve_with(1, SendFlags::DONTWAIT);
         let send = send.map(|room| room.map(|slot| slot.len()));
         format!("{before}; a look for bytes now gives {receive:?}, one for room {send:?}")
     }
@@ -344,7 +344,7 @@ impl Party {
     fn probe(&mut self) -> Result<(), Stop> {
         self.probing = false;
         // (It may have room still: that it is gone is looked at now and then.)
-        match self.socket.send(&[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        match self.socket.send(&[], SendFlags::DONTWAIT) {
             Ok(_) => Ok(()),
             Err(e) if e.would_block() => Ok(()),
             // Its own end is shut down: a send says that first, and nobody is there to be heard of.

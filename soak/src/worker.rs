@@ -55,7 +55,7 @@ fn call(args: &Args, index: u32) -> Result<Option<Party>, String> {
             Ok(socket) => {
                 // (Records in parts wait here for the accept.)
                 let _ = socket.set_write_timeout(PATIENCE);
-                match socket.send(&id.to_le_bytes(), SendFlags::NOSIGNAL | SendFlags::EOR) {
+                match socket.send(&id.to_le_bytes(), SendFlags::EOR) {
                     Ok(8) => {}
                     other => return Err(format!("the first eight bytes: {other:?}")),
                 }
@@ -76,7 +76,7 @@ fn call_by_datagram(plan: &Plan, names: &Names, config: &Config) -> onecopy::uni
     let socket = Datagram::bind_with(names.of_gram(plan.id, Side::Client), config)?;
     socket.set_write_timeout(PATIENCE)?;
     socket.set_read_timeout(PATIENCE)?;
-    socket.send_to(&plan.id.to_le_bytes(), names.reception(Kind::Grams), SendFlags::NOSIGNAL)?;
+    socket.send_to(&plan.id.to_le_bytes(), names.reception(Kind::Grams), SendFlags::empty())?;
     socket.recv(&mut [0; 8], RecvFlags::empty())?;
     let peer = names.of_gram(plan.id, Side::Server);
     match socket.connect(peer.clone()) {
@@ -123,7 +123,7 @@ pub fn answer_by_datagram(reception: &Datagram, names: &Names, run: u64) -> Resu
     let greet = || {
         let socket = Datagram::bind_with(names.of_gram(plan.id, Side::Server), &config(Kind::Grams))?;
         socket.connect(from.clone())?;
-        socket.send(&id, SendFlags::NOSIGNAL)?;
+        socket.send(&id, SendFlags::empty())?;
         socket.set_nonblocking(true)?;
         Ok(socket)
     };

@@ -36,7 +36,7 @@ fn rings(s: &Scene, capacity: u64) -> io::Result<Rings> {
 
 /// Takes the victim's rings after it has sent some itself; gives back what it had sent.
 fn cross(s: &mut Scene) -> io::Result<(Memory, Memory)> {
-    s.victim.send(b"v", SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    s.victim.send(b"v", SendFlags::DONTWAIT)?;
     s.attach(rings(s, ROOM)?)?;
     let mine = (s.liar.theirs.take(), s.liar.mine.take());
     s.liar.take_rings()?;
@@ -52,7 +52,7 @@ fn too_small(s: &mut Scene, wanted: u64) -> io::Result<bool> {
     s.liar.mine()?.set(Field::Larger, wanted)?;
     s.liar.theirs()?.set(Field::Larger, wanted)?;
     s.liar.mine()?.set(Field::Joined, 2)?;
-    s.victim.send(b"w", SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+    s.victim.send(b"w", SendFlags::DONTWAIT)?;
     let came = s.liar.receive()?;
     let Some(fd) = came.fds.into_iter().next_back() else { return Ok(false) };
     let Some(rings) = Rings::open(fd, s.liar.nonce)? else {

@@ -142,7 +142,7 @@ impl Scene {
     ///
     /// As [`Scene::meet`].
     pub fn theirs(&mut self) -> io::Result<()> {
-        self.victim.send(b"v", SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        self.victim.send(b"v", SendFlags::DONTWAIT)?;
         let came = self.liar.take_rings()?;
         match came.bytes == b"v" && came.fds.is_empty() {
             true => Ok(()),
@@ -176,6 +176,6 @@ impl Scene {
     pub fn nudge(&self) {
         let _ = self.victim.recv(&mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         // (A slot that is given up sends nothing.)
-        drop(self.victim.reserve_with(1, SendFlags::DONTWAIT | SendFlags::NOSIGNAL));
+        drop(self.victim.reserve_with(1, SendFlags::DONTWAIT));
     }
 }

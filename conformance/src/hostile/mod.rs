@@ -123,7 +123,7 @@ fn taking(victim: &Stream) -> &'static str {
 fn sending(victim: &Stream) -> &'static str {
     let _ = victim.set_write_timeout(Some(PATIENCE));
     for _ in 0..40 {
-        if let Err(e) = victim.send(&[7; 30_000], SendFlags::NOSIGNAL) {
+        if let Err(e) = victim.send(&[7; 30_000], SendFlags::empty()) {
             return fate(&e);
         }
     }
@@ -144,7 +144,7 @@ fn polling(victim: &Stream) -> &'static str {
             Err(e) if e.would_block() => {}
             Err(e) => return fate(&e),
         }
-        match victim.send(&buf, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match victim.send(&buf, SendFlags::DONTWAIT) {
             Ok(_) => last = "carries on",
             Err(e) if e.would_block() => {}
             Err(e) => return fate(&e),
@@ -159,7 +159,7 @@ fn borrowing(victim: &Stream) -> &'static str {
     let mut held = Vec::new();
     let mut buf = [0; 3_000];
     for _ in 0..20 {
-        match victim.reserve_with(20_000, SendFlags::NOSIGNAL) {
+        match victim.reserve_with(20_000, SendFlags::empty()) {
             Ok(mut slot) => {
                 slot.write(&[7; 20_000]);
                 if let Err(e) = slot.commit() {
@@ -231,7 +231,7 @@ fn chaining(victim: &Stream) -> &'static str {
             }
             continue;
         }
-        match victim.send_chain_with(chain, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        match victim.send_chain_with(chain, SendFlags::DONTWAIT) {
             Ok(_) => last = "carries on",
             Err(not) if not.error.would_block() => {}
             Err(not) => return fate(&not.error),
@@ -273,7 +273,7 @@ fn talk(a: &Stream, b: &Stream) -> Result<(), Stop> {
     for (from, to) in [(a, b), (b, a)] {
         from.set_write_timeout(Some(Duration::from_secs(10))).map_err(Stop::broken)?;
         to.set_read_timeout(Some(Duration::from_secs(10))).map_err(Stop::broken)?;
-        from.send(b"honest", SendFlags::NOSIGNAL).map_err(Stop::broken)?;
+        from.send(b"honest", SendFlags::empty()).map_err(Stop::broken)?;
         let mut buf = [0; 9];
         let n = to.recv(&mut buf, RecvFlags::empty()).map_err(Stop::broken)?;
         if &buf[..n] != b"honest" {
@@ -331,7 +331,7 @@ fn play(misbehaviour: &Misbehaviour, role: Role) -> Result<String, Stop> {
             let liar = Liar::accept(&server).map_err(step)?;
             if role.joins() {
                 // (A client keeps its rings for its second message.)
-                victim.send(b"f", SendFlags::NOSIGNAL).map_err(Stop::broken)?;
+                victim.send(b"f", SendFlags::empty()).map_err(Stop::broken)?;
                 let came = liar.receive().map_err(step)?;
                 if came.bytes != b"f" || !came.fds.is_empty() {
                     return Err(Stop::broken(format!("{activity}: the first message is {came:?}")));

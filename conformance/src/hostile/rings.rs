@@ -104,7 +104,7 @@ fn honest(s: &mut Scene) -> io::Result<()> {
     // In between, bytes of both directions go where each one is.
     s.liar.say(b"over the kernel", &[])?;
     let mut buf = [0; 40];
-    is("sent", s.victim.send(b"in memory", SendFlags::NOSIGNAL).ok(), Some(9))?;
+    is("sent", s.victim.send(b"in memory", SendFlags::empty()).ok(), Some(9))?;
     is("taken", s.liar.take()?, b"in memory".to_vec())?;
     s.liar.switch()?;
     s.liar.publish(b", then in memory")?;
@@ -138,7 +138,7 @@ fn limited<T>(resource: Resource, limit: u64, then: impl FnOnce() -> T) -> io::R
 /// The victim receives the byte that the rings came with, and nothing happens.
 fn unmoved(s: &Scene, resource: Resource, limit: u64) -> io::Result<()> {
     let seen = limited(resource, limit, || {
-        let sent = s.victim.send(b"v", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let sent = s.victim.send(b"v", SendFlags::DONTWAIT);
         (sent.ok(), s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT).ok())
     })?;
     match (seen, s.liar.theirs()?.get(Field::Joined)?) {
@@ -509,7 +509,7 @@ pub const LIES: &[Misbehaviour] = &[
         OVER,
         "ECONNRESET",
         |s| {
-            s.victim.send(b"v", SendFlags::NOSIGNAL)?;
+            s.victim.send(b"v", SendFlags::empty())?;
             s.hang_up()
         }
     ),

@@ -256,7 +256,8 @@ fn send_flags(f: Tx) -> io::Result<SendFlags> {
     }
     let mut flags = SendFlags::empty();
     flags.set(SendFlags::DONTWAIT, f.dontwait);
-    flags.set(SendFlags::NOSIGNAL, f.nosignal);
+    // The kernel raises it unless told not to, ours only if told to.
+    flags.set(SendFlags::SIGPIPE, !f.nosignal);
     flags.set(SendFlags::EOR, f.eor);
     Ok(flags)
 }

@@ -239,7 +239,7 @@ impl Held {
         commit: bool,
         meanwhile: impl FnOnce(),
     ) -> io::Result<usize> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT;
         let bytes = vec![at as u8; len];
         let mut slot = match self {
             Held::Stream(end) => end.0.reserve_with(len, flags)?,
@@ -252,7 +252,7 @@ impl Held {
     }
 
     pub fn send_loan(&self, at: usize, len: usize, pool: &SharedPool) -> io::Result<usize> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT;
         let mut loan = pool.loan(len).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
         loan.fill(at as u8);
         match self {

@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::PathBuf;
 
 const WAIT: RecvFlags = RecvFlags::empty();
-const SEND: SendFlags = SendFlags::NOSIGNAL;
+const SEND: SendFlags = SendFlags::empty();
 
 /// A folder for one test, removed with its contents.
 struct Folder(PathBuf);

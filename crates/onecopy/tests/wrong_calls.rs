@@ -124,9 +124,9 @@ fn names(wrong: &mut Vec<Wrong>) {
         "choose a shorter one",
     );
     let unnamed = Datagram::unbound().unwrap();
-    unnamed.send_to(b"x", name("datagram"), SendFlags::NOSIGNAL).unwrap();
+    unnamed.send_to(b"x", name("datagram"), SendFlags::empty()).unwrap();
     let (_, nobody) = datagram.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap();
-    let to = |name: Name| datagram.send_to(b"x", name, SendFlags::NOSIGNAL).unwrap_err();
+    let to = |name: Name| datagram.send_to(b"x", name, SendFlags::empty()).unwrap_err();
     add("send_to a long path", to(long), Errno::INVAL, "choose a shorter one");
     add("send_to a long abstract name", to(Name::abstract_("x".repeat(108))), Errno::INVAL, "at most 107");
     add("send_to who has no name", to(nobody), Errno::INVAL, "have it bound");
@@ -139,7 +139,7 @@ fn names(wrong: &mut Vec<Wrong>) {
 fn sends(wrong: &mut Vec<Wrong>) {
     let mut add =
         |call, said, errno, argument, reason| wrong.push(Wrong { call, said, errno, argument, reason });
-    let none = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let none = SendFlags::DONTWAIT;
     let file = std::fs::File::open("/dev/null").unwrap();
     let many = vec![file.as_fd(); 254];
     let other = Credentials { pid: 1, ..Credentials::own() };
@@ -190,7 +190,7 @@ fn sends(wrong: &mut Vec<Wrong>) {
 fn buffers(wrong: &mut Vec<Wrong>) {
     let mut add =
         |call, said, errno, argument, reason| wrong.push(Wrong { call, said, errno, argument, reason });
-    let none = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let none = SendFlags::DONTWAIT;
     let (a, _b) = Stream::pair_with(&small()).unwrap();
     let (c, _d) = Stream::pair_with(&small()).unwrap();
     let (r, _s) = SeqPacket::pair_with(&small()).unwrap();

@@ -8,8 +8,9 @@ bitflags::bitflags! {
         const NTCOPY = 1;
         /// Does not wait: sends what there is room for, or fails with EAGAIN.
         const DONTWAIT = 2;
-        /// Raises no SIGPIPE when the peer is gone; the send only fails with EPIPE.
-        const NOSIGNAL = 4;
+        /// Raises SIGPIPE where a stream's send fails with EPIPE, as send(2) does without MSG_NOSIGNAL. Without
+        /// this flag no send raises it, as with std's sockets.
+        const SIGPIPE = 4;
         /// More bytes will follow. This never delays the peer: the bytes are published at once.
         const MORE = 8;
         /// A record ends with this send (MSG_EOR). Only stream records need it (`Records::Stream` of unix

@@ -134,14 +134,14 @@ fn chains_loans_and_bytes_keep_their_order() {
                     let piece = &bytes[at..at + n];
                     at += n;
                     match turn % 4 {
-                        0 => drop(a.send(piece, SendFlags::NOSIGNAL).unwrap()),
+                        0 => drop(a.send(piece, SendFlags::empty()).unwrap()),
                         1 => drop(a.send_chain(chain(Writer::new(&heap), piece)).unwrap()),
                         2 => {
                             let n = piece.len().min(4096);
                             let mut loan = pool.loan_within(n, 20 * SECOND).unwrap();
                             loan.copy_from_slice(&piece[..n]);
                             a.send_loan(loan).unwrap();
-                            a.send(&piece[n..], SendFlags::NOSIGNAL).unwrap();
+                            a.send(&piece[n..], SendFlags::empty()).unwrap();
                         }
                         _ => {
                             let mut shared = Chain::new();
@@ -377,7 +377,7 @@ fn what_a_peer_never_gives_back_is_bounded_and_the_rest_comes_back_cut() {
         for at in 0..100 {
             many.concat(&mut one.range(at * 7, 1).unwrap()).unwrap();
         }
-        match a.send_chain_with(many, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match a.send_chain_with(many, SendFlags::DONTWAIT) {
             Ok(n) => sent += n,
             Err(not) if sent < 512 && kept.len() < 600 => {
                 // The ring has room for 64 references at once.
@@ -398,7 +398,7 @@ fn what_a_peer_never_gives_back_is_bounded_and_the_rest_comes_back_cut() {
     let n = first.fragment_count();
     drop(first);
     let left = not.loan.payload().len();
-    let again = a.send_chain_with(not.loan, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let again = a.send_chain_with(not.loan, SendFlags::DONTWAIT);
     match again {
         Ok(sent) => assert!(sent == left && left <= n),
         Err(not) => assert_eq!(left - not.loan.payload().len(), n),
@@ -494,7 +494,7 @@ fn a_chain_says_who_sent_it() {
                 at == 0 && matches!(mark, Mark::Credentials(who) if *who == Credentials::own())
             })
         };
-        a.send(b"bytes", SendFlags::NOSIGNAL).unwrap();
+        a.send(b"bytes", SendFlags::empty()).unwrap();
         assert!(mine(&b.recv_chain(100).unwrap()));
         a.send_chain(chain(pool.writer(), b"pages")).unwrap();
         let got = b.recv_chain(100).unwrap();

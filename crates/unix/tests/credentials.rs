@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 const NONE: RecvFlags = RecvFlags::empty();
-const QUIET: SendFlags = SendFlags::NOSIGNAL;
+const QUIET: SendFlags = SendFlags::empty();
 const NOBODY: Credentials = Credentials { pid: 0, uid: 65534, gid: 65534 };
 
 fn root() -> bool {

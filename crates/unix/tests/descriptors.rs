@@ -18,9 +18,9 @@ fn an_upgraded_connection_holds_one_descriptor_at_each_end_and_leaves_nothing() 
     let server = listener.accept().unwrap();
     let mut byte = [0];
     for _ in 0..3 {
-        client.send(b"x", SendFlags::NOSIGNAL).unwrap();
+        client.send(b"x", SendFlags::empty()).unwrap();
         server.recv(&mut byte, RecvFlags::empty()).unwrap();
-        server.send(b"y", SendFlags::NOSIGNAL).unwrap();
+        server.send(b"y", SendFlags::empty()).unwrap();
         client.recv(&mut byte, RecvFlags::empty()).unwrap();
     }
     assert!(client.path().is_shared_memory() && server.path().is_shared_memory());

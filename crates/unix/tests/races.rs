@@ -39,7 +39,7 @@ fn edge(poll: &OwnedFd, limit: Duration) -> bool {
 fn a_reset_is_told_across_the_upgrade() {
     let listener = Listener::bind(name("reset")).unwrap();
     let client = Stream::connect(name("reset")).unwrap();
-    client.send(b"x", SendFlags::NOSIGNAL).unwrap();
+    client.send(b"x", SendFlags::empty()).unwrap();
     let server = listener.accept().unwrap();
     client.readable_bytes().unwrap();
     drop(server);
@@ -55,7 +55,7 @@ fn empty_slices_before_a_byte_end() {
         let sent = in_time(move || {
             let mut slices = vec![IoSlice::new(&[]); 2000];
             slices.push(IoSlice::new(b"x"));
-            a.send_vectored(&slices, SendFlags::NOSIGNAL).unwrap()
+            a.send_vectored(&slices, SendFlags::empty()).unwrap()
         });
         assert_eq!(sent, 1);
         assert_eq!(b.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 1);
@@ -99,7 +99,7 @@ fn a_bell_under_way_beside_a_filler_is_no_lie() {
             .map(|_| {
                 scope.spawn(|| {
                     while Instant::now() < end {
-                        a.send(&[0; 3000], SendFlags::NOSIGNAL).unwrap();
+                        a.send(&[0; 3000], SendFlags::empty()).unwrap();
                     }
                 })
             })
@@ -125,7 +125,7 @@ fn a_short_read_is_followed_by_an_edge() {
             for _ in 0..i % 61 {
                 std::hint::spin_loop();
             }
-            a.send(b"q", SendFlags::NOSIGNAL).unwrap();
+            a.send(b"q", SendFlags::empty()).unwrap();
         }
         a
     });
@@ -158,11 +158,11 @@ fn no_ring_is_larger_than_either_side_accepts() {
     // The client's first rings are too small for the server, which says so. The next ones are as large as the
     // client itself accepts.
     for _ in 0..5 {
-        client.send(b"there", SendFlags::NOSIGNAL).unwrap();
+        client.send(b"there", SendFlags::empty()).unwrap();
         assert_eq!(server.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 5);
     }
     assert_eq!((client.path().send, client.capacity().0), (Carrier::SharedMemory, 1 << 20));
-    server.send(b"back", SendFlags::NOSIGNAL).unwrap();
+    server.send(b"back", SendFlags::empty()).unwrap();
     assert_eq!(client.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 4);
     assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
     assert_eq!((client.stats().fallbacks, server.stats().fallbacks), (0, 0));
@@ -176,9 +176,9 @@ fn a_sender_that_was_turned_away_gets_its_edge() {
         let poll = edges(&a, epoll::EventFlags::OUT);
         assert!(edge(&poll, Duration::from_secs(20)));
         let slot = a.reserve(10).unwrap();
-        assert!(a.send(b"x", SendFlags::NOSIGNAL).unwrap_err().would_block());
+        assert!(a.send(b"x", SendFlags::empty()).unwrap_err().would_block());
         drop(slot);
         assert!(edge(&poll, Duration::from_secs(20)), "{transport:?}");
-        a.send(b"x", SendFlags::NOSIGNAL).unwrap();
+        a.send(b"x", SendFlags::empty()).unwrap();
     }
 }

@@ -86,7 +86,7 @@ fn a_view_is_shown_in_pieces() {
     // In the ring, around its end: all of it, and the part behind its front.
     for round in 0..40 {
         let bytes = pattern(round, 20_000);
-        a.send(&bytes, SendFlags::NOSIGNAL).unwrap();
+        a.send(&bytes, SendFlags::empty()).unwrap();
         let mut view = b.recv_borrowed(usize::MAX).unwrap();
         assert_eq!(shown(&view), bytes);
         view.advance(15_000);
@@ -94,7 +94,7 @@ fn a_view_is_shown_in_pieces() {
     }
     // Over the kernel.
     let (a, b) = Stream::pair_with(&Config { transport: Transport::Kernel, ..Config::default() }).unwrap();
-    a.send(&bytes, SendFlags::NOSIGNAL).unwrap();
+    a.send(&bytes, SendFlags::empty()).unwrap();
     assert_eq!(shown(&b.recv_borrowed(usize::MAX).unwrap()), bytes);
 }
 
@@ -132,7 +132,7 @@ fn references_and_bytes_keep_their_order() {
                     turn += 1;
                     let n = (turn * 7919 % 16_000 + 1).min(bytes.len() - at);
                     if turn.is_multiple_of(3) {
-                        a.send(&bytes[at..at + n], SendFlags::NOSIGNAL).unwrap();
+                        a.send(&bytes[at..at + n], SendFlags::empty()).unwrap();
                     } else {
                         a.send_loan(loaned(&pool, &bytes[at..at + n])).unwrap();
                     }

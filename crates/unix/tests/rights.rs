@@ -33,7 +33,7 @@ fn null() -> File {
 }
 
 fn flags() -> (SendFlags, RecvFlags) {
-    (SendFlags::NOSIGNAL, RecvFlags::empty())
+    (SendFlags::empty(), RecvFlags::empty())
 }
 
 /// Returns a pipe: the reading end as a file, and the writing end.
@@ -243,9 +243,9 @@ fn thousands_travel_in_order_with_their_bytes() {
                 let (r, w) = rustix::pipe::pipe().unwrap();
                 rustix::io::write(&w, &i.to_le_bytes()).unwrap();
                 let bytes = vec![i as u8; 1 + (i as usize * 37) % 3000];
-                a.send_with(&bytes, &[r.as_fd()], SendFlags::NOSIGNAL).unwrap();
+                a.send_with(&bytes, &[r.as_fd()], SendFlags::empty()).unwrap();
                 if i % 3 == 0 {
-                    a.send(&[i as u8; 7], SendFlags::NOSIGNAL).unwrap();
+                    a.send(&[i as u8; 7], SendFlags::empty()).unwrap();
                 }
             }
         });

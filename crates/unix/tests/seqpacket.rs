@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 const NONE: RecvFlags = RecvFlags::empty();
-const QUIET: SendFlags = SendFlags::NOSIGNAL;
+const QUIET: SendFlags = SendFlags::empty();
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
 
 fn pattern(seed: usize, len: usize) -> Vec<u8> {

@@ -25,13 +25,13 @@ fn connected(test: &str, config: &Config) -> (Stream, Stream) {
     let client = Stream::connect_with(name(test), config).unwrap();
     let server = listener.accept().unwrap();
     let mut byte = [0];
-    client.send(b"a", SendFlags::NOSIGNAL).unwrap();
+    client.send(b"a", SendFlags::empty()).unwrap();
     server.recv(&mut byte, RecvFlags::empty()).unwrap();
-    server.send(b"b", SendFlags::NOSIGNAL).unwrap();
+    server.send(b"b", SendFlags::empty()).unwrap();
     client.recv(&mut byte, RecvFlags::empty()).unwrap();
-    client.send(b"c", SendFlags::NOSIGNAL).unwrap();
+    client.send(b"c", SendFlags::empty()).unwrap();
     server.recv(&mut byte, RecvFlags::empty()).unwrap();
-    server.send(b"d", SendFlags::NOSIGNAL).unwrap();
+    server.send(b"d", SendFlags::empty()).unwrap();
     client.recv(&mut byte, RecvFlags::empty()).unwrap();
     assert_eq!(byte, *b"d");
     assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
@@ -239,7 +239,7 @@ fn an_orderly_close_is_no_reset() {
     assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0);
     // A sender with room notices within a moment that the peer is gone.
     let began = Instant::now();
-    while b.send(b"x", SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok() {
+    while b.send(b"x", SendFlags::DONTWAIT).is_ok() {
         assert!(began.elapsed() < Duration::from_secs(20), "nobody notices");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -250,7 +250,7 @@ fn a_blocked_writer_is_freed_by_close_and_by_shutdown() {
     for close in [true, false] {
         let (a, b) = connected(&format!("blocked{close}"), &small());
         std::thread::scope(|scope| {
-            let writer = asleep(scope, || a.send(&[1; 1 << 20], SendFlags::NOSIGNAL));
+            let writer = asleep(scope, || a.send(&[1; 1 << 20], SendFlags::empty()));
             let mut b = Some(b);
             if close {
                 b.take();
@@ -261,7 +261,7 @@ fn a_blocked_writer_is_freed_by_close_and_by_shutdown() {
             let sent = writer.join().unwrap().unwrap();
             assert!(start.elapsed() < Duration::from_secs(20));
             assert_eq!(sent, a.capacity().0, "what was sent before the end is told");
-            let error = a.send(b"x", SendFlags::NOSIGNAL).unwrap_err();
+            let error = a.send(b"x", SendFlags::empty()).unwrap_err();
             assert_eq!(error.raw_os_error(), rustix::io::Errno::PIPE.raw_os_error());
         });
     }
@@ -294,7 +294,7 @@ fn whose_time_is_over_looks_all_the_same() {
         for (a, b) in [shared, over_kernel] {
             a.set_read_timeout(Some(Duration::from_nanos(1))).unwrap();
             assert!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap_err().would_block());
-            b.send(b"last", SendFlags::NOSIGNAL).unwrap();
+            b.send(b"last", SendFlags::empty()).unwrap();
             drop(b);
             assert_eq!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 4);
             assert_eq!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 0, "{wait:?}");
@@ -367,7 +367,7 @@ fn whole_sends_never_interleave() {
             let a = &a;
             scope.spawn(move || {
                 for _ in 0..50 {
-                    a.send(&[letter; 5000], SendFlags::NOSIGNAL).unwrap();
+                    a.send(&[letter; 5000], SendFlags::empty()).unwrap();
                 }
             });
         }
@@ -392,7 +392,7 @@ fn one_long_send_moves_to_shared_memory_by_itself() {
             server.read_exact(&mut got).unwrap();
             got
         });
-        assert_eq!(client.send(&all, SendFlags::NOSIGNAL).unwrap(), all.len());
+        assert_eq!(client.send(&all, SendFlags::empty()).unwrap(), all.len());
         assert!(reader.join().unwrap() == all);
     });
     assert_eq!(client.path().send, Carrier::SharedMemory);
@@ -406,12 +406,12 @@ fn who_closes_before_its_rings_are_joined_is_gone_at_once() {
     let listener = Listener::bind(name("gone-early")).unwrap();
     let client = Stream::connect(name("gone-early")).unwrap();
     for _ in 0..2 {
-        client.send(b"bye", SendFlags::NOSIGNAL).unwrap();
+        client.send(b"bye", SendFlags::empty()).unwrap();
     }
     let server = listener.accept().unwrap();
     drop(client);
     assert_eq!(server.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
-    let errno = server.send(b"x", SendFlags::NOSIGNAL).unwrap_err().raw_os_error();
+    let errno = server.send(b"x", SendFlags::empty()).unwrap_err().raw_os_error();
     assert_eq!(errno, rustix::io::Errno::PIPE.raw_os_error());
 }
 

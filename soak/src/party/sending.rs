@@ -24,7 +24,7 @@ impl Party {
         if left == 0 {
             return self.end();
         }
-        let mut flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let mut flags = SendFlags::DONTWAIT;
         flags.set(SendFlags::NTCOPY, dice.one_in(4));
         // (Bytes, or nothing: it has to come again.)
         let socket = self.socket.clone();

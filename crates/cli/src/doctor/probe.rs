@@ -112,7 +112,7 @@ fn upgrade() -> Probe {
         let mut byte = [0];
         for _ in 0..ROUNDS {
             for (from, to) in [(&client, &server), (&server, &client)] {
-                from.send(b"?", SendFlags::NOSIGNAL)?;
+                from.send(b"?", SendFlags::empty())?;
                 to.recv(&mut byte, RecvFlags::empty())?;
             }
             if client.path().is_shared_memory() {
@@ -137,7 +137,7 @@ fn datagrams() -> Probe {
         let start = Instant::now();
         while start.elapsed() < PATIENCE && !(a.path().is_shared_memory() && b.path().is_shared_memory()) {
             for (from, to) in [(&a, &b), (&b, &a)] {
-                from.send(b"?", SendFlags::NOSIGNAL)?;
+                from.send(b"?", SendFlags::empty())?;
                 to.recv(&mut [0], RecvFlags::empty())?;
             }
         }

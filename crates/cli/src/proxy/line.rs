@@ -187,7 +187,7 @@ impl Line {
             Way::Copy(stream) | Way::Splice(stream, ..) => stream,
             Way::Onecopy(stream, _) => {
                 while !bytes.is_empty() {
-                    let n = stream.send(bytes, onecopy::SendFlags::NOSIGNAL).await?;
+                    let n = stream.send(bytes, onecopy::SendFlags::empty()).await?;
                     bytes = &bytes[n..];
                 }
                 return Ok(());

@@ -220,7 +220,7 @@ fn account(
 pub fn send_all(stream: &Stream, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
     IoSlice::advance_slices(&mut slices, 0); // drops empty slices at the front
     while !slices.is_empty() {
-        match stream.send_vectored(slices, SendFlags::NOSIGNAL) {
+        match stream.send_vectored(slices, SendFlags::empty()) {
             Ok(n) => IoSlice::advance_slices(&mut slices, n),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),

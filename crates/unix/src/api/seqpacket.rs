@@ -184,7 +184,7 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::send`].
     pub fn reserve(&self, len: usize) -> Result<Slot<'_>> {
-        self.reserve_with(len, SendFlags::NOSIGNAL)
+        self.reserve_with(len, SendFlags::empty())
     }
 
     /// Does as [`SeqPacket::reserve`], with flags.
@@ -228,7 +228,7 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::send_chain`], with the loan as a chain, of which nothing was sent.
     pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
-        self.send_loan_with(loan, SendFlags::NOSIGNAL)
+        self.send_loan_with(loan, SendFlags::empty())
     }
 
     /// Does as [`SeqPacket::send_loan`], with flags.
@@ -265,7 +265,7 @@ impl SeqPacket {
         head: &[u8],
         chain: impl Into<Segment<Chain>>,
     ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
-        self.send_chain_with(head, chain, SendFlags::NOSIGNAL)
+        self.send_chain_with(head, chain, SendFlags::empty())
     }
 
     /// Does as [`SeqPacket::send_chain`], with flags.

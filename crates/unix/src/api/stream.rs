@@ -84,7 +84,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// EAGAIN (no room, or timed out), EPIPE (with SIGPIPE unless [`SendFlags::NOSIGNAL`]), EINTR, EPROTO.
+    /// EAGAIN (no room, or timed out), EPIPE (with SIGPIPE if [`SendFlags::SIGPIPE`] asks for it), EINTR, EPROTO.
     pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize> {
         self.end.send(&[IoSlice::new(bytes)], flags)
     }
@@ -128,7 +128,7 @@ impl Stream {
     /// As [`Stream::send`], with the loan, cut to what was not sent; EXDEV where its pool belongs to another
     /// stream.
     pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent>> {
-        self.send_loan_with(loan, SendFlags::NOSIGNAL)
+        self.send_loan_with(loan, SendFlags::empty())
     }
 
     /// Does as [`Stream::send_loan`], with flags.
@@ -163,7 +163,7 @@ impl Stream {
         &self,
         chain: impl Into<Segment<Chain>>,
     ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
-        self.send_chain_with(chain, SendFlags::NOSIGNAL)
+        self.send_chain_with(chain, SendFlags::empty())
     }
 
     /// Does as [`Stream::send_chain`], with flags.
@@ -257,7 +257,7 @@ impl Stream {
     ///
     /// As [`Stream::send`].
     pub fn reserve(&self, len: usize) -> Result<Slot<'_>> {
-        self.reserve_with(len, SendFlags::NOSIGNAL)
+        self.reserve_with(len, SendFlags::empty())
     }
 
     /// Does as [`Stream::reserve`], with flags: EAGAIN under [`SendFlags::DONTWAIT`] unless there is room for
@@ -310,11 +310,11 @@ impl Read for &Stream {
 
 impl Write for &Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.send(bytes, SendFlags::NOSIGNAL)?)
+        Ok(self.send(bytes, SendFlags::empty())?)
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(self.send_vectored(slices, SendFlags::NOSIGNAL)?)
+        Ok(self.send_vectored(slices, SendFlags::empty())?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -78,7 +78,7 @@ impl Stream {
     ///
     /// As [`crate::Stream::reserve`].
     pub async fn reserve(&self, len: usize) -> io::Result<crate::api::slot::Slot<'_>> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT;
         loop {
             let mut guard = self.0.writable().await?;
             match self.0.get_ref().reserve_with(len, flags) {
@@ -152,7 +152,7 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.0.poll_write_ready(context))?;
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let flags = SendFlags::DONTWAIT;
             match guard.try_io(|fd| Ok(fd.get_ref().send(bytes, flags)?)) {
                 Ok(result) => return Poll::Ready(result),
                 Err(_would_block) => continue,
@@ -288,7 +288,7 @@ impl SeqPacket {
     ///
     /// As [`crate::SeqPacket::reserve`].
     pub async fn reserve(&self, len: usize) -> io::Result<crate::api::slot::Slot<'_>> {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT;
         loop {
             let mut guard = self.0.writable().await?;
             match self.0.get_ref().reserve_with(len, flags) {

@@ -94,7 +94,7 @@ impl Core {
                 // Only streams raise it: records go through unix_dgram_sendmsg, which sends no signal
                 // (net/unix/af_unix.c).
                 if error.raw_os_error() == Errno::PIPE.raw_os_error()
-                    && !flags.contains(SendFlags::NOSIGNAL)
+                    && flags.contains(SendFlags::SIGPIPE)
                     && self.kind == Kind::Stream
                 {
                     control::raise_sigpipe(self.fd());

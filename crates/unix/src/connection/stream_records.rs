@@ -140,7 +140,7 @@ mod tests {
     use std::sync::Arc;
 
     const NOW: RecvFlags = RecvFlags::DONTWAIT;
-    const EOR: SendFlags = SendFlags::EOR.union(SendFlags::NOSIGNAL);
+    const EOR: SendFlags = SendFlags::EOR;
 
     fn connection(test: &str) -> (Arc<SeqPacket>, Arc<SeqPacket>) {
         let config = Config { records: Records::Stream, ..Config::default() };

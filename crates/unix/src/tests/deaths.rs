@@ -72,7 +72,7 @@ fn numbered(number: u8) -> OwnedFd {
 
 /// Sends a message. A descriptor with it has the number of the message's first byte.
 fn put(end: &Connection, message: &[u8], how: How, flags: SendFlags) -> Result<usize> {
-    let flags = flags | SendFlags::NOSIGNAL | SendFlags::EOR;
+    let flags = flags | SendFlags::EOR;
     let fds: Vec<OwnedFd> = (how == How::With).then(|| numbered(message[0])).into_iter().collect();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     match (how, end.kind()) {
@@ -333,7 +333,7 @@ fn a_stream_receiver_killed_with_a_filler_leaves_the_stream_going() {
     for point in ["filler claimed", "filler taken", "copied out", "taken", "saved", "flushed"] {
         let (a, b) = pair(&small());
         let mut sent = 0u64;
-        while let Ok(n) = a.send(&[7; 100], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        while let Ok(n) = a.send(&[7; 100], SendFlags::DONTWAIT) {
             sent += n as u64;
         }
         let killed = child(|| {
@@ -381,10 +381,10 @@ fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
     });
     let reserver = reserver.unwrap();
     wire.hear();
-    assert!(a.send(b"x", SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap_err().would_block());
+    assert!(a.send(b"x", SendFlags::DONTWAIT).unwrap_err().would_block());
     reserver.signal(9);
     assert_eq!(reserver.wait(), KILLED);
-    assert_eq!(a.send(b"not waiting", SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap(), 11);
+    assert_eq!(a.send(b"not waiting", SendFlags::DONTWAIT).unwrap(), 11);
     send(&a, &[1; 4000]);
     let borrower = child(|| {
         let view = b.recv_borrowed(2000).unwrap();
@@ -398,7 +398,7 @@ fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
     let mut buffer = [0; 4096];
     let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
     assert_eq!(borrowed as usize + n, 4011);
-    assert!(a.send(&[2; 4000], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).unwrap() < 100);
+    assert!(a.send(&[2; 4000], SendFlags::DONTWAIT).unwrap() < 100);
     borrower.signal(9);
     assert_eq!(borrower.wait(), KILLED);
     // The sender sleeps for room that only the survivor can make, and the survivor sleeps for bytes.
@@ -416,7 +416,7 @@ fn a_sender_asleep_for_room_may_be_killed_too() {
     alone!();
     let (a, b) = pair(&small());
     let sleeper = child(|| {
-        let _ = a.send(&[1; 100_000], SendFlags::NOSIGNAL);
+        let _ = a.send(&[1; 100_000], SendFlags::empty());
         0
     });
     let sleeper = sleeper.unwrap();
@@ -480,7 +480,7 @@ fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
             lend();
             let heir = child(|| {
                 go.hear();
-                (0..3).for_each(|_| assert_eq!(a.send(&[2; LEN], SendFlags::NOSIGNAL).unwrap(), LEN));
+                (0..3).for_each(|_| assert_eq!(a.send(&[2; LEN], SendFlags::empty()).unwrap(), LEN));
                 done.tell(0);
                 0
             });
@@ -492,7 +492,7 @@ fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
         let owner = owner.unwrap();
         let b = listener.accept().unwrap();
         b.set_read_timeout(Some(PATIENCE)).unwrap();
-        b.send(b"begin", SendFlags::NOSIGNAL).unwrap();
+        b.send(b"begin", SendFlags::empty()).unwrap();
         let mut got = Vec::new();
         let mut recv = || {
             let mut record = [0; LEN];

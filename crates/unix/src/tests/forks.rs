@@ -74,7 +74,7 @@ fn receivers_in_three_processes_get_each_record_once() {
         let ear = scope.spawn(|| (0..RECORDS).map(|_| wire.hear()).collect::<Vec<_>>());
         scope.spawn(|| assert_eq!(receive(&b), 0));
         for i in 0..RECORDS {
-            a.send(&i.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+            a.send(&i.to_ne_bytes(), SendFlags::empty()).unwrap();
         }
         let words = ear.join().unwrap();
         a.shutdown(std::net::Shutdown::Write).unwrap();
@@ -102,7 +102,7 @@ fn of_those_asleep_for_records_none_is_left_asleep() {
             let trade = || {
                 let mut record = [0; 8];
                 for i in 0..EACH {
-                    b.send(&i.to_ne_bytes(), SendFlags::NOSIGNAL).unwrap();
+                    b.send(&i.to_ne_bytes(), SendFlags::empty()).unwrap();
                     assert_eq!(b.recv(&mut record, RecvFlags::empty()).unwrap(), 8);
                 }
                 0
@@ -115,7 +115,7 @@ fn of_those_asleep_for_records_none_is_left_asleep() {
                 let mut record = [0; 8];
                 for _ in 0..EACH * 3 {
                     assert_eq!(a.recv(&mut record, RecvFlags::empty()).unwrap(), 8);
-                    a.send(&record, SendFlags::NOSIGNAL).unwrap();
+                    a.send(&record, SendFlags::empty()).unwrap();
                 }
             });
             children.into_iter().for_each(|child| assert_eq!(child.wait(), Ended::Returned(0)));
@@ -157,7 +157,7 @@ fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
             }
         }
         if restart {
-            a.send(b"awake", SendFlags::NOSIGNAL).unwrap();
+            a.send(b"awake", SendFlags::empty()).unwrap();
             assert_eq!(sleeper.wait(), Ended::Returned(5));
         } else {
             assert_eq!(sleeper.wait(), Ended::Returned(101));
@@ -248,7 +248,7 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
         assert_eq!(slot.write(b"x"), 0);
         assert!(slot.commit().is_err());
         // For all the child knows another thread holds this lock: sending is the parent's.
-        assert!(a.send(b"x", SendFlags::NOSIGNAL).unwrap_err().to_string().contains("fork"));
+        assert!(a.send(b"x", SendFlags::empty()).unwrap_err().to_string().contains("fork"));
         view = None;
         let mut buffer = [0; 100];
         assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 100);
@@ -305,7 +305,7 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
     let (go, done) = (Wire::new(), Wire::new());
     let other = child(|| {
         go.hear();
-        let refused = a.send(b"x", SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let refused = a.send(b"x", SendFlags::DONTWAIT);
         done.tell(u64::from(refused.is_err()));
         send(&a, b"other");
         0
@@ -323,9 +323,9 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
             } else {
                 assert!(slot.commit().is_err())
             }
-            assert!(a.send(b"x", SendFlags::NOSIGNAL).is_err());
+            assert!(a.send(b"x", SendFlags::empty()).is_err());
             // A child of this child does not get the end either.
-            let own = child(|| i32::from(a.send(b"x", SendFlags::NOSIGNAL).is_ok()));
+            let own = child(|| i32::from(a.send(b"x", SendFlags::empty()).is_ok()));
             i32::from(own.unwrap().wait() != Ended::Returned(0))
         });
         assert_eq!(heir.unwrap().wait(), Ended::Returned(0));
@@ -393,7 +393,7 @@ enum Either {
 
 impl Either {
     fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> crate::Result<usize> {
-        let flags = SendFlags::NOSIGNAL;
+        let flags = SendFlags::empty();
         match self {
             Either::Stream(stream) => stream.send_with(bytes, fds, flags),
             Either::Records(socket) => socket.send_with(bytes, fds, flags),
@@ -484,7 +484,7 @@ fn a_sender_that_is_busy_for_a_moment_is_waited_for_whoever_else_is_busy() {
         // could send. If a fork waits for no sender, one child in ten can.
         let mut last = 0u32;
         let sends = (0..500).any(|_| {
-            let heir = child(|| i32::from(busy.send(b"x", SendFlags::NOSIGNAL).is_ok()));
+            let heir = child(|| i32::from(busy.send(b"x", SendFlags::empty()).is_ok()));
             let could = heir.unwrap().wait() == Ended::Returned(1);
             last = last << 1 & 0xf_ffff | u32::from(could);
             last.count_ones() >= 15

@@ -67,7 +67,7 @@ fn a_sender_waits_for_a_holder_that_is_stopped_no_longer_than_for_its_peer() {
     });
     let stops = stops.unwrap();
     assert!(waitpid(Pid::from_raw(stops.pid()), WaitOptions::UNTRACED).unwrap().unwrap().1.stopped());
-    let flags = SendFlags::NOSIGNAL;
+    let flags = SendFlags::empty();
     assert!(a.send(b"y", flags | SendFlags::DONTWAIT).unwrap_err().would_block());
     a.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
     assert!(a.send(b"y", flags).unwrap_err().would_block());

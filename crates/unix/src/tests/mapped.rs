@@ -42,8 +42,8 @@ impl Pair {
 
     fn send(&self, byte: u8) {
         let sent = match self {
-            Pair::Streams(a, _) => a.send(&[byte; LEN], SendFlags::NOSIGNAL).unwrap(),
-            Pair::Records(a, _) => a.send(&[byte; LEN], SendFlags::NOSIGNAL).unwrap(),
+            Pair::Streams(a, _) => a.send(&[byte; LEN], SendFlags::empty()).unwrap(),
+            Pair::Records(a, _) => a.send(&[byte; LEN], SendFlags::empty()).unwrap(),
         };
         assert_eq!(sent, LEN);
     }

@@ -43,8 +43,8 @@ fn send(a: &Connection, byte: u8, numbers: &[u64]) -> Result<usize> {
     let fds: Vec<OwnedFd> = numbers.iter().map(|number| numbered(*number)).collect();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     match a.kind() {
-        Kind::Stream => a.send_with(&[byte], Attached::fds(&fds), SendFlags::NOSIGNAL),
-        _ => a.send_record_with(&[IoSlice::new(&[byte])], Attached::fds(&fds), SendFlags::NOSIGNAL),
+        Kind::Stream => a.send_with(&[byte], Attached::fds(&fds), SendFlags::empty()),
+        _ => a.send_record_with(&[IoSlice::new(&[byte])], Attached::fds(&fds), SendFlags::empty()),
     }
 }
 
@@ -269,7 +269,7 @@ fn descriptors_of_a_sender_that_was_killed_before_their_first_byte_come_with_no_
             }
             // A process comes, sends nothing and goes.
             let idle = child(|| {
-                drop(a.lock_tx(SendFlags::NOSIGNAL).unwrap());
+                drop(a.lock_tx(SendFlags::empty()).unwrap());
                 0
             });
             assert_eq!(idle.unwrap().wait(), Ended::Returned(0));

@@ -86,7 +86,7 @@ impl Wire {
 }
 
 fn send(stream: &Stream, bytes: &[u8]) {
-    assert_eq!(stream.send(bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len());
+    assert_eq!(stream.send(bytes, SendFlags::empty()).unwrap(), bytes.len());
 }
 
 /// A generator of numbers that are the same for the same seed (splitmix64).

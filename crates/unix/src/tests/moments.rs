@@ -79,13 +79,13 @@ fn a_sender_that_is_stopped_while_it_parks_is_no_liar() {
     alone!();
     let (a, b) = Stream::pair_with(&small()).unwrap();
     is_no_liar(
-        move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).unwrap()).sum(),
+        move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::DONTWAIT).unwrap()).sum(),
         |buffer| b.recv(buffer, RecvFlags::DONTWAIT),
     );
     assert_eq!(b.stats().protocol_errors, 0);
     let (a, b) = SeqPacket::pair_with(&small()).unwrap();
     is_no_liar(
-        move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::NOSIGNAL | SendFlags::DONTWAIT).unwrap()).sum(),
+        move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::DONTWAIT).unwrap()).sum(),
         |buffer| b.recv(buffer, RecvFlags::DONTWAIT),
     );
     assert_eq!(b.stats().protocol_errors, 0);
@@ -142,7 +142,7 @@ fn what_was_sent_behind_the_switch_comes_before_the_end() {
         assert_eq!(server.recv(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 2);
         let other = Rc::clone(&server);
         failpoint::at("published", move || other.shutdown(Shutdown::Write).unwrap());
-        assert_eq!(server.send(b"hello", SendFlags::NOSIGNAL).unwrap(), 5);
+        assert_eq!(server.send(b"hello", SendFlags::empty()).unwrap(), 5);
     });
     let mut buffer = [0; 8];
     assert_eq!(client.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 5);

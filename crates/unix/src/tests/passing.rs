@@ -9,7 +9,7 @@ use onecopy_sys::map::Mapping;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
-const NOW: (SendFlags, RecvFlags) = (SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT), RecvFlags::DONTWAIT);
+const NOW: (SendFlags, RecvFlags) = (SendFlags::DONTWAIT, RecvFlags::DONTWAIT);
 
 fn config(random: &mut Random) -> Config {
     let records = if random.below(2) == 0 { Records::Atomic } else { Records::Stream };

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const KILLED: Ended = Ended::Killed(9);
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
-const QUIET: SendFlags = SendFlags::NOSIGNAL;
+const QUIET: SendFlags = SendFlags::empty();
 
 /// A socket to another process.
 pub struct Line(OwnedFd);

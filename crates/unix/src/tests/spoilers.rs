@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
 
-const SEND: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
+const SEND: SendFlags = SendFlags::DONTWAIT;
 const RECV: RecvFlags = RecvFlags::DONTWAIT;
 /// No call that does not wait takes longer than this, however busy the machine is.
 const BOUND: Duration = Duration::from_secs(5);
@@ -248,7 +248,7 @@ fn use_for_a_while(a: &Stream, b: &Stream, seed: u64, shares: bool) {
                     let n = random.below(3000);
                     let began = Instant::now();
                     let waits = match random.below(5) {
-                        0 => a.send(&buffer[..n], SendFlags::NOSIGNAL),
+                        0 => a.send(&buffer[..n], SendFlags::empty()),
                         1 => a.recv(&mut buffer[..n], RecvFlags::empty()),
                         2 if shares => a.share_fds().map(|fds| fds.len()).or(Ok(0)),
                         _ => Ok(0),

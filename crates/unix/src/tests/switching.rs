@@ -52,8 +52,8 @@ fn joined(end: Arc<Connection>) -> Arc<Connection> {
 /// Sends a client's first message, which brings no rings.
 fn greet(end: &Connection) {
     let sent = match end.kind() {
-        Kind::Stream => end.send(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
-        _ => end.send_record(&[IoSlice::new(b"g")], SendFlags::NOSIGNAL),
+        Kind::Stream => end.send(&[IoSlice::new(b"g")], SendFlags::empty()),
+        _ => end.send_record(&[IoSlice::new(b"g")], SendFlags::empty()),
     };
     assert_eq!(sent.unwrap(), 1);
 }
@@ -88,8 +88,8 @@ fn put(end: &Connection, range: std::ops::Range<u32>) {
             Attached::default()
         };
         let sent = match end.kind() {
-            Kind::Stream => end.send_with(&bytes, attached, SendFlags::NOSIGNAL),
-            _ => end.send_record_with(&[IoSlice::new(&bytes)], attached, SendFlags::NOSIGNAL),
+            Kind::Stream => end.send_with(&bytes, attached, SendFlags::empty()),
+            _ => end.send_record_with(&[IoSlice::new(&bytes)], attached, SendFlags::empty()),
         };
         assert_eq!(sent.unwrap(), bytes.len());
     }
@@ -334,7 +334,7 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
         let (go, sent) = (Wire::new(), Wire::new());
         let peer = child(|| {
             let end = patient(Connection::connect(Kind::SeqPacket, name, &Config::default()).unwrap());
-            let send = |record: &[u8]| end.send_record(&[IoSlice::new(record)], SendFlags::NOSIGNAL);
+            let send = |record: &[u8]| end.send_record(&[IoSlice::new(record)], SendFlags::empty());
             greet(&end);
             (0..empty).for_each(|_| assert_eq!(send(&[]).unwrap(), 0));
             assert_eq!(send(b"early").unwrap(), 5);

@@ -62,9 +62,9 @@ impl Socket {
     }
 
     pub fn send(&self, bytes: &[u8]) {
-        let flags = SendFlags::NOSIGNAL | SendFlags::EOR;
+        let flags = SendFlags::EOR;
         let n = match self {
-            Socket::Stream(socket) => socket.send(bytes, SendFlags::NOSIGNAL),
+            Socket::Stream(socket) => socket.send(bytes, SendFlags::empty()),
             Socket::Records(socket) => socket.send(bytes, flags),
         };
         assert_eq!(n.unwrap(), bytes.len());
@@ -79,9 +79,9 @@ impl Socket {
     }
 
     pub fn send_fd(&self, bytes: &[u8], fd: BorrowedFd<'_>) {
-        let flags = SendFlags::NOSIGNAL | SendFlags::EOR;
+        let flags = SendFlags::EOR;
         let n = match self {
-            Socket::Stream(socket) => socket.send_with(bytes, &[fd], SendFlags::NOSIGNAL),
+            Socket::Stream(socket) => socket.send_with(bytes, &[fd], SendFlags::empty()),
             Socket::Records(socket) => socket.send_with(bytes, &[fd], flags),
         };
         assert_eq!(n.unwrap(), bytes.len());

@@ -47,7 +47,7 @@ fn what_is_not_passed_on_may_still_be_upgraded() {
         assert_eq!(b.share_fds().unwrap_err().raw_os_error(), errno.raw_os_error());
         for i in 0..4 {
             let (from, to) = if i % 2 == 0 { (&b, &a) } else { (&a, &b) };
-            from.send(b"x", SendFlags::NOSIGNAL | SendFlags::EOR).unwrap();
+            from.send(b"x", SendFlags::EOR).unwrap();
             assert_eq!(to.recv(&mut [0; 9], NOW).unwrap(), 1);
         }
         assert!(a.path().is_shared_memory() && b.path().is_shared_memory());
@@ -87,7 +87,7 @@ impl Heir {
 
     fn give(&self, fds: Vec<OwnedFd>) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        self.to.send_with(b"!", &fds, SendFlags::NOSIGNAL).unwrap();
+        self.to.send_with(b"!", &fds, SendFlags::empty()).unwrap();
     }
 
     fn take(&self) -> Vec<OwnedFd> {
@@ -153,7 +153,7 @@ fn the_heir() {
     // First through this process, then across exec, with the stream that it came over.
     let socket = Socket::from_fds(kind, fds).unwrap();
     echo(&socket, 1000);
-    to.send(b"?", SendFlags::NOSIGNAL).unwrap();
+    to.send(b"?", SendFlags::empty()).unwrap();
     let (to, fds) = (to.into_fds().unwrap(), socket.into_fds());
     let list = |fds: &[OwnedFd]| {
         let number = |fd: &OwnedFd| {
@@ -176,7 +176,7 @@ fn inherit(kind: &str, to: &Stream, fds: Vec<OwnedFd>) {
     echo(&socket, 4000);
     let fds = socket.into_fds();
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    to.send_with(b"!", &fds, SendFlags::NOSIGNAL).unwrap();
+    to.send_with(b"!", &fds, SendFlags::empty()).unwrap();
 }
 
 /// Returns bytes from `from` on that tell where they are.
@@ -331,13 +331,13 @@ fn a_connection_moves_to_shared_memory_wherever_its_ends_are() {
         let (mut client, mut server) = (pass(2, client), server);
         let mut buffer = [0; 64];
         for round in 0..4u8 {
-            assert_eq!(client.send(&[round; 9], SendFlags::NOSIGNAL).unwrap(), 9);
+            assert_eq!(client.send(&[round; 9], SendFlags::empty()).unwrap(), 9);
             if round == 1 {
                 (client, server) = (pass(3, client), pass(4, server));
             }
             assert_eq!(server.recv(&mut buffer, RecvFlags::empty()).unwrap(), 9);
             assert_eq!(buffer[..9], [round; 9], "plan {plan:b}");
-            assert_eq!(server.send(&[round; 7], SendFlags::NOSIGNAL).unwrap(), 7);
+            assert_eq!(server.send(&[round; 7], SendFlags::empty()).unwrap(), 7);
             if round == 1 {
                 (client, server) = (pass(5, client), server);
             }
@@ -354,9 +354,9 @@ fn a_connection_moves_to_shared_memory_wherever_its_ends_are() {
     let client = SeqPacket::from_fds(client.into_fds().unwrap()).unwrap();
     let server = listener.accept().unwrap();
     for len in [5, 0, 7] {
-        assert_eq!(client.send(&[1; 9][..len], SendFlags::NOSIGNAL).unwrap(), len);
+        assert_eq!(client.send(&[1; 9][..len], SendFlags::empty()).unwrap(), len);
         assert_eq!(server.recv_record(&mut [0; 9], RecvFlags::empty()).unwrap().len, len);
-        assert_eq!(server.send(&[1; 9][..len], SendFlags::NOSIGNAL).unwrap(), len);
+        assert_eq!(server.send(&[1; 9][..len], SendFlags::empty()).unwrap(), len);
         assert_eq!(client.recv_record(&mut [0; 9], RecvFlags::empty()).unwrap().len, len);
     }
 }
@@ -369,7 +369,7 @@ fn what_waits_is_woken_where_it_is() {
     // A sender waits for room, and a receiver sleeps.
     let bytes = counting(0, 100_000);
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(a.send(&bytes, SendFlags::NOSIGNAL).unwrap(), bytes.len()));
+        scope.spawn(|| assert_eq!(a.send(&bytes, SendFlags::empty()).unwrap(), bytes.len()));
         let mut b = Some(b);
         let mut got = Vec::new();
         let mut buffer = [0; 3000];
@@ -391,20 +391,20 @@ fn what_cannot_be_passed_says_why_and_stays() {
     let refused = a.into_fds().unwrap_err();
     assert_eq!(errno(refused.error), Errno::OPNOTSUPP.raw_os_error());
     assert!(refused.to_string().contains("Config::passable"), "{refused}");
-    assert_eq!(refused.socket.send(b"still", SendFlags::NOSIGNAL).unwrap(), 5);
+    assert_eq!(refused.socket.send(b"still", SendFlags::empty()).unwrap(), 5);
     assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 5);
     // Over the kernel it takes no memory.
     let config = Config { transport: Transport::Kernel, ..Config::default() };
     let (a, b) = Stream::pair_with(&config).unwrap();
-    assert_eq!(a.send(b"before", SendFlags::NOSIGNAL).unwrap(), 6);
+    assert_eq!(a.send(b"before", SendFlags::empty()).unwrap(), 6);
     let fds = a.into_fds().unwrap();
     assert_eq!(fds.len(), 2);
     let a = Stream::from_fds(fds).unwrap();
-    assert_eq!(a.send(b"after", SendFlags::NOSIGNAL).unwrap(), 5);
+    assert_eq!(a.send(b"after", SendFlags::empty()).unwrap(), 5);
     assert_eq!(b.recv(&mut [0; 20], NOW).unwrap(), 11);
 
     let (a, b) = Stream::pair_with(&passable()).unwrap();
-    assert_eq!(a.send(&[7; 100], SendFlags::NOSIGNAL).unwrap(), 100);
+    assert_eq!(a.send(&[7; 100], SendFlags::empty()).unwrap(), 100);
     let view = b.recv_borrowed(50).unwrap();
     let refused = b.into_fds().unwrap_err();
     assert_eq!(errno(refused.error), Errno::BUSY.raw_os_error());
@@ -413,7 +413,7 @@ fn what_cannot_be_passed_says_why_and_stays() {
     assert_eq!(b.recv(&mut [0; 100], NOW).unwrap(), 50);
     // A peek has looked at descriptors.
     let file = std::fs::File::open("/dev/null").unwrap();
-    assert_eq!(a.send_with(b"x", &[file.as_fd()], SendFlags::NOSIGNAL).unwrap(), 1);
+    assert_eq!(a.send_with(b"x", &[file.as_fd()], SendFlags::empty()).unwrap(), 1);
     assert_eq!(b.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap().1.fds.len(), 1);
     let refused = b.into_fds().unwrap_err();
     assert_eq!(errno(refused.error), Errno::BUSY.raw_os_error());
@@ -421,12 +421,12 @@ fn what_cannot_be_passed_says_why_and_stays() {
     assert!(refused.socket.into_fds().is_ok());
     // A process that takes the socket up finds that the peer is gone.
     let (a, b) = Stream::pair_with(&passable()).unwrap();
-    assert_eq!(a.send(b"last", SendFlags::NOSIGNAL).unwrap(), 4);
+    assert_eq!(a.send(b"last", SendFlags::empty()).unwrap(), 4);
     drop(a);
     let b = again(b);
     assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 4);
     assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 0);
-    assert_eq!(errno(b.send(b"x", SendFlags::NOSIGNAL).unwrap_err()), Errno::PIPE.raw_os_error());
+    assert_eq!(errno(b.send(b"x", SendFlags::empty()).unwrap_err()), Errno::PIPE.raw_os_error());
     assert_eq!(again(b).recv(&mut [0; 9], NOW).unwrap(), 0);
 }
 
@@ -454,7 +454,7 @@ fn options_go_along() {
     a.shutdown(std::net::Shutdown::Write).unwrap();
     let a = again(a);
     assert!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap_err().would_block());
-    let error = a.send(b"x", SendFlags::NOSIGNAL).unwrap_err();
+    let error = a.send(b"x", SendFlags::empty()).unwrap_err();
     assert_eq!(error.raw_os_error(), Errno::PIPE.raw_os_error());
     a.set_nonblocking(false).unwrap();
     a.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
@@ -463,13 +463,13 @@ fn options_go_along() {
     // The sender's credentials.
     b.set_read_timeout(PATIENCE).unwrap();
     a.set_pass_credentials(true).unwrap();
-    assert_eq!(b.send(b"x", SendFlags::NOSIGNAL).unwrap(), 1);
+    assert_eq!(b.send(b"x", SendFlags::empty()).unwrap(), 1);
     assert_eq!(
         a.recv_with(&mut [0; 1], NOW).unwrap().1.credentials.unwrap().pid,
         getpid().as_raw_nonzero().get()
     );
     let a = again(a);
-    assert_eq!(b.send(b"x", SendFlags::NOSIGNAL).unwrap(), 1);
+    assert_eq!(b.send(b"x", SendFlags::empty()).unwrap(), 1);
     assert_eq!(
         a.recv_with(&mut [0; 1], NOW).unwrap().1.credentials.unwrap().pid,
         getpid().as_raw_nonzero().get()
@@ -496,7 +496,7 @@ fn lies_are_refused_and_leak_nothing() {
     let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let (a, b) = Stream::pair_with(&passable()).unwrap();
     let (other, _other) = Stream::pair_with(&passable()).unwrap();
-    assert_eq!(a.send(b"kept", SendFlags::NOSIGNAL).unwrap(), 4);
+    assert_eq!(a.send(b"kept", SendFlags::empty()).unwrap(), 4);
     let others = other.into_fds().unwrap();
     let fds = b.into_fds().unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -566,7 +566,7 @@ fn refused_for_want_of_descriptors(sends_first: bool) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let (client, mut server) = connected("few", &Config { passable: true, ..Config::default() });
     if sends_first {
-        server.send(b"x", SendFlags::NOSIGNAL).unwrap();
+        server.send(b"x", SendFlags::empty()).unwrap();
     }
     let lowest = rustix::io::fcntl_dupfd_cloexec(&server, 3).unwrap().as_raw_fd() as u64;
     let before = getrlimit(Resource::Nofile);
@@ -584,7 +584,7 @@ fn refused_for_want_of_descriptors(sends_first: bool) {
     }
     for i in 0..20 {
         let (from, to) = if i % 2 == 0 { (&client, &server) } else { (&server, &client) };
-        from.send(b"x", SendFlags::NOSIGNAL).unwrap();
+        from.send(b"x", SendFlags::empty()).unwrap();
         assert_eq!(to.recv(&mut [0; 9], NOW).unwrap(), 1);
     }
     assert!(client.path().is_shared_memory() && server.path().is_shared_memory());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use onecopy::Policy;
-use onecopy::unix::{Name, RecvFlags, SendFlags};
+use onecopy::unix::{RecvFlags, SendFlags, SocketAddr};
 
 use crate::socket::{Socket, Sort};
 use crate::tools::{Dice, Pattern};
@@ -119,7 +119,7 @@ impl Traffic {
 /// Whatever ends the connection. Nobody reads them: the peer exists to be killed.
 pub fn run(peer: &Peer) -> anyhow::Result<()> {
     let progress = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let name = Name::abstract_(peer.name.as_bytes());
+    let name = SocketAddr::from_abstract_name(peer.name.as_bytes())?;
     let socket = if peer.listen { peer.sort.listen(name)?.accept()? } else { peer.sort.connect(name)? };
     let (sends, expects) = (Traffic::of_peer(peer.sort, peer.seed), Traffic::to_peer(peer.sort, peer.seed));
     let seed = peer.seed;
@@ -134,7 +134,7 @@ pub fn run(peer: &Peer) -> anyhow::Result<()> {
         Job::Borrow => {
             let mut views = Vec::new();
             loop {
-                let Some(view) = socket.recv_borrowed_with(5_000, RecvFlags::empty()) else { break };
+                let Some(view) = socket.recv_borrowed_with_flags(5_000, RecvFlags::empty()) else { break };
                 let view = view?;
                 if view.is_empty() {
                     break;
@@ -159,9 +159,9 @@ fn write(socket: &Socket, traffic: Traffic, seed: u64, progress: &File) -> anyho
         // (Of streams and atomic records it says nothing.)
         let flags = SendFlags::EOR;
         let sent = match dice.roll() % 5 {
-            0 => socket.send(&bytes, flags | SendFlags::NTCOPY),
-            1 => socket.send(&bytes, flags | SendFlags::DONTWAIT),
-            2 => match socket.reserve_with(bytes.len(), flags) {
+            0 => socket.send_with_flags(&bytes, flags | SendFlags::NTCOPY),
+            1 => socket.send_with_flags(&bytes, flags | SendFlags::DONTWAIT),
+            2 => match socket.reserve_with_flags(bytes.len(), flags) {
                 Some(Ok(mut slot)) => {
                     let len = slot.write(&bytes);
                     // Filled by halves, and now and then given up: nothing of it may be seen.
@@ -171,13 +171,13 @@ fn write(socket: &Socket, traffic: Traffic, seed: u64, progress: &File) -> anyho
                     slot.commit().map(|n| n.min(len))
                 }
                 Some(Err(e)) => Err(e),
-                None => socket.send(&bytes, flags),
+                None => socket.send_with_flags(&bytes, flags),
             },
             3 => {
                 socket.set_policy(if dice.one_in(2) { Policy::NonTemporal } else { Policy::Auto });
-                socket.send(&bytes, flags)
+                socket.send_with_flags(&bytes, flags)
             }
-            _ => socket.send(&bytes, flags),
+            _ => socket.send_with_flags(&bytes, flags),
         };
         match sent {
             Ok(n) => at += traffic.sent(n),
@@ -200,10 +200,10 @@ fn read(socket: &Socket, traffic: Traffic, seed: u64, progress: &File) -> anyhow
             3 => (RecvFlags::empty(), true),
             _ => (RecvFlags::empty(), false),
         };
-        let borrowed = if borrow { socket.recv_borrowed_with(max, flags) } else { None };
+        let borrowed = if borrow { socket.recv_borrowed_with_flags(max, flags) } else { None };
         let got = match borrowed {
             Some(view) => view.map(|view| view.copy_to(&mut buf)),
-            None => socket.recv(&mut buf[..max], flags),
+            None => socket.recv_with_flags(&mut buf[..max], flags),
         };
         match got {
             Ok(0) => return Ok(()),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use onecopy::unix::{
-    Config, Datagram, Error, Listener, Name, Path, Records, RecvFlags, SendFlags, SeqListener, SeqPacket,
-    Slot, Stats, Stream, View, Wait,
+    Config, Datagram, Error, Listener, Path, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Slot,
+    SocketAddr, Stats, Stream, View, Wait,
 };
 use onecopy::{Policy, Reader};
 
@@ -41,11 +41,11 @@ macro_rules! any {
 
 any! {
     /// As of all.
-    send(bytes: &[u8], flags: SendFlags) -> Result<usize>;
+    send_with_flags(bytes: &[u8], flags: SendFlags) -> Result<usize>;
     /// As of all.
-    send_vectored(slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize>;
+    send_vectored_with_flags(slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize>;
     /// As of all.
-    recv(buffer: &mut [u8], flags: RecvFlags) -> Result<usize>;
+    recv_with_flags(buffer: &mut [u8], flags: RecvFlags) -> Result<usize>;
     /// As of all.
     set_read_timeout(limit: Option<Duration>) -> Result<()>;
     /// As of all.
@@ -57,7 +57,7 @@ any! {
     /// As of all.
     set_reader(reader: Reader) -> ();
     /// As of all.
-    set_wait(wait: Wait) -> ();
+    set_wait_mode(wait: Wait) -> ();
     /// As of all.
     shutdown(how: Shutdown) -> Result<()>;
     /// As of all.
@@ -80,11 +80,11 @@ impl Socket {
     /// # Errors
     ///
     /// As of all.
-    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
+    pub fn recv_vectored_with_flags(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
         match self {
-            Socket::Bytes(socket) => socket.recv_vectored(slices, flags),
-            Socket::Records(socket) => Ok(socket.recv_vectored(slices, flags)?.len),
-            Socket::Grams(socket) => Ok(socket.recv_vectored(slices, flags)?.0.len),
+            Socket::Bytes(socket) => socket.recv_vectored_with_flags(slices, flags),
+            Socket::Records(socket) => socket.recv_vectored_with_flags(slices, flags),
+            Socket::Grams(socket) => socket.recv_vectored_with_flags(slices, flags),
         }
     }
 
@@ -93,10 +93,12 @@ impl Socket {
     /// # Errors
     ///
     /// As of both others.
-    pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Option<Result<View>> {
+    pub fn recv_borrowed_with_flags(&self, max: usize, flags: RecvFlags) -> Option<Result<View>> {
         match self {
-            Socket::Bytes(socket) => Some(socket.recv_borrowed_with(max, flags)),
-            Socket::Records(socket) => Some(socket.recv_borrowed_with(max, flags).map(|(view, _)| view)),
+            Socket::Bytes(socket) => Some(socket.recv_borrowed_with_flags(max, flags)),
+            Socket::Records(socket) => {
+                Some(socket.recv_borrowed_with_flags(max, flags).map(|(view, _)| view))
+            }
             Socket::Grams(_) => None,
         }
     }
@@ -106,10 +108,10 @@ impl Socket {
     /// # Errors
     ///
     /// As of both others.
-    pub fn reserve_with(&self, len: usize, flags: SendFlags) -> Option<Result<Slot<'_>>> {
+    pub fn reserve_with_flags(&self, len: usize, flags: SendFlags) -> Option<Result<Slot<'_>>> {
         match self {
-            Socket::Bytes(socket) => Some(socket.reserve_with(len, flags)),
-            Socket::Records(socket) => Some(socket.reserve_with(len, flags)),
+            Socket::Bytes(socket) => Some(socket.reserve_with_flags(len, flags)),
+            Socket::Records(socket) => Some(socket.reserve_with_flags(len, flags)),
             Socket::Grams(_) => None,
         }
     }
@@ -168,7 +170,7 @@ impl Sort {
     /// # Errors
     ///
     /// As of both.
-    pub fn connect(self, name: impl Into<Name>) -> Result<Socket> {
+    pub fn connect(self, name: impl Into<SocketAddr>) -> Result<Socket> {
         match self {
             Sort::Stream => Stream::connect_with(name, &self.config()).map(Socket::Bytes),
             _ => SeqPacket::connect_with(name, &self.config()).map(Socket::Records),
@@ -180,7 +182,7 @@ impl Sort {
     /// # Errors
     ///
     /// As of both.
-    pub fn listen(self, name: impl Into<Name>) -> Result<Listening> {
+    pub fn listen(self, name: impl Into<SocketAddr>) -> Result<Listening> {
         match self {
             Sort::Stream => Listener::bind_with(name, &self.config()).map(Listening::Bytes),
             _ => SeqListener::bind_with(name, &self.config()).map(Listening::Records),
@@ -204,8 +206,8 @@ impl Listening {
     /// As of both.
     pub fn accept(&self) -> Result<Socket> {
         match self {
-            Listening::Bytes(listener) => listener.accept().map(Socket::Bytes),
-            Listening::Records(listener) => listener.accept().map(Socket::Records),
+            Listening::Bytes(listener) => listener.accept().map(|(socket, _)| Socket::Bytes(socket)),
+            Listening::Records(listener) => listener.accept().map(|(socket, _)| Socket::Records(socket)),
         }
     }
 

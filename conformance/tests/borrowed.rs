@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::process::{Child, Command, Stdio};
 
-use onecopy::unix::{Name, RecvFlags};
+use onecopy::unix::{RecvFlags, SocketAddr};
 use onecopy_conformance::peer::{self, Traffic};
 use onecopy_conformance::socket::Sort;
 
@@ -23,7 +23,7 @@ fn borrowed_data_outlives_its_sender() {
     for (sort, seed) in Sort::ALL.into_iter().flat_map(|sort| (0..20).map(move |seed| (sort, seed))) {
         let name = format!("onecopy-lent-{}-{}-{seed}", std::process::id(), sort.word());
         let traffic = Traffic::of_peer(sort, seed);
-        let listener = sort.listen(Name::abstract_(&name)).expect("bind");
+        let listener = sort.listen(SocketAddr::from_abstract_name(&name).unwrap()).expect("bind");
         let progress = peer::progress_file().expect("memfd");
         let mut child = Killed(
             Command::new(env!("CARGO_BIN_EXE_onecopy-conformance"))
@@ -39,7 +39,7 @@ fn borrowed_data_outlives_its_sender() {
         // reserve at once.
         let (mut at, mut held, mut views) = (0, 0, Vec::new());
         while views.len() < 8 && held < 40_000 {
-            let view = socket.recv_borrowed_with(20_000, RecvFlags::empty()).expect("no datagrams");
+            let view = socket.recv_borrowed_with_flags(20_000, RecvFlags::empty()).expect("no datagrams");
             let view = view.expect("borrow");
             assert!(!view.is_empty(), "the peer writes until it is killed");
             held += view.len();
@@ -60,7 +60,7 @@ fn borrowed_data_outlives_its_sender() {
         drop(views);
         let mut buf = vec![0; 50_000];
         loop {
-            match socket.recv(&mut buf, RecvFlags::empty()) {
+            match socket.recv_with_flags(&mut buf, RecvFlags::empty()) {
                 Ok(0) => break,
                 Ok(n) => at += traffic.check(at, &buf[..n], 50_000).expect("what came after"),
                 Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset, "after {at}"),

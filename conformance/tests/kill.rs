@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use onecopy::unix::{Carrier, Name, RecvFlags, SendFlags};
+use onecopy::unix::{Carrier, RecvFlags, SendFlags, SocketAddr};
 use onecopy_conformance::peer::{self, Job, RECEIVED, SENT, Traffic, WRONG};
 use onecopy_conformance::socket::{Listening, Socket, Sort};
 use onecopy_conformance::tools::{self, Dice};
@@ -160,7 +160,7 @@ fn round(sort: Sort, seed: u64) -> anyhow::Result<Option<Seen>> {
     let progress = peer::progress_file()?;
     let listener = match peer_listens {
         true => None,
-        false => Some(sort.listen(Name::abstract_(&name))?),
+        false => Some(sort.listen(SocketAddr::from_abstract_name(&name).unwrap())?),
     };
     let job_name = format!("{job:?}").to_lowercase();
     let mut child = Killed(
@@ -256,7 +256,7 @@ fn accept(listener: &Listening, pidfd: &impl AsFd) -> anyhow::Result<Option<Sock
 fn connect(sort: Sort, name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<Socket>> {
     loop {
         let gone = ready(pidfd, Duration::ZERO);
-        match sort.connect(Name::abstract_(name)) {
+        match sort.connect(SocketAddr::from_abstract_name(name).unwrap()) {
             Ok(stream) => return Ok(Some(stream)),
             Err(_) if gone => return Ok(None),
             // (Of a process that is just dying what it is known by may be gone, and its listener not yet.)
@@ -302,20 +302,20 @@ fn read(stream: &Socket, traffic: Traffic, dice: u64) -> anyhow::Result<u64> {
         let max = dice.size(buf.len());
         let mut taken = true;
         let got = match dice.roll() % 5 {
-            0 => stream.recv(&mut buf[..max], RecvFlags::WAITALL),
-            1 => match stream.recv_borrowed_with(max, RecvFlags::empty()) {
+            0 => stream.recv_with_flags(&mut buf[..max], RecvFlags::WAITALL),
+            1 => match stream.recv_borrowed_with_flags(max, RecvFlags::empty()) {
                 Some(view) => view.map(|view| view.copy_to(&mut buf)),
-                None => stream.recv(&mut buf[..max], RecvFlags::empty()),
+                None => stream.recv_with_flags(&mut buf[..max], RecvFlags::empty()),
             },
             2 => {
                 taken = false;
-                stream.recv(&mut buf[..max], RecvFlags::PEEK)
+                stream.recv_with_flags(&mut buf[..max], RecvFlags::PEEK)
             }
             3 => {
                 ready(stream, Duration::from_secs(5));
-                stream.recv(&mut buf[..max], RecvFlags::DONTWAIT)
+                stream.recv_with_flags(&mut buf[..max], RecvFlags::DONTWAIT)
             }
-            _ => stream.recv(&mut buf[..max], RecvFlags::empty()),
+            _ => stream.recv_with_flags(&mut buf[..max], RecvFlags::empty()),
         };
         match got {
             Ok(0) => return Ok(at as u64),
@@ -343,7 +343,7 @@ fn write(stream: &Socket, traffic: Traffic, dice: u64) -> anyhow::Result<(Instan
         let bytes = traffic.next(at, dice.size(if gently { 100 } else { 500_000 }));
         let sleeps = stream.stats().sleeps;
         let began = Instant::now();
-        match stream.send(&bytes, SendFlags::EOR) {
+        match stream.send_with_flags(&bytes, SendFlags::EOR) {
             Ok(sent) => {
                 at += traffic.sent(sent);
                 last = began;

@@ -23,19 +23,19 @@ const NOW: SendFlags = SendFlags::DONTWAIT;
 /// Somebody else, who is no root.
 const HIM: u32 = 4711;
 
-fn name(test: &str, kind: Kind) -> (Name, unix::Name) {
+fn name(test: &str, kind: Kind) -> (Name, unix::SocketAddr) {
     let name = format!("onecopy-plain-{test}-{kind:?}-{}", std::process::id());
-    (Name::Abstract(name.clone().into_bytes()), unix::Name::abstract_(name))
+    (Name::Abstract(name.clone().into_bytes()), unix::SocketAddr::from_abstract_name(name).unwrap())
 }
 
-fn connect(kind: Kind, name: &unix::Name) -> Socket {
+fn connect(kind: Kind, name: &unix::SocketAddr) -> Socket {
     match kind {
         Kind::Stream => Socket::Bytes(Stream::connect(name).unwrap()),
         _ => Socket::Records(SeqPacket::connect(name).unwrap()),
     }
 }
 
-fn listen(kind: Kind, name: &unix::Name, transport: Transport) -> Listening {
+fn listen(kind: Kind, name: &unix::SocketAddr, transport: Transport) -> Listening {
     let config = Config { transport, ..Config::default() };
     match kind {
         Kind::Stream => Listening::Bytes(Listener::bind_with(name, &config).unwrap()),
@@ -52,7 +52,7 @@ fn handed(ours: &Socket, plain: impl AsFd) -> usize {
     let mut came = 0;
     for i in 0..200 {
         let sent = b"some bytes, and no descriptors";
-        assert_eq!(ours.send(sent, NOW).unwrap(), sent.len());
+        assert_eq!(ours.send_with_flags(sent, NOW).unwrap(), sent.len());
         let mut buffer = [0; 50];
         let flags = rustix::net::RecvFlags::DONTWAIT;
         let got = scm::recv(&plain, &mut [IoSliceMut::new(&mut buffer)], Space::All, flags).unwrap();
@@ -61,7 +61,7 @@ fn handed(ours: &Socket, plain: impl AsFd) -> usize {
         if i % 20 == 10 {
             scm::send(&plain, &[IoSlice::new(b"answer")], &[], None, rustix::net::SendFlags::empty())
                 .unwrap();
-            assert_eq!(ours.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 6);
+            assert_eq!(ours.recv_with_flags(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 6);
         }
     }
     assert!(!ours.path().is_shared_memory());
@@ -129,16 +129,16 @@ fn a_plain_client_is_handed_no_descriptor() {
 fn a_plain_listener_in_the_place_of_one_of_ours_is_handed_no_descriptor() {
     let path: PathBuf = std::env::temp_dir().join(format!("ocf-plain-{}", std::process::id()));
     for kind in KINDS {
-        let by_path = (Name::Path(path.clone()), unix::Name::path(&path));
+        let by_path = (Name::Path(path.clone()), unix::SocketAddr::from(&path));
         for (plain, ours) in [name("heir", kind), by_path] {
             let listener = listen(kind, &ours, Transport::Auto);
             let before = connect(kind, &ours);
-            before.send(b"it is known now", NOW).unwrap();
+            before.send_with_flags(b"it is known now", NOW).unwrap();
             let served = listener.accept().unwrap();
-            assert_eq!(served.recv(&mut [0; 50], RecvFlags::DONTWAIT).unwrap(), 15);
-            served.send(b"joined", NOW).unwrap();
-            assert!(before.recv(&mut [0; 50], RecvFlags::DONTWAIT).is_ok());
-            before.send(b"in shared memory", NOW).unwrap();
+            assert_eq!(served.recv_with_flags(&mut [0; 50], RecvFlags::DONTWAIT).unwrap(), 15);
+            served.send_with_flags(b"joined", NOW).unwrap();
+            assert!(before.recv_with_flags(&mut [0; 50], RecvFlags::DONTWAIT).is_ok());
+            before.send_with_flags(b"in shared memory", NOW).unwrap();
             assert!(before.path().send == Carrier::SharedMemory, "{ours:?}: {:?}", before.path());
             drop(listener);
             // (A path's next file often has the number of the one before: it is the rendezvous that has to be gone.)
@@ -243,8 +243,8 @@ fn a_squatted_rendezvous_costs_the_first_bytes_their_way_and_no_more() {
         let client = connect(kind, &ours);
         let server = listener.accept().unwrap();
         for (from, to) in [(&client, &server), (&server, &client), (&client, &server), (&server, &client)] {
-            from.send(b"bytes", NOW).unwrap();
-            assert_eq!(to.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 5);
+            from.send_with_flags(b"bytes", NOW).unwrap();
+            assert_eq!(to.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 5);
         }
         assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
     }
@@ -266,7 +266,7 @@ fn rings_that_another_user_has_made_are_not_joined() {
         let rings = || Rings::honest([64 << 10; 2], nonce).unwrap();
         for (rings, joined) in [(as_him(rings), 0), (rings(), 1)] {
             client.attach(b"h", &[], rings).unwrap();
-            assert_eq!(server.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 1);
+            assert_eq!(server.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 1);
             assert_eq!(client.theirs().unwrap().get(Field::Joined).unwrap(), joined);
         }
         assert_eq!(server.stats().protocol_errors, 0);
@@ -283,22 +283,22 @@ fn a_server_that_is_not_who_listened_leaves_the_rings_to_its_client() {
         let (_, ours) = name("dropped", kind);
         let listener = listen(kind, &ours, Transport::Auto);
         let client = connect(kind, &ours);
-        client.send(b"ask", NOW).unwrap();
+        client.send_with_flags(b"ask", NOW).unwrap();
         let server = as_him(|| {
             let server = listener.accept().unwrap();
-            assert_eq!(server.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 3);
-            server.send(b"answer", NOW).unwrap();
+            assert_eq!(server.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 3);
+            server.send_with_flags(b"answer", NOW).unwrap();
             server
         });
         for _ in 0..2 {
-            assert_eq!(client.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
-            client.send(b"ask", NOW).unwrap();
+            assert_eq!(client.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
+            client.send_with_flags(b"ask", NOW).unwrap();
             as_him(|| {
-                assert_eq!(server.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 3);
-                server.send(b"answer", NOW).unwrap();
+                assert_eq!(server.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 3);
+                server.send_with_flags(b"answer", NOW).unwrap();
             });
         }
-        assert_eq!(client.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
+        assert_eq!(client.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
         assert!(client.path().is_shared_memory(), "{:?}", client.path());
         assert_eq!(client.stats().fallbacks + server.stats().fallbacks, 0);
     }
@@ -320,9 +320,9 @@ fn a_short_backlog_hides_no_listener_from_who_comes_one_after_the_other() {
         for number in 0..100 {
             let client = SeqPacket::connect_with(&ours, &config);
             let client = client.unwrap_or_else(|error| panic!("connection {number}: {error}"));
-            let server = listener.accept().unwrap();
-            client.send(b"record", SendFlags::EOR).unwrap();
-            assert_eq!(server.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
+            let (server, _) = listener.accept().unwrap();
+            client.send_with_flags(b"record", SendFlags::EOR).unwrap();
+            assert_eq!(server.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).unwrap(), 6);
         }
         // And a queue that is full is said to be.
         let Name::Abstract(plain) = plain else { unreachable!("it is abstract") };

@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use onecopy::unix::{Config, Name, Records, RecvFlags, SendFlags, SeqListener, SeqPacket};
+use onecopy::unix::{Config, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, SocketAddr};
 use onecopy_conformance::impls::{self, Kind};
 use onecopy_conformance::lender::{
     END, OF_POOL, PARTS, SAID, UNSAID, WITH, Words, honest_memory, list, memory, pool, reference,
@@ -17,23 +17,23 @@ const NOW: RecvFlags = RecvFlags::DONTWAIT;
 fn meet(test: &str, records: Records) -> (Liar, SeqPacket) {
     let name = format!("onecopy-liar-{test}-{}", std::process::id());
     let config = Config { records, ..Config::default() };
-    let listener = SeqListener::bind_with(Name::abstract_(&name), &config).unwrap();
+    let listener = SeqListener::bind_with(SocketAddr::from_abstract_name(&name).unwrap(), &config).unwrap();
     let at = impls::Name::Abstract(name.into_bytes());
     let kind = if records == Records::Stream { Kind::Pieces } else { Kind::SeqPacket };
     let mut liar = Liar::call(kind, &at).unwrap();
-    let victim = listener.accept().unwrap();
+    let (victim, _) = listener.accept().unwrap();
     victim.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    assert_eq!(liar.upgrade(64 << 10, || victim.recv(&mut [0; 9], NOW).unwrap()).unwrap(), 1);
-    let _ = victim.recv(&mut [0; 1], NOW | RecvFlags::PEEK);
+    assert_eq!(liar.upgrade(64 << 10, || victim.recv_with_flags(&mut [0; 9], NOW).unwrap()).unwrap(), 1);
+    let _ = victim.recv_with_flags(&mut [0; 1], NOW | RecvFlags::PEEK);
     assert!(victim.path().is_shared_memory());
     (liar, victim)
 }
 
 fn caught(victim: &SeqPacket, what: &str) {
-    let error = victim.recv(&mut [0; 100], RecvFlags::empty()).unwrap_err();
+    let error = victim.recv_with_flags(&mut [0; 100], RecvFlags::empty()).unwrap_err();
     assert_eq!(error.raw_os_error(), 71, "{what}: {error}");
     assert_eq!(victim.stats().protocol_errors, 1, "{what}");
-    assert_eq!(victim.send(b"x", SendFlags::empty()).unwrap_err().raw_os_error(), 71, "{what}");
+    assert_eq!(victim.send_with_flags(b"x", SendFlags::empty()).unwrap_err().raw_os_error(), 71, "{what}");
 }
 
 #[test]
@@ -42,12 +42,12 @@ fn an_honest_hand_made_peer_is_understood() {
     liar.publish_frame(b"to the victim", true).unwrap();
     liar.publish_frame(b"", true).unwrap();
     let mut buffer = [0; 20];
-    assert_eq!(victim.recv(&mut buffer, NOW).unwrap(), 13);
+    assert_eq!(victim.recv_with_flags(&mut buffer, NOW).unwrap(), 13);
     assert_eq!(&buffer[..13], b"to the victim");
-    assert!(!victim.recv_record(&mut buffer, NOW).unwrap().is_end());
-    assert!(victim.recv(&mut buffer, NOW).unwrap_err().would_block());
+    assert!(!victim.recv_record_with_flags(&mut buffer, NOW).unwrap().is_end());
+    assert!(victim.recv_with_flags(&mut buffer, NOW).unwrap_err().would_block());
     assert_eq!(liar.theirs().unwrap().get(Field::Tail).unwrap(), 24 + 8);
-    victim.send(b"to the liar", SendFlags::empty()).unwrap();
+    victim.send_with_flags(b"to the liar", SendFlags::empty()).unwrap();
     let frame = liar.take().unwrap();
     assert_eq!(frame[..8], (11 | END).to_le_bytes());
     assert_eq!((&frame[8..19], frame.len()), (&b"to the liar"[..], 24));
@@ -67,7 +67,7 @@ fn every_impossible_frame_is_caught() {
         let (mut liar, victim) = meet(&format!("frame{i}"), Records::Atomic);
         liar.publish_frame(b"honest", true).unwrap();
         liar.publish_framed(word, b"eightby.").unwrap();
-        assert_eq!(victim.recv(&mut [0; 9], NOW).unwrap(), 6);
+        assert_eq!(victim.recv_with_flags(&mut [0; 9], NOW).unwrap(), 6);
         caught(&victim, what);
     }
     for bytes in 1..8 {
@@ -94,7 +94,7 @@ fn a_header_that_changes_is_read_once() {
                 }
             });
             // Whatever it sees: a length that fits, or a lie.
-            match victim.recv(&mut buffer, NOW) {
+            match victim.recv_with_flags(&mut buffer, NOW) {
                 Ok(n) => assert!(n <= 56),
                 Err(error) => assert!([71, 11].contains(&error.raw_os_error()), "{error}"),
             }
@@ -112,8 +112,8 @@ fn a_filler_that_is_not_there_and_records_that_are_none() {
     liar.theirs().unwrap().set(Field::Filler, 1).unwrap();
     liar.theirs().unwrap().set(Field::Parked, 2).unwrap();
     liar.publish_frame(b"x", true).unwrap();
-    let _ = victim.recv(&mut [0; 9], NOW);
-    let _ = victim.recv(&mut [0; 9], NOW);
+    let _ = victim.recv_with_flags(&mut [0; 9], NOW);
+    let _ = victim.recv_with_flags(&mut [0; 9], NOW);
     // Speaks in the clear on the control socket, and rings without end.
     for (test, record, count) in
         [("text", vec![b'x'; 5000], 1), ("flood", vec![0], 200), ("empty", vec![], 1)]
@@ -126,8 +126,8 @@ fn a_filler_that_is_not_there_and_records_that_are_none() {
     }
     // An honest pair beside all that.
     let (a, b) = SeqPacket::pair().unwrap();
-    a.send(b"honest", SendFlags::empty()).unwrap();
-    assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
+    a.send_with_flags(b"honest", SendFlags::empty()).unwrap();
+    assert_eq!(b.recv_with_flags(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
     let _ = a.as_fd();
 }
 
@@ -147,7 +147,7 @@ fn an_honest_frame_brings_descriptors_and_nobody() {
     publish_with(&mut liar, SAID, b"de");
     publish_with(&mut liar, UNSAID, b"");
     for (len, count) in [(3, 2), (2, 0), (0, 0)] {
-        let (got, with) = victim.recv_with(&mut [0; 9], NOW).unwrap();
+        let (got, with) = victim.recv_fds_with_flags(&mut [0; 9], NOW).unwrap();
         // Who says nothing of himself is nobody.
         let who = with.credentials.unwrap();
         assert_eq!((got.len, with.fds.len(), who.pid, who.uid), (len, count, 0, 65534));
@@ -191,7 +191,7 @@ fn whatever_a_frame_announces_and_does_not_bring_is_caught() {
             let (mut liar, victim) = meet(&format!("with{i}{peek}"), Records::Atomic);
             misbehaviour(&mut liar);
             if peek {
-                let error = victim.recv(&mut [0; 9], NOW | RecvFlags::PEEK).unwrap_err();
+                let error = victim.recv_with_flags(&mut [0; 9], NOW | RecvFlags::PEEK).unwrap_err();
                 assert_eq!(error.raw_os_error(), 71, "{what}: {error}");
             } else {
                 caught(&victim, what);
@@ -216,9 +216,9 @@ fn an_honest_list_brings_bytes_and_pages() {
     let record = list(b"head:", &[reference(3, 0, 1, 100, 50), reference(9, 0, 3, 8000, 192)]);
     publish_with(&mut liar, PARTS, &record);
     let mut buffer = [0; 300];
-    assert_eq!(victim.recv(&mut buffer, NOW | RecvFlags::PEEK).unwrap(), 5 + 50 + 192);
+    assert_eq!(victim.recv_with_flags(&mut buffer, NOW | RecvFlags::PEEK).unwrap(), 5 + 50 + 192);
     assert_eq!((&buffer[..5], &buffer[5..247]), (&b"head:"[..], &[7; 242][..]));
-    let (got, chain) = victim.recv_chain_with(&mut buffer, NOW).unwrap();
+    let (got, chain) = victim.recv_chain_with_flags(&mut buffer, NOW).unwrap();
     assert_eq!((got.len, got.full, chain.len()), (5, 247, 242));
     let returned = |liar: &Liar| liar.theirs().unwrap().get(Field::Returned).unwrap();
     assert_eq!(returned(&liar), 0, "they are in use");
@@ -229,9 +229,9 @@ fn an_honest_list_brings_bytes_and_pages() {
     liar.put(&[liar.fd.as_fd()]).unwrap();
     publish_with(&mut liar, PARTS | WITH, &list(b"", &[reference(0, 0, 0, 0, 9)]));
     liar.publish_frame(b"plain", true).unwrap();
-    let (got, with) = victim.recv_with(&mut buffer, NOW).unwrap();
+    let (got, with) = victim.recv_fds_with_flags(&mut buffer, NOW).unwrap();
     assert_eq!((got.len, with.fds.len()), (9, 1));
-    assert_eq!(victim.recv(&mut buffer, NOW).unwrap(), 5);
+    assert_eq!(victim.recv_with_flags(&mut buffer, NOW).unwrap(), 5);
 }
 
 #[test]
@@ -307,10 +307,10 @@ fn whatever_a_list_or_a_pool_says_that_cannot_be_is_caught() {
             let mut kept = Vec::new();
             let error = loop {
                 let result = match how {
-                    0 => victim.recv(&mut buffer, NOW | RecvFlags::PEEK).map(drop),
-                    1 => victim.recv_borrowed_with(99, NOW).map(drop),
-                    2 => victim.recv_chain_with(&mut buffer, NOW).map(|(_, chain)| kept.push(chain)),
-                    _ => victim.recv_with(&mut buffer, NOW).map(drop),
+                    0 => victim.recv_with_flags(&mut buffer, NOW | RecvFlags::PEEK).map(drop),
+                    1 => victim.recv_borrowed_with_flags(99, NOW).map(drop),
+                    2 => victim.recv_chain_with_flags(&mut buffer, NOW).map(|(_, chain)| kept.push(chain)),
+                    _ => victim.recv_fds_with_flags(&mut buffer, NOW).map(drop),
                 };
                 match result {
                     Ok(()) if what == "a slot that is in use" && how == 2 && kept.len() == 1 => {}

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use onecopy::unix::tokio::{Listener, Stream};
-use onecopy::unix::{self, Name};
+use onecopy::unix::{self, SocketAddr};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
@@ -45,9 +45,9 @@ impl Room {
 async fn main() -> Result<(), Box<dyn Error>> {
     let room = Room::default();
     match env::args().nth(1) {
-        Some(name) => host(Listener::new(unix::Listener::bind(name.parse::<Name>()?)?)?, room).await?,
+        Some(name) => host(Listener::new(unix::Listener::bind(name.parse::<SocketAddr>()?)?)?, room).await?,
         None => {
-            let name = Name::abstract_(format!("onecopy-chat-{}", std::process::id()));
+            let name = SocketAddr::from_abstract_name(format!("onecopy-chat-{}", std::process::id()))?;
             let host = tokio::spawn(host(Listener::new(unix::Listener::bind(&name)?)?, room.clone()));
             let doors = (0..GUESTS).map(|_| Stream::connect(&name)).collect::<io::Result<Vec<_>>>()?;
             // Who comes late misses what was said: all are in before the first speaks.
@@ -71,7 +71,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Lets guests in, for ever.
 async fn host(listener: Listener, room: Room) -> io::Result<()> {
     for guest in 0.. {
-        let stream = listener.accept().await?;
+        let (stream, _) = listener.accept().await?;
         let (lines, mut to_say) = channel::<Arc<str>>(WAITING);
         room.0.lock().unwrap_or_else(PoisonError::into_inner).insert(guest, lines);
         let (from, mut to) = tokio::io::split(stream);

@@ -12,7 +12,7 @@ use std::env;
 use std::error::Error;
 use std::thread;
 
-use onecopy::unix::{Datagram, Name, RecvFlags, SendFlags};
+use onecopy::unix::{Datagram, SocketAddr};
 
 /// Datagrams of the session, and bytes of each.
 const COUNT: u32 = 10_000;
@@ -22,7 +22,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => {
-            let name = Name::abstract_(format!("onecopy-datagram-echo-{}", std::process::id()));
+            let name =
+                SocketAddr::from_abstract_name(format!("onecopy-datagram-echo-{}", std::process::id()))?;
             let server = Datagram::bind(&name)?;
             let server = thread::spawn(move || session(&server));
             let client = Datagram::unbound()?;
@@ -32,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             for n in 0..COUNT {
                 exchange(&client, n)?;
             }
-            client.send(b"", SendFlags::empty())?;
+            client.send(b"")?;
             server.join().expect("the server does not panic")?;
             let (path, stats) = (client.path(), client.stats());
             println!(
@@ -46,11 +47,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             Ok(())
         }
         ["serve", name] => {
-            let server = Datagram::bind(name.parse::<Name>()?)?;
+            let server = Datagram::bind(name.parse::<SocketAddr>()?)?;
             let mut buffer = vec![0; 64 << 10];
             loop {
-                let (n, client) = server.recv_from(&mut buffer, RecvFlags::empty())?;
-                if let Err(error) = server.send_to(&buffer[..n], &client, SendFlags::empty()) {
+                let (n, client) = server.recv_from(&mut buffer)?;
+                if let Err(error) = server.send_to(&buffer[..n], &client) {
                     eprintln!("echo to {client}: {error}");
                 }
             }
@@ -58,10 +59,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["call", name, text] => {
             let client = Datagram::unbound()?;
             client.autobind()?;
-            client.connect(name.parse::<Name>()?)?;
-            client.send(text.as_bytes(), SendFlags::empty())?;
+            client.connect(name.parse::<SocketAddr>()?)?;
+            client.send(text.as_bytes())?;
             let mut buffer = [0; 64 << 10];
-            let n = client.recv(&mut buffer, RecvFlags::empty())?;
+            let n = client.recv(&mut buffer)?;
             println!("{:?} came back", String::from_utf8_lossy(&buffer[..n]));
             Ok(())
         }
@@ -75,11 +76,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Sends back what comes from the first client, until that sends a datagram of no bytes.
 fn session(server: &Datagram) -> onecopy::unix::Result<()> {
     let mut buffer = vec![0; 64 << 10];
-    let (mut n, client) = server.recv_from(&mut buffer, RecvFlags::empty())?;
+    let (mut n, client) = server.recv_from(&mut buffer)?;
     server.connect(&client)?;
     while n > 0 {
-        server.send(&buffer[..n], SendFlags::empty())?;
-        n = server.recv(&mut buffer, RecvFlags::empty())?;
+        server.send(&buffer[..n])?;
+        n = server.recv(&mut buffer)?;
     }
     Ok(())
 }
@@ -87,9 +88,9 @@ fn session(server: &Datagram) -> onecopy::unix::Result<()> {
 /// Sends a datagram, and checks that it comes back.
 fn exchange(client: &Datagram, n: u32) -> Result<(), Box<dyn Error>> {
     let sent = vec![n as u8; BYTES];
-    client.send(&sent, SendFlags::empty())?;
+    client.send(&sent)?;
     let mut back = vec![0; BYTES + 1];
-    let len = client.recv(&mut back, RecvFlags::empty())?;
+    let len = client.recv(&mut back)?;
     if back[..len] != sent {
         return Err(format!("datagram {n} came back as something else").into());
     }

@@ -13,24 +13,24 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::thread;
 
-use onecopy::unix::{Listener, Name, Stream};
+use onecopy::unix::{Listener, SocketAddr, Stream};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => {
             // A name in the abstract namespace is free again when the listener goes, and leaves no file.
-            let name = Name::abstract_(format!("onecopy-echo-{}", std::process::id()));
+            let name = SocketAddr::from_abstract_name(format!("onecopy-echo-{}", std::process::id()))?;
             let listener = Listener::bind(&name)?;
-            let server = thread::spawn(move || echo(listener.accept()?));
+            let server = thread::spawn(move || echo(listener.accept()?.0));
             call(&name, "hello, in place")?;
             server.join().expect("the server does not panic")?;
             Ok(())
         }
         ["serve", name] => {
-            let listener = Listener::bind(name.parse::<Name>()?)?;
+            let listener = Listener::bind(name.parse::<SocketAddr>()?)?;
             loop {
-                let stream = listener.accept()?;
+                let (stream, _) = listener.accept()?;
                 thread::spawn(move || echo(stream).inspect_err(|error| eprintln!("echo: {error}")));
             }
         }
@@ -52,7 +52,7 @@ fn echo(mut stream: Stream) -> std::io::Result<()> {
 }
 
 /// Sends `text`, and checks that it comes back.
-fn call(name: &Name, text: &str) -> Result<(), Box<dyn Error>> {
+fn call(name: &SocketAddr, text: &str) -> Result<(), Box<dyn Error>> {
     let mut stream = Stream::connect(name)?;
     stream.write_all(text.as_bytes())?;
     stream.shutdown(Shutdown::Write)?;

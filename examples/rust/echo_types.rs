@@ -9,28 +9,25 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::thread;
 
-use onecopy::unix::{Datagram, Listener, Name, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream};
+use onecopy::unix::{Datagram, Listener, SeqListener, SeqPacket, SocketAddr, Stream};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
-const QUIET: SendFlags = SendFlags::empty();
-const NONE: RecvFlags = RecvFlags::empty();
 
 /// What is sent, a piece at a time. Two of them together are not what was sent; an empty one is one, too.
 const PIECES: [&str; 4] = ["one", "", "three", "and the last one"];
 
 fn main() -> Result<()> {
-    let name = |kind| Name::abstract_(format!("onecopy-echo-{kind}-{}", std::process::id()));
-    stream(&name("stream"))?;
-    seqpacket(&name("seqpacket"))?;
-    datagram(&name("datagram"), &name("client"))
+    let name = |kind| SocketAddr::from_abstract_name(format!("onecopy-echo-{kind}-{}", std::process::id()));
+    stream(&name("stream")?)?;
+    seqpacket(&name("seqpacket")?)?;
+    datagram(&name("datagram")?, &name("client")?)
 }
 
 /// Bytes: where one send ended cannot be seen.
-fn stream(name: &Name) -> Result<()> {
+fn stream(name: &SocketAddr) -> Result<()> {
     let listener = Listener::bind(name)?;
     let server = thread::spawn(move || -> Result<()> {
-        let mut stream = listener.accept()?;
+        let (mut stream, _) = listener.accept()?;
         let mut buffer = [0; 1024];
         loop {
             match stream.read(&mut buffer)? {
@@ -51,25 +48,25 @@ fn stream(name: &Name) -> Result<()> {
 }
 
 /// Records: one send, one receive.
-fn seqpacket(name: &Name) -> Result<()> {
+fn seqpacket(name: &SocketAddr) -> Result<()> {
     let listener = SeqListener::bind(name)?;
     let server = thread::spawn(move || -> Result<()> {
-        let socket = listener.accept()?;
+        let (socket, _) = listener.accept()?;
         let mut buffer = [0; 1024];
         loop {
-            let record = socket.recv_record(&mut buffer, NONE)?;
+            let record = socket.recv_record(&mut buffer)?;
             if record.is_end() {
                 return Ok(());
             }
-            socket.send(&buffer[..record.len], QUIET)?;
+            socket.send(&buffer[..record.len])?;
         }
     });
     let socket = SeqPacket::connect(name)?;
     let mut back = Vec::new();
     for piece in PIECES {
-        socket.send(piece.as_bytes(), QUIET)?;
+        socket.send(piece.as_bytes())?;
         let mut buffer = [0; 1024];
-        let n = socket.recv(&mut buffer, NONE)?;
+        let n = socket.recv(&mut buffer)?;
         back.push(String::from_utf8_lossy(&buffer[..n]).into_owned());
     }
     drop(socket);
@@ -78,22 +75,22 @@ fn seqpacket(name: &Name) -> Result<()> {
 }
 
 /// Datagrams: records without a connection, so the answer goes to whom the name says.
-fn datagram(name: &Name, client: &Name) -> Result<()> {
+fn datagram(name: &SocketAddr, client: &SocketAddr) -> Result<()> {
     let server = Datagram::bind(name)?;
     let answering = thread::spawn(move || -> Result<()> {
         let mut buffer = [0; 1024];
         for _ in PIECES {
-            let (n, from) = server.recv_from(&mut buffer, NONE)?;
-            server.send_to(&buffer[..n], from, QUIET)?;
+            let (n, from) = server.recv_from(&mut buffer)?;
+            server.send_to(&buffer[..n], from)?;
         }
         Ok(())
     });
     let socket = Datagram::bind(client)?;
     let mut back = Vec::new();
     for piece in PIECES {
-        socket.send_to(piece.as_bytes(), name, QUIET)?;
+        socket.send_to(piece.as_bytes(), name)?;
         let mut buffer = [0; 1024];
-        let (n, from) = socket.recv_from(&mut buffer, NONE)?;
+        let (n, from) = socket.recv_from(&mut buffer)?;
         if from != *name {
             return Err(format!("{from:?} answered for {name:?}").into());
         }

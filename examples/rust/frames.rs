@@ -10,19 +10,19 @@ use std::thread;
 use std::time::Duration;
 
 use onecopy::chain::Chain;
-use onecopy::unix::{Name, SeqListener, SeqPacket, SharedPool};
+use onecopy::unix::{SeqListener, SeqPacket, SharedPool, SocketAddr};
 
 const PICTURE: usize = 1920 * 1080;
 const FRAMES: u32 = 100;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let name = Name::abstract_(format!("onecopy-frames-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-frames-{}", std::process::id()))?;
     let listener = SeqListener::bind(&name)?;
     let viewer = thread::spawn(move || view(&listener).map_err(|error| error.to_string()));
 
     let camera = SeqPacket::connect(&name)?;
     // The viewer's first record: from here on both know that the other one shares memory.
-    camera.recv(&mut [0; 8], Default::default())?;
+    camera.recv_with_flags(&mut [0; 8], Default::default())?;
     let pool = SharedPool::new(PICTURE, 4)?;
     for number in 0..FRAMES {
         let mut picture = pool.loan_within(PICTURE, Duration::from_secs(5))?;
@@ -38,8 +38,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Looks at one line of each picture.
 fn view(listener: &SeqListener) -> Result<u32, Box<dyn Error>> {
-    let socket = listener.accept()?;
-    socket.send(b"go", Default::default())?;
+    let (socket, _) = listener.accept()?;
+    socket.send_with_flags(b"go", Default::default())?;
     let (mut number, mut seen) = ([0; 4], 0);
     loop {
         let (record, picture) = socket.recv_chain(&mut number)?;

@@ -8,27 +8,27 @@ use std::error::Error;
 use std::net::Shutdown;
 use std::thread;
 
-use onecopy::unix::{Name, RecvFlags, SendFlags, SeqListener, SeqPacket};
+use onecopy::unix::{RecvFlags, SeqListener, SeqPacket, SocketAddr};
 
 const JOBS: u32 = 10_000;
 const WORKERS: usize = 3;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let name = Name::abstract_(format!("onecopy-jobs-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-jobs-{}", std::process::id()))?;
     let listener = SeqListener::bind(&name)?;
     let master = thread::spawn(move || -> onecopy::unix::Result<(u64, usize)> {
-        let queue = listener.accept()?;
+        let (queue, _) = listener.accept()?;
         // Sends of several threads never interleave; these are of one, which also collects the answers.
         let (mut sum, mut answers) = (0, 0);
         let mut answer = [0; 8];
         for job in 0..JOBS {
-            queue.send(format!("square {job}").as_bytes(), SendFlags::empty())?;
-            while let Ok(8) = queue.recv(&mut answer, RecvFlags::DONTWAIT) {
+            queue.send(format!("square {job}").as_bytes())?;
+            while let Ok(8) = queue.recv_with_flags(&mut answer, RecvFlags::DONTWAIT) {
                 (sum, answers) = (sum + u64::from_le_bytes(answer), answers + 1);
             }
         }
         queue.shutdown(Shutdown::Write)?;
-        while answers < JOBS as usize && queue.recv(&mut answer, RecvFlags::empty())? == 8 {
+        while answers < JOBS as usize && queue.recv(&mut answer)? == 8 {
             (sum, answers) = (sum + u64::from_le_bytes(answer), answers + 1);
         }
         Ok((sum, answers))
@@ -52,13 +52,13 @@ fn work(queue: &SeqPacket) -> onecopy::unix::Result<u32> {
     let mut buffer = [0; 64];
     let mut done = 0;
     loop {
-        let job = queue.recv_record(&mut buffer, RecvFlags::empty())?;
+        let job = queue.recv_record(&mut buffer)?;
         if job.is_end() {
             return Ok(done);
         }
         let text = String::from_utf8_lossy(&buffer[..job.len]);
         let n: u64 = text.rsplit(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-        queue.send(&(n * n).to_le_bytes(), SendFlags::empty())?;
+        queue.send(&(n * n).to_le_bytes())?;
         done += 1;
     }
 }

@@ -11,35 +11,32 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::thread;
 
-use onecopy::unix::{Ancillary, Config, Credentials, Listener, Name, RecvFlags, SendFlags};
+use onecopy::unix::{Ancillary, Config, Credentials, Listener, SocketAddr};
 use onecopy::unix::{SeqListener, SeqPacket, Stream};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
-
-const QUIET: SendFlags = SendFlags::empty();
-const NONE: RecvFlags = RecvFlags::empty();
 
 /// Files that a client asks for.
 const FILES: usize = 50;
 
 fn main() -> Result<()> {
-    let name = Name::abstract_(format!("onecopy-pass-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-pass-{}", std::process::id()))?;
     // The server is told who sends, from the first byte on.
     let config = Config { pass_credentials: true, ..Config::default() };
 
     let listener = Listener::bind_with(&name, &config)?;
     let server = thread::spawn(move || -> Result<Credentials> {
-        let stream = listener.accept()?;
+        let (stream, _) = listener.accept()?;
         serve(
-            |buffer| Ok(stream.recv_with(buffer, NONE)?),
-            |answer, file| Ok(stream.send_with(answer, &[file.as_fd()], QUIET).map(drop)?),
+            |buffer| Ok(stream.recv_fds(buffer)?),
+            |answer, file| Ok(stream.send_fds(answer, &[file.as_fd()]).map(drop)?),
         )
     });
     let stream = Stream::connect(&name)?;
     for i in 0..FILES {
-        stream.send(format!("file {i}").as_bytes(), QUIET)?;
+        stream.send(format!("file {i}").as_bytes())?;
         let mut answer = [0; 64];
-        let (n, with) = stream.recv_with(&mut answer, NONE)?;
+        let (n, with) = stream.recv_fds(&mut answer)?;
         check(i, &answer[..n], with)?;
     }
     println!("{FILES} files came over a stream, {:?}", stream.path().receive);
@@ -48,20 +45,20 @@ fn main() -> Result<()> {
 
     let listener = SeqListener::bind_with(&name, &config)?;
     let server = thread::spawn(move || -> Result<Credentials> {
-        let socket = listener.accept()?;
+        let (socket, _) = listener.accept()?;
         serve(
-            |buffer| Ok(socket.recv_with(buffer, NONE).map(|(got, with)| (got.len, with))?),
-            |answer, file| Ok(socket.send_with(answer, &[file.as_fd()], QUIET).map(drop)?),
+            |buffer| Ok(socket.recv_fds(buffer).map(|(got, with)| (got.len, with))?),
+            |answer, file| Ok(socket.send_fds(answer, &[file.as_fd()]).map(drop)?),
         )
     });
     let socket = SeqPacket::connect(&name)?;
     // A record has its borders, so all can be asked for at once.
     for i in 0..FILES {
-        socket.send(format!("file {i}").as_bytes(), QUIET)?;
+        socket.send(format!("file {i}").as_bytes())?;
     }
     for i in 0..FILES {
         let mut answer = [0; 64];
-        let (got, with) = socket.recv_with(&mut answer, NONE)?;
+        let (got, with) = socket.recv_fds(&mut answer)?;
         check(i, &answer[..got.len], with)?;
     }
     println!("{FILES} files came with records, {:?}", socket.path().receive);

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use onecopy::chain::Chain;
 use onecopy::notify::{Config, Context, Segment};
-use onecopy::unix::{Listener, Name, SharedPool, Stream};
+use onecopy::unix::{Listener, SharedPool, SocketAddr, Stream};
 
 const PAGE: usize = 64 << 10;
 const PAGES: usize = 64;
@@ -27,13 +27,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => {
-            let name = Name::abstract_(format!("onecopy-publish-{}", std::process::id()));
+            let name = SocketAddr::from_abstract_name(format!("onecopy-publish-{}", std::process::id()))?;
             let listener = Listener::bind(&name)?;
             let subscriber = thread::spawn(move || subscribe(&listener).map_err(|error| error.to_string()));
             publish(&name)?;
             Ok(subscriber.join().expect("the subscriber does not panic")?)
         }
-        ["subscribe", name] => subscribe(&Listener::bind(name.parse::<Name>()?)?),
+        ["subscribe", name] => subscribe(&Listener::bind(name.parse::<SocketAddr>()?)?),
         ["publish", name] => publish(&name.parse()?),
         _ => {
             Err("usage: publish [subscribe NAME | publish NAME], with a NAME such as unix:/tmp/batches.sock"
@@ -42,10 +42,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn publish(name: &Name) -> Result<(), Box<dyn Error>> {
+fn publish(name: &SocketAddr) -> Result<(), Box<dyn Error>> {
     let stream = Stream::connect(name)?;
     // The subscriber's first byte: from here on both know that the other one shares memory.
-    stream.recv(&mut [0], Default::default())?;
+    stream.recv_with_flags(&mut [0], Default::default())?;
     let pool = SharedPool::new(PAGE, PAGES)?;
     // Who wants to know when a batch is over has a lane; without one, a chain is sent as it is.
     let (context, mut over) = Context::new();
@@ -80,8 +80,8 @@ fn publish(name: &Name) -> Result<(), Box<dyn Error>> {
 }
 
 fn subscribe(listener: &Listener) -> Result<(), Box<dyn Error>> {
-    let stream = listener.accept()?;
-    stream.send(b"!", Default::default())?;
+    let (stream, _) = listener.accept()?;
+    stream.send_with_flags(b"!", Default::default())?;
     let out = File::options().write(true).open("/dev/null")?;
     let mut seen = 0;
     loop {

@@ -12,7 +12,7 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
-use onecopy::unix::{Listener, Name, SharedPool, Stream};
+use onecopy::unix::{Listener, SharedPool, SocketAddr, Stream};
 
 const FRAME: usize = 4 << 20;
 const FRAMES: u8 = 100;
@@ -21,13 +21,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => {
-            let name = Name::abstract_(format!("onecopy-reference-{}", std::process::id()));
+            let name = SocketAddr::from_abstract_name(format!("onecopy-reference-{}", std::process::id()))?;
             let listener = Listener::bind(&name)?;
             let viewer = thread::spawn(move || view(&listener).map_err(|error| error.to_string()));
             film(&name)?;
             Ok(viewer.join().expect("the viewer does not panic")?)
         }
-        ["view", name] => view(&Listener::bind(name.parse::<Name>()?)?),
+        ["view", name] => view(&Listener::bind(name.parse::<SocketAddr>()?)?),
         ["film", name] => film(&name.parse()?),
         _ => {
             Err("usage: reference [view NAME | film NAME], with a NAME such as unix:/tmp/camera.sock".into())
@@ -36,10 +36,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Sends frames.
-fn film(name: &Name) -> Result<(), Box<dyn Error>> {
+fn film(name: &SocketAddr) -> Result<(), Box<dyn Error>> {
     let stream = Stream::connect(name)?;
     // The viewer's first byte: from here on both know that the other one shares memory.
-    stream.recv(&mut [0], Default::default())?;
+    stream.recv_with_flags(&mut [0], Default::default())?;
     // Three frames: one with the viewer, one on its way, one that is being filmed.
     let pool = SharedPool::new(FRAME, 3)?;
     for number in 0..FRAMES {
@@ -54,8 +54,8 @@ fn film(name: &Name) -> Result<(), Box<dyn Error>> {
 
 /// Looks at one line of each frame.
 fn view(listener: &Listener) -> Result<(), Box<dyn Error>> {
-    let stream = listener.accept()?;
-    stream.send(b"!", Default::default())?;
+    let (stream, _) = listener.accept()?;
+    stream.send_with_flags(b"!", Default::default())?;
     let mut seen = 0;
     loop {
         let frame = stream.recv_borrowed(FRAME)?;

@@ -10,7 +10,7 @@ use std::error::Error;
 use std::io;
 
 use onecopy::unix::tokio::{Listener, Stream};
-use onecopy::unix::{self, Name};
+use onecopy::unix::{self, SocketAddr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -20,12 +20,12 @@ const BYTES: usize = 1 << 20;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     let clients: u32 = env::args().nth(1).map_or(Ok(100), |count| count.parse())?;
-    let name = Name::abstract_(format!("onecopy-tokio-echo-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-tokio-echo-{}", std::process::id()))?;
     let listener = Listener::new(unix::Listener::bind(&name)?)?;
     let server = tokio::spawn(async move {
         let mut streams = JoinSet::new();
         for _ in 0..clients {
-            let (mut reader, mut writer) = tokio::io::split(listener.accept().await?);
+            let (mut reader, mut writer) = tokio::io::split(listener.accept().await?.0);
             streams.spawn(async move {
                 tokio::io::copy(&mut reader, &mut writer).await?;
                 writer.shutdown().await
@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn call(name: &Name, seed: u32) -> io::Result<()> {
+async fn call(name: &SocketAddr, seed: u32) -> io::Result<()> {
     let sent: Vec<u8> =
         (0..BYTES as u32).map(|n| ((n ^ seed).wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let (mut reader, mut writer) = tokio::io::split(Stream::connect(name)?);

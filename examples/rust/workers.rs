@@ -11,7 +11,7 @@ use std::error::Error;
 use std::io::{self, Read, Write};
 use std::thread;
 
-use onecopy::unix::{Listener, Name, Stream};
+use onecopy::unix::{Listener, SocketAddr, Stream};
 
 /// Threads that send the jobs.
 const CLIENTS: u64 = 4;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if workers == 0 {
         return Err("no worker would do any job".into());
     }
-    let name = Name::abstract_(format!("onecopy-workers-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-workers-{}", std::process::id()))?;
     let listener = Listener::bind(&name)?;
     let done = thread::scope(|scope| -> Result<Vec<u64>, Box<dyn Error>> {
         let pool: Vec<_> = (0..workers).map(|_| scope.spawn(|| work(&listener))).collect();
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn work(listener: &Listener) -> io::Result<u64> {
     for taken in 0.. {
         let stream = match listener.accept() {
-            Ok(stream) => stream,
+            Ok((stream, _)) => stream,
             // EINVAL: nobody will come any more (accept(2)).
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(taken),
             Err(error) => return Err(error.into()),
@@ -67,7 +67,7 @@ fn serve(mut stream: Stream) -> io::Result<()> {
 }
 
 /// Sends every `CLIENTS`-th job from `first` on, each on a connection of its own, and checks the answers.
-fn order(name: &Name, first: u64, jobs: u64) -> io::Result<()> {
+fn order(name: &SocketAddr, first: u64, jobs: u64) -> io::Result<()> {
     for n in (first..jobs).step_by(CLIENTS as usize) {
         let mut stream = Stream::connect(name)?;
         stream.write_all(&n.to_le_bytes())?;

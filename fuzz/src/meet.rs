@@ -53,7 +53,8 @@ pub fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket, usize)> {
         (Kind::SeqPacket, _) => 1,
         _ => 0,
     };
-    let (at, ours) = (Name::Abstract(name.clone().into_bytes()), unix::Name::abstract_(&name));
+    let (at, ours) =
+        (Name::Abstract(name.clone().into_bytes()), unix::SocketAddr::from_abstract_name(&name)?);
     let peer_kind = if which == 2 { Kind::Pieces } else { kind };
     if dice.one_in(2) {
         let mut wish = || [0, 4 << 10, 100_000, 1 << 20][(dice.roll() % 4) as usize];
@@ -62,11 +63,11 @@ pub fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket, usize)> {
         if kind == Kind::Stream {
             let listener = Listener::bind_with(ours, &config)?;
             let liar = call()?;
-            return Ok((Peer::new(liar), Socket::Bytes(listener.accept()?), which));
+            return Ok((Peer::new(liar), Socket::Bytes(listener.accept()?.0), which));
         }
         let listener = SeqListener::bind_with(ours, &config)?;
         let liar = call()?;
-        Ok((Peer::new(liar), Socket::Records(listener.accept()?), which))
+        Ok((Peer::new(liar), Socket::Records(listener.accept()?.0), which))
     } else {
         let server = Liar::listen(peer_kind, &at)?;
         // (Nobody keeps stream records with a listener that is not known to.)
@@ -85,10 +86,10 @@ pub fn meet(dice: &mut Dice) -> io::Result<(Peer, Socket, usize)> {
 /// Two datagram sockets, connected to each other by their names.
 fn connect(dice: &mut Dice, name: &str, config: &Config) -> io::Result<(Peer, Socket)> {
     let (ours, theirs) = (format!("{name}-o"), format!("{name}-t"));
-    let victim = Datagram::bind_with(unix::Name::abstract_(&ours), config)?;
+    let victim = Datagram::bind_with(unix::SocketAddr::from_abstract_name(&ours)?, config)?;
     let socket = Kernel::open(Kind::Dgram)?;
     socket.bind(&Name::Abstract(theirs.clone().into_bytes()))?;
-    victim.connect(unix::Name::abstract_(&theirs))?;
+    victim.connect(unix::SocketAddr::from_abstract_name(&theirs)?)?;
     rustix::net::connect(&socket.0, &address(&Name::Abstract(ours.into_bytes()))?)?;
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&dice.roll().to_le_bytes());
@@ -158,7 +159,7 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
     let listens = lies(2);
     let nudge = || {
         for _ in 0..20 {
-            let _ = victim.recv(&mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+            let _ = victim.recv_with_flags(&mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         }
     };
     let late = || io::Error::from(io::ErrorKind::TimedOut);
@@ -218,10 +219,10 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
     let into = Memory { file: File::from(ring), at: 0, capacity: theirs };
     for _ in 0..=usize::from(lies(4)) {
         liar.send_with(b"k", if lies(40) { &sign[1..] } else { &sign })?;
-        let _ = victim.recv(&mut [0], RecvFlags::DONTWAIT);
+        let _ = victim.recv_with_flags(&mut [0], RecvFlags::DONTWAIT);
     }
     into.set(Field::SwitchAt, if lies(40) { value(dice, 2, 2) } else { 2 })?;
-    let _ = victim.send(b"k", SendFlags::DONTWAIT);
+    let _ = victim.send_with_flags(b"k", SendFlags::DONTWAIT);
     let (_, fds) = take(&liar.fd, &mut wire)?;
     if let [slip, back] = &fds[..]
         && sockopt::socket_cookie(back) == sockopt::socket_cookie(&mine)
@@ -231,7 +232,7 @@ pub fn share(liar: &mut Liar, dice: &mut Dice, victim: &Socket, capacity: u64) -
         memory.file.write_all_at(&wire[16..32], SECRET)?;
         memory.file.write_all_at(&number.to_le_bytes(), JOINED)?;
     }
-    let _ = victim.send(b"k", SendFlags::DONTWAIT);
+    let _ = victim.send_with_flags(b"k", SendFlags::DONTWAIT);
     liar.theirs = Some(into);
     liar.mine = Some(memory);
     Ok(channel.fd)

@@ -122,7 +122,7 @@ impl Fence {
         let (from, to) = Stream::pair_with(&small)?;
         let mut sent = 0;
         loop {
-            match from.send(&secret.bytes(sent, 4096), SendFlags::DONTWAIT) {
+            match from.send_with_flags(&secret.bytes(sent, 4096), SendFlags::DONTWAIT) {
                 Ok(n) => sent += n,
                 Err(e) if e.would_block() => return Ok(Fence { from, to, sent, secret }),
                 Err(e) => return Err(e.into()),
@@ -138,7 +138,8 @@ impl Fence {
     pub fn check(self) -> Result<(), String> {
         drop(self.from);
         let mut buf = vec![0; self.sent];
-        let got = self.to.recv(&mut buf, RecvFlags::WAITALL).map_err(|e| format!("a fence: {e}"))?;
+        let got =
+            self.to.recv_with_flags(&mut buf, RecvFlags::WAITALL).map_err(|e| format!("a fence: {e}"))?;
         if got != self.sent {
             return Err(format!("{got} of {} bytes of a fence", self.sent));
         }
@@ -223,7 +224,7 @@ impl Neighbours {
             Config { receive_buffer: Some(16 << 10), send_buffer: Some(16 << 10), ..Config::default() };
         let pieces = Config { records: Records::Stream, ..config };
         let (from, to) = Stream::pair_with(&config)?;
-        from.send(&secret.bytes(0, 3000), SendFlags::empty())?;
+        from.send_with_flags(&secret.bytes(0, 3000), SendFlags::empty())?;
         let borrowed = to.recv_borrowed(3000)?;
         let pool = SharedPool::new(4096, 1)?;
         let mut loan = pool.loan(4096)?;
@@ -270,29 +271,29 @@ impl Neighbours {
                 "a stream",
                 secret,
                 dice,
-                |s, bytes| s.send(bytes, now),
-                |s, buf| s.recv(buf, all | RecvFlags::WAITALL),
+                |s, bytes| s.send_with_flags(bytes, now),
+                |s, buf| s.recv_with_flags(buf, all | RecvFlags::WAITALL),
             ),
             1 => self.records.turn(
                 "records",
                 secret,
                 dice,
-                |s, bytes| s.send(bytes, now),
-                |s, buf| s.recv(buf, all),
+                |s, bytes| s.send_with_flags(bytes, now),
+                |s, buf| s.recv_with_flags(buf, all),
             ),
             2 => self.pieces.turn(
                 "records as streams",
                 secret,
                 dice,
-                |s, bytes| s.send(bytes, now | SendFlags::EOR),
-                |s, buf| s.recv(buf, all),
+                |s, bytes| s.send_with_flags(bytes, now | SendFlags::EOR),
+                |s, buf| s.recv_with_flags(buf, all),
             ),
             3 => self.grams.turn(
                 "datagrams",
                 secret,
                 dice,
-                |s, bytes| s.send(bytes, now),
-                |s, buf| s.recv(buf, all),
+                |s, bytes| s.send_with_flags(bytes, now),
+                |s, buf| s.recv_with_flags(buf, all),
             ),
             4 => self.descriptors.turn("descriptors", secret, dice, send_token, recv_token),
             _ => {
@@ -335,14 +336,14 @@ fn send_token(stream: &Stream, bytes: &[u8]) -> Result<usize, Error> {
         Ok(file)
     };
     match token() {
-        Ok(token) => stream.send_with(bytes, &[token.as_fd()], SendFlags::DONTWAIT),
-        Err(_) => stream.send(bytes, SendFlags::DONTWAIT),
+        Ok(token) => stream.send_fds_with_flags(bytes, &[token.as_fd()], SendFlags::DONTWAIT),
+        Err(_) => stream.send_with_flags(bytes, SendFlags::DONTWAIT),
     }
 }
 
 /// Receives them; as none where the descriptor is another one.
 fn recv_token(stream: &Stream, buf: &mut [u8]) -> Result<usize, Error> {
-    let (n, with) = stream.recv_with(buf, RecvFlags::DONTWAIT)?;
+    let (n, with) = stream.recv_fds_with_flags(buf, RecvFlags::DONTWAIT)?;
     let mut said = vec![0; n];
     let fits = match &with.fds[..] {
         [fd] => {
@@ -366,7 +367,7 @@ mod tests {
         }
         neighbours.finish().unwrap();
         // A byte too many, a byte that is another.
-        neighbours.stream.from.send(b"x", SendFlags::empty()).unwrap();
+        neighbours.stream.from.send_with_flags(b"x", SendFlags::empty()).unwrap();
         assert!((0..20).any(|_| neighbours.check().is_err()));
         let fence = Fence::new(Secret::new(8)).unwrap();
         assert!(fence.sent >= 4096);

@@ -73,11 +73,11 @@ pub fn pair(dice: &mut Dice, config: &Config) -> io::Result<(Peer, Socket)> {
     }
     // Which is whose, a datagram tells that comes with a descriptor: it lies in the one ring, and in the one end of the line.
     let now = SendFlags::DONTWAIT;
-    victim.send_with(b"x", &[File::open("/dev/null")?.as_fd()], now)?;
+    victim.send_fds_with_flags(b"x", &[File::open("/dev/null")?.as_fd()], now)?;
     let (mine, theirs): (Vec<_>, Vec<_>) =
         rings.into_iter().partition(|ring| ring.get(Field::Head).is_ok_and(|head| head > 0));
     let line = lines.into_iter().find(readable).ok_or_else(|| missing("the lifeline"))?;
-    half.recv(&mut [0; 1], RecvFlags::DONTWAIT)?;
+    half.recv_with_flags(&mut [0; 1], RecvFlags::DONTWAIT)?;
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&dice.roll().to_le_bytes());
     let liar = Liar {
@@ -107,26 +107,26 @@ mod tests {
         }
         let (mut peer, socket) = pair(&mut Dice(1), &Config::default()).unwrap();
         let now = SendFlags::DONTWAIT;
-        assert_eq!(socket.send(b"to the liar", now).unwrap(), 11);
+        assert_eq!(socket.send_with_flags(b"to the liar", now).unwrap(), 11);
         let liar = peer.liar();
         let came = liar.take().unwrap();
         assert!(came.windows(11).any(|bytes| bytes == b"to the liar"));
         liar.publish_frame(b"from it", true).unwrap();
         let mut buffer = [0; 9];
-        assert_eq!(socket.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 7);
+        assert_eq!(socket.recv_with_flags(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 7);
         assert_eq!(&buffer[..7], b"from it");
         // With a descriptor, over the line.
         liar.put(&[File::open("/dev/null").unwrap().as_fd()]).unwrap();
         liar.publish_with(onecopy_conformance::lender::WITH, b"and more").unwrap();
         let Socket::Grams(victim) = &socket else { panic!("a pair of datagrams") };
-        let (received, with, _) = victim.recv_with(&mut buffer, RecvFlags::DONTWAIT).unwrap();
+        let (received, with, _) = victim.recv_fds_with_flags(&mut buffer, RecvFlags::DONTWAIT).unwrap();
         assert_eq!((received.len, with.fds.len()), (8, 1));
         // Its hang-up is the other's to see.
         peer.hang_up(false);
         let refused = |error: onecopy::unix::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         let told = (0..100_000).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_micros(100));
-            socket.send(b"x", now).err()
+            socket.send_with_flags(b"x", now).err()
         });
         assert!(told.is_some_and(refused));
     }

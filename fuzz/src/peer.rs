@@ -111,9 +111,9 @@ impl Peer {
         if victim_first {
             if self.rendezvous.is_some() {
                 // (A client keeps its rings for its second message.)
-                let _ = victim.send(b"f", SendFlags::DONTWAIT | SendFlags::EOR);
+                let _ = victim.send_with_flags(b"f", SendFlags::DONTWAIT | SendFlags::EOR);
             }
-            let _ = victim.send(b"v", SendFlags::DONTWAIT | SendFlags::EOR);
+            let _ = victim.send_with_flags(b"v", SendFlags::DONTWAIT | SendFlags::EOR);
             // Both at once.
             if dice.one_in(8) {
                 let _ = offer(liar, dice, capacities);
@@ -234,13 +234,13 @@ impl Peer {
 /// The victim sees what came: it receives mostly, since a look joins nothing.
 fn look(victim: &Socket, dice: &mut Dice) {
     let peek = if dice.one_in(8) { RecvFlags::PEEK } else { RecvFlags::empty() };
-    let _ = victim.recv(&mut vec![0; dice.size(4000)], RecvFlags::DONTWAIT | peek);
+    let _ = victim.recv_with_flags(&mut vec![0; dice.size(4000)], RecvFlags::DONTWAIT | peek);
 }
 
 /// Says that it has joined the victim's rings: or that it wants others, or what nobody says.
 fn join(liar: &mut Liar, dice: &mut Dice, victim: &Socket) {
     let again = |victim: &Socket| {
-        let _ = victim.send(b"w", SendFlags::DONTWAIT | SendFlags::EOR);
+        let _ = victim.send_with_flags(b"w", SendFlags::DONTWAIT | SendFlags::EOR);
     };
     let Ok(ring) = liar.mine() else { return };
     match dice.roll() % 12 {

@@ -156,7 +156,7 @@ impl<'a> Victim<'a> {
         }
         // A wait costs a millisecond: few of them, so that there is time for much else.
         flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
-        let answer = self.stream.recv(&mut self.buf[..n], flags);
+        let answer = self.stream.recv_with_flags(&mut self.buf[..n], flags);
         let got = self.within(answer, n)?;
         self.clean(got)
     }
@@ -186,14 +186,14 @@ impl<'a> Victim<'a> {
             flags.set(flag, dice.one_in(odds));
         }
         flags.set(SendFlags::DONTWAIT, !dice.one_in(8));
-        let answer = self.stream.send(&self.buf[..n], flags);
+        let answer = self.stream.send_with_flags(&self.buf[..n], flags);
         self.within(answer, n).map(drop)
     }
 
     fn reserve(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
         let mut flags = SendFlags::empty();
         flags.set(SendFlags::DONTWAIT, !dice.one_in(8));
-        let mut slot = match self.stream.reserve_with(n, flags) {
+        let mut slot = match self.stream.reserve_with_flags(n, flags) {
             None => return Ok(()),
             Some(Ok(slot)) => slot,
             Some(Err(e)) => return self.within(Err(e), 0).map(drop),
@@ -219,7 +219,7 @@ impl<'a> Victim<'a> {
     fn borrow(&mut self, dice: &mut Dice, n: usize) -> Result<(), String> {
         let mut flags = RecvFlags::empty();
         flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
-        match self.stream.recv_borrowed_with(n, flags) {
+        match self.stream.recv_borrowed_with_flags(n, flags) {
             None => Ok(()),
             Some(Err(e)) => self.within(Err(e), 0).map(drop),
             Some(Ok(view)) => {
@@ -237,9 +237,9 @@ impl<'a> Victim<'a> {
         let mut flags = RecvFlags::empty();
         flags.set(RecvFlags::DONTWAIT, !dice.one_in(8));
         let came = match self.stream {
-            Socket::Bytes(stream) => stream.recv_chain_with(n, flags).map(|chain| (0, chain)),
+            Socket::Bytes(stream) => stream.recv_chain_with_flags(n, flags).map(|chain| (0, chain)),
             Socket::Records(socket) => {
-                let came = socket.recv_chain_with(&mut self.buf[..n], flags);
+                let came = socket.recv_chain_with_flags(&mut self.buf[..n], flags);
                 came.map(|(received, chain)| (received.len, chain))
             }
             Socket::Grams(_) => return Ok(()),
@@ -281,10 +281,10 @@ impl<'a> Victim<'a> {
         let len = chain.len();
         let flags = SendFlags::DONTWAIT;
         let (sent, head) = match self.stream {
-            Socket::Bytes(stream) => (stream.send_chain_with(chain, flags), 0),
+            Socket::Bytes(stream) => (stream.send_chain_with_flags(chain, flags), 0),
             Socket::Records(socket) => {
                 let head = dice.size(300);
-                (socket.send_chain_with(&self.buf[..head], chain, flags), head)
+                (socket.send_chain_with_flags(&self.buf[..head], chain, flags), head)
             }
             Socket::Grams(_) => return Ok(()),
         };
@@ -303,21 +303,27 @@ impl<'a> Victim<'a> {
             let null = File::open("/dev/null").map_err(|e| e.to_string())?;
             let flags = SendFlags::DONTWAIT;
             let answer = match self.stream {
-                Socket::Bytes(stream) => stream.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
-                Socket::Records(socket) => socket.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
-                Socket::Grams(socket) => socket.send_with(&self.buf[..n], &[null.as_fd(); 2], flags),
+                Socket::Bytes(stream) => {
+                    stream.send_fds_with_flags(&self.buf[..n], &[null.as_fd(); 2], flags)
+                }
+                Socket::Records(socket) => {
+                    socket.send_fds_with_flags(&self.buf[..n], &[null.as_fd(); 2], flags)
+                }
+                Socket::Grams(socket) => {
+                    socket.send_fds_with_flags(&self.buf[..n], &[null.as_fd(); 2], flags)
+                }
             };
             return self.within(answer, n).map(drop);
         }
         let mut flags = RecvFlags::DONTWAIT;
         flags.set(RecvFlags::PEEK, dice.one_in(4));
         let answer = match self.stream {
-            Socket::Bytes(stream) => stream.recv_with(&mut self.buf[..n], flags),
-            Socket::Records(socket) => {
-                socket.recv_with(&mut self.buf[..n], flags).map(|(received, with)| (received.len, with))
-            }
+            Socket::Bytes(stream) => stream.recv_fds_with_flags(&mut self.buf[..n], flags),
+            Socket::Records(socket) => socket
+                .recv_fds_with_flags(&mut self.buf[..n], flags)
+                .map(|(received, with)| (received.len, with)),
             Socket::Grams(socket) => {
-                let came = socket.recv_with(&mut self.buf[..n], flags);
+                let came = socket.recv_fds_with_flags(&mut self.buf[..n], flags);
                 came.map(|(received, with, _)| (received.len, with))
             }
         };
@@ -350,8 +356,8 @@ impl<'a> Victim<'a> {
         let len = loan.len();
         let flags = SendFlags::DONTWAIT;
         let sent = match self.stream {
-            Socket::Bytes(stream) => stream.send_loan_with(loan, flags).map_err(|not| not.error),
-            Socket::Records(socket) => socket.send_loan_with(loan, flags).map_err(|not| not.error),
+            Socket::Bytes(stream) => stream.send_loan_with_flags(loan, flags).map_err(|not| not.error),
+            Socket::Records(socket) => socket.send_loan_with_flags(loan, flags).map_err(|not| not.error),
             Socket::Grams(_) => return Ok(()),
         };
         self.within(sent, len).map(drop)
@@ -386,7 +392,7 @@ impl<'a> Victim<'a> {
         let pick = dice.roll() as usize;
         self.stream.set_policy([Policy::Cached, Policy::NonTemporal, Policy::Auto][pick % 3]);
         self.stream.set_reader([Reader::SameCore, Reader::OtherCore, Reader::NoCpu][pick / 3 % 3]);
-        self.stream.set_wait([Wait::Adaptive, Wait::Block, Wait::Spin][pick / 9 % 3]);
+        self.stream.set_wait_mode([Wait::Adaptive, Wait::Block, Wait::Spin][pick / 9 % 3]);
         let _ = self.stream.set_nonblocking(dice.one_in(4));
         if dice.one_in(8) {
             self.stream.set_pass_credentials(dice.one_in(2));
@@ -400,12 +406,12 @@ impl<'a> Victim<'a> {
         if dice.one_in(2) {
             let (a, b) = self.buf[..n].split_at(cut);
             let slices = [IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)];
-            let answer = self.stream.send_vectored(&slices, SendFlags::empty());
+            let answer = self.stream.send_vectored_with_flags(&slices, SendFlags::empty());
             self.within(answer, n).map(drop)
         } else {
             let (a, b) = self.buf[..n].split_at_mut(cut);
             let mut slices = [IoSliceMut::new(a), IoSliceMut::new(&mut []), IoSliceMut::new(b)];
-            let answer = self.stream.recv_vectored(&mut slices, RecvFlags::empty());
+            let answer = self.stream.recv_vectored_with_flags(&mut slices, RecvFlags::empty());
             // (What lies between what was filled is what was there before, and that was looked at.)
             self.within(answer, n)?;
             self.clean(n)

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use onecopy::chain::Chain;
-use onecopy::unix::{Error, Name, RecvFlags, SendFlags, SharedPool, View};
+use onecopy::unix::{Error, RecvFlags, SendFlags, SharedPool, SocketAddr, View};
 use onecopy_conformance::socket::Socket;
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -46,7 +46,7 @@ pub struct Party {
     views: Vec<View>,
     chains: Vec<Chain>,
     /// Of a datagram socket: what the peer is called.
-    peer: Option<Name>,
+    peer: Option<SocketAddr>,
     /// Only this end's; a step has another hand on it.
     pub socket: Arc<Socket>,
 }
@@ -104,7 +104,7 @@ const PROBES: u32 = 10;
 
 impl Party {
     /// Of a connected socket, which must be non-blocking.
-    pub fn new(socket: Socket, peer: Option<Name>, plan: Plan, side: Side) -> Party {
+    pub fn new(socket: Socket, peer: Option<SocketAddr>, plan: Plan, side: Side) -> Party {
         Party {
             pool: plan.lends(side).then(|| SharedPool::new(4096, PAGES).ok()).flatten(),
             plan,
@@ -217,8 +217,8 @@ impl Party {
     /// As `tell`, and whether it could go on after all, which changes it.
     pub fn report(&self) -> String {
         let before = self.tell();
-        let receive = self.socket.recv(&mut [0; 64], RecvFlags::DONTWAIT | RecvFlags::PEEK);
-        let send = self.socket.reserve_with(1, SendFlags::DONTWAIT);
+        let receive = self.socket.recv_with_flags(&mut [0; 64], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        let send = self.socket.reserve_with_flags(1, SendFlags::DONTWAIT);
         let send = send.map(|room| room.map(|slot| slot.len()));
         format!("{before}; a look for bytes now gives {receive:?}, one for room {send:?}")
     }
@@ -344,7 +344,7 @@ impl Party {
     fn probe(&mut self) -> Result<(), Stop> {
         self.probing = false;
         // (It may have room still: that it is gone is looked at now and then.)
-        match self.socket.send(&[], SendFlags::DONTWAIT) {
+        match self.socket.send_with_flags(&[], SendFlags::DONTWAIT) {
             Ok(_) => Ok(()),
             Err(e) if e.would_block() => Ok(()),
             // Its own end is shut down: a send says that first, and nobody is there to be heard of.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use onecopy::unix::{Config, Name, Records};
+use onecopy::unix::{Config, Records, SocketAddr};
 use onecopy_conformance::tools::{Dice, Pattern};
 
 /// Kinds of connections, in turn.
@@ -35,6 +35,11 @@ pub struct Names {
     folder: PathBuf,
 }
 
+/// An abstract name, which a run makes short enough.
+fn abstract_name(name: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(name).expect("a name of at most 107 bytes")
+}
+
 impl Names {
     /// Of a run.
     pub fn new(base: &str, folder: &Path) -> Names {
@@ -42,18 +47,18 @@ impl Names {
     }
 
     /// Of who listens for connections of that kind; of datagrams: who is told that there is another socket.
-    pub fn reception(&self, kind: Kind) -> Name {
+    pub fn reception(&self, kind: Kind) -> SocketAddr {
         match kind {
-            Kind::Stream => Name::abstract_(&self.base),
-            Kind::Records => Name::path(self.folder.join("records")),
-            Kind::Pieces => Name::abstract_(format!("{}-pieces", self.base)),
-            Kind::Grams => Name::abstract_(format!("{}-grams", self.base)),
+            Kind::Stream => abstract_name(&self.base),
+            Kind::Records => SocketAddr::from(self.folder.join("records")),
+            Kind::Pieces => abstract_name(&format!("{}-pieces", self.base)),
+            Kind::Grams => abstract_name(&format!("{}-grams", self.base)),
         }
     }
 
     /// Of one datagram socket.
-    pub fn of_gram(&self, id: u64, side: Side) -> Name {
-        Name::abstract_(format!("{}-{id:x}-{side:?}", self.base))
+    pub fn of_gram(&self, id: u64, side: Side) -> SocketAddr {
+        abstract_name(&format!("{}-{id:x}-{side:?}", self.base))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onecopy::unix::{Config, Datagram, Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream};
+use onecopy::unix::{Config, Datagram, Listener, RecvFlags, SendFlags, SeqPacket, SocketAddr, Stream};
 use onecopy_conformance::socket::Socket;
 
 use crate::crowd::{Common, Crowd, lock};
@@ -55,7 +55,7 @@ fn call(args: &Args, index: u32) -> Result<Option<Party>, String> {
             Ok(socket) => {
                 // (Records in parts wait here for the accept.)
                 let _ = socket.set_write_timeout(PATIENCE);
-                match socket.send(&id.to_le_bytes(), SendFlags::EOR) {
+                match socket.send_with_flags(&id.to_le_bytes(), SendFlags::EOR) {
                     Ok(8) => {}
                     other => return Err(format!("the first eight bytes: {other:?}")),
                 }
@@ -76,8 +76,8 @@ fn call_by_datagram(plan: &Plan, names: &Names, config: &Config) -> onecopy::uni
     let socket = Datagram::bind_with(names.of_gram(plan.id, Side::Client), config)?;
     socket.set_write_timeout(PATIENCE)?;
     socket.set_read_timeout(PATIENCE)?;
-    socket.send_to(&plan.id.to_le_bytes(), names.reception(Kind::Grams), SendFlags::empty())?;
-    socket.recv(&mut [0; 8], RecvFlags::empty())?;
+    socket.send_to_with_flags(&plan.id.to_le_bytes(), names.reception(Kind::Grams), SendFlags::empty())?;
+    socket.recv_with_flags(&mut [0; 8], RecvFlags::empty())?;
     let peer = names.of_gram(plan.id, Side::Server);
     match socket.connect(peer.clone()) {
         // It had little to say, and does not wait for more.
@@ -97,7 +97,7 @@ pub fn answer(socket: Socket, run: u64) -> Result<Option<Party>, String> {
     let mut id = [0; 8];
     let _ = socket.set_read_timeout(PATIENCE);
     let flags = if matches!(socket, Socket::Bytes(_)) { RecvFlags::WAITALL } else { RecvFlags::empty() };
-    match socket.recv(&mut id, flags) {
+    match socket.recv_with_flags(&mut id, flags) {
         Ok(8) => {}
         Ok(0) => return Ok(None),
         Err(e) if e.kind() == ErrorKind::ConnectionReset => return Ok(None),
@@ -111,7 +111,7 @@ pub fn answer(socket: Socket, run: u64) -> Result<Option<Party>, String> {
 /// As `answer`, of a datagram socket that was announced to `reception`: another one that is connected to it.
 pub fn answer_by_datagram(reception: &Datagram, names: &Names, run: u64) -> Result<Option<Party>, String> {
     let mut id = [0; 8];
-    let (n, from) = match reception.recv_from(&mut id, RecvFlags::DONTWAIT) {
+    let (n, from) = match reception.recv_from_with_flags(&mut id, RecvFlags::DONTWAIT) {
         Ok(came) => came,
         Err(e) if e.would_block() => return Ok(None),
         Err(e) => return Err(format!("the reception of datagrams: {e}")),
@@ -123,7 +123,7 @@ pub fn answer_by_datagram(reception: &Datagram, names: &Names, run: u64) -> Resu
     let greet = || {
         let socket = Datagram::bind_with(names.of_gram(plan.id, Side::Server), &config(Kind::Grams))?;
         socket.connect(from.clone())?;
-        socket.send(&id, SendFlags::empty())?;
+        socket.send_with_flags(&id, SendFlags::empty())?;
         socket.set_nonblocking(true)?;
         Ok(socket)
     };
@@ -143,7 +143,7 @@ pub fn answer_by_datagram(reception: &Datagram, names: &Names, run: u64) -> Resu
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // The first sockets make what stays: the table of counters.
     drop(onecopy::unix::Stream::pair());
-    drop(Listener::bind(Name::abstract_(format!("{}-{}", args.base, args.generation)))?);
+    drop(Listener::bind(SocketAddr::from_abstract_name(format!("{}-{}", args.base, args.generation))?)?);
     let (before, memory_before) = (Held::now(), Memory::now());
     let common = Arc::new(Common::new(false, false));
     common.post.expect(args.generation);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context as _, Result, bail};
-use onecopy::unix::{Carrier, Datagram, Path, RecvFlags, SendFlags, SeqPacket, Stats, Stream};
+use onecopy::unix::{Carrier, Datagram, Path, SeqPacket, Stats, Stream};
 use rustix::net::sockopt;
 use serde_json::{Value, json};
 
@@ -39,12 +39,12 @@ impl Conn {
             Conn::Ours(stream) => {
                 let mut sent = 0;
                 while sent < bytes.len() {
-                    sent += stream.send(&bytes[sent..], SendFlags::empty())?;
+                    sent += stream.send(&bytes[sent..])?;
                 }
                 Ok(())
             }
-            Conn::Records(socket) => whole_message(socket.send(bytes, SendFlags::empty())?, bytes),
-            Conn::Datagrams(socket) => whole_message(socket.send(bytes, SendFlags::empty())?, bytes),
+            Conn::Records(socket) => whole_message(socket.send(bytes)?, bytes),
+            Conn::Datagrams(socket) => whole_message(socket.send(bytes)?, bytes),
         }
     }
 
@@ -64,9 +64,9 @@ impl Conn {
     pub fn recv(&mut self, buffer: &mut [u8]) -> Result<usize> {
         match self {
             Conn::Kernel(stream) => stream.read(buffer).context("receiving"),
-            Conn::Ours(stream) => Ok(stream.recv(buffer, RecvFlags::empty())?),
-            Conn::Records(socket) => Ok(socket.recv(buffer, RecvFlags::empty())?),
-            Conn::Datagrams(socket) => Ok(socket.recv(buffer, RecvFlags::empty())?),
+            Conn::Ours(stream) => Ok(stream.recv(buffer)?),
+            Conn::Records(socket) => Ok(socket.recv(buffer)?),
+            Conn::Datagrams(socket) => Ok(socket.recv(buffer)?),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use anyhow::{Context as _, Result, ensure};
-use onecopy::unix::{Datagram, Name, RecvFlags};
+use onecopy::unix::{Datagram, SocketAddr};
 use rustix::net::SocketAddrUnix;
 
 use super::conn::Conn;
@@ -23,9 +23,9 @@ pub fn accept(setup: &Setup) -> Result<Conn> {
         let from = SocketAddrUnix::try_from(from.context("the first datagram came from nobody")?)?;
         kernel(setup, fd, &from)?
     } else {
-        let socket = Datagram::bind_with(Name::abstract_(&setup.name), &setup.config()?)?;
+        let socket = Datagram::bind_with(SocketAddr::from_abstract_name(&setup.name)?, &setup.config()?)?;
         crate::proc::say_ready()?;
-        let (_, from) = socket.recv_from(&mut [0], RecvFlags::empty())?;
+        let (_, from) = socket.recv_from(&mut [0])?;
         socket.connect(&from)?;
         Conn::Datagrams(socket)
     };
@@ -47,7 +47,7 @@ pub fn connect(setup: &Setup) -> Result<Conn> {
     } else {
         let socket = Datagram::unbound_with(&setup.config()?)?;
         socket.autobind()?;
-        socket.connect(Name::abstract_(&setup.name))?;
+        socket.connect(SocketAddr::from_abstract_name(&setup.name)?)?;
         Conn::Datagrams(socket)
     };
     for _ in 0..GREETINGS {

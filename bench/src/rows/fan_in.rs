@@ -9,7 +9,7 @@
 use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use onecopy::unix::{Datagram, Name};
+use onecopy::unix::{Datagram, SocketAddr};
 use onecopy_sync::atomic::{AtomicU64, Ordering};
 use rustix::thread::{ClockId, clock_nanosleep_absolute};
 use rustix::time::Timespec;
@@ -355,7 +355,7 @@ fn bound(setup: &Setup) -> Result<Conn> {
         rustix::net::bind(&fd, &setup.address()?)?;
         return Ok(Conn::Kernel(fd.into()));
     }
-    Ok(Conn::Datagrams(Datagram::bind_with(Name::abstract_(&setup.name), &setup.config()?)?))
+    Ok(Conn::Datagrams(Datagram::bind_with(SocketAddr::from_abstract_name(&setup.name)?, &setup.config()?)?))
 }
 
 /// A socket that sends there.
@@ -366,7 +366,7 @@ fn connected(setup: &Setup) -> Result<Conn> {
         return Conn::kernel(fd.into(), setup);
     }
     let socket = Datagram::unbound_with(&setup.config()?)?;
-    socket.connect(Name::abstract_(&setup.name))?;
+    socket.connect(SocketAddr::from_abstract_name(&setup.name)?)?;
     Ok(Conn::Datagrams(socket))
 }
 

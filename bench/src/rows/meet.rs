@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixListener;
 
 use anyhow::{Context as _, Result, bail};
-use onecopy::unix::{Listener, Name, SeqListener, SeqPacket, Stream};
+use onecopy::unix::{Listener, SeqListener, SeqPacket, SocketAddr, Stream};
 
 use super::conn::Conn;
 use super::dgram;
@@ -29,7 +29,7 @@ impl Server {
 
     /// Binds the name. The peer is not told yet.
     pub fn bind(setup: &Setup) -> Result<Server> {
-        let name = || Name::abstract_(&setup.name);
+        let name = || SocketAddr::from_abstract_name(&setup.name);
         Ok(match setup.kind {
             kind if setup.is_kernel() => {
                 let fd = kind.kernel_socket()?;
@@ -38,8 +38,8 @@ impl Server {
                 rustix::net::listen(&fd, -1)?;
                 Server::Kernel(fd.into())
             }
-            Kind::Stream => Server::Ours(Listener::bind_with(name(), &setup.config()?)?),
-            Kind::Records => Server::Records(SeqListener::bind_with(name(), &setup.config()?)?),
+            Kind::Stream => Server::Ours(Listener::bind_with(name()?, &setup.config()?)?),
+            Kind::Records => Server::Records(SeqListener::bind_with(name()?, &setup.config()?)?),
             Kind::Datagrams => bail!("datagram sockets do not listen"),
         })
     }
@@ -48,8 +48,8 @@ impl Server {
     pub fn accept(&self, setup: &Setup) -> Result<Conn> {
         match self {
             Server::Kernel(listener) => Conn::kernel(listener.accept()?.0, setup),
-            Server::Ours(listener) => Ok(Conn::Ours(listener.accept()?)),
-            Server::Records(listener) => Ok(Conn::Records(listener.accept()?)),
+            Server::Ours(listener) => Ok(Conn::Ours(listener.accept()?.0)),
+            Server::Records(listener) => Ok(Conn::Records(listener.accept()?.0)),
         }
     }
 }
@@ -64,7 +64,7 @@ pub fn accept(setup: &Setup) -> Result<Conn> {
 
 /// Connects to the name.
 pub fn connect(setup: &Setup) -> Result<Conn> {
-    let name = || Name::abstract_(&setup.name);
+    let name = || SocketAddr::from_abstract_name(&setup.name);
     match setup.kind {
         Kind::Datagrams => dgram::connect(setup),
         kind if setup.is_kernel() => {
@@ -72,7 +72,7 @@ pub fn connect(setup: &Setup) -> Result<Conn> {
             rustix::net::connect(&fd, &setup.address()?).context("connecting")?;
             Conn::kernel(fd.into(), setup)
         }
-        Kind::Stream => Ok(Conn::Ours(Stream::connect_with(name(), &setup.config()?)?)),
-        Kind::Records => Ok(Conn::Records(SeqPacket::connect_with(name(), &setup.config()?)?)),
+        Kind::Stream => Ok(Conn::Ours(Stream::connect_with(name()?, &setup.config()?)?)),
+        Kind::Records => Ok(Conn::Records(SeqPacket::connect_with(name()?, &setup.config()?)?)),
     }
 }

@@ -36,7 +36,7 @@ fn rings(s: &Scene, capacity: u64) -> io::Result<Rings> {
 
 /// Takes the victim's rings after it has sent some itself; gives back what it had sent.
 fn cross(s: &mut Scene) -> io::Result<(Memory, Memory)> {
-    s.victim.send(b"v", SendFlags::DONTWAIT)?;
+    s.victim.send_with_flags(b"v", SendFlags::DONTWAIT)?;
     s.attach(rings(s, ROOM)?)?;
     let mine = (s.liar.theirs.take(), s.liar.mine.take());
     s.liar.take_rings()?;
@@ -52,7 +52,7 @@ fn too_small(s: &mut Scene, wanted: u64) -> io::Result<bool> {
     s.liar.mine()?.set(Field::Larger, wanted)?;
     s.liar.theirs()?.set(Field::Larger, wanted)?;
     s.liar.mine()?.set(Field::Joined, 2)?;
-    s.victim.send(b"w", SendFlags::DONTWAIT)?;
+    s.victim.send_with_flags(b"w", SendFlags::DONTWAIT)?;
     let came = s.liar.receive()?;
     let Some(fd) = came.fds.into_iter().next_back() else { return Ok(false) };
     let Some(rings) = Rings::open(fd, s.liar.nonce)? else {
@@ -69,7 +69,7 @@ fn is(what: &str, right: bool) -> io::Result<()> {
 /// Sends rings that are too small, and lets the victim say so.
 fn small(s: &mut Scene) -> io::Result<()> {
     s.attach(rings(s, SMALL)?)?;
-    s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
+    s.victim.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT)?;
     let (theirs, mine) = (s.liar.theirs()?, s.liar.mine()?);
     let said = [theirs.get(Field::Joined)?, theirs.get(Field::Larger)?, mine.get(Field::Larger)?];
     is(&format!("told of small rings: {said:?}"), said == [2, ROOM, ROOM])
@@ -77,7 +77,7 @@ fn small(s: &mut Scene) -> io::Result<()> {
 
 /// What the victim says of the liar's rings once it has received the next byte.
 fn joined(s: &Scene) -> io::Result<u64> {
-    s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
+    s.victim.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT)?;
     s.liar.theirs()?.get(Field::Joined)
 }
 
@@ -98,7 +98,7 @@ pub const LIES: &[Misbehaviour] = &[
             }
             s.liar.switch()?;
             // Neither is a descriptor of the program.
-            while let Ok((1.., with)) = s.victim.recv_with(&mut [0; 9], RecvFlags::DONTWAIT) {
+            while let Ok((1.., with)) = s.victim.recv_fds_with_flags(&mut [0; 9], RecvFlags::DONTWAIT) {
                 is("rings were given to the program", with.fds.is_empty())?;
             }
             s.shared()

@@ -41,8 +41,8 @@ fn receiver(s: &Scene, field: Field, value: u64) -> io::Result<()> {
 fn used(s: &mut Scene) -> io::Result<()> {
     use onecopy::unix::{RecvFlags, SendFlags};
     s.liar.publish(&[b'u'; 5_000])?;
-    let _ = s.victim.recv(&mut [0; 3_000], RecvFlags::DONTWAIT);
-    let _ = s.victim.send(&[b'v'; 5_000], SendFlags::empty());
+    let _ = s.victim.recv_with_flags(&mut [0; 3_000], RecvFlags::DONTWAIT);
+    let _ = s.victim.send_with_flags(&[b'v'; 5_000], SendFlags::empty());
     s.liar.take().map(drop)
 }
 
@@ -62,15 +62,15 @@ fn honest(s: &mut Scene) -> io::Result<()> {
     s.liar.publish(b"to the victim")?;
     is("armed then", s.liar.theirs()?.get(Field::Armed)?, 0)?;
     let mut buf = [0; 20];
-    is("received", s.victim.recv(&mut buf, RecvFlags::DONTWAIT).ok(), Some(13))?;
+    is("received", s.victim.recv_with_flags(&mut buf, RecvFlags::DONTWAIT).ok(), Some(13))?;
     is("text", &buf[..13], &b"to the victim"[..])?;
-    is("again", s.victim.recv(&mut buf, RecvFlags::DONTWAIT).ok(), None)?;
+    is("again", s.victim.recv_with_flags(&mut buf, RecvFlags::DONTWAIT).ok(), None)?;
     is("armed again", s.liar.theirs()?.get(Field::Armed)?, 1)?;
     is("tail", s.liar.theirs()?.get(Field::Tail)?, 13)?;
-    is("sent", s.victim.send(b"to the liar", SendFlags::empty()).ok(), Some(11))?;
+    is("sent", s.victim.send_with_flags(b"to the liar", SendFlags::empty()).ok(), Some(11))?;
     is("head", s.liar.mine()?.get(Field::Head)?, 11)?;
     is("taken", s.liar.take()?, b"to the liar".to_vec())?;
-    while s.victim.send(&[0; 9_000], SendFlags::DONTWAIT).is_ok() {}
+    while s.victim.send_with_flags(&[0; 9_000], SendFlags::DONTWAIT).is_ok() {}
     is("parked", s.liar.mine()?.get(Field::Parked)?, 2)?;
     is("filler", s.liar.mine()?.get(Field::Filler)? > 0, true)?;
     is("wanted", (1..=s.liar.mine()?.capacity).contains(&s.liar.mine()?.get(Field::Wanted)?), true)?;
@@ -163,7 +163,7 @@ pub const LIES: &[Misbehaviour] = &[
         |s: &mut Scene| {
             use onecopy::unix::SendFlags;
             for _ in 0..40 {
-                let _ = s.victim.send(&[b'v'; 10_000], SendFlags::DONTWAIT);
+                let _ = s.victim.send_with_flags(&[b'v'; 10_000], SendFlags::DONTWAIT);
                 s.liar.take()?;
             }
             receiver(s, Field::Tail, 0)

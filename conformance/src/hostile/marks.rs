@@ -48,13 +48,14 @@ fn honest(s: &mut Scene) -> io::Result<()> {
     s.liar.mark(fds(2, 3))?;
     s.liar.publish(b"abc")?;
     let (n, with) =
-        s.victim.recv_with(&mut [0; 9], RecvFlags::DONTWAIT).map_err(|e| wrong(&e.to_string()))?;
+        s.victim.recv_fds_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).map_err(|e| wrong(&e.to_string()))?;
     if (n, with.fds.len()) != (3, 2) {
         return Err(wrong("descriptors"));
     }
     s.liar.share(&honest_memory(POOL)?, pool(0, PAGE, PAGES))?;
     s.liar.mark(reference(5, 0, 3, 8000, 192))?;
-    let view = s.victim.recv_borrowed_with(500, RecvFlags::DONTWAIT).map_err(|e| wrong(&e.to_string()))?;
+    let view =
+        s.victim.recv_borrowed_with_flags(500, RecvFlags::DONTWAIT).map_err(|e| wrong(&e.to_string()))?;
     let mut bytes = [0; 500];
     if view.copy_to(&mut bytes) != 192 || bytes[..192] != [7; 192] {
         return Err(wrong("a page"));
@@ -73,7 +74,7 @@ fn honest(s: &mut Scene) -> io::Result<()> {
     let lend = |s: &Scene| {
         let mut loan = pages.loan(9).map_err(|e| wrong(&e.to_string()))?;
         loan.fill(8);
-        s.victim.send_loan_with(loan, SendFlags::DONTWAIT).map_err(|not| wrong(&not.to_string()))
+        s.victim.send_loan_with_flags(loan, SendFlags::DONTWAIT).map_err(|not| wrong(&not.to_string()))
     };
     lend(s)?;
     if s.liar.mine()?.get(Field::Marks)? != 2 || pages.loan(1).is_ok() {
@@ -124,7 +125,7 @@ pub const LIES: &[Misbehaviour] = &[
     misbehaviour!("mark.count_back", "takes a mark back", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
         use onecopy::unix::RecvFlags;
         refer(s, 0, 0, 0, 0, 10)?;
-        let _ = s.victim.recv(&mut [0; 10], RecvFlags::DONTWAIT);
+        let _ = s.victim.recv_with_flags(&mut [0; 10], RecvFlags::DONTWAIT);
         s.liar.theirs()?.set(Field::Marks, 1)?;
         s.liar.publish(b"x").map(drop)
     }),
@@ -136,7 +137,7 @@ pub const LIES: &[Misbehaviour] = &[
         |s: &mut Scene| {
             use onecopy::unix::RecvFlags;
             s.liar.publish(&[b'u'; 5_000])?;
-            let _ = s.victim.recv(&mut [0; 5_000], RecvFlags::DONTWAIT);
+            let _ = s.victim.recv_with_flags(&mut [0; 5_000], RecvFlags::DONTWAIT);
             s.liar.lay(100, fds(1, 1), 2_000)
         }
     ),
@@ -177,7 +178,8 @@ pub const LIES: &[Misbehaviour] = &[
             s.liar.put(&[])?;
             s.liar.mark(who(true))?;
             s.liar.publish(b"abc")?;
-            let (n, with) = s.victim.recv_with(&mut [0; 9], RecvFlags::DONTWAIT).map_err(io::Error::from)?;
+            let (n, with) =
+                s.victim.recv_fds_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).map_err(io::Error::from)?;
             match with.credentials.map(|who| (who.pid, who.uid, who.gid)) {
                 Some((0, 65534, 65534)) if n == 3 => Ok(()),
                 other => Err(io::Error::other(format!("{n} bytes of {other:?}"))),
@@ -317,8 +319,10 @@ pub const LIES: &[Misbehaviour] = &[
             s.liar.publish(b"y")?;
             let mut came = Vec::new();
             for _ in 0..2 {
-                let (_, with) =
-                    s.victim.recv_with(&mut [0; 1], RecvFlags::DONTWAIT).map_err(io::Error::from)?;
+                let (_, with) = s
+                    .victim
+                    .recv_fds_with_flags(&mut [0; 1], RecvFlags::DONTWAIT)
+                    .map_err(io::Error::from)?;
                 came.extend(with.fds);
             }
             let inode = |fd: &std::os::fd::OwnedFd| rustix::fs::fstat(fd).map(|stat| stat.st_rdev);

@@ -116,7 +116,7 @@ impl Scene {
             return self.liar.join();
         }
         self.attach(Rings::honest([ROOM; 2], self.liar.nonce)?)?;
-        if self.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT).ok() != Some(1) {
+        if self.victim.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).ok() != Some(1) {
             return Err(io::Error::other("the byte that rings came with was not received"));
         }
         match self.liar.theirs()?.get(Field::Joined)? {
@@ -142,7 +142,7 @@ impl Scene {
     ///
     /// As [`Scene::meet`].
     pub fn theirs(&mut self) -> io::Result<()> {
-        self.victim.send(b"v", SendFlags::DONTWAIT)?;
+        self.victim.send_with_flags(b"v", SendFlags::DONTWAIT)?;
         let came = self.liar.take_rings()?;
         match came.bytes == b"v" && came.fds.is_empty() {
             true => Ok(()),
@@ -174,8 +174,8 @@ impl Scene {
 
     /// Lets the victim look at what came, in both directions.
     pub fn nudge(&self) {
-        let _ = self.victim.recv(&mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        let _ = self.victim.recv_with_flags(&mut [0; 1], RecvFlags::DONTWAIT | RecvFlags::PEEK);
         // (A slot that is given up sends nothing.)
-        drop(self.victim.reserve_with(1, SendFlags::DONTWAIT));
+        drop(self.victim.reserve_with_flags(1, SendFlags::DONTWAIT));
     }
 }

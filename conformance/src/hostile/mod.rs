@@ -83,7 +83,7 @@ fn receiving(victim: &Stream) -> &'static str {
     let mut buf = vec![0; 40_000];
     for i in 0..200 {
         let flags = if i % 3 == 1 { RecvFlags::PEEK } else { RecvFlags::empty() };
-        match victim.recv(&mut buf, flags) {
+        match victim.recv_with_flags(&mut buf, flags) {
             Ok(0) => return "end",
             Ok(_) => {}
             Err(e) => return fate(&e),
@@ -96,7 +96,7 @@ fn receiving(victim: &Stream) -> &'static str {
 fn peeking(victim: &Stream) -> &'static str {
     let mut buf = vec![0; 40_000];
     for _ in 0..2 {
-        match victim.recv(&mut buf, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+        match victim.recv_with_flags(&mut buf, RecvFlags::DONTWAIT | RecvFlags::PEEK) {
             Err(e) if !e.would_block() => return fate(&e),
             _ => {}
         }
@@ -110,7 +110,7 @@ fn taking(victim: &Stream) -> &'static str {
     let mut buf = vec![0; 40_000];
     let mut came = 0;
     for _ in 0..200 {
-        match victim.recv_with(&mut buf, RecvFlags::empty()) {
+        match victim.recv_fds_with_flags(&mut buf, RecvFlags::empty()) {
             Ok((0, _)) => return "end",
             Ok((_, with)) => came += with.fds.len(),
             Err(e) if e.would_block() && came > 0 => return "descriptors",
@@ -123,7 +123,7 @@ fn taking(victim: &Stream) -> &'static str {
 fn sending(victim: &Stream) -> &'static str {
     let _ = victim.set_write_timeout(Some(PATIENCE));
     for _ in 0..40 {
-        if let Err(e) = victim.send(&[7; 30_000], SendFlags::empty()) {
+        if let Err(e) = victim.send_with_flags(&[7; 30_000], SendFlags::empty()) {
             return fate(&e);
         }
     }
@@ -138,13 +138,13 @@ fn polling(victim: &Stream) -> &'static str {
         let _ = tools::poll(victim, PollFlags::IN | PollFlags::OUT, 5);
         let _ = victim.readable_bytes();
         let _ = victim.unread_bytes();
-        match victim.recv(&mut buf, RecvFlags::DONTWAIT) {
+        match victim.recv_with_flags(&mut buf, RecvFlags::DONTWAIT) {
             Ok(0) => return "end",
             Ok(_) => last = "carries on",
             Err(e) if e.would_block() => {}
             Err(e) => return fate(&e),
         }
-        match victim.send(&buf, SendFlags::DONTWAIT) {
+        match victim.send_with_flags(&buf, SendFlags::DONTWAIT) {
             Ok(_) => last = "carries on",
             Err(e) if e.would_block() => {}
             Err(e) => return fate(&e),
@@ -159,7 +159,7 @@ fn borrowing(victim: &Stream) -> &'static str {
     let mut held = Vec::new();
     let mut buf = [0; 3_000];
     for _ in 0..20 {
-        match victim.reserve_with(20_000, SendFlags::empty()) {
+        match victim.reserve_with_flags(20_000, SendFlags::empty()) {
             Ok(mut slot) => {
                 slot.write(&[7; 20_000]);
                 if let Err(e) = slot.commit() {
@@ -211,7 +211,7 @@ fn chaining(victim: &Stream) -> &'static str {
     let began = Instant::now();
     let mut last = "waits";
     while began.elapsed() < PATIENCE {
-        match victim.recv_chain_with(3_000, RecvFlags::DONTWAIT) {
+        match victim.recv_chain_with_flags(3_000, RecvFlags::DONTWAIT) {
             Ok(chain) if chain.is_empty() => return "end",
             Ok(chain) => {
                 if let Ok(peer) = chain.peer() {
@@ -231,7 +231,7 @@ fn chaining(victim: &Stream) -> &'static str {
             }
             continue;
         }
-        match victim.send_chain_with(chain, SendFlags::DONTWAIT) {
+        match victim.send_chain_with_flags(chain, SendFlags::DONTWAIT) {
             Ok(_) => last = "carries on",
             Err(not) if not.error.would_block() => {}
             Err(not) => return fate(&not.error),
@@ -273,9 +273,9 @@ fn talk(a: &Stream, b: &Stream) -> Result<(), Stop> {
     for (from, to) in [(a, b), (b, a)] {
         from.set_write_timeout(Some(Duration::from_secs(10))).map_err(Stop::broken)?;
         to.set_read_timeout(Some(Duration::from_secs(10))).map_err(Stop::broken)?;
-        from.send(b"honest", SendFlags::empty()).map_err(Stop::broken)?;
+        from.send_with_flags(b"honest", SendFlags::empty()).map_err(Stop::broken)?;
         let mut buf = [0; 9];
-        let n = to.recv(&mut buf, RecvFlags::empty()).map_err(Stop::broken)?;
+        let n = to.recv_with_flags(&mut buf, RecvFlags::empty()).map_err(Stop::broken)?;
         if &buf[..n] != b"honest" {
             return Err(Stop::broken(format!("an honest connection got {:?}", &buf[..n])));
         }
@@ -283,9 +283,9 @@ fn talk(a: &Stream, b: &Stream) -> Result<(), Stop> {
     Ok(())
 }
 
-fn connected(listener: &Listener, at: &unix::Name) -> Result<(Stream, Stream), Stop> {
+fn connected(listener: &Listener, at: &unix::SocketAddr) -> Result<(Stream, Stream), Stop> {
     let client = Stream::connect(at).map_err(Stop::broken)?;
-    let server = listener.accept().map_err(Stop::broken)?;
+    let (server, _) = listener.accept().map_err(Stop::broken)?;
     for _ in 0..3 {
         talk(&client, &server)?;
     }
@@ -309,7 +309,7 @@ pub fn here(misbehaviour: &Misbehaviour, role: Role) -> Seen {
 fn play(misbehaviour: &Misbehaviour, role: Role) -> Result<String, Stop> {
     let pid = std::process::id();
     let ours = format!("onecopy-honest-{pid}");
-    let at = unix::Name::abstract_(&ours);
+    let at = unix::SocketAddr::from_abstract_name(&ours).map_err(Stop::broken)?;
     let listener = Listener::bind(&at).map_err(Stop::broken)?;
     let witness = connected(&listener, &at)?;
     let (mut fates, mut told) = (Vec::new(), String::new());
@@ -320,18 +320,20 @@ fn play(misbehaviour: &Misbehaviour, role: Role) -> Result<String, Stop> {
         };
         let mut scene = if role.calls() {
             let liar = Liar::call(Kind::Stream, &Name::Abstract(ours.clone().into_bytes())).map_err(step)?;
-            Scene::new(liar, listener.accept().map_err(Stop::broken)?, role, None)
+            Scene::new(liar, listener.accept().map_err(Stop::broken)?.0, role, None)
         } else {
             // (A name of which nobody remembers whether it has a rendezvous.)
             let theirs = format!("onecopy-liar-{pid}-{activity}");
             let name = Name::Abstract(theirs.clone().into_bytes());
             let server = Liar::listen(Kind::Stream, &name).map_err(step)?;
             let rendezvous = role.joins().then(|| Liar::rendezvous(Kind::Stream, &name));
-            let victim = Stream::connect(unix::Name::abstract_(&theirs)).map_err(Stop::broken)?;
+            let victim = unix::SocketAddr::from_abstract_name(&theirs)
+                .and_then(Stream::connect)
+                .map_err(Stop::broken)?;
             let liar = Liar::accept(&server).map_err(step)?;
             if role.joins() {
                 // (A client keeps its rings for its second message.)
-                victim.send(b"f", SendFlags::empty()).map_err(Stop::broken)?;
+                victim.send_with_flags(b"f", SendFlags::empty()).map_err(Stop::broken)?;
                 let came = liar.receive().map_err(step)?;
                 if came.bytes != b"f" || !came.fds.is_empty() {
                     return Err(Stop::broken(format!("{activity}: the first message is {came:?}")));
@@ -371,7 +373,8 @@ fn play(misbehaviour: &Misbehaviour, role: Role) -> Result<String, Stop> {
         }
         if fate == "EPROTO" {
             // From then on nothing works, and the liar is told too.
-            let again = victim.recv(&mut [0; 1], RecvFlags::DONTWAIT).map_err(|e| tools::errno(&e.into()));
+            let again =
+                victim.recv_with_flags(&mut [0; 1], RecvFlags::DONTWAIT).map_err(|e| tools::errno(&e.into()));
             if again != Err("EPROTO".to_owned()) {
                 return Err(Stop::broken(format!("{activity}: EPROTO, then {again:?}")));
             }

@@ -104,12 +104,12 @@ fn honest(s: &mut Scene) -> io::Result<()> {
     // In between, bytes of both directions go where each one is.
     s.liar.say(b"over the kernel", &[])?;
     let mut buf = [0; 40];
-    is("sent", s.victim.send(b"in memory", SendFlags::empty()).ok(), Some(9))?;
+    is("sent", s.victim.send_with_flags(b"in memory", SendFlags::empty()).ok(), Some(9))?;
     is("taken", s.liar.take()?, b"in memory".to_vec())?;
     s.liar.switch()?;
     s.liar.publish(b", then in memory")?;
     let mut got = 0;
-    while let Ok(n @ 1..) = s.victim.recv(&mut buf[got..], RecvFlags::DONTWAIT) {
+    while let Ok(n @ 1..) = s.victim.recv_with_flags(&mut buf[got..], RecvFlags::DONTWAIT) {
         got += n;
     }
     is("received", String::from_utf8_lossy(&buf[..got]).as_ref(), "over the kernel, then in memory")?;
@@ -120,7 +120,7 @@ fn honest(s: &mut Scene) -> io::Result<()> {
 fn late(s: &mut Scene) -> io::Result<()> {
     for _ in 0..4 {
         s.liar.say(b"p", &[])?;
-        s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
+        s.victim.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT)?;
     }
     let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
     s.attach(rings)
@@ -138,8 +138,8 @@ fn limited<T>(resource: Resource, limit: u64, then: impl FnOnce() -> T) -> io::R
 /// The victim receives the byte that the rings came with, and nothing happens.
 fn unmoved(s: &Scene, resource: Resource, limit: u64) -> io::Result<()> {
     let seen = limited(resource, limit, || {
-        let sent = s.victim.send(b"v", SendFlags::DONTWAIT);
-        (sent.ok(), s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT).ok())
+        let sent = s.victim.send_with_flags(b"v", SendFlags::DONTWAIT);
+        (sent.ok(), s.victim.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).ok())
     })?;
     match (seen, s.liar.theirs()?.get(Field::Joined)?) {
         ((Some(1), Some(1)), 0) => Ok(()),
@@ -171,7 +171,7 @@ pub const LIES: &[Misbehaviour] = &[
         |s| {
             let rings = Rings::honest([ROOM + 64, ROOM + 4032], s.liar.nonce)?;
             s.attach(rings)?;
-            s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
+            s.victim.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT)?;
             s.liar.switch()?;
             s.shared()
         }
@@ -324,7 +324,7 @@ pub const LIES: &[Misbehaviour] = &[
             let null = File::open("/dev/null")?;
             let rings = Rings::honest([ROOM; 2], s.liar.nonce)?;
             s.liar.attach(b"h", &[null.as_fd(); 252], rings)?;
-            let (n, with) = s.victim.recv_with(&mut [0; 9], RecvFlags::DONTWAIT)?;
+            let (n, with) = s.victim.recv_fds_with_flags(&mut [0; 9], RecvFlags::DONTWAIT)?;
             s.liar.switch()?;
             match (n, with.fds.len(), with.truncated) {
                 (1, 252, false) => s.shared(),
@@ -378,7 +378,7 @@ pub const LIES: &[Misbehaviour] = &[
         "",
         |s| {
             late(s)?;
-            s.victim.recv(&mut [0; 9], RecvFlags::DONTWAIT)?;
+            s.victim.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT)?;
             s.liar.switch()?;
             s.shared()
         }
@@ -450,7 +450,7 @@ pub const LIES: &[Misbehaviour] = &[
         |s| {
             s.meet()?;
             s.liar.send_over_kernel(&[b'p'; 1000])?;
-            s.victim.recv(&mut [0; 500], RecvFlags::DONTWAIT)?;
+            s.victim.recv_with_flags(&mut [0; 500], RecvFlags::DONTWAIT)?;
             s.liar.theirs()?.set(Field::SwitchAt, 101)
         }
     ),
@@ -509,7 +509,7 @@ pub const LIES: &[Misbehaviour] = &[
         OVER,
         "ECONNRESET",
         |s| {
-            s.victim.send(b"v", SendFlags::empty())?;
+            s.victim.send_with_flags(b"v", SendFlags::empty())?;
             s.hang_up()
         }
     ),

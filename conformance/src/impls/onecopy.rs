@@ -7,7 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use onecopy::unix::{
-    self, Ancillary, Carrier, Config, ReceivedFlags, Records, RecvFlags, SendFlags, Transport, Wait,
+    self, Ancillary, Carrier, Config, ReceivedFlags, Records, RecvFlags, SendAncillary, SendFlags, Transport,
+    Wait,
 };
 
 use super::kernel::{Kernel, meet};
@@ -234,16 +235,16 @@ fn upgrade(a: &dyn End, b: &dyn End) -> io::Result<()> {
     )))
 }
 
-fn to_ours(name: &Name) -> io::Result<unix::Name> {
+fn to_ours(name: &Name) -> io::Result<unix::SocketAddr> {
     match name {
-        Name::Path(p) => Ok(unix::Name::path(p)),
-        Name::Abstract(n) => Ok(unix::Name::abstract_(n)),
+        Name::Path(p) => Ok(unix::SocketAddr::from(p)),
+        Name::Abstract(n) => Ok(unix::SocketAddr::from_abstract_name(n)?),
         Name::Unnamed => Err(not_offered("no autobind")),
     }
 }
 
-fn from_ours(name: &unix::Name) -> Name {
-    match (name.as_path(), name.as_abstract()) {
+fn from_ours(name: &unix::SocketAddr) -> Name {
+    match (name.as_pathname(), name.as_abstract_name()) {
         (Some(p), _) => Name::Path(p.to_owned()),
         (_, Some(n)) => Name::Abstract(n.to_vec()),
         _ => Name::Unnamed,
@@ -293,15 +294,13 @@ fn returned(flags: ReceivedFlags) -> Returned {
 macro_rules! in_common {
     (control) => {
         fn send_msg(&self, data: &[IoSlice<'_>], fds: &[BorrowedFd<'_>], f: Tx) -> io::Result<usize> {
-            match (data, fds) {
-                (_, []) => Ok(self.0.send_vectored(data, send_flags(f)?)?),
-                ([data], fds) => Ok(self.0.send_with(data, fds, send_flags(f)?)?),
-                _ => Err(not_offered("no vectored send with descriptors")),
-            }
+            Ok(self.0.send_msg(data, SendAncillary::fds(fds), send_flags(f)?)?)
         }
 
         fn send_as(&self, data: &[u8], (pid, uid, gid): Who, f: Tx) -> io::Result<usize> {
-            Ok(self.0.send_as(data, unix::Credentials { pid, uid, gid }, &[], send_flags(f)?)?)
+            let credentials = Some(unix::Credentials { pid, uid, gid });
+            let ancillary = SendAncillary { credentials, ..SendAncillary::default() };
+            Ok(self.0.send_msg(&[IoSlice::new(data)], ancillary, send_flags(f)?)?)
         }
 
         fn set_pass_credentials(&self, on: bool) -> io::Result<()> {
@@ -312,7 +311,7 @@ macro_rules! in_common {
         in_common!(control);
 
         fn send_in_place(&self, data: &[u8], f: Tx) -> io::Result<usize> {
-            let mut slot = self.0.reserve_with(data.len(), send_flags(f)?)?;
+            let mut slot = self.0.reserve_with_flags(data.len(), send_flags(f)?)?;
             slot.write(data);
             Ok(slot.commit()?)
         }
@@ -323,11 +322,11 @@ macro_rules! in_common {
     };
     () => {
         fn send(&self, data: &[u8], f: Tx) -> io::Result<usize> {
-            Ok(self.0.send(data, send_flags(f)?)?)
+            Ok(self.0.send_with_flags(data, send_flags(f)?)?)
         }
 
         fn recv(&self, buf: &mut [u8], f: Rx) -> io::Result<usize> {
-            Ok(self.0.recv(buf, recv_flags(f)?)?)
+            Ok(self.0.recv_with_flags(buf, recv_flags(f)?)?)
         }
 
         fn shutdown(&self, how: Shutdown) -> io::Result<()> {
@@ -364,11 +363,11 @@ macro_rules! in_common {
         }
 
         fn local_name(&self) -> io::Result<Name> {
-            Ok(from_ours(&self.0.local_name()?))
+            Ok(from_ours(&self.0.local_addr()?))
         }
 
         fn peer_name(&self) -> io::Result<Name> {
-            Ok(from_ours(&self.0.peer_name()?))
+            Ok(from_ours(&self.0.peer_addr()?))
         }
 
         fn fd(&self) -> BorrowedFd<'_> {
@@ -394,18 +393,16 @@ impl End for Ours {
     in_common!(connected);
 
     fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
-        match (bufs, control) {
-            (bufs, false) => Ok(came(self.0.recv_vectored(bufs, recv_flags(f)?)?, Ancillary::default())),
-            ([buf], true) => {
-                let (len, with) = self.0.recv_with(buf, recv_flags(f)?)?;
-                Ok(came(len, with))
-            }
-            _ => Err(not_offered("no vectored receive with control messages")),
-        }
+        let flags = recv_flags(f)?;
+        let (len, with) = match control {
+            false => (self.0.recv_vectored_with_flags(bufs, flags)?, Ancillary::default()),
+            true => self.0.recv_msg(bufs, flags)?,
+        };
+        Ok(came(len, with))
     }
 
     fn recv_in_place(&self, max: usize, f: Rx) -> io::Result<(Vec<u8>, Returned)> {
-        let view = self.0.recv_borrowed_with(max, recv_flags(f)?)?;
+        let view = self.0.recv_borrowed_with_flags(max, recv_flags(f)?)?;
         Ok((seen(&view), Returned::default()))
     }
 }
@@ -420,16 +417,18 @@ impl End for OurPackets {
 
     fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
         let (got, with) = match (bufs, control) {
-            (bufs, false) => (self.0.recv_vectored(bufs, recv_flags(f)?)?, Ancillary::default()),
-            ([buf], true) => self.0.recv_with(buf, recv_flags(f)?)?,
-            _ => return Err(not_offered("no vectored receive with control messages")),
+            ([buf], false) => (self.0.recv_record_with_flags(buf, recv_flags(f)?)?, Ancillary::default()),
+            (bufs, control) => {
+                let (got, with) = self.0.recv_msg(bufs, recv_flags(f)?)?;
+                (got, if control { with } else { Ancillary::default() })
+            }
         };
         let len = if f.trunc { got.full } else { got.len };
         Ok(Came { returned: returned(got.flags), ..came(len, with) })
     }
 
     fn recv_in_place(&self, max: usize, f: Rx) -> io::Result<(Vec<u8>, Returned)> {
-        let (view, flags) = self.0.recv_borrowed_with(max, recv_flags(f)?)?;
+        let (view, flags) = self.0.recv_borrowed_with_flags(max, recv_flags(f)?)?;
         Ok((seen(&view), returned(flags)))
     }
 }
@@ -443,19 +442,21 @@ impl End for OurDatagrams {
     in_common!(control);
 
     fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize> {
-        Ok(self.0.send_to(data, to_ours(to)?, SendFlags::empty())?)
+        Ok(self.0.send_to(data, to_ours(to)?)?)
     }
 
     fn recv_from(&self, buf: &mut [u8], f: Rx) -> io::Result<(usize, Name)> {
-        let (n, name) = self.0.recv_from(buf, recv_flags(f)?)?;
+        let (n, name) = self.0.recv_from_with_flags(buf, recv_flags(f)?)?;
         Ok((n, from_ours(&name)))
     }
 
     fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], control: bool, f: Rx) -> io::Result<Came> {
         let (got, with) = match (bufs, control) {
-            (bufs, false) => (self.0.recv_vectored(bufs, recv_flags(f)?)?.0, Ancillary::default()),
-            ([buf], true) => return Ok(self.recv_with_from(buf, f)?.0),
-            _ => return Err(not_offered("no vectored receive with control messages")),
+            ([buf], false) => (self.0.recv_datagram_with_flags(buf, recv_flags(f)?)?.0, Ancillary::default()),
+            (bufs, control) => {
+                let (got, with, _) = self.0.recv_msg(bufs, recv_flags(f)?)?;
+                (got, if control { with } else { Ancillary::default() })
+            }
         };
         let ctrunc = got.flags.contains(ReceivedFlags::CTRUNC);
         let len = if f.trunc { got.full } else { got.len };
@@ -463,11 +464,16 @@ impl End for OurDatagrams {
     }
 
     fn send_fds_to(&self, data: &[u8], fds: &[BorrowedFd<'_>], to: &Name) -> io::Result<usize> {
-        Ok(self.0.send_with_to(data, to_ours(to)?, fds, SendFlags::empty())?)
+        Ok(self.0.send_msg_to(
+            &[IoSlice::new(data)],
+            to_ours(to)?,
+            SendAncillary::fds(fds),
+            SendFlags::empty(),
+        )?)
     }
 
     fn recv_with_from(&self, buf: &mut [u8], f: Rx) -> io::Result<(Came, Name)> {
-        let (got, with, from) = self.0.recv_with(buf, recv_flags(f)?)?;
+        let (got, with, from) = self.0.recv_fds_with_flags(buf, recv_flags(f)?)?;
         let ctrunc = got.flags.contains(ReceivedFlags::CTRUNC);
         let len = if f.trunc { got.full } else { got.len };
         Ok((Came { returned: returned(got.flags), ctrunc, ..came(len, with) }, from_ours(&from)))
@@ -504,7 +510,7 @@ macro_rules! listening {
     ($listener:ty, $end:ident) => {
         impl Listening for $listener {
             fn accept(&self) -> io::Result<Conn> {
-                Ok(Box::new($end(<$listener>::accept(self)?)))
+                Ok(Box::new($end(<$listener>::accept(self)?.0)))
             }
 
             fn set_nonblocking(&self, on: bool) -> io::Result<()> {
@@ -516,7 +522,7 @@ macro_rules! listening {
             }
 
             fn local_name(&self) -> io::Result<Name> {
-                Ok(from_ours(&<$listener>::local_name(self)?))
+                Ok(from_ours(&<$listener>::local_addr(self)?))
             }
 
             fn fd(&self) -> BorrowedFd<'_> {

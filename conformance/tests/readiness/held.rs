@@ -91,19 +91,21 @@ impl Listener {
             return Ok(Listener::Plain(socket));
         }
         Ok(match made.sort {
-            Sort::Stream => {
-                Listener::Stream(unix::Listener::bind_with(unix::Name::abstract_(name), &made.config())?)
-            }
-            _ => {
-                Listener::Packets(unix::SeqListener::bind_with(unix::Name::abstract_(name), &made.config())?)
-            }
+            Sort::Stream => Listener::Stream(unix::Listener::bind_with(
+                unix::SocketAddr::from_abstract_name(name).unwrap(),
+                &made.config(),
+            )?),
+            _ => Listener::Packets(unix::SeqListener::bind_with(
+                unix::SocketAddr::from_abstract_name(name).unwrap(),
+                &made.config(),
+            )?),
         })
     }
 
     pub fn accept(&self) -> io::Result<Held> {
         let held = match self {
-            Listener::Stream(listener) => Held::Stream(Ours(listener.accept()?)),
-            Listener::Packets(listener) => Held::Packets(OurPackets(listener.accept()?)),
+            Listener::Stream(listener) => Held::Stream(Ours(listener.accept()?.0)),
+            Listener::Packets(listener) => Held::Packets(OurPackets(listener.accept()?.0)),
             Listener::Plain(listener) => {
                 let conn: Conn = Listening::accept(listener)?;
                 Held::Plain(Plain(conn.fd().try_clone_to_owned()?))
@@ -124,11 +126,12 @@ impl Held {
             Held::Plain(socket)
         } else {
             match made.sort {
-                Sort::Stream => {
-                    Held::Stream(Ours(Stream::connect_with(unix::Name::abstract_(name), &made.config())?))
-                }
+                Sort::Stream => Held::Stream(Ours(Stream::connect_with(
+                    unix::SocketAddr::from_abstract_name(name).unwrap(),
+                    &made.config(),
+                )?)),
                 _ => Held::Packets(OurPackets(SeqPacket::connect_with(
-                    unix::Name::abstract_(name),
+                    unix::SocketAddr::from_abstract_name(name).unwrap(),
                     &made.config(),
                 )?)),
             }
@@ -242,8 +245,8 @@ impl Held {
         let flags = SendFlags::DONTWAIT;
         let bytes = vec![at as u8; len];
         let mut slot = match self {
-            Held::Stream(end) => end.0.reserve_with(len, flags)?,
-            Held::Packets(end) => end.0.reserve_with(len, flags)?,
+            Held::Stream(end) => end.0.reserve_with_flags(len, flags)?,
+            Held::Packets(end) => end.0.reserve_with_flags(len, flags)?,
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
         slot.write(&bytes);
@@ -256,12 +259,12 @@ impl Held {
         let mut loan = pool.loan(len).map_err(|_| io::Error::from(io::ErrorKind::Unsupported))?;
         loan.fill(at as u8);
         match self {
-            Held::Stream(end) => match end.0.send_loan_with(loan, flags) {
+            Held::Stream(end) => match end.0.send_loan_with_flags(loan, flags) {
                 // (As a copy it may go in part.)
                 Err(not) if not.loan.len() < len => Ok(len - not.loan.len()),
                 result => result.map_err(|not| not.error.into()),
             },
-            Held::Packets(end) => match end.0.send_loan_with(loan, flags) {
+            Held::Packets(end) => match end.0.send_loan_with_flags(loan, flags) {
                 Err(not) if not.loan.payload().len() < len => Ok(len - not.loan.payload().len()),
                 result => result.map_err(|not| not.error.into()),
             },
@@ -278,8 +281,8 @@ impl Held {
                 let mut flags = RecvFlags::DONTWAIT;
                 flags.set(RecvFlags::PEEK, peek);
                 let got = match fds {
-                    true => socket.0.recv_with(&mut buf, flags)?.0,
-                    false => socket.0.recv_record(&mut buf, flags)?,
+                    true => socket.0.recv_fds_with_flags(&mut buf, flags)?.0,
+                    false => socket.0.recv_record_with_flags(&mut buf, flags)?,
                 };
                 (got.len, got.flags.contains(ReceivedFlags::EOR), got.is_end())
             }
@@ -292,9 +295,11 @@ impl Held {
 
     pub fn borrow(&self, max: usize) -> io::Result<(View, bool, bool)> {
         match self {
-            Held::Stream(end) => Ok((end.0.recv_borrowed_with(max, RecvFlags::DONTWAIT)?, false, false)),
+            Held::Stream(end) => {
+                Ok((end.0.recv_borrowed_with_flags(max, RecvFlags::DONTWAIT)?, false, false))
+            }
             Held::Packets(end) => {
-                let (view, flags) = end.0.recv_borrowed_with(max, RecvFlags::DONTWAIT)?;
+                let (view, flags) = end.0.recv_borrowed_with_flags(max, RecvFlags::DONTWAIT)?;
                 Ok((view, flags.contains(ReceivedFlags::EOR), flags.contains(ReceivedFlags::END)))
             }
             _ => Err(io::ErrorKind::Unsupported.into()),

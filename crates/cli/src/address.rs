@@ -59,10 +59,14 @@ impl Address {
     }
 
     /// The same for onecopy's sockets.
-    pub fn name(&self) -> onecopy::unix::Name {
+    ///
+    /// # Errors
+    ///
+    /// EINVAL for a name that no socket can have: one that a suffix made too long.
+    pub fn name(&self) -> onecopy::unix::Result<onecopy::unix::SocketAddr> {
         match self {
-            Address::Path(path) => onecopy::unix::Name::path(path),
-            Address::Abstract(name) => onecopy::unix::Name::abstract_(name),
+            Address::Path(path) => onecopy::unix::SocketAddr::from_pathname(path),
+            Address::Abstract(name) => onecopy::unix::SocketAddr::from_abstract_name(name),
         }
     }
 
@@ -154,7 +158,7 @@ mod tests {
             match text.parse::<Address>() {
                 Ok(address) => {
                     prop_assert_eq!(address.to_string(), text);
-                    address.name();
+                    prop_assert!(address.name().is_ok());
                 }
                 Err(error) => prop_assert!(error.contains("unix:"), "{}", error),
             }

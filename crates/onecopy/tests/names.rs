@@ -1,12 +1,9 @@
 //! Names as long as a path may be, which any sender may have. The receiver gets them unchanged, and can
 //! answer.
 
-use onecopy::unix::{Datagram, Listener, Name, RecvFlags, SendFlags, Stream};
+use onecopy::unix::{Datagram, Listener, SocketAddr, Stream};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::path::PathBuf;
-
-const WAIT: RecvFlags = RecvFlags::empty();
-const SEND: SendFlags = SendFlags::empty();
 
 /// A folder for one test, removed with its contents.
 struct Folder(PathBuf);
@@ -41,8 +38,8 @@ fn who_has_the_longest_path_is_accepted_and_told() {
         let client = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
         rustix::net::bind(&client, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::connect(&client, &SocketAddrUnix::new(&name).unwrap()).unwrap();
-        let server = listener.accept().unwrap();
-        assert_eq!(server.peer_name().unwrap(), Name::path(&path), "{len}");
+        let (server, _) = listener.accept().unwrap();
+        assert_eq!(server.peer_addr().unwrap(), SocketAddr::from(&path), "{len}");
     }
 }
 
@@ -52,10 +49,10 @@ fn a_listener_with_the_longest_path_is_told() {
     for len in [106, 107, 108] {
         let path = folder.path(len);
         let listener = Listener::bind(path.as_path()).unwrap();
-        assert_eq!(listener.local_name().unwrap(), Name::path(&path), "{len}");
+        assert_eq!(listener.local_addr().unwrap(), SocketAddr::from(&path), "{len}");
         let client = Stream::connect(path.as_path()).unwrap();
-        assert_eq!(client.peer_name().unwrap(), Name::path(&path), "{len}");
-        assert_eq!(listener.accept().unwrap().local_name().unwrap(), Name::path(&path), "{len}");
+        assert_eq!(client.peer_addr().unwrap(), SocketAddr::from(&path), "{len}");
+        assert_eq!(listener.accept().unwrap().0.local_addr().unwrap(), SocketAddr::from(&path), "{len}");
     }
 }
 
@@ -71,16 +68,16 @@ fn a_datagram_from_the_longest_path_tells_it_and_is_answered() {
         sender.connect(name.as_path()).unwrap();
         // The first datagrams go over the kernel, and the later ones through memory.
         for i in 0..50u8 {
-            sender.send(&[i], SEND).unwrap();
-            let (n, from) = receiver.recv_from(&mut buffer, WAIT).unwrap();
-            assert_eq!((&buffer[..n], &from), (&[i][..], &Name::path(&path)), "{len}");
+            sender.send(&[i]).unwrap();
+            let (n, from) = receiver.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..n], &from), (&[i][..], &SocketAddr::from(&path)), "{len}");
         }
         assert!(sender.path().send == onecopy::unix::Carrier::SharedMemory, "{len}: {:?}", sender.path());
         let (_, from) = {
-            sender.send(b"?", SEND).unwrap();
-            receiver.recv_from(&mut buffer, WAIT).unwrap()
+            sender.send(b"?").unwrap();
+            receiver.recv_from(&mut buffer).unwrap()
         };
-        receiver.send_to(b"ho", &from, SEND).unwrap();
-        assert_eq!(sender.recv(&mut buffer, WAIT).unwrap(), 2, "{len}");
+        receiver.send_to(b"ho", &from).unwrap();
+        assert_eq!(sender.recv(&mut buffer).unwrap(), 2, "{len}");
     }
 }

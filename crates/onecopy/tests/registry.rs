@@ -31,8 +31,8 @@ fn an_end_is_shown_as_it_is_and_gone_when_dropped() {
     alone!();
     let (a, b) = Stream::pair().unwrap();
     assert_eq!(find(&a).unwrap().stats, Stats::default());
-    a.send(&[7; 5000], SendFlags::NTCOPY).unwrap();
-    b.recv(&mut [0; 3000], RecvFlags::empty()).unwrap();
+    a.send_with_flags(&[7; 5000], SendFlags::NTCOPY).unwrap();
+    b.recv(&mut [0; 3000]).unwrap();
     a.set_policy(Policy::NonTemporal);
     a.set_reader(Reader::NoCpu);
     a.set_nonblocking(true).unwrap();
@@ -52,7 +52,7 @@ fn each_kind_is_shown_as_what_it_is() {
     alone!();
     let (a, _b) = SeqPacket::pair().unwrap();
     let (datagram, _other) = Datagram::pair().unwrap();
-    let name = Name::abstract_(format!("onecopy-registry-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-registry-{}", std::process::id())).unwrap();
     let listener = SeqListener::bind(&name).unwrap();
     let shown = [&a as &dyn AsFd, &datagram, &listener].map(|socket| {
         let inode = inode(socket.as_fd());
@@ -70,7 +70,7 @@ fn a_socket_that_was_there_at_a_fork_stays_shown() {
     alone!();
     let (a, b) = Stream::pair().unwrap();
     assert_eq!(child(|| 0).unwrap().wait(), Ended::Returned(0));
-    a.send(b"since", SendFlags::empty()).unwrap();
+    a.send(b"since").unwrap();
     let (one, other) = (find(&a).unwrap(), find(&b).unwrap());
     assert_eq!((one.stats.sent, other.stats.sent), (5, 0));
     drop((a, b));

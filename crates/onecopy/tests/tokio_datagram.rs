@@ -1,7 +1,7 @@
 //! Datagrams in a tokio runtime: no task waits for what is already there, and nothing is lost.
 
 use onecopy::unix::tokio::Datagram;
-use onecopy::unix::{self, Name};
+use onecopy::unix::{self, SocketAddr};
 use onecopy::{RecvFlags, SendFlags};
 use std::time::Duration;
 
@@ -30,7 +30,9 @@ async fn a_pair_and_two_that_meet() {
     let (a, b) = tokio::time::timeout(limit, flows(a, b)).await.unwrap();
     tokio::time::timeout(limit, flows(b, a)).await.unwrap();
 
-    let name = |what: &str| Name::abstract_(format!("onecopy-tokio-{what}-{}", std::process::id()));
+    let name = |what: &str| {
+        SocketAddr::from_abstract_name(format!("onecopy-tokio-{what}-{}", std::process::id())).unwrap()
+    };
     let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
     a.connect(name("b")).unwrap();
     b.connect(name("a")).unwrap();
@@ -41,7 +43,7 @@ async fn a_pair_and_two_that_meet() {
 
 #[tokio::test]
 async fn a_full_receiver_is_waited_for() {
-    let name = Name::abstract_(format!("onecopy-tokio-full-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-tokio-full-{}", std::process::id())).unwrap();
     let (many, one) = (Datagram::bind(&name).unwrap(), unix::Datagram::unbound().unwrap());
     let one = Datagram::new(one).unwrap();
     let sender = tokio::spawn(async move {
@@ -53,7 +55,7 @@ async fn a_full_receiver_is_waited_for() {
     for n in 0..200u32 {
         let (got, from) = many.recv_from(&mut buffer, RecvFlags::empty()).await.unwrap();
         assert_eq!((got, &buffer[..4]), (4, &n.to_le_bytes()[..]));
-        assert!(from.as_path().is_none() && from.as_abstract().is_none());
+        assert!(from.as_pathname().is_none() && from.as_abstract_name().is_none());
     }
     sender.await.unwrap();
 }

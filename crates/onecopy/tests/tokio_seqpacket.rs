@@ -2,7 +2,7 @@
 //! task waits in vain.
 
 use onecopy::unix::tokio::{SeqListener, SeqPacket};
-use onecopy::unix::{self, Config, Name, ReceivedFlags, Records};
+use onecopy::unix::{self, Config, ReceivedFlags, Records, SocketAddr};
 use onecopy::{RecvFlags, SendFlags};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -81,12 +81,14 @@ async fn receives(socket: SeqPacket) -> SeqPacket {
 async fn records_of_both_kinds_flow_both_ways() {
     for records in [Records::Atomic, Records::Stream] {
         let config = Config { records, ..Config::default() };
-        let name = Name::abstract_(format!("onecopy-tokio-{records:?}-{}", std::process::id()));
+        let name =
+            SocketAddr::from_abstract_name(format!("onecopy-tokio-{records:?}-{}", std::process::id()))
+                .unwrap();
         let listener = unix::SeqListener::bind_with(&name, &config).unwrap();
         let listener = SeqListener::new(listener).unwrap();
         let both = async {
             let server = tokio::spawn(async move {
-                let socket = listener.accept().await.unwrap();
+                let (socket, _) = listener.accept().await.unwrap();
                 sends(receives(socket).await, records).await
             });
             let client = SeqPacket::connect_with(&name, &config).await.unwrap();

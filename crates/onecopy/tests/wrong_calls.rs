@@ -4,10 +4,11 @@ use onecopy::chain::{Chain, Credentials, Mark, Writer};
 use onecopy::pool::provider::Heap;
 use onecopy::pool::{PagePool, PoolConfig};
 use onecopy::unix::{
-    Config, Datagram, Error, Listener, Name, Records, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream,
-    Transport,
+    Config, Datagram, Error, Listener, Records, RecvFlags, SendAncillary, SendFlags, SeqPacket, SharedPool,
+    SocketAddr, Stream, Transport,
 };
 use rustix::io::Errno;
+use std::io::IoSlice;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -24,8 +25,8 @@ struct Wrong {
     reason: &'static str,
 }
 
-fn name(what: &str) -> Name {
-    Name::abstract_(format!("onecopy-test-wrong-{what}-{}", std::process::id()))
+fn name(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(format!("onecopy-test-wrong-{what}-{}", std::process::id())).unwrap()
 }
 
 fn small() -> Config {
@@ -43,8 +44,8 @@ impl Folder {
         Folder(path)
     }
 
-    fn name(&self, file: &str) -> Name {
-        Name::path(self.0.join(file))
+    fn name(&self, file: &str) -> SocketAddr {
+        SocketAddr::from(self.0.join(file))
     }
 }
 
@@ -67,7 +68,7 @@ fn names(wrong: &mut Vec<Wrong>) {
     let mut add =
         |call, said, errno, reason| wrong.push(Wrong { call, said, errno, argument: Some("name"), reason });
     let folder = Folder::new();
-    let long = Name::path("x".repeat(109));
+    let long = SocketAddr::from("x".repeat(109));
     let listener = Listener::bind(name("taken")).unwrap();
     // For an abstract name the kernel looks only for sockets of the same type.
     let other = Listener::bind(folder.name("other")).unwrap();
@@ -85,7 +86,12 @@ fn names(wrong: &mut Vec<Wrong>) {
         "make it first",
     );
     add("bind to a long path", Listener::bind(&long).unwrap_err(), Errno::INVAL, "a shorter one");
-    add("bind to a path with a zero", Listener::bind("a\0b").unwrap_err(), Errno::INVAL, "Name::abstract_");
+    add(
+        "bind to a path with a zero",
+        Listener::bind("a\0b").unwrap_err(),
+        Errno::INVAL,
+        "from_abstract_name",
+    );
     add(
         "bind below a file",
         Listener::bind(folder.name("plain/x")).unwrap_err(),
@@ -110,25 +116,30 @@ fn names(wrong: &mut Vec<Wrong>) {
         Errno::PROTOTYPE,
         "another type",
     );
+    add("no abstract name", SocketAddr::from_abstract_name("").unwrap_err(), Errno::INVAL, "it is empty");
     add(
-        "bind to no abstract name",
-        Listener::bind(Name::abstract_("")).unwrap_err(),
+        "connect to no name",
+        Stream::connect(SocketAddr::from("")).unwrap_err(),
         Errno::INVAL,
         "it is empty",
     );
-    add("connect to no name", Stream::connect(Name::path("")).unwrap_err(), Errno::INVAL, "it is empty");
     add(
         "read a long name",
-        long.to_string().parse::<Name>().unwrap_err(),
+        long.to_string().parse::<SocketAddr>().unwrap_err(),
         Errno::INVAL,
         "choose a shorter one",
     );
     let unnamed = Datagram::unbound().unwrap();
-    unnamed.send_to(b"x", name("datagram"), SendFlags::empty()).unwrap();
-    let (_, nobody) = datagram.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap();
-    let to = |name: Name| datagram.send_to(b"x", name, SendFlags::empty()).unwrap_err();
+    unnamed.send_to(b"x", name("datagram")).unwrap();
+    let (_, nobody) = datagram.recv_from(&mut [0; 9]).unwrap();
+    let to = |name: SocketAddr| datagram.send_to(b"x", name).unwrap_err();
     add("send_to a long path", to(long), Errno::INVAL, "choose a shorter one");
-    add("send_to a long abstract name", to(Name::abstract_("x".repeat(108))), Errno::INVAL, "at most 107");
+    add(
+        "a long abstract name",
+        SocketAddr::from_abstract_name("x".repeat(108)).unwrap_err(),
+        Errno::INVAL,
+        "at most 107",
+    );
     add("send_to who has no name", to(nobody), Errno::INVAL, "have it bound");
     add("send_to an abstract name that nobody has", to(name("none")), Errno::CONNREFUSED, "is the receiver");
     add("send_to nobody", to(folder.name("none")), Errno::NOENT, "is the receiver running");
@@ -151,40 +162,59 @@ fn sends(wrong: &mut Vec<Wrong>) {
         let long = vec![0; 1 << 20];
         add(
             "254 descriptors",
-            a.send_with(b"x", &many, none).unwrap_err(),
+            a.send_fds_with_flags(b"x", &many, none).unwrap_err(),
             Errno::INVAL,
             Some("fds"),
             "at most 253",
         );
         add(
             "a long record",
-            r.send(&long, none).unwrap_err(),
+            r.send_with_flags(&long, none).unwrap_err(),
             Errno::MSGSIZE,
             Some("bytes"),
             "send less at once",
         );
         add(
             "a long datagram",
-            d.send(&long, none).unwrap_err(),
+            d.send_with_flags(&long, none).unwrap_err(),
             Errno::MSGSIZE,
             Some("bytes"),
             "send less at once",
         );
         if !rustix::process::geteuid().is_root() {
             // A privileged process may name another.
-            let said = a.send_as(b"x", other, &[], none).unwrap_err();
+            let ancillary = SendAncillary { credentials: Some(other), ..SendAncillary::default() };
+            let said = a.send_msg(&[IoSlice::new(b"x")], ancillary, none).unwrap_err();
             add("another's name", said, Errno::PERM, Some("who"), "may only claim");
         }
         a.shutdown(Shutdown::Write).unwrap();
-        add("send after shutdown", a.send(b"x", none).unwrap_err(), Errno::PIPE, NONE, "connect again");
+        add(
+            "send after shutdown",
+            a.send_with_flags(b"x", none).unwrap_err(),
+            Errno::PIPE,
+            NONE,
+            "connect again",
+        );
         drop(s);
-        add("send to who is gone", r.send(b"x", none).unwrap_err(), Errno::PIPE, NONE, "connect again");
-        let empty = a.recv(&mut [0; 9], RecvFlags::DONTWAIT).unwrap_err();
+        add(
+            "send to who is gone",
+            r.send_with_flags(b"x", none).unwrap_err(),
+            Errno::PIPE,
+            NONE,
+            "connect again",
+        );
+        let empty = a.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).unwrap_err();
         add("receive what is not there", empty, Errno::AGAIN, NONE, "poll the socket");
         drop(b);
     }
     let alone = Datagram::unbound().unwrap();
-    add("send without a peer", alone.send(b"x", none).unwrap_err(), Errno::NOTCONN, NONE, "send_to");
+    add(
+        "send without a peer",
+        alone.send_with_flags(b"x", none).unwrap_err(),
+        Errno::NOTCONN,
+        NONE,
+        "send_to",
+    );
 }
 
 fn buffers(wrong: &mut Vec<Wrong>) {
@@ -207,16 +237,17 @@ fn buffers(wrong: &mut Vec<Wrong>) {
         "make larger pages",
     );
     a.send_loan(pool.loan(1).unwrap()).unwrap();
-    let said = c.send_loan_with(pool.loan(1).unwrap(), none).unwrap_err().error;
+    let said = c.send_loan_with_flags(pool.loan(1).unwrap(), none).unwrap_err().error;
     add("one pool for two peers", said, Errno::XDEV, Some("loan"), "one for each peer");
     let _all = pool.loan(1).unwrap();
     add("a loan of a used up pool", pool.loan(1).unwrap_err(), Errno::AGAIN, NONE, "all pages are in use");
     let file: std::os::fd::OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-    let said = a.send_chain_with(marked(Mark::Rights(vec![file])), none).unwrap_err().error;
+    let said = a.send_chain_with_flags(marked(Mark::Rights(vec![file])), none).unwrap_err().error;
     add("descriptors in a chain", said, Errno::OPNOTSUPP, Some("chain"), "send_with");
-    let said = r.send_chain_with(b"", marked(Mark::Credentials(Credentials::own())), none).unwrap_err().error;
+    let said =
+        r.send_chain_with_flags(b"", marked(Mark::Credentials(Credentials::own())), none).unwrap_err().error;
     add("credentials in a chain", said, Errno::OPNOTSUPP, Some("chain"), "send_as");
-    let said = r.send_chain_with(b"", marked(Mark::EndOfRecord), none).unwrap_err().error;
+    let said = r.send_chain_with_flags(b"", marked(Mark::EndOfRecord), none).unwrap_err().error;
     add("two records in a chain", said, Errno::OPNOTSUPP, Some("chain"), "split it there");
 }
 

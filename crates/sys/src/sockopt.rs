@@ -3,6 +3,32 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// Sets an option of level SOL_SOCKET whose value is one int.
+fn set(fd: BorrowedFd<'_>, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the option's value is one c_int, which lives through the call.
+    let r = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns an option of level SOL_SOCKET whose value is one int.
+fn get(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value is one c_int, as long as `len` says, and both live through the call.
+    let r = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len)
+    };
+    if r == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
 /// SO_PEEK_OFF: the next MSG_PEEK starts `at` bytes into the queue, and moves on by what it saw; each byte that is received
 /// makes it one less, down to 0. -1 turns it off.
 ///
@@ -10,17 +36,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 ///
 /// setsockopt's.
 pub fn set_peek_off(fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
-    // SAFETY: the option's value is one c_int, which lives through the call.
-    let r = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEEK_OFF,
-            (&raw const at).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set(fd, libc::SO_PEEK_OFF, at)
 }
 
 /// Where the next MSG_PEEK starts ([`set_peek_off`]).
@@ -29,19 +45,25 @@ pub fn set_peek_off(fd: BorrowedFd<'_>, at: i32) -> io::Result<()> {
 ///
 /// getsockopt's.
 pub fn peek_off(fd: BorrowedFd<'_>) -> io::Result<i32> {
-    let mut at: libc::c_int = -1;
-    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the value is one c_int, as long as `len` says, and both live through the call.
-    let r = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEEK_OFF,
-            (&raw mut at).cast(),
-            &raw mut len,
-        )
-    };
-    if r == 0 { Ok(at) } else { Err(io::Error::last_os_error()) }
+    get(fd, libc::SO_PEEK_OFF)
+}
+
+/// SO_MARK: the mark of what is sent (socket(7)).
+///
+/// # Errors
+///
+/// setsockopt's: EPERM without CAP_NET_ADMIN and CAP_NET_RAW.
+pub fn set_mark(fd: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
+    set(fd, libc::SO_MARK, mark.cast_signed())
+}
+
+/// Returns the mark of what is sent ([`set_mark`]).
+///
+/// # Errors
+///
+/// getsockopt's.
+pub fn mark(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(get(fd, libc::SO_MARK)?.cast_unsigned())
 }
 
 #[cfg(test)]

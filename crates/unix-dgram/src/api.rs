@@ -1,9 +1,10 @@
 //! Datagram sockets as applications hold them.
 
 use crate::socket::Socket;
-use onecopy_unix::ancillary::attached::Attached;
 use onecopy_unix::connection::call::Call;
-use onecopy_unix::{Ancillary, Config, Credentials, Error, Name, Op, Received, RecvFlags, Result, SendFlags};
+use onecopy_unix::{
+    Ancillary, Config, Error, Op, Received, RecvFlags, Result, SendAncillary, SendFlags, SocketAddr,
+};
 use onecopy_unix::{credential_methods, socket_methods};
 use rustix::fd::BorrowedFd;
 use rustix::net::SocketAddrUnix;
@@ -73,7 +74,7 @@ impl Datagram {
     /// # Errors
     ///
     /// What bind(2) returns: EADDRINUSE if the name is taken, EACCES without permission.
-    pub fn bind(name: impl Into<Name>) -> Result<Datagram> {
+    pub fn bind(name: impl Into<SocketAddr>) -> Result<Datagram> {
         Datagram::bind_with(name, &Config::default())
     }
 
@@ -82,7 +83,7 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`Datagram::bind`].
-    pub fn bind_with(name: impl Into<Name>, config: &Config) -> Result<Datagram> {
+    pub fn bind_with(name: impl Into<SocketAddr>, config: &Config) -> Result<Datagram> {
         let socket = Datagram::unbound_with(config)?;
         socket.bind_to(name)?;
         Ok(socket)
@@ -93,7 +94,7 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`Datagram::bind`]; EINVAL if it already has a name.
-    pub fn bind_to(&self, name: impl Into<Name>) -> Result<()> {
+    pub fn bind_to(&self, name: impl Into<SocketAddr>) -> Result<()> {
         let address = name.into().address(Op::Bind)?;
         rustix::net::bind(self.end.fd(), &address).map_err(|errno| Error::new(Op::Bind, errno))?;
         self.end.renamed();
@@ -106,11 +107,11 @@ impl Datagram {
     /// # Errors
     ///
     /// What bind(2) returns.
-    pub fn autobind(&self) -> Result<Name> {
+    pub fn autobind(&self) -> Result<SocketAddr> {
         let unnamed = SocketAddrUnix::new_unnamed();
         rustix::net::bind(self.end.fd(), &unnamed).map_err(|errno| Error::new(Op::Bind, errno))?;
         self.end.renamed();
-        self.local_name()
+        self.local_addr()
     }
 
     /// Connects to the socket of that name. From then on `send` goes there, and only datagrams of that socket
@@ -121,7 +122,7 @@ impl Datagram {
     ///
     /// What connect(2) returns: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE; EPERM if that socket is connected
     /// to another one.
-    pub fn connect(&self, name: impl Into<Name>) -> Result<()> {
+    pub fn connect(&self, name: impl Into<SocketAddr>) -> Result<()> {
         self.end.connect_datagram(Some(&name.into().address(Op::Connect)?))
     }
 
@@ -134,9 +135,8 @@ impl Datagram {
         self.end.connect_datagram(None)
     }
 
-    /// Sends one datagram to the peer, whole or not at all. Waits for room, unless the socket is non-blocking
-    /// or `flags` has [`SendFlags::DONTWAIT`]. Returns the length of the datagram. A datagram may have no
-    /// bytes.
+    /// Sends one datagram to the peer, whole or not at all. Waits for room, unless the socket is non-blocking.
+    /// Returns the length of the datagram. A datagram may have no bytes.
     ///
     /// # Errors
     ///
@@ -148,8 +148,17 @@ impl Datagram {
     /// - EPERM: the peer is connected to another socket.
     /// - EPIPE: one side was shut down. No signal comes with it.
     /// - EINTR, EPROTO.
-    pub fn send(&self, datagram: &[u8], flags: SendFlags) -> Result<usize> {
-        self.end.send_datagram(&[IoSlice::new(datagram)], Attached::default(), flags)
+    pub fn send(&self, datagram: &[u8]) -> Result<usize> {
+        self.send_with_flags(datagram, SendFlags::empty())
+    }
+
+    /// Does as [`Datagram::send`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send`].
+    pub fn send_with_flags(&self, datagram: &[u8], flags: SendFlags) -> Result<usize> {
+        self.send_msg(&[IoSlice::new(datagram)], SendAncillary::default(), flags)
     }
 
     /// Sends the slices one after the other, as one datagram.
@@ -157,31 +166,17 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`Datagram::send`].
-    pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
-        self.end.send_datagram(slices, Attached::default(), flags)
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>]) -> Result<usize> {
+        self.send_msg(slices, SendAncillary::default(), SendFlags::empty())
     }
 
-    /// Sends one datagram to the socket of that name, whether this socket is connected or not.
+    /// Does as [`Datagram::send_vectored`], with flags.
     ///
     /// # Errors
     ///
-    /// As [`Datagram::send`]; ENOENT, ECONNREFUSED (each time), EACCES, EPROTOTYPE as [`Datagram::connect`].
-    pub fn send_to(&self, datagram: &[u8], name: impl Into<Name>, flags: SendFlags) -> Result<usize> {
-        self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), Attached::default(), flags)
-    }
-
-    /// Sends the slices one after the other, as one datagram, to the socket of that name.
-    ///
-    /// # Errors
-    ///
-    /// As [`Datagram::send_to`].
-    pub fn send_vectored_to(
-        &self,
-        slices: &[IoSlice<'_>],
-        name: impl Into<Name>,
-        flags: SendFlags,
-    ) -> Result<usize> {
-        self.end.send_datagram_to(slices, &name.into(), Attached::default(), flags)
+    /// As [`Datagram::send`].
+    pub fn send_vectored_with_flags(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+        self.send_msg(slices, SendAncillary::default(), flags)
     }
 
     /// Sends one datagram to the peer with descriptors (SCM_RIGHTS, unix(7)). The peer gets copies of them
@@ -191,101 +186,175 @@ impl Datagram {
     ///
     /// As [`Datagram::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS if more are in flight than
     /// RLIMIT_NOFILE allows.
-    pub fn send_with(&self, datagram: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
-        self.end.send_datagram(&[IoSlice::new(datagram)], Attached::fds(fds), flags)
+    pub fn send_fds(&self, datagram: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize> {
+        self.send_fds_with_flags(datagram, fds, SendFlags::empty())
     }
 
-    /// As [`Datagram::send_with`], to the socket of that name.
+    /// Does as [`Datagram::send_fds`], with flags.
     ///
     /// # Errors
     ///
-    /// As [`Datagram::send_with`] and [`Datagram::send_to`].
-    pub fn send_with_to(
+    /// As [`Datagram::send_fds`].
+    pub fn send_fds_with_flags(
         &self,
         datagram: &[u8],
-        name: impl Into<Name>,
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<usize> {
-        self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), Attached::fds(fds), flags)
+        self.send_msg(&[IoSlice::new(datagram)], SendAncillary::fds(fds), flags)
     }
 
-    /// As [`Datagram::send_with`], with the sender's credentials (SCM_CREDENTIALS). `who` names this process,
-    /// and a user and a group that are its effective or real ones; anything else takes a privilege. It holds
-    /// for this datagram alone.
+    /// Sends the slices one after the other, as one datagram, and what `ancillary` says with it (sendmsg(2)).
     ///
     /// # Errors
     ///
-    /// As [`Datagram::send_with`]; EPERM for credentials that this process may not claim, ESRCH for a process
+    /// As [`Datagram::send_fds`]; EPERM for credentials that this process may not claim, ESRCH for a process
     /// that does not exist.
-    pub fn send_as(
+    pub fn send_msg(
         &self,
-        datagram: &[u8],
-        who: Credentials,
-        fds: &[BorrowedFd<'_>],
+        slices: &[IoSlice<'_>],
+        ancillary: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        let attached = Attached { fds, who: Some(who.into()) };
-        self.end.send_datagram(&[IoSlice::new(datagram)], attached, flags)
+        self.end.send_datagram(slices, ancillary, flags)
     }
 
-    /// As [`Datagram::send_as`], to the socket of that name.
+    /// Sends one datagram to the socket of that name, whether this socket is connected or not.
     ///
     /// # Errors
     ///
-    /// As [`Datagram::send_as`] and [`Datagram::send_to`].
-    pub fn send_as_to(
-        &self,
-        datagram: &[u8],
-        name: impl Into<Name>,
-        who: Credentials,
-        fds: &[BorrowedFd<'_>],
-        flags: SendFlags,
-    ) -> Result<usize> {
-        let attached = Attached { fds, who: Some(who.into()) };
-        self.end.send_datagram_to(&[IoSlice::new(datagram)], &name.into(), attached, flags)
+    /// As [`Datagram::send`]; ENOENT, ECONNREFUSED (each time), EACCES, EPROTOTYPE as [`Datagram::connect`].
+    pub fn send_to(&self, datagram: &[u8], name: impl Into<SocketAddr>) -> Result<usize> {
+        self.send_to_with_flags(datagram, name, SendFlags::empty())
     }
 
-    /// Receives one datagram and waits for it. Bytes that do not fit into the buffer are dropped. Returns the
-    /// bytes received, or with [`RecvFlags::TRUNC`] the length of the datagram.
+    /// Does as [`Datagram::send_to`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send_to`].
+    pub fn send_to_with_flags(
+        &self,
+        datagram: &[u8],
+        name: impl Into<SocketAddr>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.send_msg_to(&[IoSlice::new(datagram)], name, SendAncillary::default(), flags)
+    }
+
+    /// Sends the slices one after the other, as one datagram, and what `ancillary` says with it, to the socket
+    /// of that name (sendmsg(2) with a name).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send_msg`] and [`Datagram::send_to`].
+    pub fn send_msg_to(
+        &self,
+        slices: &[IoSlice<'_>],
+        name: impl Into<SocketAddr>,
+        ancillary: SendAncillary<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.end.send_datagram_to(slices, &name.into(), ancillary, flags)
+    }
+
+    /// Receives one datagram and waits for it. Bytes that do not fit into the buffer are dropped. Returns how
+    /// many bytes were received.
     ///
     /// # Errors
     ///
     /// EAGAIN (no datagram, or the timeout has passed), ECONNRESET (once, if the peer left without receiving
     /// everything that was sent to it), EINTR, EPROTO.
-    pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+    pub fn recv(&self, buffer: &mut [u8]) -> Result<usize> {
+        self.recv_with_flags(buffer, RecvFlags::empty())
+    }
+
+    /// Does as [`Datagram::recv`], with flags. With [`RecvFlags::TRUNC`] it returns the length of the datagram.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+        self.recv_vectored_with_flags(&mut [IoSliceMut::new(buffer)], flags)
+    }
+
+    /// Does as [`Datagram::recv`], and leaves the datagram there for the next receive (MSG_PEEK).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn peek(&self, buffer: &mut [u8]) -> Result<usize> {
+        self.recv_with_flags(buffer, RecvFlags::PEEK)
+    }
+
+    /// Receives as [`Datagram::recv`] does, into the slices one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        self.recv_vectored_with_flags(slices, RecvFlags::empty())
+    }
+
+    /// Does as [`Datagram::recv_vectored`], with flags, as [`Datagram::recv_with_flags`] has them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_vectored_with_flags(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
+        Ok(self.end.recv_datagram(slices, flags, None, &mut Call::plain())?.returned(flags))
+    }
+
+    /// Does as [`Datagram::recv`], and returns the sender's name. A sender without a name cannot be answered.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_from(&self, buffer: &mut [u8]) -> Result<(usize, SocketAddr)> {
+        self.recv_from_with_flags(buffer, RecvFlags::empty())
+    }
+
+    /// Does as [`Datagram::recv_from`], with flags, as [`Datagram::recv_with_flags`] has them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_from_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, SocketAddr)> {
+        let (received, name) = self.recv_datagram_with_flags(buffer, flags)?;
+        Ok((received.returned(flags), name))
+    }
+
+    /// Does as [`Datagram::recv_from`], and leaves the datagram there for the next receive (MSG_PEEK).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn peek_from(&self, buffer: &mut [u8]) -> Result<(usize, SocketAddr)> {
+        self.recv_from_with_flags(buffer, RecvFlags::PEEK)
+    }
+
+    /// Does as [`Datagram::recv_from`], and tells whether the datagram was cut, or whether there is none because
+    /// this end was shut down.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_datagram(&self, buffer: &mut [u8]) -> Result<(Received, SocketAddr)> {
+        self.recv_datagram_with_flags(buffer, RecvFlags::empty())
+    }
+
+    /// Does as [`Datagram::recv_datagram`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_datagram_with_flags(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<(Received, SocketAddr)> {
+        let mut from = SocketAddr::unnamed();
         let slices = &mut [IoSliceMut::new(buffer)];
-        let received = self.end.recv_datagram(slices, flags, None, &mut Call::plain())?;
-        Ok(if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len })
-    }
-
-    /// As [`Datagram::recv`], and returns the sender's name. A sender without a name cannot be answered.
-    ///
-    /// # Errors
-    ///
-    /// As [`Datagram::recv`].
-    pub fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Name)> {
-        let (received, name) = self.recv_datagram(buffer, flags)?;
-        Ok((if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len }, name))
-    }
-
-    /// As [`Datagram::recv_from`], and tells whether the datagram was cut, or whether there is none because
-    /// this end was shut down (recvmsg(2)).
-    ///
-    /// # Errors
-    ///
-    /// As [`Datagram::recv`].
-    pub fn recv_datagram(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Name)> {
-        self.recv_vectored(&mut [IoSliceMut::new(buffer)], flags)
-    }
-
-    /// As [`Datagram::recv_datagram`], into the slices one after the other.
-    ///
-    /// # Errors
-    ///
-    /// As [`Datagram::recv`].
-    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<(Received, Name)> {
-        let mut from = Name::unnamed();
         let received = self.end.recv_datagram(slices, flags, Some(&mut from), &mut Call::plain())?;
         Ok((received, from))
     }
@@ -297,8 +366,34 @@ impl Datagram {
     ///
     /// As [`Datagram::recv`]. Descriptors that this process has no room for are lost;
     /// [`Ancillary::truncated`] tells.
-    pub fn recv_with(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary, Name)> {
-        self.end.recv_ancillary(buffer, flags)
+    pub fn recv_fds(&self, buffer: &mut [u8]) -> Result<(Received, Ancillary, SocketAddr)> {
+        self.recv_fds_with_flags(buffer, RecvFlags::empty())
+    }
+
+    /// Does as [`Datagram::recv_fds`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv_fds`].
+    pub fn recv_fds_with_flags(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<(Received, Ancillary, SocketAddr)> {
+        self.recv_msg(&mut [IoSliceMut::new(buffer)], flags)
+    }
+
+    /// Does as [`Datagram::recv_fds`], into the slices one after the other (recvmsg(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv_fds`].
+    pub fn recv_msg(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<(Received, Ancillary, SocketAddr)> {
+        self.end.recv_ancillary(slices, flags)
     }
 
     /// Returns the length in bytes of the longest datagram that can be sent to the peer now. It is what the

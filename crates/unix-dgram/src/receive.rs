@@ -15,7 +15,7 @@ use onecopy_unix::connection::wait::Ready;
 use onecopy_unix::connection::waiting::Waiting;
 use onecopy_unix::control;
 use onecopy_unix::control::Peek;
-use onecopy_unix::{Error, Name, Op, Received, ReceivedFlags, RecvFlags, Result};
+use onecopy_unix::{Error, Op, Received, ReceivedFlags, RecvFlags, Result, SocketAddr};
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 
@@ -55,7 +55,7 @@ impl Socket {
         &self,
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
-        from: Option<&mut Name>,
+        from: Option<&mut SocketAddr>,
         call: &mut Call<'_>,
     ) -> Result<Received> {
         let received = self.recv_datagram_now(slices, flags, from, call);
@@ -79,16 +79,16 @@ impl Socket {
     /// Returns the name of the peer whose datagrams are in the ring. The kernel knows the name of the
     /// connected peer. Once the kernel has told this side that the peer is gone, it knows none; then it is
     /// the name that the pairing noted.
-    fn sender_name(&self) -> Name {
+    fn sender_name(&self) -> SocketAddr {
         let known = || self.pairing_state.get().and_then(|pairing| pairing.sender());
-        self.peer_name().ok().or_else(known).unwrap_or_else(Name::unnamed)
+        self.peer_addr().ok().or_else(known).unwrap_or_else(SocketAddr::unnamed)
     }
 
     fn recv_datagram_now(
         &self,
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
-        from: Option<&mut Name>,
+        from: Option<&mut SocketAddr>,
         call: &mut Call<'_>,
     ) -> Result<Received> {
         self.pair_now_and_then();
@@ -122,7 +122,7 @@ impl Socket {
         flags: RecvFlags,
         waiting: &mut Waiting,
         call: &mut Call<'_>,
-    ) -> Result<Option<(Received, Name)>> {
+    ) -> Result<Option<(Received, SocketAddr)>> {
         let error = |errno| Error::new(Op::Recv, errno);
         let peek = flags.contains(RecvFlags::PEEK);
         let mut kernel = rustix::net::RecvFlags::TRUNC | rustix::net::RecvFlags::DONTWAIT;
@@ -244,12 +244,12 @@ impl Socket {
                         self.counters().received.add(len);
                     }
                     let address = message.name.and_then(|name| unix_address(*name));
-                    let name = address.map_or_else(Name::unnamed, |address| Name::of(&address));
+                    let name = address.map_or_else(SocketAddr::unnamed, |address| SocketAddr::of(&address));
                     let mut received = Received::atomic(len, message.bytes);
                     received.flags.set(ReceivedFlags::CTRUNC, message.control_cut);
                     return Ok(Some((received, name)));
                 }
-                Err(Errno::AGAIN) if ended => return Ok(Some((Received::end(), Name::unnamed()))),
+                Err(Errno::AGAIN) if ended => return Ok(Some((Received::end(), SocketAddr::unnamed()))),
                 Err(Errno::AGAIN) if !dontwait => {}
                 Err(Errno::AGAIN) if waiting.was_wrong(self, dontwait, flags) => continue,
                 Err(errno) => return Err(error(errno)),

@@ -7,13 +7,13 @@ use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sys::scm;
 use onecopy_sys::unix_diag::Diag;
-use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::attached::SendAncillary;
 use onecopy_unix::connection::call::{Cursor, IOV_MAX};
 use onecopy_unix::connection::failure::too_long;
 use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::control;
-use onecopy_unix::{Error, Name, Op, Result, SendFlags};
+use onecopy_unix::{Error, Op, Result, SendFlags, SocketAddr};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, sockopt};
@@ -36,7 +36,7 @@ impl Socket {
     pub fn send_datagram(
         &self,
         slices: &[IoSlice<'_>],
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
         attached.check()?;
@@ -49,7 +49,7 @@ impl Socket {
         &self,
         slices: &[IoSlice<'_>],
         name: Option<&SocketAddrUnix>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
         self.pair_now_and_then();
@@ -104,7 +104,7 @@ impl Socket {
         tx: &mut Tx,
         cursor: &mut Cursor<'_, '_>,
         name: Option<&SocketAddrUnix>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         if matches!(tx, Tx::Kernel { .. }) {
@@ -157,7 +157,7 @@ impl Socket {
     fn send_by_lane(
         &self,
         cursor: &mut Cursor<'_, '_>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Option<Result<()>> {
         let lane = self.lane()?;
@@ -257,8 +257,8 @@ impl Socket {
     pub fn send_datagram_to(
         &self,
         slices: &[IoSlice<'_>],
-        name: &Name,
-        attached: Attached<'_>,
+        name: &SocketAddr,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
         self.send_to_name(slices, name, attached, flags).map_err(|error| match error.is_refused() {
@@ -270,8 +270,8 @@ impl Socket {
     fn send_to_name(
         &self,
         slices: &[IoSlice<'_>],
-        name: &Name,
-        attached: Attached<'_>,
+        name: &SocketAddr,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
         attached.check()?;
@@ -305,9 +305,9 @@ impl Socket {
     }
 
     /// Whether the peer is the socket of that name; None if that cannot be told.
-    fn is_peer(&self, name: &Name) -> Option<bool> {
-        let peer = self.peer_name().ok()?;
-        match (peer.as_path(), name.as_path()) {
+    fn is_peer(&self, name: &SocketAddr) -> Option<bool> {
+        let peer = self.peer_addr().ok()?;
+        match (peer.as_pathname(), name.as_pathname()) {
             _ if peer == *name => Some(true),
             // Two paths may be one file.
             (Some(a), Some(b)) => {
@@ -345,7 +345,7 @@ impl Socket {
         &self,
         cursor: &Cursor<'_, '_>,
         to: Option<&SocketAddrUnix>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
         riding: Option<&Pairing>,
     ) -> Result<()> {
@@ -361,7 +361,7 @@ impl Socket {
         kernel.set(rustix::net::SendFlags::DONTWAIT, flags.contains(SendFlags::DONTWAIT));
         let sent = match riding {
             Some(pairing) => self.send_with_proof(pairing, to, &pieces, attached, kernel),
-            None => scm::send_to(self.fd(), to, &pieces, attached.fds, attached.who, kernel),
+            None => scm::send_to(self.fd(), to, &pieces, attached.fds, attached.ucred(), kernel),
         };
         if sent == Err(Errno::CONNRESET) {
             self.mirror_after_reset();

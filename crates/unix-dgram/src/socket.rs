@@ -18,7 +18,7 @@ use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::control;
 use onecopy_unix::multiprocess::fork::{Place, register};
-use onecopy_unix::{Carrier, Config, Error, Name, Op, Path, Received, RecvFlags, Result, Transport};
+use onecopy_unix::{Carrier, Config, Error, Op, Path, Received, RecvFlags, Result, SocketAddr, Transport};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::IoSliceMut;
@@ -225,9 +225,12 @@ impl Socket {
     /// # Errors
     ///
     /// As [`Socket::recv_datagram`].
-    pub fn recv_ancillary(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary, Name)> {
-        let (mut fds, mut from) = (Fds::default(), Name::unnamed());
-        let slices = &mut [IoSliceMut::new(buffer)];
+    pub fn recv_ancillary(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<(Received, Ancillary, SocketAddr)> {
+        let (mut fds, mut from) = (Fds::default(), SocketAddr::unnamed());
         let received = self.recv_datagram(slices, flags, Some(&mut from), &mut Call::with(&mut fds))?;
         Ok((received, Ancillary::of(fds, self), from))
     }

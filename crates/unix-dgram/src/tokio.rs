@@ -1,6 +1,6 @@
 //! Datagram sockets for tokio.
 
-use onecopy_unix::{Ancillary, Name, Received, RecvFlags, SendFlags};
+use onecopy_unix::{Ancillary, Received, RecvFlags, SendFlags, SocketAddr};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 use tokio::io::Interest;
@@ -42,7 +42,7 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`crate::Datagram::bind`].
-    pub fn bind(name: impl Into<Name>) -> io::Result<Datagram> {
+    pub fn bind(name: impl Into<SocketAddr>) -> io::Result<Datagram> {
         Datagram::new(crate::Datagram::bind(name)?)
     }
 
@@ -61,7 +61,7 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`crate::Datagram::connect`].
-    pub fn connect(&self, name: impl Into<Name>) -> io::Result<()> {
+    pub fn connect(&self, name: impl Into<SocketAddr>) -> io::Result<()> {
         Ok(self.0.get_ref().connect(name)?)
     }
 
@@ -77,7 +77,7 @@ impl Datagram {
     /// As [`crate::Datagram::send`].
     pub async fn send(&self, datagram: &[u8], flags: SendFlags) -> io::Result<usize> {
         let flags = flags | SendFlags::DONTWAIT;
-        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send(datagram, flags)?)).await
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send_with_flags(datagram, flags)?)).await
     }
 
     /// Sends one datagram to the socket of that name, and waits for room there. No readiness tells of room at
@@ -93,12 +93,12 @@ impl Datagram {
     pub async fn send_to(
         &self,
         datagram: &[u8],
-        name: impl Into<Name>,
+        name: impl Into<SocketAddr>,
         flags: SendFlags,
     ) -> io::Result<usize> {
         let (name, flags) = (name.into(), flags | SendFlags::DONTWAIT);
         loop {
-            match self.0.get_ref().send_to(datagram, &name, flags) {
+            match self.0.get_ref().send_to_with_flags(datagram, &name, flags) {
                 Err(error) if error.would_block() => tokio::time::sleep(PAUSE).await,
                 other => return Ok(other?),
             }
@@ -117,7 +117,9 @@ impl Datagram {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let flags = flags | SendFlags::DONTWAIT;
-        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send_with(datagram, fds, flags)?)).await
+        self.0
+            .async_io(Interest::WRITABLE, |socket| Ok(socket.send_fds_with_flags(datagram, fds, flags)?))
+            .await
     }
 
     /// Waits for a datagram and receives it, what was sent with it, and its sender's name.
@@ -129,9 +131,9 @@ impl Datagram {
         &self,
         buffer: &mut [u8],
         flags: RecvFlags,
-    ) -> io::Result<(Received, Ancillary, Name)> {
+    ) -> io::Result<(Received, Ancillary, SocketAddr)> {
         let flags = flags | RecvFlags::DONTWAIT;
-        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_with(buffer, flags)?)).await
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_fds_with_flags(buffer, flags)?)).await
     }
 
     /// Waits for a datagram and receives it.
@@ -141,7 +143,7 @@ impl Datagram {
     /// As [`crate::Datagram::recv`].
     pub async fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
         let flags = flags | RecvFlags::DONTWAIT;
-        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv(buffer, flags)?)).await
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_with_flags(buffer, flags)?)).await
     }
 
     /// Waits for a datagram and receives it, with its sender's name.
@@ -149,9 +151,9 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`crate::Datagram::recv_from`].
-    pub async fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<(usize, Name)> {
+    pub async fn recv_from(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<(usize, SocketAddr)> {
         let flags = flags | RecvFlags::DONTWAIT;
-        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_from(buffer, flags)?)).await
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_from_with_flags(buffer, flags)?)).await
     }
 
     /// As [`Datagram::recv_from`], and tells whether the datagram was cut.
@@ -159,8 +161,14 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`crate::Datagram::recv_datagram`].
-    pub async fn recv_datagram(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<(Received, Name)> {
+    pub async fn recv_datagram(
+        &self,
+        buffer: &mut [u8],
+        flags: RecvFlags,
+    ) -> io::Result<(Received, SocketAddr)> {
         let flags = flags | RecvFlags::DONTWAIT;
-        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_datagram(buffer, flags)?)).await
+        self.0
+            .async_io(Interest::READABLE, |socket| Ok(socket.recv_datagram_with_flags(buffer, flags)?))
+            .await
     }
 }

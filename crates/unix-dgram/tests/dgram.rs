@@ -2,12 +2,12 @@
 //! affected.
 
 use onecopy_testing::{alone, asleep, descriptors};
-use onecopy_unix::{Config, Name, Policy, RecvFlags, SendFlags, Transport};
+use onecopy_unix::{Config, Policy, RecvFlags, SendFlags, SocketAddr, Transport};
 use onecopy_unix_dgram::Datagram;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{self, UnixDatagram};
 use std::time::Duration;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
@@ -17,8 +17,8 @@ fn name(what: &str) -> String {
     format!("onecopy-test-{what}-{}", std::process::id())
 }
 
-fn abstract_(what: &str) -> Name {
-    Name::abstract_(name(what))
+fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(name(what)).unwrap()
 }
 
 /// Returns two sockets with names that are connected to each other.
@@ -36,9 +36,9 @@ fn upgraded(what: &str) -> (Datagram, Datagram) {
     let (a, b) = met(what, &Config::default());
     for i in 0..60u8 {
         for (from, to) in [(&a, &b), (&b, &a)] {
-            from.send(&[i], NOW).unwrap();
+            from.send_with_flags(&[i], NOW).unwrap();
             let mut buffer = [0; 9];
-            assert_eq!(to.recv(&mut buffer, RecvFlags::empty()).unwrap(), 1);
+            assert_eq!(to.recv(&mut buffer).unwrap(), 1);
             assert_eq!(buffer[0], i);
         }
     }
@@ -55,11 +55,14 @@ fn two_that_are_connected_to_each_other_come_to_share_memory() {
     alone!();
     let (a, b) = upgraded("upgrade");
     let before = a.stats().kernel_copied;
-    a.send(&[7; 5000], SendFlags::NTCOPY).unwrap();
-    assert_eq!(b.recv(&mut [0; 5000], RecvFlags::empty()).unwrap(), 5000);
+    a.send_with_flags(&[7; 5000], SendFlags::NTCOPY).unwrap();
+    assert_eq!(b.recv(&mut [0; 5000]).unwrap(), 5000);
     let stats = a.stats();
     assert_eq!((stats.kernel_copied, stats.user_copied_nt, stats.fallbacks), (before, 5000, 0));
-    assert_eq!(b.recv_from(&mut [0; 9], LOOK).unwrap_err().raw_os_error(), Errno::AGAIN.raw_os_error());
+    assert_eq!(
+        b.recv_from_with_flags(&mut [0; 9], LOOK).unwrap_err().raw_os_error(),
+        Errno::AGAIN.raw_os_error()
+    );
     assert_eq!(a.peer_cred().unwrap().pid, std::process::id() as i32);
 }
 
@@ -69,9 +72,9 @@ fn one_way_is_enough() {
     let (a, b) = met("oneway", &Config::default());
     // One socket only sends, and the other only receives. Every datagram arrives once and in order.
     for i in 0..3000u32 {
-        a.send(&i.to_le_bytes(), NOW).unwrap();
+        a.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         let mut buffer = [0; 9];
-        assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 4);
+        assert_eq!(b.recv(&mut buffer).unwrap(), 4);
         assert_eq!(buffer[..4], i.to_le_bytes());
     }
     use onecopy_unix::Carrier::SharedMemory;
@@ -85,7 +88,7 @@ fn a_sender_ahead_of_its_receiver_loses_nothing_when_it_switches() {
     let (mut sent, mut received) = (0u32, 0u32);
     while received < 20_000 {
         for _ in 0..40 {
-            match a.send(&sent.to_le_bytes(), NOW) {
+            match a.send_with_flags(&sent.to_le_bytes(), NOW) {
                 Ok(_) => sent += 1,
                 Err(error) if error.would_block() => break,
                 Err(error) => panic!("{error}"),
@@ -93,7 +96,7 @@ fn a_sender_ahead_of_its_receiver_loses_nothing_when_it_switches() {
         }
         for _ in 0..30 {
             let mut buffer = [0; 9];
-            match b.recv(&mut buffer, LOOK) {
+            match b.recv_with_flags(&mut buffer, LOOK) {
                 Ok(n) => assert_eq!((n, &buffer[..4]), (4, &received.to_le_bytes()[..])),
                 Err(error) if error.would_block() => break,
                 Err(error) => panic!("{error}"),
@@ -115,7 +118,7 @@ fn many_threads_may_use_both_while_they_switch() {
             s.spawn(move || {
                 for i in 0..5000u32 {
                     let [x, y, ..] = i.to_le_bytes();
-                    a.send(&[t, x, y], SendFlags::empty()).unwrap();
+                    a.send(&[t, x, y]).unwrap();
                 }
             });
         }
@@ -124,7 +127,7 @@ fn many_threads_may_use_both_while_they_switch() {
             s.spawn(move || {
                 b.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
                 let mut buffer = [0; 99];
-                while let Ok(n) = b.recv(&mut buffer, RecvFlags::empty()) {
+                while let Ok(n) = b.recv(&mut buffer) {
                     if n == 0 {
                         return; // shut down
                     }
@@ -147,7 +150,7 @@ fn many_threads_may_use_both_while_they_switch() {
 #[test]
 fn a_plain_peer_never_sees_a_foreign_byte() {
     alone!();
-    let address = |what: &str| SocketAddr::from_abstract_name(name(what)).unwrap();
+    let address = |what: &str| net::SocketAddr::from_abstract_name(name(what)).unwrap();
     let ours = Datagram::bind(abstract_("plain-ours")).unwrap();
     let plain = UnixDatagram::bind_addr(&address("plain")).unwrap();
     ours.connect(abstract_("plain")).unwrap();
@@ -155,12 +158,12 @@ fn a_plain_peer_never_sees_a_foreign_byte() {
     plain.set_nonblocking(true).unwrap();
     let mut buffer = [0; 99];
     for i in 0..5000u32 {
-        ours.send(&i.to_le_bytes(), NOW).unwrap();
+        ours.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         assert_eq!(plain.recv(&mut buffer).unwrap(), 4);
         assert_eq!(buffer[..4], i.to_le_bytes());
         assert!(plain.recv(&mut buffer).is_err());
         plain.send(&buffer[..4]).unwrap();
-        assert_eq!(ours.recv(&mut buffer, LOOK).unwrap(), 4);
+        assert_eq!(ours.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
     }
     assert_eq!((ours.path().send, ours.path().receive), {
         use onecopy_unix::Carrier::Kernel;
@@ -177,24 +180,24 @@ fn a_nonce_that_was_not_given_is_a_datagram_like_any_other() {
     let mut forged = [0u8; 64];
     forged[..8].copy_from_slice(b"onecopy\x03");
     let liar = UnixDatagram::unbound().unwrap();
-    let address = SocketAddr::from_abstract_name(name("forged-b")).unwrap();
+    let address = net::SocketAddr::from_abstract_name(name("forged-b")).unwrap();
     for _ in 0..3 {
         liar.send_to_addr(&forged, &address).unwrap();
     }
     a.connect(&other).unwrap();
     b.connect(&one).unwrap();
     for i in 0..20u8 {
-        a.send(&[i], NOW).unwrap();
-        let _ = a.recv(&mut [0; 9], LOOK);
-        let _ = b.send(&[i], NOW);
+        a.send_with_flags(&[i], NOW).unwrap();
+        let _ = a.recv_with_flags(&mut [0; 9], LOOK);
+        let _ = b.send_with_flags(&[i], NOW);
     }
     let mut buffer = [0; 99];
     for _ in 0..3 {
-        assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 64);
+        assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 64);
         assert_eq!(buffer[..64], forged);
     }
     for i in 0..20u8 {
-        assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 1);
+        assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 1);
         assert_eq!(buffer[0], i);
     }
 }
@@ -215,7 +218,7 @@ fn a_sender_asleep_does_not_keep_others_from_disconnecting() {
         std::thread::scope(|scope| {
             let sender = asleep(scope, || {
                 loop {
-                    if let Err(error) = a.send(&[7; 1000], SendFlags::empty()) {
+                    if let Err(error) = a.send(&[7; 1000]) {
                         return error;
                     }
                 }
@@ -235,10 +238,10 @@ fn who_is_told_to_stay_with_the_kernel_does() {
     alone!();
     let (a, b) = met("kernel", &Config { transport: Transport::Kernel, ..Config::default() });
     for _ in 0..100 {
-        a.send(b"x", NOW).unwrap();
-        b.recv(&mut [0; 9], LOOK).unwrap();
-        b.send(b"y", NOW).unwrap();
-        a.recv(&mut [0; 9], LOOK).unwrap();
+        a.send_with_flags(b"x", NOW).unwrap();
+        b.recv_with_flags(&mut [0; 9], LOOK).unwrap();
+        b.send_with_flags(b"y", NOW).unwrap();
+        a.recv_with_flags(&mut [0; 9], LOOK).unwrap();
     }
     assert!(!a.path().is_shared_memory());
     assert_eq!((a.stats().user_copied(), a.stats().fallbacks), (0, 0));
@@ -248,23 +251,23 @@ fn who_is_told_to_stay_with_the_kernel_does() {
 fn after_another_peer_the_kernel_carries_on_and_nobody_gets_a_bell() {
     alone!();
     let (a, b) = upgraded("leave");
-    let address = SocketAddr::from_abstract_name(name("leave-plain")).unwrap();
+    let address = net::SocketAddr::from_abstract_name(name("leave-plain")).unwrap();
     let plain = UnixDatagram::bind_addr(&address).unwrap();
     plain.set_nonblocking(true).unwrap();
-    a.send(b"last", NOW).unwrap();
+    a.send_with_flags(b"last", NOW).unwrap();
     a.connect(abstract_("leave-plain")).unwrap();
     let mut buffer = [0; 99];
-    assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 4);
-    assert_eq!(errno(b.send(b"x", NOW)), Errno::PERM);
+    assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
+    assert_eq!(errno(b.send_with_flags(b"x", NOW)), Errno::PERM);
     for i in 0..100u8 {
-        a.send(&[i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
         assert_eq!(plain.recv(&mut buffer).unwrap(), 1);
     }
     assert!(plain.recv(&mut buffer).is_err(), "nothing but what was sent");
     // The socket is still connected to the one that left, which may therefore send, as with the kernel.
-    a.send_to(b"again", abstract_("leave-b"), NOW).unwrap();
-    assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 5);
-    assert_eq!(errno(b.recv(&mut buffer, LOOK)), Errno::AGAIN);
+    a.send_to_with_flags(b"again", abstract_("leave-b"), NOW).unwrap();
+    assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 5);
+    assert_eq!(errno(b.recv_with_flags(&mut buffer, LOOK)), Errno::AGAIN);
     assert!(!a.path().is_shared_memory() && b.stats().protocol_errors == 0);
 }
 
@@ -280,18 +283,18 @@ fn a_name_that_may_be_the_peers_ends_the_sharing_and_loses_nothing() {
     b.connect(one.as_path()).unwrap();
     let mut buffer = [0; 99];
     for _ in 0..60 {
-        a.send(b"x", NOW).unwrap();
-        b.recv(&mut buffer, LOOK).unwrap();
-        b.send(b"x", NOW).unwrap();
-        a.recv(&mut buffer, LOOK).unwrap();
+        a.send_with_flags(b"x", NOW).unwrap();
+        b.recv_with_flags(&mut buffer, LOOK).unwrap();
+        b.send_with_flags(b"x", NOW).unwrap();
+        a.recv_with_flags(&mut buffer, LOOK).unwrap();
     }
     assert!(a.path().is_shared_memory());
-    a.send(b"ring", NOW).unwrap();
+    a.send_with_flags(b"ring", NOW).unwrap();
     std::os::unix::fs::symlink(&dir, dir.join("same")).unwrap();
-    a.send_to(b"by another path", dir.join("same").join("b"), NOW).unwrap();
-    a.send(b"kernel", NOW).unwrap();
+    a.send_to_with_flags(b"by another path", dir.join("same").join("b"), NOW).unwrap();
+    a.send_with_flags(b"kernel", NOW).unwrap();
     for expected in [&b"ring"[..], b"by another path", b"kernel"] {
-        let n = b.recv(&mut buffer, LOOK).unwrap();
+        let n = b.recv_with_flags(&mut buffer, LOOK).unwrap();
         assert_eq!(&buffer[..n], expected);
     }
     assert_eq!((b.stats().protocol_errors, a.stats().fallbacks), (0, 1));
@@ -317,9 +320,9 @@ fn the_policy_is_for_datagrams_too() {
     alone!();
     let (a, b) = Datagram::pair().unwrap();
     a.set_policy(Policy::NonTemporal);
-    a.send(&[1; 4096], NOW).unwrap();
+    a.send_with_flags(&[1; 4096], NOW).unwrap();
     a.set_policy(Policy::Cached);
-    a.send(&[1; 4096], NOW).unwrap();
+    a.send_with_flags(&[1; 4096], NOW).unwrap();
     assert_eq!((a.stats().user_copied_nt, a.stats().user_copied_in), (4096, 8192));
-    assert_eq!(b.recv(&mut [0; 9000], LOOK).unwrap(), 4096);
+    assert_eq!(b.recv_with_flags(&mut [0; 9000], LOOK).unwrap(), 4096);
 }

@@ -2,7 +2,7 @@
 //! errno. The peer is this program, run again as [`the_peer`].
 
 use onecopy_testing::{alone, asleep};
-use onecopy_unix::{Name, RecvFlags, SendFlags};
+use onecopy_unix::{RecvFlags, SendFlags, SocketAddr};
 use onecopy_unix_dgram::Datagram;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -32,24 +32,24 @@ fn bytes(n: u64) -> Vec<u8> {
 fn the_peer() {
     let Ok(what) = std::env::var(PEER) else { return };
     let (job, name) = what.split_once(' ').unwrap();
-    let socket = Datagram::bind(Name::abstract_(format!("{name}-peer"))).unwrap();
-    socket.connect(Name::abstract_(name)).unwrap();
-    socket.send(b"here", SendFlags::empty()).unwrap();
+    let socket = Datagram::bind(SocketAddr::from_abstract_name(format!("{name}-peer")).unwrap()).unwrap();
+    socket.connect(SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    socket.send(b"here").unwrap();
     let mut buffer = [0; 9];
     for _ in 0..ROUNDS {
-        let n = socket.recv(&mut buffer, RecvFlags::empty()).unwrap();
-        socket.send(&buffer[..n], SendFlags::empty()).unwrap();
+        let n = socket.recv(&mut buffer).unwrap();
+        socket.send(&buffer[..n]).unwrap();
     }
     let progress = File::create(std::env::temp_dir().join(name)).unwrap();
     match job {
         "send" => {
             for n in 0u64.. {
-                socket.send(&bytes(n), SendFlags::empty()).unwrap();
+                socket.send(&bytes(n)).unwrap();
                 progress.write_all_at(&(n + 1).to_le_bytes(), 0).unwrap();
             }
         }
         "receive" => loop {
-            socket.recv(&mut [0; 9000], RecvFlags::empty()).unwrap();
+            socket.recv(&mut [0; 9000]).unwrap();
         },
         _ => loop {
             sleep(Duration::from_secs(1));
@@ -66,7 +66,7 @@ struct Peer {
 impl Peer {
     fn start(job: &str, what: &str) -> Peer {
         let name = format!("onecopy-kill-{what}-{}", std::process::id());
-        let socket = Datagram::bind(Name::abstract_(&name)).unwrap();
+        let socket = Datagram::bind(SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_peer", "--nocapture"])
             .env(PEER, format!("{job} {name}"))
@@ -76,13 +76,13 @@ impl Peer {
         let peer = Peer { socket, child, progress: std::env::temp_dir().join(name) };
         let socket = &peer.socket;
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let (n, from) = socket.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap();
+        let (n, from) = socket.recv_from(&mut [0; 9]).unwrap();
         assert_eq!(n, 4);
         socket.connect(&from).unwrap();
         for n in 0..ROUNDS {
-            socket.send(&[n as u8], SendFlags::empty()).unwrap();
+            socket.send(&[n as u8]).unwrap();
             let mut back = [0; 9];
-            assert_eq!(socket.recv(&mut back, RecvFlags::empty()).unwrap(), 1);
+            assert_eq!(socket.recv(&mut back).unwrap(), 1);
             assert_eq!(u32::from(back[0]), n);
         }
         assert!(socket.path().is_shared_memory(), "{:?}", socket.path());
@@ -120,7 +120,7 @@ fn refused(socket: &Datagram) -> Errno {
         // The time is that when the call begins. This thread may have no CPU for any time before its next
         // look at the clock. But a send that begins so late after the death must notice it.
         let late = begin.elapsed() > Duration::from_millis(500);
-        match socket.send(b"x", NOW) {
+        match socket.send_with_flags(b"x", NOW) {
             Ok(_) => assert!(!late, "nobody notices"),
             Err(error) if error.would_block() => sleep(Duration::from_millis(1)),
             error => return errno(error),
@@ -132,8 +132,8 @@ fn refused(socket: &Datagram) -> Errno {
 /// ENOTCONN, and poll reports nothing else.
 fn is_over(socket: &Datagram) {
     assert_eq!(refused(socket), Errno::CONNREFUSED);
-    assert_eq!(errno(socket.send(b"x", NOW)), Errno::NOTCONN);
-    assert_eq!(errno(socket.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert_eq!(errno(socket.send_with_flags(b"x", NOW)), Errno::NOTCONN);
+    assert_eq!(errno(socket.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
     let mut fds = [PollFd::new(socket, PollFlags::IN | PollFlags::OUT)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
     assert_eq!(fds[0].revents(), PollFlags::OUT);
@@ -147,7 +147,7 @@ fn what_a_killed_sender_had_sent_arrives() {
     for round in 0..12u64 {
         let mut peer = Peer::start("send", &format!("send-{round}"));
         let (mut next, mut buffer) = (0u64, [0; 4000]);
-        let mut take = |socket: &Datagram, flags| match socket.recv(&mut buffer, flags) {
+        let mut take = |socket: &Datagram, flags| match socket.recv_with_flags(&mut buffer, flags) {
             Ok(n) => {
                 assert_eq!(buffer[..n], bytes(next), "datagram {next}");
                 next += 1;
@@ -177,9 +177,9 @@ fn what_a_killed_sender_had_sent_arrives() {
 fn who_waits_for_room_is_told_that_the_peer_was_killed() {
     alone!();
     let mut peer = Peer::start("idle", "room");
-    while peer.socket.send(&[7; 1000], NOW).is_ok() {}
+    while peer.socket.send_with_flags(&[7; 1000], NOW).is_ok() {}
     std::thread::scope(|s| {
-        let sender = asleep(s, || errno(peer.socket.send(&[7; 1000], SendFlags::empty())));
+        let sender = asleep(s, || errno(peer.socket.send(&[7; 1000])));
         let _ = rustix::process::kill_process(
             rustix::process::Pid::from_child(&peer.child),
             rustix::process::Signal::KILL,
@@ -187,7 +187,7 @@ fn who_waits_for_room_is_told_that_the_peer_was_killed() {
         assert_eq!(sender.join().unwrap(), Errno::CONNREFUSED);
     });
     peer.kill();
-    assert_eq!(errno(peer.socket.send(b"x", NOW)), Errno::NOTCONN);
+    assert_eq!(errno(peer.socket.send_with_flags(b"x", NOW)), Errno::NOTCONN);
 }
 
 #[test]
@@ -196,10 +196,10 @@ fn a_sender_with_room_notices_within_a_moment() {
     for round in 0..4 {
         let mut peer = Peer::start("receive", &format!("receive-{round}"));
         for n in 0..2000 {
-            peer.socket.send(&bytes(n), SendFlags::empty()).unwrap();
+            peer.socket.send(&bytes(n)).unwrap();
         }
         peer.kill();
         assert_eq!(refused(&peer.socket), Errno::CONNREFUSED);
-        assert_eq!(errno(peer.socket.send(b"x", NOW)), Errno::NOTCONN);
+        assert_eq!(errno(peer.socket.send_with_flags(b"x", NOW)), Errno::NOTCONN);
     }
 }

@@ -2,7 +2,7 @@
 //! rings that are too small, processes that have no descriptors left.
 
 use onecopy_testing::{alone, writable};
-use onecopy_unix::{Carrier, Config, Name, RecvFlags, SendFlags};
+use onecopy_unix::{Carrier, Config, RecvFlags, SendFlags, SocketAddr};
 use onecopy_unix_dgram::Datagram;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 
-fn abstract_(what: &str) -> Name {
-    Name::abstract_(format!("onecopy-test-lanes-{what}-{}", std::process::id()))
+fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(format!("onecopy-test-lanes-{what}-{}", std::process::id())).unwrap()
 }
 
-fn receiver(name: &Name, config: &Config) -> Datagram {
+fn receiver(name: &SocketAddr, config: &Config) -> Datagram {
     let receiver = Datagram::bind_with(name, config).unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     receiver
@@ -24,7 +24,7 @@ fn receiver(name: &Name, config: &Config) -> Datagram {
 
 fn recv(socket: &Datagram) -> Vec<u8> {
     let mut buffer = vec![0; 4000];
-    let n = socket.recv(&mut buffer, RecvFlags::empty()).unwrap();
+    let n = socket.recv(&mut buffer).unwrap();
     buffer.truncate(n);
     buffer
 }
@@ -45,7 +45,7 @@ fn more_senders_begin_at_once_than_are_kept_in_mind() {
         .collect();
     for round in 0..40u8 {
         for (who, sender) in senders.iter().enumerate() {
-            sender.send(&[who as u8, round], NOW).unwrap();
+            sender.send_with_flags(&[who as u8, round], NOW).unwrap();
             assert_eq!(recv(&b), [who as u8, round]);
         }
     }
@@ -59,11 +59,11 @@ fn path(what: &str) -> PathBuf {
 }
 
 /// Returns a sender with a lane. What it sends to get the lane is received.
-fn laned(receiver: &Datagram, name: &Name) -> Datagram {
+fn laned(receiver: &Datagram, name: &SocketAddr) -> Datagram {
     let sender = Datagram::unbound().unwrap();
     sender.connect(name).unwrap();
     for i in 0..60 {
-        sender.send(&[i], NOW).unwrap();
+        sender.send_with_flags(&[i], NOW).unwrap();
         assert_eq!(recv(receiver), [i]);
     }
     assert_eq!(sender.path().send, Carrier::SharedMemory);
@@ -81,14 +81,14 @@ fn poll(socket: &Datagram, events: PollFlags) -> bool {
 fn a_receiver_without_its_name_stays_readable() {
     alone!();
     let path = path("unlinked");
-    let name = Name::path(&path);
+    let name = SocketAddr::from(&path);
     let b = receiver(&name, &Config::default());
     let a = laned(&b, &name);
     std::fs::remove_file(&path).unwrap();
     assert!(!poll(&b, PollFlags::IN));
     for _ in 0..20 {
         for i in 0..9 {
-            a.send(&[i], NOW).unwrap();
+            a.send_with_flags(&[i], NOW).unwrap();
         }
         for i in 0..9 {
             assert!(poll(&b, PollFlags::IN), "datagram {i}");
@@ -103,15 +103,15 @@ fn a_receiver_without_its_name_stays_readable() {
 fn other_names_of_a_receiver_are_its_own() {
     alone!();
     let (path, other) = (path("names"), path("names-other"));
-    let name = Name::path(&path);
+    let name = SocketAddr::from(&path);
     let b = receiver(&name, &Config::default());
     std::os::unix::fs::symlink(&path, &other).unwrap();
     let a = laned(&b, &name);
     for round in 0..30u8 {
-        a.send(&[round, 1], NOW).unwrap();
-        a.send_to(&[round, 2], Name::path(&other), NOW).unwrap();
-        a.send_to(&[round, 3], &name, NOW).unwrap();
-        a.send(&[round, 4], NOW).unwrap();
+        a.send_with_flags(&[round, 1], NOW).unwrap();
+        a.send_to_with_flags(&[round, 2], SocketAddr::from(&other), NOW).unwrap();
+        a.send_to_with_flags(&[round, 3], &name, NOW).unwrap();
+        a.send_with_flags(&[round, 4], NOW).unwrap();
         for i in 1..5 {
             assert_eq!(recv(&b), [round, i]);
         }
@@ -119,12 +119,15 @@ fn other_names_of_a_receiver_are_its_own() {
     assert_eq!(a.path().send, Carrier::SharedMemory);
     std::fs::remove_file(&path).unwrap();
     let successor = receiver(&name, &Config::default());
-    a.send_to(b"new", &name, NOW).unwrap();
-    a.send(b"old", NOW).unwrap();
+    a.send_to_with_flags(b"new", &name, NOW).unwrap();
+    a.send_with_flags(b"old", NOW).unwrap();
     assert_eq!((recv(&successor), recv(&b)), (b"new".to_vec(), b"old".to_vec()));
     std::fs::remove_file(&path).unwrap();
     std::fs::remove_file(&other).unwrap();
-    assert_eq!(a.send_to(b"x", &name, NOW).unwrap_err().raw_os_error(), Errno::NOENT.raw_os_error());
+    assert_eq!(
+        a.send_to_with_flags(b"x", &name, NOW).unwrap_err().raw_os_error(),
+        Errno::NOENT.raw_os_error()
+    );
 }
 
 /// A sender can always send what the kernel takes, however little room the receiver asks for.
@@ -142,8 +145,8 @@ fn a_lane_takes_what_the_kernel_takes() {
         a.connect(&name).unwrap();
         let mut buffer = vec![0; 150_000];
         for i in 0..60 {
-            assert_eq!(a.send(&vec![i; 150_000], NOW).unwrap(), 150_000);
-            assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 150_000);
+            assert_eq!(a.send_with_flags(&vec![i; 150_000], NOW).unwrap(), 150_000);
+            assert_eq!(b.recv(&mut buffer).unwrap(), 150_000);
             assert_eq!(buffer, vec![i; 150_000]);
         }
         assert_eq!(a.path().send, carrier);
@@ -162,14 +165,14 @@ fn who_is_refused_on_a_lane_is_told_to_wait() {
         let a = Datagram::unbound_with(&Config { send_buffer: Some(4096), ..Config::default() }).unwrap();
         a.connect(&name).unwrap();
         assert!(writable(&a));
-        (0..before).for_each(|_| assert_eq!(a.send(b"x", NOW).unwrap(), 1));
+        (0..before).for_each(|_| assert_eq!(a.send_with_flags(b"x", NOW).unwrap(), 1));
         (0..before).for_each(|_| assert_eq!(recv(&b), b"x"));
         for round in 0..4 {
-            while a.send(&[7; 4096], NOW).is_ok() {}
+            while a.send_with_flags(&[7; 4096], NOW).is_ok() {}
             recv(&b);
-            while a.send(b"x", NOW).is_ok() {}
+            while a.send_with_flags(b"x", NOW).is_ok() {}
             assert!(!writable(&a), "after {before}, round {round}");
-            while b.recv(&mut [0; 9], RecvFlags::DONTWAIT).is_ok() {}
+            while b.recv_with_flags(&mut [0; 9], RecvFlags::DONTWAIT).is_ok() {}
             assert!(writable(&a), "after {before}, round {round}: all are received");
         }
         shared += usize::from(a.path().send == Carrier::SharedMemory);

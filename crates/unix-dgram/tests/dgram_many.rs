@@ -1,7 +1,7 @@
 //! Many datagram sockets that send to one. Each has its own lane there, and none can starve another.
 
 use onecopy_testing::{alone, descriptors, readable, writable};
-use onecopy_unix::{Carrier, Config, Name, RecvFlags, SendFlags};
+use onecopy_unix::{Carrier, Config, RecvFlags, SendFlags, SocketAddr};
 use onecopy_unix_dgram::Datagram;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -11,8 +11,8 @@ use std::time::Duration;
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 
-fn abstract_(what: &str) -> Name {
-    Name::abstract_(format!("onecopy-test-many-{what}-{}", std::process::id()))
+fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(format!("onecopy-test-many-{what}-{}", std::process::id())).unwrap()
 }
 
 fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
@@ -20,7 +20,7 @@ fn errno<T: std::fmt::Debug>(result: onecopy_unix::Result<T>) -> Errno {
 }
 
 /// Returns a receiver that has senders, and its name.
-fn receiver(what: &str) -> (Datagram, Name) {
+fn receiver(what: &str) -> (Datagram, SocketAddr) {
     let name = abstract_(what);
     let receiver = Datagram::bind(&name).unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -29,7 +29,7 @@ fn receiver(what: &str) -> (Datagram, Name) {
 
 fn recv(socket: &Datagram) -> Vec<u8> {
     let mut buffer = vec![0; 4000];
-    let n = socket.recv(&mut buffer, RecvFlags::empty()).unwrap();
+    let n = socket.recv(&mut buffer).unwrap();
     buffer.truncate(n);
     buffer
 }
@@ -37,13 +37,13 @@ fn recv(socket: &Datagram) -> Vec<u8> {
 /// Sends until the sender has a lane. Each datagram states its sender, and arrives once and in order.
 fn settle(receiver: &Datagram, sender: &Datagram, who: u8) {
     for i in 0..60 {
-        assert_eq!(sender.send(&[who, i], SendFlags::empty()).unwrap(), 2);
+        assert_eq!(sender.send(&[who, i]).unwrap(), 2);
         assert_eq!(recv(receiver), [who, i]);
     }
     assert_eq!(sender.path().send, Carrier::SharedMemory);
 }
 
-fn sender(receiver: &Datagram, name: &Name, who: u8) -> Datagram {
+fn sender(receiver: &Datagram, name: &SocketAddr, who: u8) -> Datagram {
     let sender = Datagram::unbound().unwrap();
     sender.connect(name).unwrap();
     settle(receiver, &sender, who);
@@ -53,7 +53,7 @@ fn sender(receiver: &Datagram, name: &Name, who: u8) -> Datagram {
 fn fill(sender: &Datagram, datagram: &[u8]) -> usize {
     let mut sent = 0;
     loop {
-        match sender.send(datagram, NOW) {
+        match sender.send_with_flags(datagram, NOW) {
             Ok(_) => sent += 1,
             Err(error) if error.would_block() => return sent,
             Err(error) => panic!("{error}"),
@@ -68,13 +68,13 @@ fn a_sender_comes_to_have_a_lane() {
     let a = sender(&b, &name, 1);
     let before = (a.stats().kernel_copied, b.stats().kernel_copied);
     for i in 0..1000u32 {
-        a.send(&i.to_le_bytes(), NOW).unwrap();
+        a.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         assert_eq!(recv(&b), i.to_le_bytes());
     }
     assert_eq!((a.stats().kernel_copied, b.stats().kernel_copied), before);
     assert_eq!(b.path().receive, Carrier::SharedMemory);
     assert_eq!((a.stats().fallbacks, b.stats().fallbacks, b.stats().protocol_errors), (0, 0, 0));
-    a.send(&[9; 3000], SendFlags::NTCOPY).unwrap();
+    a.send_with_flags(&[9; 3000], SendFlags::NTCOPY).unwrap();
     assert_eq!(recv(&b), [9; 3000]);
     assert_eq!(a.stats().user_copied_nt, 3000);
 }
@@ -89,8 +89,8 @@ fn who_floods_starves_nobody() {
     let mut flood = fill(&a, &[1; 100]);
     assert!(flood > 1000, "{flood}");
     for round in 0..50u8 {
-        assert_eq!(c.send(&[2, round], NOW).unwrap(), 2, "its own room");
-        d.send_to(&[4, round], &name, NOW).unwrap();
+        assert_eq!(c.send_with_flags(&[2, round], NOW).unwrap(), 2, "its own room");
+        d.send_to_with_flags(&[4, round], &name, NOW).unwrap();
         let mut waited = BTreeMap::new();
         for n in 0..40 {
             let got = recv(&b);
@@ -118,7 +118,7 @@ fn order_of_each_sender_is_kept_while_it_switches() {
                 let sender = Datagram::unbound().unwrap();
                 sender.connect(name).unwrap();
                 for i in 0..EACH {
-                    sender.send(&[who.to_le_bytes(), i.to_le_bytes()].concat(), SendFlags::empty()).unwrap();
+                    sender.send(&[who.to_le_bytes(), i.to_le_bytes()].concat()).unwrap();
                 }
                 assert_eq!(sender.path().send, Carrier::SharedMemory);
             });
@@ -131,31 +131,31 @@ fn order_of_each_sender_is_kept_while_it_switches() {
             next[who as usize] += 1;
         }
     });
-    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert_eq!(errno(b.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
 }
 
 #[test]
 fn names_are_what_the_kernel_says() {
     alone!();
     let (b, name) = receiver("names");
-    let from = |b: &Datagram| b.recv_from(&mut [0; 9], RecvFlags::empty()).unwrap().1;
+    let from = |b: &Datagram| b.recv_from(&mut [0; 9]).unwrap().1;
     let unnamed = sender(&b, &name, 1);
-    unnamed.send(b"x", NOW).unwrap();
+    unnamed.send_with_flags(b"x", NOW).unwrap();
     assert_eq!(from(&b).to_string(), "unix:(unnamed)");
     let path = std::env::temp_dir().join(format!("onecopy-test-many-{}", std::process::id()));
-    for own in [abstract_("names-own"), Name::path(&path)] {
+    for own in [abstract_("names-own"), SocketAddr::from(&path)] {
         let a = Datagram::bind(&own).unwrap();
         a.connect(&name).unwrap();
         settle(&b, &a, 2);
-        a.send(b"x", NOW).unwrap();
+        a.send_with_flags(b"x", NOW).unwrap();
         assert_eq!(from(&b), own);
     }
     std::fs::remove_file(&path).unwrap();
     // A sender that is bound later is known by its name from its next datagram on.
-    unnamed.send(b"before", NOW).unwrap();
+    unnamed.send_with_flags(b"before", NOW).unwrap();
     from(&b);
     unnamed.bind_to(abstract_("names-later")).unwrap();
-    unnamed.send(b"after", NOW).unwrap();
+    unnamed.send_with_flags(b"after", NOW).unwrap();
     assert_eq!(from(&b), abstract_("names-later"));
     assert_eq!(unnamed.path().send, Carrier::SharedMemory);
 }
@@ -165,22 +165,22 @@ fn cut_peeked_and_empty_ones() {
     alone!();
     let (b, name) = receiver("peek");
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
-    a.send(b"abcdef", NOW).unwrap();
-    c.send(b"ghijkl", NOW).unwrap();
+    a.send_with_flags(b"abcdef", NOW).unwrap();
+    c.send_with_flags(b"ghijkl", NOW).unwrap();
     let mut buffer = [0; 9];
     for _ in 0..2 {
-        assert_eq!(b.recv(&mut buffer[..3], RecvFlags::PEEK | RecvFlags::TRUNC).unwrap(), 6);
+        assert_eq!(b.recv_with_flags(&mut buffer[..3], RecvFlags::PEEK | RecvFlags::TRUNC).unwrap(), 6);
     }
     let peeked = buffer[0];
     assert_eq!(b.readable_bytes().unwrap(), 6);
-    let (received, _) = b.recv_datagram(&mut buffer[..3], LOOK).unwrap();
+    let (received, _) = b.recv_datagram_with_flags(&mut buffer[..3], LOOK).unwrap();
     assert_eq!((received.len, received.full, buffer[0]), (3, 6, peeked));
-    assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 6);
-    a.send(b"", NOW).unwrap();
-    let (received, _) = b.recv_datagram(&mut buffer, LOOK).unwrap();
+    assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 6);
+    a.send_with_flags(b"", NOW).unwrap();
+    let (received, _) = b.recv_datagram_with_flags(&mut buffer, LOOK).unwrap();
     assert!(received.len == 0 && !received.is_end());
-    assert_eq!(errno(b.recv(&mut buffer, LOOK)), Errno::AGAIN);
-    assert_eq!(errno(a.send(&vec![0; 1 << 22], NOW)), Errno::MSGSIZE);
+    assert_eq!(errno(b.recv_with_flags(&mut buffer, LOOK)), Errno::AGAIN);
+    assert_eq!(errno(a.send_with_flags(&vec![0; 1 << 22], NOW)), Errno::MSGSIZE);
 }
 
 /// A receiver polls as readable exactly when there is a datagram.
@@ -195,20 +195,20 @@ fn readiness_says_what_there_is() {
         let mut sent = 0;
         for (sender, every) in [(&a, 1), (&c, 3)] {
             for _ in 0..round / every {
-                sender.send(b"x", NOW).unwrap();
+                sender.send_with_flags(b"x", NOW).unwrap();
                 sent += 1;
             }
         }
         for _ in 0..round % 5 {
-            d.send_to(b"y", &name, NOW).unwrap();
+            d.send_to_with_flags(b"y", &name, NOW).unwrap();
             sent += 1;
         }
         for _ in 0..sent {
             assert!(readable(&b), "round {round}");
-            assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 1);
+            assert_eq!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 1);
         }
         assert!(!readable(&b), "round {round}");
-        assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+        assert_eq!(errno(b.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
     }
 }
 
@@ -223,7 +223,7 @@ fn readiness_says_what_room_there_is() {
         let sent = fill(&a, &[1; 1000]);
         assert!(!writable(&a) && writable(&c));
         for _ in 0..sent {
-            assert_eq!(b.recv(&mut [0; 1000], LOOK).unwrap(), 1000);
+            assert_eq!(b.recv_with_flags(&mut [0; 1000], LOOK).unwrap(), 1000);
         }
         assert!(writable(&a));
     }
@@ -236,8 +236,8 @@ fn a_blocked_sender_waits_for_its_own_room_only() {
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
     let sent = fill(&a, &[1; 1000]);
     std::thread::scope(|s| {
-        let blocked = s.spawn(|| a.send(&[3; 1000], SendFlags::empty()).unwrap());
-        c.send(b"c", SendFlags::empty()).unwrap();
+        let blocked = s.spawn(|| a.send(&[3; 1000]).unwrap());
+        c.send(b"c").unwrap();
         let mut got = Vec::new();
         for _ in 0..sent + 2 {
             got.push(recv(&b)[0]);
@@ -248,7 +248,7 @@ fn a_blocked_sender_waits_for_its_own_room_only() {
     });
     let (_full, limit) = (fill(&a, &[1; 1000]), Duration::from_millis(30));
     a.set_write_timeout(Some(limit)).unwrap();
-    assert_eq!(errno(a.send(&[1; 1000], SendFlags::empty())), Errno::AGAIN);
+    assert_eq!(errno(a.send(&[1; 1000])), Errno::AGAIN);
 }
 
 /// Each datagram wakes threads that sleep in a receive, whichever of them takes it.
@@ -262,7 +262,7 @@ fn sleeping_receivers_are_woken() {
         for sender in &senders {
             s.spawn(move || {
                 for i in 0..EACH {
-                    sender.send(&[1], SendFlags::empty()).unwrap();
+                    sender.send(&[1]).unwrap();
                     if i % 7 == 0 {
                         std::thread::yield_now();
                     }
@@ -273,7 +273,7 @@ fn sleeping_receivers_are_woken() {
             (0..4).map(|_| s.spawn(|| (0..EACH).for_each(|_| assert_eq!(recv(&b), [1])))).collect();
         receivers.into_iter().for_each(|receiver| receiver.join().unwrap());
     });
-    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert_eq!(errno(b.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
 }
 
 /// One doorbell may have rung for several datagrams. As many receivers wake as there are datagrams.
@@ -290,7 +290,7 @@ fn each_that_sleeps_gets_one() {
                 std::thread::yield_now();
             }
             for _ in 0..3 {
-                a.send(&[1], NOW).unwrap();
+                a.send_with_flags(&[1], NOW).unwrap();
             }
             receivers.into_iter().for_each(|receiver| receiver.join().unwrap());
         });
@@ -303,13 +303,13 @@ fn what_a_sender_sent_before_it_closed_arrives() {
     let (b, name) = receiver("closed");
     let a = sender(&b, &name, 1);
     for i in 0..100 {
-        a.send(&[i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
     }
     drop(a);
     for i in 0..100 {
         assert_eq!(recv(&b), [i]);
     }
-    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert_eq!(errno(b.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
     assert_eq!(b.path().receive, Carrier::Kernel);
 }
 
@@ -319,8 +319,8 @@ fn a_receiver_that_is_gone_is_refused_once_and_then_none() {
     let (b, name) = receiver("gone");
     let a = sender(&b, &name, 1);
     drop(b);
-    assert_eq!(errno(a.send(b"x", NOW)), Errno::CONNREFUSED);
-    assert_eq!(errno(a.send(b"x", NOW)), Errno::NOTCONN);
+    assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::CONNREFUSED);
+    assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::NOTCONN);
     // Another socket under that name is a new receiver.
     let (b, _) = receiver("gone");
     a.connect(&name).unwrap();
@@ -332,16 +332,16 @@ fn shutting_down_is_as_with_the_kernel() {
     alone!();
     let (b, name) = receiver("shut");
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
-    c.send(b"c", NOW).unwrap();
+    c.send_with_flags(b"c", NOW).unwrap();
     c.shutdown(std::net::Shutdown::Write).unwrap();
-    assert_eq!(errno(c.send(b"x", NOW)), Errno::PIPE);
+    assert_eq!(errno(c.send_with_flags(b"x", NOW)), Errno::PIPE);
     assert_eq!(recv(&b), b"c");
-    a.send(b"q", NOW).unwrap();
+    a.send_with_flags(b"q", NOW).unwrap();
     b.shutdown(std::net::Shutdown::Read).unwrap();
-    assert_eq!(errno(a.send(b"x", NOW)), Errno::PIPE);
+    assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::PIPE);
     assert_eq!(recv(&b), b"q");
-    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
-    assert!(b.recv_datagram(&mut [0; 9], RecvFlags::empty()).unwrap().0.is_end());
+    assert_eq!(errno(b.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert!(b.recv_datagram(&mut [0; 9]).unwrap().0.is_end());
 }
 
 /// A receiver connects to one of its senders. It still receives what it had been sent, and other senders get
@@ -356,12 +356,12 @@ fn a_receiver_that_connects_to_one_of_them() {
     settle(&b, &a, 1);
     let c = sender(&b, &name, 2);
     for i in 0..50 {
-        a.send(&[i], NOW).unwrap();
-        c.send(&[100 + i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
+        c.send_with_flags(&[100 + i], NOW).unwrap();
     }
     b.connect(&own).unwrap();
-    assert_eq!(errno(c.send(b"x", NOW)), Errno::PERM);
-    a.send(&[50], NOW).unwrap();
+    assert_eq!(errno(c.send_with_flags(b"x", NOW)), Errno::PERM);
+    a.send_with_flags(&[50], NOW).unwrap();
     let got: Vec<u8> = (0..101).map(|_| recv(&b)[0]).collect();
     for (from, count) in [(0, 51), (100, 50)] {
         let its: Vec<u8> = got.iter().copied().filter(|i| (from..from + 60).contains(i)).collect();
@@ -369,9 +369,9 @@ fn a_receiver_that_connects_to_one_of_them() {
     }
     // The two come to share memory as any two sockets do that are connected to each other.
     for i in 0..200 {
-        a.send(&[i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
         assert_eq!(recv(&b), [i]);
-        b.send(&[i], NOW).unwrap();
+        b.send_with_flags(&[i], NOW).unwrap();
         assert_eq!(recv(&a), [i]);
     }
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
@@ -383,15 +383,15 @@ fn a_sender_that_goes_elsewhere() {
     alone!();
     let ((b, one), (c, other)) = (receiver("first"), receiver("second"));
     let a = sender(&b, &one, 1);
-    a.send(b"last", NOW).unwrap();
+    a.send_with_flags(b"last", NOW).unwrap();
     a.connect(&other).unwrap();
     settle(&c, &a, 2);
     assert_eq!(recv(&b), b"last");
-    a.send_to(b"by name", &one, NOW).unwrap();
+    a.send_to_with_flags(b"by name", &one, NOW).unwrap();
     assert_eq!(recv(&b), b"by name");
     a.disconnect().unwrap();
-    assert_eq!(errno(a.send(b"x", NOW)), Errno::NOTCONN);
-    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::NOTCONN);
+    assert_eq!(errno(b.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
 }
 
 #[test]
@@ -402,11 +402,11 @@ fn descriptors_and_credentials_come_with_theirs() {
     let (a, c) = (sender(&b, &name, 1), sender(&b, &name, 2));
     let (r, w) = rustix::pipe::pipe().unwrap();
     for round in 0..20u8 {
-        a.send_with(&[round], &[w.as_fd()], NOW).unwrap();
-        c.send(b"none", NOW).unwrap();
+        a.send_fds_with_flags(&[round], &[w.as_fd()], NOW).unwrap();
+        c.send_with_flags(b"none", NOW).unwrap();
         for _ in 0..2 {
             let mut buffer = [0; 9];
-            let (received, with, _) = b.recv_with(&mut buffer, LOOK).unwrap();
+            let (received, with, _) = b.recv_fds_with_flags(&mut buffer, LOOK).unwrap();
             assert_eq!(with.fds.len(), usize::from(received.len == 1));
             assert_eq!(with.credentials.unwrap().pid, std::process::id() as i32);
             if let Some(fd) = with.fds.first() {
@@ -421,10 +421,10 @@ fn descriptors_and_credentials_come_with_theirs() {
     // A sender that parks has its filler in the line, which must not be taken for a channel.
     let full = fill(&c, &[7; 2000]);
     for _ in 0..full {
-        assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 9);
+        assert_eq!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 9);
     }
-    c.send_with(b"x", &[w.as_fd()], NOW).unwrap();
-    let (_, with, _) = b.recv_with(&mut [0; 9], LOOK).unwrap();
+    c.send_fds_with_flags(b"x", &[w.as_fd()], NOW).unwrap();
+    let (_, with, _) = b.recv_fds_with_flags(&mut [0; 9], LOOK).unwrap();
     assert_eq!((with.fds.len(), b.stats().protocol_errors), (1, 0));
 }
 
@@ -434,7 +434,7 @@ fn many_come_and_go() {
     alone!();
     let (b, name) = receiver("come-and-go");
     drop(sender(&b, &name, 0));
-    assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+    assert_eq!(errno(b.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
     let before = descriptors();
     for _ in 0..3 {
         let senders: Vec<Datagram> = (0..80u8)
@@ -442,7 +442,7 @@ fn many_come_and_go() {
                 let sender = Datagram::unbound_with(&Config::default()).unwrap();
                 sender.connect(&name).unwrap();
                 for i in 0..20 {
-                    sender.send(&[who, i], NOW).unwrap();
+                    sender.send_with_flags(&[who, i], NOW).unwrap();
                     assert_eq!(recv(&b), [who, i]);
                 }
                 sender
@@ -451,12 +451,12 @@ fn many_come_and_go() {
         let laned = senders.iter().filter(|sender| sender.path().send == Carrier::SharedMemory).count();
         assert_eq!(laned, 64);
         for (who, sender) in senders.iter().enumerate() {
-            sender.send(&[who as u8], NOW).unwrap();
+            sender.send_with_flags(&[who as u8], NOW).unwrap();
             // Senders without a lane share the kernel's short queue.
             assert_eq!(recv(&b), [who as u8]);
         }
         drop(senders);
-        assert_eq!(errno(b.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
+        assert_eq!(errno(b.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
         assert_eq!(descriptors(), before);
     }
 }
@@ -468,9 +468,9 @@ const SENDER: &str = "ONECOPY_TEST_MANY_SENDER";
 fn the_sender() {
     let Ok(name) = std::env::var(SENDER) else { return };
     let sender = Datagram::unbound().unwrap();
-    sender.connect(Name::abstract_(name)).unwrap();
+    sender.connect(SocketAddr::from_abstract_name(name).unwrap()).unwrap();
     for n in 0u64.. {
-        sender.send(&n.to_le_bytes(), SendFlags::empty()).unwrap();
+        sender.send(&n.to_le_bytes()).unwrap();
     }
 }
 
@@ -497,13 +497,13 @@ fn a_killed_sender_leaves_what_it_sent_and_nothing_else() {
         child.kill().unwrap();
         child.wait().unwrap();
         let mut buffer = [0; 9];
-        while let Ok(n) = b.recv(&mut buffer, LOOK) {
+        while let Ok(n) = b.recv_with_flags(&mut buffer, LOOK) {
             assert_eq!((n, &buffer[..8]), (8, &next.to_le_bytes()[..]));
             next += 1;
         }
         // The receiver notices within a few receives.
         for _ in 0..100 {
-            a.send(b"x", NOW).unwrap();
+            a.send_with_flags(b"x", NOW).unwrap();
             assert_eq!(recv(&b), b"x");
         }
         assert_eq!(descriptors(), before);

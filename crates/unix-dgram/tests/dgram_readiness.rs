@@ -2,12 +2,12 @@
 //! upgrade. Messages of onecopy alone never make a queue readable.
 
 use onecopy_testing::{alone, readable};
-use onecopy_unix::{Carrier, Name, RecvFlags, SendFlags};
+use onecopy_unix::{Carrier, RecvFlags, SendFlags, SocketAddr};
 use onecopy_unix_dgram::Datagram;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{self, UnixDatagram};
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
@@ -16,8 +16,8 @@ fn text(what: &str) -> String {
     format!("onecopy-test-ready-{what}-{}", std::process::id())
 }
 
-fn abstract_(what: &str) -> Name {
-    Name::abstract_(text(what))
+fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(text(what)).unwrap()
 }
 
 /// Returns two sockets with names that are connected to each other.
@@ -32,7 +32,7 @@ fn met(what: &str) -> [Datagram; 2] {
 /// Receives, and checks that nothing is there.
 fn finds_nothing(socket: &Datagram) {
     assert!(!readable(socket));
-    assert!(socket.recv(&mut [0; 99], LOOK).unwrap_err().would_block());
+    assert!(socket.recv_with_flags(&mut [0; 99], LOOK).unwrap_err().would_block());
     assert_eq!(socket.readable_bytes().unwrap(), 0);
     assert!(!readable(socket));
 }
@@ -70,17 +70,17 @@ fn two_that_meet_are_readable_for_datagrams_and_for_nothing_else() {
         for step in 0..300 {
             let (who, other) = if dice.roll(2) == 0 { (0, 1) } else { (1, 0) };
             match dice.roll(5) {
-                0 | 1 => match ends[who].send(&[next[who][0]], NOW) {
+                0 | 1 => match ends[who].send_with_flags(&[next[who][0]], NOW) {
                     Ok(_) => (next[who][0], there[other]) = (next[who][0].wrapping_add(1), there[other] + 1),
                     Err(error) => assert!(error.would_block(), "{error}"),
                 },
                 2 => {
-                    let peeked = ends[who].recv(&mut [0; 9], LOOK | RecvFlags::PEEK).is_ok();
+                    let peeked = ends[who].recv_with_flags(&mut [0; 9], LOOK | RecvFlags::PEEK).is_ok();
                     assert_eq!(peeked, there[who] > 0, "seed {seed}, step {step}");
                 }
                 _ => {
                     let mut buffer = [0; 9];
-                    let got = ends[who].recv(&mut buffer, LOOK).is_ok();
+                    let got = ends[who].recv_with_flags(&mut buffer, LOOK).is_ok();
                     assert_eq!(got, there[who] > 0, "seed {seed}, step {step}");
                     if got {
                         assert_eq!(buffer[0], next[other][1], "seed {seed}, step {step}");
@@ -104,17 +104,17 @@ fn one_way_is_readable_for_datagrams_and_for_nothing_else() {
     for behind in 0..6u8 {
         let [a, b] = met(&format!("one-way-{behind}"));
         for i in 0..200u8 {
-            a.send(&[i], NOW).unwrap();
+            a.send_with_flags(&[i], NOW).unwrap();
             assert!(readable(&b) && !readable(&a));
             if i >= behind {
                 let mut buffer = [0; 9];
-                assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i - behind));
+                assert_eq!((b.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i - behind));
                 assert_eq!(readable(&b), behind > 0);
             }
         }
         assert_eq!((a.path().send, b.path().send), (Carrier::SharedMemory, Carrier::Kernel));
         for _ in 0..behind {
-            assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 1);
+            assert_eq!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 1);
         }
         finds_nothing(&b);
         finds_nothing(&a);
@@ -130,24 +130,24 @@ fn one_that_fills_the_kernels_queue_hides_none_that_follow() {
         let [a, b] = met(&format!("filled-{before}"));
         for i in 0..before {
             let (from, to) = if i % 2 == 0 { (&a, &b) } else { (&b, &a) };
-            from.send(b"x", NOW).unwrap();
-            assert_eq!(to.recv(&mut [0; 9], LOOK).unwrap(), 1);
+            from.send_with_flags(b"x", NOW).unwrap();
+            assert_eq!(to.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 1);
         }
-        b.send(b"x", NOW).unwrap();
+        b.send_with_flags(b"x", NOW).unwrap();
         // Two of these have no room in memory.
-        let mut there = 1 + usize::from(b.send(&vec![7; b.max_datagram()], NOW).is_ok());
+        let mut there = 1 + usize::from(b.send_with_flags(&vec![7; b.max_datagram()], NOW).is_ok());
         for _ in 0..6 {
             assert!(readable(&a), "after {before}, {there} are there");
-            a.recv(&mut [0; 9], LOOK).unwrap();
+            a.recv_with_flags(&mut [0; 9], LOOK).unwrap();
             there -= 1;
-            match b.send(b"x", NOW) {
+            match b.send_with_flags(b"x", NOW) {
                 Ok(_) => there += 1,
                 Err(error) => assert!(error.would_block(), "{error}"),
             }
         }
         while there > 0 {
             assert!(readable(&a), "after {before}, {there} are there");
-            a.recv(&mut [0; 9], LOOK).unwrap();
+            a.recv_with_flags(&mut [0; 9], LOOK).unwrap();
             there -= 1;
         }
         finds_nothing(&a);
@@ -161,18 +161,18 @@ fn a_look_does_not_lose_what_a_peer_that_is_gone_had_sent() {
     alone!();
     let (a, b) = Datagram::pair().unwrap();
     // A frame has a header of eight bytes.
-    a.send(&vec![7; a.max_datagram()], NOW).unwrap();
-    while a.send(&[7; 8], NOW).is_ok() {}
+    a.send_with_flags(&vec![7; a.max_datagram()], NOW).unwrap();
+    while a.send_with_flags(&[7; 8], NOW).is_ok() {}
     let (c, d) = Datagram::pair().unwrap();
-    c.send(&vec![7; c.max_datagram()], NOW).unwrap();
+    c.send_with_flags(&vec![7; c.max_datagram()], NOW).unwrap();
     for (full, peer) in [(a, b), (c, d)] {
-        peer.send(b"x", NOW).unwrap();
+        peer.send_with_flags(b"x", NOW).unwrap();
         drop(peer);
         assert!(readable(&full));
-        assert_eq!(full.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        assert_eq!(full.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 1);
         assert!(!readable(&full));
         let errno = |error: onecopy_unix::Error| error.raw_os_error();
-        assert_eq!(full.send(b"x", NOW).map_err(errno), Err(Errno::CONNREFUSED.raw_os_error()));
+        assert_eq!(full.send_with_flags(b"x", NOW).map_err(errno), Err(Errno::CONNREFUSED.raw_os_error()));
     }
 }
 
@@ -183,18 +183,18 @@ fn a_peer_is_told_beside_a_full_send_buffer() {
     let [a, b] = met("beside");
     while b.path().send != Carrier::SharedMemory || a.path().receive != Carrier::SharedMemory {
         for (from, to) in [(&a, &b), (&b, &a)] {
-            from.send(b"x", NOW).unwrap();
-            assert_eq!(to.recv(&mut [0; 9], LOOK).unwrap(), 1);
+            from.send_with_flags(b"x", NOW).unwrap();
+            assert_eq!(to.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 1);
         }
     }
     finds_nothing(&a);
     let name = abstract_("beside-c");
     let _c = Datagram::bind(&name).unwrap();
-    while b.send_to(&[7; 100_000], &name, NOW).is_ok() {}
+    while b.send_to_with_flags(&[7; 100_000], &name, NOW).is_ok() {}
     for _ in 0..3 {
-        b.send(b"x", NOW).unwrap();
+        b.send_with_flags(b"x", NOW).unwrap();
         assert!(readable(&a));
-        assert_eq!(a.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        assert_eq!(a.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 1);
         finds_nothing(&a);
     }
 }
@@ -208,12 +208,12 @@ fn descriptors_of_the_program_are_all_that_it_gets() {
     let file = std::fs::File::open("/dev/null").unwrap();
     for i in 0..60usize {
         let count = [0, 1, 252, 253][i % 4];
-        a.send_with(&[7], &vec![file.as_fd(); count], NOW).unwrap();
+        a.send_fds_with_flags(&[7], &vec![file.as_fd(); count], NOW).unwrap();
         if i % 3 == 0 {
-            let (_, with, _) = b.recv_with(&mut [0; 9], LOOK | RecvFlags::PEEK).unwrap();
+            let (_, with, _) = b.recv_fds_with_flags(&mut [0; 9], LOOK | RecvFlags::PEEK).unwrap();
             assert_eq!((with.fds.len(), with.truncated), (count, false));
         }
-        let (received, with, _) = b.recv_with(&mut [0; 9], LOOK).unwrap();
+        let (received, with, _) = b.recv_fds_with_flags(&mut [0; 9], LOOK).unwrap();
         assert_eq!((received.len, with.fds.len(), with.truncated), (1, count, false), "datagram {i}");
         finds_nothing(&b);
     }
@@ -232,11 +232,11 @@ fn a_sign_that_is_lost_is_sent_again() {
         let old = getrlimit(Resource::Nofile);
         for i in 0..200u8 {
             let lacks = i < 10;
-            a.send(&[i], NOW).unwrap();
+            a.send_with_flags(&[i], NOW).unwrap();
             setrlimit(Resource::Nofile, Rlimit { current: if lacks { Some(0) } else { old.current }, ..old })
                 .unwrap();
             let mut buffer = [0; 9];
-            assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+            assert_eq!((b.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
             setrlimit(Resource::Nofile, old).unwrap();
             assert!(!lacks || a.path().send == Carrier::Kernel);
             assert!(!readable(&b));
@@ -256,7 +256,7 @@ fn a_receiver_of_many_is_readable_for_datagrams_and_for_nothing_else() {
         let what = format!("many-{seed}");
         let b = Datagram::bind(abstract_(&what)).unwrap();
         let plain = UnixDatagram::unbound().unwrap();
-        plain.connect_addr(&SocketAddr::from_abstract_name(text(&what)).unwrap()).unwrap();
+        plain.connect_addr(&net::SocketAddr::from_abstract_name(text(&what)).unwrap()).unwrap();
         plain.set_nonblocking(true).unwrap();
         let connected = || {
             let sender = Datagram::unbound().unwrap();
@@ -288,14 +288,14 @@ fn a_receiver_of_many_is_readable_for_datagrams_and_for_nothing_else() {
                 }
                 3..10 if !senders.is_empty() => {
                     let (number, sender) = &senders[dice.roll(senders.len() as u64) as usize];
-                    match sender.send(&[*number as u8, sent[*number]], NOW) {
+                    match sender.send_with_flags(&[*number as u8, sent[*number]], NOW) {
                         Ok(_) => (sent[*number], there) = (sent[*number].wrapping_add(1), there + 1),
                         Err(error) => assert!(error.would_block(), "{error}"),
                     }
                 }
                 10..19 => {
                     let mut buffer = [0; 9];
-                    let got = b.recv(&mut buffer, LOOK).is_ok();
+                    let got = b.recv_with_flags(&mut buffer, LOOK).is_ok();
                     assert_eq!(got, there > 0, "seed {seed}, step {step}");
                     if got {
                         let from = usize::from(buffer[0]);
@@ -323,7 +323,7 @@ fn who_switches_beside_a_flood_is_received() {
     alone!();
     let b = Datagram::bind(abstract_("flood")).unwrap();
     let plain = UnixDatagram::unbound().unwrap();
-    plain.connect_addr(&SocketAddr::from_abstract_name(text("flood")).unwrap()).unwrap();
+    plain.connect_addr(&net::SocketAddr::from_abstract_name(text("flood")).unwrap()).unwrap();
     plain.set_nonblocking(true).unwrap();
     let a = Datagram::unbound().unwrap();
     a.connect(abstract_("flood")).unwrap();
@@ -333,12 +333,12 @@ fn who_switches_beside_a_flood_is_received() {
         while plain.send(b"p").is_ok() {}
         // There is room for one of our datagrams, and the flood goes on behind it.
         let mut buffer = [0; 9];
-        let n = b.recv(&mut buffer, LOOK).unwrap();
+        let n = b.recv_with_flags(&mut buffer, LOOK).unwrap();
         if n == 4 {
             assert_eq!(buffer[..4], received.to_le_bytes(), "round {round}");
             received += 1;
         }
-        if sent < received + 3 && a.send(&sent.to_le_bytes(), NOW).is_ok() {
+        if sent < received + 3 && a.send_with_flags(&sent.to_le_bytes(), NOW).is_ok() {
             sent += 1;
         }
         assert!(readable(&b));

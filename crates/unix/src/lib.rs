@@ -5,6 +5,7 @@
 #[doc(hidden)]
 pub mod failpoint;
 // The hidden modules are for the crates of this workspace that build on a connection. They carry no promise.
+mod addr;
 #[doc(hidden)]
 pub mod ancillary;
 mod api;
@@ -22,12 +23,12 @@ pub mod generation;
 pub mod handshake;
 #[doc(hidden)]
 pub mod multiprocess;
-mod name;
 #[cfg(test)]
 mod tests;
 
-pub use ancillary::attached::Ancillary;
-pub use api::listener::{Listener, SeqListener};
+pub use addr::SocketAddr;
+pub use ancillary::attached::{Ancillary, SendAncillary};
+pub use api::listener::{Incoming, Listener, SeqListener};
 pub use api::seqpacket::SeqPacket;
 pub use api::slot::Slot;
 pub use api::stream::Stream;
@@ -39,7 +40,6 @@ pub use config::{Config, Credentials, Records};
 pub use connection::received::Received;
 pub use connection::view::View;
 pub use multiprocess::transfer::NotPassed;
-pub use name::Name;
 pub use onecopy_socket::{
     Carrier, Error, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats, Transport,
     Wait, registry,

@@ -134,14 +134,14 @@ fn chains_loans_and_bytes_keep_their_order() {
                     let piece = &bytes[at..at + n];
                     at += n;
                     match turn % 4 {
-                        0 => drop(a.send(piece, SendFlags::empty()).unwrap()),
+                        0 => drop(a.send(piece).unwrap()),
                         1 => drop(a.send_chain(chain(Writer::new(&heap), piece)).unwrap()),
                         2 => {
                             let n = piece.len().min(4096);
                             let mut loan = pool.loan_within(n, 20 * SECOND).unwrap();
                             loan.copy_from_slice(&piece[..n]);
                             a.send_loan(loan).unwrap();
-                            a.send(&piece[n..], SendFlags::empty()).unwrap();
+                            a.send(&piece[n..]).unwrap();
                         }
                         _ => {
                             let mut shared = Chain::new();
@@ -164,7 +164,7 @@ fn chains_loans_and_bytes_keep_their_order() {
             let before = got.len();
             match turn % 3 {
                 0 => {
-                    let n = b.recv(&mut buf, RecvFlags::empty()).unwrap();
+                    let n = b.recv(&mut buf).unwrap();
                     got.extend_from_slice(&buf[..n]);
                 }
                 1 => {
@@ -245,12 +245,12 @@ fn descriptors_that_come_with_bytes_are_marks_of_the_chain() {
     for transport in [Transport::Auto, Transport::Kernel] {
         let (a, b) = Stream::pair_with(&Config { transport, ..Config::default() }).unwrap();
         let fd = std::fs::File::open("/dev/null").unwrap();
-        a.send_with(b"with", &[fd.as_fd(), fd.as_fd()], SendFlags::empty()).unwrap();
+        a.send_fds(b"with", &[fd.as_fd(), fd.as_fd()]).unwrap();
         let got = b.recv_chain(64).unwrap();
         assert_eq!(contents(&got), b"with");
         let marks: Vec<_> = got.marks().collect();
         assert!(matches!(&marks[..], [(0, Mark::Rights(fds))] if fds.len() == 2), "{marks:?}");
-        a.send(b"without", SendFlags::empty()).unwrap();
+        a.send(b"without").unwrap();
         let got = b.recv_chain(64).unwrap();
         assert_eq!((contents(&got), got.mark_count()), (b"without".to_vec(), 0));
         drop(a);
@@ -377,7 +377,7 @@ fn what_a_peer_never_gives_back_is_bounded_and_the_rest_comes_back_cut() {
         for at in 0..100 {
             many.concat(&mut one.range(at * 7, 1).unwrap()).unwrap();
         }
-        match a.send_chain_with(many, SendFlags::DONTWAIT) {
+        match a.send_chain_with_flags(many, SendFlags::DONTWAIT) {
             Ok(n) => sent += n,
             Err(not) if sent < 512 && kept.len() < 600 => {
                 // The ring has room for 64 references at once.
@@ -398,7 +398,7 @@ fn what_a_peer_never_gives_back_is_bounded_and_the_rest_comes_back_cut() {
     let n = first.fragment_count();
     drop(first);
     let left = not.loan.payload().len();
-    let again = a.send_chain_with(not.loan, SendFlags::DONTWAIT);
+    let again = a.send_chain_with_flags(not.loan, SendFlags::DONTWAIT);
     match again {
         Ok(sent) => assert!(sent == left && left <= n),
         Err(not) => assert_eq!(left - not.loan.payload().len(), n),
@@ -458,25 +458,25 @@ fn counts_of_bytes_count_pages_and_not_their_marks() {
     let pool = SharedPool::new(4096, 8).unwrap();
     let counts = || (a.unread_bytes().unwrap(), b.readable_bytes().unwrap());
     assert_eq!(counts(), (0, 0));
-    a.send(b"before", SendFlags::empty()).unwrap();
+    a.send(b"before").unwrap();
     // The first chain brings the pool, which does not count as bytes to receive.
     a.send_chain(chain(pool.writer(), &[1; 10_000])).unwrap();
-    a.send(b"after", SendFlags::empty()).unwrap();
+    a.send(b"after").unwrap();
     assert_eq!(counts(), (10_011, 10_011));
     let mut buf = [0; 6];
-    b.recv(&mut buf, RecvFlags::empty()).unwrap();
+    b.recv(&mut buf).unwrap();
     assert_eq!(counts(), (10_005, 10_005));
     // A page is given back as a whole, so its sender counts all of it. The receiver counts what is left of
     // it.
     let mut big = [0; 4096 + 1000];
-    b.recv(&mut big, RecvFlags::empty()).unwrap();
+    b.recv(&mut big).unwrap();
     assert_eq!(counts(), (10_005 - 4096, 10_005 - 5096));
     let view = b.recv_borrowed(96).unwrap();
     assert_eq!(counts(), (10_005 - 4096, 10_005 - 5192));
     assert_eq!(b.recv_chain(usize::MAX).unwrap().len(), 10_005 - 5192 - 5);
     assert_eq!(counts(), (5, 5));
     drop(view);
-    b.recv(&mut buf, RecvFlags::empty()).unwrap();
+    b.recv(&mut buf).unwrap();
     assert_eq!(counts(), (0, 0));
 }
 
@@ -494,7 +494,7 @@ fn a_chain_says_who_sent_it() {
                 at == 0 && matches!(mark, Mark::Credentials(who) if *who == Credentials::own())
             })
         };
-        a.send(b"bytes", SendFlags::empty()).unwrap();
+        a.send(b"bytes").unwrap();
         assert!(mine(&b.recv_chain(100).unwrap()));
         a.send_chain(chain(pool.writer(), b"pages")).unwrap();
         let got = b.recv_chain(100).unwrap();

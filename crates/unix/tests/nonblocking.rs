@@ -123,7 +123,7 @@ fn the_kernels_room_for_a_record_is_not_waited_for() {
     others_set(&a, false);
     std::thread::scope(|s| {
         let sender = s.spawn(reserve);
-        while b.recv(&mut [0; 1000], RecvFlags::DONTWAIT).is_ok() {}
+        while b.recv_with_flags(&mut [0; 1000], RecvFlags::DONTWAIT).is_ok() {}
         sender.join().unwrap().unwrap();
     });
 }
@@ -145,10 +145,10 @@ fn what_is_shown_is_what_was_last_seen() {
     for on in [true, false, true] {
         others_set(&a, on);
         if on {
-            assert!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap_err().would_block());
+            assert!(a.recv(&mut [0; 9]).unwrap_err().would_block());
         } else {
             a.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
-            assert!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap_err().would_block());
+            assert!(a.recv(&mut [0; 9]).unwrap_err().would_block());
         }
         assert_eq!(shown(), on);
     }

@@ -86,7 +86,7 @@ fn a_view_is_shown_in_pieces() {
     // In the ring, around its end: all of it, and the part behind its front.
     for round in 0..40 {
         let bytes = pattern(round, 20_000);
-        a.send(&bytes, SendFlags::empty()).unwrap();
+        a.send(&bytes).unwrap();
         let mut view = b.recv_borrowed(usize::MAX).unwrap();
         assert_eq!(shown(&view), bytes);
         view.advance(15_000);
@@ -94,7 +94,7 @@ fn a_view_is_shown_in_pieces() {
     }
     // Over the kernel.
     let (a, b) = Stream::pair_with(&Config { transport: Transport::Kernel, ..Config::default() }).unwrap();
-    a.send(&bytes, SendFlags::empty()).unwrap();
+    a.send(&bytes).unwrap();
     assert_eq!(shown(&b.recv_borrowed(usize::MAX).unwrap()), bytes);
 }
 
@@ -132,7 +132,7 @@ fn references_and_bytes_keep_their_order() {
                     turn += 1;
                     let n = (turn * 7919 % 16_000 + 1).min(bytes.len() - at);
                     if turn.is_multiple_of(3) {
-                        a.send(&bytes[at..at + n], SendFlags::empty()).unwrap();
+                        a.send(&bytes[at..at + n]).unwrap();
                     } else {
                         a.send_loan(loaned(&pool, &bytes[at..at + n])).unwrap();
                     }
@@ -145,12 +145,12 @@ fn references_and_bytes_keep_their_order() {
         for turn in 0usize.. {
             if peek {
                 let mut ahead = vec![0; 5_000];
-                let n = b.recv(&mut ahead, RecvFlags::PEEK).unwrap();
+                let n = b.recv_with_flags(&mut ahead, RecvFlags::PEEK).unwrap();
                 assert!(ahead[..n] == expected[got.len()..got.len() + n], "peeked");
             }
             let n = match turn % 4 {
                 0 | 2 => {
-                    let n = b.recv(&mut buf, RecvFlags::empty()).unwrap();
+                    let n = b.recv(&mut buf).unwrap();
                     got.extend_from_slice(&buf[..n]);
                     n
                 }
@@ -163,7 +163,7 @@ fn references_and_bytes_keep_their_order() {
                     first.len()
                 }
                 _ => {
-                    let n = b.recv(&mut buf[..4_000], RecvFlags::WAITALL).unwrap();
+                    let n = b.recv_with_flags(&mut buf[..4_000], RecvFlags::WAITALL).unwrap();
                     got.extend_from_slice(&buf[..n]);
                     n
                 }
@@ -182,14 +182,14 @@ fn one_receive_takes_bytes_and_pages_together() {
     alone!();
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
-    a.send(b"one ", SendFlags::empty()).unwrap();
+    a.send(b"one ").unwrap();
     a.send_loan(loaned(&pool, b"two ")).unwrap();
     a.send_loan(loaned(&pool, b"three ")).unwrap();
-    a.send(b"four", SendFlags::empty()).unwrap();
+    a.send(b"four").unwrap();
     let mut buf = [0; 64];
-    let n = b.recv(&mut buf, RecvFlags::empty()).unwrap();
+    let n = b.recv(&mut buf).unwrap();
     assert_eq!(std::str::from_utf8(&buf[..n]).unwrap(), "one two three four");
-    assert!(b.recv(&mut buf, RecvFlags::DONTWAIT).unwrap_err().would_block());
+    assert!(b.recv_with_flags(&mut buf, RecvFlags::DONTWAIT).unwrap_err().would_block());
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn who_takes_no_references_gets_copies() {
         let mut got = vec![0; 60_000];
         for _ in 0..10 {
             assert_eq!(a.send_loan(loaned(&pool, &bytes)).unwrap(), 60_000);
-            assert_eq!(b.recv(&mut got, RecvFlags::WAITALL).unwrap(), 60_000);
+            assert_eq!(b.recv_with_flags(&mut got, RecvFlags::WAITALL).unwrap(), 60_000);
             assert!(got == bytes);
         }
         assert_eq!((a.stats().references_copied, a.stats().referenced), (10, 0));
@@ -304,18 +304,18 @@ fn what_does_not_fit_comes_back_cut() {
     let mut loan = loaned(&pool, &bytes);
     let (mut got, mut buf) = (Vec::new(), vec![0; 60_000]);
     loop {
-        match a.send_loan_with(loan, SendFlags::DONTWAIT) {
+        match a.send_loan_with_flags(loan, SendFlags::DONTWAIT) {
             Ok(_) => break,
             Err(not) => {
                 assert!(not.error.would_block());
                 loan = not.loan;
             }
         }
-        let n = b.recv(&mut buf, RecvFlags::empty()).unwrap();
+        let n = b.recv(&mut buf).unwrap();
         got.extend_from_slice(&buf[..n]);
     }
     while got.len() < 60_000 {
-        let n = b.recv(&mut buf, RecvFlags::empty()).unwrap();
+        let n = b.recv(&mut buf).unwrap();
         got.extend_from_slice(&buf[..n]);
     }
     assert!(got == bytes);
@@ -338,7 +338,7 @@ fn marks_fill_the_ring_as_bytes_do_and_readiness_mirrors_them() {
     assert!(!ready(&b, input) && ready(&a, output));
     let mut sent = 0;
     let not = loop {
-        match a.send_loan_with(loaned(&pool, b"x"), SendFlags::DONTWAIT) {
+        match a.send_loan_with_flags(loaned(&pool, b"x"), SendFlags::DONTWAIT) {
             Ok(n) => sent += n,
             Err(not) => break not,
         }
@@ -347,12 +347,12 @@ fn marks_fill_the_ring_as_bytes_do_and_readiness_mirrors_them() {
     assert_eq!(sent, 64, "as many marks as there are");
     assert!(ready(&b, input) && !ready(&a, output));
     for left in (0..sent).rev() {
-        assert_eq!(b.recv_borrowed_with(1, RecvFlags::DONTWAIT).unwrap().len(), 1);
+        assert_eq!(b.recv_borrowed_with_flags(1, RecvFlags::DONTWAIT).unwrap().len(), 1);
         assert_eq!(ready(&b, input), left > 0);
     }
     assert!(ready(&a, output), "there is room");
-    a.send_loan_with(not.loan, SendFlags::DONTWAIT).unwrap();
-    assert_eq!(b.recv(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 1);
+    a.send_loan_with_flags(not.loan, SendFlags::DONTWAIT).unwrap();
+    assert_eq!(b.recv_with_flags(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 1);
     assert!(!ready(&b, input));
 }
 
@@ -370,7 +370,7 @@ fn pages_stay_readable_after_their_sender_closed() {
     assert_eq!(contents(&b.recv_borrowed(64).unwrap()), b"second");
     drop(pool.loan(1).unwrap());
     assert_eq!(contents(&first), b"first");
-    assert_eq!(b.recv(&mut [0; 8], RecvFlags::empty()).unwrap(), 0);
+    assert_eq!(b.recv(&mut [0; 8]).unwrap(), 0);
     drop(pool);
     assert_eq!(contents(&first), b"first", "even without the pool");
     drop((b, first));
@@ -424,11 +424,11 @@ fn descriptors_and_pages_share_the_channel() {
     let fd = std::fs::File::open("/dev/null").unwrap();
     let pools: Vec<SharedPool> = (0..20).map(|_| SharedPool::new(4096, 1).unwrap()).collect();
     for (i, pool) in pools.iter().enumerate() {
-        a.send_with(b"fd", &[fd.as_fd()], SendFlags::empty()).unwrap();
+        a.send_fds(b"fd", &[fd.as_fd()]).unwrap();
         a.send_loan(loaned(pool, &[i as u8; 9])).unwrap();
     }
     for i in 0..pools.len() {
-        let (n, with) = b.recv_with(&mut [0; 2], RecvFlags::empty()).unwrap();
+        let (n, with) = b.recv_fds(&mut [0; 2]).unwrap();
         assert_eq!((n, with.fds.len()), (2, 1));
         assert_eq!(contents(&b.recv_borrowed(64).unwrap()), [i as u8; 9]);
     }
@@ -475,33 +475,33 @@ fn thousands_of_pages_from_one_thread_to_another() {
 #[test]
 fn pages_come_home_from_who_was_killed() {
     if let Ok(name) = std::env::var("ONECOPY_TEST_BORROWER") {
-        let stream = Stream::connect(Name::abstract_(&name)).unwrap();
+        let stream = Stream::connect(SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         // The second message brings the memory.
         for _ in 0..2 {
-            stream.send(b"c", SendFlags::empty()).unwrap();
+            stream.send(b"c").unwrap();
         }
         let views: Vec<View> = (0..3).map(|_| stream.recv_borrowed(usize::MAX).unwrap()).collect();
         for view in &views {
             assert_eq!(contents(view), [7; 5000]);
         }
-        stream.send(b"held", SendFlags::empty()).unwrap();
+        stream.send(b"held").unwrap();
         std::thread::sleep(Duration::from_secs(30));
         return;
     }
     alone!();
     let name = format!("onecopy-test-killed-{}", std::process::id());
-    let listener = Listener::bind(Name::abstract_(&name)).unwrap();
+    let listener = Listener::bind(SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     let mut child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "pages_come_home_from_who_was_killed", "--nocapture"])
         .env("ONECOPY_TEST_BORROWER", &name)
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let mut stream = listener.accept().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
     let mut said = [0; 5];
     stream.read_exact(&mut said[..2]).unwrap();
     while stream.path().send != Carrier::SharedMemory {
-        assert!(stream.recv(&mut said, RecvFlags::DONTWAIT).unwrap_err().would_block());
+        assert!(stream.recv_with_flags(&mut said, RecvFlags::DONTWAIT).unwrap_err().would_block());
     }
     let pool = SharedPool::new(8192, 4).unwrap();
     let bytes = [7; 5000];

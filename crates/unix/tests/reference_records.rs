@@ -78,29 +78,29 @@ fn a_receive_into_a_buffer_finds_no_difference() {
     assert_eq!(send(), 10_006);
     // A peek, a cut peek, and one that asks for the length.
     let peek = RecvFlags::PEEK;
-    assert_eq!(b.recv(&mut buffer, peek).unwrap(), 10_006);
+    assert_eq!(b.recv_with_flags(&mut buffer, peek).unwrap(), 10_006);
     assert!(buffer[..10_006] == whole);
-    let cut = b.recv_vectored(&mut [std::io::IoSliceMut::new(&mut buffer[..5_000])], peek).unwrap();
+    let cut = b.recv_record_with_flags(&mut buffer[..5_000], peek).unwrap();
     assert_eq!((cut.len, cut.full, cut.flags), (5_000, 10_006, ReceivedFlags::TRUNC));
-    assert_eq!(b.recv(&mut [], peek | RecvFlags::TRUNC).unwrap(), 10_006);
+    assert_eq!(b.recv_with_flags(&mut [], peek | RecvFlags::TRUNC).unwrap(), 10_006);
     assert_eq!(b.readable_bytes().unwrap(), 10_006);
     assert_eq!((pool.lent(), pool.reclaim().unwrap()), (3, 0));
     // The record is received in one piece, in many, cut, and not at all.
     buffer.fill(0);
-    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 10_006);
+    assert_eq!(b.recv(&mut buffer).unwrap(), 10_006);
     assert!(buffer[..10_006] == whole);
     home(&pool);
     send();
     let mut small = [[0; 7]; 2_000];
     let mut slices: Vec<_> = small.iter_mut().map(|slice| std::io::IoSliceMut::new(slice)).collect();
-    assert_eq!(b.recv_vectored(&mut slices, RecvFlags::empty()).unwrap().len, 10_006);
+    assert_eq!(b.recv_vectored(&mut slices).unwrap(), 10_006);
     assert!(small.as_flattened()[..10_006] == whole);
     send();
-    let cut = b.recv_record(&mut buffer[..4_100], RecvFlags::empty()).unwrap();
+    let cut = b.recv_record(&mut buffer[..4_100]).unwrap();
     assert_eq!((cut.len, cut.full, cut.flags), (4_100, 10_006, ReceivedFlags::TRUNC));
     assert!(buffer[..4_100] == whole[..4_100]);
     send();
-    assert_eq!(b.recv(&mut [], RecvFlags::empty()).unwrap(), 0);
+    assert_eq!(b.recv(&mut []).unwrap(), 0);
     home(&pool);
     // A view of parts that are not next to each other is a copy. A view of one page may be cut.
     send();
@@ -127,7 +127,7 @@ fn a_receive_into_a_buffer_finds_no_difference() {
     let (view, flags) = b.recv_borrowed(100).unwrap();
     assert_eq!((view.len(), flags), (100, ReceivedFlags::TRUNC));
     drop(view);
-    assert!(b.recv(&mut [0], RecvFlags::DONTWAIT).unwrap_err().would_block());
+    assert!(b.recv_with_flags(&mut [0], RecvFlags::DONTWAIT).unwrap_err().would_block());
     home(&pool);
 }
 
@@ -139,9 +139,9 @@ fn bytes_and_pages_are_one_record_among_others() {
     for round in 0..100usize {
         let bytes = pattern(round, 1 + round * 97 % 30_000);
         let head = pattern(round, round % 50);
-        a.send(b"before", SendFlags::empty()).unwrap();
+        a.send(b"before").unwrap();
         assert_eq!(a.send_chain(&head, chain(pool.writer(), &bytes)).unwrap(), head.len() + bytes.len());
-        a.send_with(b"after", &[null.as_fd()], SendFlags::empty()).unwrap();
+        a.send_fds(b"after", &[null.as_fd()]).unwrap();
         assert_eq!(b.readable_bytes().unwrap(), 11 + head.len() + bytes.len());
         let mut buffer = [0; 64];
         let (received, none) = b.recv_chain(&mut buffer).unwrap();
@@ -150,7 +150,7 @@ fn bytes_and_pages_are_one_record_among_others() {
         assert_eq!((received.len, received.full), (head.len(), head.len() + bytes.len()));
         assert_eq!((received.flags, pages.kind()), (ReceivedFlags::empty(), Some(Kind::Peer)));
         assert!(buffer[..head.len()] == head && contents(&pages) == bytes);
-        let (received, with) = b.recv_with(&mut buffer, RecvFlags::empty()).unwrap();
+        let (received, with) = b.recv_fds(&mut buffer).unwrap();
         assert_eq!((&buffer[..received.len], with.fds.len()), (&b"after"[..], 1));
         // The pages are dropped on another thread, in reverse order.
         let fragments: Vec<_> = pages.into_fragments().collect();
@@ -167,7 +167,7 @@ fn bytes_and_pages_are_one_record_among_others() {
     assert_eq!((received.flags, contents(&pages)), (ReceivedFlags::TRUNC, vec![7; 100]));
     // An empty chain is an empty record.
     assert_eq!(a.send_chain(b"", Chain::new()).unwrap(), 0);
-    assert!(!b.recv_record(&mut buffer, RecvFlags::DONTWAIT).unwrap().is_end());
+    assert!(!b.recv_record_with_flags(&mut buffer, RecvFlags::DONTWAIT).unwrap().is_end());
     drop(a);
     let (end, _) = b.recv_chain(&mut buffer).unwrap();
     assert!(end.is_end());
@@ -224,7 +224,7 @@ fn what_cannot_be_lent_is_copied_and_counted() {
     let (_, pages) = b.recv_chain(&mut []).unwrap();
     c.send_chain(b"", pages).unwrap();
     let mut buffer = vec![0; 10_000];
-    assert_eq!(d.recv(&mut buffer, RecvFlags::empty()).unwrap(), 9_000);
+    assert_eq!(d.recv(&mut buffer).unwrap(), 9_000);
     assert!(buffer[..9_000] == bytes);
     home(&pool);
 }
@@ -246,18 +246,21 @@ fn what_cannot_be_sent_comes_back_whole() {
         all
     };
     let flags = SendFlags::DONTWAIT;
-    assert_eq!(errno(a.send_chain_with(b"head", parts(257), flags)), (Errno::MSGSIZE.raw_os_error(), 2_570));
+    assert_eq!(
+        errno(a.send_chain_with_flags(b"head", parts(257), flags)),
+        (Errno::MSGSIZE.raw_os_error(), 2_570)
+    );
     // More pages than may be lent at once: none of them is lent.
-    a.send_chain_with(b"", parts(256), flags).unwrap();
-    a.send_chain_with(b"", parts(250), flags).unwrap();
+    a.send_chain_with_flags(b"", parts(256), flags).unwrap();
+    a.send_chain_with_flags(b"", parts(250), flags).unwrap();
     assert_eq!(pool.lent(), 507);
-    assert_eq!(errno(a.send_chain_with(b"", parts(6), flags)), (Errno::AGAIN.raw_os_error(), 60));
+    assert_eq!(errno(a.send_chain_with_flags(b"", parts(6), flags)), (Errno::AGAIN.raw_os_error(), 60));
     assert_eq!(pool.lent(), 507);
-    a.send_chain_with(b"", parts(5), flags).unwrap();
+    a.send_chain_with_flags(b"", parts(5), flags).unwrap();
     // All of them arrive, and all come back.
     let mut lens = Vec::new();
     let over = loop {
-        match b.recv_chain_with(&mut [], RecvFlags::DONTWAIT) {
+        match b.recv_chain_with_flags(&mut [], RecvFlags::DONTWAIT) {
             Ok((received, _)) => lens.push(received.full),
             Err(error) => break error,
         }
@@ -265,7 +268,7 @@ fn what_cannot_be_sent_comes_back_whole() {
     assert!(over.would_block(), "{over}");
     assert_eq!(lens, [4, 2_560, 2_500, 50]);
     home(&pool);
-    a.send_chain_with(b"", parts(200), flags).unwrap();
+    a.send_chain_with_flags(b"", parts(200), flags).unwrap();
     // Stream records are split into parts anyway.
     let config = Config { records: Records::Stream, ..Config::default() };
     let (e, _f) = SeqPacket::pair_with(&config).unwrap();
@@ -273,12 +276,12 @@ fn what_cannot_be_sent_comes_back_whole() {
     assert_eq!(errno(e.send_loan(loan(&other, b"x"))), (Errno::OPNOTSUPP.raw_os_error(), 1));
     drop(b);
     // A peer that leaves without reading everything causes one reset.
-    let left = errno(a.send_chain_with(b"", parts(1), flags));
+    let left = errno(a.send_chain_with_flags(b"", parts(1), flags));
     assert!(
         left == (Errno::CONNRESET.raw_os_error(), 10) || left == (Errno::PIPE.raw_os_error(), 10),
         "{left:?}"
     );
-    assert_eq!(errno(a.send_chain_with(b"", parts(1), flags)).0, Errno::PIPE.raw_os_error());
+    assert_eq!(errno(a.send_chain_with_flags(b"", parts(1), flags)).0, Errno::PIPE.raw_os_error());
     while pool.lent() > 0 {
         pool.reclaim_within(20 * SECOND).unwrap();
     }
@@ -311,12 +314,12 @@ fn each_send_is_told_once_that_its_pages_are_home() {
     assert_eq!(told(&mut queue), [(1, false, false)]);
     send(&mut lane, chain(Writer::new(&heap), &[2; 100]), 2);
     assert_eq!(told(&mut queue), [(2, true, false)]);
-    assert_eq!(b.recv(&mut [0; 200], RecvFlags::empty()).unwrap(), 100);
+    assert_eq!(b.recv(&mut [0; 200]).unwrap(), 100);
     // A send that is copied in part counts as copied.
     let mut all = chain(Writer::new(&heap), &[3; 100]);
     all.concat(&mut chain(pool.writer(), &[4; 100])).unwrap();
     send(&mut lane, all, 3);
-    assert_eq!(b.recv(&mut [0; 200], RecvFlags::empty()).unwrap(), 200);
+    assert_eq!(b.recv(&mut [0; 200]).unwrap(), 200);
     home(&pool);
     assert_eq!(told(&mut queue), [(3, true, false)]);
     send(&mut lane, chain(pool.writer(), &[5; 100]), 4);

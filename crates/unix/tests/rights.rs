@@ -47,10 +47,10 @@ fn a_descriptor_arrives_and_works() {
     alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
-        assert_eq!(a.send_with(b"take it", &[w.as_fd()], flags().0).unwrap(), 7);
+        assert_eq!(a.send_fds_with_flags(b"take it", &[w.as_fd()], flags().0).unwrap(), 7);
         drop(w);
         let mut buf = [0; 64];
-        let (n, with) = b.recv_with(&mut buf, flags().1).unwrap();
+        let (n, with) = b.recv_fds_with_flags(&mut buf, flags().1).unwrap();
         assert_eq!((&buf[..n], with.fds.len(), with.truncated), (&b"take it"[..], 1, false));
         assert!(
             rustix::io::fcntl_getfd(&with.fds[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC),
@@ -70,13 +70,13 @@ fn data_before_may_merge_data_after_never_does() {
     alone!();
     both(|a, b| {
         let fd = null();
-        a.send(b"before ", flags().0).unwrap();
-        a.send_with(b"with", &[fd.as_fd(), fd.as_fd()], flags().0).unwrap();
-        a.send(b" after", flags().0).unwrap();
+        a.send_with_flags(b"before ", flags().0).unwrap();
+        a.send_fds_with_flags(b"with", &[fd.as_fd(), fd.as_fd()], flags().0).unwrap();
+        a.send_with_flags(b" after", flags().0).unwrap();
         let mut buf = [0; 64];
-        let (n, with) = b.recv_with(&mut buf, flags().1).unwrap();
+        let (n, with) = b.recv_fds_with_flags(&mut buf, flags().1).unwrap();
         assert_eq!((&buf[..n], with.fds.len()), (&b"before with"[..], 2));
-        let (n, with) = b.recv_with(&mut buf, flags().1).unwrap();
+        let (n, with) = b.recv_fds_with_flags(&mut buf, flags().1).unwrap();
         assert_eq!((&buf[..n], with.fds.len()), (&b" after"[..], 0));
     });
 }
@@ -86,14 +86,14 @@ fn descriptors_of_two_sends_never_merge() {
     alone!();
     both(|a, b| {
         let fd = null();
-        a.send_with(b"one", &[fd.as_fd()], flags().0).unwrap();
-        a.send_with(b"two", &[fd.as_fd(), fd.as_fd()], flags().0).unwrap();
+        a.send_fds_with_flags(b"one", &[fd.as_fd()], flags().0).unwrap();
+        a.send_fds_with_flags(b"two", &[fd.as_fd(), fd.as_fd()], flags().0).unwrap();
         let mut buf = [0; 64];
         for (text, count) in [("one", 1), ("two", 2)] {
-            let (n, with) = b.recv_with(&mut buf, RecvFlags::DONTWAIT).unwrap();
+            let (n, with) = b.recv_fds_with_flags(&mut buf, RecvFlags::DONTWAIT).unwrap();
             assert_eq!((&buf[..n], with.fds.len()), (text.as_bytes(), count));
         }
-        assert!(b.recv_with(&mut buf, RecvFlags::DONTWAIT).unwrap_err().would_block());
+        assert!(b.recv_fds_with_flags(&mut buf, RecvFlags::DONTWAIT).unwrap_err().would_block());
     });
 }
 
@@ -101,13 +101,13 @@ fn descriptors_of_two_sends_never_merge() {
 fn they_come_with_the_first_byte_and_once() {
     alone!();
     both(|a, b| {
-        a.send_with(b"abcdef", &[null().as_fd()], flags().0).unwrap();
+        a.send_fds_with_flags(b"abcdef", &[null().as_fd()], flags().0).unwrap();
         let mut two = [0; 2];
-        assert_eq!(b.recv_with(&mut two, flags().1).unwrap().1.fds.len(), 1);
-        assert_eq!(b.recv_with(&mut two, flags().1).unwrap().1.fds.len(), 0);
-        a.send(b"ghij", flags().0).unwrap();
+        assert_eq!(b.recv_fds_with_flags(&mut two, flags().1).unwrap().1.fds.len(), 1);
+        assert_eq!(b.recv_fds_with_flags(&mut two, flags().1).unwrap().1.fds.len(), 0);
+        a.send_with_flags(b"ghij", flags().0).unwrap();
         let mut buf = [0; 64];
-        let (n, with) = b.recv_with(&mut buf, flags().1).unwrap();
+        let (n, with) = b.recv_fds_with_flags(&mut buf, flags().1).unwrap();
         assert_eq!((&buf[..n], with.fds.len()), (&b"efghij"[..], 0), "the rest is bytes like others");
     });
 }
@@ -116,11 +116,11 @@ fn they_come_with_the_first_byte_and_once() {
 fn a_wait_for_all_ends_behind_descriptors() {
     alone!();
     both(|a, b| {
-        a.send(b"12", flags().0).unwrap();
-        a.send_with(b"34", &[null().as_fd()], flags().0).unwrap();
-        a.send(b"56", flags().0).unwrap();
+        a.send_with_flags(b"12", flags().0).unwrap();
+        a.send_fds_with_flags(b"34", &[null().as_fd()], flags().0).unwrap();
+        a.send_with_flags(b"56", flags().0).unwrap();
         let mut buf = [0; 6];
-        let (n, with) = b.recv_with(&mut buf, RecvFlags::WAITALL).unwrap();
+        let (n, with) = b.recv_fds_with_flags(&mut buf, RecvFlags::WAITALL).unwrap();
         assert_eq!((&buf[..n], with.fds.len()), (&b"1234"[..], 1));
     });
 }
@@ -131,9 +131,9 @@ fn who_does_not_ask_for_them_closes_them() {
     both(|a, b| {
         let before = descriptors();
         for _ in 0..100 {
-            a.send_with(b"xy", &[null().as_fd(); 3], flags().0).unwrap();
+            a.send_fds_with_flags(b"xy", &[null().as_fd(); 3], flags().0).unwrap();
             let mut buf = [0; 2];
-            assert_eq!(b.recv(&mut buf, flags().1).unwrap(), 2);
+            assert_eq!(b.recv_with_flags(&mut buf, flags().1).unwrap(), 2);
         }
         // The channel's two ends are open, if there is a channel.
         assert!(descriptors() <= before + 2, "{} of {before}", descriptors());
@@ -145,16 +145,16 @@ fn undelivered_ones_are_closed_with_the_end() {
     alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
-        a.send_with(b"x", &[w.as_fd()], flags().0).unwrap();
+        a.send_fds_with_flags(b"x", &[w.as_fd()], flags().0).unwrap();
         drop(w);
         // A peek reaches the descriptors without taking them.
-        b.recv(&mut [0; 1], RecvFlags::PEEK).unwrap();
+        b.recv_with_flags(&mut [0; 1], RecvFlags::PEEK).unwrap();
         let (c, d) = Stream::pair_with(&small()).unwrap();
         let (mut r2, w2) = pipe();
-        c.send_with(b"x", &[w2.as_fd()], flags().0).unwrap();
+        c.send_fds_with_flags(b"x", &[w2.as_fd()], flags().0).unwrap();
         drop((c, d, w2));
         assert_eq!(r2.read(&mut [0; 1]).unwrap(), 0, "nobody can write any more");
-        let (_, with) = b.recv_with(&mut [0; 1], flags().1).unwrap();
+        let (_, with) = b.recv_fds_with_flags(&mut [0; 1], flags().1).unwrap();
         assert_eq!(with.fds.len(), 1);
         drop(with);
         assert_eq!(r.read(&mut [0; 1]).unwrap(), 0);
@@ -165,11 +165,11 @@ fn undelivered_ones_are_closed_with_the_end() {
 fn a_peek_hands_out_copies() {
     alone!();
     both(|a, b| {
-        a.send_with(b"x", &[null().as_fd()], flags().0).unwrap();
+        a.send_fds_with_flags(b"x", &[null().as_fd()], flags().0).unwrap();
         for _ in 0..2 {
-            assert_eq!(b.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap().1.fds.len(), 1);
+            assert_eq!(b.recv_fds_with_flags(&mut [0; 1], RecvFlags::PEEK).unwrap().1.fds.len(), 1);
         }
-        assert_eq!(b.recv_with(&mut [0; 1], flags().1).unwrap().1.fds.len(), 1);
+        assert_eq!(b.recv_fds_with_flags(&mut [0; 1], flags().1).unwrap().1.fds.len(), 1);
     });
 }
 
@@ -180,10 +180,14 @@ fn limits_are_those_of_the_kernel() {
         let fd = null();
         let many = vec![fd.as_fd(); 254];
         let errno = |r: Result<usize>| r.unwrap_err().raw_os_error();
-        assert_eq!(errno(a.send_with(b"x", &many, flags().0)), 22, "EINVAL");
-        assert_eq!(a.send_with(b"", &[fd.as_fd()], flags().0).unwrap(), 0, "dropped, as nothing travels");
-        assert_eq!(a.send_with(b"x", &many[..253], flags().0).unwrap(), 1);
-        let (n, with) = b.recv_with(&mut [0; 8], flags().1).unwrap();
+        assert_eq!(errno(a.send_fds_with_flags(b"x", &many, flags().0)), 22, "EINVAL");
+        assert_eq!(
+            a.send_fds_with_flags(b"", &[fd.as_fd()], flags().0).unwrap(),
+            0,
+            "dropped, as nothing travels"
+        );
+        assert_eq!(a.send_fds_with_flags(b"x", &many[..253], flags().0).unwrap(), 1);
+        let (n, with) = b.recv_fds_with_flags(&mut [0; 8], flags().1).unwrap();
         assert_eq!((n, with.fds.len(), with.truncated), (1, 253, false));
     });
 }
@@ -192,16 +196,18 @@ fn limits_are_those_of_the_kernel() {
 fn a_sender_that_does_not_wait_is_told_before_anything_is_sent() {
     alone!();
     let (a, b) = Stream::pair_with(&small()).unwrap();
-    while a.send(&[0; 500], SendFlags::DONTWAIT).is_ok() {}
+    while a.send_with_flags(&[0; 500], SendFlags::DONTWAIT).is_ok() {}
     let before = descriptors();
     for _ in 0..10 {
-        assert!(a.send_with(b"x", &[null().as_fd()], SendFlags::DONTWAIT).unwrap_err().would_block());
+        assert!(
+            a.send_fds_with_flags(b"x", &[null().as_fd()], SendFlags::DONTWAIT).unwrap_err().would_block()
+        );
     }
     assert!(descriptors() <= before + 2);
     let mut buf = vec![0; 1 << 16];
-    while b.recv(&mut buf, RecvFlags::DONTWAIT).is_ok() {}
-    a.send_with(b"x", &[null().as_fd()], SendFlags::DONTWAIT).unwrap();
-    assert_eq!(b.recv_with(&mut buf, flags().1).unwrap().1.fds.len(), 1);
+    while b.recv_with_flags(&mut buf, RecvFlags::DONTWAIT).is_ok() {}
+    a.send_fds_with_flags(b"x", &[null().as_fd()], SendFlags::DONTWAIT).unwrap();
+    assert_eq!(b.recv_fds_with_flags(&mut buf, flags().1).unwrap().1.fds.len(), 1);
 }
 
 #[test]
@@ -209,9 +215,9 @@ fn a_process_without_room_for_them_loses_them_and_is_told() {
     alone!();
     both(|a, b| {
         let (mut r, w) = pipe();
-        a.send_with(b"first", &[null().as_fd()], flags().0).unwrap();
-        assert_eq!(b.recv_with(&mut [0; 5], flags().1).unwrap().1.fds.len(), 1);
-        a.send_with(b"x", &[w.as_fd(), w.as_fd()], flags().0).unwrap();
+        a.send_fds_with_flags(b"first", &[null().as_fd()], flags().0).unwrap();
+        assert_eq!(b.recv_fds_with_flags(&mut [0; 5], flags().1).unwrap().1.fds.len(), 1);
+        a.send_fds_with_flags(b"x", &[w.as_fd(), w.as_fd()], flags().0).unwrap();
         drop(w);
         let mut hoard: Vec<File> = Vec::new();
         let old = rustix::process::getrlimit(rustix::process::Resource::Nofile);
@@ -224,7 +230,7 @@ fn a_process_without_room_for_them_loses_them_and_is_told() {
             hoard.push(file);
         }
         hoard.pop();
-        let (n, with) = b.recv_with(&mut [0; 8], flags().1).unwrap();
+        let (n, with) = b.recv_fds_with_flags(&mut [0; 8], flags().1).unwrap();
         rustix::process::setrlimit(rustix::process::Resource::Nofile, old).unwrap();
         assert_eq!((n, with.truncated), (1, true));
         assert!(with.fds.len() <= 1);
@@ -243,16 +249,16 @@ fn thousands_travel_in_order_with_their_bytes() {
                 let (r, w) = rustix::pipe::pipe().unwrap();
                 rustix::io::write(&w, &i.to_le_bytes()).unwrap();
                 let bytes = vec![i as u8; 1 + (i as usize * 37) % 3000];
-                a.send_with(&bytes, &[r.as_fd()], SendFlags::empty()).unwrap();
+                a.send_fds(&bytes, &[r.as_fd()]).unwrap();
                 if i % 3 == 0 {
-                    a.send(&[i as u8; 7], SendFlags::empty()).unwrap();
+                    a.send(&[i as u8; 7]).unwrap();
                 }
             }
         });
         let mut next = 0u32;
         let mut buf = [0; 1000];
         loop {
-            let (n, with) = b.recv_with(&mut buf, RecvFlags::empty()).unwrap();
+            let (n, with) = b.recv_fds(&mut buf).unwrap();
             if n == 0 {
                 break;
             }
@@ -282,16 +288,16 @@ fn readiness_is_exact_while_descriptors_travel() {
     b.set_nonblocking(true).unwrap();
     assert!(!readable(b.as_fd()));
     for round in 0..200 {
-        a.send_with(b"ab", &[null().as_fd()], flags().0).unwrap();
+        a.send_fds_with_flags(b"ab", &[null().as_fd()], flags().0).unwrap();
         assert!(readable(b.as_fd()), "{round}");
         if round % 2 == 0 {
-            assert_eq!(b.recv_with(&mut [0; 1], flags().1).unwrap().1.fds.len(), 1);
+            assert_eq!(b.recv_fds_with_flags(&mut [0; 1], flags().1).unwrap().1.fds.len(), 1);
             assert!(readable(b.as_fd()), "{round}: a byte is left");
-            assert_eq!(b.recv(&mut [0; 8], flags().1).unwrap(), 1);
+            assert_eq!(b.recv_with_flags(&mut [0; 8], flags().1).unwrap(), 1);
         } else {
-            assert_eq!(b.recv_with(&mut [0; 8], flags().1).unwrap().1.fds.len(), 1);
+            assert_eq!(b.recv_fds_with_flags(&mut [0; 8], flags().1).unwrap().1.fds.len(), 1);
         }
-        assert!(b.recv(&mut [0; 8], flags().1).unwrap_err().would_block());
+        assert!(b.recv_with_flags(&mut [0; 8], flags().1).unwrap_err().would_block());
         assert!(!readable(b.as_fd()), "{round}: all was taken ({})", b.as_fd().as_raw_fd());
     }
 }
@@ -303,18 +309,18 @@ fn a_peek_behind_a_send_that_was_cut_short_ends_at_the_next_mark() {
     let null = null();
     let capacity = a.capacity().0;
     let fill = vec![b'f'; capacity / 2];
-    assert_eq!(a.send(&fill, flags().0).unwrap(), fill.len());
-    let short = a.send_with(&vec![b's'; capacity], &[null.as_fd()], SendFlags::DONTWAIT).unwrap();
+    assert_eq!(a.send_with_flags(&fill, flags().0).unwrap(), fill.len());
+    let short = a.send_fds_with_flags(&vec![b's'; capacity], &[null.as_fd()], SendFlags::DONTWAIT).unwrap();
     assert!(short < capacity, "it was cut short");
     // Makes room for another mark, among the bytes that came with the first one.
     let mut buffer = vec![0; 2 * capacity];
-    let taken = b.recv(&mut buffer[..fill.len() - 10], flags().1).unwrap();
-    assert_eq!(a.send_with(b"next", &[null.as_fd()], flags().0).unwrap(), 4);
-    let peeked = b.recv(&mut buffer, RecvFlags::PEEK).unwrap();
+    let taken = b.recv_with_flags(&mut buffer[..fill.len() - 10], flags().1).unwrap();
+    assert_eq!(a.send_fds_with_flags(b"next", &[null.as_fd()], flags().0).unwrap(), 4);
+    let peeked = b.recv_with_flags(&mut buffer, RecvFlags::PEEK).unwrap();
     let mut got = Vec::new();
     let mut rest = [0; 1 << 12];
     while got.len() < fill.len() - taken + short + 4 {
-        let n = b.recv(&mut rest, flags().1).unwrap();
+        let n = b.recv_with_flags(&mut rest, flags().1).unwrap();
         got.extend_from_slice(&rest[..n]);
     }
     assert!(peeked > 10, "it went behind the first descriptors: {peeked}");

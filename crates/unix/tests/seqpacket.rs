@@ -23,14 +23,14 @@ fn stream_records() -> Config {
     Config { records: Records::Stream, ..small() }
 }
 
-fn name(test: &str) -> Name {
-    Name::abstract_(format!("onecopy-seq-{test}-{}", std::process::id()))
+fn name(test: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(format!("onecopy-seq-{test}-{}", std::process::id())).unwrap()
 }
 
 fn both(test: &str, config: &Config) -> (SeqPacket, SeqPacket) {
     let listener = SeqListener::bind_with(name(test), config).unwrap();
     let client = SeqPacket::connect_with(name(test), config).unwrap();
-    (client, listener.accept().unwrap())
+    (client, listener.accept().unwrap().0)
 }
 
 /// Returns a connected pair through a listener, upgraded in both directions.
@@ -38,8 +38,8 @@ fn connected(test: &str, config: &Config) -> (SeqPacket, SeqPacket) {
     let (client, server) = both(test, config);
     for _ in 0..3 {
         for (from, to) in [(&client, &server), (&server, &client)] {
-            from.send(b"u", QUIET | SendFlags::EOR).unwrap();
-            assert_eq!(to.recv(&mut [0; 9], NONE).unwrap(), 1);
+            from.send_with_flags(b"u", QUIET | SendFlags::EOR).unwrap();
+            assert_eq!(to.recv(&mut [0; 9]).unwrap(), 1);
         }
     }
     assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
@@ -73,22 +73,26 @@ fn records_keep_their_borders_on_every_way() {
     {
         let mut buffer = [0; 16];
         for record in [&b"first"[..], b"", b"third, which is cut", b"x"] {
-            assert_eq!(a.send(record, QUIET).unwrap(), record.len(), "{i}");
+            assert_eq!(a.send(record).unwrap(), record.len(), "{i}");
         }
-        assert_eq!(b.recv(&mut buffer, RecvFlags::PEEK).unwrap(), 5);
-        assert_eq!(b.recv(&mut buffer, NONE).unwrap(), 5);
+        assert_eq!(b.recv_with_flags(&mut buffer, RecvFlags::PEEK).unwrap(), 5);
+        assert_eq!(b.recv(&mut buffer).unwrap(), 5);
         assert_eq!(&buffer[..5], b"first");
-        let empty = b.recv_record(&mut buffer, NONE).unwrap();
+        let empty = b.recv_record(&mut buffer).unwrap();
         assert_eq!((empty.len, empty.is_end()), (0, false), "{i}");
-        let peeked = b.recv(&mut buffer, RecvFlags::PEEK | RecvFlags::TRUNC).unwrap();
+        let peeked = b.recv_with_flags(&mut buffer, RecvFlags::PEEK | RecvFlags::TRUNC).unwrap();
         assert_eq!(peeked, 19);
-        let cut = b.recv_record(&mut buffer, NONE).unwrap();
+        let cut = b.recv_record(&mut buffer).unwrap();
         assert_eq!((cut.len, cut.full, cut.flags), (16, 19, ReceivedFlags::TRUNC));
         assert_eq!(b.readable_bytes().unwrap(), 1, "{i}");
-        assert_eq!(b.recv(&mut [], NONE).unwrap(), 0);
-        assert_eq!(errno(b.recv(&mut buffer, NOW)), 11, "a record is gone even if nothing of it was wanted");
+        assert_eq!(b.recv(&mut []).unwrap(), 0);
+        assert_eq!(
+            errno(b.recv_with_flags(&mut buffer, NOW)),
+            11,
+            "a record is gone even if nothing of it was wanted"
+        );
         drop(a);
-        assert!(b.recv_record(&mut buffer, NONE).unwrap().is_end(), "{i}");
+        assert!(b.recv_record(&mut buffer).unwrap().is_end(), "{i}");
     }
 }
 
@@ -96,12 +100,12 @@ fn records_keep_their_borders_on_every_way() {
 fn a_record_is_sent_whole_or_not_at_all() {
     let (a, b) = connected("whole", &small());
     let largest = a.max_record();
-    assert_eq!(errno(a.send(&vec![1; largest + 1], QUIET)), 90);
+    assert_eq!(errno(a.send(&vec![1; largest + 1])), 90);
     let record = pattern(1, largest);
-    assert_eq!(a.send(&record, QUIET).unwrap(), largest);
-    assert_eq!(errno(a.send(b"", QUIET | SendFlags::DONTWAIT)), 11);
+    assert_eq!(a.send(&record).unwrap(), largest);
+    assert_eq!(errno(a.send_with_flags(b"", QUIET | SendFlags::DONTWAIT)), 11);
     let mut buffer = vec![0; largest + 10];
-    assert_eq!(b.recv(&mut buffer, NONE).unwrap(), largest);
+    assert_eq!(b.recv(&mut buffer).unwrap(), largest);
     assert_eq!(&buffer[..largest], record);
     let sizes: Vec<usize> = (0..3000).map(|i| i * 37 % 700).collect();
     let expected = sizes.clone();
@@ -109,21 +113,23 @@ fn a_record_is_sent_whole_or_not_at_all() {
         for (i, len) in sizes.into_iter().enumerate() {
             let record = pattern(i, len);
             let (x, y) = record.split_at(len / 3);
-            assert_eq!(a.send_vectored(&[IoSlice::new(x), IoSlice::new(y)], QUIET).unwrap(), len);
+            assert_eq!(a.send_vectored(&[IoSlice::new(x), IoSlice::new(y)]).unwrap(), len);
         }
     });
     for (i, len) in expected.into_iter().enumerate() {
         let (x, y) = buffer.split_at_mut(100);
-        let got = b.recv_vectored(&mut [IoSliceMut::new(x), IoSliceMut::new(y)], NONE).unwrap();
+        let slices = &mut [IoSliceMut::new(x), IoSliceMut::new(y)];
+        let (got, _) = b.recv_msg(slices, NONE).unwrap();
         assert_eq!((got.len, got.full), (len, len));
         assert_eq!(&buffer[..len], pattern(i, len));
     }
     sender.join().unwrap();
-    assert!(b.recv_record(&mut buffer, NONE).unwrap().is_end());
+    assert!(b.recv_record(&mut buffer).unwrap().is_end());
 }
 
 #[test]
 fn a_plain_peer_never_notices() {
+    use onecopy_unix::SocketAddr;
     use rustix::net::*;
     let socket =
         || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
@@ -131,31 +137,31 @@ fn a_plain_peer_never_notices() {
     let address = SocketAddrUnix::new_abstract_name(at.as_bytes()).unwrap();
     let mut buffer = [0; 100];
     {
-        let listener = SeqListener::bind(Name::abstract_(&at)).unwrap();
+        let listener = SeqListener::bind(SocketAddr::from_abstract_name(&at).unwrap()).unwrap();
         let plain = socket();
         connect(&plain, &address).unwrap();
         send(&plain, b"one", SendFlags::empty()).unwrap();
-        let ours = listener.accept().unwrap();
+        let (ours, _) = listener.accept().unwrap();
         send(&plain, b"", SendFlags::empty()).unwrap();
-        ours.send(b"two", QUIET).unwrap();
-        assert_eq!(ours.recv(&mut buffer, NONE).unwrap(), 3);
-        assert!(!ours.recv_record(&mut buffer, NONE).unwrap().is_end());
+        ours.send(b"two").unwrap();
+        assert_eq!(ours.recv(&mut buffer).unwrap(), 3);
+        assert!(!ours.recv_record(&mut buffer).unwrap().is_end());
         assert_eq!(recv(&plain, &mut buffer[..], RecvFlags::empty()).unwrap().1, 3);
         assert_eq!(ours.stats().fallbacks, 1);
     }
     let listener = socket();
     bind(&listener, &address).unwrap();
     listen(&listener, 4).unwrap();
-    let ours = SeqPacket::connect(Name::abstract_(&at)).unwrap();
-    ours.send(b"before", QUIET).unwrap();
+    let ours = SeqPacket::connect(SocketAddr::from_abstract_name(&at).unwrap()).unwrap();
+    ours.send(b"before").unwrap();
     let plain = accept(&listener).unwrap();
     send(&plain, b"", SendFlags::empty()).unwrap();
     send(&plain, b"back", SendFlags::empty()).unwrap();
     assert_eq!(recv(&plain, &mut buffer[..], RecvFlags::empty()).unwrap().1, 6);
-    assert!(!ours.recv_record(&mut buffer, NONE).unwrap().is_end());
-    assert_eq!(ours.recv(&mut buffer, NONE).unwrap(), 4);
+    assert!(!ours.recv_record(&mut buffer).unwrap().is_end());
+    assert_eq!(ours.recv(&mut buffer).unwrap(), 4);
     drop(plain);
-    assert!(ours.recv_record(&mut buffer, NONE).unwrap().is_end());
+    assert!(ours.recv_record(&mut buffer).unwrap().is_end());
 }
 
 #[test]
@@ -166,29 +172,29 @@ fn readiness_follows_the_ring() {
     let mut buffer = [0; 1000];
     assert_eq!((events(&a), events(&b)), ((false, true), (false, true)));
     for round in 0..50 {
-        a.send(b"x", QUIET).unwrap();
-        a.send(b"y", QUIET).unwrap();
+        a.send(b"x").unwrap();
+        a.send(b"y").unwrap();
         assert!(events(&b).0, "{round}");
-        b.recv(&mut buffer, NONE).unwrap();
+        b.recv(&mut buffer).unwrap();
         assert!(events(&b).0, "one is left");
-        b.recv(&mut buffer, NONE).unwrap();
+        b.recv(&mut buffer).unwrap();
         assert!(!events(&b).0);
         let mut sent = 0;
-        while a.send(&[7; 500], QUIET).is_ok() {
+        while a.send(&[7; 500]).is_ok() {
             sent += 1;
         }
         assert!(!events(&a).1, "full");
         assert!(events(&b).0);
         for _ in 0..sent / 2 {
-            b.recv(&mut buffer, NONE).unwrap();
+            b.recv(&mut buffer).unwrap();
         }
         assert!(events(&a).1, "room again");
         assert!(events(&b).0, "the bell that was there stays");
         for _ in sent / 2..sent {
-            b.recv(&mut buffer, NONE).unwrap();
+            b.recv(&mut buffer).unwrap();
         }
         assert!(!events(&b).0);
-        assert_eq!(errno(b.recv(&mut buffer, NONE)), 11);
+        assert_eq!(errno(b.recv(&mut buffer)), 11);
     }
 }
 
@@ -198,7 +204,7 @@ fn both_sides_sleep_and_wake() {
         let (a, b) = SeqPacket::pair_with(&Config { wait, ..small() }).unwrap();
         let sender = std::thread::spawn(move || {
             for i in 0..20_000u32 {
-                a.send(&i.to_le_bytes(), QUIET).unwrap();
+                a.send(&i.to_le_bytes()).unwrap();
                 if i % 5000 == 0 {
                     std::thread::sleep(Duration::from_millis(3));
                 }
@@ -206,7 +212,7 @@ fn both_sides_sleep_and_wake() {
         });
         let mut buffer = [0; 8];
         for i in 0..20_000u32 {
-            assert_eq!(b.recv(&mut buffer, NONE).unwrap(), 4);
+            assert_eq!(b.recv(&mut buffer).unwrap(), 4);
             assert_eq!(buffer[..4], i.to_le_bytes());
             if i % 7000 == 0 {
                 std::thread::sleep(Duration::from_millis(3));
@@ -219,25 +225,25 @@ fn both_sides_sleep_and_wake() {
 #[test]
 fn a_reset_comes_before_what_is_queued_and_once() {
     let (a, b) = connected("reset", &Config::default());
-    a.send(b"unread", QUIET).unwrap();
-    b.send(b"y", QUIET).unwrap();
+    a.send(b"unread").unwrap();
+    b.send(b"y").unwrap();
     drop(b);
     let mut buffer = [0; 9];
-    assert_eq!(errno(a.recv(&mut buffer, NONE)), 104);
-    assert_eq!(a.recv(&mut buffer, NONE).unwrap(), 1);
-    assert!(a.recv_record(&mut buffer, NONE).unwrap().is_end());
-    assert_eq!(errno(a.send(b"x", QUIET)), 32);
+    assert_eq!(errno(a.recv(&mut buffer)), 104);
+    assert_eq!(a.recv(&mut buffer).unwrap(), 1);
+    assert!(a.recv_record(&mut buffer).unwrap().is_end());
+    assert_eq!(errno(a.send(b"x")), 32);
     let (a, b) = SeqPacket::pair().unwrap();
-    a.send(b"unread", QUIET).unwrap();
+    a.send(b"unread").unwrap();
     drop(b);
-    assert_eq!(errno(a.send(b"x", QUIET)), 104);
-    assert_eq!(errno(a.send(b"x", QUIET)), 32);
-    assert!(a.recv_record(&mut buffer, NONE).unwrap().is_end());
+    assert_eq!(errno(a.send(b"x")), 104);
+    assert_eq!(errno(a.send(b"x")), 32);
+    assert!(a.recv_record(&mut buffer).unwrap().is_end());
     let (a, b) = SeqPacket::pair().unwrap();
     b.shutdown(Shutdown::Read).unwrap();
-    assert_eq!(errno(a.send(b"x", QUIET)), 32);
-    b.send(b"still", QUIET).unwrap();
-    assert_eq!(a.recv(&mut buffer, NONE).unwrap(), 5);
+    assert_eq!(errno(a.send(b"x")), 32);
+    b.send(b"still").unwrap();
+    assert_eq!(a.recv(&mut buffer).unwrap(), 5);
 }
 
 #[test]
@@ -273,7 +279,7 @@ fn room_over_the_kernel_is_room() {
     let mut sent = 0;
     for _ in 0..3 {
         loop {
-            match a.reserve_with(record.len(), QUIET | SendFlags::DONTWAIT) {
+            match a.reserve_with_flags(record.len(), QUIET | SendFlags::DONTWAIT) {
                 Ok(mut slot) => {
                     slot.write(&record);
                     assert_eq!(slot.commit().unwrap(), record.len());
@@ -283,7 +289,7 @@ fn room_over_the_kernel_is_room() {
             }
         }
         let mut buffer = [0; 2000];
-        while b.recv(&mut buffer, NOW).is_ok_and(|n| buffer[..n] == record) {
+        while b.recv_with_flags(&mut buffer, NOW).is_ok_and(|n| buffer[..n] == record) {
             sent -= 1;
         }
         assert_eq!(sent, 0);
@@ -296,13 +302,13 @@ fn no_room_is_given_for_what_the_kernel_never_takes() {
     let (a, b) = SeqPacket::pair_with(&Config { transport: Transport::Kernel, ..small() }).unwrap();
     // The kernel takes less than the 256 KiB of a slot, unless this machine gives large buffers.
     let most = a.max_record().min(256 << 10);
-    let refused = a.reserve_with(most + 1, QUIET).map(|slot| slot.len());
+    let refused = a.reserve(most + 1).map(|slot| slot.len());
     assert_eq!(errno(refused), rustix::io::Errno::MSGSIZE.raw_os_error());
     let record = pattern(1, most);
     let mut slot = a.reserve(most).unwrap();
     assert_eq!((slot.write(&record), slot.commit().unwrap()), (most, most));
     let mut buffer = vec![0; most];
-    assert_eq!(b.recv(&mut buffer, NOW).unwrap(), most);
+    assert_eq!(b.recv_with_flags(&mut buffer, NOW).unwrap(), most);
     assert!(buffer == record);
 }
 
@@ -311,23 +317,23 @@ fn no_room_is_given_for_what_the_kernel_never_takes() {
 #[test]
 fn the_rest_of_an_early_piece_is_polled_for() {
     let (client, server) = both("early-rest", &stream_records());
-    server.send(b"abc", QUIET).unwrap();
-    server.send(b"defg", QUIET | SendFlags::EOR).unwrap();
+    server.send(b"abc").unwrap();
+    server.send_with_flags(b"defg", QUIET | SendFlags::EOR).unwrap();
     let mut buffer = [0; 9];
     for (flags, room, came, left) in
         [(RecvFlags::PEEK, 9, "abc", 7), (NONE, 2, "ab", 5), (NOW, 1, "c", 4), (NOW, 3, "def", 1)]
     {
-        assert_eq!(client.recv(&mut buffer[..room], flags).unwrap(), came.len());
+        assert_eq!(client.recv_with_flags(&mut buffer[..room], flags).unwrap(), came.len());
         assert_eq!((&buffer[..came.len()], events(&client)), (came.as_bytes(), (true, true)));
         // The kernel's own record may have a byte in front.
         assert!((left..=left + 1).contains(&client.readable_bytes().unwrap()), "behind {came:?}");
     }
-    let last = client.recv_record(&mut buffer, NOW).unwrap();
+    let last = client.recv_record_with_flags(&mut buffer, NOW).unwrap();
     assert_eq!(
         (&buffer[..last.len], last.flags, events(&client)),
         (&b"g"[..], ReceivedFlags::EOR, (false, true))
     );
-    assert_eq!(errno(client.recv(&mut buffer, NOW)), 11);
+    assert_eq!(errno(client.recv_with_flags(&mut buffer, NOW)), 11);
 }
 
 #[test]
@@ -344,20 +350,20 @@ fn stream_records_leave_the_rest_and_stop_at_a_mark() {
     ] {
         let mut buffer = [0; 64];
         let mut said = |len: usize, flags| {
-            let got = b.recv_record(&mut buffer[..len], flags).unwrap();
+            let got = b.recv_record_with_flags(&mut buffer[..len], flags).unwrap();
             (buffer[..got.len].to_vec(), got.flags)
         };
-        a.send(b"abc", QUIET).unwrap();
-        a.send(b"def", eor).unwrap();
-        a.send(b"", eor).unwrap();
-        a.send(b"gh", eor).unwrap();
+        a.send(b"abc").unwrap();
+        a.send_with_flags(b"def", eor).unwrap();
+        a.send_with_flags(b"", eor).unwrap();
+        a.send_with_flags(b"gh", eor).unwrap();
         assert_eq!(said(2, RecvFlags::PEEK), (b"ab".to_vec(), ReceivedFlags::empty()));
         assert_eq!(said(2, NONE), (b"ab".to_vec(), ReceivedFlags::empty()));
         assert_eq!(said(64, RecvFlags::WAITALL), (b"cdef".to_vec(), ReceivedFlags::EOR));
         assert_eq!(said(64, NONE), (vec![], ReceivedFlags::EOR));
         assert_eq!(said(1, NONE), (b"g".to_vec(), ReceivedFlags::empty()));
         assert_eq!(said(1, NONE), (b"h".to_vec(), ReceivedFlags::EOR));
-        a.send(b"ij", QUIET).unwrap();
+        a.send(b"ij").unwrap();
         drop(a);
         assert_eq!(said(64, RecvFlags::WAITALL), (b"ij".to_vec(), ReceivedFlags::empty()));
         assert_eq!(said(64, NONE), (vec![], ReceivedFlags::END));
@@ -370,10 +376,10 @@ fn a_stream_record_larger_than_the_ring_passes_through() {
     let record = pattern(3, 1 << 20);
     let copy = record.clone();
     let sender = std::thread::spawn(move || {
-        assert_eq!(a.send(&copy, QUIET | SendFlags::EOR).unwrap(), copy.len());
+        assert_eq!(a.send_with_flags(&copy, QUIET | SendFlags::EOR).unwrap(), copy.len());
     });
     let mut back = vec![0; record.len() + 1];
-    let got = b.recv_record(&mut back, RecvFlags::WAITALL).unwrap();
+    let got = b.recv_record_with_flags(&mut back, RecvFlags::WAITALL).unwrap();
     assert_eq!((got.len, got.flags), (record.len(), ReceivedFlags::EOR));
     assert!(back[..got.len] == record);
     sender.join().unwrap();
@@ -388,8 +394,8 @@ fn ends_that_keep_records_differently_do_not_meet() {
     let plain = Config { transport: Transport::Kernel, ..stream_records() };
     assert_eq!(SeqPacket::pair_with(&plain).unwrap_err().raw_os_error(), 93);
     let client = SeqPacket::connect_with(name("modes"), &Config::default()).unwrap();
-    client.send(b"x", QUIET).unwrap();
-    assert_eq!(listener.accept().unwrap().recv(&mut [0; 9], NONE).unwrap(), 1);
+    client.send(b"x").unwrap();
+    assert_eq!(listener.accept().unwrap().0.recv(&mut [0; 9]).unwrap(), 1);
 }
 
 /// A client that is gone before it is accepted leaves a connection that is over. Before, with stream records,
@@ -402,16 +408,16 @@ fn a_client_that_has_left_is_no_error_of_the_listener() {
             let client = SeqPacket::connect_with(name(test), &config).unwrap();
             leaves(&client).unwrap();
             drop(client);
-            let server = listener.accept().unwrap();
-            let got = server.recv_record(&mut [0; 9], NONE).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            let got = server.recv_record(&mut [0; 9]).unwrap();
             assert!(got.flags.contains(ReceivedFlags::END), "{got:?}");
-            assert_eq!(errno(server.send(b"x", QUIET)), rustix::io::Errno::PIPE.raw_os_error());
+            assert_eq!(errno(server.send(b"x")), rustix::io::Errno::PIPE.raw_os_error());
         }
         for how in [Shutdown::Both, Shutdown::Read] {
             let client = SeqPacket::connect_with(name(test), &config).unwrap();
             client.shutdown(how).unwrap();
-            let server = listener.accept().unwrap();
-            assert_eq!(errno(server.send(b"x", QUIET)), rustix::io::Errno::PIPE.raw_os_error());
+            let (server, _) = listener.accept().unwrap();
+            assert_eq!(errno(server.send(b"x")), rustix::io::Errno::PIPE.raw_os_error());
         }
     }
 }
@@ -424,13 +430,13 @@ fn senders_never_interleave_and_receivers_share() {
     std::thread::scope(|s| {
         for t in 0..4u8 {
             let a = &a;
-            s.spawn(move || (0..3000).for_each(|i| assert!(a.send(&vec![t; i % 300 + 1], QUIET).is_ok())));
+            s.spawn(move || (0..3000).for_each(|i| assert!(a.send(&vec![t; i % 300 + 1]).is_ok())));
         }
         for _ in 0..2 {
             s.spawn(|| {
                 let mut buffer = [0; 400];
                 loop {
-                    let got = b.recv_record(&mut buffer, NONE).unwrap();
+                    let got = b.recv_record(&mut buffer).unwrap();
                     if got.len == 0 {
                         break;
                     }

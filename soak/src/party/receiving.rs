@@ -91,24 +91,27 @@ impl Party {
             _ => "with descriptors",
         };
         Ok(match self.last {
-            "peek" => Came::bytes(s.recv(&mut buf[..max], now | RecvFlags::PEEK).map_err(cannot)?).peeked(),
-            "waitall" => Came::bytes(s.recv(&mut buf[..max], now | RecvFlags::WAITALL).map_err(cannot)?),
+            "peek" => Came::bytes(s.recv_with_flags(&mut buf[..max], now | RecvFlags::PEEK).map_err(cannot)?)
+                .peeked(),
+            "waitall" => {
+                Came::bytes(s.recv_with_flags(&mut buf[..max], now | RecvFlags::WAITALL).map_err(cannot)?)
+            }
             "vectored" => {
                 let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
-                let n = s.recv_vectored(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
+                let n = s.recv_vectored_with_flags(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
                 Came::bytes(n.map_err(cannot)?)
             }
             "borrow" => {
-                let view = s.recv_borrowed_with(max, now).map_err(cannot)?;
+                let view = s.recv_borrowed_with_flags(max, now).map_err(cannot)?;
                 Came::bytes(self.hold_view(view, dice, buf)?)
             }
-            "plain" => Came::bytes(s.recv(&mut buf[..max], now).map_err(cannot)?),
+            "plain" => Came::bytes(s.recv_with_flags(&mut buf[..max], now).map_err(cannot)?),
             "chain" => {
-                let chain = s.recv_chain_with(max, now).map_err(cannot)?;
+                let chain = s.recv_chain_with_flags(max, now).map_err(cannot)?;
                 Came::bytes(self.hold_chain(chain, dice, buf)?)
             }
             _ => {
-                let (len, ancillary) = s.recv_with(&mut buf[..max], now).map_err(cannot)?;
+                let (len, ancillary) = s.recv_fds_with_flags(&mut buf[..max], now).map_err(cannot)?;
                 let lost = ancillary.truncated;
                 if lost && counts {
                     return Err(wrong("descriptors were lost (MSG_CTRUNC)"));
@@ -128,23 +131,24 @@ impl Party {
         let counts = self.plan.counts_descriptors(self.side);
         let now = RecvFlags::DONTWAIT;
         Ok(match dice.roll() % 8 {
-            0 => Came::of(s.recv_record(&mut buf[..max], now | RecvFlags::PEEK).map_err(cannot)?).peeked(),
+            0 => Came::of(s.recv_record_with_flags(&mut buf[..max], now | RecvFlags::PEEK).map_err(cannot)?)
+                .peeked(),
             1 if !counts => {
-                Came::of(s.recv_record(&mut buf[..max], now | RecvFlags::WAITALL).map_err(cannot)?)
+                Came::of(s.recv_record_with_flags(&mut buf[..max], now | RecvFlags::WAITALL).map_err(cannot)?)
             }
             2 if !counts => {
                 let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
-                let came = s.recv_vectored(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
-                Came::of(came.map_err(cannot)?)
+                let came = s.recv_msg(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
+                Came::of(came.map_err(cannot)?.0)
             }
             3 if !counts => {
-                let (view, flags) = s.recv_borrowed_with(max, now).map_err(cannot)?;
+                let (view, flags) = s.recv_borrowed_with_flags(max, now).map_err(cannot)?;
                 let len = self.hold_view(view, dice, buf)?;
                 Came { received: Received { len, full: len, flags }, ..Came::default() }
             }
-            4 if !counts => Came::of(s.recv_record(&mut buf[..max], now).map_err(cannot)?),
+            4 if !counts => Came::of(s.recv_record_with_flags(&mut buf[..max], now).map_err(cannot)?),
             _ => {
-                let (received, ancillary) = s.recv_with(&mut buf[..max], now).map_err(cannot)?;
+                let (received, ancillary) = s.recv_fds_with_flags(&mut buf[..max], now).map_err(cannot)?;
                 if ancillary.truncated && counts {
                     return Err(wrong("descriptors were lost (MSG_CTRUNC)"));
                 }
@@ -163,32 +167,32 @@ impl Party {
         let now = RecvFlags::DONTWAIT;
         Ok(match dice.roll() % 8 {
             0 => {
-                let (view, flags) = s.recv_borrowed_with(max, now).map_err(cannot)?;
+                let (view, flags) = s.recv_borrowed_with_flags(max, now).map_err(cannot)?;
                 let len = self.hold_view(view, dice, buf)?;
                 Came { received: Received { len, full: len, flags }, ..Came::default() }
             }
             1 => {
                 let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
-                let came = s.recv_vectored(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
-                Came::of(came.map_err(cannot)?)
+                let came = s.recv_msg(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
+                Came::of(came.map_err(cannot)?.0)
             }
             2 => {
-                let came = s.recv_record(&mut buf[..max], now | RecvFlags::PEEK);
+                let came = s.recv_record_with_flags(&mut buf[..max], now | RecvFlags::PEEK);
                 Came::of(came.map_err(cannot)?).peeked()
             }
             3 => {
-                let (received, ancillary) = s.recv_with(&mut buf[..max], now).map_err(cannot)?;
+                let (received, ancillary) = s.recv_fds_with_flags(&mut buf[..max], now).map_err(cannot)?;
                 Came::with(received, ancillary)
             }
             // Bytes first, which have to have room, and behind them pages, which need none.
             4 => {
-                let (received, chain) = s.recv_chain_with(buf, now).map_err(cannot)?;
+                let (received, chain) = s.recv_chain_with_flags(buf, now).map_err(cannot)?;
                 let head = received.len;
                 let behind = self.hold_chain(chain, dice, &mut buf[head..])?;
                 let received = Received { len: head + behind, ..received };
                 Came { room: Some(buf.len()), ..Came::of(received) }
             }
-            _ => Came::of(s.recv_record(&mut buf[..max], now).map_err(cannot)?),
+            _ => Came::of(s.recv_record_with_flags(&mut buf[..max], now).map_err(cannot)?),
         })
     }
 
@@ -197,21 +201,22 @@ impl Party {
         let (came, from) = match dice.roll() % 6 {
             0 => {
                 let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
-                let came = s.recv_vectored(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
-                let (received, from) = came.map_err(cannot)?;
+                let came = s.recv_msg(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
+                let (received, _, from) = came.map_err(cannot)?;
                 (Came::of(received), from)
             }
             1 => {
-                let came = s.recv_datagram(&mut buf[..max], now | RecvFlags::PEEK);
+                let came = s.recv_datagram_with_flags(&mut buf[..max], now | RecvFlags::PEEK);
                 let (received, from) = came.map_err(cannot)?;
                 (Came::of(received).peeked(), from)
             }
             2 | 3 => {
-                let (received, ancillary, from) = s.recv_with(&mut buf[..max], now).map_err(cannot)?;
+                let (received, ancillary, from) =
+                    s.recv_fds_with_flags(&mut buf[..max], now).map_err(cannot)?;
                 (Came::with(received, ancillary), from)
             }
             _ => {
-                let (received, from) = s.recv_datagram(&mut buf[..max], now).map_err(cannot)?;
+                let (received, from) = s.recv_datagram_with_flags(&mut buf[..max], now).map_err(cannot)?;
                 (Came::of(received), from)
             }
         };

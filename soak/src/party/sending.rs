@@ -105,9 +105,9 @@ impl Party {
         let sent = match dice.roll() % 10 {
             0 | 1 => {
                 let (a, b) = bytes.split_at(dice.roll() as usize % (n + 1));
-                s.send_vectored(&[IoSlice::new(a), IoSlice::new(b)], flags)
+                s.send_vectored_with_flags(&[IoSlice::new(a), IoSlice::new(b)], flags)
             }
-            2 | 3 => match s.reserve_with(n, flags) {
+            2 | 3 => match s.reserve_with_flags(n, flags) {
                 Ok(mut slot) => {
                     slot.write(bytes);
                     if dice.one_in(4) {
@@ -116,12 +116,12 @@ impl Party {
                     slot.commit()
                 }
                 // Its turn comes again: what waits for room is a send.
-                Err(e) if e.would_block() => s.send(bytes, flags),
+                Err(e) if e.would_block() => s.send_with_flags(bytes, flags),
                 Err(e) => Err(e),
             },
             4 if dice.one_in(3) => {
                 let token = token(self.plan.id, self.tokens_sent)?;
-                let sent = s.send_with(bytes, &[token.as_fd()], flags);
+                let sent = s.send_fds_with_flags(bytes, &[token.as_fd()], flags);
                 self.tokens_sent += u64::from(sent.is_ok());
                 sent
             }
@@ -131,24 +131,26 @@ impl Party {
                     loan.copy_from_slice(&bytes[..len]);
                     tally.pages += 1;
                     // Over the kernel a part of it may have gone.
-                    s.send_loan_with(loan, flags).or_else(|not| match len - not.loan.len() {
+                    s.send_loan_with_flags(loan, flags).or_else(|not| match len - not.loan.len() {
                         0 => Err(not.error),
                         part => Ok(part),
                     })
                 }
-                _ => s.send(bytes, flags),
+                _ => s.send_with_flags(bytes, flags),
             },
             6 => match self.in_pages(&bytes[..n.min(10_000)], tally) {
                 Some(chain) => {
                     let len = chain.len();
-                    s.send_chain_with(chain, flags).or_else(|not| match len - not.loan.payload().len() {
-                        0 => Err(not.error),
-                        part => Ok(part),
+                    s.send_chain_with_flags(chain, flags).or_else(|not| {
+                        match len - not.loan.payload().len() {
+                            0 => Err(not.error),
+                            part => Ok(part),
+                        }
                     })
                 }
-                None => s.send(bytes, flags),
+                None => s.send_with_flags(bytes, flags),
             },
-            _ => s.send(bytes, flags),
+            _ => s.send_with_flags(bytes, flags),
         };
         sent.map(Some).map_err(cannot)
     }
@@ -164,25 +166,25 @@ impl Party {
         let sent = match dice.roll() % 8 {
             0 | 1 => {
                 let (a, b) = bytes.split_at(dice.roll() as usize % (n + 1));
-                s.send_vectored(&[IoSlice::new(a), IoSlice::new(b)], flags)
+                s.send_vectored_with_flags(&[IoSlice::new(a), IoSlice::new(b)], flags)
             }
-            2 => match s.reserve_with(n, flags) {
+            2 => match s.reserve_with_flags(n, flags) {
                 // (What it has no room for must not be missing from a record that ends.)
                 Ok(mut slot) => match slot.write(bytes) == n && !dice.one_in(4) {
                     true => slot.commit(),
                     false => return Ok(None),
                 },
-                Err(e) if e.would_block() => s.send(bytes, flags),
+                Err(e) if e.would_block() => s.send_with_flags(bytes, flags),
                 Err(e) => Err(e),
             },
             // (Without a byte or an end to travel with they would be dropped.)
             3 if dice.one_in(3) => {
                 let token = token(self.plan.id, self.tokens_sent)?;
-                let sent = s.send_with(bytes, &[token.as_fd()], flags);
+                let sent = s.send_fds_with_flags(bytes, &[token.as_fd()], flags);
                 self.tokens_sent += u64::from(sent.is_ok());
                 sent
             }
-            _ => s.send(bytes, flags),
+            _ => s.send_with_flags(bytes, flags),
         };
         sent.map(Some).map_err(cannot)
     }
@@ -197,14 +199,14 @@ impl Party {
     ) -> Result<Option<usize>, Stop> {
         if self.plan.comes_with(self.side, self.sent) {
             let token = token(self.plan.id, self.sent)?;
-            return s.send_with(record, &[token.as_fd()], flags).map(Some).map_err(cannot);
+            return s.send_fds_with_flags(record, &[token.as_fd()], flags).map(Some).map_err(cannot);
         }
         let sent = match dice.roll() % 6 {
             0 => {
                 let (a, b) = record.split_at(dice.roll() as usize % (record.len() + 1));
-                s.send_vectored(&[IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)], flags)
+                s.send_vectored_with_flags(&[IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)], flags)
             }
-            1 => match s.reserve_with(record.len(), flags) {
+            1 => match s.reserve_with_flags(record.len(), flags) {
                 Ok(mut slot) => {
                     slot.write(record);
                     if dice.one_in(4) {
@@ -212,26 +214,26 @@ impl Party {
                     }
                     slot.commit()
                 }
-                Err(e) if e.would_block() => s.send(record, flags),
+                Err(e) if e.would_block() => s.send_with_flags(record, flags),
                 Err(e) => Err(e),
             },
             2 => match self.pool.as_ref().map(|pool| pool.loan(record.len())) {
                 Some(Ok(mut loan)) => {
                     loan.copy_from_slice(record);
                     tally.pages += 1;
-                    s.send_loan_with(loan, flags).map_err(|not| not.error)
+                    s.send_loan_with_flags(loan, flags).map_err(|not| not.error)
                 }
-                _ => s.send(record, flags),
+                _ => s.send_with_flags(record, flags),
             },
             // Its first bytes as bytes, the others in pages.
             3 => {
                 let (head, rest) = record.split_at(dice.roll() as usize % (record.len() + 1));
                 match self.in_pages(rest, tally) {
-                    Some(chain) => s.send_chain_with(head, chain, flags).map_err(|not| not.error),
-                    None => s.send(record, flags),
+                    Some(chain) => s.send_chain_with_flags(head, chain, flags).map_err(|not| not.error),
+                    None => s.send_with_flags(record, flags),
                 }
             }
-            _ => s.send(record, flags),
+            _ => s.send_with_flags(record, flags),
         };
         sent.map(Some).map_err(cannot)
     }
@@ -245,12 +247,12 @@ impl Party {
     ) -> Result<Option<usize>, Stop> {
         let sent = if self.plan.comes_with(self.side, self.sent) {
             let token = token(self.plan.id, self.sent)?;
-            s.send_with(datagram, &[token.as_fd()], flags)
+            s.send_fds_with_flags(datagram, &[token.as_fd()], flags)
         } else if dice.one_in(4) {
             let (a, b) = datagram.split_at(dice.roll() as usize % (datagram.len() + 1));
-            s.send_vectored(&[IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)], flags)
+            s.send_vectored_with_flags(&[IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)], flags)
         } else {
-            s.send(datagram, flags)
+            s.send_with_flags(datagram, flags)
         };
         sent.map(Some).map_err(cannot)
     }

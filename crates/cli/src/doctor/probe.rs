@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode};
-use onecopy::unix::{Datagram, Listener, Name, Path, RecvFlags, SendFlags, SharedPool, Stream};
+use onecopy::unix::{Datagram, Listener, Path, SharedPool, SocketAddr, Stream};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -101,10 +101,10 @@ fn memfd_seals(extra: MemfdFlags) -> Probe {
 /// Bytes go both ways until both ends say that they use shared memory, as between any two programs.
 fn upgrade() -> Probe {
     let tried = || -> onecopy::unix::Result<Path> {
-        let name = Name::abstract_(format!("onecopy-doctor-{}", std::process::id()));
+        let name = SocketAddr::from_abstract_name(format!("onecopy-doctor-{}", std::process::id()))?;
         let listener = Listener::bind(&name)?;
         let client = Stream::connect(&name)?;
-        let server = listener.accept()?;
+        let (server, _) = listener.accept()?;
         for end in [&client, &server] {
             // Seccomp filters can refuse in surprising ways: a doctor must not hang on any.
             end.set_read_timeout(Some(PATIENCE))?;
@@ -112,8 +112,8 @@ fn upgrade() -> Probe {
         let mut byte = [0];
         for _ in 0..ROUNDS {
             for (from, to) in [(&client, &server), (&server, &client)] {
-                from.send(b"?", SendFlags::empty())?;
-                to.recv(&mut byte, RecvFlags::empty())?;
+                from.send(b"?")?;
+                to.recv(&mut byte)?;
             }
             if client.path().is_shared_memory() {
                 break;
@@ -127,7 +127,7 @@ fn upgrade() -> Probe {
 /// Datagrams go both ways until both ends say that they use shared memory.
 fn datagrams() -> Probe {
     let tried = || -> onecopy::unix::Result<Path> {
-        let name = Name::abstract_(format!("onecopy-doctor-{}-dgram", std::process::id()));
+        let name = SocketAddr::from_abstract_name(format!("onecopy-doctor-{}-dgram", std::process::id()))?;
         let (a, b) = (Datagram::bind(&name)?, Datagram::unbound()?);
         a.connect(b.autobind()?)?;
         b.connect(name)?;
@@ -137,8 +137,8 @@ fn datagrams() -> Probe {
         let start = Instant::now();
         while start.elapsed() < PATIENCE && !(a.path().is_shared_memory() && b.path().is_shared_memory()) {
             for (from, to) in [(&a, &b), (&b, &a)] {
-                from.send(b"?", SendFlags::empty())?;
-                to.recv(&mut [0], RecvFlags::empty())?;
+                from.send(b"?")?;
+                to.recv(&mut [0])?;
             }
         }
         Ok(if a.path().is_shared_memory() { b.path() } else { a.path() })

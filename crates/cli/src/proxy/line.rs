@@ -132,7 +132,7 @@ impl Line {
             }
             Way::Onecopy(stream, _) => {
                 let look = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-                stream.get_ref().recv(&mut [0], look).map_err(io::Error::from)
+                stream.get_ref().recv_with_flags(&mut [0], look).map_err(io::Error::from)
             }
         };
         matches!(unasked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)

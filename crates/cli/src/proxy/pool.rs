@@ -99,7 +99,7 @@ impl Pool {
             let (name, buffer) = (self.backend.address.name(), self.backend.buffer);
             let config = onecopy::unix::Config { receive_buffer: Some(buffer), ..Default::default() };
             // Connecting waits while the backlog is full: not on the thread that serves the clients.
-            let connect = move || onecopy::unix::Stream::connect_with(name, &config);
+            let connect = move || onecopy::unix::Stream::connect_with(name?, &config);
             return Line::onecopy(tokio::task::spawn_blocking(connect).await.map_err(io::Error::other)??);
         }
         let stream = loop {

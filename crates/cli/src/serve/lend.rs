@@ -14,7 +14,6 @@ use super::answer::{Answer, Piece};
 use super::wire::{Wire, send_all};
 use crate::counters::Counters;
 use crate::http::request::Request;
-use onecopy::SendFlags;
 use onecopy_sys::page_cache;
 use rustix::io::Errno;
 use std::io::{self, IoSlice};
@@ -75,7 +74,7 @@ impl Lend {
         let head = format!("{fields}Onecopy-Lent: {}\r\n\r\n", part.start);
         // The descriptor goes with the first byte; the rest of the head, should there be no room, without it.
         let sent = loop {
-            match stream.send_with(head.as_bytes(), &[fd], SendFlags::empty()) {
+            match stream.send_fds(head.as_bytes(), &[fd]) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Nothing was sent: too many descriptors are on their way or open, and a copy needs none.
                 Err(error) if SCARCE.contains(&error.raw_os_error()) => return None,

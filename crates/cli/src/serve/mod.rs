@@ -107,7 +107,7 @@ impl Door {
             policy: args.policy.into(),
             ..Default::default()
         };
-        let listener = onecopy::unix::Listener::bind_with(args.listen.name(), &config);
+        let listener = onecopy::unix::Listener::bind_with(args.listen.name()?, &config);
         Ok(Door::Onecopy(listener.with_context(|| format!("cannot listen on {}", args.listen))?))
     }
 
@@ -118,7 +118,7 @@ impl Door {
                 send_buffer(&stream, buffer);
                 Ok(Wire::Kernel(stream, *how))
             }
-            Door::Onecopy(listener) => Ok(Wire::Onecopy(listener.accept()?)),
+            Door::Onecopy(listener) => Ok(Wire::Onecopy(listener.accept()?.0)),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::store::Object;
 use crate::counters::Counters;
 use crate::transport::same_user;
 use onecopy::unix::{Carrier, Stream};
-use onecopy::{Policy, Reader, SendFlags};
+use onecopy::{Policy, Reader};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -220,7 +220,7 @@ fn account(
 pub fn send_all(stream: &Stream, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
     IoSlice::advance_slices(&mut slices, 0); // drops empty slices at the front
     while !slices.is_empty() {
-        match stream.send_vectored(slices, SendFlags::empty()) {
+        match stream.send_vectored(slices) {
             Ok(n) => IoSlice::advance_slices(&mut slices, n),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error.into()),

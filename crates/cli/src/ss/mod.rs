@@ -103,7 +103,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Name of a type of socket.
+/// SocketAddr of a type of socket.
 pub fn type_name(kind: Type) -> &'static str {
     match kind {
         Type::Stream => "stream",
@@ -112,7 +112,7 @@ pub fn type_name(kind: Type) -> &'static str {
     }
 }
 
-/// Name of a policy.
+/// SocketAddr of a policy.
 pub fn policy_name(policy: Policy) -> &'static str {
     match policy {
         Policy::Cached => "cached",
@@ -121,7 +121,7 @@ pub fn policy_name(policy: Policy) -> &'static str {
     }
 }
 
-/// Name of a reader, as the proxy tells it.
+/// SocketAddr of a reader, as the proxy tells it.
 pub fn reader_name(reader: Reader) -> &'static str {
     match reader {
         Reader::SameCore => "same-core",

@@ -161,7 +161,7 @@ mod tests {
     fn a_socket_of_this_process_is_on_the_screen() {
         let (a, b) = Stream::pair().unwrap();
         let mut look = Look::now(&Which::default()).unwrap();
-        a.send(&vec![1; 50_000], onecopy::SendFlags::empty()).unwrap();
+        a.send(&vec![1; 50_000]).unwrap();
         std::thread::sleep(Duration::from_millis(10));
         let now = look.again().unwrap();
         let mine = now.found.sockets.iter().filter(|s| s.pid == std::process::id()).count();

@@ -231,7 +231,7 @@ fn nor_does_what_lies_in_the_ring() {
     let dir = tempfile::tempdir().unwrap();
     let listener = onecopy::unix::Listener::bind(dir.path().join("s").as_path()).unwrap();
     std::thread::spawn(move || {
-        while let Ok(mut stream) = listener.accept() {
+        while let Ok((mut stream, _)) = listener.accept() {
             std::thread::spawn(move || {
                 let mut head = [0; 4096];
                 while let Ok(1..) = stream.read(&mut head) {

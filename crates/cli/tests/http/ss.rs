@@ -180,7 +180,6 @@ fn what_others_say_of_our_sockets_is_passed_over() {
 /// Sockets of this very process: a pair over shared memory, and one over the kernel.
 #[test]
 fn records_and_datagrams_too() {
-    use onecopy::SendFlags;
     use onecopy::unix::{Datagram, SeqPacket};
     alone!();
     let dir = tempfile::tempdir().unwrap();
@@ -189,11 +188,11 @@ fn records_and_datagrams_too() {
     let bound = Datagram::bind(path.as_path()).unwrap();
     let (c, _d) = SeqPacket::pair().unwrap();
     for datagram in [&b"one"[..], b"three"] {
-        a.send(datagram, SendFlags::empty()).unwrap();
+        a.send(datagram).unwrap();
     }
-    c.send(b"record", SendFlags::empty()).unwrap();
+    c.send(b"record").unwrap();
     let mut buffer = [0; 9];
-    assert_eq!(b.recv(&mut buffer, onecopy::RecvFlags::empty()).unwrap(), 3);
+    assert_eq!(b.recv(&mut buffer).unwrap(), 3);
     let own = std::process::id();
     let shown = sockets(&[own]);
     let of = |kind: &str, test: &dyn Fn(&Value) -> bool| {

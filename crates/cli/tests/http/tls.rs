@@ -245,7 +245,7 @@ fn what_has_come_is_not_kept_back() {
         let path = dir.path().join("s");
         let accept: Box<dyn FnOnce() -> Box<dyn Both>> = if shared {
             let listener = onecopy::unix::Listener::bind(path.as_path()).unwrap();
-            Box::new(move || Box::new(listener.accept().unwrap()))
+            Box::new(move || Box::new(listener.accept().unwrap().0))
         } else {
             let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
             Box::new(move || Box::new(listener.accept().unwrap().0))

@@ -29,7 +29,7 @@ use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::handshake::invitation::{capacity_for, nonce};
 use onecopy_unix::handshake::upgrade;
 use onecopy_unix::handshake::upgrade::Nonce;
-use onecopy_unix::{Name, Transport};
+use onecopy_unix::{SocketAddr, Transport};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::SendFlags;
@@ -62,8 +62,8 @@ impl Socket {
         // A socket that several processes have stays with the kernel: one process would have the lanes, and
         // the others would not.
         let shared = !self.is_here_alone();
-        let named = onecopy_unix::connection::options::local_name(self.fd())
-            .is_ok_and(|name| name != Name::unnamed());
+        let named = onecopy_unix::connection::options::local_addr(self.fd())
+            .is_ok_and(|name| name != SocketAddr::unnamed());
         if shared || !named || rustix::net::getpeername(self.fd()).is_ok() {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Socket {
 
     /// Handles a control message that `from` has sent. Returns whether it is one of this socket's.
     #[cold]
-    pub fn handle_control(&self, fan_in: &mut FanIn, control: ControlMessage, from: Name) -> bool {
+    pub fn handle_control(&self, fan_in: &mut FanIn, control: ControlMessage, from: SocketAddr) -> bool {
         match control {
             ControlMessage::Doorbell(nonce) => nonce == fan_in.nonce,
             ControlMessage::Token(nonce) if nonce == fan_in.nonce => {
@@ -113,7 +113,7 @@ impl Socket {
                 let its = member.name == from || is_sender(fan_in, member.inode, member.end.fd(), &from);
                 let member = &mut fan_in.lanes[at];
                 // This side's own control message has no name. Neither has that of a sender without a name.
-                if its && from != Name::unnamed() {
+                if its && from != SocketAddr::unnamed() {
                     (member.named, member.name) = (true, from);
                 }
                 member.live = true;
@@ -126,7 +126,7 @@ impl Socket {
 
     /// Handles a join request, which came with a datagram that `from` has sent.
     #[cold]
-    pub fn handle_join(&self, fan_in: &mut FanIn, join_request: ControlMessage, from: Name) {
+    pub fn handle_join(&self, fan_in: &mut FanIn, join_request: ControlMessage, from: SocketAddr) {
         let ControlMessage::Join { hello, secret, cookie, inode } = join_request else { return };
         // The sender of that hello may be gone, or may have been sent away as one too many. Or it reached
         // another process, since a fork.
@@ -148,7 +148,7 @@ impl Socket {
         line: OwnedFd,
         hello: Hello,
         secret: Nonce,
-        (inode, name): (u64, Name),
+        (inode, name): (u64, SocketAddr),
     ) -> io::Result<bool> {
         if !is_sender(fan_in, inode, line.as_fd(), &name) {
             return Ok(false);

@@ -25,7 +25,7 @@ use onecopy_sys::scm::{self, Message, Space};
 use onecopy_sys::socket::unix_address;
 use onecopy_unix::connection::call::Call;
 use onecopy_unix::connection::rx::Rx;
-use onecopy_unix::{Name, Received, RecvFlags, Result};
+use onecopy_unix::{Received, RecvFlags, Result, SocketAddr};
 use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
 
@@ -54,7 +54,7 @@ impl Socket {
         slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
         call: &mut Call<'_>,
-    ) -> Result<Option<(Received, Name)>> {
+    ) -> Result<Option<(Received, SocketAddr)>> {
         fan_in.left = fan_in.left.checked_sub(1).unwrap_or_else(|| {
             fan_in.look_who_died();
             fan_in.let_in();
@@ -272,7 +272,7 @@ impl Socket {
 }
 
 /// Returns the name of the socket that has sent the message.
-pub fn name_of(message: &Message) -> Name {
+pub fn name_of(message: &Message) -> SocketAddr {
     let address = message.name.as_ref().and_then(|name| unix_address((**name).clone()));
-    address.map_or_else(Name::unnamed, |address| Name::of(&address))
+    address.map_or_else(SocketAddr::unnamed, |address| SocketAddr::of(&address))
 }

@@ -7,7 +7,7 @@ use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::unix_diag::Diag;
 use onecopy_sys::user::is_known;
-use onecopy_unix::Name;
+use onecopy_unix::SocketAddr;
 use onecopy_unix::connection::Connection;
 use onecopy_unix::handshake::upgrade::Nonce;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -152,7 +152,7 @@ pub struct Member {
     /// The inode of the socket that sends.
     pub(super) inode: u64,
     /// The sender's name, as the kernel told it with the join request or later.
-    pub(super) name: Name,
+    pub(super) name: SocketAddr,
     /// Everything that the sender sent over the kernel was received, so what is in the ring comes next.
     pub(super) live: bool,
     /// The sender has switched: what it sent over the kernel is in the queue by now, or was received.
@@ -210,14 +210,17 @@ pub fn name_for_many(inode: u64) -> io::Result<SocketAddrUnix> {
 
 /// Whether the socket with that inode has that name, sends to this one, and belongs to the user at the other
 /// end of `line`. This keeps out a program that made another user's socket send a join request.
-pub fn is_sender(fan_in: &FanIn, inode: u64, line: BorrowedFd<'_>, name: &Name) -> bool {
+pub fn is_sender(fan_in: &FanIn, inode: u64, line: BorrowedFd<'_>, name: &SocketAddr) -> bool {
     let known = Diag::open().and_then(|diag| diag.look(inode));
     let user = sockopt::socket_peercred(line).map(|cred| cred.uid.as_raw());
     let (Ok(known), Ok(user)) = (known, user) else { return false };
     let called = match known.name.as_deref() {
-        None | Some([]) => Name::unnamed(),
-        Some([0, name @ ..]) => Name::abstract_(name),
-        Some(path) => Name::path(OsStr::from_bytes(path.strip_suffix(&[0]).unwrap_or(path))),
+        None | Some([]) => SocketAddr::unnamed(),
+        Some([0, name @ ..]) => match SocketAddr::from_abstract_name(name) {
+            Ok(name) => name,
+            Err(_) => return false,
+        },
+        Some(path) => SocketAddr::from(OsStr::from_bytes(path.strip_suffix(&[0]).unwrap_or(path))),
     };
     let its = known.peer == Some(fan_in.inode) && called == *name;
     its && known.uid == Some(user) && is_known(user)

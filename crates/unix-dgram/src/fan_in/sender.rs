@@ -51,7 +51,7 @@ use onecopy_ring::{MIN_CAPACITY, Ring};
 use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
-use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::attached::SendAncillary;
 use onecopy_unix::connection::call::Cursor;
 use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::doorbell::elsewhere::Elsewhere;
@@ -192,7 +192,7 @@ impl Socket {
         &self,
         lane: &Lane,
         cursor: &mut Cursor<'_, '_>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         let (end, len, flags) = (&*lane.end, cursor.left, flags | SendFlags::DONTWAIT);

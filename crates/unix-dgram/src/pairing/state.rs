@@ -4,7 +4,7 @@ use crate::fan_in::lane::{JoinRequest, Lane};
 use crate::pairing::offer::{Incoming, OfferedRing};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use onecopy_unix::Name;
+use onecopy_unix::SocketAddr;
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -32,7 +32,7 @@ pub struct Pairing {
     pub(super) left: AtomicU32,
     pub(super) pause: AtomicU32,
     /// The peer's name when its ring came into use.
-    pub(super) sender: OnceLock<Name>,
+    pub(super) sender: OnceLock<SocketAddr>,
     /// A thread that holds this lock only tries the locks of the two sides.
     pub(super) state: Mutex<State>,
     /// 1 while there is a lane.
@@ -100,7 +100,7 @@ impl Pairing {
     }
 
     /// Returns the name that the peer of the ring had.
-    pub fn sender(&self) -> Option<Name> {
+    pub fn sender(&self) -> Option<SocketAddr> {
         self.sender.get().cloned()
     }
 

@@ -9,7 +9,7 @@ use crate::wire::proof;
 use onecopy_ring::{Consumer, PeerMisbehaved, Producer};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::scm::{self, MAX_FDS};
-use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::attached::SendAncillary;
 use onecopy_unix::ancillary::channel::Inlet;
 use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::connection::tx::Tx;
@@ -133,7 +133,7 @@ impl Socket {
         if control::hung_up(self.fd()) {
             mine.header().info.0.shut.store(1, Relaxed);
         }
-        if let Ok(name) = self.peer_name() {
+        if let Ok(name) = self.peer_addr() {
             let _ = pairing.sender.set(name);
         }
         self.set_rx_ring(mine.clone());
@@ -208,7 +208,7 @@ impl Socket {
         pairing: &Pairing,
         to: Option<&SocketAddrUnix>,
         pieces: &[IoSlice<'_>],
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> io::Result<usize> {
         let mut state = pairing.state.lock();
@@ -221,14 +221,14 @@ impl Socket {
         }
         let fits = slip.is_some() && fds.len() <= MAX_FDS;
         let with = if fits {
-            scm::send_to(self.fd(), to, pieces, &fds, attached.who, flags)
+            scm::send_to(self.fd(), to, pieces, &fds, attached.ucred(), flags)
         } else {
             Err(Errno::TOOMANYREFS)
         };
         // Too many descriptors are in flight, maybe only because of ours.
         let sent = match with {
             Err(Errno::TOOMANYREFS) => {
-                scm::send_to(self.fd(), to, pieces, attached.fds, attached.who, flags)?
+                scm::send_to(self.fd(), to, pieces, attached.fds, attached.ucred(), flags)?
             }
             with => with?,
         };

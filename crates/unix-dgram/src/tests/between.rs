@@ -8,12 +8,12 @@ use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Space};
 use onecopy_unix::failpoint;
 use onecopy_unix::handshake::upgrade::new_ring;
-use onecopy_unix::{Config, Name, RecvFlags, SendFlags};
+use onecopy_unix::{Config, RecvFlags, SendFlags, SocketAddr};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::IoSliceMut;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{self, UnixDatagram};
 use std::sync::Arc;
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
@@ -23,8 +23,8 @@ fn name(what: &str) -> String {
     format!("onecopy-between-{what}-{}", std::process::id())
 }
 
-fn abstract_(what: &str) -> Name {
-    Name::abstract_(name(what))
+fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(name(what)).unwrap()
 }
 
 fn rendezvous(of: impl AsFd) -> SocketAddrUnix {
@@ -57,7 +57,7 @@ fn hello(line: &OwnedFd) -> Option<(Hello, Vec<OwnedFd>)> {
 #[test]
 fn who_sits_on_a_rendezvous_gets_nothing() {
     onecopy_testing::alone!();
-    let address = |what: &str| SocketAddr::from_abstract_name(name(what)).unwrap();
+    let address = |what: &str| net::SocketAddr::from_abstract_name(name(what)).unwrap();
     let ours = Datagram::bind(abstract_("squat-ours")).unwrap();
     let plain = UnixDatagram::bind_addr(&address("squat")).unwrap();
     let squatter = squat(&plain);
@@ -67,7 +67,7 @@ fn who_sits_on_a_rendezvous_gets_nothing() {
     let (token, _) = proof::token().unwrap();
     let (mut line, mut answered, mut with, mut given) = (None, false, 0, false);
     for i in 0..2000u32 {
-        ours.send(&i.to_le_bytes(), NOW).unwrap();
+        ours.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         let mut buffer = [0; 99];
         let flags = rustix::net::RecvFlags::DONTWAIT;
         let came = scm::recv(&plain, &mut [IoSliceMut::new(&mut buffer)], Space::All, flags).unwrap();
@@ -103,7 +103,7 @@ fn who_stands_between_two_gets_nothing() {
     let (mut one, mut two) = (false, false);
     let mut buffer = [0; 99];
     for i in 0..2000u32 {
-        a.send(&i.to_le_bytes(), NOW).unwrap();
+        a.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         if let Some(squatter) = &squatter {
             to_a = to_a.or_else(|| visitor(squatter));
         }
@@ -113,7 +113,7 @@ fn who_stands_between_two_gets_nothing() {
             squatter = None;
         }
         if squatter.is_none() {
-            assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
             assert_eq!(buffer[..4], i.to_le_bytes());
         } else {
             let _ = rustix::net::recv(b.end.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
@@ -155,7 +155,7 @@ fn a_silent_visitor_does_not_keep_the_peer_away() {
     let mut silent = None;
     let mut buffer = [0; 99];
     for i in 0..4000u32 {
-        a.send(&i.to_le_bytes(), NOW).unwrap();
+        a.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         if silent.is_none() {
             let line = seqpacket();
             if rustix::net::connect(&line, &rendezvous(a.end.fd())).is_ok() {
@@ -163,9 +163,9 @@ fn a_silent_visitor_does_not_keep_the_peer_away() {
             }
             rustix::net::recv(b.end.fd(), &mut buffer[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
         } else {
-            assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 4);
-            let _ = b.send(&buffer[..4], NOW).unwrap();
-            assert_eq!(a.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
+            let _ = b.send_with_flags(&buffer[..4], NOW).unwrap();
+            assert_eq!(a.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
             assert_eq!(buffer[..4], i.to_le_bytes());
         }
     }
@@ -183,16 +183,16 @@ fn connected(what: &str) -> (Arc<Datagram>, Datagram) {
 
 /// Looks often enough for everything that a socket does in its calls.
 fn look(end: &Datagram) {
-    (0..2000).for_each(|_| assert!(end.recv(&mut [0], LOOK).is_err()));
+    (0..2000).for_each(|_| assert!(end.recv_with_flags(&mut [0], LOOK).is_err()));
 }
 
 /// Checks that both come to share memory, and that no datagram is lost or changes its place.
 fn come_together(a: &Datagram, b: &Datagram) {
     for i in 0..2000u32 {
         for (from, to) in [(a, b), (b, a)] {
-            from.send(&i.to_le_bytes(), NOW).unwrap();
+            from.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
             let mut buffer = [0; 9];
-            assert_eq!(to.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(to.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
             assert_eq!(buffer[..4], i.to_le_bytes());
         }
     }

@@ -31,15 +31,15 @@ fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     let (liar, victim) = Datagram::pair().unwrap();
     // A socket that is polled looks at the kernel's queue.
     let _: BorrowedFd<'_> = victim.as_fd();
-    liar.send(b"before", NOW).unwrap();
-    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
+    liar.send_with_flags(b"before", NOW).unwrap();
+    assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 6);
     misbehaved(&liar);
     let mut told = BTreeSet::new();
     for _ in 0..200 {
         for error in [
-            victim.send(&[7; 2000], NOW).err(),
-            victim.recv(&mut [0; 100], LOOK | RecvFlags::PEEK).err(),
-            victim.recv_from(&mut [0; 100], LOOK).err(),
+            victim.send_with_flags(&[7; 2000], NOW).err(),
+            victim.recv_with_flags(&mut [0; 100], LOOK | RecvFlags::PEEK).err(),
+            victim.recv_from_with_flags(&mut [0; 100], LOOK).err(),
             victim.readable_bytes().err(),
         ]
         .into_iter()
@@ -50,8 +50,8 @@ fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     }
     assert!(told.contains(&Errno::PROTO.raw_os_error()), "{what}: {told:?}");
     assert!(victim.stats().protocol_errors >= 1, "{what}");
-    honest.send(b"as ever", NOW).unwrap();
-    assert_eq!(other.recv(&mut [0; 9], LOOK).unwrap(), 7);
+    honest.send_with_flags(b"as ever", NOW).unwrap();
+    assert_eq!(other.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 7);
     drop((liar, victim));
 }
 
@@ -149,8 +149,8 @@ fn what_is_not_announced_harms_nobody() {
         onecopy_sys::scm::send(liar.end.life(), &[std::io::IoSlice::new(bytes)], &fds, None, flags).unwrap();
     }
     drop(w);
-    liar.send(b"as ever", NOW).unwrap();
-    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 7);
+    liar.send_with_flags(b"as ever", NOW).unwrap();
+    assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 7);
     drop((liar, victim));
     assert_eq!(rustix::io::read(&r, &mut [0; 1][..]).unwrap(), 0, "all are closed");
 }
@@ -174,10 +174,13 @@ fn a_false_farewell_leaves_the_kernel_to_tell() {
     onecopy_testing::alone!();
     let (liar, victim) = Datagram::pair().unwrap();
     from_victim(&liar).info.0.shut.store(1, Relaxed);
-    assert_eq!(victim.send(b"over the kernel", NOW).unwrap(), 15);
+    assert_eq!(victim.send_with_flags(b"over the kernel", NOW).unwrap(), 15);
     assert!(!victim.path().is_shared_memory());
     drop(liar);
-    assert_eq!(victim.send(b"x", NOW).unwrap_err().raw_os_error(), Errno::CONNREFUSED.raw_os_error());
+    assert_eq!(
+        victim.send_with_flags(b"x", NOW).unwrap_err().raw_os_error(),
+        Errno::CONNREFUSED.raw_os_error()
+    );
 }
 
 /// A peer is killed while it parks, before it has said that there is a filler. The filler is no datagram all
@@ -187,13 +190,16 @@ fn a_filler_of_a_peer_that_died_is_no_datagram() {
     onecopy_testing::alone!();
     let (dying, victim) = Datagram::pair().unwrap();
     let _: BorrowedFd<'_> = victim.as_fd();
-    dying.send(b"last", NOW).unwrap();
+    dying.send_with_flags(b"last", NOW).unwrap();
     into_victim(&dying).begin_parking(1);
     onecopy_unix::control::park_record(dying.end.fd(), false, None).unwrap().unwrap();
     drop(dying);
-    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 4);
+    assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 4);
     for _ in 0..3 {
-        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap_err().raw_os_error(), Errno::AGAIN.raw_os_error());
+        assert_eq!(
+            victim.recv_with_flags(&mut [0; 9], LOOK).unwrap_err().raw_os_error(),
+            Errno::AGAIN.raw_os_error()
+        );
     }
     assert_eq!(victim.stats().protocol_errors, 0);
 }
@@ -204,7 +210,8 @@ fn a_filler_of_a_peer_that_died_is_no_datagram() {
 fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
     onecopy_testing::alone!();
     let (dying, sender) = Datagram::pair().unwrap();
-    let fill = || std::iter::repeat_with(|| sender.send(&[7; 2000], NOW)).find_map(Result::err).unwrap();
+    let fill =
+        || std::iter::repeat_with(|| sender.send_with_flags(&[7; 2000], NOW)).find_map(Result::err).unwrap();
     assert!(fill().would_block());
     // A clone keeps the line up. The flag that says "the peer has left" is cleared: a peer that is killed
     // never sets it.
@@ -213,9 +220,9 @@ fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
     drop(dying);
     ring.header().info.0.shut.store(0, Relaxed);
     assert!(!sender.end.cannot_send());
-    let refused = sender.send(&[7; 2000], NOW).unwrap_err();
+    let refused = sender.send_with_flags(&[7; 2000], NOW).unwrap_err();
     assert_eq!(refused.raw_os_error(), Errno::CONNREFUSED.raw_os_error());
-    let then = sender.send(&[7; 2000], NOW).unwrap_err();
+    let then = sender.send_with_flags(&[7; 2000], NOW).unwrap_err();
     assert_eq!(then.raw_os_error(), Errno::NOTCONN.raw_os_error());
     drop(line);
 }
@@ -226,23 +233,27 @@ fn a_peer_of_which_only_the_lifeline_is_left_refuses() {
 fn who_sent_is_known_when_the_kernel_has_forgotten() {
     onecopy_testing::alone!();
     let name = |what: &str| {
-        onecopy_unix::Name::abstract_(format!("onecopy-forgotten-{what}-{}", std::process::id()))
+        onecopy_unix::SocketAddr::from_abstract_name(format!(
+            "onecopy-forgotten-{what}-{}",
+            std::process::id()
+        ))
+        .unwrap()
     };
     let (here, there) = (Datagram::bind(name("here")).unwrap(), Datagram::bind(name("there")).unwrap());
     here.connect(name("there")).unwrap();
     there.connect(name("here")).unwrap();
     for _ in 0..10_000 {
-        there.send(b"x", NOW).unwrap();
-        assert_eq!(here.recv_from(&mut [0; 9], LOOK).unwrap(), (1, name("there")));
+        there.send_with_flags(b"x", NOW).unwrap();
+        assert_eq!(here.recv_from_with_flags(&mut [0; 9], LOOK).unwrap(), (1, name("there")));
         if here.end.rx_ring().is_some() && there.end.tx_ring().is_some() {
             break;
         }
     }
-    there.send(b"before it went", NOW).unwrap();
+    there.send_with_flags(b"before it went", NOW).unwrap();
     drop(there);
     // One of this side's own looks does the same, and the caller is told later.
     let told = rustix::net::send(here.end.fd(), b"", rustix::net::SendFlags::DONTWAIT);
     assert_eq!(told, Err(Errno::CONNREFUSED));
-    assert!(here.peer_name().is_err());
-    assert_eq!(here.recv_from(&mut [0; 99], LOOK).unwrap(), (14, name("there")));
+    assert!(here.peer_addr().is_err());
+    assert_eq!(here.recv_from_with_flags(&mut [0; 99], LOOK).unwrap(), (14, name("there")));
 }

@@ -12,13 +12,13 @@ use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_sys::scm::{self, Space};
 use onecopy_unix::control::send_fd;
 use onecopy_unix::handshake::upgrade::new_ring;
-use onecopy_unix::{Carrier, Config, Name, ReceivedFlags, RecvFlags, SendFlags};
+use onecopy_unix::{Carrier, Config, ReceivedFlags, RecvFlags, SendAncillary, SendFlags, SocketAddr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{self, UnixDatagram};
 
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
@@ -28,8 +28,8 @@ fn text(what: &str) -> String {
     format!("onecopy-many-{what}-{}", std::process::id())
 }
 
-fn abstract_(what: &str) -> Name {
-    Name::abstract_(text(what))
+fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(text(what)).unwrap()
 }
 
 /// Makes a sender that has a lane.
@@ -52,17 +52,17 @@ fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     let (before, liar, behind) =
         (laned(&victim, "victim"), laned(&victim, "victim"), laned(&victim, "victim"));
     let _: BorrowedFd<'_> = victim.as_fd();
-    liar.send(b"before", NOW).unwrap();
-    assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 6);
+    liar.send_with_flags(b"before", NOW).unwrap();
+    assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 6);
     misbehaved(&liar);
     let (mut got, mut garbage) = (0, 0);
     for round in 0..100u8 {
         for honest in [&before, &behind] {
-            honest.send(&[round; 7], NOW).unwrap();
+            honest.send_with_flags(&[round; 7], NOW).unwrap();
         }
         for _ in 0..4 {
             let mut buffer = [0; 9];
-            match victim.recv_from(&mut buffer, LOOK) {
+            match victim.recv_from_with_flags(&mut buffer, LOOK) {
                 Ok((7, _)) => got += usize::from(buffer[..7] == [round; 7]),
                 Ok(_) => garbage += 1,
                 Err(error) => assert_eq!(error.raw_os_error(), Errno::AGAIN.raw_os_error(), "{what}"),
@@ -74,9 +74,9 @@ fn caught(what: &str, misbehaved: impl Fn(&Datagram)) {
     let paths = [&before, &behind].map(|honest| honest.path().send);
     assert_eq!(paths, [Carrier::SharedMemory; 2], "{what}");
     // The liar finds its lane closed, and the kernel carries on.
-    while victim.recv(&mut [0; 9], LOOK).is_ok() {}
-    let sent = liar.send(b"x", NOW);
-    assert!(sent.is_ok() || liar.send(b"x", NOW).is_ok(), "{what}: {sent:?}");
+    while victim.recv_with_flags(&mut [0; 9], LOOK).is_ok() {}
+    let sent = liar.send_with_flags(b"x", NOW);
+    assert!(sent.is_ok() || liar.send_with_flags(b"x", NOW).is_ok(), "{what}: {sent:?}");
     assert!(!liar.path().is_shared_memory(), "{what}");
 }
 
@@ -110,7 +110,7 @@ fn every_lie_on_a_lane_costs_the_lane() {
             let _ = rustix::net::send(&line, b"b", RAW);
         }
         // A sender that does not ring is not looked at.
-        liar.send(b"x", NOW).unwrap();
+        liar.send_with_flags(b"x", NOW).unwrap();
         header(liar, &|header| header.writer.0.head.store(u64::MAX, Release));
     });
     caught("a filler that is none", |liar| {
@@ -118,7 +118,7 @@ fn every_lie_on_a_lane_costs_the_lane() {
             header.reader.0.filler.store(u32::MAX, Relaxed);
             header.reader.0.parked.store(onecopy_ring::doorbell::PARKED, Release);
         });
-        liar.send(b"x", NOW).unwrap();
+        liar.send_with_flags(b"x", NOW).unwrap();
     });
 }
 
@@ -140,9 +140,9 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
     ];
     for control in controls {
         // A control message without the nonce is a program's datagram.
-        stranger.send_to(&control.encode(), abstract_("words"), NOW).unwrap();
+        stranger.send_to_with_flags(&control.encode(), abstract_("words"), NOW).unwrap();
         let mut buffer = [0; 64];
-        assert_eq!(victim.recv(&mut buffer, LOOK).unwrap(), 64);
+        assert_eq!(victim.recv_with_flags(&mut buffer, LOOK).unwrap(), 64);
         assert_eq!(buffer, control.encode());
     }
     // A sender that has a lane may ring for nothing, even in the receiver's name. Nothing is received from
@@ -159,23 +159,27 @@ fn words_that_mean_nothing_are_datagrams_or_nothing() {
         ControlMessage::Switched { fan_in: doorbell, lane: nonce },
     ];
     for control in controls {
-        stranger.send_to(&control.encode(), abstract_("words"), NOW).unwrap();
-        assert!(victim.recv(&mut [0; 64], LOOK).is_err());
-        honest.send(b"as ever", NOW).unwrap();
-        assert_eq!(victim.recv(&mut [0; 3], LOOK).unwrap(), 3);
+        stranger.send_to_with_flags(&control.encode(), abstract_("words"), NOW).unwrap();
+        assert!(victim.recv_with_flags(&mut [0; 64], LOOK).is_err());
+        honest.send_with_flags(b"as ever", NOW).unwrap();
+        assert_eq!(victim.recv_with_flags(&mut [0; 3], LOOK).unwrap(), 3);
     }
     // Anybody may send a join request, and the caller with that hello may have been sent away. No receive
     // sees it.
     let join_request = ControlMessage::Join { hello: nonce, secret: nonce, cookie: 0, inode: u64::MAX };
     let (slip, more) = (proof::slip(&join_request).unwrap(), victim.as_fd());
     for fds in [&[slip.as_fd()][..], &[more, slip.as_fd()]] {
-        stranger.send_with_to(b"x", abstract_("words"), fds, NOW).unwrap();
-        stranger.send_with_to(b"y", abstract_("words"), fds, NOW).unwrap();
+        stranger
+            .send_msg_to(&[IoSlice::new(b"x")], abstract_("words"), SendAncillary::fds(fds), NOW)
+            .unwrap();
+        stranger
+            .send_msg_to(&[IoSlice::new(b"y")], abstract_("words"), SendAncillary::fds(fds), NOW)
+            .unwrap();
         // A descriptor that no receive asks for is reported all the same.
-        let (received, _) = victim.recv_datagram(&mut [0; 3], LOOK).unwrap();
+        let (received, _) = victim.recv_datagram_with_flags(&mut [0; 3], LOOK).unwrap();
         assert_eq!((received.len, received.flags.contains(ReceivedFlags::CTRUNC)), (1, fds.len() == 2));
         for flags in [LOOK | RecvFlags::PEEK, LOOK] {
-            let (received, with, _) = victim.recv_with(&mut [0; 3], flags).unwrap();
+            let (received, with, _) = victim.recv_fds_with_flags(&mut [0; 3], flags).unwrap();
             assert_eq!((received.len, with.fds.len(), with.truncated), (1, fds.len() - 1, false));
         }
     }
@@ -194,7 +198,7 @@ fn a_receiver_that_lies_costs_the_lane() {
         misbehaved(&ring(&victim));
         let mut told = Vec::new();
         for _ in 0..2000 {
-            told.extend(victim.send(&[7; 2000], NOW).err().map(|error| error.raw_os_error()));
+            told.extend(victim.send_with_flags(&[7; 2000], NOW).err().map(|error| error.raw_os_error()));
             if told.contains(&Errno::PROTO.raw_os_error()) {
                 break;
             }
@@ -202,8 +206,8 @@ fn a_receiver_that_lies_costs_the_lane() {
         assert_eq!(told.last(), Some(&Errno::PROTO.raw_os_error()));
         assert_eq!(victim.stats().protocol_errors, 1);
         // The program was told, and the kernel carries on.
-        while liar.recv(&mut [0; 9], LOOK).is_ok() {}
-        assert_eq!(victim.send(b"x", NOW).unwrap(), 1);
+        while liar.recv_with_flags(&mut [0; 9], LOOK).is_ok() {}
+        assert_eq!(victim.send_with_flags(b"x", NOW).unwrap(), 1);
         assert_eq!(victim.path().send, Carrier::Kernel);
     }
 }
@@ -227,7 +231,8 @@ fn visitor(squatter: &OwnedFd) -> Option<(OwnedFd, Hello)> {
 #[test]
 fn who_squats_a_rendezvous_of_many_gets_nothing() {
     onecopy_testing::alone!();
-    let plain = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("plain")).unwrap()).unwrap();
+    let plain =
+        UnixDatagram::bind_addr(&net::SocketAddr::from_abstract_name(text("plain")).unwrap()).unwrap();
     let squatter = squat(&plain);
     let ours = Datagram::unbound().unwrap();
     ours.connect(abstract_("plain")).unwrap();
@@ -235,7 +240,7 @@ fn who_squats_a_rendezvous_of_many_gets_nothing() {
     let (_, back) = new_ring(4096, &Config::default()).unwrap();
     let (mut answered, mut joins) = (0, 0);
     for i in 0..3000u32 {
-        ours.send(&i.to_le_bytes(), NOW).unwrap();
+        ours.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         let mut buffer = [0; 99];
         let (n, join_request) = take(&plain, &mut buffer).unwrap();
         assert_eq!((n, &buffer[..4]), (4, &i.to_le_bytes()[..]));
@@ -269,7 +274,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
     a.connect(abstract_("relay-many")).unwrap();
     let (mut kept, mut sent) = (None, 0);
     while kept.is_none() && sent < 8 {
-        a.send(&[sent], NOW).unwrap();
+        a.send_with_flags(&[sent], NOW).unwrap();
         kept = visitor(&squatter);
         sent += 1;
     }
@@ -280,7 +285,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
     let (mut mine, mut next) = (None, 0);
     for i in sent..200u8 {
         let mut buffer = [0; 99];
-        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, next));
+        assert_eq!((b.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, next));
         next += 1;
         mine.get_or_insert_with(|| {
             let line = seqpacket().unwrap();
@@ -289,7 +294,7 @@ fn who_stands_between_a_sender_and_a_receiver_of_many_gets_nothing() {
             say(&line, &hello).unwrap();
             line
         });
-        a.send(&[i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
     }
     let mine = mine.expect("the receiver has a rendezvous");
     let mut wire = [0; 64];
@@ -308,7 +313,7 @@ fn bells_go_to_nobody_but_the_peer() {
         let plain = UnixDatagram::bind(&path).unwrap();
         let rendezvous = squat(&plain);
         let a = Datagram::unbound().unwrap();
-        a.connect(Name::path(&path)).unwrap();
+        a.connect(SocketAddr::from(&path)).unwrap();
         if moved {
             std::fs::remove_file(&path).unwrap();
         }
@@ -318,7 +323,7 @@ fn bells_go_to_nobody_but_the_peer() {
         plain.set_nonblocking(true).unwrap();
         let (mut lines, mut answered, mut came, mut doorbells) = (Vec::new(), false, 0, 0);
         for i in 0..2000u32 {
-            a.send(&i.to_le_bytes(), NOW).unwrap();
+            a.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
             lines.extend(visitor(&rendezvous));
             let mut buffer = [0; 99];
             while let Some((n, join_request)) = take(&plain, &mut buffer) {
@@ -357,8 +362,8 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
     let victim = Datagram::bind(abstract_("echoed")).unwrap();
     let honest = laned(&victim, "echoed");
     // Sends whatever anybody tells it to.
-    let echo = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text("echo")).unwrap()).unwrap();
-    let to = SocketAddr::from_abstract_name(text("echoed")).unwrap();
+    let echo = UnixDatagram::bind_addr(&net::SocketAddr::from_abstract_name(text("echo")).unwrap()).unwrap();
+    let to = net::SocketAddr::from_abstract_name(text("echoed")).unwrap();
     echo.connect_addr(&to).unwrap();
     let own = UnixDatagram::unbound().unwrap();
     own.connect_addr(&to).unwrap();
@@ -374,7 +379,7 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
         let join_request = ControlMessage::Join { hello: nonce, secret: nonce, cookie, inode: named };
         scm::send(joins, &[IoSlice::new(b"x")], &[proof::slip(&join_request).unwrap().as_fd()], None, RAW)
             .unwrap();
-        assert_eq!(victim.recv(&mut [0; 64], LOOK).unwrap(), 1);
+        assert_eq!(victim.recv_with_flags(&mut [0; 64], LOOK).unwrap(), 1);
         let mut wire = [0; 64];
         let got = rustix::net::recv(&line, &mut wire[..], rustix::net::RecvFlags::DONTWAIT);
         given.push(matches!(got, Ok((64, _))));
@@ -383,9 +388,9 @@ fn who_has_another_one_knock_gets_no_lane_of_its_name() {
     // A lane keeps its name, whoever says that it has another one.
     let lane = honest.end.lane().unwrap();
     echo.send(&lane.switched().encode()).unwrap();
-    assert!(victim.recv(&mut [0; 64], LOOK).is_err());
-    honest.send(b"x", NOW).unwrap();
-    assert_eq!(victim.recv_from(&mut [0; 9], LOOK).unwrap().1, Name::unnamed());
+    assert!(victim.recv_with_flags(&mut [0; 64], LOOK).is_err());
+    honest.send_with_flags(b"x", NOW).unwrap();
+    assert_eq!(victim.recv_from_with_flags(&mut [0; 9], LOOK).unwrap().1, SocketAddr::unnamed());
 }
 
 /// Strangers that come and say nothing, or nonsense, or too much.
@@ -412,11 +417,11 @@ fn strangers_at_a_rendezvous_keep_nobody_away_for_long() {
     let late = Datagram::unbound().unwrap();
     late.connect(abstract_("strangers")).unwrap();
     for i in 0..3000u32 {
-        late.send(&i.to_le_bytes(), NOW).unwrap();
-        first.send(&i.to_le_bytes(), NOW).unwrap();
+        late.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
+        first.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         for _ in 0..2 {
             let mut buffer = [0; 9];
-            assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 4);
+            assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 4);
             assert_eq!(buffer[..4], i.to_le_bytes());
         }
     }
@@ -435,23 +440,23 @@ fn no_word_is_cut_into_a_datagram() {
         // At the last moment, when the lanes were found empty.
         onecopy_unix::failpoint::at("about to receive", move || {
             let stranger = UnixDatagram::unbound().unwrap();
-            let name = SocketAddr::from_abstract_name(text("short")).unwrap();
+            let name = net::SocketAddr::from_abstract_name(text("short")).unwrap();
             stranger.connect_addr(&name).unwrap();
             stranger.send(&ControlMessage::Doorbell(nonce).encode()).unwrap();
         });
         let flags = [LOOK, LOOK | RecvFlags::PEEK][round % 2] | RecvFlags::TRUNC;
-        let got = victim.recv(&mut [0; 9][..round % 9], flags);
+        let got = victim.recv_with_flags(&mut [0; 9][..round % 9], flags);
         assert!(got.is_err(), "{got:?} in round {round}");
-        honest.send(b"as ever", NOW).unwrap();
+        honest.send_with_flags(b"as ever", NOW).unwrap();
         let mut buffer = [0; 3];
-        assert_eq!(victim.recv(&mut buffer, LOOK | RecvFlags::TRUNC).unwrap(), 7);
+        assert_eq!(victim.recv_with_flags(&mut buffer, LOOK | RecvFlags::TRUNC).unwrap(), 7);
         assert_eq!(buffer, *b"as ");
     }
     // A datagram of 64 bytes is cut as ever.
     let stranger = Datagram::unbound().unwrap();
-    stranger.send_to(&[7; 64], abstract_("short"), NOW).unwrap();
+    stranger.send_to_with_flags(&[7; 64], abstract_("short"), NOW).unwrap();
     let mut buffer = [0; 9];
-    let (received, _) = victim.recv_datagram(&mut buffer[..5], LOOK).unwrap();
+    let (received, _) = victim.recv_datagram_with_flags(&mut buffer[..5], LOOK).unwrap();
     assert_eq!((received.len, received.full, buffer), (5, 64, [7, 7, 7, 7, 7, 0, 0, 0, 0]));
 }
 
@@ -464,8 +469,8 @@ fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         let name = ["forked-without", "forked-with"][usize::from(with_lane)];
         let victim = Datagram::bind(abstract_(name)).unwrap();
         let stranger = Datagram::unbound().unwrap();
-        stranger.send_to(b"x", abstract_(name), NOW).unwrap();
-        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 1);
+        stranger.send_to_with_flags(b"x", abstract_(name), NOW).unwrap();
+        assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 1);
         let sender = with_lane.then(|| laned(&victim, name));
         let receiving = victim.end.fan_in().unwrap().lock();
         let start = std::time::Instant::now();
@@ -474,7 +479,7 @@ fn a_child_does_not_wait_for_a_thread_of_its_parent() {
                 std::thread::sleep(std::time::Duration::from_secs(10));
                 onecopy_sys::fork::kill_self();
             });
-            let told = victim.recv(&mut [0; 9], LOOK).map_err(|error| error.raw_os_error());
+            let told = victim.recv_with_flags(&mut [0; 9], LOOK).map_err(|error| error.raw_os_error());
             i32::from(told != Err(Errno::BUSY.raw_os_error()))
         })
         .unwrap();
@@ -482,7 +487,7 @@ fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         drop(receiving);
         // Lanes, if there are any, stay the parent's. Without lanes nothing has changed for the parent.
         let sender = sender.unwrap_or(stranger);
-        sender.send_to(b"still", abstract_(name), NOW).unwrap();
-        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap(), 5);
+        sender.send_to_with_flags(b"still", abstract_(name), NOW).unwrap();
+        assert_eq!(victim.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 5);
     }
 }

@@ -10,14 +10,14 @@ use onecopy_ring::Ring;
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use onecopy_sys::scm;
 use onecopy_unix::handshake::upgrade::{Nonce, new_ring};
-use onecopy_unix::{Config, Name, RecvFlags, SendFlags};
+use onecopy_unix::{Config, RecvFlags, SendFlags, SocketAddr};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
 use std::io::IoSlice;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{self, UnixDatagram};
 
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 const RAW: rustix::net::SendFlags = rustix::net::SendFlags::DONTWAIT;
@@ -28,15 +28,15 @@ fn text(what: &str) -> String {
 }
 
 fn victim(what: &str) -> Datagram {
-    Datagram::bind(Name::abstract_(text(what))).unwrap()
+    Datagram::bind(SocketAddr::from_abstract_name(text(what)).unwrap()).unwrap()
 }
 
 fn plain(what: &str) -> UnixDatagram {
-    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(text(what)).unwrap()).unwrap()
+    UnixDatagram::bind_addr(&net::SocketAddr::from_abstract_name(text(what)).unwrap()).unwrap()
 }
 
-fn to(what: &str) -> SocketAddr {
-    SocketAddr::from_abstract_name(text(what)).unwrap()
+fn to(what: &str) -> net::SocketAddr {
+    net::SocketAddr::from_abstract_name(text(what)).unwrap()
 }
 
 /// What a caller has that came to the victim's rendezvous listener, and was believed as far as that goes.
@@ -56,14 +56,14 @@ impl Come {
         let line = seqpacket().unwrap();
         for look in 0.. {
             assert!(look < 5000, "it has no rendezvous");
-            assert!(victim.recv(&mut [0; 9], LOOK | RecvFlags::PEEK).map_or(true, |n| n < 9));
+            assert!(victim.recv_with_flags(&mut [0; 9], LOOK | RecvFlags::PEEK).map_or(true, |n| n < 9));
             if rustix::net::connect(&line, &rendezvous).is_ok() {
                 break;
             }
         }
         say(&line, &Hello { nonce: [0; 16], capacity: 0, send_buffer: 0 }).unwrap();
         for _ in 0..5000 {
-            let _ = victim.recv(&mut [0; 9], LOOK | RecvFlags::PEEK);
+            let _ = victim.recv_with_flags(&mut [0; 9], LOOK | RecvFlags::PEEK);
             if let Ok((Some(hello), fds)) = receive_hello(line.as_fd()) {
                 let [memfd, token]: [OwnedFd; 2] = fds.try_into().unwrap();
                 let ring = Ring::open(memfd, hello.capacity as usize).unwrap();
@@ -92,7 +92,7 @@ fn send(from: &UnixDatagram, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 
 /// Returns the bytes of the next datagram, and how many descriptors came with it.
 fn next(victim: &Datagram) -> (usize, usize) {
-    let (received, with, _) = victim.recv_with(&mut [0; 9], LOOK).unwrap();
+    let (received, with, _) = victim.recv_fds_with_flags(&mut [0; 9], LOOK).unwrap();
     assert!(!with.truncated);
     (received.len, with.fds.len())
 }
@@ -101,7 +101,7 @@ fn next(victim: &Datagram) -> (usize, usize) {
 fn met(what: &str) -> (Datagram, UnixDatagram) {
     let (ours, theirs) = (format!("{what}-ours"), format!("{what}-theirs"));
     let (victim, peer) = (victim(&ours), plain(&theirs));
-    victim.connect(Name::abstract_(text(&theirs))).unwrap();
+    victim.connect(SocketAddr::from_abstract_name(text(&theirs)).unwrap()).unwrap();
     peer.connect_addr(&to(&ours)).unwrap();
     (victim, peer)
 }
@@ -121,7 +121,7 @@ fn what_was_queued_before_the_connection_is_no_sign_whatever_it_says_by_now() {
     }
     let honest = plain("queued-peer");
     honest.connect_addr(&to("queued")).unwrap();
-    victim.connect(Name::abstract_(text("queued-peer"))).unwrap();
+    victim.connect(SocketAddr::from_abstract_name(text("queued-peer")).unwrap()).unwrap();
     let come = Come::to(&victim);
     let filled = rustix::io::pwrite(&slip, &come.proof(1).encode(), 0);
     assert_eq!(filled, Ok(64), "what is said in it can be said late");
@@ -190,7 +190,7 @@ fn a_slip_that_is_none_is_closed_and_the_next_may_be_one() {
     // A peek changes nothing.
     for flags in [LOOK | RecvFlags::PEEK, LOOK] {
         assert_eq!(come.believed(), 0);
-        assert_eq!(victim.recv_with(&mut [0; 9], flags).unwrap().1.fds.len(), 0);
+        assert_eq!(victim.recv_fds_with_flags(&mut [0; 9], flags).unwrap().1.fds.len(), 0);
     }
     assert_eq!(come.believed(), 1);
 }
@@ -224,13 +224,16 @@ fn a_switch_is_where_the_last_sign_and_the_count_say() {
             (0..1 + more + usize::from(number == 1)).for_each(|_| assert_eq!(next(&victim).1, 0));
             assert_eq!(come.believed(), number);
         }
-        assert_eq!(victim.recv(&mut [0; 9], LOOK).unwrap_err().raw_os_error(), Errno::AGAIN.raw_os_error());
+        assert_eq!(
+            victim.recv_with_flags(&mut [0; 9], LOOK).unwrap_err().raw_os_error(),
+            Errno::AGAIN.raw_os_error()
+        );
         let header = come.ring.header();
         header.writer.0.switch_at.store(at + 1, Release);
         // A doorbell, with nothing in the ring for it.
         send(&peer, b"b", &[]);
         header.writer.0.armed.store(onecopy_ring::doorbell::RUNG, Relaxed);
-        let told = victim.recv(&mut [0; 9], LOOK).unwrap_err().raw_os_error();
+        let told = victim.recv_with_flags(&mut [0; 9], LOOK).unwrap_err().raw_os_error();
         let expected = if lies { Errno::PROTO } else { Errno::AGAIN };
         assert_eq!((told, victim.stats().protocol_errors), (expected.raw_os_error(), u64::from(lies)));
         assert_eq!(victim.end.rx_ring().is_some(), !lies);
@@ -243,11 +246,11 @@ fn who_does_not_know_the_secret_gets_nothing() {
     onecopy_testing::alone!();
     let (victim, peer) = met("secret");
     let come = Come::to(&victim);
-    (0..40).for_each(|_| assert!(victim.recv(&mut [0; 9], LOOK).is_err()));
+    (0..40).for_each(|_| assert!(victim.recv_with_flags(&mut [0; 9], LOOK).is_err()));
     assert!(victim.end.pairing().is_some_and(|pairing| pairing.rides()));
     for number in 0..2000u32 {
         come.mine.header().info.0.joined.store(number % 5, Release);
-        victim.send(b"x", SendFlags::DONTWAIT).unwrap();
+        victim.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap();
         assert_eq!(peer.recv(&mut [0; 9]).unwrap(), 1);
     }
     assert!(!victim.path().is_shared_memory() && victim.end.lifeline().is_none());

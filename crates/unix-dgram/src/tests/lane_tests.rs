@@ -10,7 +10,7 @@ use crate::wire::control_message::ControlMessage;
 use onecopy_sync::atomic::Ordering::{Relaxed, Release};
 use onecopy_testing::readable;
 use onecopy_unix::failpoint;
-use onecopy_unix::{Carrier, Name, RecvFlags, SendFlags};
+use onecopy_unix::{Carrier, RecvFlags, SendFlags, SocketAddr};
 use rustix::fd::AsFd;
 use rustix::fd::OwnedFd;
 use std::cell::Cell;
@@ -21,28 +21,28 @@ const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 const PLAIN: rustix::net::RecvFlags = rustix::net::RecvFlags::DONTWAIT;
 
-fn abstract_(what: &str) -> Name {
-    Name::abstract_(format!("onecopy-lanes-{what}-{}", std::process::id()))
+fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(format!("onecopy-lanes-{what}-{}", std::process::id())).unwrap()
 }
 
-pub fn receiver(what: &str) -> (Datagram, Name) {
+pub fn receiver(what: &str) -> (Datagram, SocketAddr) {
     let name = abstract_(what);
     (Datagram::bind(&name).unwrap(), name)
 }
 
-fn connected(name: &Name) -> Datagram {
+fn connected(name: &SocketAddr) -> Datagram {
     let sender = Datagram::unbound().unwrap();
     sender.connect(name).unwrap();
     sender
 }
 
 /// Makes a sender that has a lane.
-pub fn laned(to: &Datagram, name: &Name) -> Datagram {
+pub fn laned(to: &Datagram, name: &SocketAddr) -> Datagram {
     let sender = connected(name);
     for i in 0..60 {
-        sender.send(&[i], NOW).unwrap();
+        sender.send_with_flags(&[i], NOW).unwrap();
         let mut buffer = [0; 9];
-        assert_eq!((to.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+        assert_eq!((to.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
     }
     assert_eq!(sender.path().send, Carrier::SharedMemory);
     sender
@@ -59,20 +59,20 @@ fn a_switch_is_met_by_who_polls() {
             drop(connected(&name));
             assert!(!readable(&b));
             let a = connected(&name);
-            (0..behind).for_each(|i| assert_eq!(a.send(&[i], NOW).unwrap(), 1));
+            (0..behind).for_each(|i| assert_eq!(a.send_with_flags(&[i], NOW).unwrap(), 1));
             for i in behind..100 {
-                a.send(&[i], NOW).unwrap();
+                a.send_with_flags(&[i], NOW).unwrap();
                 if asks {
                     assert_eq!(b.readable_bytes().unwrap(), 1, "{behind} behind, before {i}");
                 }
                 assert!(readable(&b), "{behind} behind, before {i}");
                 let mut buffer = [0; 64];
-                assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i - behind));
+                assert_eq!((b.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i - behind));
             }
             for i in 100 - behind..100 {
                 assert!(readable(&b), "{behind} behind, before {i}");
                 let mut buffer = [0; 64];
-                assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+                assert_eq!((b.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
             }
             assert_eq!(a.path().send, Carrier::SharedMemory);
             assert!(!readable(&b));
@@ -88,13 +88,13 @@ fn a_bell_at_the_wrong_moment_is_not_lost() {
     let (a, c) = (laned(&b, &name), Arc::new(laned(&b, &name)));
     assert!(!readable(&b));
     for i in 0..10 {
-        a.send(&[i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
         let rings = Arc::clone(&c);
-        failpoint::at("lanes are empty", move || assert_eq!(rings.send(b"c!", NOW).unwrap(), 2));
+        failpoint::at("lanes are empty", move || assert_eq!(rings.send_with_flags(b"c!", NOW).unwrap(), 2));
         let mut buffer = [0; 64];
-        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+        assert_eq!((b.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
         assert!(readable(&b));
-        assert_eq!(b.recv(&mut buffer, LOOK).unwrap(), 2);
+        assert_eq!(b.recv_with_flags(&mut buffer, LOOK).unwrap(), 2);
         assert!(!readable(&b));
     }
 }
@@ -107,15 +107,15 @@ fn what_a_liar_sends_comes_with_nothing_else() {
     let (b, name) = receiver("planted");
     b.set_pass_credentials(true).unwrap();
     let (liar, honest) = (laned(&b, &name), laned(&b, &name));
-    liar.send_with(b"liar", &[b.as_fd()], NOW).unwrap();
+    liar.send_fds_with_flags(b"liar", &[b.as_fd()], NOW).unwrap();
     let ring = liar.end.lane().unwrap().end.tx_ring().unwrap().clone();
     ring.header().reader.0.filler.store(u32::MAX, Relaxed);
     ring.header().reader.0.parked.store(onecopy_ring::doorbell::PARKED, Release);
     let plain = Datagram::unbound().unwrap();
     for (from, datagram) in [(&honest, &b"honest"[..]), (&plain, b"kernel")] {
-        from.send_to(datagram, &name, NOW).unwrap();
+        from.send_to_with_flags(datagram, &name, NOW).unwrap();
         let mut buffer = [0; 9];
-        let (received, with, _) = b.recv_with(&mut buffer, LOOK).unwrap();
+        let (received, with, _) = b.recv_fds_with_flags(&mut buffer, LOOK).unwrap();
         assert_eq!(&buffer[..received.len], datagram);
         assert!(with.fds.is_empty() && !with.truncated);
     }
@@ -134,13 +134,14 @@ fn a_receiver_that_can_open_no_more_loses_no_datagram() {
         let (old, look) = (getrlimit(Resource::Nofile), LOOK);
         let next = |flags| {
             let mut buffer = [0; 9];
-            b.recv_with(&mut buffer, flags).map(|(_, with, _)| (buffer[0], with.fds.len(), with.truncated))
+            b.recv_fds_with_flags(&mut buffer, flags)
+                .map(|(_, with, _)| (buffer[0], with.fds.len(), with.truncated))
         };
         for round in 0..3 {
             // The first of these go before the channel is known.
             for i in 1..4 {
-                a.send_with(&[i], &[b.as_fd()], NOW).unwrap();
-                c.send(&[10 + i], NOW).unwrap();
+                a.send_fds_with_flags(&[i], &[b.as_fd()], NOW).unwrap();
+                c.send_with_flags(&[10 + i], NOW).unwrap();
             }
             setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
             let mut got: Vec<_> = (0..6).map(|_| next(look).unwrap()).collect();
@@ -149,15 +150,15 @@ fn a_receiver_that_can_open_no_more_loses_no_datagram() {
             assert_eq!(got, all.collect::<Vec<_>>(), "round {round}");
             assert!(next(look).unwrap_err().would_block());
             setrlimit(Resource::Nofile, old).unwrap();
-            a.send_with(&[9], &[b.as_fd()], NOW).unwrap();
+            a.send_fds_with_flags(&[9], &[b.as_fd()], NOW).unwrap();
             assert_eq!(next(look).unwrap(), (9, 1, false));
         }
         // A peek that has no room for copies returns an error and takes nothing. Other lanes still have their
         // turns.
-        a.send_with(&[1], &[b.as_fd()], NOW).unwrap();
+        a.send_fds_with_flags(&[1], &[b.as_fd()], NOW).unwrap();
         let peek = look | RecvFlags::PEEK;
         assert_eq!(next(peek).unwrap(), (1, 1, false));
-        c.send(&[2], NOW).unwrap();
+        c.send_with_flags(&[2], NOW).unwrap();
         setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..old }).unwrap();
         assert_eq!(next(peek).unwrap_err().raw_os_error(), rustix::io::Errno::MFILE.raw_os_error());
         assert_eq!(next(look).unwrap(), (2, 0, false));
@@ -194,8 +195,8 @@ fn a_flood_of_bells_ends_the_lane_and_not_the_turns() {
         let size = onecopy_ring::record::least_with(ring.capacity()) as u64;
         ring.header().writer.0.head.store(head + size, Release);
         flood(Arc::new(lane.end.fd().try_clone_to_owned().unwrap()), Rc::clone(&looked));
-        honest.send(b"honest", NOW).unwrap();
-        assert_eq!(b.recv(&mut [0; 9], LOOK).unwrap(), 6);
+        honest.send_with_flags(b"honest", NOW).unwrap();
+        assert_eq!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap(), 6);
         assert!((1..1000).contains(&looked.get()), "{}", looked.get());
     }
     assert_eq!(b.stats().protocol_errors, 1);
@@ -213,13 +214,15 @@ fn what_is_there_is_what_comes() {
             assert!(!readable(&b));
         }
         for round in 0..20 {
-            (0..40).for_each(|_| assert_eq!(a.send(b"x", NOW).unwrap(), 1));
+            (0..40).for_each(|_| assert_eq!(a.send_with_flags(b"x", NOW).unwrap(), 1));
             let theirs = round % 4;
-            (0..theirs).for_each(|i| assert_eq!(plain.send_to(&[7; 300][i..], &name, NOW).unwrap(), 300 - i));
+            (0..theirs).for_each(|i| {
+                assert_eq!(plain.send_to_with_flags(&[7; 300][i..], &name, NOW).unwrap(), 300 - i)
+            });
             for _ in 0..40 + theirs {
                 let there = b.readable_bytes().unwrap();
                 assert!(!polls || readable(&b));
-                assert_eq!(b.recv(&mut [0; 999], LOOK).unwrap(), there);
+                assert_eq!(b.recv_with_flags(&mut [0; 999], LOOK).unwrap(), there);
             }
             assert_eq!(b.readable_bytes().unwrap(), 0);
             assert!(!polls || !readable(&b));
@@ -228,9 +231,9 @@ fn what_is_there_is_what_comes() {
 }
 
 /// Rings before each look into the queue, so many times.
-fn ring(doorbell: [u8; 64], to: Name, times: u32) {
+fn ring(doorbell: [u8; 64], to: SocketAddr, times: u32) {
     failpoint::at("about to receive", move || {
-        Datagram::unbound().unwrap().send_to(&doorbell, &to, NOW).unwrap();
+        Datagram::unbound().unwrap().send_to_with_flags(&doorbell, &to, NOW).unwrap();
         if times > 1 {
             ring(doorbell, to, times - 1);
         }
@@ -249,14 +252,14 @@ fn a_flood_of_words_is_left_with_lanes_armed() {
     let header = lane.end.tx_ring().unwrap().header();
     assert!(!header.is_armed());
     ring(doorbell.encode(), name.clone(), CONTROLS);
-    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap_err().would_block());
     assert!(header.is_armed());
     // A program that polls is to come again.
     assert!(!readable(&b));
     ring(doorbell.encode(), name, CONTROLS);
-    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap_err().would_block());
     assert!(readable(&b));
-    assert!(b.recv(&mut [0; 9], LOOK).unwrap_err().would_block());
+    assert!(b.recv_with_flags(&mut [0; 9], LOOK).unwrap_err().would_block());
     assert!(!readable(&b));
 }
 
@@ -274,9 +277,9 @@ fn who_is_sent_away_before_its_hello_comes_again() {
         was.set(true);
     });
     for i in 0..60 {
-        a.send(&[i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
         let mut buffer = [0; 9];
-        assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+        assert_eq!((b.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
     }
     assert!(away.get());
     assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::SharedMemory, 0));
@@ -305,7 +308,7 @@ fn who_always_refuses_costs_few_tries() {
             drop(rustix::net::accept(&*rendezvous).unwrap());
             more.set(more.get() + 1);
         });
-        a.send(&i.to_le_bytes(), NOW).unwrap();
+        a.send_with_flags(&i.to_le_bytes(), NOW).unwrap();
         assert_eq!(rustix::net::recv(b.end.fd(), &mut [0; 9][..], PLAIN).unwrap().0, 4);
         if tries.take() > 0 {
             tried.push(i);
@@ -325,7 +328,7 @@ fn who_was_not_heard_comes_again_soon() {
     let mut rendezvous = Some(listening(&b));
     let a = connected(&name);
     for i in 0..90 {
-        a.send(&[i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
         let mut buffer = [0; 9];
         if i < 2 {
             // The receiver is not to listen itself before the other listener has gone.
@@ -336,7 +339,7 @@ fn who_was_not_heard_comes_again_soon() {
             );
         } else {
             rendezvous = None;
-            assert_eq!((b.recv(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
+            assert_eq!((b.recv_with_flags(&mut buffer, LOOK).unwrap(), buffer[0]), (1, i));
         }
     }
     assert_eq!((a.path().send, a.stats().fallbacks), (Carrier::SharedMemory, 0));

@@ -4,7 +4,7 @@ use crate::Datagram;
 use onecopy_sys::fork::{Ended, child};
 use onecopy_testing::alone;
 use onecopy_unix::failpoint;
-use onecopy_unix::{Name, RecvFlags, SendFlags};
+use onecopy_unix::{RecvFlags, SendFlags, SocketAddr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -12,7 +12,9 @@ use std::rc::Rc;
 
 /// Makes two sockets that are connected to each other and have sent nothing, and lets them look for a while.
 fn pairing(what: &str) -> [Rc<Datagram>; 2] {
-    let name = |end: &str| Name::abstract_(format!("onecopy-test-{what}-{end}-{}", std::process::id()));
+    let name = |end: &str| {
+        SocketAddr::from_abstract_name(format!("onecopy-test-{what}-{end}-{}", std::process::id())).unwrap()
+    };
     let (a, b) = (Datagram::bind(name("a")).unwrap(), Datagram::bind(name("b")).unwrap());
     a.connect(name("b")).unwrap();
     b.connect(name("a")).unwrap();
@@ -22,10 +24,10 @@ fn pairing(what: &str) -> [Rc<Datagram>; 2] {
         for (waits, goes_on) in [(&a, &b), (&b, &a)] {
             let other = Rc::clone(goes_on);
             failpoint::at("about to receive", move || {
-                let _ = other.recv(&mut [0; 99], RecvFlags::DONTWAIT);
+                let _ = other.recv_with_flags(&mut [0; 99], RecvFlags::DONTWAIT);
             });
             let mut buffer = [0; 99];
-            let got = waits.recv(&mut buffer, RecvFlags::DONTWAIT);
+            let got = waits.recv_with_flags(&mut buffer, RecvFlags::DONTWAIT);
             failpoint::at("", || ()); // an action that was not called still holds a socket
             assert!(got.is_err_and(|error| error.would_block()), "round {round}: {:?}", &buffer[..16]);
             let there = rustix::io::ioctl_fionread(waits.as_fd()).unwrap();
@@ -43,8 +45,8 @@ fn a_meeting_of_two_that_send_nothing_puts_nothing_into_their_queues() {
     let [a, b] = pairing("says-nothing");
     for _ in 0..2 {
         for (one, other) in [(&a, &b), (&b, &a)] {
-            one.send(b"hello", SendFlags::empty()).unwrap();
-            assert_eq!(other.recv(&mut [0; 99], RecvFlags::empty()).unwrap(), 5);
+            one.send(b"hello").unwrap();
+            assert_eq!(other.recv(&mut [0; 99]).unwrap(), 5);
         }
     }
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory(), "{:?} {:?}", a.path(), b.path());
@@ -57,7 +59,7 @@ fn a_peer_that_goes_before_a_sign_is_told_of_to_the_send() {
     alone!();
     let [a, b] = pairing("goes");
     drop(b);
-    let told = [(); 3].map(|()| a.send(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
+    let told = [(); 3].map(|()| a.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap_err().raw_os_error());
     let [refused, none] = [Errno::CONNREFUSED, Errno::NOTCONN].map(Errno::raw_os_error);
     assert_eq!(told, [refused, none, none]);
 }

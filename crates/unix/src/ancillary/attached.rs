@@ -34,18 +34,44 @@ impl Ancillary {
     }
 }
 
-/// The descriptors and the identity that a send takes along.
+/// What a send takes along beside its bytes (cmsg(3), unix(7)): for `send_msg` of each kind of socket.
+///
+/// ```
+/// # fn main() -> onecopy_unix::Result<()> {
+/// use onecopy_unix::{Credentials, SendAncillary, SendFlags, Stream};
+/// use std::{io::IoSlice, os::fd::AsFd};
+/// let (a, _b) = Stream::pair()?;
+/// let (log, head, body) = (std::io::stderr(), IoSlice::new(b"head"), IoSlice::new(b"body"));
+/// let with = SendAncillary { fds: &[log.as_fd()], credentials: Some(Credentials::own()) };
+/// assert_eq!(a.send_msg(&[head, body], with, SendFlags::empty())?, 8);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Attached<'a> {
+pub struct SendAncillary<'a> {
+    /// Descriptors, at most 253 (SCM_RIGHTS). The receiver gets copies.
     pub fds: &'a [BorrowedFd<'a>],
-    /// The identity that the sender claims.
-    pub who: Option<Ucred>,
+    /// What the sender says it is, in this send alone (SCM_CREDENTIALS): this process, and a user and a group of
+    /// it, effective or real. Anything else takes a privilege.
+    pub credentials: Option<Credentials>,
 }
 
-impl<'a> Attached<'a> {
-    /// Takes descriptors along.
-    pub fn fds(fds: &'a [BorrowedFd<'a>]) -> Attached<'a> {
-        Attached { fds, who: None }
+impl<'a> SendAncillary<'a> {
+    /// Takes descriptors along, and nothing else.
+    pub fn fds(fds: &'a [BorrowedFd<'a>]) -> SendAncillary<'a> {
+        SendAncillary { fds, credentials: None }
+    }
+
+    /// Returns the credentials as the kernel takes them.
+    #[doc(hidden)]
+    pub fn ucred(&self) -> Option<Ucred> {
+        self.credentials.map(Ucred::from)
+    }
+
+    /// Whether there is nothing to take along.
+    #[doc(hidden)]
+    pub fn is_empty(&self) -> bool {
+        self.fds.is_empty() && self.credentials.is_none()
     }
 
     /// Checks that it can be sent.
@@ -54,6 +80,7 @@ impl<'a> Attached<'a> {
     ///
     /// EINVAL if there are more than 253 descriptors.
     #[inline]
+    #[doc(hidden)]
     pub fn check(&self) -> Result<()> {
         if self.fds.len() > MAX_FDS {
             return Err(Error::new(Op::Send, Errno::INVAL)
@@ -65,6 +92,7 @@ impl<'a> Attached<'a> {
 
     /// Returns what a frame with it says.
     #[inline]
+    #[doc(hidden)]
     pub fn with(&self, who: Identity) -> With {
         // At most MAX_FDS, as was checked.
         With::new(self.fds.len() as u8, who)

@@ -1,18 +1,19 @@
 //! Listening and accepting.
 
+use crate::addr::SocketAddr;
 use crate::api::seqpacket::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::Config;
 use crate::connection::kind::Kind;
 use crate::handshake::rendezvous::{Rendezvous, Target};
-use crate::name::Name;
 use onecopy_socket::registry::Row;
 use onecopy_socket::{Error, Op, Result, Transport};
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::iter::FusedIterator;
 
 /// Returns what the rendezvous of a listener with that name is named after.
-fn target(name: &Name, kind: Kind, config: &Config) -> Option<Target> {
+fn target(name: &SocketAddr, kind: Kind, config: &Config) -> Option<Target> {
     match config.transport {
         Transport::Auto => Target::of(name, kind, kind.records(config)),
         Transport::Kernel => None,
@@ -21,8 +22,8 @@ fn target(name: &Name, kind: Kind, config: &Config) -> Option<Target> {
 
 /// Whether a name that a listener was bound to is its name here and now. A path may belong to another socket
 /// by now, or to another directory.
-fn is_of(name: &Name, listener: &OwnedFd) -> bool {
-    let Some(path) = name.as_path() else { return true };
+fn is_of(name: &SocketAddr, listener: &OwnedFd) -> bool {
+    let Some(path) = name.as_pathname() else { return true };
     let known = || {
         let file = rustix::fs::stat(path)?;
         let known = Diag::open()?.look(rustix::fs::fstat(listener)?.st_ino)?;
@@ -30,6 +31,12 @@ fn is_of(name: &Name, listener: &OwnedFd) -> bool {
         Ok::<_, rustix::io::Errno>(known.file == Some(file.st_ino as u32))
     };
     known().unwrap_or(false)
+}
+
+/// The connections that come in at a listener, from its `incoming`: each is what `accept` says, without the name.
+#[derive(Clone, Debug)]
+pub struct Incoming<'a, L> {
+    listener: &'a L,
 }
 
 macro_rules! listener {
@@ -51,7 +58,7 @@ macro_rules! listener {
             /// # Errors
             ///
             /// What bind(2) and listen(2) say: EADDRINUSE where the name is taken, EACCES without permission.
-            pub fn bind(name: impl Into<Name>) -> Result<$listener> {
+            pub fn bind(name: impl Into<SocketAddr>) -> Result<$listener> {
                 $listener::bind_with(name, &Config::default())
             }
 
@@ -60,7 +67,7 @@ macro_rules! listener {
             /// # Errors
             ///
             /// As `bind`.
-            pub fn bind_with(name: impl Into<Name>, config: &Config) -> Result<$listener> {
+            pub fn bind_with(name: impl Into<SocketAddr>, config: &Config) -> Result<$listener> {
                 let bind = |errno| Error::new(Op::Bind, errno);
                 let name = name.into();
                 let address = name.address(Op::Bind)?;
@@ -105,7 +112,7 @@ macro_rules! listener {
             pub fn from_fds_with(fds: Vec<OwnedFd>, config: &Config) -> Result<$listener> {
                 let fd = crate::multiprocess::transfer::listening(fds, $kind.socket_type())?;
                 let row = Row::claim(std::process::id(), &fd, $kind.into(), true);
-                let name = crate::connection::options::local_name(&fd).ok().filter(|name| is_of(name, &fd));
+                let name = crate::connection::options::local_addr(&fd).ok().filter(|name| is_of(name, &fd));
                 let target = name.and_then(|name| target(&name, $kind, config));
                 let rendezvous = Rendezvous::open(target);
                 Ok($listener { rendezvous, fd, config: *config, _row: row })
@@ -120,17 +127,34 @@ macro_rules! listener {
                 $listener::from_fds_with(fds, &Config::default())
             }
 
-            /// Takes the next connection, and waits for one unless non-blocking. Never waits for the peer's
-            /// part of the upgrade: a silent client stalls nobody. Closes and passes over a client that keeps
-            /// its records ([`crate::Records`]) in another way.
+            /// Takes the next connection, with its client's name, and waits for one unless non-blocking. Never
+            /// waits for the peer's part of the upgrade: a silent client stalls nobody. Closes and passes over a
+            /// client that keeps its records ([`crate::Records`]) in another way.
             ///
             /// # Errors
             ///
             /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE.
-            pub fn accept(&self) -> Result<$socket> {
+            pub fn accept(&self) -> Result<($socket, SocketAddr)> {
                 let accepted = <$socket>::accept(&self.fd, &self.config)?;
                 self.rendezvous.accepted();
                 Ok(accepted)
+            }
+
+            /// Returns an iterator over the connections that come in, without an end. `for socket in &listener`
+            /// does the same.
+            pub fn incoming(&self) -> Incoming<'_, $listener> {
+                Incoming { listener: self }
+            }
+
+            /// Returns the pending error, once (SO_ERROR).
+            ///
+            /// # Errors
+            ///
+            /// What getsockopt(2) says.
+            pub fn take_error(&self) -> Result<Option<Error>> {
+                let pending = rustix::net::sockopt::socket_error(&self.fd)
+                    .map_err(|errno| Error::new(Op::Option, errno))?;
+                Ok(pending.err().map(|errno| Error::new(Op::Accept, errno)))
             }
 
             /// Sets whether accept fails with EAGAIN instead of waiting.
@@ -140,6 +164,16 @@ macro_rules! listener {
             /// What ioctl(2) says.
             pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
                 rustix::io::ioctl_fionbio(&self.fd, nonblocking).map_err(|errno| Error::new(Op::Option, errno))
+            }
+
+            /// Returns whether accept fails with EAGAIN instead of waiting.
+            ///
+            /// # Errors
+            ///
+            /// What fcntl(2) says.
+            pub fn nonblocking(&self) -> Result<bool> {
+                let flags = rustix::fs::fcntl_getfl(&self.fd).map_err(|errno| Error::new(Op::Option, errno))?;
+                Ok(flags.contains(rustix::fs::OFlags::NONBLOCK))
             }
 
             /// Makes accept fail with EINVAL from now on, and wakes the threads that wait in it.
@@ -157,10 +191,29 @@ macro_rules! listener {
             /// # Errors
             ///
             /// What getsockname(2) says.
-            pub fn local_name(&self) -> Result<Name> {
-                crate::connection::options::local_name(&self.fd)
+            pub fn local_addr(&self) -> Result<SocketAddr> {
+                crate::connection::options::local_addr(&self.fd)
             }
         }
+
+        impl<'a> IntoIterator for &'a $listener {
+            type Item = Result<$socket>;
+            type IntoIter = Incoming<'a, $listener>;
+
+            fn into_iter(self) -> Incoming<'a, $listener> {
+                self.incoming()
+            }
+        }
+
+        impl Iterator for Incoming<'_, $listener> {
+            type Item = Result<$socket>;
+
+            fn next(&mut self) -> Option<Result<$socket>> {
+                Some(self.listener.accept().map(|(socket, _)| socket))
+            }
+        }
+
+        impl FusedIterator for Incoming<'_, $listener> {}
 
         impl AsFd for $listener {
             /// Returns the kernel socket: POLLIN when a connection waits.

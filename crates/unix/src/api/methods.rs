@@ -11,15 +11,30 @@ macro_rules! socket_methods {
                 self.end.settings().set_policy(policy);
             }
 
+            /// Returns which stores copies into the peer's buffer use.
+            pub fn policy(&self) -> $crate::Policy {
+                self.end.settings().policy()
+            }
+
             /// Sets who reads what is sent from here on. [`Policy::Auto`](crate::Policy::Auto) takes it into
             /// account.
             pub fn set_reader(&self, reader: $crate::Reader) {
                 self.end.settings().set_reader(reader);
             }
 
+            /// Returns who reads what is sent.
+            pub fn reader(&self) -> $crate::Reader {
+                self.end.settings().reader()
+            }
+
             /// Sets how blocking calls wait from here on.
-            pub fn set_wait(&self, wait: $crate::Wait) {
+            pub fn set_wait_mode(&self, wait: $crate::Wait) {
                 self.end.settings().set_wait(wait);
+            }
+
+            /// Returns how blocking calls wait.
+            pub fn wait_mode(&self) -> $crate::Wait {
+                self.end.settings().wait()
             }
 
             /// Sets whether calls fail with EAGAIN instead of waiting (O_NONBLOCK). It may be set or cleared
@@ -32,6 +47,15 @@ macro_rules! socket_methods {
                 self.end.set_nonblocking(nonblocking)
             }
 
+            /// Returns whether calls fail with EAGAIN instead of waiting (O_NONBLOCK).
+            ///
+            /// # Errors
+            ///
+            /// None: it is a `Result` as socket2's is.
+            pub fn nonblocking(&self) -> $crate::Result<bool> {
+                Ok(self.end.is_nonblocking())
+            }
+
             /// Sets the longest wait of a receive (SO_RCVTIMEO); None: for ever.
             ///
             /// # Errors
@@ -41,6 +65,15 @@ macro_rules! socket_methods {
                 self.end.set_read_timeout(limit)
             }
 
+            /// Returns the longest wait of a receive; None: for ever.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a `Result` as std's is.
+            pub fn read_timeout(&self) -> $crate::Result<Option<std::time::Duration>> {
+                Ok(self.end.settings().read_timeout())
+            }
+
             /// Sets the longest wait of a send (SO_SNDTIMEO); None: for ever.
             ///
             /// # Errors
@@ -48,6 +81,34 @@ macro_rules! socket_methods {
             /// EINVAL for a zero duration.
             pub fn set_write_timeout(&self, limit: Option<std::time::Duration>) -> $crate::Result<()> {
                 self.end.set_write_timeout(limit)
+            }
+
+            /// Returns the longest wait of a send; None: for ever.
+            ///
+            /// # Errors
+            ///
+            /// None: it is a `Result` as std's is.
+            pub fn write_timeout(&self) -> $crate::Result<Option<std::time::Duration>> {
+                Ok(self.end.settings().write_timeout())
+            }
+
+            /// Sets the mark of what is sent, which packet filters can see (SO_MARK, socket(7)). Takes
+            /// CAP_NET_ADMIN. It has no effect on unix sockets of today's kernels; std offers it, too.
+            ///
+            /// # Errors
+            ///
+            /// EPERM without the privilege.
+            pub fn set_mark(&self, mark: u32) -> $crate::Result<()> {
+                self.end.set_mark(mark)
+            }
+
+            /// Returns the mark of what is sent (SO_MARK).
+            ///
+            /// # Errors
+            ///
+            /// What getsockopt(2) says.
+            pub fn mark(&self) -> $crate::Result<u32> {
+                self.end.mark()
             }
 
             /// Shuts one or both directions down (shutdown(2)). After `Write` the peer reads what was sent,
@@ -98,22 +159,22 @@ macro_rules! socket_methods {
                 self.end.peer_cred()
             }
 
-            /// Returns the name that this end is bound to.
+            /// Returns the name that this end is bound to (getsockname(2)).
             ///
             /// # Errors
             ///
             /// What getsockname(2) says.
-            pub fn local_name(&self) -> $crate::Result<$crate::Name> {
-                self.end.local_name()
+            pub fn local_addr(&self) -> $crate::Result<$crate::SocketAddr> {
+                self.end.local_addr()
             }
 
-            /// Returns the name that the peer is bound to.
+            /// Returns the name that the peer is bound to (getpeername(2)).
             ///
             /// # Errors
             ///
             /// ENOTCONN when it is not connected.
-            pub fn peer_name(&self) -> $crate::Result<$crate::Name> {
-                self.end.peer_name()
+            pub fn peer_addr(&self) -> $crate::Result<$crate::SocketAddr> {
+                self.end.peer_addr()
             }
 
             /// Returns the pending error, once (SO_ERROR).
@@ -190,7 +251,7 @@ macro_rules! credential_methods {
             }
 
             /// Sets whether receives tell who sent (SO_PASSCRED, unix(7)), by
-            /// [`Ancillary::credentials`](crate::Ancillary::credentials) of `recv_with`. Then no receive
+            /// [`Ancillary::credentials`](crate::Ancillary::credentials) of `recv_fds`. Then no receive
             /// merges bytes of two senders. What was sent before the peer was asked comes from nobody, as in
             /// the kernel: process 0, user and group 65534.
             ///
@@ -222,6 +283,11 @@ macro_rules! credential_methods {
                 self.end.set_pass_credentials(on)
             }
 
+            /// Returns whether receives tell who sent (SO_PASSCRED).
+            pub fn pass_credentials(&self) -> bool {
+                self.end.passes_credentials()
+            }
+
             /// Sets whether receives bring a descriptor of the sender's process (SO_PASSPIDFD, Linux 6.5):
             /// [`Ancillary::pidfd`](crate::Ancillary::pidfd).
             ///
@@ -230,6 +296,11 @@ macro_rules! credential_methods {
             /// What setsockopt(2) says: ENOPROTOOPT on an older kernel.
             pub fn set_pass_pidfd(&self, on: bool) -> $crate::Result<()> {
                 self.end.set_pass_pidfd(on)
+            }
+
+            /// Returns whether receives bring a descriptor of the sender's process (SO_PASSPIDFD).
+            pub fn pass_pidfd(&self) -> bool {
+                self.end.passes_pidfd()
             }
         }
     };

@@ -4,19 +4,19 @@
 //! as for streams. The control socket is a seqpacket socket too. So doorbells and fillers are records on it,
 //! and each direction switches at an exact record.
 
+use crate::addr::SocketAddr;
 use crate::ancillary::attached::Ancillary;
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::api::slot::Slot;
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
-use crate::config::{Config, Credentials};
+use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::received::Received;
 use crate::connection::view::View;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
-use crate::name::Name;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_socket::{ReceivedFlags, RecvFlags, Result, SendFlags};
@@ -60,7 +60,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE.
-    pub fn connect(name: impl Into<Name>) -> Result<SeqPacket> {
+    pub fn connect(name: impl Into<SocketAddr>) -> Result<SeqPacket> {
         SeqPacket::connect_with(name, &Config::default())
     }
 
@@ -70,17 +70,33 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`SeqPacket::connect`]; EPROTONOSUPPORT for stream records over [`crate::Transport::Kernel`].
-    pub fn connect_with(name: impl Into<Name>, config: &Config) -> Result<SeqPacket> {
-        Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, name.into(), config)? })
+    pub fn connect_with(name: impl Into<SocketAddr>, config: &Config) -> Result<SeqPacket> {
+        Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, None, name.into(), config)? })
+    }
+
+    /// Binds to the name `local`, so that the listener sees who connects, and connects. Such a connection stays
+    /// with the kernel: a listener knows a client that can share memory by the name that it is given otherwise.
+    ///
+    /// # Errors
+    ///
+    /// What bind(2) says of `local`: EADDRINUSE, EACCES; as [`SeqPacket::connect`]; EPROTONOSUPPORT for stream
+    /// records, which need shared memory.
+    pub fn connect_from(
+        local: impl Into<SocketAddr>,
+        name: impl Into<SocketAddr>,
+        config: &Config,
+    ) -> Result<SeqPacket> {
+        Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, Some(local.into()), name.into(), config)? })
     }
 
     /// Takes the next connection of a listener.
-    pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<SeqPacket> {
-        Ok(SeqPacket { end: Connection::accept(listener, Kind::SeqPacket, config)? })
+    pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<(SeqPacket, SocketAddr)> {
+        let (end, name) = Connection::accept(listener, Kind::SeqPacket, config)?;
+        Ok((SeqPacket { end }, name))
     }
 
-    /// Sends one record, whole or not at all, and waits for room unless non-blocking or
-    /// [`SendFlags::DONTWAIT`]. Returns its length. A record of no bytes is one too.
+    /// Sends one record, whole or not at all, and waits for room unless non-blocking. Returns its length. A
+    /// record of no bytes is one too.
     ///
     /// With stream records ([`crate::Records::Stream`]) it sends a part, which ends a record with
     /// [`SendFlags::EOR`]. Then the count may be short, as for streams.
@@ -89,7 +105,16 @@ impl SeqPacket {
     ///
     /// EMSGSIZE (longer than [`SeqPacket::max_record`]), EAGAIN (no room, or timed out), EPIPE (and never a
     /// signal, as on Linux), ECONNRESET (once, when the peer closed without reading all), EINTR, EPROTO.
-    pub fn send(&self, record: &[u8], flags: SendFlags) -> Result<usize> {
+    pub fn send(&self, record: &[u8]) -> Result<usize> {
+        self.send_with_flags(record, SendFlags::empty())
+    }
+
+    /// Does as [`SeqPacket::send`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`].
+    pub fn send_with_flags(&self, record: &[u8], flags: SendFlags) -> Result<usize> {
         self.end.send_record(&[IoSlice::new(record)], flags)
     }
 
@@ -98,7 +123,16 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`SeqPacket::send`].
-    pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>]) -> Result<usize> {
+        self.send_vectored_with_flags(slices, SendFlags::empty())
+    }
+
+    /// Does as [`SeqPacket::send_vectored`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send`].
+    pub fn send_vectored_with_flags(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         self.end.send_record(slices, flags)
     }
 
@@ -110,25 +144,104 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way
     /// than RLIMIT_NOFILE allows, EMFILE.
-    pub fn send_with(&self, record: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
-        self.end.send_record_with(&[IoSlice::new(record)], Attached::fds(fds), flags)
+    pub fn send_fds(&self, record: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize> {
+        self.send_fds_with_flags(record, fds, SendFlags::empty())
     }
 
-    /// Does as `send_with`, and sends the given credentials (SCM_CREDENTIALS): this process, and a user and a
-    /// group of it, effective or real. Anything else takes a privilege. They hold for this send alone.
+    /// Does as [`SeqPacket::send_fds`], with flags.
     ///
     /// # Errors
     ///
-    /// As `send_with`; EPERM for what this process may not claim, ESRCH for a process that is not there.
-    pub fn send_as(
+    /// As [`SeqPacket::send_fds`].
+    pub fn send_fds_with_flags(
         &self,
         record: &[u8],
-        who: Credentials,
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<usize> {
-        let attached = Attached { fds, who: Some(who.into()) };
-        self.end.send_record_with(&[IoSlice::new(record)], attached, flags)
+        self.end.send_record_with(&[IoSlice::new(record)], SendAncillary::fds(fds), flags)
+    }
+
+    /// Sends the slices one after the other, as one record, and what `ancillary` says with it (sendmsg(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::send_fds`]; EPERM for credentials that this process may not claim, ESRCH for a process
+    /// that is not there.
+    pub fn send_msg(
+        &self,
+        slices: &[IoSlice<'_>],
+        ancillary: SendAncillary<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.end.send_record_with(slices, ancillary, flags)
+    }
+
+    /// Waits for one record and receives it. What does not fit into the buffer is dropped. Returns how many
+    /// bytes were received. It returns 0 at the end too; [`SeqPacket::recv_record`] tells the two apart.
+    ///
+    /// With stream records it receives what is there, never past the end of a record.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that
+    /// was sent to it, before what it had sent), EINTR, EPROTO.
+    pub fn recv(&self, buffer: &mut [u8]) -> Result<usize> {
+        self.recv_with_flags(buffer, RecvFlags::empty())
+    }
+
+    /// Does as [`SeqPacket::recv`], with flags. With [`RecvFlags::TRUNC`] it returns the length of the record.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+        self.recv_vectored_with_flags(&mut [IoSliceMut::new(buffer)], flags)
+    }
+
+    /// Does as [`SeqPacket::recv`], and leaves the record there for the next receive (MSG_PEEK).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn peek(&self, buffer: &mut [u8]) -> Result<usize> {
+        self.recv_with_flags(buffer, RecvFlags::PEEK)
+    }
+
+    /// Receives as [`SeqPacket::recv`] does, into the slices one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        self.recv_vectored_with_flags(slices, RecvFlags::empty())
+    }
+
+    /// Does as [`SeqPacket::recv_vectored`], with flags, as [`SeqPacket::recv_with_flags`] has them.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_vectored_with_flags(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
+        Ok(self.end.recv_record(slices, flags)?.returned(flags))
+    }
+
+    /// Receives as [`SeqPacket::recv`] does, and tells whether the record was cut, ended, or never came.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_record(&self, buffer: &mut [u8]) -> Result<Received> {
+        self.recv_record_with_flags(buffer, RecvFlags::empty())
+    }
+
+    /// Does as [`SeqPacket::recv_record`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::recv`].
+    pub fn recv_record_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received> {
+        self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)
     }
 
     /// Receives one record and the descriptors that were sent with it. A receive that does not ask for
@@ -139,42 +252,26 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::recv`]. Descriptors that this process has no room for are lost, and
     /// [`Ancillary::truncated`] says so.
-    pub fn recv_with(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary)> {
-        self.end.recv_record_ancillary(buffer, flags)
+    pub fn recv_fds(&self, buffer: &mut [u8]) -> Result<(Received, Ancillary)> {
+        self.recv_fds_with_flags(buffer, RecvFlags::empty())
     }
 
-    /// Waits for one record and receives it. What does not fit into the buffer is dropped. Returns how many
-    /// bytes were received, or with [`RecvFlags::TRUNC`] the length of the record. It returns 0 at the end
-    /// too; [`SeqPacket::recv_record`] tells the two apart.
-    ///
-    /// With stream records it receives what is there, never past the end of a record.
+    /// Does as [`SeqPacket::recv_fds`], with flags.
     ///
     /// # Errors
     ///
-    /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that
-    /// was sent to it, before what it had sent), EINTR, EPROTO.
-    pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-        let received = self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)?;
-        Ok(if flags.contains(RecvFlags::TRUNC) { received.full } else { received.len })
+    /// As [`SeqPacket::recv_fds`].
+    pub fn recv_fds_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(Received, Ancillary)> {
+        self.end.recv_record_ancillary(&mut [IoSliceMut::new(buffer)], flags)
     }
 
-    /// Receives as [`SeqPacket::recv`] does, and tells whether the record was cut, ended, or never came
-    /// (recvmsg(2)).
+    /// Does as [`SeqPacket::recv_fds`], into the slices one after the other (recvmsg(2)).
     ///
     /// # Errors
     ///
-    /// As [`SeqPacket::recv`].
-    pub fn recv_record(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<Received> {
-        self.end.recv_record(&mut [IoSliceMut::new(buffer)], flags)
-    }
-
-    /// Receives as [`SeqPacket::recv_record`] does, into the slices one after the other.
-    ///
-    /// # Errors
-    ///
-    /// As [`SeqPacket::recv`].
-    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<Received> {
-        self.end.recv_record(slices, flags)
+    /// As [`SeqPacket::recv_fds`].
+    pub fn recv_msg(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<(Received, Ancillary)> {
+        self.end.recv_record_ancillary(slices, flags)
     }
 
     /// Reserves room for a record of at most `len` bytes where the peer will read it, and waits for it. The
@@ -184,7 +281,7 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::send`].
     pub fn reserve(&self, len: usize) -> Result<Slot<'_>> {
-        self.reserve_with(len, SendFlags::empty())
+        self.reserve_with_flags(len, SendFlags::empty())
     }
 
     /// Does as [`SeqPacket::reserve`], with flags.
@@ -192,7 +289,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`SeqPacket::send`].
-    pub fn reserve_with(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
+    pub fn reserve_with_flags(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
         Slot::reserve(&self.end, len, flags).map_err(|error| match self.end.finish(Err(error), 0, flags) {
             Err(error) => error,
             Ok(_) => error,
@@ -206,7 +303,7 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::recv`].
     pub fn recv_borrowed(&self, max: usize) -> Result<(View, ReceivedFlags)> {
-        self.recv_borrowed_with(max, RecvFlags::empty())
+        self.recv_borrowed_with_flags(max, RecvFlags::empty())
     }
 
     /// Does as [`SeqPacket::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
@@ -214,7 +311,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`SeqPacket::recv`].
-    pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
+    pub fn recv_borrowed_with_flags(&self, max: usize, flags: RecvFlags) -> Result<(View, ReceivedFlags)> {
         self.end.borrow_record(max, flags)
     }
 
@@ -228,7 +325,7 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::send_chain`], with the loan as a chain, of which nothing was sent.
     pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
-        self.send_loan_with(loan, SendFlags::empty())
+        self.send_loan_with_flags(loan, SendFlags::empty())
     }
 
     /// Does as [`SeqPacket::send_loan`], with flags.
@@ -236,7 +333,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`SeqPacket::send_loan`].
-    pub fn send_loan_with(
+    pub fn send_loan_with_flags(
         &self,
         loan: Loan,
         flags: SendFlags,
@@ -265,7 +362,7 @@ impl SeqPacket {
         head: &[u8],
         chain: impl Into<Segment<Chain>>,
     ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
-        self.send_chain_with(head, chain, SendFlags::empty())
+        self.send_chain_with_flags(head, chain, SendFlags::empty())
     }
 
     /// Does as [`SeqPacket::send_chain`], with flags.
@@ -273,7 +370,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`SeqPacket::send_chain`].
-    pub fn send_chain_with(
+    pub fn send_chain_with_flags(
         &self,
         head: &[u8],
         chain: impl Into<Segment<Chain>>,
@@ -295,7 +392,7 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::recv`]; EOVERFLOW for pages of 4 GiB and more, which a buffer can take.
     pub fn recv_chain(&self, head: &mut [u8]) -> Result<(Received, Chain)> {
-        self.recv_chain_with(head, RecvFlags::empty())
+        self.recv_chain_with_flags(head, RecvFlags::empty())
     }
 
     /// Does as [`SeqPacket::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
@@ -303,7 +400,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`SeqPacket::recv_chain`].
-    pub fn recv_chain_with(&self, head: &mut [u8], flags: RecvFlags) -> Result<(Received, Chain)> {
+    pub fn recv_chain_with_flags(&self, head: &mut [u8], flags: RecvFlags) -> Result<(Received, Chain)> {
         self.end.recv_record_chain(head, flags)
     }
 

@@ -1,6 +1,6 @@
 //! Slots: room in the peer's buffer, to be written in place.
 
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::ancillary::credentials::Saying;
 use crate::config::Records;
 use crate::connection::Connection;
@@ -191,7 +191,7 @@ impl<'a> Slot<'a> {
                 let result = match end.kind() {
                     Kind::Stream => end.send_locked(&mut guard, &mut cursor, flags),
                     Kind::SeqPacket | Kind::Datagram => {
-                        end.send_record_locked(&mut guard, &mut cursor, Attached::default(), flags)
+                        end.send_record_locked(&mut guard, &mut cursor, SendAncillary::default(), flags)
                     }
                 };
                 guard.mirror_full(end);

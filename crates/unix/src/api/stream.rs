@@ -1,17 +1,17 @@
 //! Streams, as applications hold them.
 
+use crate::addr::SocketAddr;
 use crate::ancillary::attached::Ancillary;
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::api::slot::Slot;
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
-use crate::config::{Config, Credentials};
+use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::view::View;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
-use crate::name::Name;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_socket::{RecvFlags, Result, SendFlags};
@@ -54,7 +54,7 @@ impl Stream {
     /// # Errors
     ///
     /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE.
-    pub fn connect(name: impl Into<Name>) -> Result<Stream> {
+    pub fn connect(name: impl Into<SocketAddr>) -> Result<Stream> {
         Stream::connect_with(name, &Config::default())
     }
 
@@ -63,8 +63,22 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::connect`].
-    pub fn connect_with(name: impl Into<Name>, config: &Config) -> Result<Stream> {
-        Ok(Stream { end: Connection::connect(Kind::Stream, name.into(), config)? })
+    pub fn connect_with(name: impl Into<SocketAddr>, config: &Config) -> Result<Stream> {
+        Ok(Stream { end: Connection::connect(Kind::Stream, None, name.into(), config)? })
+    }
+
+    /// Binds to the name `local`, so that the listener sees who connects, and connects. Such a connection stays
+    /// with the kernel: a listener knows a client that can share memory by the name that it is given otherwise.
+    ///
+    /// # Errors
+    ///
+    /// What bind(2) says of `local`: EADDRINUSE, EACCES; as [`Stream::connect`].
+    pub fn connect_from(
+        local: impl Into<SocketAddr>,
+        name: impl Into<SocketAddr>,
+        config: &Config,
+    ) -> Result<Stream> {
+        Ok(Stream { end: Connection::connect(Kind::Stream, Some(local.into()), name.into(), config)? })
     }
 
     /// Returns the connection inside.
@@ -74,18 +88,29 @@ impl Stream {
     }
 
     /// Takes the next connection of a listener.
-    pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<Stream> {
-        Ok(Stream { end: Connection::accept(listener, Kind::Stream, config)? })
+    pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<(Stream, SocketAddr)> {
+        let (end, name) = Connection::accept(listener, Kind::Stream, config)?;
+        Ok((Stream { end }, name))
     }
 
-    /// Sends, and waits until all is sent. If non-blocking, or with [`SendFlags::DONTWAIT`], sends what there
-    /// is room for. Returns how many bytes were sent. They are fewer than asked for only when the send does
-    /// not wait, times out, is interrupted, or loses the peer half way.
+    /// Sends, and waits until all is sent. If non-blocking, sends what there is room for. Returns how many bytes
+    /// were sent. They are fewer than asked for only when the send does not wait, times out, is interrupted, or
+    /// loses the peer half way.
     ///
     /// # Errors
     ///
-    /// EAGAIN (no room, or timed out), EPIPE (with SIGPIPE if [`SendFlags::SIGPIPE`] asks for it), EINTR, EPROTO.
-    pub fn send(&self, bytes: &[u8], flags: SendFlags) -> Result<usize> {
+    /// EAGAIN (no room, or timed out), EPIPE (with SIGPIPE only if [`SendFlags::SIGPIPE`] asks for it), EINTR,
+    /// EPROTO.
+    pub fn send(&self, bytes: &[u8]) -> Result<usize> {
+        self.send_with_flags(bytes, SendFlags::empty())
+    }
+
+    /// Does as [`Stream::send`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send`].
+    pub fn send_with_flags(&self, bytes: &[u8], flags: SendFlags) -> Result<usize> {
         self.end.send(&[IoSlice::new(bytes)], flags)
     }
 
@@ -94,8 +119,59 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::send`].
-    pub fn send_vectored(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
+    pub fn send_vectored(&self, slices: &[IoSlice<'_>]) -> Result<usize> {
+        self.send_vectored_with_flags(slices, SendFlags::empty())
+    }
+
+    /// Does as [`Stream::send_vectored`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send`].
+    pub fn send_vectored_with_flags(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
         self.end.send(slices, flags)
+    }
+
+    /// Sends bytes and, with the first of them, descriptors (SCM_RIGHTS, unix(7)). The peer gets copies of
+    /// them. They are all sent or none. Without a byte to travel with they are dropped, as Linux does on a
+    /// stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way
+    /// than RLIMIT_NOFILE allows, EMFILE.
+    pub fn send_fds(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize> {
+        self.send_fds_with_flags(bytes, fds, SendFlags::empty())
+    }
+
+    /// Does as [`Stream::send_fds`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send_fds`].
+    pub fn send_fds_with_flags(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.end.send_msg(&[IoSlice::new(bytes)], SendAncillary::fds(fds), flags)
+    }
+
+    /// Sends the slices one after the other, and what `ancillary` says with the first of their bytes
+    /// (sendmsg(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::send_fds`]; EPERM for credentials that this process may not claim, ESRCH for a process that
+    /// is not there.
+    pub fn send_msg(
+        &self,
+        slices: &[IoSlice<'_>],
+        ancillary: SendAncillary<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        self.end.send_msg(slices, ancillary, flags)
     }
 
     /// Waits for the first byte and receives what is there. Returns how many bytes were received; 0 at the
@@ -105,8 +181,26 @@ impl Stream {
     ///
     /// EAGAIN (nothing there, or timed out), ECONNRESET (once, when the peer closed without reading all that
     /// was sent to it, after all that it had sent), EINTR, EPROTO.
-    pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
+    pub fn recv(&self, buffer: &mut [u8]) -> Result<usize> {
+        self.recv_with_flags(buffer, RecvFlags::empty())
+    }
+
+    /// Does as [`Stream::recv`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv`].
+    pub fn recv_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
         self.end.recv(&mut [IoSliceMut::new(buffer)], flags)
+    }
+
+    /// Does as [`Stream::recv`], and leaves the bytes there for the next receive (MSG_PEEK).
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv`].
+    pub fn peek(&self, buffer: &mut [u8]) -> Result<usize> {
+        self.recv_with_flags(buffer, RecvFlags::PEEK)
     }
 
     /// Receives into the slices one after the other.
@@ -114,8 +208,47 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::recv`].
-    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
+    pub fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>]) -> Result<usize> {
+        self.recv_vectored_with_flags(slices, RecvFlags::empty())
+    }
+
+    /// Does as [`Stream::recv_vectored`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv`].
+    pub fn recv_vectored_with_flags(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize> {
         self.end.recv(slices, flags)
+    }
+
+    /// Receives bytes, and the descriptors that were sent with the first of them. Bytes that were sent before
+    /// may come together with them. Bytes that were sent after never do, nor do descriptors of two sends. A
+    /// receive that does not ask for descriptors closes those that it passes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv`]. Descriptors that this process has no room for are lost, and
+    /// [`Ancillary::truncated`] says so.
+    pub fn recv_fds(&self, buffer: &mut [u8]) -> Result<(usize, Ancillary)> {
+        self.recv_fds_with_flags(buffer, RecvFlags::empty())
+    }
+
+    /// Does as [`Stream::recv_fds`], with flags.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv_fds`].
+    pub fn recv_fds_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Ancillary)> {
+        self.end.recv_ancillary(&mut [IoSliceMut::new(buffer)], flags)
+    }
+
+    /// Does as [`Stream::recv_fds`], into the slices one after the other (recvmsg(2)).
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::recv_fds`].
+    pub fn recv_msg(&self, slices: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<(usize, Ancillary)> {
+        self.end.recv_ancillary(slices, flags)
     }
 
     /// Sends a page of a [`crate::SharedPool`] by reference. There is no copy, and the cost does not depend
@@ -128,7 +261,7 @@ impl Stream {
     /// As [`Stream::send`], with the loan, cut to what was not sent; EXDEV where its pool belongs to another
     /// stream.
     pub fn send_loan(&self, loan: Loan) -> std::result::Result<usize, Box<NotSent>> {
-        self.send_loan_with(loan, SendFlags::empty())
+        self.send_loan_with_flags(loan, SendFlags::empty())
     }
 
     /// Does as [`Stream::send_loan`], with flags.
@@ -137,7 +270,11 @@ impl Stream {
     ///
     /// As [`Stream::send_loan`].
     #[inline]
-    pub fn send_loan_with(&self, loan: Loan, flags: SendFlags) -> std::result::Result<usize, Box<NotSent>> {
+    pub fn send_loan_with_flags(
+        &self,
+        loan: Loan,
+        flags: SendFlags,
+    ) -> std::result::Result<usize, Box<NotSent>> {
         self.end.send_loan(loan, flags)
     }
 
@@ -158,12 +295,12 @@ impl Stream {
     ///
     /// As [`Stream::send`], with the chain, cut to what was not sent; EXDEV where a pool belongs to another
     /// stream; EFAULT for a device's memory; EINVAL for a checksum that is to be finished; EOPNOTSUPP for
-    /// descriptors and credentials in the chain ([`Stream::send_with`] and [`Stream::send_as`] send them).
+    /// descriptors and credentials in the chain ([`Stream::send_msg`] sends them).
     pub fn send_chain(
         &self,
         chain: impl Into<Segment<Chain>>,
     ) -> std::result::Result<usize, Box<NotSent<Segment<Chain>>>> {
-        self.send_chain_with(chain, SendFlags::empty())
+        self.send_chain_with_flags(chain, SendFlags::empty())
     }
 
     /// Does as [`Stream::send_chain`], with flags.
@@ -171,7 +308,7 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::send_chain`].
-    pub fn send_chain_with(
+    pub fn send_chain_with_flags(
         &self,
         chain: impl Into<Segment<Chain>>,
         flags: SendFlags,
@@ -191,13 +328,13 @@ impl Stream {
     ///
     /// One call never gives both kinds of bytes. So a short count says nothing of what follows: under
     /// edge-triggered epoll(7) go on until EAGAIN. A chain does not tell of descriptors that were lost
-    /// (MSG_CTRUNC); they are just not there. [`Stream::recv_with`] tells.
+    /// (MSG_CTRUNC); they are just not there. [`Stream::recv_fds`] tells.
     ///
     /// # Errors
     ///
     /// As [`Stream::recv`]; ENOBUFS while received chains hold 16 MiB of copies.
     pub fn recv_chain(&self, max: usize) -> Result<Chain> {
-        self.recv_chain_with(max, RecvFlags::empty())
+        self.recv_chain_with_flags(max, RecvFlags::empty())
     }
 
     /// Does as [`Stream::recv_chain`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
@@ -205,49 +342,8 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::recv_chain`].
-    pub fn recv_chain_with(&self, max: usize, flags: RecvFlags) -> Result<Chain> {
+    pub fn recv_chain_with_flags(&self, max: usize, flags: RecvFlags) -> Result<Chain> {
         self.end.recv_chain(max, flags)
-    }
-
-    /// Sends bytes and, with the first of them, descriptors (SCM_RIGHTS, unix(7)). The peer gets copies of
-    /// them. They are all sent or none. Without a byte to travel with they are dropped, as Linux does on a
-    /// stream.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS when more are on their way
-    /// than RLIMIT_NOFILE allows, EMFILE.
-    pub fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<usize> {
-        self.end.send_with(bytes, Attached::fds(fds), flags)
-    }
-
-    /// Does as `send_with`, and sends the given credentials (SCM_CREDENTIALS): this process, and a user and a
-    /// group of it, effective or real. Anything else takes a privilege. They hold for this send alone.
-    ///
-    /// # Errors
-    ///
-    /// As `send_with`; EPERM for what this process may not claim, ESRCH for a process that is not there.
-    pub fn send_as(
-        &self,
-        bytes: &[u8],
-        who: Credentials,
-        fds: &[BorrowedFd<'_>],
-        flags: SendFlags,
-    ) -> Result<usize> {
-        let attached = Attached { fds, who: Some(who.into()) };
-        self.end.send_with(bytes, attached, flags)
-    }
-
-    /// Receives bytes, and the descriptors that were sent with the first of them. Bytes that were sent before
-    /// may come together with them. Bytes that were sent after never do, nor do descriptors of two sends. A
-    /// receive that does not ask for descriptors closes those that it passes.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::recv`]. Descriptors that this process has no room for are lost, and
-    /// [`Ancillary::truncated`] says so.
-    pub fn recv_with(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Ancillary)> {
-        self.end.recv_ancillary(buffer, flags)
     }
 
     /// Reserves room for `len` bytes (cut to the capacity; see [`Slot::len`]) where the peer will read them,
@@ -257,7 +353,7 @@ impl Stream {
     ///
     /// As [`Stream::send`].
     pub fn reserve(&self, len: usize) -> Result<Slot<'_>> {
-        self.reserve_with(len, SendFlags::empty())
+        self.reserve_with_flags(len, SendFlags::empty())
     }
 
     /// Does as [`Stream::reserve`], with flags: EAGAIN under [`SendFlags::DONTWAIT`] unless there is room for
@@ -266,7 +362,7 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::send`].
-    pub fn reserve_with(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
+    pub fn reserve_with_flags(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
         Slot::reserve(&self.end, len, flags).map_err(|error| match self.end.finish(Err(error), 0, flags) {
             Err(error) => error,
             Ok(_) => error,
@@ -280,7 +376,7 @@ impl Stream {
     ///
     /// As [`Stream::recv`].
     pub fn recv_borrowed(&self, max: usize) -> Result<View> {
-        self.recv_borrowed_with(max, RecvFlags::empty())
+        self.recv_borrowed_with_flags(max, RecvFlags::empty())
     }
 
     /// Does as [`Stream::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
@@ -288,7 +384,7 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::recv`].
-    pub fn recv_borrowed_with(&self, max: usize, flags: RecvFlags) -> Result<View> {
+    pub fn recv_borrowed_with_flags(&self, max: usize, flags: RecvFlags) -> Result<View> {
         View::borrow(&self.end, max, flags)
     }
 }
@@ -300,21 +396,21 @@ credential_methods!(Stream);
 
 impl Read for &Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        Ok(self.recv(buffer, RecvFlags::empty())?)
+        Ok(self.recv(buffer)?)
     }
 
     fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(self.recv_vectored(slices, RecvFlags::empty())?)
+        Ok(self.recv_vectored(slices)?)
     }
 }
 
 impl Write for &Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.send(bytes, SendFlags::empty())?)
+        Ok(self.send(bytes)?)
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        Ok(self.send_vectored(slices, SendFlags::empty())?)
+        Ok(self.send_vectored(slices)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -41,7 +41,7 @@ impl Stream {
     /// # Errors
     ///
     /// As [`crate::Stream::connect`].
-    pub fn connect(name: impl Into<crate::name::Name>) -> io::Result<Stream> {
+    pub fn connect(name: impl Into<crate::addr::SocketAddr>) -> io::Result<Stream> {
         Stream::new(crate::api::stream::Stream::connect(name)?)
     }
 
@@ -58,7 +58,7 @@ impl Stream {
     /// As [`crate::Stream::recv`].
     pub async fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
         let flags = flags | RecvFlags::DONTWAIT;
-        self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv(buffer, flags)?)).await
+        self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv_with_flags(buffer, flags)?)).await
     }
 
     /// Waits for bytes and borrows up to `max` of them; empty at the end of the stream.
@@ -68,7 +68,9 @@ impl Stream {
     /// As [`crate::Stream::recv_borrowed`].
     pub async fn recv_borrowed(&self, max: usize) -> io::Result<crate::connection::view::View> {
         self.0
-            .async_io(Interest::READABLE, |stream| Ok(stream.recv_borrowed_with(max, RecvFlags::DONTWAIT)?))
+            .async_io(Interest::READABLE, |stream| {
+                Ok(stream.recv_borrowed_with_flags(max, RecvFlags::DONTWAIT)?)
+            })
             .await
     }
 
@@ -81,7 +83,7 @@ impl Stream {
         let flags = SendFlags::DONTWAIT;
         loop {
             let mut guard = self.0.writable().await?;
-            match self.0.get_ref().reserve_with(len, flags) {
+            match self.0.get_ref().reserve_with_flags(len, flags) {
                 Err(error) if error.would_block() => guard.clear_ready(),
                 other => return Ok(other?),
             }
@@ -95,7 +97,7 @@ impl Stream {
     /// As [`crate::Stream::send`].
     pub async fn send(&self, bytes: &[u8], flags: SendFlags) -> io::Result<usize> {
         let flags = flags | SendFlags::DONTWAIT;
-        self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send(bytes, flags)?)).await
+        self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send_with_flags(bytes, flags)?)).await
     }
 
     /// Waits for room and sends what fits, with descriptors, which arrive with its first byte.
@@ -110,7 +112,7 @@ impl Stream {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let flags = flags | SendFlags::DONTWAIT;
-        self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send_with(bytes, fds, flags)?)).await
+        self.0.async_io(Interest::WRITABLE, |stream| Ok(stream.send_fds_with_flags(bytes, fds, flags)?)).await
     }
 
     /// Waits for bytes and receives them, and what came with the first of them.
@@ -124,7 +126,7 @@ impl Stream {
         flags: RecvFlags,
     ) -> io::Result<(usize, crate::ancillary::attached::Ancillary)> {
         let flags = flags | RecvFlags::DONTWAIT;
-        self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv_with(buffer, flags)?)).await
+        self.0.async_io(Interest::READABLE, |stream| Ok(stream.recv_fds_with_flags(buffer, flags)?)).await
     }
 }
 
@@ -137,7 +139,7 @@ impl AsyncRead for Stream {
         loop {
             let mut guard = ready!(self.0.poll_read_ready(context))?;
             let unfilled = buffer.initialize_unfilled();
-            match guard.try_io(|fd| Ok(fd.get_ref().recv(unfilled, RecvFlags::DONTWAIT)?)) {
+            match guard.try_io(|fd| Ok(fd.get_ref().recv_with_flags(unfilled, RecvFlags::DONTWAIT)?)) {
                 Ok(result) => {
                     buffer.advance(result?);
                     return Poll::Ready(Ok(()));
@@ -153,7 +155,7 @@ impl AsyncWrite for Stream {
         loop {
             let mut guard = ready!(self.0.poll_write_ready(context))?;
             let flags = SendFlags::DONTWAIT;
-            match guard.try_io(|fd| Ok(fd.get_ref().send(bytes, flags)?)) {
+            match guard.try_io(|fd| Ok(fd.get_ref().send_with_flags(bytes, flags)?)) {
                 Ok(result) => return Poll::Ready(result),
                 Err(_would_block) => continue,
             }
@@ -194,7 +196,7 @@ impl SeqPacket {
     ///
     /// As [`crate::SeqPacket::connect_with`].
     pub async fn connect_with(
-        name: impl Into<crate::name::Name>,
+        name: impl Into<crate::addr::SocketAddr>,
         config: &crate::config::Config,
     ) -> io::Result<SeqPacket> {
         SeqPacket::new(crate::api::seqpacket::SeqPacket::connect_with(name, config)?)
@@ -205,7 +207,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`crate::SeqPacket::connect`].
-    pub async fn connect(name: impl Into<crate::name::Name>) -> io::Result<SeqPacket> {
+    pub async fn connect(name: impl Into<crate::addr::SocketAddr>) -> io::Result<SeqPacket> {
         SeqPacket::connect_with(name, &crate::config::Config::default()).await
     }
 
@@ -221,7 +223,7 @@ impl SeqPacket {
     /// As [`crate::SeqPacket::send`].
     pub async fn send(&self, record: &[u8], flags: SendFlags) -> io::Result<usize> {
         let flags = flags | SendFlags::DONTWAIT;
-        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send(record, flags)?)).await
+        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send_with_flags(record, flags)?)).await
     }
 
     /// Waits for a record and receives it.
@@ -235,7 +237,7 @@ impl SeqPacket {
         flags: RecvFlags,
     ) -> io::Result<crate::connection::received::Received> {
         let flags = flags | RecvFlags::DONTWAIT;
-        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_record(buffer, flags)?)).await
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_record_with_flags(buffer, flags)?)).await
     }
 
     /// Waits for room and sends one record with descriptors.
@@ -250,7 +252,9 @@ impl SeqPacket {
         flags: SendFlags,
     ) -> io::Result<usize> {
         let flags = flags | SendFlags::DONTWAIT;
-        self.0.async_io(Interest::WRITABLE, |socket| Ok(socket.send_with(record, fds, flags)?)).await
+        self.0
+            .async_io(Interest::WRITABLE, |socket| Ok(socket.send_fds_with_flags(record, fds, flags)?))
+            .await
     }
 
     /// Waits for a record and receives it, and what came with it.
@@ -264,7 +268,7 @@ impl SeqPacket {
         flags: RecvFlags,
     ) -> io::Result<(crate::connection::received::Received, crate::ancillary::attached::Ancillary)> {
         let flags = flags | RecvFlags::DONTWAIT;
-        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_with(buffer, flags)?)).await
+        self.0.async_io(Interest::READABLE, |socket| Ok(socket.recv_fds_with_flags(buffer, flags)?)).await
     }
 
     /// Waits for a record and borrows up to `max` bytes of it.
@@ -277,7 +281,7 @@ impl SeqPacket {
         max: usize,
     ) -> io::Result<(crate::connection::view::View, onecopy_socket::ReceivedFlags)> {
         let borrow = |socket: &crate::api::seqpacket::SeqPacket| {
-            Ok(socket.recv_borrowed_with(max, RecvFlags::DONTWAIT)?)
+            Ok(socket.recv_borrowed_with_flags(max, RecvFlags::DONTWAIT)?)
         };
         self.0.async_io(Interest::READABLE, borrow).await
     }
@@ -291,7 +295,7 @@ impl SeqPacket {
         let flags = SendFlags::DONTWAIT;
         loop {
             let mut guard = self.0.writable().await?;
-            match self.0.get_ref().reserve_with(len, flags) {
+            match self.0.get_ref().reserve_with_flags(len, flags) {
                 Err(error) if error.would_block() => guard.clear_ready(),
                 other => return Ok(other?),
             }
@@ -327,7 +331,7 @@ impl Listener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn bind(name: impl Into<crate::name::Name>) -> io::Result<Listener> {
+    pub fn bind(name: impl Into<crate::addr::SocketAddr>) -> io::Result<Listener> {
         Listener::new(crate::api::listener::Listener::bind(name)?)
     }
 
@@ -341,9 +345,9 @@ impl Listener {
     /// # Errors
     ///
     /// As [`crate::Listener::accept`].
-    pub async fn accept(&self) -> io::Result<Stream> {
-        let stream = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
-        Stream::new(stream)
+    pub async fn accept(&self) -> io::Result<(Stream, crate::addr::SocketAddr)> {
+        let (stream, name) = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
+        Ok((Stream::new(stream)?, name))
     }
 }
 
@@ -375,7 +379,7 @@ impl SeqListener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn bind(name: impl Into<crate::name::Name>) -> io::Result<SeqListener> {
+    pub fn bind(name: impl Into<crate::addr::SocketAddr>) -> io::Result<SeqListener> {
         SeqListener::new(crate::api::listener::SeqListener::bind(name)?)
     }
 
@@ -389,8 +393,8 @@ impl SeqListener {
     /// # Errors
     ///
     /// As [`crate::SeqListener::accept`].
-    pub async fn accept(&self) -> io::Result<SeqPacket> {
-        let socket = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
-        SeqPacket::new(socket)
+    pub async fn accept(&self) -> io::Result<(SeqPacket, crate::addr::SocketAddr)> {
+        let (socket, name) = self.0.async_io(Interest::READABLE, |listener| Ok(listener.accept()?)).await?;
+        Ok((SeqPacket::new(socket)?, name))
     }
 }

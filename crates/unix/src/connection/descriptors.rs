@@ -1,7 +1,7 @@
 //! Sending and receiving with descriptors and credentials.
 
 use crate::ancillary::attached::Ancillary;
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::ancillary::channel::Fds;
 use crate::connection::Connection;
 use crate::connection::call::{Call, Cursor};
@@ -17,29 +17,34 @@ impl Connection {
     /// # Errors
     ///
     /// As [`Connection::send`]; EINVAL for more than 253 descriptors, ETOOMANYREFS, EMFILE.
-    pub fn send_with(&self, bytes: &[u8], attached: Attached<'_>, flags: SendFlags) -> Result<usize> {
-        let slices = [IoSlice::new(bytes)];
+    pub fn send_msg(
+        &self,
+        slices: &[IoSlice<'_>],
+        attached: SendAncillary<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
         attached.check()?;
-        if (attached.fds.is_empty() && attached.who.is_none()) || bytes.is_empty() {
+        let mut cursor = Cursor::new(slices);
+        let total = cursor.left;
+        if attached.is_empty() || total == 0 {
             // Without a byte to travel with, a stream drops the descriptors, as Linux does.
-            return self.send(&slices, flags);
+            return self.send(slices, flags);
         }
-        let mut cursor = Cursor::new(&slices);
         let result = self.lock_tx(flags).and_then(|mut tx| {
             let result = self.send_with_locked(&mut tx, &mut cursor, attached, flags);
             tx.mirror_full(self);
             tx.unlock_fenced();
             self.welcome_back();
-            self.ring_after(cursor.left < bytes.len(), result)
+            self.ring_after(cursor.left < total, result)
         });
-        self.finish(result, bytes.len() - cursor.left, flags)
+        self.finish(result, total - cursor.left, flags)
     }
 
     fn send_with_locked(
         &self,
         tx: &mut Tx,
         cursor: &mut Cursor<'_, '_>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         match tx {
@@ -57,7 +62,7 @@ impl Connection {
                 }
             }
             Tx::Ring(ring) => {
-                let saying = ring.saying(self, attached.who);
+                let saying = ring.saying(self, attached.ucred());
                 if saying.who != Identity::AsBefore {
                     // A mark of the identity and nothing behind it would be nothing to receive.
                     let marked = if attached.fds.is_empty() { 0 } else { ring.producer.stride() };
@@ -83,12 +88,12 @@ impl Connection {
     /// As [`Connection::recv_record`].
     pub fn recv_record_ancillary(
         &self,
-        buffer: &mut [u8],
+        slices: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<(Received, Ancillary)> {
         let mut fds = Fds::default();
         let mut call = Call::with(&mut fds);
-        let received = self.recv_record_with(&mut [IoSliceMut::new(buffer)], flags, &mut call)?;
+        let received = self.recv_record_with(slices, flags, &mut call)?;
         Ok((received, Ancillary::of(fds, self)))
     }
 
@@ -97,22 +102,26 @@ impl Connection {
     /// # Errors
     ///
     /// As [`Connection::recv`].
-    pub fn recv_ancillary(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Ancillary)> {
+    pub fn recv_ancillary(
+        &self,
+        slices: &mut [IoSliceMut<'_>],
+        flags: RecvFlags,
+    ) -> Result<(usize, Ancillary)> {
         let mut fds = Fds::default();
-        let n = self.recv_with(&mut [IoSliceMut::new(buffer)], flags, &mut Call::with(&mut fds))?;
+        let n = self.recv_with(slices, flags, &mut Call::with(&mut fds))?;
         Ok((n, Ancillary::of(fds, self)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Attached;
+    use super::SendAncillary;
     use crate::connection::Connection;
     use crate::connection::kind::Kind;
     use crate::{Config, RecvFlags, SendFlags};
     use rustix::fd::AsFd;
     use rustix::io::Errno;
-    use std::io::IoSliceMut;
+    use std::io::{IoSlice, IoSliceMut};
 
     /// A killed peer says nothing in the ring, so it is the channel that fails.
     #[test]
@@ -121,10 +130,11 @@ mod tests {
         let (a, b) = Connection::pair(Kind::Stream, &Config::default()).unwrap();
         let flags = SendFlags::DONTWAIT;
         let fd = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(a.send_with(b"one", Attached::fds(&[fd.as_fd()]), flags).unwrap(), 3);
+        assert_eq!(a.send_msg(&[IoSlice::new(b"one")], SendAncillary::fds(&[fd.as_fd()]), flags).unwrap(), 3);
         drop(b);
         for _ in 0..2 {
-            let error = a.send_with(b"two", Attached::fds(&[fd.as_fd()]), flags).unwrap_err();
+            let error =
+                a.send_msg(&[IoSlice::new(b"two")], SendAncillary::fds(&[fd.as_fd()]), flags).unwrap_err();
             assert_eq!(error.raw_os_error(), Errno::PIPE.raw_os_error());
         }
         let recv = || a.recv(&mut [IoSliceMut::new(&mut [0; 8])], RecvFlags::DONTWAIT);

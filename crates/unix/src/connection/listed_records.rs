@@ -1,6 +1,6 @@
 //! Records whose bytes are in pages: they are sent as a chain, and received like any other or as a chain.
 
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::byref::lender::Lot;
 use crate::byref::listed::Contents;
 use crate::byref::piece::Piece;
@@ -222,7 +222,7 @@ impl Connection {
         let slices: Vec<IoSlice<'_>> = bytes.iter().map(|bytes| IoSlice::new(bytes)).collect();
         self.counters.references_copied.add(usize::from(copied > 0));
         if names.is_empty() {
-            self.send_record_locked(tx, &mut Cursor::new(&slices), Attached::default(), flags)?;
+            self.send_record_locked(tx, &mut Cursor::new(&slices), SendAncillary::default(), flags)?;
             return Ok(if copied > 0 { Fate::Copied } else { Fate::Sent });
         }
         let (Tx::Ring(ring), Some(lender)) = (tx, self.lender.get()) else {
@@ -239,7 +239,7 @@ impl Connection {
             return Err(too_long());
         }
         let saying = ring.saying(self, None);
-        let with = Attached::default().with(saying.who).parts();
+        let with = SendAncillary::default().with(saying.who).parts();
         let frame = Frame { len: parts.len(), end: true, with };
         ring.room_for_frame(self, frame.size(capacity), flags)?;
         let places = ring.take_slots(self, lender, names.len(), flags)?;

@@ -1,8 +1,10 @@
 //! How an end is made: by pair, by connect, by accept.
 
+use crate::addr::SocketAddr;
 use crate::config::{Config, Records};
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
+use crate::connection::options::visible_name;
 use crate::connection::rx::Rx;
 use crate::connection::tx::Tx;
 use crate::control;
@@ -10,7 +12,6 @@ use crate::handshake::invitation::{Invitation, capacity_for, invite, wish};
 use crate::handshake::rendezvous::{Found, Target};
 use crate::handshake::undecided::Undecided;
 use crate::handshake::upgrade;
-use crate::name::Name;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_socket::registry::Type;
 use onecopy_socket::{Error, Op, Result, Transport};
@@ -122,25 +123,39 @@ impl Connection {
         Ok((over(a, &to_a, &to_b)?, over(b, &to_b, &to_a)?))
     }
 
-    /// Connects to a listener, of this crate or any other.
+    /// Connects to a listener, of this crate or any other. An end with a name of its own, `local`, stays with
+    /// the kernel: a listener knows an end that can be upgraded by its name.
     ///
     /// # Errors
     ///
-    /// What connect(2) says; EPROTONOSUPPORT for stream records where no invitation can be made.
-    pub fn connect(kind: Kind, name: Name, config: &Config) -> Result<Arc<Connection>> {
+    /// What bind(2) and connect(2) say; EPROTONOSUPPORT for stream records where no invitation can be made.
+    pub fn connect(
+        kind: Kind,
+        local: Option<SocketAddr>,
+        name: SocketAddr,
+        config: &Config,
+    ) -> Result<Arc<Connection>> {
         let address = name.address(Op::Connect)?;
         let fd = kind.socket()?;
+        if let Some(local) = &local {
+            let address = local.address(Op::Bind)?;
+            rustix::net::bind(&fd, &address).map_err(|errno| Error::new(Op::Bind, errno))?;
+        }
         if config.pass_credentials {
             // This comes before the server can send.
             sockopt::set_socket_passcred(&fd, true).map_err(|errno| Error::new(Op::Option, errno))?;
         }
         let records = kind.records(config);
         let invitation = match config.transport {
+            _ if local.is_some() => None,
             Transport::Kernel => None,
             Transport::Auto => invite(fd.as_fd(), records, config).ok(),
         };
         if records == Records::Stream && invitation.is_none() {
-            return Err(needs_memory(Op::Connect));
+            return Err(match local {
+                Some(_) => no_agreement(),
+                None => needs_memory(Op::Connect),
+            });
         }
         let target = invitation.and_then(|_| Target::of(&name, kind, records));
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
@@ -164,23 +179,24 @@ impl Connection {
         Ok(end)
     }
 
-    /// Takes the next connection of a listener. Closes and passes over a connection whose client keeps its
+    /// Takes the next connection of a listener, with its client's name. Closes and passes over a connection whose client keeps its
     /// records in another way: neither side could understand what the other would send.
     ///
     /// # Errors
     ///
     /// What accept(2) says; EPROTONOSUPPORT for stream records where memfds are refused.
-    pub fn accept(listener: &OwnedFd, kind: Kind, config: &Config) -> Result<Arc<Connection>> {
+    pub fn accept(listener: &OwnedFd, kind: Kind, config: &Config) -> Result<(Arc<Connection>, SocketAddr)> {
         loop {
             let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
                 .map_err(|errno| Error::new(Op::Accept, errno))?;
             let peer = peer.and_then(onecopy_sys::socket::unix_address);
-            let invitation = peer.and_then(|peer| Invitation::parse(peer.abstract_name()?));
+            let invitation = peer.as_ref().and_then(|peer| Invitation::parse(peer.abstract_name()?));
             let theirs = invitation.map_or(Records::Atomic, |invitation| invitation.records);
             if theirs == kind.records(config) {
                 let invitation = invitation.filter(|_| config.transport == Transport::Auto);
                 let attaches = upgrade::is_believed(listener.as_fd(), fd.as_fd());
-                return Connection::accepted(fd, kind, invitation, attaches, config);
+                let name = peer.map_or_else(SocketAddr::unnamed, |peer| visible_name(&peer));
+                return Ok((Connection::accepted(fd, kind, invitation, attaches, config)?, name));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! What all kinds of sockets have in common: options, names, shutdown, close.
 
+use crate::addr::SocketAddr;
 use crate::config::Credentials;
 use crate::connection::Connection;
 use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
@@ -10,7 +11,6 @@ use crate::connection::rx::Rx;
 use crate::connection::waiting::Waiting;
 use crate::control;
 use crate::handshake::invitation::Invitation;
-use crate::name::Name;
 use onecopy_ring::{Consumer, Ring};
 use onecopy_socket::{Carrier, Error, Op, Path, RecvFlags, Result};
 use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -38,16 +38,21 @@ fn timeout(limit: Option<Duration>) -> impl Fn(Errno) -> Error {
     }
 }
 
-pub fn local_name(fd: impl AsFd) -> Result<Name> {
+/// Returns the errno of an error of a system call.
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+pub fn local_addr(fd: impl AsFd) -> Result<SocketAddr> {
     let address = rustix::net::getsockname(fd).map_err(option)?;
-    Ok(unix_address(address).map_or_else(Name::unnamed, |a| visible_name(&a)))
+    Ok(unix_address(address).map_or_else(SocketAddr::unnamed, |a| visible_name(&a)))
 }
 
 /// Returns the name that a program gave. An invitation is no such name.
-fn visible_name(address: &SocketAddrUnix) -> Name {
+pub fn visible_name(address: &SocketAddrUnix) -> SocketAddr {
     match address.abstract_name() {
-        Some(name) if Invitation::parse(name).is_some() => Name::unnamed(),
-        _ => Name::of(address),
+        Some(name) if Invitation::parse(name).is_some() => SocketAddr::unnamed(),
+        _ => SocketAddr::of(address),
     }
 }
 
@@ -55,6 +60,15 @@ impl Connection {
     pub fn set_nonblocking(&self, nonblocking: bool) -> Result<()> {
         self.set_nonblocking_only(nonblocking)?;
         if nonblocking { self.reflect() } else { Ok(()) }
+    }
+
+    pub fn set_mark(&self, mark: u32) -> Result<()> {
+        onecopy_sys::sockopt::set_mark(self.fd(), mark)
+            .map_err(|error| option(errno_of(&error)).about("mark"))
+    }
+
+    pub fn mark(&self) -> Result<u32> {
+        onecopy_sys::sockopt::mark(self.fd()).map_err(|error| option(errno_of(&error)))
     }
 
     /// Does as `set_nonblocking`, for a caller that reflects by itself.
@@ -205,13 +219,13 @@ impl Connection {
         self.pass(PASS_PIDFD, on).map_err(option)
     }
 
-    pub fn local_name(&self) -> Result<Name> {
-        local_name(&self.fd)
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        local_addr(&self.fd)
     }
 
-    pub fn peer_name(&self) -> Result<Name> {
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
         let address = rustix::net::getpeername(&self.fd).map_err(option)?;
-        Ok(address.and_then(unix_address).map_or_else(Name::unnamed, |a| visible_name(&a)))
+        Ok(address.and_then(unix_address).map_or_else(SocketAddr::unnamed, |a| visible_name(&a)))
     }
 
     pub fn take_error(&self) -> Result<Option<Error>> {

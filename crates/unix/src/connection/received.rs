@@ -1,7 +1,7 @@
 //! What a receive of a record returns.
 
 use onecopy_ring::record::{Frame, HEADER};
-use onecopy_socket::ReceivedFlags;
+use onecopy_socket::{ReceivedFlags, RecvFlags};
 
 /// The most bytes that a receive copies to the heap by itself: a view over the kernel, or small records by reference.
 pub const MAX_HEAP: usize = 256 << 10;
@@ -26,6 +26,13 @@ impl Received {
     /// Whether there is no record, since the peer sends nothing any more.
     pub fn is_end(&self) -> bool {
         self.flags.contains(ReceivedFlags::END)
+    }
+
+    /// Returns what a receive returns that returns a number: the bytes received, or with [`RecvFlags::TRUNC`] the
+    /// length of the record.
+    #[doc(hidden)]
+    pub fn returned(&self, flags: RecvFlags) -> usize {
+        if flags.contains(RecvFlags::TRUNC) { self.full } else { self.len }
     }
 
     /// The result for an atomic record of `full` bytes, of which `len` had room.

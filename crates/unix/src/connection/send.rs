@@ -4,7 +4,7 @@
 //! into the peer's ring in pieces. Before the switch it sends them over the kernel instead. The doorbell
 //! rings at the end, and in between for each half of a ring.
 
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::connection::Connection;
 use crate::connection::call::{Cursor, chunk};
 use crate::connection::core::Core;
@@ -99,7 +99,7 @@ impl Connection {
 
     pub fn send_locked(&self, tx: &mut Tx, cursor: &mut Cursor<'_, '_>, flags: SendFlags) -> Result<()> {
         while let Tx::Kernel { sent } = tx {
-            let (n, whole) = self.send_kernel(cursor, Attached::default(), flags)?;
+            let (n, whole) = self.send_kernel(cursor, SendAncillary::default(), flags)?;
             *sent = sent.saturating_add(n as u64);
             point!("sent over the kernel");
             if cursor.left == 0 || !whole {
@@ -120,7 +120,7 @@ impl Connection {
     pub fn send_kernel(
         &self,
         cursor: &mut Cursor<'_, '_>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<(usize, bool)> {
         // Where the ring may come at any moment, a long send is cut, so that its rest can go there. (Acquire
@@ -134,7 +134,7 @@ impl Connection {
                 return Ok((0, true));
             }
             sent => sent.map_err(|errno| match errno {
-                Errno::PERM if attached.who.is_some() => self.no_channel(errno),
+                Errno::PERM if attached.credentials.is_some() => self.no_channel(errno),
                 errno => Error::new(Op::Send, errno),
             })?,
         };

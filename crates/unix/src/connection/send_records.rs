@@ -1,6 +1,6 @@
 //! Sending records: one frame each, or in parts where records are streams.
 
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::ancillary::channel::MAX_FDS;
 use crate::config::Records;
 use crate::connection::Connection;
@@ -27,7 +27,7 @@ impl Connection {
     /// As [`crate::SeqPacket::send`].
     #[inline]
     pub fn send_record(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
-        self.send_record_with(slices, Attached::default(), flags)
+        self.send_record_with(slices, SendAncillary::default(), flags)
     }
 
     /// Does as [`Connection::send_record`], with something besides bytes.
@@ -38,7 +38,7 @@ impl Connection {
     pub fn send_record_with(
         &self,
         slices: &[IoSlice<'_>],
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
         attached.check()?;
@@ -71,7 +71,7 @@ impl Connection {
         &self,
         tx: &mut Tx,
         cursor: &mut Cursor<'_, '_>,
-        mut attached: Attached<'_>,
+        mut attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         match (self.config.records, tx) {
@@ -106,7 +106,7 @@ impl Connection {
                             if !self.send_kernel_part(cursor, attached, flags)? {
                                 continue;
                             }
-                            attached = Attached::default();
+                            attached = SendAncillary::default();
                             *sent = sent.saturating_add(u64::from(some));
                         }
                     }
@@ -121,7 +121,7 @@ impl Connection {
     fn send_kernel_record(
         &self,
         cursor: &mut Cursor<'_, '_>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<bool> {
         let len = cursor.left;
@@ -142,7 +142,7 @@ impl Connection {
     fn send_kernel_part(
         &self,
         cursor: &mut Cursor<'_, '_>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<bool> {
         if self.handshake.offered() == offered::NONE && self.rx_ring.get().is_none() {
@@ -173,7 +173,7 @@ impl Connection {
     #[cold]
     fn send_rings_ahead(&self, sent: &mut u64, flags: SendFlags) -> Result<()> {
         if self.handshake.offered() == offered::ATTACH
-            && self.kernel_send(&[IoSlice::new(&[0])], Attached::default(), flags)?
+            && self.kernel_send(&[IoSlice::new(&[0])], SendAncillary::default(), flags)?
         {
             point!("rings sent ahead");
             *sent = sent.saturating_add(1);
@@ -182,7 +182,12 @@ impl Connection {
     }
 
     /// Returns whether the pieces were sent. If not, it is time to switch.
-    fn kernel_send(&self, pieces: &[IoSlice<'_>], attached: Attached<'_>, flags: SendFlags) -> Result<bool> {
+    fn kernel_send(
+        &self,
+        pieces: &[IoSlice<'_>],
+        attached: SendAncillary<'_>,
+        flags: SendFlags,
+    ) -> Result<bool> {
         let sent = match self.handshake.send_message(self, pieces, attached, self.kernel_flags(flags)) {
             Err(Errno::AGAIN) if self.handshake.waits_to_switch() => {
                 return self.wait_to_switch(flags).map(|()| false);
@@ -192,7 +197,7 @@ impl Connection {
         let n = sent.map_err(|errno| {
             match errno {
                 Errno::TOOMANYREFS => self.no_channel(errno),
-                Errno::PERM if attached.who.is_some() => self.no_channel(errno),
+                Errno::PERM if attached.credentials.is_some() => self.no_channel(errno),
                 Errno::MSGSIZE => too_long(),
                 // The kernel reported the reset while it was not known what the peer is, and it was kept.
                 Errno::PIPE if self.reset.swap(0, Relaxed) != 0 && self.counters.sent.get() > 0 => {
@@ -213,7 +218,7 @@ impl TxRing {
         &mut self,
         core: &Core,
         cursor: &mut Cursor<'_, '_>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         let capacity = self.producer.ring().capacity();
@@ -221,7 +226,7 @@ impl TxRing {
         if len > record::largest(capacity) {
             return Err(core.too_long());
         }
-        let saying = self.saying(core, attached.who);
+        let saying = self.saying(core, attached.ucred());
         let frame = Frame { len, end: true, with: attached.with(saying.who) };
         self.room_for_frame(core, frame.size(capacity), flags)?;
         if !frame.with.is_nothing() {
@@ -269,7 +274,7 @@ impl TxRing {
         &mut self,
         core: &Core,
         cursor: &mut Cursor<'_, '_>,
-        mut attached: Attached<'_>,
+        mut attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         let end = flags.contains(SendFlags::EOR);
@@ -280,7 +285,7 @@ impl TxRing {
         let chunk = chunk(capacity);
         let mut start = None;
         let mut unrung = 0;
-        let mut saying = self.saying(core, attached.who);
+        let mut saying = self.saying(core, attached.ucred());
         loop {
             let with = attached.with(saying.who);
             let size = |len: usize| Frame { len, end, with }.size(capacity);

@@ -134,7 +134,7 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use crate::failpoint::at;
-    use crate::{Config, Name, Records, RecvFlags, SendFlags, SeqListener, SeqPacket};
+    use crate::{Config, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, SocketAddr};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fd::AsFd;
     use std::sync::Arc;
@@ -144,10 +144,11 @@ mod tests {
 
     fn connection(test: &str) -> (Arc<SeqPacket>, Arc<SeqPacket>) {
         let config = Config { records: Records::Stream, ..Config::default() };
-        let name = Name::abstract_(format!("onecopy-pieces-{test}-{}", std::process::id()));
+        let name =
+            SocketAddr::from_abstract_name(format!("onecopy-pieces-{test}-{}", std::process::id())).unwrap();
         let listener = SeqListener::bind_with(name.clone(), &config).unwrap();
         let client = SeqPacket::connect_with(name, &config).unwrap();
-        (Arc::new(client), Arc::new(listener.accept().unwrap()))
+        (Arc::new(client), Arc::new(listener.accept().unwrap().0))
     }
 
     fn is_readable(socket: &SeqPacket) -> bool {
@@ -162,15 +163,15 @@ mod tests {
             let receiver = server.clone();
             at("rings sent ahead", move || {
                 assert!(is_readable(&receiver));
-                assert!(receiver.recv(&mut [0; 8], flags).unwrap_err().would_block());
+                assert!(receiver.recv_with_flags(&mut [0; 8], flags).unwrap_err().would_block());
                 assert!(!is_readable(&receiver), "it was taken");
             });
-            assert_eq!(client.send_with(b"abc", &[client.as_fd(); 253], EOR).unwrap(), 3);
-            let (received, with) = server.recv_with(&mut [0; 8], NOW).unwrap();
+            assert_eq!(client.send_fds_with_flags(b"abc", &[client.as_fd(); 253], EOR).unwrap(), 3);
+            let (received, with) = server.recv_fds_with_flags(&mut [0; 8], NOW).unwrap();
             assert_eq!((received.len, with.fds.len()), (3, 253));
             for (from, to) in [(&client, &server), (&server, &client), (&client, &server)] {
-                from.send(b"on", EOR).unwrap();
-                assert_eq!(to.recv(&mut [0; 8], NOW).unwrap(), 2);
+                from.send_with_flags(b"on", EOR).unwrap();
+                assert_eq!(to.recv_with_flags(&mut [0; 8], NOW).unwrap(), 2);
             }
             assert!(server.path().is_shared_memory());
         }
@@ -182,7 +183,7 @@ mod tests {
         let (client, server) = connection("alone");
         let sender = client.clone();
         at("rings sent ahead", move || sender.shutdown(std::net::Shutdown::Write).unwrap());
-        client.send_with(b"abc", &[client.as_fd(); 253], EOR).unwrap_err();
-        assert!(server.recv_record(&mut [0; 8], NOW).unwrap().is_end());
+        client.send_fds_with_flags(b"abc", &[client.as_fd(); 253], EOR).unwrap_err();
+        assert!(server.recv_record_with_flags(&mut [0; 8], NOW).unwrap().is_end());
     }
 }

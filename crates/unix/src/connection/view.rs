@@ -208,7 +208,7 @@ impl View {
     /// ```
     /// # fn main() -> onecopy_unix::Result<()> {
     /// # let (client, server) = onecopy_unix::Stream::pair()?;
-    /// # client.send(b"one line\nand another\n", onecopy_unix::SendFlags::empty())?;
+    /// # client.send(b"one line\nand another\n")?;
     /// let view = server.recv_borrowed(1 << 20)?;
     /// let mut lines = 0;
     /// view.for_each_chunk(|bytes| lines += bytes.iter().filter(|byte| **byte == b'\n').count());

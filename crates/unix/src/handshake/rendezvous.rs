@@ -12,9 +12,9 @@
 //! another user than accepts from it, or of one whose name leaves no room for more. There the kernel carries
 //! on until the server sends something.
 
+use crate::addr::SocketAddr;
 use crate::config::Records;
 use crate::connection::kind::Kind;
-use crate::name::Name;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
@@ -37,7 +37,7 @@ pub struct Target(Box<[u8]>);
 impl Target {
     /// Returns the target for the listener that has `name` now, for connections of that kind. None if it can
     /// have no rendezvous.
-    pub fn of(name: &Name, kind: Kind, records: Records) -> Option<Target> {
+    pub fn of(name: &SocketAddr, kind: Kind, records: Records) -> Option<Target> {
         let kind = match (kind, records) {
             (Kind::Stream, _) => b's',
             (Kind::SeqPacket, Records::Atomic) => b'a',
@@ -46,7 +46,7 @@ impl Target {
         };
         let mut target = PREFIX.as_bytes().to_vec();
         target.push(kind);
-        match (name.as_path(), name.as_abstract()) {
+        match (name.as_pathname(), name.as_abstract_name()) {
             (Some(path), _) => {
                 let file = std::fs::metadata(path).ok()?;
                 target.extend_from_slice(&inode(&file));
@@ -62,10 +62,10 @@ impl Target {
 
     /// Looks what is known of the listener that `socket` has just been connected to by `name`. `self` was
     /// made from that name before the connect.
-    pub fn look(&self, name: &Name, socket: BorrowedFd<'_>) -> Found {
+    pub fn look(&self, name: &SocketAddr, socket: BorrowedFd<'_>) -> Found {
         // An abstract name is its listener's while the rendezvous is there. A path is if it has led to the
         // same file before and after.
-        let is_still = || match name.as_path() {
+        let is_still = || match name.as_pathname() {
             Some(path) => std::fs::metadata(path).is_ok_and(|file| self.0.ends_with(&inode(&file))),
             None => true,
         };

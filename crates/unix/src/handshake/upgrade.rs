@@ -30,7 +30,7 @@
 //! [`InfoLine::joined`]: onecopy_ring::header::InfoLine
 //! [`WriterLine::switch_at`]: onecopy_ring::header::WriterLine
 
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::ancillary::channel::Fds;
 use crate::config::Config;
 use crate::config::Records;
@@ -425,7 +425,7 @@ impl Handshake {
         &self,
         core: &Core,
         pieces: &[IoSlice<'_>],
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> rustix::io::Result<usize> {
         if self.offered.load(Relaxed) == offered::ATTACH
@@ -443,7 +443,7 @@ impl Handshake {
             if attached.fds.len() < MAX_FDS {
                 let mut fds = attached.fds.to_vec();
                 fds.push(memfd.as_fd());
-                match scm::send(core.fd(), pieces, &fds, attached.who, flags) {
+                match scm::send(core.fd(), pieces, &fds, attached.ucred(), flags) {
                     // Too many are in flight: this connection stays with the kernel.
                     Err(Errno::TOOMANYREFS) => {}
                     Ok(sent) => return Ok(sent),
@@ -464,7 +464,7 @@ impl Handshake {
             core.counters().fallbacks.add(1);
             self.decline_offer();
         }
-        scm::send(core.fd(), pieces, attached.fds, attached.who, flags)
+        scm::send(core.fd(), pieces, attached.fds, attached.ucred(), flags)
     }
 
     fn may_attach_later(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Unexpected contents of the channel: another process's identity, and too many messages.
 
 use super::alone;
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::connection::Connection;
 use crate::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use crate::connection::kind::Kind;
@@ -18,6 +18,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Gid, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,8 +65,12 @@ fn his_pair(kind: Kind) -> (Arc<Connection>, Arc<Connection>) {
 fn recv(b: &Connection) -> Result<(usize, Option<Credentials>)> {
     let (mut buffer, flags) = ([0; 9], RecvFlags::DONTWAIT);
     match b.kind() {
-        Kind::Stream => b.recv_ancillary(&mut buffer, flags).map(|(n, with)| (n, with.credentials)),
-        _ => b.recv_record_ancillary(&mut buffer, flags).map(|(got, with)| (got.len, with.credentials)),
+        Kind::Stream => b
+            .recv_ancillary(&mut [IoSliceMut::new(&mut buffer)], flags)
+            .map(|(n, with)| (n, with.credentials)),
+        _ => b
+            .recv_record_ancillary(&mut [IoSliceMut::new(&mut buffer)], flags)
+            .map(|(got, with)| (got.len, with.credentials)),
     }
 }
 
@@ -154,8 +159,8 @@ fn who_sends_as_itself_is_believed_whether_it_is_so_really_or_effectively() {
     let own = |uid| Some(Credentials { uid, gid: uid, ..Credentials::own() });
     for kind in KINDS {
         let send = |a: &Connection| match kind {
-            Kind::Stream => a.send_with(b"abc", Attached::default(), NOW),
-            _ => a.send_record(&[std::io::IoSlice::new(b"abc")], NOW),
+            Kind::Stream => a.send_msg(&[IoSlice::new(b"abc")], SendAncillary::default(), NOW),
+            _ => a.send_record(&[IoSlice::new(b"abc")], NOW),
         };
         let (a, b) = his_pair(kind);
         as_user(HIM, || send(&a).unwrap());
@@ -178,15 +183,15 @@ fn who_sends_as_itself_is_believed_whether_it_is_so_really_or_effectively() {
     }
 }
 
-fn fds<'a>(fd: &'a [rustix::fd::BorrowedFd<'a>]) -> Attached<'a> {
-    Attached::fds(fd)
+fn fds<'a>(fd: &'a [rustix::fd::BorrowedFd<'a>]) -> SendAncillary<'a> {
+    SendAncillary::fds(fd)
 }
 
 fn send_fd(a: &Connection, flags: SendFlags) -> Result<usize> {
     let fd = [a.fd()];
     match a.kind() {
-        Kind::Stream => a.send_with(b"x", fds(&fd), flags),
-        _ => a.send_record_with(&[std::io::IoSlice::new(b"x")], fds(&fd), flags),
+        Kind::Stream => a.send_msg(&[IoSlice::new(b"x")], fds(&fd), flags),
+        _ => a.send_record_with(&[IoSlice::new(b"x")], fds(&fd), flags),
     }
 }
 
@@ -242,8 +247,8 @@ fn who_takes_marks_and_leaves_their_messages_is_a_liar() {
                 sent += 1;
                 ring.header().info.0.asks_identity.store(sent, Relaxed);
                 let result = match kind {
-                    Kind::Stream => a.send_with(b"x", Attached::default(), flags),
-                    _ => a.send_record(&[std::io::IoSlice::new(b"x")], flags),
+                    Kind::Stream => a.send_msg(&[IoSlice::new(b"x")], SendAncillary::default(), flags),
+                    _ => a.send_record(&[IoSlice::new(b"x")], flags),
                 };
                 let head = match &*a.tx.lock() {
                     Tx::Ring(ring) => ring.producer.head(),

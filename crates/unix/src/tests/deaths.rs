@@ -1,15 +1,15 @@
 //! A process is killed in each critical section, and those that share the end with it go on.
 
 use super::{PATIENCE, Wire, alone, asleep, pair, send, small, wait_asleep};
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::ancillary::channel::Fds;
 use crate::connection::Connection;
 use crate::connection::call::Call;
 use crate::connection::kind::Kind;
 use crate::failpoint::arm;
 use crate::{
-    Config, Name, Records, RecvFlags, Result, SendFlags, SeqListener, SeqPacket, SharedPool, Slot, Stream,
-    View, Wait,
+    Config, Records, RecvFlags, Result, SendFlags, SeqListener, SeqPacket, SharedPool, Slot, SocketAddr,
+    Stream, View, Wait,
 };
 use onecopy_ring::record::HEADER;
 use onecopy_sys::fork::{Ended, child};
@@ -81,8 +81,8 @@ fn put(end: &Connection, message: &[u8], how: How, flags: SendFlags) -> Result<u
             assert_eq!(slot.write(message), message.len());
             slot.commit()
         }
-        (_, Kind::Stream) => end.send_with(message, Attached::fds(&fds), flags),
-        _ => end.send_record_with(&[IoSlice::new(message)], Attached::fds(&fds), flags),
+        (_, Kind::Stream) => end.send_msg(&[IoSlice::new(message)], SendAncillary::fds(&fds), flags),
+        _ => end.send_record_with(&[IoSlice::new(message)], SendAncillary::fds(&fds), flags),
     }
 }
 
@@ -333,12 +333,12 @@ fn a_stream_receiver_killed_with_a_filler_leaves_the_stream_going() {
     for point in ["filler claimed", "filler taken", "copied out", "taken", "saved", "flushed"] {
         let (a, b) = pair(&small());
         let mut sent = 0u64;
-        while let Ok(n) = a.send(&[7; 100], SendFlags::DONTWAIT) {
+        while let Ok(n) = a.send_with_flags(&[7; 100], SendFlags::DONTWAIT) {
             sent += n as u64;
         }
         let killed = child(|| {
             arm(point, 1);
-            let _ = b.recv(&mut [0; 4096], RecvFlags::empty());
+            let _ = b.recv(&mut [0; 4096]);
             1
         });
         assert_eq!(killed.unwrap().wait(), KILLED, "{point} is not on this way");
@@ -346,7 +346,7 @@ fn a_stream_receiver_killed_with_a_filler_leaves_the_stream_going() {
             let reader = scope.spawn(|| {
                 let (mut got, mut buffer) = (0u64, [0; 300]);
                 loop {
-                    match b.recv(&mut buffer, RecvFlags::empty()).unwrap() {
+                    match b.recv(&mut buffer).unwrap() {
                         0 => return got,
                         n => got += n as u64,
                     }
@@ -381,10 +381,10 @@ fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
     });
     let reserver = reserver.unwrap();
     wire.hear();
-    assert!(a.send(b"x", SendFlags::DONTWAIT).unwrap_err().would_block());
+    assert!(a.send_with_flags(b"x", SendFlags::DONTWAIT).unwrap_err().would_block());
     reserver.signal(9);
     assert_eq!(reserver.wait(), KILLED);
-    assert_eq!(a.send(b"not waiting", SendFlags::DONTWAIT).unwrap(), 11);
+    assert_eq!(a.send_with_flags(b"not waiting", SendFlags::DONTWAIT).unwrap(), 11);
     send(&a, &[1; 4000]);
     let borrower = child(|| {
         let view = b.recv_borrowed(2000).unwrap();
@@ -396,9 +396,9 @@ fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
     let borrower = borrower.unwrap();
     let borrowed = wire.hear();
     let mut buffer = [0; 4096];
-    let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
+    let n = b.recv(&mut buffer).unwrap();
     assert_eq!(borrowed as usize + n, 4011);
-    assert!(a.send(&[2; 4000], SendFlags::DONTWAIT).unwrap() < 100);
+    assert!(a.send_with_flags(&[2; 4000], SendFlags::DONTWAIT).unwrap() < 100);
     borrower.signal(9);
     assert_eq!(borrower.wait(), KILLED);
     // The sender sleeps for room that only the survivor can make, and the survivor sleeps for bytes.
@@ -406,7 +406,7 @@ fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
         scope.spawn(|| send(&a, &[3; 4096]));
         let mut got = 0;
         while got < 4096 {
-            got += b.recv(&mut buffer, RecvFlags::empty()).unwrap();
+            got += b.recv(&mut buffer).unwrap();
         }
     });
 }
@@ -416,7 +416,7 @@ fn a_sender_asleep_for_room_may_be_killed_too() {
     alone!();
     let (a, b) = pair(&small());
     let sleeper = child(|| {
-        let _ = a.send(&[1; 100_000], SendFlags::empty());
+        let _ = a.send(&[1; 100_000]);
         0
     });
     let sleeper = sleeper.unwrap();
@@ -431,7 +431,7 @@ fn a_sender_asleep_for_room_may_be_killed_too() {
         });
         let (mut ones, mut twos, mut buffer) = (0, 0, [0; 1000]);
         loop {
-            let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
+            let n = b.recv(&mut buffer).unwrap();
             if n == 0 {
                 break;
             }
@@ -454,7 +454,7 @@ fn a_death_between_calls_changes_nothing() {
             0
         });
         assert_eq!(killed.unwrap().wait(), KILLED);
-        assert_eq!(b.recv(&mut [0; 10], RecvFlags::empty()).unwrap(), 3);
+        assert_eq!(b.recv(&mut [0; 10]).unwrap(), 3);
     }
 }
 
@@ -463,13 +463,14 @@ fn a_death_between_calls_changes_nothing() {
 fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
     alone!();
     for nth in [1, 3] {
-        let name = Name::abstract_(format!("onecopy-test-listed-{}", std::process::id()));
+        let name =
+            SocketAddr::from_abstract_name(format!("onecopy-test-listed-{}", std::process::id())).unwrap();
         let config = Config { max_shared: 1 << 20, ..Config::default() };
         let listener = SeqListener::bind_with(name.clone(), &config).unwrap();
         let (go, done) = (Wire::new(), Wire::new());
         let owner = child(|| {
             let a = SeqPacket::connect_with(name, &config).unwrap();
-            a.recv(&mut [0; 9], RecvFlags::empty()).unwrap();
+            a.recv(&mut [0; 9]).unwrap();
             let pool = SharedPool::new(4096, 8).unwrap();
             let lend = || {
                 let mut loan = pool.loan(LEN).unwrap();
@@ -480,7 +481,7 @@ fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
             lend();
             let heir = child(|| {
                 go.hear();
-                (0..3).for_each(|_| assert_eq!(a.send(&[2; LEN], SendFlags::empty()).unwrap(), LEN));
+                (0..3).for_each(|_| assert_eq!(a.send(&[2; LEN]).unwrap(), LEN));
                 done.tell(0);
                 0
             });
@@ -490,13 +491,13 @@ fn a_sender_killed_with_a_list_of_pages_leaves_the_others_going() {
             1
         });
         let owner = owner.unwrap();
-        let b = listener.accept().unwrap();
+        let (b, _) = listener.accept().unwrap();
         b.set_read_timeout(Some(PATIENCE)).unwrap();
-        b.send(b"begin", SendFlags::empty()).unwrap();
+        b.send(b"begin").unwrap();
         let mut got = Vec::new();
         let mut recv = || {
             let mut record = [0; LEN];
-            let n = b.recv(&mut record, RecvFlags::empty()).unwrap();
+            let n = b.recv(&mut record).unwrap();
             assert_eq!(record, [record[0]; LEN]);
             got.extend((n > 0).then_some(record[0]));
             n > 0

@@ -1,7 +1,7 @@
 //! One end in several processes.
 
 use super::{PATIENCE, Wire, alone, asleep, count_whole, pair, send, small, wait_asleep};
-use crate::{Config, Listener, Name, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream};
+use crate::{Config, Listener, RecvFlags, SendFlags, SeqPacket, SharedPool, SocketAddr, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -62,7 +62,7 @@ fn receivers_in_three_processes_get_each_record_once() {
     let receive = |b: &SeqPacket| {
         let mut record = [0; 8];
         loop {
-            match b.recv(&mut record, RecvFlags::empty()) {
+            match b.recv(&mut record) {
                 Ok(8) => wire.tell(u64::from_ne_bytes(record)),
                 other => return i32::from(!matches!(other, Ok(0))),
             }
@@ -74,7 +74,7 @@ fn receivers_in_three_processes_get_each_record_once() {
         let ear = scope.spawn(|| (0..RECORDS).map(|_| wire.hear()).collect::<Vec<_>>());
         scope.spawn(|| assert_eq!(receive(&b), 0));
         for i in 0..RECORDS {
-            a.send(&i.to_ne_bytes(), SendFlags::empty()).unwrap();
+            a.send(&i.to_ne_bytes()).unwrap();
         }
         let words = ear.join().unwrap();
         a.shutdown(std::net::Shutdown::Write).unwrap();
@@ -102,8 +102,8 @@ fn of_those_asleep_for_records_none_is_left_asleep() {
             let trade = || {
                 let mut record = [0; 8];
                 for i in 0..EACH {
-                    b.send(&i.to_ne_bytes(), SendFlags::empty()).unwrap();
-                    assert_eq!(b.recv(&mut record, RecvFlags::empty()).unwrap(), 8);
+                    b.send(&i.to_ne_bytes()).unwrap();
+                    assert_eq!(b.recv(&mut record).unwrap(), 8);
                 }
                 0
             };
@@ -114,8 +114,8 @@ fn of_those_asleep_for_records_none_is_left_asleep() {
                 }
                 let mut record = [0; 8];
                 for _ in 0..EACH * 3 {
-                    assert_eq!(a.recv(&mut record, RecvFlags::empty()).unwrap(), 8);
-                    a.send(&record, SendFlags::empty()).unwrap();
+                    assert_eq!(a.recv(&mut record).unwrap(), 8);
+                    a.send(&record).unwrap();
                 }
             });
             children.into_iter().for_each(|child| assert_eq!(child.wait(), Ended::Returned(0)));
@@ -137,7 +137,7 @@ fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
             // Handlers that tests of the same process have installed do not matter here.
             onecopy_sys::signal::catch(10, caught.1.try_clone().unwrap(), restart).unwrap();
             ready.tell(0);
-            let got = b.recv(&mut [0; 8], RecvFlags::empty());
+            let got = b.recv(&mut [0; 8]);
             ready.tell(0);
             match got {
                 Ok(n) => n as i32,
@@ -157,7 +157,7 @@ fn a_handler_that_restarts_interrupts_nobody_who_sleeps_among_several() {
             }
         }
         if restart {
-            a.send(b"awake", SendFlags::empty()).unwrap();
+            a.send(b"awake").unwrap();
             assert_eq!(sleeper.wait(), Ended::Returned(5));
         } else {
             assert_eq!(sleeper.wait(), Ended::Returned(101));
@@ -170,13 +170,13 @@ fn parent_and_child_take_turns_at_both_sides() {
     alone!();
     let (a, b) = pair(&Config::default());
     send(&a, b"before");
-    assert_eq!(b.recv(&mut [0; 3], RecvFlags::empty()).unwrap(), 3);
+    assert_eq!(b.recv(&mut [0; 3]).unwrap(), 3);
     let (go, done) = (Wire::new(), Wire::new());
     let echo = child(|| {
         for _ in 0..100 {
             go.hear();
             let mut buffer = [0; 64];
-            let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
+            let n = b.recv(&mut buffer).unwrap();
             send(&b, &buffer[..n]);
             done.tell(0);
         }
@@ -184,19 +184,19 @@ fn parent_and_child_take_turns_at_both_sides() {
     });
     let echo = echo.unwrap();
     let mut buffer = [0; 64];
-    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 3);
+    assert_eq!(b.recv(&mut buffer).unwrap(), 3);
     assert_eq!(&buffer[..3], b"ore");
     for i in 0..100u8 {
         send(&a, &[i; 10]);
         go.tell(0);
-        assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 10);
+        assert_eq!(a.recv(&mut buffer).unwrap(), 10);
         assert_eq!(buffer[..10], [i; 10]);
         done.hear();
         // Then the same through the parent.
         send(&a, &[i; 20]);
-        assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 20);
+        assert_eq!(b.recv(&mut buffer).unwrap(), 20);
         send(&b, &[i; 30]);
-        assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 30);
+        assert_eq!(a.recv(&mut buffer).unwrap(), 30);
         assert_eq!(buffer[..30], [i; 30]);
     }
     assert_eq!(echo.wait(), Ended::Returned(0));
@@ -216,12 +216,12 @@ fn one_of_two_that_closes_leaves_the_other_in_peace() {
     let b = b.unwrap();
     send(&a, b"two");
     let mut buffer = [0; 64];
-    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 6);
+    assert_eq!(b.recv(&mut buffer).unwrap(), 6);
     // Then the other way round: the parent closes, and the child goes on.
     let wire = Wire::new();
     let stayer = child(|| {
         wire.hear();
-        let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
+        let n = b.recv(&mut buffer).unwrap();
         send(&b, &buffer[..n]);
         0
     });
@@ -229,9 +229,9 @@ fn one_of_two_that_closes_leaves_the_other_in_peace() {
     drop(b);
     send(&a, b"three");
     wire.tell(0);
-    assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+    assert_eq!(a.recv(&mut buffer).unwrap(), 5);
     assert_eq!(stayer.wait(), Ended::Returned(0));
-    assert_eq!(a.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0, "the last one is gone");
+    assert_eq!(a.recv(&mut buffer).unwrap(), 0, "the last one is gone");
 }
 
 #[test]
@@ -248,17 +248,17 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
         assert_eq!(slot.write(b"x"), 0);
         assert!(slot.commit().is_err());
         // For all the child knows another thread holds this lock: sending is the parent's.
-        assert!(a.send(b"x", SendFlags::empty()).unwrap_err().to_string().contains("fork"));
+        assert!(a.send(b"x").unwrap_err().to_string().contains("fork"));
         view = None;
         let mut buffer = [0; 100];
-        assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 100);
+        assert_eq!(b.recv(&mut buffer).unwrap(), 100);
         0
     });
     assert_eq!(both.unwrap().wait(), Ended::Returned(0));
     assert_eq!(a.unread_bytes().unwrap(), 1000, "the child's drop gave nothing back");
     assert_eq!(slot.unwrap().commit().unwrap(), 4);
     let mut buffer = [0; 1000];
-    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 504);
+    assert_eq!(b.recv(&mut buffer).unwrap(), 504);
     assert_eq!(&buffer[500..504], b"kept");
     drop(view);
     assert_eq!(a.unread_bytes().unwrap(), 0);
@@ -271,7 +271,7 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
     });
     wire.hear();
     send(&a, b"yours");
-    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 9);
+    assert_eq!(b.recv(&mut buffer).unwrap(), 9);
     assert_eq!(sender.unwrap().wait(), Ended::Returned(0));
 }
 
@@ -280,7 +280,7 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
 fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
     alone!();
     let (a, b) = pair(&small());
-    b.set_wait(crate::Wait::Block);
+    b.set_wait_mode(crate::Wait::Block);
     let slot = a.reserve(100).unwrap();
     let wire = Wire::new();
     let member = child(|| {
@@ -290,7 +290,7 @@ fn a_sender_that_a_fork_found_busy_still_wakes_a_receiver_that_sleeps() {
     let member = member.unwrap();
     drop(slot);
     std::thread::scope(|scope| {
-        let reader = asleep(scope, || b.recv(&mut [0; 10], RecvFlags::empty()).unwrap());
+        let reader = asleep(scope, || b.recv(&mut [0; 10]).unwrap());
         send(&a, b"awake");
         assert_eq!(reader.join().unwrap(), 5);
     });
@@ -305,7 +305,7 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
     let (go, done) = (Wire::new(), Wire::new());
     let other = child(|| {
         go.hear();
-        let refused = a.send(b"x", SendFlags::DONTWAIT);
+        let refused = a.send_with_flags(b"x", SendFlags::DONTWAIT);
         done.tell(u64::from(refused.is_err()));
         send(&a, b"other");
         0
@@ -323,9 +323,9 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
             } else {
                 assert!(slot.commit().is_err())
             }
-            assert!(a.send(b"x", SendFlags::empty()).is_err());
+            assert!(a.send(b"x").is_err());
             // A child of this child does not get the end either.
-            let own = child(|| i32::from(a.send(b"x", SendFlags::empty()).is_ok()));
+            let own = child(|| i32::from(a.send(b"x").is_ok()));
             i32::from(own.unwrap().wait() != Ended::Returned(0))
         });
         assert_eq!(heir.unwrap().wait(), Ended::Returned(0));
@@ -335,7 +335,7 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
     assert_eq!(slot.unwrap().commit().unwrap(), 4);
     assert_eq!(other.wait(), Ended::Returned(0));
     let mut buffer = [0; 15];
-    assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 15);
+    assert_eq!(b.recv_with_flags(&mut buffer, RecvFlags::WAITALL).unwrap(), 15);
     assert_eq!(&buffer, b"sharedkeptother");
 }
 
@@ -395,8 +395,8 @@ impl Either {
     fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> crate::Result<usize> {
         let flags = SendFlags::empty();
         match self {
-            Either::Stream(stream) => stream.send_with(bytes, fds, flags),
-            Either::Records(socket) => socket.send_with(bytes, fds, flags),
+            Either::Stream(stream) => stream.send_fds_with_flags(bytes, fds, flags),
+            Either::Records(socket) => socket.send_fds_with_flags(bytes, fds, flags),
         }
     }
 
@@ -405,10 +405,10 @@ impl Either {
         let (flags, mut buffer) = (RecvFlags::empty(), [0; 8]);
         match self {
             Either::Stream(stream) => {
-                stream.recv_with(&mut buffer, flags).map(|(n, came)| (n, came.fds.len()))
+                stream.recv_fds_with_flags(&mut buffer, flags).map(|(n, came)| (n, came.fds.len()))
             }
             Either::Records(socket) => {
-                socket.recv_with(&mut buffer, flags).map(|(got, came)| (got.len, came.fds.len()))
+                socket.recv_fds_with_flags(&mut buffer, flags).map(|(got, came)| (got.len, came.fds.len()))
             }
         }
     }
@@ -453,12 +453,12 @@ fn a_pool_lends_in_the_process_that_made_it_only() {
         i32::from(a.stats().references_copied == 0)
     });
     assert_eq!(heir.unwrap().wait(), Ended::Returned(0));
-    assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 300);
+    assert_eq!(b.recv_with_flags(&mut buffer, RecvFlags::WAITALL).unwrap(), 300);
     assert!(buffer[..100] == [1; 100] && buffer[100..200] == [2; 100] && buffer[200..] == [3; 100]);
     // The parent's page came back to the parent, and the parent goes on lending.
     assert_eq!(pool.reclaim().unwrap(), 1);
     assert_eq!(lend(4), 100);
-    assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 100);
+    assert_eq!(b.recv(&mut buffer).unwrap(), 100);
     assert_eq!((b.stats().protocol_errors, a.stats().references_copied), (0, 2));
 }
 
@@ -484,7 +484,7 @@ fn a_sender_that_is_busy_for_a_moment_is_waited_for_whoever_else_is_busy() {
         // could send. If a fork waits for no sender, one child in ten can.
         let mut last = 0u32;
         let sends = (0..500).any(|_| {
-            let heir = child(|| i32::from(busy.send(b"x", SendFlags::empty()).is_ok()));
+            let heir = child(|| i32::from(busy.send(b"x").is_ok()));
             let could = heir.unwrap().wait() == Ended::Returned(1);
             last = last << 1 & 0xf_ffff | u32::from(could);
             last.count_ones() >= 15
@@ -506,7 +506,7 @@ fn readiness_that_one_process_watches_is_kept_by_the_other() {
         for _ in 0..2 {
             go.hear();
             let mut buffer = [0; 64];
-            assert_eq!(b.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+            assert_eq!(b.recv(&mut buffer).unwrap(), 5);
             ready.tell(0);
         }
         0
@@ -532,16 +532,16 @@ fn readiness_that_one_process_watches_is_kept_by_the_other() {
 #[test]
 fn an_end_forked_before_its_upgrade_goes_on_over_the_kernel() {
     alone!();
-    let name = Name::abstract_(format!("onecopy-forks-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-forks-{}", std::process::id())).unwrap();
     let listener = Listener::bind(&name).unwrap();
     let client = Stream::connect(&name).unwrap();
-    let server = listener.accept().unwrap();
+    let (server, _) = listener.accept().unwrap();
     let wire = Wire::new();
     let mut buffer = [0; 64];
     let both = child(|| {
         let mut buffer = [0; 64];
         for i in 0..20u8 {
-            let n = server.recv(&mut buffer, RecvFlags::empty()).unwrap();
+            let n = server.recv(&mut buffer).unwrap();
             assert_eq!(buffer[..n], [i; 5]);
             send(&server, &buffer[..n]);
             wire.tell(0);
@@ -551,11 +551,11 @@ fn an_end_forked_before_its_upgrade_goes_on_over_the_kernel() {
     let both = both.unwrap();
     for i in 0..20u8 {
         send(&client, &[i; 5]);
-        assert_eq!(client.recv(&mut buffer, RecvFlags::empty()).unwrap(), 5);
+        assert_eq!(client.recv(&mut buffer).unwrap(), 5);
         assert_eq!(buffer[..5], [i; 5]);
         wire.hear();
         send(&server, &[i; 7]);
-        assert_eq!(client.recv(&mut buffer, RecvFlags::empty()).unwrap(), 7);
+        assert_eq!(client.recv(&mut buffer).unwrap(), 7);
     }
     assert_eq!(both.wait(), Ended::Returned(0));
 }

@@ -14,7 +14,7 @@ const NOW: RecvFlags = RecvFlags::DONTWAIT;
 fn stopped(b: &Stream) -> Child {
     let stops = child(|| {
         at("saving", || kill_process(getpid(), Signal::STOP).unwrap());
-        assert_eq!(b.recv(&mut [0; 1], RecvFlags::empty()).unwrap(), 1);
+        assert_eq!(b.recv(&mut [0; 1]).unwrap(), 1);
         0
     });
     let stops = stops.unwrap();
@@ -33,9 +33,9 @@ fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
     let again =
         |error: crate::Error| assert_eq!(error.raw_os_error(), Errno::AGAIN.raw_os_error(), "{error}");
     let began = Instant::now();
-    again(b.recv(&mut [0; 9], NOW).unwrap_err());
+    again(b.recv_with_flags(&mut [0; 9], NOW).unwrap_err());
     b.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    again(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap_err());
+    again(b.recv(&mut [0; 9]).unwrap_err());
     let error = b.readable_bytes().unwrap_err();
     assert_eq!(error.raw_os_error(), Errno::BUSY.raw_os_error());
     assert!(error.to_string().contains("stopped"), "{error}");
@@ -43,15 +43,15 @@ fn a_holder_that_is_stopped_stops_nobody_who_does_not_wait() {
     // Threads with different timeouts do not wait for each other.
     std::thread::scope(|scope| {
         b.set_read_timeout(None).unwrap();
-        let waits = asleep(scope, || b.recv(&mut [0; 9], RecvFlags::empty()));
-        again(b.recv(&mut [0; 9], NOW).unwrap_err());
+        let waits = asleep(scope, || b.recv(&mut [0; 9]));
+        again(b.recv_with_flags(&mut [0; 9], NOW).unwrap_err());
         drop(view);
         assert!(began.elapsed() < Duration::from_secs(10), "somebody waited for who is stopped");
         stops.signal(Signal::CONT.as_raw());
         assert_eq!(waits.join().unwrap().unwrap(), 9);
     });
     assert_eq!(stops.wait(), Ended::Returned(0));
-    assert_eq!(b.recv(&mut [0; 100], NOW).unwrap(), 50);
+    assert_eq!(b.recv_with_flags(&mut [0; 100], NOW).unwrap(), 50);
     assert_eq!(a.unread_bytes().unwrap(), 0, "the view was given back");
     assert_eq!((a.stats().protocol_errors, b.stats().protocol_errors), (0, 0));
 }
@@ -68,12 +68,12 @@ fn a_sender_waits_for_a_holder_that_is_stopped_no_longer_than_for_its_peer() {
     let stops = stops.unwrap();
     assert!(waitpid(Pid::from_raw(stops.pid()), WaitOptions::UNTRACED).unwrap().unwrap().1.stopped());
     let flags = SendFlags::empty();
-    assert!(a.send(b"y", flags | SendFlags::DONTWAIT).unwrap_err().would_block());
+    assert!(a.send_with_flags(b"y", flags | SendFlags::DONTWAIT).unwrap_err().would_block());
     a.set_write_timeout(Some(Duration::from_millis(50))).unwrap();
-    assert!(a.send(b"y", flags).unwrap_err().would_block());
+    assert!(a.send_with_flags(b"y", flags).unwrap_err().would_block());
     a.set_write_timeout(None).unwrap();
     std::thread::scope(|scope| {
-        let waits = asleep(scope, || a.send(b"y", flags));
+        let waits = asleep(scope, || a.send_with_flags(b"y", flags));
         assert!(!waits.is_finished());
         // The end is not dropped: the stopped process has it too.
         b.shutdown(std::net::Shutdown::Both).unwrap();
@@ -95,7 +95,7 @@ fn use_both(a: &Stream, b: &Stream) {
     let mut buffer = [0; 64];
     for (from, to) in [(a, b), (b, a)] {
         send(from, &[5; 64]);
-        assert_eq!(to.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 64);
+        assert_eq!(to.recv_with_flags(&mut buffer, RecvFlags::WAITALL).unwrap(), 64);
         assert_eq!(buffer, [5; 64]);
     }
     std::thread::sleep(Duration::from_millis(2));
@@ -171,7 +171,7 @@ fn an_end_is_one_process_s_again_once_the_others_are_gone_however_they_went() {
     send(&a, &[9; 10]);
     let view = b.recv_borrowed(10).unwrap();
     drop(b);
-    assert_eq!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap(), 0);
+    assert_eq!(a.recv(&mut [0; 1]).unwrap(), 0);
     drop(view);
     assert_eq!(a.stats().protocol_errors, 0);
 }

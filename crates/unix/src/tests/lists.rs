@@ -227,6 +227,7 @@ fn descriptors_of_a_record_that_is_refused_stay_with_it() {
         let refused = end.recv_record_chain(&mut [0; 64], RecvFlags::DONTWAIT).unwrap_err();
         assert_eq!(refused.raw_os_error(), Errno::OVERFLOW.raw_os_error());
     }
-    let (got, with) = end.recv_record_ancillary(&mut [0; 64], RecvFlags::DONTWAIT).unwrap();
+    let (got, with) =
+        end.recv_record_ancillary(&mut [IoSliceMut::new(&mut [0; 64])], RecvFlags::DONTWAIT).unwrap();
     assert_eq!((got.full, with.fds.len(), with.truncated), (260, 1, false));
 }

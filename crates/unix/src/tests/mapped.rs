@@ -2,7 +2,7 @@
 //! that process.
 
 use super::{PATIENCE, Wire, alone};
-use crate::{Config, RecvFlags, Result, SendFlags, SeqPacket, SharedPool, Stream};
+use crate::{Config, Result, SeqPacket, SharedPool, Stream};
 use onecopy_sys::fork::{Ended, child};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -42,8 +42,8 @@ impl Pair {
 
     fn send(&self, byte: u8) {
         let sent = match self {
-            Pair::Streams(a, _) => a.send(&[byte; LEN], SendFlags::empty()).unwrap(),
-            Pair::Records(a, _) => a.send(&[byte; LEN], SendFlags::empty()).unwrap(),
+            Pair::Streams(a, _) => a.send(&[byte; LEN]).unwrap(),
+            Pair::Records(a, _) => a.send(&[byte; LEN]).unwrap(),
         };
         assert_eq!(sent, LEN);
     }
@@ -52,8 +52,8 @@ impl Pair {
     fn recv(&self) -> Result<u8> {
         let mut buffer = [0; LEN];
         let n = match self {
-            Pair::Streams(_, b) => b.recv(&mut buffer, RecvFlags::empty())?,
-            Pair::Records(_, b) => b.recv(&mut buffer, RecvFlags::empty())?,
+            Pair::Streams(_, b) => b.recv(&mut buffer)?,
+            Pair::Records(_, b) => b.recv(&mut buffer)?,
         };
         assert!(n == LEN && buffer == [buffer[0]; LEN]);
         Ok(buffer[0])

@@ -2,7 +2,7 @@
 //! go on and never get descriptors that were meant for another message.
 
 use super::{PATIENCE, Wire, alone, small};
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::ancillary::channel::Fds;
 use crate::connection::Connection;
 use crate::connection::call::Call;
@@ -43,8 +43,8 @@ fn send(a: &Connection, byte: u8, numbers: &[u64]) -> Result<usize> {
     let fds: Vec<OwnedFd> = numbers.iter().map(|number| numbered(*number)).collect();
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     match a.kind() {
-        Kind::Stream => a.send_with(&[byte], Attached::fds(&fds), SendFlags::empty()),
-        _ => a.send_record_with(&[IoSlice::new(&[byte])], Attached::fds(&fds), SendFlags::empty()),
+        Kind::Stream => a.send_msg(&[IoSlice::new(&[byte])], SendAncillary::fds(&fds), SendFlags::empty()),
+        _ => a.send_record_with(&[IoSlice::new(&[byte])], SendAncillary::fds(&fds), SendFlags::empty()),
     }
 }
 

@@ -18,7 +18,7 @@ mod switching;
 // all tests here are `alone!`.
 pub use onecopy_testing::{alone, asleep, wait_asleep};
 
-use crate::{Config, RecvFlags, SendFlags, Stream};
+use crate::{Config, RecvFlags, Stream};
 use rustix::fd::OwnedFd;
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ impl Wire {
 }
 
 fn send(stream: &Stream, bytes: &[u8]) {
-    assert_eq!(stream.send(bytes, SendFlags::empty()).unwrap(), bytes.len());
+    assert_eq!(stream.send(bytes).unwrap(), bytes.len());
 }
 
 /// A generator of numbers that are the same for the same seed (splitmix64).
@@ -127,7 +127,7 @@ fn count_whole(stream: &Stream, len: usize, count: usize) -> [usize; 256] {
     let mut counts = [0; 256];
     let mut message = vec![0; len];
     for _ in 0..count {
-        let n = stream.recv(&mut message, RecvFlags::WAITALL).unwrap();
+        let n = stream.recv_with_flags(&mut message, RecvFlags::WAITALL).unwrap();
         assert_eq!(n, len);
         assert!(message.iter().all(|byte| *byte == message[0]), "senders interleaved");
         counts[message[0] as usize] += 1;

@@ -3,7 +3,7 @@
 use super::{PATIENCE, alone, send, small, wait_asleep};
 use crate::control::Peek;
 use crate::failpoint;
-use crate::{Config, Name, RecvFlags, SendFlags, SeqPacket, Stream, Transport};
+use crate::{Config, RecvFlags, SendFlags, SeqPacket, SocketAddr, Stream, Transport};
 use onecopy_sync::atomic::Ordering::Release;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
@@ -26,7 +26,7 @@ fn what_comes_during_a_vectored_receive_follows_what_was_there() {
     let mut got = Vec::new();
     while got.len() < 8 {
         let mut slices = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
-        let n = receiver.recv_vectored(&mut slices, RecvFlags::DONTWAIT).unwrap();
+        let n = receiver.recv_vectored_with_flags(&mut slices, RecvFlags::DONTWAIT).unwrap();
         got.extend_from_slice(&[one, two].concat()[..n]);
     }
     assert_eq!(String::from_utf8_lossy(&got), "abcdefgh");
@@ -41,14 +41,15 @@ fn a_lie_behind_a_borrowed_record_does_not_hang_the_call() {
     // A victim that may poll looks at its ring when that seems empty.
     let _ = victim.as_fd();
     for _ in 0..2 {
-        liar.send(b"a record", SendFlags::DONTWAIT).unwrap();
+        liar.send_with_flags(b"a record", SendFlags::DONTWAIT).unwrap();
     }
     // Both records are seen now, so the next look at how much there is comes behind the second.
-    assert_eq!(victim.recv(&mut [0; 20], RecvFlags::DONTWAIT).unwrap(), 8);
+    assert_eq!(victim.recv_with_flags(&mut [0; 20], RecvFlags::DONTWAIT).unwrap(), 8);
     liar.end.tx_ring().unwrap().header().writer.0.head.store(u64::MAX, Release);
     let (done, said) = mpsc::channel();
     std::thread::spawn(move || {
-        let errno = victim.recv_borrowed_with(20, RecvFlags::DONTWAIT).map(drop).unwrap_err().raw_os_error();
+        let errno =
+            victim.recv_borrowed_with_flags(20, RecvFlags::DONTWAIT).map(drop).unwrap_err().raw_os_error();
         let _ = done.send((errno, victim.stats().protocol_errors));
     });
     let (errno, caught) = said.recv_timeout(PATIENCE).expect("it hangs");
@@ -62,13 +63,13 @@ fn records_and_the_end_behind_an_empty_record_do_not_make_it_the_end() {
     alone!();
     let config = Config { transport: Transport::Kernel, ..small() };
     let (sender, receiver) = SeqPacket::pair_with(&config).unwrap();
-    sender.send(b"", SendFlags::DONTWAIT).unwrap();
+    sender.send_with_flags(b"", SendFlags::DONTWAIT).unwrap();
     failpoint::at("nothing at the head", move || {
-        sender.send(b"behind it", SendFlags::DONTWAIT).unwrap();
+        sender.send_with_flags(b"behind it", SendFlags::DONTWAIT).unwrap();
         sender.shutdown(Shutdown::Write).unwrap();
     });
     assert_eq!(receiver.end.peek(false), Peek::Byte);
-    let lens = [(); 3].map(|()| receiver.recv(&mut [0; 20], RecvFlags::DONTWAIT).unwrap());
+    let lens = [(); 3].map(|()| receiver.recv_with_flags(&mut [0; 20], RecvFlags::DONTWAIT).unwrap());
     assert_eq!(lens, [0, 9, 0]);
 }
 
@@ -79,14 +80,14 @@ fn a_sender_that_is_stopped_while_it_parks_is_no_liar() {
     alone!();
     let (a, b) = Stream::pair_with(&small()).unwrap();
     is_no_liar(
-        move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::DONTWAIT).unwrap()).sum(),
-        |buffer| b.recv(buffer, RecvFlags::DONTWAIT),
+        move || (0..3).map(|_| a.send_with_flags(&[7; 1500], SendFlags::DONTWAIT).unwrap()).sum(),
+        |buffer| b.recv_with_flags(buffer, RecvFlags::DONTWAIT),
     );
     assert_eq!(b.stats().protocol_errors, 0);
     let (a, b) = SeqPacket::pair_with(&small()).unwrap();
     is_no_liar(
-        move || (0..3).map(|_| a.send(&[7; 1500], SendFlags::DONTWAIT).unwrap()).sum(),
-        |buffer| b.recv(buffer, RecvFlags::DONTWAIT),
+        move || (0..3).map(|_| a.send_with_flags(&[7; 1500], SendFlags::DONTWAIT).unwrap()).sum(),
+        |buffer| b.recv_with_flags(buffer, RecvFlags::DONTWAIT),
     );
     assert_eq!(b.stats().protocol_errors, 0);
 }
@@ -131,23 +132,23 @@ fn is_no_liar(
 #[test]
 fn what_was_sent_behind_the_switch_comes_before_the_end() {
     alone!();
-    let name = Name::abstract_(format!("onecopy-test-end-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-test-end-{}", std::process::id())).unwrap();
     let listener = crate::Listener::bind(&name).unwrap();
     let client = Stream::connect(&name).unwrap();
-    let server = Rc::new(listener.accept().unwrap());
+    let server = Rc::new(listener.accept().unwrap().0);
     // The second message brings the rings.
     send(&client, b"?");
     send(&client, b"?");
     failpoint::at("nothing over the kernel", move || {
-        assert_eq!(server.recv(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 2);
+        assert_eq!(server.recv_with_flags(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 2);
         let other = Rc::clone(&server);
         failpoint::at("published", move || other.shutdown(Shutdown::Write).unwrap());
-        assert_eq!(server.send(b"hello", SendFlags::empty()).unwrap(), 5);
+        assert_eq!(server.send(b"hello").unwrap(), 5);
     });
     let mut buffer = [0; 8];
-    assert_eq!(client.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 5);
+    assert_eq!(client.recv_with_flags(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 5);
     assert_eq!(&buffer[..5], b"hello");
-    assert_eq!(client.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 0);
+    assert_eq!(client.recv_with_flags(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 0);
 }
 
 /// Two threads of a server send their first messages at once. The rings go with the message that is first.
@@ -155,10 +156,10 @@ fn what_was_sent_behind_the_switch_comes_before_the_end() {
 #[test]
 fn rings_go_with_the_first_of_two_messages_that_are_sent_at_once() {
     alone!();
-    let name = Name::abstract_(format!("onecopy-test-two-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-test-two-{}", std::process::id())).unwrap();
     let listener = crate::Listener::bind(&name).unwrap();
     let client = Stream::connect(&name).unwrap();
-    let server = Arc::new(listener.accept().unwrap());
+    let server = Arc::new(listener.accept().unwrap().0);
     let other = Arc::clone(&server);
     let (tell, thread) = mpsc::channel();
     failpoint::at("attached", move || {
@@ -174,10 +175,10 @@ fn rings_go_with_the_first_of_two_messages_that_are_sent_at_once() {
     send(&server, b"2");
     thread.recv().expect("no rings were made").join().unwrap();
     for _ in 0..2 {
-        let (got, with) = client.recv_with(&mut [0], RecvFlags::DONTWAIT).unwrap();
+        let (got, with) = client.recv_fds_with_flags(&mut [0], RecvFlags::DONTWAIT).unwrap();
         assert_eq!((got, with.fds.len(), with.truncated), (1, 0, false));
     }
     send(&client, b"!");
-    assert_eq!(server.recv(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 1);
+    assert_eq!(server.recv_with_flags(&mut [0; 8], RecvFlags::DONTWAIT).unwrap(), 1);
     assert_eq!(client.path().send, crate::Carrier::SharedMemory);
 }

@@ -57,7 +57,7 @@ fn a_sender_killed_in_another_pid_namespace_is_found_out() {
     assert_eq!(ended, KILLED);
     send(&a, &[2; LEN]);
     let mut buffer = [0; 1000];
-    let n = b.recv(&mut buffer, RecvFlags::empty()).unwrap();
+    let n = b.recv(&mut buffer).unwrap();
     assert_eq!((n, &buffer[..3 * LEN], buffer[3 * LEN]), (4 * LEN, &[1; 3 * LEN][..], 2));
 }
 
@@ -70,17 +70,17 @@ fn a_receiver_killed_in_another_pid_namespace_is_found_out() {
         let work = || {
             arm(point, 3);
             for _ in 0..9 {
-                let _ = b.recv(&mut [0; LEN], RecvFlags::empty());
+                let _ = b.recv(&mut [0; LEN]);
             }
             0
         };
         let Some((ended, ())) = in_a_pid_namespace(work, || ()) else { return };
         assert_eq!(ended, KILLED);
         let mut buffer = [0; LEN];
-        assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), LEN);
+        assert_eq!(b.recv_with_flags(&mut buffer, RecvFlags::WAITALL).unwrap(), LEN);
         assert_eq!(buffer, [2 + lost; LEN], "{point}");
         (0..3).for_each(|_| send(&a, &[9; LEN]));
-        assert_eq!(b.recv(&mut [0; 1000], RecvFlags::empty()).unwrap(), (9 - usize::from(lost)) * LEN);
+        assert_eq!(b.recv(&mut [0; 1000]).unwrap(), (9 - usize::from(lost)) * LEN);
     }
 }
 
@@ -94,7 +94,7 @@ fn a_death_is_found_out_from_another_pid_namespace() {
         go.hear();
         send(&a, &[2; LEN]);
         let mut buffer = [0; LEN];
-        assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), LEN);
+        assert_eq!(b.recv_with_flags(&mut buffer, RecvFlags::WAITALL).unwrap(), LEN);
         assert_eq!(buffer, [1; LEN]);
         0
     };
@@ -107,7 +107,7 @@ fn a_death_is_found_out_from_another_pid_namespace() {
         assert_eq!(killed.unwrap().wait(), KILLED);
         let killed = child(|| {
             arm("taken", 1);
-            let _ = b.recv(&mut [0; LEN], RecvFlags::empty());
+            let _ = b.recv(&mut [0; LEN]);
             0
         });
         assert_eq!(killed.unwrap().wait(), KILLED);
@@ -116,6 +116,6 @@ fn a_death_is_found_out_from_another_pid_namespace() {
     let Some((ended, ())) = in_a_pid_namespace(work, outside) else { return };
     assert_eq!(ended, Ended::Returned(0));
     let mut buffer = [0; 2 * LEN];
-    assert_eq!(b.recv(&mut buffer, RecvFlags::WAITALL).unwrap(), 2 * LEN);
+    assert_eq!(b.recv_with_flags(&mut buffer, RecvFlags::WAITALL).unwrap(), 2 * LEN);
     assert_eq!((buffer[0], buffer[LEN]), (1, 2));
 }

@@ -69,7 +69,7 @@ fn a_rest_of_an_atomic_record_is_refused() {
     alone!();
     let config = Config { passable: true, ..Config::default() };
     let (a, b) = SeqPacket::pair_with(&config).unwrap();
-    a.send(&[1; 100], NOW.0).unwrap();
+    a.send_with_flags(&[1; 100], NOW.0).unwrap();
     let fds = b.into_fds().unwrap();
     let page = EndPage::over(Mapping::new(&fds[1], PAGE_LEN).unwrap());
     let state = &page.words().rx.0.state;
@@ -106,10 +106,10 @@ fn a_stream_of_a_page_that_lies_is_refused_or_lost_and_nothing_else() {
         let (a, b) = Stream::pair_with(&config(random)).unwrap();
         let (file, mut buffer) = (a.as_fd(), [0; 3000]);
         for _ in 0..random.below(6) {
-            let _ = a.send(&buffer[..random.below(900)], NOW.0);
-            let _ = b.send_with(&buffer[..random.below(900)], &[file][..random.below(2)], NOW.0);
-            let _ = b.recv(&mut buffer[..random.below(900)], NOW.1);
-            let _ = a.recv(&mut buffer[..random.below(900)], NOW.1);
+            let _ = a.send_with_flags(&buffer[..random.below(900)], NOW.0);
+            let _ = b.send_fds_with_flags(&buffer[..random.below(900)], &[file][..random.below(2)], NOW.0);
+            let _ = b.recv_with_flags(&mut buffer[..random.below(900)], NOW.1);
+            let _ = a.recv_with_flags(&mut buffer[..random.below(900)], NOW.1);
         }
         let Ok(fds) = b.into_fds() else { continue };
         scribble(&fds[1], random);
@@ -123,13 +123,13 @@ fn a_stream_of_a_page_that_lies_is_refused_or_lost_and_nothing_else() {
         };
         for _ in 0..random.below(20) {
             let done = match random.below(7) {
-                0 => a.send(&buffer[..random.below(3000)], NOW.0),
-                1 => a.recv(&mut buffer[..random.below(3000)], NOW.1),
-                2 => b.send(&buffer[..random.below(3000)], NOW.0),
+                0 => a.send_with_flags(&buffer[..random.below(3000)], NOW.0),
+                1 => a.recv_with_flags(&mut buffer[..random.below(3000)], NOW.1),
+                2 => b.send_with_flags(&buffer[..random.below(3000)], NOW.0),
                 3 => b.readable_bytes(),
-                4 => b.recv_borrowed_with(random.below(3000), NOW.1).map(|view| view.len()),
-                5 => b.send_with(&buffer[..9], &[a.as_fd()], NOW.0),
-                _ => b.recv_with(&mut buffer[..random.below(3000)], NOW.1).map(|(n, _)| n),
+                4 => b.recv_borrowed_with_flags(random.below(3000), NOW.1).map(|view| view.len()),
+                5 => b.send_fds_with_flags(&buffer[..9], &[a.as_fd()], NOW.0),
+                _ => b.recv_fds_with_flags(&mut buffer[..random.below(3000)], NOW.1).map(|(n, _)| n),
             };
             if let Err(error) = done {
                 is_told(error);
@@ -150,10 +150,14 @@ fn records_of_a_page_that_lies_are_refused_or_lost_and_nothing_else() {
         let mut buffer = [0; 2000];
         let flags = NOW.0 | SendFlags::EOR;
         for _ in 0..random.below(6) {
-            let _ = a.send(&buffer[..random.below(900)], if random.below(2) == 0 { NOW.0 } else { flags });
-            let _ = b.send_with(&buffer[..random.below(900)], &[a.as_fd()][..random.below(2)], flags);
-            let _ = b.recv(&mut buffer[..random.below(900)], NOW.1);
-            let _ = a.recv(&mut buffer[..random.below(900)], NOW.1);
+            let _ = a.send_with_flags(
+                &buffer[..random.below(900)],
+                if random.below(2) == 0 { NOW.0 } else { flags },
+            );
+            let _ =
+                b.send_fds_with_flags(&buffer[..random.below(900)], &[a.as_fd()][..random.below(2)], flags);
+            let _ = b.recv_with_flags(&mut buffer[..random.below(900)], NOW.1);
+            let _ = a.recv_with_flags(&mut buffer[..random.below(900)], NOW.1);
         }
         let Ok(fds) = b.into_fds() else { continue };
         scribble(&fds[1], random);
@@ -167,13 +171,13 @@ fn records_of_a_page_that_lies_are_refused_or_lost_and_nothing_else() {
         };
         for _ in 0..random.below(20) {
             let done = match random.below(7) {
-                0 => a.send(&buffer[..random.below(1900)], flags),
-                1 => a.recv(&mut buffer[..random.below(2000)], NOW.1),
-                2 => b.send(&buffer[..random.below(1900)], flags),
+                0 => a.send_with_flags(&buffer[..random.below(1900)], flags),
+                1 => a.recv_with_flags(&mut buffer[..random.below(2000)], NOW.1),
+                2 => b.send_with_flags(&buffer[..random.below(1900)], flags),
                 3 => b.readable_bytes(),
-                4 => b.recv_borrowed_with(random.below(2000), NOW.1).map(|(view, _)| view.len()),
-                5 => b.send_with(&buffer[..9], &[a.as_fd()], flags),
-                _ => b.recv_with(&mut buffer[..random.below(2000)], NOW.1).map(|(got, _)| got.len),
+                4 => b.recv_borrowed_with_flags(random.below(2000), NOW.1).map(|(view, _)| view.len()),
+                5 => b.send_fds_with_flags(&buffer[..9], &[a.as_fd()], flags),
+                _ => b.recv_fds_with_flags(&mut buffer[..random.below(2000)], NOW.1).map(|(got, _)| got.len),
             };
             if let Err(error) = done {
                 is_told(error);

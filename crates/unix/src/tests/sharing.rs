@@ -6,7 +6,7 @@ mod tokens;
 
 use super::{PATIENCE, Random, Wire, alone, count_whole, pair, send, small, wild};
 use crate::failpoint::arm;
-use crate::{Config, Listener, Name, RecvFlags, SendFlags, SeqPacket, Stream, Wait};
+use crate::{Config, Listener, RecvFlags, SendFlags, SeqPacket, SocketAddr, Stream, Wait};
 use onecopy_ring::page::MEMBERS;
 use onecopy_sys::fork::{Child, Ended, child};
 use onecopy_sys::scm::{self, Space};
@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 const KILLED: Ended = Ended::Killed(9);
 const NOW: RecvFlags = RecvFlags::DONTWAIT;
-const QUIET: SendFlags = SendFlags::empty();
 
 /// A socket to another process.
 pub struct Line(OwnedFd);
@@ -134,7 +133,7 @@ fn receivers_that_are_strangers_get_each_record_once() {
     let receive = |b: &SeqPacket| {
         let mut record = [0; 8];
         loop {
-            match b.recv(&mut record, RecvFlags::empty()) {
+            match b.recv(&mut record) {
                 Ok(8) => wire.tell(u64::from_ne_bytes(record)),
                 other => return i32::from(!matches!(other, Ok(0))),
             }
@@ -155,7 +154,7 @@ fn receivers_that_are_strangers_get_each_record_once() {
             if i == 100 {
                 scope.spawn(|| assert_eq!(receive(&b), 0));
             }
-            a.send(&i.to_ne_bytes(), QUIET).unwrap();
+            a.send(&i.to_ne_bytes()).unwrap();
         }
         let words = ear.join().unwrap();
         a.shutdown(std::net::Shutdown::Write).unwrap();
@@ -178,8 +177,8 @@ fn strangers_share_on_and_a_broker_stays_alive() {
     let trade = |b: &SeqPacket, id: u64| {
         let mut record = [0; 8];
         for i in 0..EACH {
-            b.send(&(id << 32 | i).to_ne_bytes(), QUIET).unwrap();
-            assert_eq!(b.recv(&mut record, RecvFlags::empty()).unwrap(), 8);
+            b.send(&(id << 32 | i).to_ne_bytes()).unwrap();
+            assert_eq!(b.recv(&mut record).unwrap(), 8);
             wire.tell(u64::from_ne_bytes(record));
         }
     };
@@ -210,10 +209,10 @@ fn strangers_share_on_and_a_broker_stays_alive() {
         scope.spawn(|| trade(&b, 3));
         let mut record = [0; 8];
         for i in 0..EACH * 3 {
-            assert_eq!(a.recv(&mut record, RecvFlags::empty()).unwrap(), 8);
+            assert_eq!(a.recv(&mut record).unwrap(), 8);
             let word = u64::from_ne_bytes(record);
             assert!((1..4).contains(&(word >> 32)) && word as u32 as u64 <= EACH);
-            a.send(&i.to_ne_bytes(), QUIET).unwrap();
+            a.send(&i.to_ne_bytes()).unwrap();
         }
         ear.join().unwrap()
     });
@@ -239,8 +238,8 @@ fn becomes_its_own(a: &Stream, b: &Stream) {
         assert!(began.elapsed() < PATIENCE, "it stays shared");
         send(a, b"1");
         send(b, b"2");
-        assert_eq!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap(), 1);
-        assert_eq!(b.recv(&mut [0; 1], RecvFlags::empty()).unwrap(), 1);
+        assert_eq!(a.recv(&mut [0; 1]).unwrap(), 1);
+        assert_eq!(b.recv(&mut [0; 1]).unwrap(), 1);
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -266,7 +265,7 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     assert_eq!(errno(a.share_fds().map(drop)), 0);
     drop(token);
     send(&a, b"shared");
-    assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
+    assert_eq!(b.recv(&mut [0; 9]).unwrap(), 6);
     assert!(a.end().others().are_there(), "somebody may come");
     drop(second);
     becomes_its_own(&a, &b);
@@ -280,7 +279,7 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     for (stranger, dies) in visitors {
         stranger.line.give(a.share_fds().unwrap());
         stranger.line.take();
-        assert_eq!(b.recv(&mut [0; 4], RecvFlags::WAITALL).unwrap(), 4);
+        assert_eq!(b.recv_with_flags(&mut [0; 4], RecvFlags::WAITALL).unwrap(), 4);
         assert!(a.end().others().are_there());
         if dies {
             stranger.child.signal(9);
@@ -302,7 +301,7 @@ fn an_end_is_its_own_again_once_nobody_can_come_any_more() {
     becomes_its_own(&refused.socket, &b);
     let a = Stream::from_fds(refused.socket.into_fds().unwrap()).unwrap();
     send(&a, b"moved");
-    assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 5);
+    assert_eq!(b.recv(&mut [0; 9]).unwrap(), 5);
 }
 
 /// A place that a guest has left is the next guest's. What is known about the first guest does not take it
@@ -353,7 +352,7 @@ fn the_place_of_one_who_has_gone_is_the_next_one_s() {
             assert_eq!(child.wait(), Ended::Returned(0));
         }
         assert_eq!(
-            b.recv(&mut [0; 9], RecvFlags::WAITALL).unwrap(),
+            b.recv_with_flags(&mut [0; 9], RecvFlags::WAITALL).unwrap(),
             8,
             "the end came after what both have sent"
         );
@@ -370,14 +369,14 @@ fn what_was_shared_outlives_who_shared_it() {
     let token = a.share_fds().unwrap();
     drop(a);
     let a = Stream::from_fds_with(token, &passable()).unwrap();
-    assert_eq!(a.recv(&mut [0; 99], NOW).unwrap(), 23);
+    assert_eq!(a.recv_with_flags(&mut [0; 99], NOW).unwrap(), 23);
     send(&a, b"thanks");
-    assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 6);
+    assert_eq!(b.recv(&mut [0; 9]).unwrap(), 6);
     becomes_its_own(&a, &b);
     let token = a.share_fds().unwrap();
     drop(a);
     drop(token);
-    assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 0, "nobody is left");
+    assert_eq!(b.recv(&mut [0; 9]).unwrap(), 0, "nobody is left");
 }
 
 /// A shared end is forked, and a forked end is shared, by the parent and by the child.
@@ -439,7 +438,7 @@ fn forks_and_strangers_hold_one_end() {
 #[test]
 fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
     alone!();
-    let name = Name::abstract_(format!("onecopy-sharing-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-sharing-{}", std::process::id())).unwrap();
     let config = passable();
     const OVER: u8 = 255;
     // A plan says which end is shared, after how many rounds, and whether the giver keeps it.
@@ -454,7 +453,7 @@ fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
                     return 0;
                 }
                 let mut got = [0; 7];
-                assert_eq!(one.recv(&mut got, RecvFlags::WAITALL).unwrap(), 7);
+                assert_eq!(one.recv_with_flags(&mut got, RecvFlags::WAITALL).unwrap(), 7);
                 assert_eq!(got, [byte; 7], "plan {plan:b}");
                 send(&one, &[byte; 9]);
                 line.say(byte);
@@ -462,7 +461,7 @@ fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
         });
         let listener = Listener::bind_with(&name, &config).unwrap();
         let client = Stream::connect_with(&name, &config).unwrap();
-        let server = listener.accept().unwrap();
+        let (server, _) = listener.accept().unwrap();
         for end in [&client, &server] {
             end.set_read_timeout(Some(PATIENCE)).unwrap();
         }
@@ -478,7 +477,7 @@ fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
             send(&other, &[round; 7]);
             match &one {
                 Some(one) if round < moment || round % 2 == 0 => {
-                    assert_eq!(one.recv(&mut got[..7], RecvFlags::WAITALL).unwrap(), 7);
+                    assert_eq!(one.recv_with_flags(&mut got[..7], RecvFlags::WAITALL).unwrap(), 7);
                     assert_eq!(got[..7], [round; 7], "plan {plan:b}");
                     send(one, &[round; 9]);
                 }
@@ -487,13 +486,13 @@ fn what_is_shared_while_it_moves_to_shared_memory_goes_on() {
                     assert_eq!(stranger.line.hear(), round, "plan {plan:b}");
                 }
             }
-            assert_eq!(other.recv(&mut got, RecvFlags::WAITALL).unwrap(), 9);
+            assert_eq!(other.recv_with_flags(&mut got, RecvFlags::WAITALL).unwrap(), 9);
             assert_eq!(got, [round; 9], "plan {plan:b}");
         }
         drop(one);
         stranger.line.say(OVER);
         stranger.ends_well();
-        assert_eq!(other.recv(&mut got, RecvFlags::empty()).unwrap(), 0, "plan {plan:b}");
+        assert_eq!(other.recv(&mut got).unwrap(), 0, "plan {plan:b}");
         assert_eq!(other.stats().protocol_errors, 0);
     }
 }
@@ -503,27 +502,27 @@ fn what_came_besides_bytes_is_received_by_one_of_them() {
     alone!();
     let stranger = Stranger::new(|line| {
         let b = stream(line);
-        let (n, with) = b.recv_with(&mut [0; 9], RecvFlags::empty()).unwrap();
+        let (n, with) = b.recv_fds(&mut [0; 9]).unwrap();
         assert_eq!((n, with.fds.len()), (3, 2));
         // The bytes came by one of the channels that it was given, and these go back by the other one.
-        b.send_with(b"back", &[b.as_fd()], QUIET).unwrap();
+        b.send_fds(b"back", &[b.as_fd()]).unwrap();
         0
     });
     let (a, b) = pair(&passable());
     for (from, to) in [(&a, &b), (&b, &a)] {
-        from.send_with(b"x", &[b.as_fd()], QUIET).unwrap();
-        assert_eq!(to.recv_with(&mut [0; 9], RecvFlags::empty()).unwrap().1.fds.len(), 1);
+        from.send_fds(b"x", &[b.as_fd()]).unwrap();
+        assert_eq!(to.recv_fds(&mut [0; 9]).unwrap().1.fds.len(), 1);
     }
-    a.send_with(b"two", &[a.as_fd(), b.as_fd()], QUIET).unwrap();
+    a.send_fds(b"two", &[a.as_fd(), b.as_fd()]).unwrap();
     stranger.line.give(b.share_fds().unwrap());
-    let (n, with) = a.recv_with(&mut [0; 9], RecvFlags::empty()).unwrap();
+    let (n, with) = a.recv_fds(&mut [0; 9]).unwrap();
     assert_eq!((n, with.fds.len()), (4, 1));
     stranger.ends_well();
     // One process has this channel and cannot give it.
     becomes_its_own(&b, &a);
-    a.send_with(b"y", &[a.as_fd()], QUIET).unwrap();
-    assert_eq!(errno(b.recv_with(&mut [0; 1], RecvFlags::PEEK | NOW).map(drop)), 0);
+    a.send_fds(b"y", &[a.as_fd()]).unwrap();
+    assert_eq!(errno(b.recv_fds_with_flags(&mut [0; 1], RecvFlags::PEEK | NOW).map(drop)), 0);
     assert_eq!(errno(b.share_fds().map(drop)), Errno::BUSY.raw_os_error());
-    assert_eq!(b.recv_with(&mut [0; 1], NOW).unwrap().1.fds.len(), 1);
+    assert_eq!(b.recv_fds_with_flags(&mut [0; 1], NOW).unwrap().1.fds.len(), 1);
     assert!(b.share_fds().is_ok());
 }

@@ -120,19 +120,19 @@ impl Calls for Stream {
     fn call(&self, peer: &Stream, random: &mut Random) -> Result<usize> {
         let (mut buffer, n) = ([1; 3000], random.below(3000));
         match random.below(10) {
-            0 => self.send(&buffer[..n], SEND),
-            1 => self.recv(&mut buffer[..n], RECV),
-            2 => self.recv(&mut buffer[..n], RECV | RecvFlags::PEEK),
-            3 => self.recv_borrowed_with(n, RECV).map(|view| view.copy_to(&mut [0; 100])),
+            0 => self.send_with_flags(&buffer[..n], SEND),
+            1 => self.recv_with_flags(&mut buffer[..n], RECV),
+            2 => self.recv_with_flags(&mut buffer[..n], RECV | RecvFlags::PEEK),
+            3 => self.recv_borrowed_with_flags(n, RECV).map(|view| view.copy_to(&mut [0; 100])),
             4 => self.readable_bytes(),
-            5 => self.send_with(&buffer[..9], &[peer.as_fd()], SEND),
-            6 => self.recv_with(&mut buffer[..n], RECV).map(|(n, _)| n),
-            7 => self.reserve_with(n, SEND).and_then(|mut slot| {
+            5 => self.send_fds_with_flags(&buffer[..9], &[peer.as_fd()], SEND),
+            6 => self.recv_fds_with_flags(&mut buffer[..n], RECV).map(|(n, _)| n),
+            7 => self.reserve_with_flags(n, SEND).and_then(|mut slot| {
                 slot.write(&buffer[..n]);
                 slot.commit()
             }),
-            8 => peer.send(&buffer[..n], SEND),
-            _ => peer.recv(&mut buffer[..n], RECV),
+            8 => peer.send_with_flags(&buffer[..n], SEND),
+            _ => peer.recv_with_flags(&mut buffer[..n], RECV),
         }
     }
 
@@ -154,15 +154,15 @@ impl Calls for SeqPacket {
         let (mut buffer, n) = ([1; 3000], random.below(1900));
         let flags = if random.below(2) == 0 { SEND } else { SEND | SendFlags::EOR };
         match random.below(9) {
-            0 => self.send(&buffer[..n], flags),
-            1 => self.recv(&mut buffer[..n], RECV),
-            2 => self.recv(&mut buffer[..n], RECV | RecvFlags::PEEK),
-            3 => self.recv_borrowed_with(n, RECV).map(|(view, _)| view.copy_to(&mut [0; 100])),
+            0 => self.send_with_flags(&buffer[..n], flags),
+            1 => self.recv_with_flags(&mut buffer[..n], RECV),
+            2 => self.recv_with_flags(&mut buffer[..n], RECV | RecvFlags::PEEK),
+            3 => self.recv_borrowed_with_flags(n, RECV).map(|(view, _)| view.copy_to(&mut [0; 100])),
             4 => self.readable_bytes(),
-            5 => self.send_with(&buffer[..9], &[peer.as_fd()], flags),
-            6 => self.recv_with(&mut buffer[..n], RECV).map(|(got, _)| got.len),
-            7 => peer.send(&buffer[..n], flags),
-            _ => peer.recv(&mut buffer[..n], RECV),
+            5 => self.send_fds_with_flags(&buffer[..9], &[peer.as_fd()], flags),
+            6 => self.recv_fds_with_flags(&mut buffer[..n], RECV).map(|(got, _)| got.len),
+            7 => peer.send_with_flags(&buffer[..n], flags),
+            _ => peer.recv_with_flags(&mut buffer[..n], RECV),
         }
     }
 
@@ -209,7 +209,7 @@ fn rounds<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (
         assert!(began.elapsed() < BOUND, "seed {seed}");
         // Other connections, which the same processes share, are not affected.
         send(&bystander.0, &[seed as u8; 100]);
-        assert_eq!(bystander.1.recv(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
+        assert_eq!(bystander.1.recv_with_flags(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
         assert_eq!(bystander.1.stats().protocol_errors, 0);
         drop(keeper);
     }
@@ -248,8 +248,8 @@ fn use_for_a_while(a: &Stream, b: &Stream, seed: u64, shares: bool) {
                     let n = random.below(3000);
                     let began = Instant::now();
                     let waits = match random.below(5) {
-                        0 => a.send(&buffer[..n], SendFlags::empty()),
-                        1 => a.recv(&mut buffer[..n], RecvFlags::empty()),
+                        0 => a.send(&buffer[..n]),
+                        1 => a.recv(&mut buffer[..n]),
                         2 if shares => a.share_fds().map(|fds| fds.len()).or(Ok(0)),
                         _ => Ok(0),
                     };
@@ -288,7 +288,7 @@ fn who_spoils_a_stream_while_others_use_it_stops_nobody() {
         drop((a, b));
         assert!(began.elapsed() < BOUND, "seed {seed}");
         send(&bystander.0, &[1; 100]);
-        assert_eq!(bystander.1.recv(&mut [0; 200], RECV).unwrap(), 100);
+        assert_eq!(bystander.1.recv_with_flags(&mut [0; 200], RECV).unwrap(), 100);
     }
 }
 
@@ -307,7 +307,7 @@ fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
         0
     });
     let keeper = keeper.unwrap();
-    assert_eq!(b.recv(&mut [0; 50], RECV).unwrap(), 50);
+    assert_eq!(b.recv_with_flags(&mut [0; 50], RECV).unwrap(), 50);
     // READ, MARKS and AFTER: the second reference is next, and only a byte of its mark is published.
     let sharing = b.end().others().sharing().unwrap();
     let state = &sharing.words().rx.0.state;
@@ -318,7 +318,10 @@ fn who_moves_a_half_received_page_aside_gets_no_more_than_a_lie() {
     words[2..5].copy_from_slice(&[2 * stride, 2, 2 * stride]);
     state.save(&words);
     ring.header().writer.0.head.store(2 * stride + 1, Relaxed);
-    assert_eq!(b.recv(&mut [0; 50], RECV).unwrap_err().raw_os_error(), Errno::PROTO.raw_os_error());
+    assert_eq!(
+        b.recv_with_flags(&mut [0; 50], RECV).unwrap_err().raw_os_error(),
+        Errno::PROTO.raw_os_error()
+    );
     drop(keeper);
 }
 
@@ -441,7 +444,7 @@ fn kept<S: Calls>(seeds: std::ops::Range<u64>, make: impl Fn(&mut Random) -> (S,
             drop((copies, b));
             assert!(began.elapsed() < BOUND, "seed {seed}");
             send(&bystander.0, &[seed as u8; 100]);
-            assert_eq!(bystander.1.recv(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
+            assert_eq!(bystander.1.recv_with_flags(&mut [0; 200], RECV).unwrap(), 100, "seed {seed}");
             assert_eq!(bystander.1.stats().protocol_errors, 0);
         }
         assert_eq!(open(), before, "descriptors leak");
@@ -484,7 +487,7 @@ fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
                     meddle(a.end().fd(), random);
                 }
                 if random.below(10) == 0 {
-                    let _ = a.recv_with(&mut [0; 100], RECV);
+                    let _ = a.recv_fds_with_flags(&mut [0; 100], RECV);
                 }
                 if seed % 2 == 0 {
                     std::thread::sleep(Duration::from_micros(random.next() % 300));
@@ -493,8 +496,8 @@ fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
         });
         let (a, b) = pair(&Config { passable: true, ..small() });
         let (bystander, its_peer) = pair(&small());
-        a.send_with(b"x", &[b.as_fd()], SEND).unwrap();
-        b.send_with(b"x", &[b.as_fd()], SEND).unwrap();
+        a.send_fds_with_flags(b"x", &[b.as_fd()], SEND).unwrap();
+        b.send_fds_with_flags(b"x", &[b.as_fd()], SEND).unwrap();
         for end in [&a, &b] {
             end.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
             end.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
@@ -507,7 +510,7 @@ fn a_stranger_who_spoils_what_he_was_given_stops_nobody() {
         drop((a, b));
         assert!(began.elapsed() < BOUND, "seed {seed}");
         send(&bystander, &[1; 100]);
-        assert_eq!(its_peer.recv(&mut [0; 200], RECV).unwrap(), 100);
+        assert_eq!(its_peer.recv_with_flags(&mut [0; 200], RECV).unwrap(), 100);
         assert_eq!(its_peer.stats().protocol_errors, 0);
     }
 }

@@ -3,13 +3,13 @@
 //! switch.
 
 use super::{PATIENCE, Random, Wire, alone};
-use crate::ancillary::attached::Attached;
+use crate::ancillary::attached::SendAncillary;
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::rx::Rx;
 use crate::failpoint::arm;
 use crate::handshake::rendezvous::{Rendezvous, Target};
-use crate::{Config, Name, Records, RecvFlags, Result, SendFlags};
+use crate::{Config, Records, RecvFlags, Result, SendFlags, SocketAddr};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::fork::{Child, Ended, child};
@@ -29,10 +29,12 @@ const ALL: u32 = 40 * EACH;
 /// Words that one receive takes from a stream.
 const BUFFER: usize = 5;
 
-fn listen(kind: Kind) -> (OwnedFd, Name, Rendezvous) {
+fn listen(kind: Kind) -> (OwnedFd, SocketAddr, Rendezvous) {
     static COUNT: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(0));
     let number = COUNT.fetch_add(1, Relaxed);
-    let name = Name::abstract_(format!("onecopy-test-switching-{}-{number}", std::process::id()));
+    let name =
+        SocketAddr::from_abstract_name(format!("onecopy-test-switching-{}-{number}", std::process::id()))
+            .unwrap();
     let listener = kind.socket().unwrap();
     rustix::net::bind(&listener, &name.clone().address(crate::Op::Bind).unwrap()).unwrap();
     rustix::net::listen(&listener, 8).unwrap();
@@ -83,12 +85,12 @@ fn put(end: &Connection, range: std::ops::Range<u32>) {
         let bytes: Vec<u8> = (first..first + EACH).flat_map(u32::to_le_bytes).collect();
         let fds = [null.as_fd()];
         let attached = if first < EARLY && first % (4 * EACH) == EACH {
-            Attached::fds(&fds)
+            SendAncillary::fds(&fds)
         } else {
-            Attached::default()
+            SendAncillary::default()
         };
         let sent = match end.kind() {
-            Kind::Stream => end.send_with(&bytes, attached, SendFlags::empty()),
+            Kind::Stream => end.send_msg(&[IoSlice::new(&bytes)], attached, SendFlags::empty()),
             _ => end.send_record_with(&[IoSlice::new(&bytes)], attached, SendFlags::empty()),
         };
         assert_eq!(sent.unwrap(), bytes.len());
@@ -127,7 +129,7 @@ impl Switched {
         let (listener, name, _rendezvous) = listen(kind);
         let (go, done) = (Wire::new(), Wire::new());
         let peer = child(|| {
-            let end = patient(Connection::connect(kind, name, &Config::default()).unwrap());
+            let end = patient(Connection::connect(kind, None, name, &Config::default()).unwrap());
             greet(&end);
             put(&end, 0..EARLY);
             done.tell(0);
@@ -139,7 +141,8 @@ impl Switched {
         });
         let peer = peer.unwrap();
         done.hear();
-        let end = joined(greeted(patient(Connection::accept(&listener, kind, &Config::default()).unwrap())));
+        let end =
+            joined(greeted(patient(Connection::accept(&listener, kind, &Config::default()).unwrap().0)));
         Switched { end, peer, go, done }
     }
 
@@ -148,7 +151,7 @@ impl Switched {
         let (listener, name, _rendezvous) = listen(kind);
         let (go, done) = (Wire::new(), Wire::new());
         let peer = child(|| {
-            let end = patient(Connection::accept(&listener, kind, &Config::default()).unwrap());
+            let end = patient(Connection::accept(&listener, kind, &Config::default()).unwrap().0);
             put(&end, 0..EARLY);
             done.tell(0);
             go.hear();
@@ -158,7 +161,7 @@ impl Switched {
             0
         });
         let peer = peer.unwrap();
-        let end = patient(Connection::connect(kind, name, &Config::default()).unwrap());
+        let end = patient(Connection::connect(kind, None, name, &Config::default()).unwrap());
         done.hear();
         Switched { end: joined(end), peer, go, done }
     }
@@ -333,7 +336,7 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
         let (listener, name, _rendezvous) = listen(Kind::SeqPacket);
         let (go, sent) = (Wire::new(), Wire::new());
         let peer = child(|| {
-            let end = patient(Connection::connect(Kind::SeqPacket, name, &Config::default()).unwrap());
+            let end = patient(Connection::connect(Kind::SeqPacket, None, name, &Config::default()).unwrap());
             let send = |record: &[u8]| end.send_record(&[IoSlice::new(record)], SendFlags::empty());
             greet(&end);
             (0..empty).for_each(|_| assert_eq!(send(&[]).unwrap(), 0));
@@ -347,7 +350,7 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
         let peer = peer.unwrap();
         sent.hear();
         let end = joined(greeted(patient(
-            Connection::accept(&listener, Kind::SeqPacket, &Config::default()).unwrap(),
+            Connection::accept(&listener, Kind::SeqPacket, &Config::default()).unwrap().0,
         )));
         let killed = child(|| {
             arm("received over the kernel", 1);
@@ -381,8 +384,8 @@ fn a_sender_killed_over_the_kernel_leaves_the_others_going() {
         for nth in [1, 4] {
             let (listener, name, _rendezvous) = listen(kind);
             let (end, peer) = {
-                let client = patient(Connection::connect(kind, name, &Config::default()).unwrap());
-                (client, patient(Connection::accept(&listener, kind, &Config::default()).unwrap()))
+                let client = patient(Connection::connect(kind, None, name, &Config::default()).unwrap());
+                (client, patient(Connection::accept(&listener, kind, &Config::default()).unwrap().0))
             };
             let killed = child(|| {
                 arm("sent over the kernel", nth);

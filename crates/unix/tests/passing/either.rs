@@ -64,8 +64,8 @@ impl Socket {
     pub fn send(&self, bytes: &[u8]) {
         let flags = SendFlags::EOR;
         let n = match self {
-            Socket::Stream(socket) => socket.send(bytes, SendFlags::empty()),
-            Socket::Records(socket) => socket.send(bytes, flags),
+            Socket::Stream(socket) => socket.send(bytes),
+            Socket::Records(socket) => socket.send_with_flags(bytes, flags),
         };
         assert_eq!(n.unwrap(), bytes.len());
     }
@@ -73,16 +73,20 @@ impl Socket {
     /// Returns the number of bytes, and the descriptors that came.
     pub fn recv(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<(usize, Vec<OwnedFd>)> {
         match self {
-            Socket::Stream(socket) => socket.recv_with(buffer, flags).map(|(n, with)| (n, with.fds)),
-            Socket::Records(socket) => socket.recv_with(buffer, flags).map(|(got, with)| (got.len, with.fds)),
+            Socket::Stream(socket) => {
+                socket.recv_fds_with_flags(buffer, flags).map(|(n, with)| (n, with.fds))
+            }
+            Socket::Records(socket) => {
+                socket.recv_fds_with_flags(buffer, flags).map(|(got, with)| (got.len, with.fds))
+            }
         }
     }
 
     pub fn send_fd(&self, bytes: &[u8], fd: BorrowedFd<'_>) {
         let flags = SendFlags::EOR;
         let n = match self {
-            Socket::Stream(socket) => socket.send_with(bytes, &[fd], SendFlags::empty()),
-            Socket::Records(socket) => socket.send_with(bytes, &[fd], flags),
+            Socket::Stream(socket) => socket.send_fds(bytes, &[fd]),
+            Socket::Records(socket) => socket.send_fds_with_flags(bytes, &[fd], flags),
         };
         assert_eq!(n.unwrap(), bytes.len());
     }

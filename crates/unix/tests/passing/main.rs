@@ -5,7 +5,7 @@ mod either;
 use either::Socket;
 use onecopy_testing::{alone, descriptors};
 use onecopy_unix::{
-    Config, Listener, Name, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream, Transport,
+    Config, Listener, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, SocketAddr, Stream, Transport,
 };
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags};
@@ -21,10 +21,11 @@ const NOW: RecvFlags = RecvFlags::DONTWAIT;
 
 /// Returns two sockets that are connected by name. The first is the client.
 fn connected(what: &str, config: &Config) -> (SeqPacket, SeqPacket) {
-    let name = Name::abstract_(format!("onecopy-passing-{what}-{}", std::process::id()));
+    let name =
+        SocketAddr::from_abstract_name(format!("onecopy-passing-{what}-{}", std::process::id())).unwrap();
     let listener = SeqListener::bind_with(name.clone(), config).unwrap();
     let client = SeqPacket::connect_with(name, config).unwrap();
-    (client, listener.accept().unwrap())
+    (client, listener.accept().unwrap().0)
 }
 
 /// A socket that is not passed on stays what it was. Either a descriptor is missing, or the peer would take
@@ -47,8 +48,8 @@ fn what_is_not_passed_on_may_still_be_upgraded() {
         assert_eq!(b.share_fds().unwrap_err().raw_os_error(), errno.raw_os_error());
         for i in 0..4 {
             let (from, to) = if i % 2 == 0 { (&b, &a) } else { (&a, &b) };
-            from.send(b"x", SendFlags::EOR).unwrap();
-            assert_eq!(to.recv(&mut [0; 9], NOW).unwrap(), 1);
+            from.send_with_flags(b"x", SendFlags::EOR).unwrap();
+            assert_eq!(to.recv_with_flags(&mut [0; 9], NOW).unwrap(), 1);
         }
         assert!(a.path().is_shared_memory() && b.path().is_shared_memory());
     }
@@ -73,21 +74,21 @@ impl Heir {
 
     fn with(what: &str, more: &str) -> Heir {
         let name = format!("onecopy-heir-{}-{what}{more}", std::process::id());
-        let listener = Listener::bind(Name::abstract_(&name)).unwrap();
+        let listener = Listener::bind(SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_heir", "--nocapture"])
             .env(HEIR, format!("{what} {name} {more}"))
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let to = listener.accept().unwrap();
+        let (to, _) = listener.accept().unwrap();
         to.set_read_timeout(PATIENCE).unwrap();
         Heir { child, to }
     }
 
     fn give(&self, fds: Vec<OwnedFd>) {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-        self.to.send_with(b"!", &fds, SendFlags::empty()).unwrap();
+        self.to.send_fds(b"!", &fds).unwrap();
     }
 
     fn take(&self) -> Vec<OwnedFd> {
@@ -101,7 +102,7 @@ impl Heir {
 }
 
 fn take(from: &Stream) -> Vec<OwnedFd> {
-    let (n, with) = from.recv_with(&mut [0; 1], RecvFlags::empty()).unwrap();
+    let (n, with) = from.recv_fds(&mut [0; 1]).unwrap();
     assert_eq!((n, with.truncated), (1, false));
     with.fds
 }
@@ -126,7 +127,7 @@ fn the_heir() {
     let mut words = what.split(' ');
     let (kind, name) = (words.next().unwrap(), words.next().unwrap());
     if kind == "liars" {
-        drop(Stream::connect(Name::abstract_(name)).unwrap());
+        drop(Stream::connect(SocketAddr::from_abstract_name(name).unwrap()).unwrap());
         return lies_are_refused_and_leak_nothing();
     }
     let (kind, exec) = kind.strip_suffix("-exec").map_or((kind, false), |kind| (kind, true));
@@ -140,7 +141,7 @@ fn the_heir() {
         return inherit(kind, &to, fds);
     }
     let config = Config { passable: true, ..Config::default() };
-    let to = Stream::connect_with(Name::abstract_(name), &config).unwrap();
+    let to = Stream::connect_with(SocketAddr::from_abstract_name(name).unwrap(), &config).unwrap();
     to.set_read_timeout(PATIENCE).unwrap();
     let fds = take(&to);
     if let Some(kind) = kind.strip_suffix("-shared") {
@@ -153,7 +154,7 @@ fn the_heir() {
     // First through this process, then across exec, with the stream that it came over.
     let socket = Socket::from_fds(kind, fds).unwrap();
     echo(&socket, 1000);
-    to.send(b"?", SendFlags::empty()).unwrap();
+    to.send(b"?").unwrap();
     let (to, fds) = (to.into_fds().unwrap(), socket.into_fds());
     let list = |fds: &[OwnedFd]| {
         let number = |fd: &OwnedFd| {
@@ -176,7 +177,7 @@ fn inherit(kind: &str, to: &Stream, fds: Vec<OwnedFd>) {
     echo(&socket, 4000);
     let fds = socket.into_fds();
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    to.send_with(b"!", &fds, SendFlags::empty()).unwrap();
+    to.send_fds(b"!", &fds).unwrap();
 }
 
 /// Returns bytes from `from` on that tell where they are.
@@ -217,7 +218,7 @@ fn there_and_back(kind: &str, exec: bool) {
     let total = if exec { 5000 } else { 4000 };
     if exec {
         expect(&a, skipped, 1000);
-        assert_eq!(heir.to.recv(&mut [0; 1], RecvFlags::empty()).unwrap(), 1);
+        assert_eq!(heir.to.recv(&mut [0; 1]).unwrap(), 1);
     }
     let (mut sent, mut got) = (2000, skipped + if exec { 1000 } else { 0 });
     while got < total + skipped {
@@ -320,44 +321,46 @@ fn again(socket: Stream) -> Stream {
 #[test]
 fn a_connection_moves_to_shared_memory_wherever_its_ends_are() {
     alone!();
-    let name = Name::abstract_(format!("onecopy-passing-{}", std::process::id()));
+    let name = SocketAddr::from_abstract_name(format!("onecopy-passing-{}", std::process::id())).unwrap();
     let listener = Listener::bind_with(&name, &passable()).unwrap();
     // A plan says what is passed on, and at which moment of the upgrade.
     for plan in 0..64u32 {
         let client = Stream::connect_with(&name, &passable()).unwrap();
         let pass = |bit: u32, socket: Stream| if plan & 1 << bit != 0 { again(socket) } else { socket };
         let client = pass(0, client);
-        let server = pass(1, listener.accept().unwrap());
+        let server = pass(1, listener.accept().unwrap().0);
         let (mut client, mut server) = (pass(2, client), server);
         let mut buffer = [0; 64];
         for round in 0..4u8 {
-            assert_eq!(client.send(&[round; 9], SendFlags::empty()).unwrap(), 9);
+            assert_eq!(client.send(&[round; 9]).unwrap(), 9);
             if round == 1 {
                 (client, server) = (pass(3, client), pass(4, server));
             }
-            assert_eq!(server.recv(&mut buffer, RecvFlags::empty()).unwrap(), 9);
+            assert_eq!(server.recv(&mut buffer).unwrap(), 9);
             assert_eq!(buffer[..9], [round; 9], "plan {plan:b}");
-            assert_eq!(server.send(&[round; 7], SendFlags::empty()).unwrap(), 7);
+            assert_eq!(server.send(&[round; 7]).unwrap(), 7);
             if round == 1 {
                 (client, server) = (pass(5, client), server);
             }
-            assert_eq!(client.recv(&mut buffer, RecvFlags::empty()).unwrap(), 7);
+            assert_eq!(client.recv(&mut buffer).unwrap(), 7);
             assert_eq!(buffer[..7], [round; 7], "plan {plan:b}");
         }
         assert!(client.path().is_shared_memory() && server.path().is_shared_memory(), "plan {plan:b}");
         drop(client);
-        assert_eq!(server.recv(&mut buffer, RecvFlags::empty()).unwrap(), 0, "plan {plan:b}");
+        assert_eq!(server.recv(&mut buffer).unwrap(), 0, "plan {plan:b}");
     }
-    let listener = SeqListener::bind(Name::abstract_(format!("onecopy-passing-seq-{}", std::process::id())));
+    let listener = SeqListener::bind(
+        SocketAddr::from_abstract_name(format!("onecopy-passing-seq-{}", std::process::id())).unwrap(),
+    );
     let listener = listener.unwrap();
-    let client = SeqPacket::connect_with(listener.local_name().unwrap(), &passable()).unwrap();
+    let client = SeqPacket::connect_with(listener.local_addr().unwrap(), &passable()).unwrap();
     let client = SeqPacket::from_fds(client.into_fds().unwrap()).unwrap();
-    let server = listener.accept().unwrap();
+    let (server, _) = listener.accept().unwrap();
     for len in [5, 0, 7] {
-        assert_eq!(client.send(&[1; 9][..len], SendFlags::empty()).unwrap(), len);
-        assert_eq!(server.recv_record(&mut [0; 9], RecvFlags::empty()).unwrap().len, len);
-        assert_eq!(server.send(&[1; 9][..len], SendFlags::empty()).unwrap(), len);
-        assert_eq!(client.recv_record(&mut [0; 9], RecvFlags::empty()).unwrap().len, len);
+        assert_eq!(client.send(&[1; 9][..len]).unwrap(), len);
+        assert_eq!(server.recv_record(&mut [0; 9]).unwrap().len, len);
+        assert_eq!(server.send(&[1; 9][..len]).unwrap(), len);
+        assert_eq!(client.recv_record(&mut [0; 9]).unwrap().len, len);
     }
 }
 
@@ -369,13 +372,13 @@ fn what_waits_is_woken_where_it_is() {
     // A sender waits for room, and a receiver sleeps.
     let bytes = counting(0, 100_000);
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(a.send(&bytes, SendFlags::empty()).unwrap(), bytes.len()));
+        scope.spawn(|| assert_eq!(a.send(&bytes).unwrap(), bytes.len()));
         let mut b = Some(b);
         let mut got = Vec::new();
         let mut buffer = [0; 3000];
         while got.len() < bytes.len() {
             let socket = again(b.take().unwrap());
-            let n = socket.recv(&mut buffer, RecvFlags::empty()).unwrap();
+            let n = socket.recv(&mut buffer).unwrap();
             got.extend_from_slice(&buffer[..n]);
             b = Some(socket);
         }
@@ -391,43 +394,43 @@ fn what_cannot_be_passed_says_why_and_stays() {
     let refused = a.into_fds().unwrap_err();
     assert_eq!(errno(refused.error), Errno::OPNOTSUPP.raw_os_error());
     assert!(refused.to_string().contains("Config::passable"), "{refused}");
-    assert_eq!(refused.socket.send(b"still", SendFlags::empty()).unwrap(), 5);
-    assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 5);
+    assert_eq!(refused.socket.send(b"still").unwrap(), 5);
+    assert_eq!(b.recv_with_flags(&mut [0; 9], NOW).unwrap(), 5);
     // Over the kernel it takes no memory.
     let config = Config { transport: Transport::Kernel, ..Config::default() };
     let (a, b) = Stream::pair_with(&config).unwrap();
-    assert_eq!(a.send(b"before", SendFlags::empty()).unwrap(), 6);
+    assert_eq!(a.send(b"before").unwrap(), 6);
     let fds = a.into_fds().unwrap();
     assert_eq!(fds.len(), 2);
     let a = Stream::from_fds(fds).unwrap();
-    assert_eq!(a.send(b"after", SendFlags::empty()).unwrap(), 5);
-    assert_eq!(b.recv(&mut [0; 20], NOW).unwrap(), 11);
+    assert_eq!(a.send(b"after").unwrap(), 5);
+    assert_eq!(b.recv_with_flags(&mut [0; 20], NOW).unwrap(), 11);
 
     let (a, b) = Stream::pair_with(&passable()).unwrap();
-    assert_eq!(a.send(&[7; 100], SendFlags::empty()).unwrap(), 100);
+    assert_eq!(a.send(&[7; 100]).unwrap(), 100);
     let view = b.recv_borrowed(50).unwrap();
     let refused = b.into_fds().unwrap_err();
     assert_eq!(errno(refused.error), Errno::BUSY.raw_os_error());
     drop(view);
     let b = Stream::from_fds_with(refused.socket.into_fds().unwrap(), &passable()).unwrap();
-    assert_eq!(b.recv(&mut [0; 100], NOW).unwrap(), 50);
+    assert_eq!(b.recv_with_flags(&mut [0; 100], NOW).unwrap(), 50);
     // A peek has looked at descriptors.
     let file = std::fs::File::open("/dev/null").unwrap();
-    assert_eq!(a.send_with(b"x", &[file.as_fd()], SendFlags::empty()).unwrap(), 1);
-    assert_eq!(b.recv_with(&mut [0; 1], RecvFlags::PEEK).unwrap().1.fds.len(), 1);
+    assert_eq!(a.send_fds(b"x", &[file.as_fd()]).unwrap(), 1);
+    assert_eq!(b.recv_fds_with_flags(&mut [0; 1], RecvFlags::PEEK).unwrap().1.fds.len(), 1);
     let refused = b.into_fds().unwrap_err();
     assert_eq!(errno(refused.error), Errno::BUSY.raw_os_error());
-    assert_eq!(refused.socket.recv_with(&mut [0; 1], NOW).unwrap().1.fds.len(), 1);
+    assert_eq!(refused.socket.recv_fds_with_flags(&mut [0; 1], NOW).unwrap().1.fds.len(), 1);
     assert!(refused.socket.into_fds().is_ok());
     // A process that takes the socket up finds that the peer is gone.
     let (a, b) = Stream::pair_with(&passable()).unwrap();
-    assert_eq!(a.send(b"last", SendFlags::empty()).unwrap(), 4);
+    assert_eq!(a.send(b"last").unwrap(), 4);
     drop(a);
     let b = again(b);
-    assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 4);
-    assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 0);
-    assert_eq!(errno(b.send(b"x", SendFlags::empty()).unwrap_err()), Errno::PIPE.raw_os_error());
-    assert_eq!(again(b).recv(&mut [0; 9], NOW).unwrap(), 0);
+    assert_eq!(b.recv_with_flags(&mut [0; 9], NOW).unwrap(), 4);
+    assert_eq!(b.recv_with_flags(&mut [0; 9], NOW).unwrap(), 0);
+    assert_eq!(errno(b.send(b"x").unwrap_err()), Errno::PIPE.raw_os_error());
+    assert_eq!(again(b).recv_with_flags(&mut [0; 9], NOW).unwrap(), 0);
 }
 
 #[test]
@@ -438,7 +441,7 @@ fn references_stay_in_the_processes_that_have_their_pools() {
     let mut loan = pool.loan(100).unwrap();
     loan.fill(1);
     a.send_loan(loan).unwrap();
-    assert_eq!(b.recv(&mut [0; 100], NOW).unwrap(), 100);
+    assert_eq!(b.recv_with_flags(&mut [0; 100], NOW).unwrap(), 100);
     for socket in [a, b] {
         let refused = socket.into_fds().unwrap_err();
         assert_eq!(refused.error.raw_os_error(), Errno::BUSY.raw_os_error());
@@ -453,25 +456,25 @@ fn options_go_along() {
     a.set_nonblocking(true).unwrap();
     a.shutdown(std::net::Shutdown::Write).unwrap();
     let a = again(a);
-    assert!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap_err().would_block());
-    let error = a.send(b"x", SendFlags::empty()).unwrap_err();
+    assert!(a.recv(&mut [0; 1]).unwrap_err().would_block());
+    let error = a.send(b"x").unwrap_err();
     assert_eq!(error.raw_os_error(), Errno::PIPE.raw_os_error());
     a.set_nonblocking(false).unwrap();
     a.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let a = again(a);
-    assert!(a.recv(&mut [0; 1], RecvFlags::empty()).unwrap_err().would_block());
+    assert!(a.recv(&mut [0; 1]).unwrap_err().would_block());
     // The sender's credentials.
     b.set_read_timeout(PATIENCE).unwrap();
     a.set_pass_credentials(true).unwrap();
-    assert_eq!(b.send(b"x", SendFlags::empty()).unwrap(), 1);
+    assert_eq!(b.send(b"x").unwrap(), 1);
     assert_eq!(
-        a.recv_with(&mut [0; 1], NOW).unwrap().1.credentials.unwrap().pid,
+        a.recv_fds_with_flags(&mut [0; 1], NOW).unwrap().1.credentials.unwrap().pid,
         getpid().as_raw_nonzero().get()
     );
     let a = again(a);
-    assert_eq!(b.send(b"x", SendFlags::empty()).unwrap(), 1);
+    assert_eq!(b.send(b"x").unwrap(), 1);
     assert_eq!(
-        a.recv_with(&mut [0; 1], NOW).unwrap().1.credentials.unwrap().pid,
+        a.recv_fds_with_flags(&mut [0; 1], NOW).unwrap().1.credentials.unwrap().pid,
         getpid().as_raw_nonzero().get()
     );
 }
@@ -496,7 +499,7 @@ fn lies_are_refused_and_leak_nothing() {
     let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     let (a, b) = Stream::pair_with(&passable()).unwrap();
     let (other, _other) = Stream::pair_with(&passable()).unwrap();
-    assert_eq!(a.send(b"kept", SendFlags::empty()).unwrap(), 4);
+    assert_eq!(a.send(b"kept").unwrap(), 4);
     let others = other.into_fds().unwrap();
     let fds = b.into_fds().unwrap();
     let file = std::fs::File::open("/dev/null").unwrap();
@@ -553,11 +556,11 @@ fn lies_are_refused_and_leak_nothing() {
     let error = Stream::from_fds(copies(&again)).unwrap_err();
     assert_eq!(error.raw_os_error(), Errno::ALREADY.raw_os_error(), "{error}");
     assert_eq!(descriptors(), kept);
-    assert_eq!(b.recv(&mut [0; 9], NOW).unwrap(), 4);
+    assert_eq!(b.recv_with_flags(&mut [0; 9], NOW).unwrap(), 4);
     drop(b);
     let error = Stream::from_fds(again).unwrap_err();
     assert_eq!(error.raw_os_error(), Errno::ALREADY.raw_os_error(), "stale");
-    assert_eq!(a.recv(&mut [0; 9], NOW).unwrap(), 0);
+    assert_eq!(a.recv_with_flags(&mut [0; 9], NOW).unwrap(), 0);
 }
 
 /// There are rings, which have gone with a message. The socket that could not be passed on for want of a descriptor
@@ -566,7 +569,7 @@ fn refused_for_want_of_descriptors(sends_first: bool) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let (client, mut server) = connected("few", &Config { passable: true, ..Config::default() });
     if sends_first {
-        server.send(b"x", SendFlags::empty()).unwrap();
+        server.send(b"x").unwrap();
     }
     let lowest = rustix::io::fcntl_dupfd_cloexec(&server, 3).unwrap().as_raw_fd() as u64;
     let before = getrlimit(Resource::Nofile);
@@ -580,12 +583,12 @@ fn refused_for_want_of_descriptors(sends_first: bool) {
         server = refused.socket;
     }
     if sends_first {
-        client.recv(&mut [0; 9], NOW).unwrap();
+        client.recv_with_flags(&mut [0; 9], NOW).unwrap();
     }
     for i in 0..20 {
         let (from, to) = if i % 2 == 0 { (&client, &server) } else { (&server, &client) };
-        from.send(b"x", SendFlags::empty()).unwrap();
-        assert_eq!(to.recv(&mut [0; 9], NOW).unwrap(), 1);
+        from.send(b"x").unwrap();
+        assert_eq!(to.recv_with_flags(&mut [0; 9], NOW).unwrap(), 1);
     }
     assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
 }

@@ -32,7 +32,7 @@ fn a_sender_dies(point: &'static str, namespace: bool) {
         }
     });
     let (a, b) = pair(&passable());
-    b.set_wait(Wait::Block);
+    b.set_wait_mode(Wait::Block);
     let token = a.share_fds().unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
@@ -41,7 +41,7 @@ fn a_sender_dies(point: &'static str, namespace: bool) {
             }
             let (mut twos, mut message) = (0, [0; LEN]);
             while twos < 40 {
-                let n = b.recv(&mut message, RecvFlags::WAITALL).unwrap();
+                let n = b.recv_with_flags(&mut message, RecvFlags::WAITALL).unwrap();
                 assert_eq!(n, LEN, "{point}: the reader waited in vain");
                 assert!(message.iter().all(|byte| *byte == message[0]), "{point}: half a send");
                 twos += usize::from(message[0] == 2);
@@ -68,7 +68,7 @@ fn a_sender_dies(point: &'static str, namespace: bool) {
     drop(wire);
     assert_eq!(b.stats().protocol_errors + a.stats().protocol_errors, 0, "{point}");
     send(&b, b"back");
-    assert_eq!(a.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 4);
+    assert_eq!(a.recv(&mut [0; 9]).unwrap(), 4);
 }
 
 const SENDING: [&str; 10] = [
@@ -106,14 +106,14 @@ fn a_receiver_dies(point: &'static str, lost: bool) {
         let b = records(line);
         arm(point, 3);
         let mut record = [0; 8];
-        while b.recv(&mut record, RecvFlags::empty()).is_ok() {
+        while b.recv(&mut record).is_ok() {
             wire.tell(u64::from_ne_bytes(record));
         }
         1
     });
     let (a, b) = SeqPacket::pair_with(&passable()).unwrap();
     b.set_read_timeout(Some(PATIENCE)).unwrap();
-    b.set_wait(Wait::Block);
+    b.set_wait_mode(Wait::Block);
     stranger.line.give(b.share_fds().unwrap());
     let mut next = 0u64;
     let mut child = Some(stranger.child);
@@ -122,7 +122,7 @@ fn a_receiver_dies(point: &'static str, lost: bool) {
         let began = Instant::now();
         while !waiter.is_finished() && began.elapsed() < PATIENCE {
             if a.unread_bytes().unwrap() == 0 {
-                a.send(&next.to_ne_bytes(), QUIET).unwrap();
+                a.send(&next.to_ne_bytes()).unwrap();
                 next += 1;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -135,12 +135,12 @@ fn a_receiver_dies(point: &'static str, lost: bool) {
     // The record that may be lost must not be waited for.
     let limit = next + 60;
     for number in next..limit {
-        a.send(&number.to_ne_bytes(), QUIET).unwrap();
+        a.send(&number.to_ne_bytes()).unwrap();
     }
     let mut first = true;
     while expected < limit {
         let mut record = [0; 8];
-        assert_eq!(b.recv(&mut record, RecvFlags::empty()).unwrap(), 8, "{point}");
+        assert_eq!(b.recv(&mut record).unwrap(), 8, "{point}");
         let number = u64::from_ne_bytes(record);
         if std::mem::take(&mut first) && lost && number == expected + 1 {
             expected += 1;

@@ -74,7 +74,7 @@ fn a_token_that_lies_is_refused_and_leaks_nothing() {
     stranger.line.give(a.share_fds().unwrap());
     stranger.ends_well();
     send(&a, b"still");
-    assert_eq!(b.recv(&mut [0; 9], RecvFlags::empty()).unwrap(), 5);
+    assert_eq!(b.recv(&mut [0; 9]).unwrap(), 5);
 }
 
 /// The token and the page may say anything.
@@ -110,9 +110,9 @@ fn a_token_that_says_anything_costs_its_connection_and_nothing_else() {
                     for _ in 0..random.below(12) {
                         let n = random.below(3000);
                         let done = match random.below(4) {
-                            0 => a.send(&buffer[..n], QUIET | SendFlags::DONTWAIT),
-                            1 => a.recv_with(&mut buffer[..n], NOW).map(|(n, _)| n),
-                            2 => a.recv(&mut buffer[..n], NOW),
+                            0 => a.send_with_flags(&buffer[..n], SendFlags::DONTWAIT),
+                            1 => a.recv_fds_with_flags(&mut buffer[..n], NOW).map(|(n, _)| n),
+                            2 => a.recv_with_flags(&mut buffer[..n], NOW),
                             _ => a.readable_bytes(),
                         };
                         let known = [Errno::PROTO, Errno::AGAIN, Errno::PIPE, Errno::CONNRESET, Errno::BUSY];
@@ -138,22 +138,22 @@ fn a_token_that_says_anything_costs_its_connection_and_nothing_else() {
         let (a, b) = Stream::pair_with(&passable()).unwrap();
         let mut buffer = [0; 3000];
         for _ in 0..random.below(6) {
-            let _ = a.send_with(
+            let _ = a.send_fds_with_flags(
                 &buffer[..random.below(900)],
                 &[b.as_fd()][..random.below(2)],
-                QUIET | SendFlags::DONTWAIT,
+                SendFlags::DONTWAIT,
             );
-            let _ = b.send(&buffer[..random.below(900)], QUIET | SendFlags::DONTWAIT);
-            let _ = a.recv(&mut buffer[..random.below(900)], NOW);
+            let _ = b.send_with_flags(&buffer[..random.below(900)], SendFlags::DONTWAIT);
+            let _ = a.recv_with_flags(&mut buffer[..random.below(900)], NOW);
         }
         let Ok(token) = a.share_fds() else { unreachable!("nothing here cannot be shared") };
         stranger.line.give(token);
         let bystander = pair(&small());
         stranger.line.take();
-        let _ = a.recv(&mut buffer, NOW);
-        let _ = a.send(&buffer[..100], QUIET | SendFlags::DONTWAIT);
+        let _ = a.recv_with_flags(&mut buffer, NOW);
+        let _ = a.send_with_flags(&buffer[..100], SendFlags::DONTWAIT);
         send(&bystander.0, b"well");
-        assert_eq!(bystander.1.recv(&mut buffer, NOW).unwrap(), 4);
+        assert_eq!(bystander.1.recv_with_flags(&mut buffer, NOW).unwrap(), 4);
     }
     stranger.ends_well();
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use onecopy::unix::{
     Config, Datagram, Error, Listener, Path, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Slot,
-    SocketAddr, Stats, Stream, View, Wait,
+    Stats, Stream, ToSocketAddr, View, Wait,
 };
 use onecopy::{Policy, Reader};
 
@@ -170,7 +170,7 @@ impl Sort {
     /// # Errors
     ///
     /// As of both.
-    pub fn connect(self, name: impl Into<SocketAddr>) -> Result<Socket> {
+    pub fn connect(self, name: impl ToSocketAddr) -> Result<Socket> {
         match self {
             Sort::Stream => Stream::connect_with(name, &self.config()).map(Socket::Bytes),
             _ => SeqPacket::connect_with(name, &self.config()).map(Socket::Records),
@@ -182,7 +182,7 @@ impl Sort {
     /// # Errors
     ///
     /// As of both.
-    pub fn listen(self, name: impl Into<SocketAddr>) -> Result<Listening> {
+    pub fn listen(self, name: impl ToSocketAddr) -> Result<Listening> {
         match self {
             Sort::Stream => Listener::bind_with(name, &self.config()).map(Listening::Bytes),
             _ => SeqListener::bind_with(name, &self.config()).map(Listening::Records),

@@ -129,7 +129,7 @@ fn a_plain_client_is_handed_no_descriptor() {
 fn a_plain_listener_in_the_place_of_one_of_ours_is_handed_no_descriptor() {
     let path: PathBuf = std::env::temp_dir().join(format!("ocf-plain-{}", std::process::id()));
     for kind in KINDS {
-        let by_path = (Name::Path(path.clone()), unix::SocketAddr::from(&path));
+        let by_path = (Name::Path(path.clone()), unix::SocketAddr::from_pathname(&path).unwrap());
         for (plain, ours) in [name("heir", kind), by_path] {
             let listener = listen(kind, &ours, Transport::Auto);
             let before = connect(kind, &ours);

@@ -237,7 +237,7 @@ fn upgrade(a: &dyn End, b: &dyn End) -> io::Result<()> {
 
 fn to_ours(name: &Name) -> io::Result<unix::SocketAddr> {
     match name {
-        Name::Path(p) => Ok(unix::SocketAddr::from(p)),
+        Name::Path(p) => Ok(unix::SocketAddr::from_pathname(p)?),
         Name::Abstract(n) => Ok(unix::SocketAddr::from_abstract_name(n)?),
         Name::Unnamed => Err(not_offered("no autobind")),
     }

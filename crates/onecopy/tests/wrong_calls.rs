@@ -68,7 +68,7 @@ fn names(wrong: &mut Vec<Wrong>) {
     let mut add =
         |call, said, errno, reason| wrong.push(Wrong { call, said, errno, argument: Some("name"), reason });
     let folder = Folder::new();
-    let long = SocketAddr::from("x".repeat(109));
+    let long = SocketAddr::from(std::path::PathBuf::from("x".repeat(109)));
     let listener = Listener::bind(name("taken")).unwrap();
     // For an abstract name the kernel looks only for sockets of the same type.
     let other = Listener::bind(folder.name("other")).unwrap();
@@ -117,12 +117,7 @@ fn names(wrong: &mut Vec<Wrong>) {
         "another type",
     );
     add("no abstract name", SocketAddr::from_abstract_name("").unwrap_err(), Errno::INVAL, "it is empty");
-    add(
-        "connect to no name",
-        Stream::connect(SocketAddr::from("")).unwrap_err(),
-        Errno::INVAL,
-        "it is empty",
-    );
+    add("connect to no name", Stream::connect("").unwrap_err(), Errno::INVAL, "it is empty");
     add(
         "read a long name",
         long.to_string().parse::<SocketAddr>().unwrap_err(),

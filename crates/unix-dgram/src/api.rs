@@ -4,6 +4,7 @@ use crate::socket::Socket;
 use onecopy_unix::connection::call::Call;
 use onecopy_unix::{
     Ancillary, Config, Error, Op, Received, RecvFlags, Result, SendAncillary, SendFlags, SocketAddr,
+    ToSocketAddr,
 };
 use onecopy_unix::{credential_methods, socket_methods};
 use rustix::fd::BorrowedFd;
@@ -74,8 +75,17 @@ impl Datagram {
     /// # Errors
     ///
     /// What bind(2) returns: EADDRINUSE if the name is taken, EACCES without permission.
-    pub fn bind(name: impl Into<SocketAddr>) -> Result<Datagram> {
+    pub fn bind(name: impl ToSocketAddr) -> Result<Datagram> {
         Datagram::bind_with(name, &Config::default())
+    }
+
+    /// Does as [`Datagram::bind`], for callers that hold a name (std has both).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::bind`].
+    pub fn bind_addr(name: &SocketAddr) -> Result<Datagram> {
+        Datagram::bind(name)
     }
 
     /// Makes a socket with `config` that receives what is sent to `name`.
@@ -83,7 +93,7 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`Datagram::bind`].
-    pub fn bind_with(name: impl Into<SocketAddr>, config: &Config) -> Result<Datagram> {
+    pub fn bind_with(name: impl ToSocketAddr, config: &Config) -> Result<Datagram> {
         let socket = Datagram::unbound_with(config)?;
         socket.bind_to(name)?;
         Ok(socket)
@@ -94,8 +104,8 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`Datagram::bind`]; EINVAL if it already has a name.
-    pub fn bind_to(&self, name: impl Into<SocketAddr>) -> Result<()> {
-        let address = name.into().address(Op::Bind)?;
+    pub fn bind_to(&self, name: impl ToSocketAddr) -> Result<()> {
+        let address = name.to_socket_addr().address(Op::Bind)?;
         rustix::net::bind(self.end.fd(), &address).map_err(|errno| Error::new(Op::Bind, errno))?;
         self.end.renamed();
         Ok(())
@@ -122,8 +132,17 @@ impl Datagram {
     ///
     /// What connect(2) returns: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE; EPERM if that socket is connected
     /// to another one.
-    pub fn connect(&self, name: impl Into<SocketAddr>) -> Result<()> {
-        self.end.connect_datagram(Some(&name.into().address(Op::Connect)?))
+    pub fn connect(&self, name: impl ToSocketAddr) -> Result<()> {
+        self.end.connect_datagram(Some(&name.to_socket_addr().address(Op::Connect)?))
+    }
+
+    /// Does as [`Datagram::connect`], for callers that hold a name (std has both).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::connect`].
+    pub fn connect_addr(&self, name: &SocketAddr) -> Result<()> {
+        self.connect(name)
     }
 
     /// Removes the peer. From then on the socket receives from any sender.
@@ -224,8 +243,17 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`Datagram::send`]; ENOENT, ECONNREFUSED (each time), EACCES, EPROTOTYPE as [`Datagram::connect`].
-    pub fn send_to(&self, datagram: &[u8], name: impl Into<SocketAddr>) -> Result<usize> {
+    pub fn send_to(&self, datagram: &[u8], name: impl ToSocketAddr) -> Result<usize> {
         self.send_to_with_flags(datagram, name, SendFlags::empty())
+    }
+
+    /// Does as [`Datagram::send_to`], for callers that hold a name (std has both).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send_to`].
+    pub fn send_to_addr(&self, datagram: &[u8], name: &SocketAddr) -> Result<usize> {
+        self.send_to(datagram, name)
     }
 
     /// Does as [`Datagram::send_to`], with flags.
@@ -236,7 +264,7 @@ impl Datagram {
     pub fn send_to_with_flags(
         &self,
         datagram: &[u8],
-        name: impl Into<SocketAddr>,
+        name: impl ToSocketAddr,
         flags: SendFlags,
     ) -> Result<usize> {
         self.send_msg_to(&[IoSlice::new(datagram)], name, SendAncillary::default(), flags)
@@ -251,11 +279,11 @@ impl Datagram {
     pub fn send_msg_to(
         &self,
         slices: &[IoSlice<'_>],
-        name: impl Into<SocketAddr>,
+        name: impl ToSocketAddr,
         ancillary: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        self.end.send_datagram_to(slices, &name.into(), ancillary, flags)
+        self.end.send_datagram_to(slices, &name.to_socket_addr(), ancillary, flags)
     }
 
     /// Receives one datagram and waits for it. Bytes that do not fit into the buffer are dropped. Returns how

@@ -1,6 +1,6 @@
 //! Datagram sockets for tokio.
 
-use onecopy_unix::{Ancillary, Received, RecvFlags, SendFlags, SocketAddr};
+use onecopy_unix::{Ancillary, Received, RecvFlags, SendFlags, SocketAddr, ToSocketAddr};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 use tokio::io::Interest;
@@ -42,7 +42,7 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`crate::Datagram::bind`].
-    pub fn bind(name: impl Into<SocketAddr>) -> io::Result<Datagram> {
+    pub fn bind(name: impl ToSocketAddr) -> io::Result<Datagram> {
         Datagram::new(crate::Datagram::bind(name)?)
     }
 
@@ -61,7 +61,7 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`crate::Datagram::connect`].
-    pub fn connect(&self, name: impl Into<SocketAddr>) -> io::Result<()> {
+    pub fn connect(&self, name: impl ToSocketAddr) -> io::Result<()> {
         Ok(self.0.get_ref().connect(name)?)
     }
 
@@ -93,10 +93,10 @@ impl Datagram {
     pub async fn send_to(
         &self,
         datagram: &[u8],
-        name: impl Into<SocketAddr>,
+        name: impl ToSocketAddr,
         flags: SendFlags,
     ) -> io::Result<usize> {
-        let (name, flags) = (name.into(), flags | SendFlags::DONTWAIT);
+        let (name, flags) = (name.to_socket_addr(), flags | SendFlags::DONTWAIT);
         loop {
             match self.0.get_ref().send_to_with_flags(datagram, &name, flags) {
                 Err(error) if error.would_block() => tokio::time::sleep(PAUSE).await,

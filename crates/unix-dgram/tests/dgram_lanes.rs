@@ -81,7 +81,7 @@ fn poll(socket: &Datagram, events: PollFlags) -> bool {
 fn a_receiver_without_its_name_stays_readable() {
     alone!();
     let path = path("unlinked");
-    let name = SocketAddr::from(&path);
+    let name = SocketAddr::from_pathname(&path).unwrap();
     let b = receiver(&name, &Config::default());
     let a = laned(&b, &name);
     std::fs::remove_file(&path).unwrap();
@@ -103,13 +103,13 @@ fn a_receiver_without_its_name_stays_readable() {
 fn other_names_of_a_receiver_are_its_own() {
     alone!();
     let (path, other) = (path("names"), path("names-other"));
-    let name = SocketAddr::from(&path);
+    let name = SocketAddr::from_pathname(&path).unwrap();
     let b = receiver(&name, &Config::default());
     std::os::unix::fs::symlink(&path, &other).unwrap();
     let a = laned(&b, &name);
     for round in 0..30u8 {
         a.send_with_flags(&[round, 1], NOW).unwrap();
-        a.send_to_with_flags(&[round, 2], SocketAddr::from(&other), NOW).unwrap();
+        a.send_to_with_flags(&[round, 2], SocketAddr::from_pathname(&other).unwrap(), NOW).unwrap();
         a.send_to_with_flags(&[round, 3], &name, NOW).unwrap();
         a.send_with_flags(&[round, 4], NOW).unwrap();
         for i in 1..5 {

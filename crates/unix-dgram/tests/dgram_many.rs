@@ -143,7 +143,7 @@ fn names_are_what_the_kernel_says() {
     unnamed.send_with_flags(b"x", NOW).unwrap();
     assert_eq!(from(&b).to_string(), "unix:(unnamed)");
     let path = std::env::temp_dir().join(format!("onecopy-test-many-{}", std::process::id()));
-    for own in [abstract_("names-own"), SocketAddr::from(&path)] {
+    for own in [abstract_("names-own"), SocketAddr::from_pathname(&path).unwrap()] {
         let a = Datagram::bind(&own).unwrap();
         a.connect(&name).unwrap();
         settle(&b, &a, 2);

@@ -3,7 +3,7 @@
 use onecopy_socket::{Error, Op};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -95,7 +95,7 @@ impl SocketAddr {
             return SocketAddr(Kind::Abstract(name.to_owned()));
         }
         match onecopy_sys::socket::path(address) {
-            Some(path) if !path.is_empty() => SocketAddr::from(OsStr::from_bytes(path)),
+            Some(path) if !path.is_empty() => SocketAddr::from(Path::new(OsStr::from_bytes(path))),
             _ => SocketAddr(Kind::Unnamed),
         }
     }
@@ -158,14 +158,39 @@ impl fmt::Display for SocketAddr {
 }
 
 impl fmt::Debug for SocketAddr {
+    /// Writes it as std does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        match &self.0 {
+            Kind::Path(path) => write!(f, "{path:?} (pathname)"),
+            Kind::Abstract(name) => write!(f, "\"{}\" (abstract)", name.escape_ascii()),
+            Kind::Unnamed => f.write_str("(unnamed)"),
+        }
     }
 }
 
-impl AsRef<SocketAddr> for SocketAddr {
-    fn as_ref(&self) -> &SocketAddr {
-        self
+/// What a socket may be bound or connected to: a [`SocketAddr`], or a path in any form.
+///
+/// A path that no socket can have is refused by the call that uses it (EINVAL).
+pub trait ToSocketAddr {
+    /// Returns the name.
+    fn to_socket_addr(&self) -> SocketAddr;
+}
+
+impl<P: AsRef<Path> + ?Sized> ToSocketAddr for P {
+    fn to_socket_addr(&self) -> SocketAddr {
+        SocketAddr::from(self.as_ref())
+    }
+}
+
+impl ToSocketAddr for SocketAddr {
+    fn to_socket_addr(&self) -> SocketAddr {
+        self.clone()
+    }
+}
+
+impl ToSocketAddr for &SocketAddr {
+    fn to_socket_addr(&self) -> SocketAddr {
+        SocketAddr::clone(self)
     }
 }
 
@@ -178,32 +203,6 @@ impl From<PathBuf> for SocketAddr {
 impl From<&Path> for SocketAddr {
     fn from(path: &Path) -> SocketAddr {
         SocketAddr::from(path.to_owned())
-    }
-}
-
-impl From<&str> for SocketAddr {
-    /// Takes a path, as std's `UnixStream::connect` does. For the `unix:` notation use `parse()`.
-    fn from(path: &str) -> SocketAddr {
-        SocketAddr::from(PathBuf::from(path))
-    }
-}
-
-/// Takes paths in the other forms that `AsRef<Path>` stands for.
-macro_rules! from_paths {
-    ($($path:ty),*) => {
-        $(impl From<$path> for SocketAddr {
-            fn from(path: $path) -> SocketAddr {
-                SocketAddr::from(AsRef::<Path>::as_ref(&path))
-            }
-        })*
-    };
-}
-
-from_paths!(&PathBuf, String, &String, OsString, &OsString, &OsStr);
-
-impl From<&SocketAddr> for SocketAddr {
-    fn from(name: &SocketAddr) -> SocketAddr {
-        name.clone()
     }
 }
 
@@ -245,26 +244,34 @@ mod tests {
         for text in ["unix:/run/store.sock", "unix:@jobs"] {
             assert_eq!(text.parse::<SocketAddr>().unwrap().to_string(), text);
         }
-        assert_eq!("/a/b".parse::<SocketAddr>().unwrap(), SocketAddr::from("/a/b"));
+        assert_eq!("/a/b".parse::<SocketAddr>().unwrap(), SocketAddr::from_pathname("/a/b").unwrap());
     }
 
     #[test]
     fn every_form_of_a_path_is_taken() {
         let path = PathBuf::from("/run/store.sock");
         let same = SocketAddr::from_pathname(&path).unwrap();
-        let os = path.clone().into_os_string();
-        let forms: [SocketAddr; 9] = [
-            (&path).into(),
-            path.as_path().into(),
-            path.clone().into(),
-            "/run/store.sock".into(),
-            String::from("/run/store.sock").into(),
-            (&String::from("/run/store.sock")).into(),
-            os.as_os_str().into(),
-            (&os).into(),
-            os.clone().into(),
-        ];
-        assert!(forms.iter().all(|form| *form == same && form.as_pathname() == Some(&path)));
+        let is = |name: &dyn ToSocketAddr| assert_eq!(name.to_socket_addr(), same);
+        is(&path);
+        is(&&path);
+        is(&path.as_path());
+        is(&"/run/store.sock");
+        is(&String::from("/run/store.sock"));
+        is(&path.as_os_str());
+        is(&path.clone().into_os_string());
+        is(&std::borrow::Cow::from(&path));
+        is(&same);
+        is(&&same);
+    }
+
+    #[test]
+    fn it_is_shown_as_std_shows_it() {
+        let path = net::SocketAddr::from_pathname("/a \"b\"").unwrap();
+        let name = net::SocketAddr::from_abstract_name(b"\0x\x01y").unwrap();
+        let unnamed = net::UnixDatagram::unbound().unwrap().local_addr().unwrap();
+        for std in [path, name, unnamed] {
+            assert_eq!(format!("{:?}", SocketAddr::from(&std)), format!("{std:?}"));
+        }
     }
 
     #[test]

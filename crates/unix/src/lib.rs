@@ -26,7 +26,7 @@ pub mod multiprocess;
 #[cfg(test)]
 mod tests;
 
-pub use addr::SocketAddr;
+pub use addr::{SocketAddr, ToSocketAddr};
 pub use ancillary::attached::{Ancillary, SendAncillary};
 pub use api::listener::{Incoming, Listener, SeqListener};
 pub use api::seqpacket::SeqPacket;

@@ -134,10 +134,10 @@ fn the_stream_is_whole_across_the_upgrade() {
 #[test]
 fn plain_peers_are_served_over_the_kernel() {
     use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    use std::os::unix::net::{self, UnixListener, UnixStream};
     let abstract_name = format!("onecopy-test-plain-{}", std::process::id());
     let listener = Listener::bind(SocketAddr::from_abstract_name(&abstract_name).unwrap()).unwrap();
-    let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
+    let address = net::SocketAddr::from_abstract_name(&abstract_name).unwrap();
     let mut plain = UnixStream::connect_addr(&address).unwrap();
     plain.write_all(b"GET").unwrap();
     let (server, _) = listener.accept().unwrap();
@@ -148,7 +148,7 @@ fn plain_peers_are_served_over_the_kernel() {
     assert_eq!(server.stats().fallbacks, 1);
 
     let abstract_name = format!("onecopy-test-plain2-{}", std::process::id());
-    let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
+    let address = net::SocketAddr::from_abstract_name(&abstract_name).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();
     let client = Stream::connect(SocketAddr::from_abstract_name(&abstract_name).unwrap()).unwrap();
     client.send(b"GET").unwrap();

@@ -7,9 +7,9 @@ use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_sys::unix_diag::Diag;
 use onecopy_sys::user::is_known;
-use onecopy_unix::SocketAddr;
 use onecopy_unix::connection::Connection;
 use onecopy_unix::handshake::upgrade::Nonce;
+use onecopy_unix::{SocketAddr, ToSocketAddr};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self};
@@ -220,7 +220,7 @@ pub fn is_sender(fan_in: &FanIn, inode: u64, line: BorrowedFd<'_>, name: &Socket
             Ok(name) => name,
             Err(_) => return false,
         },
-        Some(path) => SocketAddr::from(OsStr::from_bytes(path.strip_suffix(&[0]).unwrap_or(path))),
+        Some(path) => OsStr::from_bytes(path.strip_suffix(&[0]).unwrap_or(path)).to_socket_addr(),
     };
     let its = known.peer == Some(fan_in.inode) && called == *name;
     its && known.uid == Some(user) && is_known(user)

@@ -313,7 +313,7 @@ fn bells_go_to_nobody_but_the_peer() {
         let plain = UnixDatagram::bind(&path).unwrap();
         let rendezvous = squat(&plain);
         let a = Datagram::unbound().unwrap();
-        a.connect(SocketAddr::from(&path)).unwrap();
+        a.connect(&path).unwrap();
         if moved {
             std::fs::remove_file(&path).unwrap();
         }

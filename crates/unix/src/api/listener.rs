@@ -1,6 +1,6 @@
 //! Listening and accepting.
 
-use crate::addr::SocketAddr;
+use crate::addr::{SocketAddr, ToSocketAddr};
 use crate::api::seqpacket::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::Config;
@@ -58,8 +58,17 @@ macro_rules! listener {
             /// # Errors
             ///
             /// What bind(2) and listen(2) say: EADDRINUSE where the name is taken, EACCES without permission.
-            pub fn bind(name: impl Into<SocketAddr>) -> Result<$listener> {
+            pub fn bind(name: impl ToSocketAddr) -> Result<$listener> {
                 $listener::bind_with(name, &Config::default())
+            }
+
+            /// Does as `bind`, for callers that hold a name (std has both).
+            ///
+            /// # Errors
+            ///
+            /// As `bind`.
+            pub fn bind_addr(name: &SocketAddr) -> Result<$listener> {
+                $listener::bind(name)
             }
 
             /// Binds and listens. Accepted sockets take their buffers, policy and waits from `config`.
@@ -67,9 +76,9 @@ macro_rules! listener {
             /// # Errors
             ///
             /// As `bind`.
-            pub fn bind_with(name: impl Into<SocketAddr>, config: &Config) -> Result<$listener> {
+            pub fn bind_with(name: impl ToSocketAddr, config: &Config) -> Result<$listener> {
                 let bind = |errno| Error::new(Op::Bind, errno);
-                let name = name.into();
+                let name = name.to_socket_addr();
                 let address = name.address(Op::Bind)?;
                 let fd = $kind.socket()?;
                 // These sizes are for the sockets that it accepts. Impossible sizes are an error now, not at

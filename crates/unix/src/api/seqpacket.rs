@@ -4,7 +4,7 @@
 //! as for streams. The control socket is a seqpacket socket too. So doorbells and fillers are records on it,
 //! and each direction switches at an exact record.
 
-use crate::addr::SocketAddr;
+use crate::addr::{SocketAddr, ToSocketAddr};
 use crate::ancillary::attached::Ancillary;
 use crate::ancillary::attached::SendAncillary;
 use crate::api::slot::Slot;
@@ -60,7 +60,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE.
-    pub fn connect(name: impl Into<SocketAddr>) -> Result<SeqPacket> {
+    pub fn connect(name: impl ToSocketAddr) -> Result<SeqPacket> {
         SeqPacket::connect_with(name, &Config::default())
     }
 
@@ -70,8 +70,17 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`SeqPacket::connect`]; EPROTONOSUPPORT for stream records over [`crate::Transport::Kernel`].
-    pub fn connect_with(name: impl Into<SocketAddr>, config: &Config) -> Result<SeqPacket> {
-        Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, None, name.into(), config)? })
+    pub fn connect_with(name: impl ToSocketAddr, config: &Config) -> Result<SeqPacket> {
+        Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, None, name.to_socket_addr(), config)? })
+    }
+
+    /// Does as [`SeqPacket::connect`], for callers that hold a name (std has both).
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::connect`].
+    pub fn connect_addr(name: &SocketAddr) -> Result<SeqPacket> {
+        SeqPacket::connect(name)
     }
 
     /// Binds to the name `local`, so that the listener sees who connects, and connects. Such a connection stays
@@ -82,11 +91,18 @@ impl SeqPacket {
     /// What bind(2) says of `local`: EADDRINUSE, EACCES; as [`SeqPacket::connect`]; EPROTONOSUPPORT for stream
     /// records, which need shared memory.
     pub fn connect_from(
-        local: impl Into<SocketAddr>,
-        name: impl Into<SocketAddr>,
+        local: impl ToSocketAddr,
+        name: impl ToSocketAddr,
         config: &Config,
     ) -> Result<SeqPacket> {
-        Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, Some(local.into()), name.into(), config)? })
+        Ok(SeqPacket {
+            end: Connection::connect(
+                Kind::SeqPacket,
+                Some(local.to_socket_addr()),
+                name.to_socket_addr(),
+                config,
+            )?,
+        })
     }
 
     /// Takes the next connection of a listener.

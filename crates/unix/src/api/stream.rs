@@ -1,6 +1,6 @@
 //! Streams, as applications hold them.
 
-use crate::addr::SocketAddr;
+use crate::addr::{SocketAddr, ToSocketAddr};
 use crate::ancillary::attached::Ancillary;
 use crate::ancillary::attached::SendAncillary;
 use crate::api::slot::Slot;
@@ -54,7 +54,7 @@ impl Stream {
     /// # Errors
     ///
     /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES, EPROTOTYPE.
-    pub fn connect(name: impl Into<SocketAddr>) -> Result<Stream> {
+    pub fn connect(name: impl ToSocketAddr) -> Result<Stream> {
         Stream::connect_with(name, &Config::default())
     }
 
@@ -63,8 +63,17 @@ impl Stream {
     /// # Errors
     ///
     /// As [`Stream::connect`].
-    pub fn connect_with(name: impl Into<SocketAddr>, config: &Config) -> Result<Stream> {
-        Ok(Stream { end: Connection::connect(Kind::Stream, None, name.into(), config)? })
+    pub fn connect_with(name: impl ToSocketAddr, config: &Config) -> Result<Stream> {
+        Ok(Stream { end: Connection::connect(Kind::Stream, None, name.to_socket_addr(), config)? })
+    }
+
+    /// Does as [`Stream::connect`], for callers that hold a name (std has both).
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::connect`].
+    pub fn connect_addr(name: &SocketAddr) -> Result<Stream> {
+        Stream::connect(name)
     }
 
     /// Binds to the name `local`, so that the listener sees who connects, and connects. Such a connection stays
@@ -74,11 +83,18 @@ impl Stream {
     ///
     /// What bind(2) says of `local`: EADDRINUSE, EACCES; as [`Stream::connect`].
     pub fn connect_from(
-        local: impl Into<SocketAddr>,
-        name: impl Into<SocketAddr>,
+        local: impl ToSocketAddr,
+        name: impl ToSocketAddr,
         config: &Config,
     ) -> Result<Stream> {
-        Ok(Stream { end: Connection::connect(Kind::Stream, Some(local.into()), name.into(), config)? })
+        Ok(Stream {
+            end: Connection::connect(
+                Kind::Stream,
+                Some(local.to_socket_addr()),
+                name.to_socket_addr(),
+                config,
+            )?,
+        })
     }
 
     /// Returns the connection inside.

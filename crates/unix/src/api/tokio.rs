@@ -41,7 +41,7 @@ impl Stream {
     /// # Errors
     ///
     /// As [`crate::Stream::connect`].
-    pub fn connect(name: impl Into<crate::addr::SocketAddr>) -> io::Result<Stream> {
+    pub fn connect(name: impl crate::addr::ToSocketAddr) -> io::Result<Stream> {
         Stream::new(crate::api::stream::Stream::connect(name)?)
     }
 
@@ -196,7 +196,7 @@ impl SeqPacket {
     ///
     /// As [`crate::SeqPacket::connect_with`].
     pub async fn connect_with(
-        name: impl Into<crate::addr::SocketAddr>,
+        name: impl crate::addr::ToSocketAddr,
         config: &crate::config::Config,
     ) -> io::Result<SeqPacket> {
         SeqPacket::new(crate::api::seqpacket::SeqPacket::connect_with(name, config)?)
@@ -207,7 +207,7 @@ impl SeqPacket {
     /// # Errors
     ///
     /// As [`crate::SeqPacket::connect`].
-    pub async fn connect(name: impl Into<crate::addr::SocketAddr>) -> io::Result<SeqPacket> {
+    pub async fn connect(name: impl crate::addr::ToSocketAddr) -> io::Result<SeqPacket> {
         SeqPacket::connect_with(name, &crate::config::Config::default()).await
     }
 
@@ -331,7 +331,7 @@ impl Listener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn bind(name: impl Into<crate::addr::SocketAddr>) -> io::Result<Listener> {
+    pub fn bind(name: impl crate::addr::ToSocketAddr) -> io::Result<Listener> {
         Listener::new(crate::api::listener::Listener::bind(name)?)
     }
 
@@ -379,7 +379,7 @@ impl SeqListener {
     /// # Panics
     ///
     /// Outside of a tokio runtime.
-    pub fn bind(name: impl Into<crate::addr::SocketAddr>) -> io::Result<SeqListener> {
+    pub fn bind(name: impl crate::addr::ToSocketAddr) -> io::Result<SeqListener> {
         SeqListener::new(crate::api::listener::SeqListener::bind(name)?)
     }
 

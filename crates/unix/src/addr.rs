@@ -160,10 +160,11 @@ impl fmt::Display for SocketAddr {
 impl fmt::Debug for SocketAddr {
     /// Writes it as std does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Kind::Path(path) => write!(f, "{path:?} (pathname)"),
-            Kind::Abstract(name) => write!(f, "\"{}\" (abstract)", name.escape_ascii()),
-            Kind::Unnamed => f.write_str("(unnamed)"),
+        match (net::SocketAddr::try_from(self), &self.0) {
+            (Ok(std), _) => std.fmt(f),
+            // A path that std has no room for.
+            (Err(_), Kind::Path(path)) => write!(f, "{path:?} (pathname)"),
+            (Err(_), _) => fmt::Display::fmt(self, f),
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use crate::socket::Socket;
 use onecopy_unix::connection::call::Call;
+use onecopy_unix::handle::Handle;
 use onecopy_unix::{
     Ancillary, Config, Error, Op, Received, RecvFlags, Result, SendAncillary, SendFlags, SocketAddr,
     ToSocketAddr,
 };
-use onecopy_unix::{credential_methods, socket_methods};
-use rustix::fd::BorrowedFd;
+use onecopy_unix::{credential_methods, plain_conversions, socket_methods};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::net::SocketAddrUnix;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -29,9 +30,18 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Datagram {
     pub(super) end: Arc<Socket>,
+    handle: Handle,
 }
 
 impl Datagram {
+    fn of(end: Arc<Socket>) -> Datagram {
+        Datagram { end, handle: Handle::first() }
+    }
+
+    fn plain(fd: OwnedFd) -> Datagram {
+        Datagram::of(Socket::plain(fd))
+    }
+
     /// Makes two sockets that are connected to each other, over shared memory from the first datagram on.
     ///
     /// # Errors
@@ -49,7 +59,7 @@ impl Datagram {
     /// What socketpair(2) returns.
     pub fn pair_with(config: &Config) -> Result<(Datagram, Datagram)> {
         let (a, b) = Socket::pair(config)?;
-        Ok((Datagram { end: a }, Datagram { end: b }))
+        Ok((Datagram::of(a), Datagram::of(b)))
     }
 
     /// Makes a socket without a name and without a peer.
@@ -67,7 +77,7 @@ impl Datagram {
     ///
     /// What socket(2) returns.
     pub fn unbound_with(config: &Config) -> Result<Datagram> {
-        Ok(Datagram { end: Socket::unbound(config)? })
+        Ok(Datagram::of(Socket::unbound(config)?))
     }
 
     /// Makes a socket that receives what is sent to `name`.
@@ -434,3 +444,4 @@ impl Datagram {
 
 socket_methods!(Datagram);
 credential_methods!(Datagram);
+plain_conversions!(Datagram, std::os::unix::net::UnixDatagram);

@@ -20,6 +20,7 @@ use onecopy_unix::control;
 use onecopy_unix::multiprocess::fork::{Place, register};
 use onecopy_unix::{Carrier, Config, Error, Op, Path, Received, RecvFlags, Result, SocketAddr, Transport};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io::IoSliceMut;
 use std::net::Shutdown;
@@ -61,6 +62,14 @@ impl AsFd for Socket {
 impl Socket {
     fn make(fd: OwnedFd, config: &Config, rx: Rx, tx: Tx) -> Result<Arc<Socket>> {
         buffers(&fd, config)?;
+        let socket = Socket::over(fd, config, rx, tx);
+        if config.pass_credentials {
+            socket.set_pass_credentials(true)?;
+        }
+        Ok(socket)
+    }
+
+    fn over(fd: OwnedFd, config: &Config, rx: Rx, tx: Tx) -> Arc<Socket> {
         let config = Config { records: Kind::Datagram.records(config), ..*config };
         let socket = Arc::new(Socket {
             end: Connection::new(fd, Kind::Datagram, &config, rx, tx),
@@ -72,10 +81,7 @@ impl Socket {
         });
         let one: Weak<Socket> = Arc::downgrade(&socket);
         register(one, &socket.place);
-        if config.pass_credentials {
-            socket.set_pass_credentials(true)?;
-        }
-        Ok(socket)
+        socket
     }
 
     /// Makes a socket without a name and without a peer.
@@ -85,6 +91,31 @@ impl Socket {
     /// What socket(2) returns.
     pub fn unbound(config: &Config) -> Result<Arc<Socket>> {
         Socket::make(Kind::Datagram.socket()?, config, Rx::Plain, Tx::Kernel { sent: 0 })
+    }
+
+    /// Takes a socket of the kernel, which stays one.
+    pub fn plain(fd: OwnedFd) -> Arc<Socket> {
+        let config = Config { transport: Transport::Kernel, ..Config::default() };
+        let socket = Socket::over(fd, &config, Rx::Plain, Tx::Kernel { sent: 0 });
+        // A descriptor that is no socket says so in its first call.
+        let _ = socket.settle_settings();
+        socket
+    }
+
+    /// Checks that the socket is the kernel's alone, now and from here on.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN: it may still share memory with a peer, or shared some. EOPNOTSUPP: it does.
+    pub fn is_plain(&self) -> Result<()> {
+        self.end.is_plain()?;
+        if self.fan_in.get().is_some() || self.pairing_state.get().is_some() {
+            return Err(Error::new(Op::Pass, Errno::AGAIN).because(
+                "it was connected or received from many, and may share memory with its peers at any time; make it \
+                 with Transport::Kernel",
+            ));
+        }
+        Ok(())
     }
 
     /// Makes two sockets that are connected to each other. They share memory from the first datagram on, and

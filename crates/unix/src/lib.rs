@@ -20,6 +20,8 @@ pub mod doorbell;
 #[doc(hidden)]
 pub mod generation;
 #[doc(hidden)]
+pub use api::handle;
+#[doc(hidden)]
 pub mod handshake;
 #[doc(hidden)]
 pub mod multiprocess;

@@ -11,6 +11,8 @@ use onecopy_socket::{Error, Op, Result, Transport};
 use onecopy_sys::unix_diag::Diag;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::iter::FusedIterator;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
 
 /// Returns what the rendezvous of a listener with that name is named after.
 fn target(name: &SocketAddr, kind: Kind, config: &Config) -> Option<Target> {
@@ -45,11 +47,11 @@ macro_rules! listener {
         #[derive(Debug)]
         pub struct $listener {
             /// Dropped before the listener itself.
-            rendezvous: Rendezvous,
+            rendezvous: Arc<Rendezvous>,
             fd: OwnedFd,
             config: Config,
             /// The row in the registry, which other processes can read.
-            _row: Row,
+            row: Arc<Row>,
         }
 
         impl $listener {
@@ -92,11 +94,32 @@ macro_rules! listener {
                     rustix::net::sockopt::set_socket_passcred(&fd, true).map_err(option)?;
                 }
                 // The rendezvous is there before anybody can connect.
-                let rendezvous = Rendezvous::open(target(&name, $kind, config));
+                let rendezvous = Arc::new(Rendezvous::open(target(&name, $kind, config)));
                 let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
                 rustix::net::listen(&fd, backlog).map_err(bind)?;
-                let row = Row::claim(std::process::id(), &fd, $kind.into(), true);
-                Ok($listener { rendezvous, fd, config: *config, _row: row })
+                let row = Arc::new(Row::claim(std::process::id(), &fd, $kind.into(), true));
+                Ok($listener { rendezvous, fd, config: *config, row })
+            }
+
+            /// Takes a listening socket of the kernel.
+            fn over(fd: OwnedFd, config: &Config) -> $listener {
+                let row = Arc::new(Row::claim(std::process::id(), &fd, $kind.into(), true));
+                let name = crate::connection::options::local_addr(&fd).ok().filter(|name| is_of(name, &fd));
+                let target = name.and_then(|name| target(&name, $kind, config));
+                let rendezvous = Arc::new(Rendezvous::open(target));
+                $listener { rendezvous, fd, config: *config, row }
+            }
+
+            /// Returns another handle of the same listener, with a descriptor of its own. Each connection is
+            /// accepted by one of them. The listener is closed with the last one.
+            ///
+            /// # Errors
+            ///
+            /// EMFILE.
+            pub fn try_clone(&self) -> Result<$listener> {
+                let fd = crate::multiprocess::transfer::copy(&self.fd)?;
+                let (rendezvous, row) = (self.rendezvous.clone(), self.row.clone());
+                Ok($listener { rendezvous, fd, config: self.config, row })
             }
 
             /// Shares the listener with any other process, which calls `from_fds`, as for a socket's
@@ -120,11 +143,7 @@ macro_rules! listener {
             /// closed then.
             pub fn from_fds_with(fds: Vec<OwnedFd>, config: &Config) -> Result<$listener> {
                 let fd = crate::multiprocess::transfer::listening(fds, $kind.socket_type())?;
-                let row = Row::claim(std::process::id(), &fd, $kind.into(), true);
-                let name = crate::connection::options::local_addr(&fd).ok().filter(|name| is_of(name, &fd));
-                let target = name.and_then(|name| target(&name, $kind, config));
-                let rendezvous = Rendezvous::open(target);
-                Ok($listener { rendezvous, fd, config: *config, _row: row })
+                Ok($listener::over(fd, config))
             }
 
             /// Does as `from_fds_with`, with the default configuration.
@@ -224,6 +243,21 @@ macro_rules! listener {
 
         impl FusedIterator for Incoming<'_, $listener> {}
 
+        impl From<OwnedFd> for $listener {
+            /// Takes a listening socket of the right type, which this does not check
+            /// ([`from_fds`](Self::from_fds) does).
+            fn from(fd: OwnedFd) -> $listener {
+                $listener::over(fd, &Config::default())
+            }
+        }
+
+        impl From<$listener> for OwnedFd {
+            /// Gives the kernel's listening socket. Who accepts from it by other means serves plain connections.
+            fn from(listener: $listener) -> OwnedFd {
+                listener.fd
+            }
+        }
+
         impl AsFd for $listener {
             /// Returns the kernel socket: POLLIN when a connection waits.
             fn as_fd(&self) -> BorrowedFd<'_> {
@@ -251,3 +285,17 @@ listener!(
     SeqPacket,
     Kind::SeqPacket
 );
+
+impl From<UnixListener> for Listener {
+    /// Takes std's listener. Connections accepted here can share memory.
+    fn from(listener: UnixListener) -> Listener {
+        Listener::from(OwnedFd::from(listener))
+    }
+}
+
+impl From<Listener> for UnixListener {
+    /// Gives std's listener, which accepts plain connections.
+    fn from(listener: Listener) -> UnixListener {
+        OwnedFd::from(listener).into()
+    }
+}

@@ -6,6 +6,17 @@
 macro_rules! socket_methods {
     ($socket:ty) => {
         impl $socket {
+            /// Returns another handle of the same socket, with a descriptor of its own, as std's `try_clone`
+            /// does. All that is one thing in the kernel is one thing here: what is there to receive, timeouts,
+            /// O_NONBLOCK, policies, counters. The last handle that is dropped closes the socket.
+            ///
+            /// # Errors
+            ///
+            /// EMFILE.
+            pub fn try_clone(&self) -> $crate::Result<$socket> {
+                Ok(Self { end: self.end.clone(), handle: self.handle.try_clone(self.end.fd())? })
+            }
+
             /// Sets which stores copies into the peer's buffer use from here on.
             pub fn set_policy(&self, policy: $crate::Policy) {
                 self.end.settings().set_policy(policy);
@@ -201,7 +212,9 @@ macro_rules! socket_methods {
 
         impl Drop for $socket {
             fn drop(&mut self) {
-                self.end.close();
+                if self.handle.release() {
+                    self.end.close();
+                }
             }
         }
 
@@ -213,7 +226,7 @@ macro_rules! socket_methods {
             fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
                 // The next call reports a peer that is found to misbehave here.
                 let _ = self.end.reflect();
-                self.end.fd()
+                self.handle.fd(self.end.fd())
             }
         }
 

@@ -1,5 +1,8 @@
 //! The public types that applications hold. They are thin: the work is done in `connection/`.
 
+#[macro_use]
+pub mod convert;
+pub mod handle;
 pub mod listener;
 #[macro_use]
 pub mod methods;

@@ -7,6 +7,7 @@
 use crate::addr::{SocketAddr, ToSocketAddr};
 use crate::ancillary::attached::Ancillary;
 use crate::ancillary::attached::SendAncillary;
+use crate::api::handle::Handle;
 use crate::api::slot::Slot;
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
@@ -33,9 +34,18 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct SeqPacket {
     pub(crate) end: Arc<Connection>,
+    pub(crate) handle: Handle,
 }
 
 impl SeqPacket {
+    fn of(end: Arc<Connection>) -> SeqPacket {
+        SeqPacket { end, handle: Handle::first() }
+    }
+
+    fn plain(fd: OwnedFd) -> SeqPacket {
+        SeqPacket::of(Connection::plain(fd, Kind::SeqPacket))
+    }
+
     /// Makes two connected sockets, over shared memory from the first record on.
     ///
     /// # Errors
@@ -52,7 +62,7 @@ impl SeqPacket {
     /// What socketpair(2) says; EPROTONOSUPPORT for stream records without memfds.
     pub fn pair_with(config: &Config) -> Result<(SeqPacket, SeqPacket)> {
         let (a, b) = Connection::pair(Kind::SeqPacket, config)?;
-        Ok((SeqPacket { end: a }, SeqPacket { end: b }))
+        Ok((SeqPacket::of(a), SeqPacket::of(b)))
     }
 
     /// Connects to a listener: of this crate, or any other that listens on a unix seqpacket socket.
@@ -71,7 +81,7 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::connect`]; EPROTONOSUPPORT for stream records over [`crate::Transport::Kernel`].
     pub fn connect_with(name: impl ToSocketAddr, config: &Config) -> Result<SeqPacket> {
-        Ok(SeqPacket { end: Connection::connect(Kind::SeqPacket, None, name.to_socket_addr(), config)? })
+        Ok(SeqPacket::of(Connection::connect(Kind::SeqPacket, None, name.to_socket_addr(), config)?))
     }
 
     /// Does as [`SeqPacket::connect`], for callers that hold a name (std has both).
@@ -90,25 +100,28 @@ impl SeqPacket {
     ///
     /// What bind(2) says of `local`: EADDRINUSE, EACCES; as [`SeqPacket::connect`]; EPROTONOSUPPORT for stream
     /// records, which need shared memory.
-    pub fn connect_from(
+    pub fn connect_from(local: impl ToSocketAddr, name: impl ToSocketAddr) -> Result<SeqPacket> {
+        SeqPacket::connect_from_with(local, name, &Config::default())
+    }
+
+    /// Does as [`SeqPacket::connect_from`], with `config`.
+    ///
+    /// # Errors
+    ///
+    /// As [`SeqPacket::connect_from`].
+    pub fn connect_from_with(
         local: impl ToSocketAddr,
         name: impl ToSocketAddr,
         config: &Config,
     ) -> Result<SeqPacket> {
-        Ok(SeqPacket {
-            end: Connection::connect(
-                Kind::SeqPacket,
-                Some(local.to_socket_addr()),
-                name.to_socket_addr(),
-                config,
-            )?,
-        })
+        let (local, name) = (local.to_socket_addr(), name.to_socket_addr());
+        Ok(SeqPacket::of(Connection::connect(Kind::SeqPacket, Some(local), name, config)?))
     }
 
     /// Takes the next connection of a listener.
     pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<(SeqPacket, SocketAddr)> {
         let (end, name) = Connection::accept(listener, Kind::SeqPacket, config)?;
-        Ok((SeqPacket { end }, name))
+        Ok((SeqPacket::of(end), name))
     }
 
     /// Sends one record, whole or not at all, and waits for room unless non-blocking. Returns its length. A
@@ -431,3 +444,4 @@ socket_methods!(SeqPacket);
 passing_methods!(SeqPacket);
 sharing_methods!(SeqPacket);
 credential_methods!(SeqPacket);
+plain_conversions!(SeqPacket);

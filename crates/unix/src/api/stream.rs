@@ -3,6 +3,7 @@
 use crate::addr::{SocketAddr, ToSocketAddr};
 use crate::ancillary::attached::Ancillary;
 use crate::ancillary::attached::SendAncillary;
+use crate::api::handle::Handle;
 use crate::api::slot::Slot;
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
@@ -27,9 +28,18 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Stream {
     end: Arc<Connection>,
+    handle: Handle,
 }
 
 impl Stream {
+    fn of(end: Arc<Connection>) -> Stream {
+        Stream { end, handle: Handle::first() }
+    }
+
+    fn plain(fd: OwnedFd) -> Stream {
+        Stream::of(Connection::plain(fd, Kind::Stream))
+    }
+
     /// Makes two connected streams, over shared memory from the first byte on.
     ///
     /// # Errors
@@ -46,7 +56,7 @@ impl Stream {
     /// What socketpair(2) says.
     pub fn pair_with(config: &Config) -> Result<(Stream, Stream)> {
         let (a, b) = Connection::pair(Kind::Stream, config)?;
-        Ok((Stream { end: a }, Stream { end: b }))
+        Ok((Stream::of(a), Stream::of(b)))
     }
 
     /// Connects to a listener: of this crate, or any other that listens on a unix stream socket.
@@ -64,7 +74,7 @@ impl Stream {
     ///
     /// As [`Stream::connect`].
     pub fn connect_with(name: impl ToSocketAddr, config: &Config) -> Result<Stream> {
-        Ok(Stream { end: Connection::connect(Kind::Stream, None, name.to_socket_addr(), config)? })
+        Ok(Stream::of(Connection::connect(Kind::Stream, None, name.to_socket_addr(), config)?))
     }
 
     /// Does as [`Stream::connect`], for callers that hold a name (std has both).
@@ -82,19 +92,22 @@ impl Stream {
     /// # Errors
     ///
     /// What bind(2) says of `local`: EADDRINUSE, EACCES; as [`Stream::connect`].
-    pub fn connect_from(
+    pub fn connect_from(local: impl ToSocketAddr, name: impl ToSocketAddr) -> Result<Stream> {
+        Stream::connect_from_with(local, name, &Config::default())
+    }
+
+    /// Does as [`Stream::connect_from`], with `config`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::connect_from`].
+    pub fn connect_from_with(
         local: impl ToSocketAddr,
         name: impl ToSocketAddr,
         config: &Config,
     ) -> Result<Stream> {
-        Ok(Stream {
-            end: Connection::connect(
-                Kind::Stream,
-                Some(local.to_socket_addr()),
-                name.to_socket_addr(),
-                config,
-            )?,
-        })
+        let (local, name) = (local.to_socket_addr(), name.to_socket_addr());
+        Ok(Stream::of(Connection::connect(Kind::Stream, Some(local), name, config)?))
     }
 
     /// Returns the connection inside.
@@ -106,7 +119,7 @@ impl Stream {
     /// Takes the next connection of a listener.
     pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<(Stream, SocketAddr)> {
         let (end, name) = Connection::accept(listener, Kind::Stream, config)?;
-        Ok((Stream { end }, name))
+        Ok((Stream::of(end), name))
     }
 
     /// Sends, and waits until all is sent. If non-blocking, sends what there is room for. Returns how many bytes
@@ -409,6 +422,7 @@ socket_methods!(Stream);
 passing_methods!(Stream);
 sharing_methods!(Stream);
 credential_methods!(Stream);
+plain_conversions!(Stream, std::os::unix::net::UnixStream);
 
 impl Read for &Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -5,8 +5,9 @@ use crate::connection::patience::BRIEFLY;
 use crate::connection::rx::Rx;
 use crate::connection::side::SideGuard;
 use crate::connection::tx::Tx;
-use onecopy_socket::{Op, Result};
+use onecopy_socket::{Error, Op, Result};
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 
 impl Connection {
     /// As [`Handshake::is_joined`](crate::handshake::upgrade::Handshake::is_joined).
@@ -62,6 +63,37 @@ impl Connection {
     /// not wait for a thread that receives just now.
     pub fn prepare_to_go_on(&self) -> Result<()> {
         self.rx.try_lock().map_or(Ok(()), |rx| self.prepare(rx))
+    }
+
+    /// Checks that the connection is the kernel's alone, now and from here on.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY: other processes share it. EAGAIN: it may still move to shared memory. EOPNOTSUPP: it has.
+    pub fn is_plain(&self) -> Result<()> {
+        self.check(Op::Pass)?;
+        let refuse = |errno, why| Err(Error::new(Op::Pass, errno).because(why));
+        if self.others.were_there() {
+            return refuse(
+                Errno::BUSY,
+                "other processes hold it, or did; make a plain socket in this process",
+            );
+        }
+        let mut rx = self.lock_rx(Op::Pass)?;
+        self.decide(&mut rx, Op::Pass)?;
+        match &*rx {
+            Rx::Plain => Ok(()),
+            Rx::Undecided(undecided) if !undecided.looks() && undecided.attached().is_none() => Ok(()),
+            Rx::Undecided(_) => refuse(
+                Errno::AGAIN,
+                "it may still move to shared memory, and has since its peer's first bytes or never; make it with \
+                 Transport::Kernel to keep it a plain socket",
+            ),
+            _ => refuse(
+                Errno::OPNOTSUPP,
+                "it has moved to shared memory, which no plain socket has; make it with Transport::Kernel",
+            ),
+        }
     }
 
     fn prepare(&self, mut rx: SideGuard<'_, Rx>) -> Result<()> {

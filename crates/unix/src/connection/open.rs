@@ -92,6 +92,16 @@ impl Connection {
         Ok(end)
     }
 
+    /// Takes a connected socket of the kernel, which stays one.
+    pub fn plain(fd: OwnedFd, kind: Kind) -> Arc<Connection> {
+        let config = Config { transport: Transport::Kernel, ..Config::default() };
+        let end = Arc::new(Connection::new(fd, kind, &config, Rx::Plain, Tx::Kernel { sent: 0 }));
+        end.look_after();
+        // A descriptor that is no socket says so in its first call.
+        let _ = end.settle_settings();
+        end
+    }
+
     /// Makes two connected ends, over shared memory from the first byte on. They stay with the kernel where
     /// memfds are refused.
     ///

@@ -312,7 +312,7 @@ macro_rules! sharing_methods {
             /// namespace.
             ///
             /// Send what this returns to that process over a unix socket (SCM_RIGHTS, such as with
-            /// [`Stream::send_with`](crate::Stream::send_with)), or keep it open across execve(2). There
+            /// [`Stream::send_fds`](crate::Stream::send_fds)), or keep it open across execve(2). There
             /// [`from_fds`](Self::from_fds) makes the same socket of it, while this one stays as it is. From
             /// then on it is one socket in several processes, as after fork(2): whole sends do not
             /// interleave, and each byte is received once. A process that is killed in the middle of a call

@@ -516,7 +516,7 @@ macro_rules! passing_methods {
             /// same socket in another process.
             ///
             /// Send all of them, in this order, over a unix socket (SCM_RIGHTS, such as with
-            /// [`Stream::send_with`](crate::Stream::send_with)), or keep them open across execve(2). Nothing
+            /// [`Stream::send_fds`](crate::Stream::send_fds)), or keep them open across execve(2). Nothing
             /// is lost or closed on the way. Bytes in the buffers and a record that was read in part stay as
             /// they are, and so does a peer that waits. The peer notices nothing.
             ///
@@ -536,8 +536,8 @@ macro_rules! passing_methods {
             ///
             /// The error comes with the socket, which is as it was.
             ///
-            /// - EBUSY: other processes share the socket, or views of it are left. Or a pool's pages were
-            ///   sent or received by reference. Or descriptors or part of a record came that were not
+            /// - EBUSY: other processes share the socket, or views or clones of it are left. Or a pool's pages
+            ///   were sent or received by reference. Or descriptors or part of a record came that were not
             ///   received.
             /// - EAGAIN: the socket is just moving to shared memory, or a fork is under way.
             /// - EOPNOTSUPP: the socket was made without [`Config::passable`](crate::Config::passable).
@@ -548,7 +548,7 @@ macro_rules! passing_methods {
                 Vec<rustix::fd::OwnedFd>,
                 crate::multiprocess::transfer::NotPassed<$socket>,
             > {
-                match self.end.pass_on() {
+                match self.handle.is_only().and_then(|()| self.end.pass_on()) {
                     Ok(fds) => Ok(fds),
                     Err(error) => Err(crate::multiprocess::transfer::NotPassed { error, socket: self }),
                 }
@@ -584,7 +584,7 @@ macro_rules! passing_methods {
                 fds: Vec<rustix::fd::OwnedFd>,
                 config: &crate::config::Config,
             ) -> onecopy_socket::Result<$socket> {
-                Ok($socket { end: Connection::take_up(fds, Kind::$socket, config)? })
+                Ok(<$socket>::of(Connection::take_up(fds, Kind::$socket, config)?))
             }
         }
     };

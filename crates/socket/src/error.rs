@@ -30,6 +30,8 @@ pub enum Op {
     Option,
     /// Passing a socket on to another process, or taking it up there.
     Pass,
+    /// Waiting for shared memory.
+    Wait,
 }
 
 impl Op {
@@ -46,6 +48,7 @@ impl Op {
             Op::Shutdown => "shutdown",
             Op::Option => "option",
             Op::Pass => "pass",
+            Op::Wait => "wait",
         }
     }
 }

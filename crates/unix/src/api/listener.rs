@@ -163,7 +163,7 @@ macro_rules! listener {
             ///
             /// What accept(2) says: EAGAIN when non-blocking and none waits, EINVAL after shutdown, EMFILE.
             pub fn accept(&self) -> Result<($socket, SocketAddr)> {
-                let accepted = <$socket>::accept(&self.fd, &self.config)?;
+                let accepted = <$socket>::accept(&self.fd, &self.rendezvous, &self.config)?;
                 self.rendezvous.accepted();
                 Ok(accepted)
             }

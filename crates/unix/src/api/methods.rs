@@ -238,6 +238,35 @@ macro_rules! socket_methods {
     };
 }
 
+/// Defines what streams and seqpacket sockets have in common, and datagram sockets do not.
+macro_rules! upgrade_methods {
+    ($socket:ty) => {
+        impl $socket {
+            /// Waits until both directions go over shared memory, at most for `limit` (None: for ever), whether
+            /// the socket is non-blocking or not. With a `limit` of zero it looks once.
+            ///
+            /// A connection moves there by itself, with its first messages. A program that wants it earlier, so
+            /// that [`path`](Self::path), pages by reference and sharing mean what they say from the first byte
+            /// on, has both sides call this first, in any order. No byte is sent for it, and readiness stays
+            /// true. Where only one side calls it, it waits for what the other one sends.
+            ///
+            /// Both sides must see each other's process (one pid namespace), and the listener must be the one
+            /// that a client finds (`docs/protocol/upgrade.md`); else it takes messages, too.
+            ///
+            /// # Errors
+            ///
+            /// - ETIMEDOUT: the other side has not called it, and nothing came that has moved the connection.
+            /// - EOPNOTSUPP: the kernel carries this connection for good: the peer is plain, or this socket has
+            ///   [`Transport::Kernel`](crate::Transport::Kernel), or other processes hold it.
+            /// - EPIPE: the peer is gone.
+            /// - EPROTO.
+            pub fn wait_shared(&self, limit: Option<std::time::Duration>) -> $crate::Result<()> {
+                self.end.wait_shared(limit)
+            }
+        }
+    };
+}
+
 /// Defines the methods that only connections have: the identity of the peer, and of the sender.
 #[doc(hidden)]
 #[macro_export]

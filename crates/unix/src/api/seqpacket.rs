@@ -16,6 +16,7 @@ use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::received::Received;
 use crate::connection::view::View;
+use crate::handshake::rendezvous::Rendezvous;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
 use onecopy_chain::Chain;
@@ -119,8 +120,12 @@ impl SeqPacket {
     }
 
     /// Takes the next connection of a listener.
-    pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<(SeqPacket, SocketAddr)> {
-        let (end, name) = Connection::accept(listener, Kind::SeqPacket, config)?;
+    pub(crate) fn accept(
+        listener: &OwnedFd,
+        rendezvous: &Arc<Rendezvous>,
+        config: &Config,
+    ) -> Result<(SeqPacket, SocketAddr)> {
+        let (end, name) = Connection::accept(listener, Kind::SeqPacket, rendezvous, config)?;
         Ok((SeqPacket::of(end), name))
     }
 
@@ -444,4 +449,5 @@ socket_methods!(SeqPacket);
 passing_methods!(SeqPacket);
 sharing_methods!(SeqPacket);
 credential_methods!(SeqPacket);
+upgrade_methods!(SeqPacket);
 plain_conversions!(SeqPacket);

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::view::View;
+use crate::handshake::rendezvous::Rendezvous;
 use crate::multiprocess::share::sharing_methods;
 use crate::multiprocess::transfer::passing_methods;
 use onecopy_chain::Chain;
@@ -117,8 +118,12 @@ impl Stream {
     }
 
     /// Takes the next connection of a listener.
-    pub(crate) fn accept(listener: &OwnedFd, config: &Config) -> Result<(Stream, SocketAddr)> {
-        let (end, name) = Connection::accept(listener, Kind::Stream, config)?;
+    pub(crate) fn accept(
+        listener: &OwnedFd,
+        rendezvous: &Arc<Rendezvous>,
+        config: &Config,
+    ) -> Result<(Stream, SocketAddr)> {
+        let (end, name) = Connection::accept(listener, Kind::Stream, rendezvous, config)?;
         Ok((Stream::of(end), name))
     }
 
@@ -422,6 +427,7 @@ socket_methods!(Stream);
 passing_methods!(Stream);
 sharing_methods!(Stream);
 credential_methods!(Stream);
+upgrade_methods!(Stream);
 plain_conversions!(Stream, std::os::unix::net::UnixStream);
 
 impl Read for &Stream {

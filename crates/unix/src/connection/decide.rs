@@ -37,7 +37,7 @@ impl Connection {
 
     /// Switches the sending side to the ring that it was offered: at once if the side is free, else before
     /// its next bytes.
-    fn adopt_if_free(&self, offered: bool) {
+    pub(super) fn adopt_if_free(&self, offered: bool) {
         if offered && let Some(mut tx) = self.tx.try_lock() {
             self.adopt(&mut tx);
             tx.unlock_fenced();
@@ -99,7 +99,7 @@ impl Connection {
     fn prepare(&self, mut rx: SideGuard<'_, Rx>) -> Result<()> {
         self.decide(&mut rx, Op::Send)?;
         if !rx.is_shared() && !self.others.are_there() {
-            self.handshake.attach_rings(self, &mut rx);
+            self.handshake.attach_rings(self, &mut rx, false);
         }
         if !matches!(&*rx, Rx::Undecided(_)) {
             // Maybe another process has decided. This store may replace an earlier one before a sender has seen

@@ -112,6 +112,7 @@ pub mod stream_records;
 pub mod tx;
 pub mod view;
 pub mod wait;
+mod wait_shared;
 pub mod waiting;
 
 use onecopy_sync::atomic::Ordering::Relaxed;

@@ -9,8 +9,8 @@ use crate::connection::rx::Rx;
 use crate::connection::tx::Tx;
 use crate::control;
 use crate::handshake::invitation::{Invitation, capacity_for, invite, wish};
-use crate::handshake::rendezvous::{Found, Target};
-use crate::handshake::undecided::Undecided;
+use crate::handshake::rendezvous::{Found, Rendezvous, Target};
+use crate::handshake::undecided::{Meets, Undecided};
 use crate::handshake::upgrade;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_socket::registry::Type;
@@ -169,7 +169,7 @@ impl Connection {
         }
         let target = invitation.and_then(|_| Target::of(&name, kind, records));
         rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
-        let found = target.map_or(Found::Missing, |target| target.look(&name, fd.as_fd()));
+        let found = target.as_ref().map_or(Found::Missing, |target| target.look(&name, fd.as_fd()));
         let is_ours = found == Found::Ours;
         if records == Records::Stream && !is_ours && control::gone(fd.as_fd()) {
             return Err(Error::new(Op::Connect, Errno::CONNREFUSED).because("the listener has just gone"));
@@ -181,8 +181,10 @@ impl Connection {
             // Nothing was sent: the listener sees a connection that was closed again.
             return Err(no_agreement());
         }
-        let rx =
-            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::client(&invitation, is_ours)));
+        let meets = target.filter(|_| is_ours).map_or(Meets::Nowhere, Meets::At);
+        let rx = invitation.map_or(Rx::Plain, |invitation| {
+            Rx::Undecided(Undecided::client(&invitation, is_ours).meeting(meets))
+        });
         let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
         let end = Connection::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         end.counters.fallbacks.add(usize::from(fallback));
@@ -195,7 +197,12 @@ impl Connection {
     /// # Errors
     ///
     /// What accept(2) says; EPROTONOSUPPORT for stream records where memfds are refused.
-    pub fn accept(listener: &OwnedFd, kind: Kind, config: &Config) -> Result<(Arc<Connection>, SocketAddr)> {
+    pub fn accept(
+        listener: &OwnedFd,
+        kind: Kind,
+        rendezvous: &Arc<Rendezvous>,
+        config: &Config,
+    ) -> Result<(Arc<Connection>, SocketAddr)> {
         loop {
             let (fd, peer) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC)
                 .map_err(|errno| Error::new(Op::Accept, errno))?;
@@ -206,7 +213,9 @@ impl Connection {
                 let invitation = invitation.filter(|_| config.transport == Transport::Auto);
                 let attaches = upgrade::is_believed(listener.as_fd(), fd.as_fd());
                 let name = peer.map_or_else(SocketAddr::unnamed, |peer| visible_name(&peer));
-                return Ok((Connection::accepted(fd, kind, invitation, attaches, config)?, name));
+                let meets = Meets::Here(Arc::downgrade(rendezvous));
+                let end = Connection::accepted(fd, kind, invitation, attaches, meets, config)?;
+                return Ok((end, name));
             }
         }
     }
@@ -216,14 +225,16 @@ impl Connection {
         kind: Kind,
         invitation: Option<Invitation>,
         attaches: bool,
+        meets: Meets,
         config: &Config,
     ) -> Result<Arc<Connection>> {
         if kind.records(config) == Records::Stream && invitation.is_none() {
             return Err(needs_memory(Op::Accept));
         }
         let fallback = config.transport == Transport::Auto && invitation.is_none();
-        let rx =
-            invitation.map_or(Rx::Plain, |invitation| Rx::Undecided(Undecided::server(invitation, attaches)));
+        let rx = invitation.map_or(Rx::Plain, |invitation| {
+            Rx::Undecided(Undecided::server(invitation, attaches).meeting(meets))
+        });
         let end = Connection::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
         end.counters.fallbacks.add(usize::from(fallback));
         Ok(end)

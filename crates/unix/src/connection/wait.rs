@@ -187,7 +187,7 @@ impl Connection {
 
     /// Returns how many bytes of the stream the kernel has, at most. Some(0) means: look again, since the
     /// peer has switched and the ring is next, or something else has changed.
-    fn kernel_ready(&self, rx: &mut SideGuard<'_, Rx>) -> Result<Option<usize>> {
+    pub(super) fn kernel_ready(&self, rx: &mut SideGuard<'_, Rx>) -> Result<Option<usize>> {
         if let Rx::Switching(switching) = &**rx
             && switching.carry.is_pending()
         {

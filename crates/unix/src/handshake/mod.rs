@@ -4,3 +4,4 @@ pub mod invitation;
 pub mod rendezvous;
 pub mod undecided;
 pub mod upgrade;
+pub mod visit;

@@ -15,17 +15,22 @@
 use crate::addr::SocketAddr;
 use crate::config::Records;
 use crate::connection::kind::Kind;
+use crate::control;
+use crate::handshake::visit::{self, VISITS, Visit, Waiting};
+use onecopy_ring::memory::Nonce;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sys::user::is_known;
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 const PREFIX: &str = "onecopy-4-at-";
 const STREAM_RECORDS: u8 = b'r';
@@ -80,6 +85,28 @@ impl Target {
         self.0.get(PREFIX.len()) == Some(&STREAM_RECORDS)
     }
 
+    /// Connects to the rendezvous.
+    fn visit(&self) -> io::Result<OwnedFd> {
+        let line = socket()?;
+        rustix::net::connect(&line, &self.address()?)?;
+        Ok(line)
+    }
+
+    /// Brings rings to the listener that `connection` was connected to, before any byte was sent
+    /// (`visit.rs`). The result hangs up once the server has looked at them, or gone.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) and sendmsg(2) say; EACCES if another process than the listener's has the rendezvous.
+    pub fn bring(&self, connection: BorrowedFd<'_>, rings: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let line = self.visit()?;
+        if !visit::are_same(line.as_fd(), connection) {
+            return Err(Errno::ACCESS);
+        }
+        control::send_fd(line.as_fd(), visit::VISIT, rings)?;
+        Ok(line)
+    }
+
     fn address(&self) -> io::Result<SocketAddrUnix> {
         SocketAddrUnix::new_abstract_name(&self.0)
     }
@@ -102,6 +129,8 @@ pub struct Rendezvous {
     /// None if another process with the same listener has it, or if there was no descriptor left.
     fd: Mutex<Option<OwnedFd>>,
     accepted: AtomicU32,
+    /// The accepted connections that wait for their clients' rings.
+    waiting: Waiting,
 }
 
 /// The rendezvous' queue is emptied after so many connections. Each client takes a place there, even after it
@@ -114,7 +143,37 @@ impl Rendezvous {
     /// Opens the rendezvous of a listener with that name, or none if there is no name.
     pub fn open(target: Option<Target>) -> Rendezvous {
         let fd = target.as_ref().and_then(|target| listen(target).ok());
-        Rendezvous { target, fd: Mutex::new(fd), accepted: AtomicU32::new(0) }
+        Rendezvous { target, fd: Mutex::new(fd), accepted: AtomicU32::new(0), waiting: Waiting::default() }
+    }
+
+    /// Returns the accepted connections that wait for their clients' rings.
+    pub fn waiting(&self) -> &Waiting {
+        &self.waiting
+    }
+
+    /// Looks at the visits that have come, until one has brought what the connection with that nonce waits for.
+    pub fn look_for(&self, nonce: &Nonce) -> Option<Visit> {
+        for _ in 0..VISITS {
+            if let Some(visit) = self.waiting.take(nonce) {
+                return Some(visit);
+            }
+            let next = |fd: &OwnedFd| rustix::net::accept_with(fd, SocketFlags::CLOEXEC).ok();
+            let line = self.fd.try_lock().and_then(|fd| fd.as_ref().and_then(next));
+            self.waiting.receive(line?);
+        }
+        self.waiting.take(nonce)
+    }
+
+    /// Waits for a visit, at most for so long.
+    pub fn wait_for_visit(&self, limit: Duration) {
+        // A copy: nobody sleeps with the lock.
+        let copy = self.fd.try_lock().and_then(|fd| fd.as_ref()?.try_clone().ok());
+        match copy {
+            Some(fd) => {
+                let _ = control::wait(fd.as_fd(), PollFlags::IN, Some(limit));
+            }
+            None => std::thread::sleep(limit),
+        }
     }
 
     /// Handles an accepted connection: empties the queue now and then.
@@ -174,7 +233,7 @@ fn is_there(target: &Target, socket: BorrowedFd<'_>) -> Found {
             return Found::Missing;
         }
     }
-    match visit(target) {
+    match target.visit().and_then(|line| Ok(sockopt::socket_peercred(&line)?.uid.as_raw())) {
         Ok(user) => {
             let listens = sockopt::socket_peercred(socket).is_ok_and(|cred| cred.uid.as_raw() == user);
             return if is_known(user) && listens { Found::Ours } else { Found::Missing };
@@ -189,11 +248,4 @@ fn is_there(target: &Target, socket: BorrowedFd<'_>) -> Found {
         missing.push((target.clone(), now));
     }
     Found::Missing
-}
-
-/// Returns the user that the rendezvous belongs to.
-fn visit(target: &Target) -> io::Result<u32> {
-    let line = socket()?;
-    rustix::net::connect(&line, &target.address()?)?;
-    Ok(sockopt::socket_peercred(&line)?.uid.as_raw())
 }

@@ -2,12 +2,14 @@
 
 use crate::connection::carry::Carry;
 use crate::handshake::invitation::Invitation;
+use crate::handshake::rendezvous::{Rendezvous, Target};
 use onecopy_ring::index::FARTHEST;
 use onecopy_ring::memory::Nonce;
 use onecopy_ring::{PeerMisbehaved, Ring};
 use onecopy_sync::atomic::Ordering::Acquire;
 use onecopy_sys::socket::unix_address;
 use rustix::fd::BorrowedFd;
+use std::sync::Weak;
 
 /// A connection that has no rings yet.
 #[derive(Debug)]
@@ -23,6 +25,19 @@ pub struct Undecided {
     pub(super) larger: bool,
     /// The rings that this side has sent, if it is a client. The server receives from the first one.
     pub(super) attached: Option<[Ring; 2]>,
+    /// Where a client can bring its rings before its first bytes.
+    pub(super) meets: Meets,
+}
+
+/// Where the two sides can meet besides the connection itself.
+#[derive(Clone, Debug, Default)]
+pub enum Meets {
+    /// The client, at its listener's rendezvous.
+    At(Target),
+    /// The server, at its own listener's. It is gone once that is closed.
+    Here(Weak<Rendezvous>),
+    #[default]
+    Nowhere,
 }
 
 /// Which side this is.
@@ -58,7 +73,26 @@ impl Undecided {
     }
 
     fn new(nonce: Nonce, role: Role) -> Undecided {
-        Undecided { nonce, role, received: 0, looks: true, larger: false, attached: None }
+        Undecided {
+            nonce,
+            role,
+            received: 0,
+            looks: true,
+            larger: false,
+            attached: None,
+            meets: Meets::Nowhere,
+        }
+    }
+
+    /// Notes where the two sides can meet.
+    pub fn meeting(mut self, meets: Meets) -> Undecided {
+        self.meets = meets;
+        self
+    }
+
+    /// Returns where the two sides can meet.
+    pub fn meets(&self) -> Meets {
+        self.meets.clone()
     }
 
     /// Goes on with a connection that another process has passed on, and in which this side may still attach
@@ -184,6 +218,12 @@ impl Switching {
     /// unix_stream_read_generic).
     pub fn strip_one(&mut self) {
         self.strips = Strips::One;
+    }
+
+    /// Notes that any message may have the joined rings with it: they were brought in another way, and may be
+    /// under way besides.
+    pub fn strip_all(&mut self) {
+        self.strips = Strips::All;
     }
 
     /// Notes that rings were stripped.

@@ -338,15 +338,38 @@ impl Handshake {
         is_known(made.st_uid) && (made.st_uid == me || is_the_peers())
     }
 
-    /// Makes rings that go with the next bytes, if this side may and has not.
-    pub fn attach_rings(&self, core: &Core, rx: &mut Rx) {
+    /// Joins rings that the client has brought to the listener's rendezvous. Returns whether this offered a ring
+    /// to the sending side.
+    ///
+    /// # Errors
+    ///
+    /// EPROTO if they are no rings.
+    pub fn join_brought(&self, core: &Core, rx: &mut Rx, rings: OwnedFd, op: Op) -> Result<bool> {
+        let joined = self.join(core, rx, rings, true, op)?;
+        if joined && let Rx::Switching(switching) = rx {
+            switching.strip_all();
+        }
+        Ok(joined)
+    }
+
+    /// Returns a copy of the memfd of the rings that would go with the next bytes.
+    pub fn rings_to_bring(&self) -> Option<OwnedFd> {
+        match &self.offer.lock().as_ref()?.stage {
+            Stage::Attach(memfd) => memfd.try_clone().ok(),
+            Stage::Sent | Stage::Joined => None,
+        }
+    }
+
+    /// Makes rings that go with the next bytes, if this side may and has not. `now`: they are wanted whatever
+    /// was sent.
+    pub fn attach_rings(&self, core: &Core, rx: &mut Rx, now: bool) {
         let Rx::Undecided(undecided) = rx else { return };
         let (config, sent) = (&core.config(), core.counters().sent.get());
         let capacities = match (&undecided.role, &undecided.attached) {
             _ if !undecided.may_attach(sent) => return,
             (Role::Server(Some(invitation)), _) => invitation.capacities(core.kind(), core.config()),
             // One message is not worth rings.
-            (Role::Client(true), None) if sent == 0 && config.records == Records::Atomic => return,
+            (Role::Client(true), None) if sent == 0 && config.records == Records::Atomic && !now => return,
             (Role::Client(true), None) => {
                 let of = |bytes| capacity_of(core.kind(), [wish(bytes), 0], config.max_ring);
                 [of(config.send_buffer), of(config.receive_buffer)]
@@ -493,9 +516,9 @@ impl Handshake {
         let mut slot = self.offer.lock();
         let Some(offer) = slot.as_mut() else { return };
         match offer.stage {
-            Stage::Attach(_) => return,
-            Stage::Sent if joined(&offer.ring) != JOINED => return,
-            Stage::Sent | Stage::Joined => offer.stage = Stage::Joined,
+            // Rings that were not sent may have been brought.
+            Stage::Attach(_) | Stage::Sent if joined(&offer.ring) != JOINED => return,
+            Stage::Attach(_) | Stage::Sent | Stage::Joined => offer.stage = Stage::Joined,
         }
         // Doorbells must have room behind what the peer has not yet received over the kernel. A doorbell
         // alone always has it.

@@ -42,6 +42,11 @@ fn listen(kind: Kind) -> (OwnedFd, SocketAddr, Rendezvous) {
     (listener, name, rendezvous)
 }
 
+/// A rendezvous that nobody finds.
+fn nowhere() -> Arc<Rendezvous> {
+    Arc::new(Rendezvous::open(None))
+}
+
 /// Makes the end join the peer's rings. Takes nothing of the bytes that they came with.
 fn joined(end: Arc<Connection>) -> Arc<Connection> {
     let mut rx = end.rx.lock();
@@ -141,8 +146,9 @@ impl Switched {
         });
         let peer = peer.unwrap();
         done.hear();
-        let end =
-            joined(greeted(patient(Connection::accept(&listener, kind, &Config::default()).unwrap().0)));
+        let end = joined(greeted(patient(
+            Connection::accept(&listener, kind, &nowhere(), &Config::default()).unwrap().0,
+        )));
         Switched { end, peer, go, done }
     }
 
@@ -151,7 +157,7 @@ impl Switched {
         let (listener, name, _rendezvous) = listen(kind);
         let (go, done) = (Wire::new(), Wire::new());
         let peer = child(|| {
-            let end = patient(Connection::accept(&listener, kind, &Config::default()).unwrap().0);
+            let end = patient(Connection::accept(&listener, kind, &nowhere(), &Config::default()).unwrap().0);
             put(&end, 0..EARLY);
             done.tell(0);
             go.hear();
@@ -350,7 +356,7 @@ fn of_records_without_bytes_one_may_be_received_by_the_dead_but_not_one_of_two()
         let peer = peer.unwrap();
         sent.hear();
         let end = joined(greeted(patient(
-            Connection::accept(&listener, Kind::SeqPacket, &Config::default()).unwrap().0,
+            Connection::accept(&listener, Kind::SeqPacket, &nowhere(), &Config::default()).unwrap().0,
         )));
         let killed = child(|| {
             arm("received over the kernel", 1);
@@ -385,7 +391,10 @@ fn a_sender_killed_over_the_kernel_leaves_the_others_going() {
             let (listener, name, _rendezvous) = listen(kind);
             let (end, peer) = {
                 let client = patient(Connection::connect(kind, None, name, &Config::default()).unwrap());
-                (client, patient(Connection::accept(&listener, kind, &Config::default()).unwrap().0))
+                (
+                    client,
+                    patient(Connection::accept(&listener, kind, &nowhere(), &Config::default()).unwrap().0),
+                )
             };
             let killed = child(|| {
                 arm("sent over the kernel", nth);

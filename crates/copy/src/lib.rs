@@ -12,12 +12,14 @@
 mod arch;
 pub mod calibrate;
 mod dispatch;
+mod look;
 mod plan;
 mod policy;
 pub mod profile;
 
 pub use arch::Kernel;
 pub use dispatch::{FORCE_VARIABLE, KernelError, Status, force, install, status};
+pub use look::{Block, Blocks, equal, find};
 pub use plan::{Caches, STREAM_MIN, plan};
 pub use policy::{Hint, Policy, Reader, Store};
 pub use profile::{Profile, ProfileError};

@@ -5,9 +5,10 @@
 
 #![cfg(all(target_arch = "x86_64", not(miri)))]
 
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use object::{Object, ObjectSection, ObjectSymbol};
-use onecopy_copy::{Kernel, Store};
+use onecopy_copy::{Blocks, Kernel, Store, find};
+use onecopy_sys::map::{Span, Spans};
 use std::collections::{BTreeMap, HashSet};
 
 /// A function's instructions by address.
@@ -24,13 +25,18 @@ fn kernels() -> BTreeMap<String, Body> {
     for kernel in Kernel::all() {
         assert_eq!(kernel.copy(&mut [0; 999], &[1; 999], Store::Cached), Store::Cached);
     }
+    functions("onecopy_copy::arch::")
+}
+
+/// The functions of this program whose paths begin so, by the rest of them.
+fn functions(prefix: &str) -> BTreeMap<String, Body> {
     let file = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let object = object::File::parse(&*file).unwrap();
     let mut kernels = BTreeMap::new();
     for symbol in object.symbols().filter(|symbol| symbol.size() > 0) {
         let Ok(name) = symbol.name() else { continue };
         let name = format!("{:#}", rustc_demangle::demangle(name));
-        let Some(path) = name.strip_prefix("onecopy_copy::arch::") else { continue };
+        let Some(path) = name.strip_prefix(prefix) else { continue };
         let Some(section) = symbol.section_index().and_then(|index| object.section_by_index(index).ok())
         else {
             continue;
@@ -167,6 +173,67 @@ fn cached_kernels_do_not_stream() {
         "{:?}",
         stores("x86_64::vector::avx512::copy_cached")
     );
+}
+
+/// What the bench row `reference` does, and what the documents say is done by SIMD.
+#[inline(never)]
+fn add_up_blocks(spans: Spans<'_>) -> u64 {
+    let mut sums = [0u64; 8];
+    for block in Blocks::new(spans) {
+        for (sum, word) in sums.iter_mut().zip(block.words()) {
+            *sum = sum.wrapping_add(word);
+        }
+    }
+    sums.into_iter().fold(0, u64::wrapping_add)
+}
+
+/// The innermost loop that has an instruction of this kind.
+fn innermost(body: &Body, has: impl Fn(&Instruction) -> bool) -> Option<Vec<Instruction>> {
+    let back = body.values().filter(|jump| {
+        matches!(jump.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch)
+            && jump.near_branch_target() <= jump.ip()
+    });
+    let loops = back.map(|jump| -> Vec<Instruction> {
+        body.range(jump.near_branch_target()..=jump.ip()).map(|(_, instruction)| *instruction).collect()
+    });
+    loops.filter(|instructions| instructions.iter().any(&has)).min_by_key(Vec::len)
+}
+
+#[test]
+fn a_loop_over_blocks_keeps_them_in_registers() {
+    let bytes: Vec<u8> = (0..640).map(|i| (i % 251) as u8).collect();
+    let expected =
+        bytes.as_chunks().0.iter().fold(0, |sum: u64, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
+    assert_eq!(add_up_blocks([Span::of_shared(&bytes), Span::EMPTY]), expected);
+
+    let sixteen = |instruction: &Instruction| {
+        matches!(instruction.mnemonic(), Mnemonic::Movdqu | Mnemonic::Vmovdqu)
+            && instruction.op1_kind() == OpKind::Memory
+    };
+    let code =
+        innermost(body(&functions("disassembly::"), "add_up_blocks"), sixteen).expect("a loop that loads");
+    assert_eq!(code.iter().filter(|instruction| sixteen(instruction)).count(), 4, "{code:?}");
+    for instruction in &code {
+        let memory = (0..instruction.op_count()).any(|at| instruction.op_kind(at) == OpKind::Memory);
+        assert!(!memory || sixteen(instruction), "{:?} goes through memory", instruction.code());
+        assert!(instruction.memory_base() != Register::RSP, "{:?} uses the stack", instruction.code());
+        assert!(instruction.flow_control() != FlowControl::Call, "a call at {:#x}", instruction.ip());
+    }
+    let adds =
+        |instruction: &&Instruction| matches!(instruction.mnemonic(), Mnemonic::Paddq | Mnemonic::Vpaddq);
+    assert_eq!(code.iter().filter(adds).count(), 4, "{code:?}");
+
+    // Nor does a search store what it looks at.
+    assert_eq!(find(&[Span::of_shared(&bytes), Span::EMPTY], &[251]), None);
+    let code =
+        innermost(body(&functions("onecopy_copy::look::"), "find"), sixteen).expect("a loop that loads");
+    assert_eq!(code.iter().filter(|instruction| sixteen(instruction)).count(), 4, "{code:?}");
+    let stored = code.iter().find(|instruction| {
+        instruction.op0_kind() == OpKind::Memory
+            && instruction.op_count() > 1
+            && instruction.op1_register().is_vector_register()
+    });
+    assert!(stored.is_none(), "{stored:?}");
 }
 
 /// The checks themselves, on code that they must tell apart.

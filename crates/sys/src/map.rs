@@ -173,6 +173,7 @@ impl<'a> Span<'a> {
     }
 
     /// Whether nothing is in view.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -5,6 +5,7 @@
 //! (`tests/disassembly.rs` looks at the machine code for both).
 
 pub(crate) mod generic;
+pub(crate) mod look;
 pub(crate) mod small;
 
 #[cfg(target_arch = "aarch64")]

@@ -77,4 +77,30 @@ fn main() {
         }
     }
     println!("aarch64: {} copies and fills agree with the oracle", oracle.checks);
+    check_looks(&oracle.source);
+}
+
+/// Loads of bytes to look at, from each alignment and of each length, and where in them a byte is.
+fn check_looks(source: &[u8]) {
+    for from in 0..64 {
+        let bytes = &source[from..from + 64];
+        // SAFETY: the 64 bytes are inside of the source.
+        let block = unsafe { arch::look::block(bytes.as_ptr()) };
+        assert!(block == *bytes, "a block from {from}");
+        for at in 0..64 {
+            let byte = block[at];
+            let places = (0..64).fold(0, |places, i| places | u64::from(block[i] == byte) << i);
+            assert_eq!(arch::look::matches(block, byte), places, "from {from}");
+            assert!(arch::look::any(block, byte));
+        }
+        for byte in (0..=255).filter(|byte| !block.contains(byte)) {
+            assert!(arch::look::matches(block, byte) == 0 && !arch::look::any(block, byte));
+        }
+        for len in 0..=64 {
+            // SAFETY: fewer of the same bytes.
+            let short = unsafe { arch::look::short(bytes.as_ptr(), len) };
+            assert!(short[..len] == bytes[..len] && short[len..].iter().all(|&byte| byte == 0), "{len} bytes");
+        }
+    }
+    println!("aarch64: looks at bytes are right");
 }

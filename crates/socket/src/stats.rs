@@ -86,7 +86,8 @@ counters! {
     user_copied_in,
     /// The part of these bytes that was stored with non-temporal stores.
     user_copied_nt,
-    /// Bytes that this end copied in user space while receiving, into buffers of the caller.
+    /// Bytes that this end copied in user space while receiving, into buffers of the caller. What a program looks at in
+    /// place comes into no buffer.
     user_copied_out,
     /// Bytes that the kernel copied for this end: over the kernel socket, with pread into a slot, or with
     /// write from a view.

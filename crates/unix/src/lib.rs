@@ -39,9 +39,11 @@ pub use api::tokio;
 pub use byref::pool::{Loan, SharedPool};
 pub use byref::send::NotSent;
 pub use config::{Config, Credentials, Records};
+pub use connection::look::Look;
 pub use connection::received::Received;
 pub use connection::view::View;
 pub use multiprocess::transfer::NotPassed;
+pub use onecopy_copy::{Block, Blocks};
 pub use onecopy_socket::{
     Carrier, Error, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats, Transport,
     Wait, registry,

@@ -44,6 +44,7 @@
 //! | `frames.rs` | frames of records in the ring: reading them, and joining them to a record |
 //! | `received.rs` | what a receive of a record returns |
 //! | `view.rs` | received bytes that lie where they are until the view is dropped |
+//! | `look.rs` | looking at them there: blocks by value, search, comparison |
 //! | `borrow_records.rs`, `listed_records.rs` | records read in place, and records whose bytes are in pages |
 //! | `descriptors.rs` | sending and receiving with descriptors and credentials |
 //! | `receive_pieces.rs` | the steps of receiving what came by reference |
@@ -94,6 +95,7 @@ pub mod idle;
 pub mod kind;
 pub mod lend;
 pub mod listed_records;
+pub mod look;
 pub mod noted;
 pub mod open;
 pub mod options;

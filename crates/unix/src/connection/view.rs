@@ -3,6 +3,7 @@
 use crate::ancillary::pending::Next;
 use crate::byref::piece::Piece;
 use crate::connection::Connection;
+use crate::connection::look::Look;
 use crate::connection::others::MAX_LENT;
 use crate::connection::patience::BRIEFLY;
 use crate::connection::received::MAX_HEAP;
@@ -23,8 +24,9 @@ use std::sync::Arc;
 /// holds back a newer one.
 ///
 /// There is no `&[u8]` of it: the peer could still write, and a slice that changes is undefined behaviour. A
-/// program that needs the bytes copies them out once ([`View::copy_to`]) and looks at its copy. A program
-/// that passes them on hands them to the kernel ([`View::write_to`], [`View::send_to`]).
+/// program that only looks over the bytes does so where they lie ([`View::look`]). A program that needs them as
+/// a slice copies them out once ([`View::copy_to`]). A program that passes them on hands them to the kernel
+/// ([`View::write_to`], [`View::send_to`]).
 pub struct View {
     place: Place,
     /// Bytes still in view.
@@ -192,6 +194,38 @@ impl View {
         self.len == 0
     }
 
+    /// Lets a program look at what is in view where it lies, without a copy: to add up, hash, search, compare or
+    /// parse it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::io::Write;
+    /// # let (client, server) = onecopy_unix::Stream::pair()?;
+    /// (&client).write_all(b"one line\nand another\n")?;
+    /// let mut view = server.recv_borrowed(1 << 20)?;
+    /// assert!(view.look().starts_with(b"one"));
+    /// let end = view.look().find(b"\n").ok_or("no line yet")?;
+    /// view.advance(end + 1);
+    /// assert!(view.look() == b"and another\n");
+    /// assert_eq!(server.stats().user_copied_out, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn look(&self) -> Look<'_> {
+        let spans = match &self.place {
+            Place::Ring { ring, offset, .. } => ring.spans(*offset, self.len),
+            Place::Heap { bytes, start, .. } => [Span::of_shared(&bytes[*start..]), Span::EMPTY],
+            Place::Lent { end, piece } => {
+                if let Some(ring) = end.rx_ring() {
+                    ring.header().look_at_lent();
+                }
+                [piece.span(self.len), Span::EMPTY]
+            }
+            Place::Gone { .. } => [Span::EMPTY; 2],
+        };
+        Look::new(self, spans)
+    }
+
     /// Copies from the front, without giving anything back. Returns how many bytes were copied.
     pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
         let n = buffer.len().min(self.len);
@@ -201,9 +235,9 @@ impl View {
     }
 
     /// Shows all that is in view to `look`, in order and in pieces of at most [`View::CHUNK`] bytes, without
-    /// giving anything back. It is for a program that looks at the bytes once, to parse, hash or add up. Each
-    /// piece is a copy that does not change any more. It stays in the first-level cache, so that all of it
-    /// costs about one pass over the memory.
+    /// giving anything back. It is for a program that needs slices to look at the bytes once, as a parser or a
+    /// cipher of others does; [`View::look`] needs no copy. Each piece is a copy that does not change any more. It
+    /// stays in the first-level cache, so that all of it costs little more than one pass over the memory.
     ///
     /// ```
     /// # fn main() -> onecopy_unix::Result<()> {
@@ -246,7 +280,7 @@ impl View {
         }
     }
 
-    fn count_copied(&self, n: usize) {
+    pub(super) fn count_copied(&self, n: usize) {
         let end = self.end();
         let _one_writer_at_a_time = end.rx.lock_within(|| BRIEFLY);
         end.counters().user_copied_out.add_exclusive(n);

@@ -5,6 +5,7 @@ mod deaths;
 mod forks;
 mod holding;
 mod lists;
+mod looks;
 mod mapped;
 mod messages;
 mod moments;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::row::Context;
 use crate::words::{number, size_name};
-use onecopy::copy::calibrate::Walk;
+use onecopy::advanced::copy::calibrate::Walk;
 
 /// The machine, as name and value.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ pub fn gather(context: &Context, cheap: bool) -> Facts {
 }
 
 fn tune_profile() -> String {
-    let status = onecopy::copy::status();
+    let status = onecopy::advanced::copy::status();
     let notes: String = status.notes.iter().map(|note| format!("; {note}")).collect();
     let long = match status.long_from {
         usize::MAX => String::new(),

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use onecopy::Policy;
-use onecopy::unix::{RecvFlags, SendFlags, SocketAddr};
+use onecopy::unix::SocketAddr;
+use onecopy::{RecvFlags, SendFlags};
 
 use crate::socket::{Socket, Sort};
 use crate::tools::{Dice, Pattern};

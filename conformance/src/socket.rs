@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use onecopy::unix::{
-    Config, Datagram, Error, Listener, Path, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Slot,
-    Stats, Stream, ToSocketAddr, View, Wait,
+    Config, Datagram, Listener, Records, SeqListener, SeqPacket, Slot, Stream, ToSocketAddr, View,
 };
+use onecopy::{Error, Path, RecvFlags, SendFlags, Stats, Wait};
 use onecopy::{Policy, Reader};
 
 /// A stream, seqpacket or datagram socket.

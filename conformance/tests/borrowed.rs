@@ -3,7 +3,8 @@
 use std::io::ErrorKind;
 use std::process::{Child, Command, Stdio};
 
-use onecopy::unix::{RecvFlags, SocketAddr};
+use onecopy::RecvFlags;
+use onecopy::unix::SocketAddr;
 use onecopy_conformance::peer::{self, Traffic};
 use onecopy_conformance::socket::Sort;
 

@@ -10,7 +10,8 @@ use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use onecopy::unix::{Carrier, RecvFlags, SendFlags, SocketAddr};
+use onecopy::unix::SocketAddr;
+use onecopy::{Carrier, RecvFlags, SendFlags};
 use onecopy_conformance::peer::{self, Job, RECEIVED, SENT, Traffic, WRONG};
 use onecopy_conformance::socket::{Listening, Socket, Sort};
 use onecopy_conformance::tools::{self, Dice};

@@ -6,9 +6,8 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use onecopy::unix::{
-    self, Carrier, Config, Listener, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream, Transport,
-};
+use onecopy::unix::{self, Config, Listener, Records, SeqListener, SeqPacket, Stream};
+use onecopy::{Carrier, RecvFlags, SendFlags, Transport};
 use onecopy_conformance::impls::kernel::{Kernel, Plain};
 use onecopy_conformance::impls::{Kind, Name, Socket as _};
 use onecopy_conformance::liar::{Field, INVITATION, Liar, Rings, hex};

@@ -4,7 +4,8 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use onecopy::unix::{Config, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, SocketAddr};
+use onecopy::unix::{Config, Records, SeqListener, SeqPacket, SocketAddr};
+use onecopy::{RecvFlags, SendFlags};
 use onecopy_conformance::impls::{self, Kind};
 use onecopy_conformance::lender::{
     END, OF_POOL, PARTS, SAID, UNSAID, WITH, Words, honest_memory, list, memory, pool, reference,

@@ -14,9 +14,9 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::thread;
 
-use onecopy::chain::{Chain, Sum, Writer};
-use onecopy::pool::provider::Heap;
-use onecopy::pool::{PagePool, PoolConfig};
+use onecopy::advanced::chain::{Chain, Sum, Writer};
+use onecopy::advanced::pool::provider::Heap;
+use onecopy::advanced::pool::{PagePool, PoolConfig};
 
 /// Payload bytes of a segment: no multiple of a page, so that most segments lie in two or more pages.
 const SEGMENT: usize = 6000;

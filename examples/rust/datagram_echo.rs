@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Sends back what comes from the first client, until that sends a datagram of no bytes.
-fn session(server: &Datagram) -> onecopy::unix::Result<()> {
+fn session(server: &Datagram) -> onecopy::Result<()> {
     let mut buffer = vec![0; 64 << 10];
     let (mut n, client) = server.recv_from(&mut buffer)?;
     server.connect(&client)?;

@@ -9,7 +9,7 @@ use std::error::Error;
 use std::thread;
 use std::time::Duration;
 
-use onecopy::chain::Chain;
+use onecopy::advanced::chain::Chain;
 use onecopy::unix::{SeqListener, SeqPacket, SharedPool, SocketAddr};
 
 const PICTURE: usize = 1920 * 1080;

@@ -8,7 +8,8 @@ use std::error::Error;
 use std::net::Shutdown;
 use std::thread;
 
-use onecopy::unix::{RecvFlags, SeqListener, SeqPacket, SocketAddr};
+use onecopy::RecvFlags;
+use onecopy::unix::{SeqListener, SeqPacket, SocketAddr};
 
 const JOBS: u32 = 10_000;
 const WORKERS: usize = 3;
@@ -16,7 +17,7 @@ const WORKERS: usize = 3;
 fn main() -> Result<(), Box<dyn Error>> {
     let name = SocketAddr::from_abstract_name(format!("onecopy-jobs-{}", std::process::id()))?;
     let listener = SeqListener::bind(&name)?;
-    let master = thread::spawn(move || -> onecopy::unix::Result<(u64, usize)> {
+    let master = thread::spawn(move || -> onecopy::Result<(u64, usize)> {
         let (queue, _) = listener.accept()?;
         // Sends of several threads never interleave; these are of one, which also collects the answers.
         let (mut sum, mut answers) = (0, 0);
@@ -39,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for (i, worker) in workers.into_iter().enumerate() {
             println!("worker {i} did {} jobs", worker.join().expect("a worker does not panic")?);
         }
-        onecopy::unix::Result::Ok(())
+        onecopy::Result::Ok(())
     })?;
     let (sum, answers) = master.join().expect("the master does not panic")?;
     println!("{answers} answers, {sum} in all, over {:?}", queue.path().receive);
@@ -48,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Does jobs until there are no more.
-fn work(queue: &SeqPacket) -> onecopy::unix::Result<u32> {
+fn work(queue: &SeqPacket) -> onecopy::Result<u32> {
     let mut buffer = [0; 64];
     let mut done = 0;
     loop {

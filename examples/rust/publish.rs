@@ -13,8 +13,8 @@ use std::fs::File;
 use std::thread;
 use std::time::Duration;
 
-use onecopy::chain::Chain;
-use onecopy::notify::{Config, Context, Segment};
+use onecopy::advanced::chain::Chain;
+use onecopy::advanced::notify::{Config, Context, Segment};
 use onecopy::unix::{Listener, SharedPool, SocketAddr, Stream};
 
 const PAGE: usize = 64 << 10;

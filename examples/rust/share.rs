@@ -12,7 +12,8 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::process::Command;
 
-use onecopy::unix::{Config, Listener, RecvFlags, SeqPacket, SocketAddr, Stream};
+use onecopy::RecvFlags;
+use onecopy::unix::{Config, Listener, SeqPacket, SocketAddr, Stream};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

@@ -15,7 +15,8 @@ use std::io;
 use std::path::PathBuf;
 use std::thread;
 
-use onecopy::unix::{Stats, Stream};
+use onecopy::Stats;
+use onecopy::unix::Stream;
 
 /// Bytes that are reserved, and borrowed, at a time.
 const PIECE: usize = 256 * 1024;

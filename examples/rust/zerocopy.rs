@@ -16,10 +16,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use onecopy::link::{Link, Sink};
-use onecopy::notify::{Config, Lender, Loan, Segment};
-use onecopy::pool::provider::Heap;
-use onecopy::pool::{Page, PagePool, PoolConfig};
+use onecopy::advanced::link::{Link, Sink};
+use onecopy::advanced::notify::{Config, Lender, Loan, Segment};
+use onecopy::advanced::pool::provider::Heap;
+use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
 
 /// Records to send, pages to send them from, and records on a segment.
 const RECORDS: usize = 1000;
@@ -73,7 +73,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Transmits what comes, a little later.
-fn drive(segments: Receiver<Segment<onecopy::chain::Chain>>) -> Result<onecopy::link::Sunk, String> {
+fn drive(
+    segments: Receiver<Segment<onecopy::advanced::chain::Chain>>,
+) -> Result<onecopy::advanced::link::Sunk, String> {
     let mut sink = Sink::new();
     for (n, segment) in segments.into_iter().enumerate() {
         if n % 50 == 0 {

@@ -8,9 +8,9 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use onecopy::chain::{Chain, ChainError, Checksum, Fragment, Sum, Writer};
-use onecopy::pool::provider::Heap;
-use onecopy::pool::{Monitor, PagePool, PoolConfig};
+use onecopy::advanced::chain::{Chain, ChainError, Checksum, Fragment, Sum, Writer};
+use onecopy::advanced::pool::provider::Heap;
+use onecopy::advanced::pool::{Monitor, PagePool, PoolConfig};
 use onecopy_conformance::tools::{Dice, Pattern};
 
 /// Threads in a market.

@@ -7,9 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use onecopy::unix::{
-    self, Config, Datagram, Listener, Records, RecvFlags, SendFlags, SeqListener, SeqPacket, Stream,
-};
+use onecopy::unix::{self, Config, Datagram, Listener, Records, SeqListener, SeqPacket, Stream};
+use onecopy::{RecvFlags, SendFlags};
 use onecopy_conformance::impls::kernel::{Kernel, address};
 use onecopy_conformance::impls::{Kind, Name, Socket as _};
 use onecopy_conformance::liar::{Field, Liar, Memory, SEALS, Wishes};

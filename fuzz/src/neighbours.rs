@@ -12,9 +12,8 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use onecopy::unix::{
-    Config, Datagram, Error, Records, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream, View,
-};
+use onecopy::unix::{Config, Datagram, Records, SeqPacket, SharedPool, Stream, View};
+use onecopy::{Error, RecvFlags, SendFlags};
 use onecopy_conformance::tools::Dice;
 
 /// Eight bytes that nobody else has.

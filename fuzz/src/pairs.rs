@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-use onecopy::unix::{Config, Datagram, RecvFlags, SendFlags};
+use onecopy::unix::{Config, Datagram};
+use onecopy::{RecvFlags, SendFlags};
 use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Memory};
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!((received.len, with.fds.len()), (8, 1));
         // Its hang-up is the other's to see.
         peer.hang_up(false);
-        let refused = |error: onecopy::unix::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        let refused = |error: onecopy::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         let told = (0..100_000).find_map(|_| {
             std::thread::sleep(std::time::Duration::from_micros(100));
             socket.send_with_flags(b"x", now).err()

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use onecopy::unix::{Datagram, RecvFlags, SendFlags};
+use onecopy::unix::Datagram;
+use onecopy::{RecvFlags, SendFlags};
 use onecopy_conformance::impls::kernel::Plain;
 use onecopy_conformance::lender;
 use onecopy_conformance::liar::{Field, HEADER_LEN, Liar, Rings, SEALS};

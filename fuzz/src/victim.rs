@@ -6,8 +6,9 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use onecopy::chain::Chain;
-use onecopy::unix::{Error, RecvFlags, SendFlags, SharedPool, View, Wait};
+use onecopy::advanced::chain::Chain;
+use onecopy::unix::{SharedPool, View};
+use onecopy::{Error, RecvFlags, SendFlags, Wait};
 use onecopy::{Policy, Reader};
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -252,7 +253,7 @@ impl<'a> Victim<'a> {
                 // (Of a record all pages come, however many bytes these are.)
                 let most = if matches!(self.stream, Socket::Bytes(_)) { n } else { usize::MAX };
                 self.within(Ok(chain.len()), most)?;
-                let hint = onecopy::copy::Hint::AUTO;
+                let hint = onecopy::advanced::copy::Hint::AUTO;
                 let len = chain.len().min(self.buf.len());
                 let buf = &mut self.buf[..len];
                 let copied = match (chain.peer(), chain.host()) {

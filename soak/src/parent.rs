@@ -11,7 +11,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use onecopy::unix::{Config, Datagram, Listener, SeqListener, Transport};
+use onecopy::Transport;
+use onecopy::unix::{Config, Datagram, Listener, SeqListener};
 use onecopy_conformance::socket::Listening;
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};

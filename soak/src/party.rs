@@ -7,8 +7,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use onecopy::chain::Chain;
-use onecopy::unix::{Error, RecvFlags, SendFlags, SharedPool, SocketAddr, View};
+use onecopy::advanced::chain::Chain;
+use onecopy::unix::{SharedPool, SocketAddr, View};
+use onecopy::{Error, RecvFlags, SendFlags};
 use onecopy_conformance::socket::Socket;
 use onecopy_conformance::tools::Dice;
 use rustix::event::{PollFd, PollFlags, Timespec};

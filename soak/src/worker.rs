@@ -6,7 +6,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use onecopy::unix::{Config, Datagram, Listener, RecvFlags, SendFlags, SeqPacket, SocketAddr, Stream};
+use onecopy::unix::{Config, Datagram, Listener, SeqPacket, SocketAddr, Stream};
+use onecopy::{RecvFlags, SendFlags};
 use onecopy_conformance::socket::Socket;
 
 use crate::crowd::{Common, Crowd, lock};
@@ -72,7 +73,7 @@ fn call(args: &Args, index: u32) -> Result<Option<Party>, String> {
 }
 
 /// Tells the survivor that there is a socket, and connects to the one that answers.
-fn call_by_datagram(plan: &Plan, names: &Names, config: &Config) -> onecopy::unix::Result<Option<Party>> {
+fn call_by_datagram(plan: &Plan, names: &Names, config: &Config) -> onecopy::Result<Option<Party>> {
     let socket = Datagram::bind_with(names.of_gram(plan.id, Side::Client), config)?;
     socket.set_write_timeout(PATIENCE)?;
     socket.set_read_timeout(PATIENCE)?;
@@ -130,7 +131,7 @@ pub fn answer_by_datagram(reception: &Datagram, names: &Names, run: u64) -> Resu
     match greet() {
         Ok(socket) => Ok(Some(Party::new(Socket::Grams(socket), Some(from.clone()), plan, Side::Server))),
         // It died before.
-        Err(e) if onecopy::unix::Error::kind(&e) == ErrorKind::ConnectionRefused => Ok(None),
+        Err(e) if onecopy::Error::kind(&e) == ErrorKind::ConnectionRefused => Ok(None),
         Err(e) => Err(format!("cannot connect to a datagram socket: {e}")),
     }
 }

@@ -1,5 +1,5 @@
 //! Notifications of sends without a copy, stacked as merged in Linux 6.10 (io_uring/notif.c), with the fix of September
-//! 2025 for the comparison that looked at the wrong notification: the rival of `onecopy::notify`.
+//! 2025 for the comparison that looked at the wrong notification: the rival of `onecopy::advanced::notify`.
 //!
 //! Six cases ([`Notif::link`]). The segment
 //!

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Context as _, Result, bail};
-use onecopy::unix::{Carrier, Datagram, Path, SeqPacket, Stats, Stream};
+use onecopy::unix::{Datagram, SeqPacket, Stream};
+use onecopy::{Carrier, Path, Stats};
 use rustix::net::sockopt;
 use serde_json::{Value, json};
 

@@ -198,7 +198,7 @@ fn visit(conn: &mut Conn, way: Way, number: u64) -> Result<()> {
 }
 
 fn is_reset(error: &anyhow::Error) -> bool {
-    let ours = error.downcast_ref::<onecopy::unix::Error>();
+    let ours = error.downcast_ref::<onecopy::Error>();
     ours.is_some_and(|error| error.raw_os_error() == rustix::io::Errno::CONNRESET.raw_os_error())
 }
 

@@ -6,7 +6,8 @@ use std::rc::{Rc, Weak};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
-use onecopy::copy::{Hint, Policy, Reader, Store, copy};
+use onecopy::advanced::copy::{Hint, Store, copy};
+use onecopy::{Policy, Reader};
 
 use super::bytes;
 use crate::proc;

@@ -12,7 +12,7 @@ use super::copy::{Buffers, COLD, Engine};
 use crate::proc;
 use crate::row::{Case, Context, Metric, Plot, Reach, Row, Sample, Scale, Session, Work};
 use crate::words::size_name;
-use onecopy::copy::calibrate::Walk;
+use onecopy::advanced::copy::calibrate::Walk;
 
 /// The row.
 pub const ROW: Row = Row {

@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use onecopy::pool::provider::{Heap, Hugepage, Memfd, Opaque};
-use onecopy::pool::{DeviceId, MemoryProvider, Page, PagePool, PoolConfig};
+use onecopy::advanced::pool::provider::{Heap, Hugepage, Memfd, Opaque};
+use onecopy::advanced::pool::{DeviceId, MemoryProvider, Page, PagePool, PoolConfig};
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::{AtomicU64, Ordering};
 

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail, ensure};
-use onecopy::unix::{Carrier, Look, SharedPool, Stream};
+use onecopy::Carrier;
+use onecopy::unix::{Look, SharedPool, Stream};
 use serde_json::{Value, json};
 
 use super::aligned::Aligned;

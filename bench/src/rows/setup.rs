@@ -4,7 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Mutex;
 
 use anyhow::{Result, bail};
-use onecopy::unix::{Config, Policy, Reader, Wait};
+use onecopy::unix::Config;
+use onecopy::{Policy, Reader, Wait};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::{Deserialize, Serialize};

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use hdrhistogram::Histogram;
-use onecopy::chain::{Chain, Fragment, Writer};
-use onecopy::link::{Link, Sink};
-use onecopy::notify::{Config, Context as Notify, Fate, Lane, Limits, Queue, Refused, Segment};
-use onecopy::pool::provider::Heap;
-use onecopy::pool::{Page, PagePool, PoolConfig};
+use onecopy::advanced::chain::{Chain, Fragment, Writer};
+use onecopy::advanced::link::{Link, Sink};
+use onecopy::advanced::notify::{Config, Context as Notify, Fate, Lane, Limits, Queue, Refused, Segment};
+use onecopy::advanced::pool::provider::Heap;
+use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
 use onecopy_linux_notif as linux;
 
 use super::bytes;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use onecopy::unix::{RecvFlags, SendFlags};
+use onecopy::{RecvFlags, SendFlags};
 
 use super::misbehaviour::{
     ANY, ATTACHING, FOREIGN, HARMLESS, JOINING, Misbehaviour, RECEIVER_SEES, ROOM, Role, Scene,

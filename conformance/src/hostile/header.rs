@@ -39,7 +39,7 @@ fn receiver(s: &Scene, field: Field, value: u64) -> io::Result<()> {
 
 /// Sends something and lets it be received, so that no index is at its beginning.
 fn used(s: &mut Scene) -> io::Result<()> {
-    use onecopy::unix::{RecvFlags, SendFlags};
+    use onecopy::{RecvFlags, SendFlags};
     s.liar.publish(&[b'u'; 5_000])?;
     let _ = s.victim.recv_with_flags(&mut [0; 3_000], RecvFlags::DONTWAIT);
     let _ = s.victim.send_with_flags(&[b'v'; 5_000], SendFlags::empty());
@@ -48,7 +48,7 @@ fn used(s: &mut Scene) -> io::Result<()> {
 
 /// No lie at all: every field of the header is where it is thought to be, or the lies below mean nothing.
 fn honest(s: &mut Scene) -> io::Result<()> {
-    use onecopy::unix::{RecvFlags, SendFlags};
+    use onecopy::{RecvFlags, SendFlags};
     fn is<T: PartialEq + std::fmt::Debug>(what: &str, seen: T, expected: T) -> io::Result<()> {
         if seen == expected {
             Ok(())
@@ -161,7 +161,7 @@ pub const LIES: &[Misbehaviour] = &[
         RECEIVER_SEES,
         "EPROTO",
         |s: &mut Scene| {
-            use onecopy::unix::SendFlags;
+            use onecopy::SendFlags;
             for _ in 0..40 {
                 let _ = s.victim.send_with_flags(&[b'v'; 10_000], SendFlags::DONTWAIT);
                 s.liar.take()?;

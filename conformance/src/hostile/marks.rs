@@ -40,7 +40,8 @@ macro_rules! misbehaviour {
 
 /// No lie at all: everything is where it is thought to be, or the lies below mean nothing.
 fn honest(s: &mut Scene) -> io::Result<()> {
-    use onecopy::unix::{RecvFlags, SendFlags, SharedPool};
+    use onecopy::unix::SharedPool;
+    use onecopy::{RecvFlags, SendFlags};
     let wrong = |what: &str| io::Error::other(format!("an honest conversation failed: {what}"));
     // To the victim: descriptors, then a page.
     s.liar.open_channel()?;
@@ -123,7 +124,7 @@ pub const LIES: &[Misbehaviour] = &[
         s.liar.publish(b"x").map(drop)
     }),
     misbehaviour!("mark.count_back", "takes a mark back", RECEIVER_SEES, "EPROTO", |s: &mut Scene| {
-        use onecopy::unix::RecvFlags;
+        use onecopy::RecvFlags;
         refer(s, 0, 0, 0, 0, 10)?;
         let _ = s.victim.recv_with_flags(&mut [0; 10], RecvFlags::DONTWAIT);
         s.liar.theirs()?.set(Field::Marks, 1)?;
@@ -135,7 +136,7 @@ pub const LIES: &[Misbehaviour] = &[
         RECEIVER_SEES,
         "EPROTO",
         |s: &mut Scene| {
-            use onecopy::unix::RecvFlags;
+            use onecopy::RecvFlags;
             s.liar.publish(&[b'u'; 5_000])?;
             let _ = s.victim.recv_with_flags(&mut [0; 5_000], RecvFlags::DONTWAIT);
             s.liar.lay(100, fds(1, 1), 2_000)
@@ -172,7 +173,7 @@ pub const LIES: &[Misbehaviour] = &[
         HARMLESS,
         "",
         |s: &mut Scene| {
-            use onecopy::unix::RecvFlags;
+            use onecopy::RecvFlags;
             s.victim.set_pass_credentials(true).map_err(io::Error::from)?;
             s.liar.open_channel()?;
             s.liar.put(&[])?;
@@ -307,7 +308,7 @@ pub const LIES: &[Misbehaviour] = &[
         HARMLESS,
         "",
         |s: &mut Scene| {
-            use onecopy::unix::RecvFlags;
+            use onecopy::RecvFlags;
             let (null, zero) = (File::open("/dev/null")?, File::open("/dev/zero")?);
             s.liar.publish(b"x")?;
             s.liar.open_channel()?;

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use onecopy::unix::{RecvFlags, SendFlags, Stream};
+use onecopy::unix::Stream;
+use onecopy::{RecvFlags, SendFlags};
 
 use crate::impls::kernel::Plain;
 use crate::liar::{Field, Liar, Rings};

@@ -16,7 +16,8 @@ pub use misbehaviour::{Misbehaviour, Role};
 use std::io;
 use std::time::{Duration, Instant};
 
-use onecopy::unix::{self, Listener, RecvFlags, SendFlags, Stream};
+use onecopy::unix::{self, Listener, Stream};
+use onecopy::{RecvFlags, SendFlags};
 use rustix::event::PollFlags;
 
 use crate::impls::{Kind, Name};
@@ -68,7 +69,7 @@ fn activities(misbehaviour: &Misbehaviour) -> Vec<(&'static str, Activity)> {
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
-fn fate(e: &unix::Error) -> &'static str {
+fn fate(e: &onecopy::Error) -> &'static str {
     match tools::errno(&io::Error::from_raw_os_error(e.raw_os_error())).as_str() {
         "EAGAIN" => "waits",
         "EPROTO" => "EPROTO",
@@ -203,7 +204,7 @@ fn lending(victim: &Stream) -> &'static str {
 
 /// Sends and receives chains, and gives back late and out of order what came by reference.
 fn chaining(victim: &Stream) -> &'static str {
-    use onecopy::chain::Chain;
+    use onecopy::advanced::chain::Chain;
     let _ = victim.set_write_timeout(Some(PATIENCE));
     let Ok(pool) = unix::SharedPool::new(4096, 8) else { return "no pool" };
     let mut kept = Vec::new();
@@ -215,7 +216,7 @@ fn chaining(victim: &Stream) -> &'static str {
             Ok(chain) if chain.is_empty() => return "end",
             Ok(chain) => {
                 if let Ok(peer) = chain.peer() {
-                    let _ = peer.copy_to(0, &mut copy[..chain.len()], onecopy::copy::Hint::AUTO);
+                    let _ = peer.copy_to(0, &mut copy[..chain.len()], onecopy::advanced::copy::Hint::AUTO);
                 }
                 last = "carries on";
                 kept.insert(0, chain);

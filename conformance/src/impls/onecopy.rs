@@ -6,10 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use onecopy::unix::{
-    self, Ancillary, Carrier, Config, ReceivedFlags, Records, RecvFlags, SendAncillary, SendFlags, Transport,
-    Wait,
-};
+use onecopy::unix::{self, Ancillary, Config, Records, SendAncillary};
+use onecopy::{Carrier, ReceivedFlags, RecvFlags, SendFlags, Transport, Wait};
 
 use super::kernel::{Kernel, meet};
 use super::traits::{

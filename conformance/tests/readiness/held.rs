@@ -5,10 +5,8 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use onecopy::unix::{
-    self, Config, Datagram, ReceivedFlags, Records, RecvFlags, SendFlags, SeqPacket, SharedPool, Stream,
-    Transport, View,
-};
+use onecopy::unix::{self, Config, Datagram, Records, SeqPacket, SharedPool, Stream, View};
+use onecopy::{ReceivedFlags, RecvFlags, SendFlags, Transport};
 use onecopy_conformance::impls::kernel::{Kernel, Plain};
 use onecopy_conformance::impls::onecopy::{OurDatagrams, OurPackets, Ours};
 use onecopy_conformance::impls::{Conn, End, Impl, Kind, Listening, Name, Rx, Socket, Tx};

@@ -63,7 +63,7 @@ impl Address {
     /// # Errors
     ///
     /// EINVAL for a name that no socket can have: one that a suffix made too long.
-    pub fn name(&self) -> onecopy::unix::Result<onecopy::unix::SocketAddr> {
+    pub fn name(&self) -> onecopy::Result<onecopy::unix::SocketAddr> {
         match self {
             Address::Path(path) => onecopy::unix::SocketAddr::from_pathname(path),
             Address::Abstract(name) => onecopy::unix::SocketAddr::from_abstract_name(name),

@@ -3,9 +3,10 @@
 use crate::terminal::print;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
-use onecopy::copy::calibrate::{self, Measured, Options, Point};
-use onecopy::copy::profile::{self, Profile, reader_name};
-use onecopy::copy::{Reader, Store};
+use onecopy::Reader;
+use onecopy::advanced::copy::Store;
+use onecopy::advanced::copy::calibrate::{self, Measured, Options, Point};
+use onecopy::advanced::copy::profile::{self, Profile, reader_name};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

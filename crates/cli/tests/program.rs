@@ -125,7 +125,7 @@ fn doctor_tells_what_the_environment_forces() {
 
 #[test]
 fn doctor_tells_which_profile_is_in_force() {
-    use onecopy::copy::profile::{Kernels, Profile, Step, VERSION, machine};
+    use onecopy::advanced::copy::profile::{Kernels, Profile, Step, VERSION, machine};
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tune.toml");
     let generic = || "generic".to_owned();

@@ -1,15 +1,110 @@
 //! A socket layer in user space for data that is moved, not looked at.
+//!
+//! Bytes go from the program that made them to the process that uses them in place with at most one copy by a CPU in user
+//! space, made with the kind of store that the sender asked for. What really happened is told.
+//!
+//! # The first connection
+//!
+//! [`unix::Stream`] and [`unix::Listener`] are used as std's `UnixStream` and `UnixListener` are. Behind the connection is a
+//! real AF_UNIX socket, so names, permissions, credentials, poll(2) and the death of a peer are what they always were. Where
+//! both sides are onecopy's, the bytes move to shared memory behind the first messages; with any other peer they stay with
+//! the kernel.
+//!
+//! ```
+//! use onecopy::unix::{Listener, Stream};
+//! use std::io::{Read, Write};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("onecopy-front-{}", std::process::id()));
+//! # std::fs::create_dir(&folder)?;
+//! # let path = folder.join("store.sock");
+//! let listener = Listener::bind(&path)?;
+//! let mut client = Stream::connect(&path)?;
+//! let (mut server, _from) = listener.accept()?;
+//!
+//! client.write_all(b"ping")?;
+//! let mut buffer = [0; 4];
+//! server.read_exact(&mut buffer)?;
+//! server.write_all(b"pong")?;
+//! client.read_exact(&mut buffer)?;
+//! assert_eq!(&buffer, b"pong");
+//! # std::fs::remove_dir_all(folder)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Which copy, and what it came to
+//!
+//! `send` copies once, into memory that the peer reads from. [`Policy`] says with which stores, for a socket or for one send
+//! ([`SendFlags::NTCOPY`]). [`unix::Stream::path`] tells which way the bytes go, and [`unix::Stream::stats`] counts every copy.
+//!
+//! ```
+//! use onecopy::{Policy, SendFlags, unix::Stream};
+//!
+//! # fn main() -> onecopy::Result<()> {
+//! let (a, b) = Stream::pair()?;
+//! a.set_policy(Policy::Cached);
+//! a.send(b"looked at at once")?;
+//! a.send_with_flags(&[7; 50_000], SendFlags::NTCOPY)?; // sent on, never looked at
+//! assert!(a.path().is_shared_memory());
+//! assert_eq!((a.stats().user_copied_in, a.stats().user_copied_nt), (50_017, 50_000));
+//! let mut buffer = [0; 64];
+//! b.recv(&mut buffer)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In place
+//!
+//! A [`unix::View`] is what was received, where it lies: to be passed on ([`unix::View::write_to`]), looked at
+//! ([`unix::View::look`]) or read. A [`unix::Slot`] is room where the peer will read: to be written, or filled by pread(2).
+//! Neither copies.
+//!
+//! ```
+//! use onecopy::unix::Stream;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (daemon, proxy) = Stream::pair()?;
+//! let file = std::fs::File::open("Cargo.toml")?;
+//! let mut slot = daemon.reserve(16 << 10)?;
+//! let n = slot.read_from(&file, 0)?;
+//! slot.commit()?;
+//!
+//! let view = proxy.recv_borrowed(1 << 20)?;
+//! assert_eq!(view.look().find(b"[package]"), Some(0));
+//! # let sink = std::fs::File::create("/dev/null")?;
+//! view.write_to(&sink)?; // or a TCP socket
+//! assert_eq!((view.len(), daemon.stats().user_copied_in), (n, 0));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What else there is
+//!
+//! - Records ([`unix::SeqPacket`]) and datagrams ([`unix::Datagram`]), with the same calls.
+//! - Descriptors and credentials: [`unix::Stream::send_fds`], [`unix::Stream::send_msg`].
+//! - Pages that are written in place and sent by reference, at a cost that does not depend on their size: [`unix::SharedPool`].
+//! - One socket in several processes: after a fork, or by [`unix::Stream::share_fds`].
+//! - tokio, mio and async-io: the features `tokio` and `mio`, and the module [`unix`].
+//! - What it stands on, for who builds more: [`advanced`].
+//!
+//! # Names
+//!
+//! A word means one thing. `X_with` takes a [`unix::Config`]; `X_with_flags` takes flags, which no other call asks for; `X_fds`
+//! sends or receives descriptors; `send_msg` and `recv_msg` do everything at once. The rest is called as in std.
 
-pub use onecopy_chain as chain;
-pub use onecopy_chain::notify;
-pub use onecopy_copy as copy;
-pub use onecopy_link as link;
-pub use onecopy_pool as pool;
-pub use onecopy_unix::{Policy, Reader, RecvFlags, SendFlags};
+pub use onecopy_unix::{
+    Carrier, Error, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats, Transport,
+    Wait,
+};
 
 /// Unix sockets over shared memory.
 pub mod unix {
-    pub use onecopy_unix::*;
+    pub use onecopy_unix::{
+        Ancillary, Block, Blocks, Config, Credentials, Incoming, Listener, Loan, Look, NotPassed, NotSent,
+        Received, Records, SendAncillary, SeqListener, SeqPacket, SharedPool, Slot, SocketAddr, Stream,
+        ToSocketAddr, View,
+    };
     pub use onecopy_unix_dgram::Datagram;
 
     /// Sockets and listeners for tokio.
@@ -17,6 +112,40 @@ pub mod unix {
     pub mod tokio {
         pub use onecopy_unix::tokio::*;
         pub use onecopy_unix_dgram::tokio::*;
+    }
+}
+
+/// What the sockets stand on: for who builds sockets, pools or tools of his own.
+///
+/// ```
+/// use onecopy::advanced::copy::{Hint, copy};
+/// let mut to = [0; 5];
+/// copy(&mut to, b"bytes", Hint::AUTO);
+/// assert_eq!(&to, b"bytes");
+/// ```
+pub mod advanced {
+    /// Chains of fragments, readable or not, and the marks between them.
+    pub mod chain {
+        pub use onecopy_chain::{
+            COPY_BREAK, Chain, ChainError, Checksum, Fragment, Host, Iter, Kind, Mark, Peer, Placed, Reader,
+            Slices, Sum, Writer,
+        };
+    }
+    /// The copy engine: policies, kernels, calibration.
+    pub mod copy {
+        pub use onecopy_copy::{
+            Caches, FORCE_VARIABLE, Hint, Kernel, KernelError, Profile, ProfileError, STREAM_MIN, Status,
+            Store, calibrate, copy, copy_out, copy_raw, copy_vectored, equal, fill, fill_raw, find, force,
+            install, plan, profile, status,
+        };
+    }
+    pub use onecopy_chain::notify;
+    pub use onecopy_link as link;
+    pub use onecopy_pool as pool;
+    /// What every process shows of its sockets, as `onecopy ss` reads it.
+    pub mod registry {
+        pub use onecopy_unix::is_invitation;
+        pub use onecopy_unix::registry::*;
     }
 }
 

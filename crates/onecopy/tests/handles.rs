@@ -2,7 +2,8 @@
 //! that std's users know.
 #![allow(missing_docs, reason = "a test")]
 
-use onecopy::unix::{Config, Datagram, Listener, NotPassed, SeqPacket, SocketAddr, Stream, Transport};
+use onecopy::Transport;
+use onecopy::unix::{Config, Datagram, Listener, NotPassed, SeqPacket, SocketAddr, Stream};
 use onecopy_testing::{alone, descriptors};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -211,7 +212,7 @@ fn listeners_come_from_std_go_back_and_have_clones() {
     client.recv(&mut [0; 1]).unwrap();
     client.send(b"y").unwrap();
     assert_eq!(server.recv(&mut [0; 1]).unwrap(), 1);
-    assert_eq!(client.path().send, onecopy::unix::Carrier::SharedMemory);
+    assert_eq!(client.path().send, onecopy::Carrier::SharedMemory);
     drop(listener);
     let std = UnixListener::from(clone);
     let mut plain = UnixStream::connect_addr(&std_name).unwrap();
@@ -259,7 +260,7 @@ fn a_client_may_have_a_name_of_its_own() {
     assert_eq!(client.stats().fallbacks, 1, "it stays with the kernel, and says so");
     UnixStream::try_from(client).unwrap();
     let taken = Stream::connect_from(name("named"), name("named")).unwrap_err();
-    assert_eq!((taken.raw_os_error(), taken.op()), (98, onecopy::unix::Op::Bind));
+    assert_eq!((taken.raw_os_error(), taken.op()), (98, onecopy::Op::Bind));
 }
 
 #[test]
@@ -268,11 +269,11 @@ fn setters_have_getters() {
     let (a, _b) = Stream::pair().unwrap();
     a.set_policy(Policy::Cached);
     a.set_reader(Reader::SameCore);
-    a.set_wait_mode(onecopy::unix::Wait::Block);
+    a.set_wait_mode(onecopy::Wait::Block);
     a.set_read_timeout(Some(Duration::from_secs(15410))).unwrap();
     a.set_pass_credentials(true).unwrap();
     assert_eq!((a.policy(), a.reader()), (Policy::Cached, Reader::SameCore));
-    assert_eq!(a.wait_mode(), onecopy::unix::Wait::Block);
+    assert_eq!(a.wait_mode(), onecopy::Wait::Block);
     assert_eq!(a.read_timeout().unwrap(), Some(Duration::from_secs(15410)));
     assert_eq!(a.write_timeout().unwrap(), None);
     assert!(a.pass_credentials() && !a.pass_pidfd() && !a.nonblocking().unwrap());

@@ -80,7 +80,7 @@ fn a_datagram_from_the_longest_path_tells_it_and_is_answered() {
                 "{len}"
             );
         }
-        assert!(sender.path().send == onecopy::unix::Carrier::SharedMemory, "{len}: {:?}", sender.path());
+        assert!(sender.path().send == onecopy::Carrier::SharedMemory, "{len}: {:?}", sender.path());
         let (_, from) = {
             sender.send(b"?").unwrap();
             receiver.recv_from(&mut buffer).unwrap()

@@ -1,7 +1,8 @@
 //! What the table of a process shows about its sockets.
 
-use onecopy::unix::registry::{Entry, NAME, Type, read};
+use onecopy::advanced::registry::{Entry, NAME, Type, read};
 use onecopy::unix::*;
+use onecopy::{Policy, Reader, SendFlags, Stats};
 use onecopy_sys::fork::{Ended, child};
 use onecopy_testing::alone;
 use std::fs::{File, read_dir, read_link};

@@ -1,7 +1,8 @@
 //! No send raises SIGPIPE unless it asks for it, as std's sockets have it; seqpacket and datagram sockets never do.
 #![allow(missing_docs, reason = "a test")]
 
-use onecopy::unix::{Config, Datagram, SendFlags, SeqPacket, Stream, Transport};
+use onecopy::unix::{Config, Datagram, SeqPacket, Stream};
+use onecopy::{SendFlags, Transport};
 use onecopy_testing::alone;
 use rustix::process::Signal;
 use std::io::{Read, Write};

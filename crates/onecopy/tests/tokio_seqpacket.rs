@@ -1,8 +1,9 @@
 //! Records of both kinds in a tokio runtime: every way to send and to receive them. Nothing is lost, and no
 //! task waits in vain.
 
+use onecopy::ReceivedFlags;
 use onecopy::unix::tokio::{SeqListener, SeqPacket};
-use onecopy::unix::{self, Config, ReceivedFlags, Records, SocketAddr};
+use onecopy::unix::{self, Config, Records, SocketAddr};
 use onecopy::{RecvFlags, SendFlags};
 use std::fs::File;
 use std::io::{Read, Write};

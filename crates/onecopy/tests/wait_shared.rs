@@ -2,9 +2,8 @@
 //! anything meanwhile.
 #![allow(missing_docs, reason = "a test")]
 
-use onecopy::unix::{
-    Config, Listener, Op, Records, SeqListener, SeqPacket, SharedPool, SocketAddr, Stream, Transport,
-};
+use onecopy::unix::{Config, Listener, Records, SeqListener, SeqPacket, SharedPool, SocketAddr, Stream};
+use onecopy::{Op, Transport};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_testing::{alone, descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -1,12 +1,13 @@
 //! Each wrong call gets an error that names the call, the errno, the argument, and what to do next.
 
-use onecopy::chain::{Chain, Credentials, Mark, Writer};
-use onecopy::pool::provider::Heap;
-use onecopy::pool::{PagePool, PoolConfig};
+use onecopy::advanced::chain::{Chain, Mark, Writer};
+use onecopy::advanced::pool::provider::Heap;
+use onecopy::advanced::pool::{PagePool, PoolConfig};
+use onecopy::unix::Credentials;
 use onecopy::unix::{
-    Config, Datagram, Error, Listener, Records, RecvFlags, SendAncillary, SendFlags, SeqPacket, SharedPool,
-    SocketAddr, Stream, Transport,
+    Config, Datagram, Listener, Records, SendAncillary, SeqPacket, SharedPool, SocketAddr, Stream,
 };
+use onecopy::{Error, RecvFlags, SendFlags, Transport};
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::net::Shutdown;

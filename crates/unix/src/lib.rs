@@ -42,6 +42,7 @@ pub use config::{Config, Credentials, Records};
 pub use connection::look::Look;
 pub use connection::received::Received;
 pub use connection::view::View;
+pub use handshake::invitation::is_invitation;
 pub use multiprocess::transfer::NotPassed;
 pub use onecopy_copy::{Block, Blocks};
 pub use onecopy_socket::{

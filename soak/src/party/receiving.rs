@@ -4,11 +4,10 @@ use std::fs::File;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 
-use onecopy::chain::Chain;
-use onecopy::copy::Hint;
-use onecopy::unix::{
-    Ancillary, Datagram, Error, Received, ReceivedFlags, RecvFlags, SeqPacket, Stream, View,
-};
+use onecopy::advanced::chain::Chain;
+use onecopy::advanced::copy::Hint;
+use onecopy::unix::{Ancillary, Datagram, Received, SeqPacket, Stream, View};
+use onecopy::{Error, ReceivedFlags, RecvFlags};
 use onecopy_conformance::socket::Socket;
 use onecopy_conformance::tools::Dice;
 

@@ -4,8 +4,9 @@ use std::io::IoSlice;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 
-use onecopy::chain::Chain;
-use onecopy::unix::{Datagram, Error, SendFlags, SeqPacket, Stream};
+use onecopy::advanced::chain::Chain;
+use onecopy::unix::{Datagram, SeqPacket, Stream};
+use onecopy::{Error, SendFlags};
 use onecopy_conformance::socket::Socket;
 use onecopy_conformance::tools::Dice;
 use rustix::io::Errno;

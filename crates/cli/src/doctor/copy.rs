@@ -1,7 +1,7 @@
 //! The copy engine on this machine: its kernels, which of them run, and where its thresholds come from.
 
-use onecopy::copy::profile::{self, Profile};
-use onecopy::copy::{FORCE_VARIABLE, Kernel};
+use onecopy::advanced::copy::profile::{self, Profile};
+use onecopy::advanced::copy::{FORCE_VARIABLE, Kernel};
 use serde::Serialize;
 
 /// What the engine has here, and what it uses.
@@ -46,7 +46,7 @@ pub struct ProfileFacts {
 
 impl Copy {
     pub fn read() -> Copy {
-        let status = onecopy::copy::status();
+        let status = onecopy::advanced::copy::status();
         let kernels = Kernel::all().map(|kernel| KernelFacts {
             name: kernel.name(),
             about: kernel.about(),

@@ -4,7 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode};
-use onecopy::unix::{Datagram, Listener, Path, SharedPool, SocketAddr, Stream};
+use onecopy::Path;
+use onecopy::unix::{Datagram, Listener, SharedPool, SocketAddr, Stream};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -100,7 +101,7 @@ fn memfd_seals(extra: MemfdFlags) -> Probe {
 
 /// Bytes go both ways until both ends say that they use shared memory, as between any two programs.
 fn upgrade() -> Probe {
-    let tried = || -> onecopy::unix::Result<Path> {
+    let tried = || -> onecopy::Result<Path> {
         let name = SocketAddr::from_abstract_name(format!("onecopy-doctor-{}", std::process::id()))?;
         let listener = Listener::bind(&name)?;
         let client = Stream::connect(&name)?;
@@ -126,7 +127,7 @@ fn upgrade() -> Probe {
 
 /// Datagrams go both ways until both ends say that they use shared memory.
 fn datagrams() -> Probe {
-    let tried = || -> onecopy::unix::Result<Path> {
+    let tried = || -> onecopy::Result<Path> {
         let name = SocketAddr::from_abstract_name(format!("onecopy-doctor-{}-dgram", std::process::id()))?;
         let (a, b) = (Datagram::bind(&name)?, Datagram::unbound()?);
         a.connect(b.autobind()?)?;
@@ -148,7 +149,7 @@ fn datagrams() -> Probe {
 
 /// A page of a shared pool goes to the other end, which borrows it where it lies.
 fn references() -> Probe {
-    let tried = || -> onecopy::unix::Result<(u64, Path)> {
+    let tried = || -> onecopy::Result<(u64, Path)> {
         let (from, to) = Stream::pair()?;
         to.set_read_timeout(Some(PATIENCE))?;
         let pool = SharedPool::new(4096, 1)?;
@@ -164,7 +165,7 @@ fn references() -> Probe {
     }
 }
 
-fn told(path: onecopy::unix::Result<Path>, works: &str) -> Probe {
+fn told(path: onecopy::Result<Path>, works: &str) -> Probe {
     match path {
         Ok(path) if path.is_shared_memory() => Probe::works(works),
         Ok(path) => {

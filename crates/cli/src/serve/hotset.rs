@@ -2,7 +2,7 @@
 //! memory, timed before a body is sent and right after (shared facts: "undisturbed" without counters).
 
 use crate::counters::Counters;
-use onecopy::copy::calibrate::Walk;
+use onecopy::advanced::copy::calibrate::Walk;
 
 /// A walk that is timed around each body.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use super::answer::{Answer, Piece};
 use super::store::Object;
 use crate::counters::Counters;
 use crate::transport::same_user;
-use onecopy::unix::{Carrier, Stream};
+use onecopy::Carrier;
+use onecopy::unix::Stream;
 use onecopy::{Policy, Reader};
 use std::cell::RefCell;
 use std::fs::File;
@@ -199,13 +200,7 @@ fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, counters: &mut C
 }
 
 /// Counts a body by what the stream says it did; the text around it is not counted.
-fn account(
-    stream: &Stream,
-    before: onecopy::unix::Stats,
-    answer: &Answer,
-    whole: bool,
-    counters: &mut Counters,
-) {
+fn account(stream: &Stream, before: onecopy::Stats, answer: &Answer, whole: bool, counters: &mut Counters) {
     let after = stream.stats();
     let text: u64 = answer.pieces.iter().filter(|p| matches!(p, Piece::Text(_))).map(Piece::len).sum();
     let sent = (after.sent - before.sent).saturating_sub(text).min(answer.object_bytes());

@@ -5,8 +5,8 @@ mod rows;
 mod walk;
 
 use crate::terminal;
-use onecopy::unix::Wait;
-use onecopy::unix::registry::Type;
+use onecopy::Wait;
+use onecopy::advanced::registry::Type;
 use onecopy::{Policy, Reader};
 pub use rows::{COLUMNS, Rates, cells, lines, visible};
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ Columns (bytes: K is 1024; counts: k is 1000):
   path          its name, or its peer's; @ for an abstract one
 
 A process shows its sockets itself, to its own user and to root. `--json` has
-every counter, by its name in `onecopy::unix::Stats`; peer_pid, path and queue
+every counter, by its name in `onecopy::Stats`; peer_pid, path and queue
 are null where they are not known.";
 
 /// Flags of `onecopy ss`.

@@ -2,7 +2,7 @@
 
 use super::walk::Socket;
 use super::{policy_name, reader_name, type_name};
-use onecopy::unix::Stats;
+use onecopy::Stats;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -146,8 +146,8 @@ fn scaled(number: u64, step: f64, units: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onecopy::unix::registry::{Entry, Type};
-    use onecopy::unix::{Policy, Reader, Wait};
+    use onecopy::advanced::registry::{Entry, Type};
+    use onecopy::{Policy, Reader, Wait};
 
     /// A socket of which each count is another one.
     fn socket(times: u64) -> Socket {

@@ -2,8 +2,7 @@
 //! its onecopy sockets. No process is asked for anything, and none has to answer.
 
 use super::diag::{self, Known};
-use onecopy::unix::handshake::invitation::Invitation;
-use onecopy::unix::registry::{self, Entry};
+use onecopy::advanced::registry::{self, Entry};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, Stat};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -185,7 +184,7 @@ fn path(socket: &Known, known: &HashMap<u64, Known>) -> Option<String> {
 }
 
 fn is_invitation(name: &str) -> bool {
-    name.strip_prefix('@').is_some_and(|name| Invitation::parse(name.as_bytes()).is_some())
+    name.strip_prefix('@').is_some_and(|name| registry::is_invitation(name.as_bytes()))
 }
 
 fn descriptors(proc: &Path) -> anyhow::Result<Descriptors> {

@@ -1,7 +1,7 @@
 //! `onecopy ss`, looking at a daemon and a proxy at work.
 
 use crate::harness::*;
-use onecopy::unix::registry;
+use onecopy::advanced::registry;
 use onecopy_testing::alone;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags};

@@ -48,6 +48,12 @@ pub struct Invitation {
     pub records: Records,
 }
 
+/// Whether the abstract `name` (without the leading zero byte) is one by which a client invites its server to share
+/// memory, and that no program gave it. /proc/net/unix and sock_diag(7) show such names.
+pub fn is_invitation(name: &[u8]) -> bool {
+    Invitation::parse(name).is_some()
+}
+
 impl Invitation {
     pub(super) fn new(records: Records, config: &Config) -> rustix::io::Result<Invitation> {
         Ok(Invitation {

@@ -33,6 +33,8 @@ pub use ancillary::attached::{Ancillary, SendAncillary};
 pub use api::listener::{Incoming, Listener, SeqListener};
 pub use api::seqpacket::SeqPacket;
 pub use api::slot::Slot;
+#[doc(hidden)]
+pub use api::slot::{Commit, Memory};
 pub use api::stream::Stream;
 #[cfg(feature = "tokio")]
 pub use api::tokio;
@@ -41,6 +43,8 @@ pub use byref::send::NotSent;
 pub use config::{Config, Credentials, Records};
 pub use connection::look::Look;
 pub use connection::received::Received;
+#[doc(hidden)]
+pub use connection::view::Owner;
 pub use connection::view::View;
 pub use handshake::invitation::is_invitation;
 pub use multiprocess::transfer::NotPassed;

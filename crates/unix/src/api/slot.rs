@@ -5,14 +5,16 @@ use crate::ancillary::credentials::Saying;
 use crate::config::Records;
 use crate::connection::Connection;
 use crate::connection::call::Cursor;
+use crate::connection::core::Core;
 use crate::connection::failure::too_long;
 use crate::connection::kind::Kind;
 use crate::connection::side::SideGuard;
-use crate::connection::tx::Tx;
+use crate::connection::tx::{Tx, TxRing};
 use crate::control;
 use crate::generation::generation;
+use onecopy_ring::Producer;
 use onecopy_ring::record::{self, Frame, Identity, With};
-use onecopy_socket::{Error, Op, Result, SendFlags};
+use onecopy_socket::{Counter, Error, Op, Result, SendFlags};
 use onecopy_sys::map::{Span, slice, total};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
@@ -45,8 +47,50 @@ pub struct Slot<'a> {
 enum Place<'a> {
     Ring(SideGuard<'a, Tx>),
     Heap(SideGuard<'a, Tx>, Vec<u8>),
+    /// Of a datagram socket, which can be connected elsewhere meanwhile and commits by itself.
+    Apart(Memory, Box<dyn Commit + 'a>),
     /// It was committed.
     Gone,
+}
+
+/// The memory of a slot that does not hold the sending side.
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Memory {
+    /// Room in a ring. Nobody else writes there, and this producer publishes nothing.
+    Ring(Producer),
+    Heap(Vec<u8>),
+}
+
+/// Who sends what is in a slot that does not hold the sending side. Dropped, it sends nothing.
+#[doc(hidden)]
+pub trait Commit: std::fmt::Debug + Send + Sync {
+    /// Sends the first `filled` bytes.
+    ///
+    /// # Errors
+    ///
+    /// Those of a send.
+    fn commit(self: Box<Self>, memory: Memory, filled: usize) -> Result<usize>;
+}
+
+/// Where the bytes of a slot go.
+enum Room<'s> {
+    Ring(&'s mut Producer),
+    Heap(&'s mut [u8]),
+}
+
+impl Place<'_> {
+    fn room(&mut self) -> Option<Room<'_>> {
+        match self {
+            Place::Ring(guard) => match &mut **guard {
+                Tx::Ring(ring) => Some(Room::Ring(&mut ring.producer)),
+                Tx::Kernel { .. } => None,
+            },
+            Place::Heap(_, heap) | Place::Apart(Memory::Heap(heap), _) => Some(Room::Heap(heap)),
+            Place::Apart(Memory::Ring(producer), _) => Some(Room::Ring(producer)),
+            Place::Gone => None,
+        }
+    }
 }
 
 /// The largest slot over the kernel, in bytes.
@@ -96,6 +140,27 @@ impl<'a> Slot<'a> {
         Ok(Slot { end, place, flags, base, len, filled: 0, saying, generation: generation() })
     }
 
+    /// Makes a slot of `len` bytes that does not hold the sending side: of a datagram.
+    #[doc(hidden)]
+    pub fn apart(
+        end: &'a Connection,
+        len: usize,
+        flags: SendFlags,
+        memory: Memory,
+        commit: Box<dyn Commit + 'a>,
+    ) -> Slot<'a> {
+        Slot {
+            end,
+            place: Place::Apart(memory, commit),
+            flags,
+            base: record::HEADER,
+            len,
+            filled: 0,
+            saying: Saying::default(),
+            generation: generation(),
+        }
+    }
+
     /// Returns how many bytes of room there are in all: what was asked for, at most the capacity.
     pub fn len(&self) -> usize {
         self.len
@@ -119,20 +184,21 @@ impl<'a> Slot<'a> {
         }
         let n = bytes.len().min(self.len - self.filled);
         let counters = &self.end.counters();
-        match &mut self.place {
-            Place::Gone => return 0,
-            Place::Heap(_, heap) => heap[self.filled..][..n].copy_from_slice(&bytes[..n]),
-            Place::Ring(guard) => {
-                if let Tx::Ring(ring) = &mut **guard {
-                    let hint = self.end.hint(self.flags, ring.producer.ring().capacity());
-                    let store = ring.producer.copy_in(self.base + self.filled, &bytes[..n], hint);
-                    if store == onecopy_copy::Store::NonTemporal {
-                        counters.user_copied_nt.add_exclusive(n);
-                    }
+        let apart = matches!(self.place, Place::Apart(..));
+        // Others may count, too, where this slot does not hold the sending side.
+        let add = |counter: &Counter, n| if apart { counter.add(n) } else { counter.add_exclusive(n) };
+        match self.place.room() {
+            None => return 0,
+            Some(Room::Heap(heap)) => heap[self.filled..][..n].copy_from_slice(&bytes[..n]),
+            Some(Room::Ring(producer)) => {
+                let hint = self.end.hint(self.flags, producer.ring().capacity());
+                let store = producer.copy_in(self.base + self.filled, &bytes[..n], hint);
+                if store == onecopy_copy::Store::NonTemporal {
+                    add(&counters.user_copied_nt, n);
                 }
             }
         }
-        counters.user_copied_in.add_exclusive(n);
+        add(&counters.user_copied_in, n);
         self.filled += n;
         n
     }
@@ -144,22 +210,21 @@ impl<'a> Slot<'a> {
     ///
     /// What pread(2) says.
     pub fn read_from(&mut self, file: impl AsFd, offset: u64) -> io::Result<usize> {
-        let n = match &mut self.place {
-            _ if self.generation != generation() => return Err(Errno::BUSY.into()),
-            Place::Gone => 0,
-            Place::Heap(_, heap) => {
+        if self.generation != generation() {
+            return Err(Errno::BUSY.into());
+        }
+        let n = match self.place.room() {
+            None => 0,
+            Some(Room::Heap(heap)) => {
                 let room = Span::of(&mut heap[self.filled..]);
                 onecopy_sys::spans::pread(file, &[room, Span::EMPTY], offset)?
             }
-            Place::Ring(guard) => match &mut **guard {
-                Tx::Ring(ring) => {
-                    let spans = ring.producer.spans(self.base + self.len);
-                    let room = slice(&spans, self.base + self.filled, usize::MAX);
-                    debug_assert_eq!(total(&room), self.len - self.filled);
-                    onecopy_sys::spans::pread(file, &room, offset)?
-                }
-                Tx::Kernel { .. } => 0,
-            },
+            Some(Room::Ring(producer)) => {
+                let spans = producer.spans(self.base + self.len);
+                let room = slice(&spans, self.base + self.filled, usize::MAX);
+                debug_assert_eq!(total(&room), self.len - self.filled);
+                onecopy_sys::spans::pread(file, &room, offset)?
+            }
         };
         self.end.counters().kernel_copied.add(n);
         self.filled += n;
@@ -185,6 +250,7 @@ impl<'a> Slot<'a> {
         }
         match std::mem::replace(&mut self.place, Place::Gone) {
             Place::Gone => Ok(0),
+            Place::Apart(memory, commit) => commit.commit(memory, filled),
             Place::Heap(mut guard, heap) => {
                 let slices = [IoSlice::new(&heap[..filled])];
                 let mut cursor = Cursor::new(&slices);
@@ -207,28 +273,22 @@ impl<'a> Slot<'a> {
                 let Tx::Ring(ring) = &mut *guard else {
                     return Err(Error::new(Op::Send, Errno::NOTCONN));
                 };
-                // Nothing is published if the peer is known to have gone meanwhile.
-                let mut result = ring.check_peer(end);
-                let saying = self.saying;
-                if saying.who != Identity::AsBefore {
-                    result = result.and_then(|()| match records {
-                        true => ring.put(end, &[], saying, flags),
-                        false => ring.lay(end, saying, flags),
-                    });
-                }
+                let mut result = if records {
+                    let last = end.config().records == Records::Atomic || flags.contains(SendFlags::EOR);
+                    ring.publish_reserved(end, filled, last, self.saying, flags)
+                } else {
+                    // Nothing is published if the peer is known to have gone meanwhile.
+                    let mut ready = ring.check_peer(end);
+                    if self.saying.who != Identity::AsBefore {
+                        ready = ready.and_then(|()| ring.lay(end, self.saying, flags));
+                    }
+                    ready.inspect(|()| {
+                        end.counters().sent.add_exclusive(filled);
+                        ring.producer.publish(filled);
+                    })
+                };
                 let alive = result.is_ok();
                 if alive {
-                    end.counters().sent.add_exclusive(filled);
-                    if records {
-                        let end = end.config().records == Records::Atomic || flags.contains(SendFlags::EOR);
-                        ring.producer.publish_frame(Frame {
-                            len: filled,
-                            end,
-                            with: With::new(0, saying.who),
-                        });
-                    } else {
-                        ring.producer.publish(filled);
-                    }
                     point!("committed");
                 }
                 guard.mirror_full(end);
@@ -240,6 +300,31 @@ impl<'a> Slot<'a> {
                 end.finish(result, if alive { filled } else { 0 }, flags)
             }
         }
+    }
+}
+
+impl TxRing {
+    /// Publishes a frame of `len` bytes, which were written where the next frame's bytes belong. There is room
+    /// for it, with what `saying` takes. Publishes nothing if the peer is known to have gone meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// EPIPE, ECONNRESET; those of [`TxRing::put`].
+    pub fn publish_reserved(
+        &mut self,
+        core: &Core,
+        len: usize,
+        end: bool,
+        saying: Saying,
+        flags: SendFlags,
+    ) -> Result<()> {
+        self.check_peer(core)?;
+        if saying.who != Identity::AsBefore {
+            self.put(core, &[], saying, flags)?;
+        }
+        core.counters().sent.add_exclusive(len);
+        self.producer.publish_frame(Frame { len, end, with: With::new(0, saying.who) });
+        Ok(())
     }
 }
 
@@ -260,13 +345,13 @@ impl Connection {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        if let Place::Ring(guard) | Place::Heap(guard, _) = std::mem::replace(&mut self.place, Place::Gone) {
-            if self.generation != generation() {
-                // The parent holds the page's lock, and goes on. This process may not send any more
-                // (`multiprocess/holding.rs`), so the sending side may stay locked here.
-                std::mem::forget(guard);
-                return;
-            }
+        let place = std::mem::replace(&mut self.place, Place::Gone);
+        if self.generation != generation() {
+            // The parent holds the page's lock, and goes on. This process may not send any more
+            // (`multiprocess/holding.rs`), so the sending side may stay locked here.
+            return std::mem::forget(place);
+        }
+        if let Place::Ring(guard) | Place::Heap(guard, _) = place {
             guard.unlock_fenced();
             self.end.welcome_back();
         }

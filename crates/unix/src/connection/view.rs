@@ -3,6 +3,7 @@
 use crate::ancillary::pending::Next;
 use crate::byref::piece::Piece;
 use crate::connection::Connection;
+use crate::connection::borrow_records::Taken;
 use crate::connection::look::Look;
 use crate::connection::others::MAX_LENT;
 use crate::connection::patience::BRIEFLY;
@@ -10,6 +11,7 @@ use crate::connection::received::MAX_HEAP;
 use crate::connection::rx::{Rx, RxRing};
 use crate::connection::wait::Ready;
 use crate::connection::waiting::Waiting;
+use crate::generation::generation;
 use onecopy_ring::Ring;
 use onecopy_ring::consumer::BorrowId;
 use onecopy_socket::{Op, RecvFlags, Result};
@@ -17,7 +19,7 @@ use onecopy_sys::map::Span;
 use rustix::fd::AsFd;
 use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Received bytes in place, from [`crate::Stream::recv_borrowed`]. The sender gets the space back when the
 /// view is dropped, or piece by piece with [`View::advance`]. It goes back in stream order, so an older view
@@ -44,16 +46,87 @@ enum Place {
         end: Arc<Connection>,
     },
     Ring {
-        end: Arc<Connection>,
+        end: End,
         ring: Ring,
         id: BorrowId,
         offset: usize,
     },
     Heap {
-        end: Arc<Connection>,
+        end: End,
         bytes: Vec<u8>,
         start: usize,
     },
+}
+
+/// The end that a view is of.
+enum End {
+    /// A connection, which the view keeps open.
+    Kept(Arc<Connection>),
+    /// A datagram socket or a lane, which its program can close meanwhile.
+    Left(Owner),
+}
+
+/// What a view of a datagram is of. The view does not keep the socket open: its name is free, and its senders
+/// are refused, from the moment on when the program drops the socket. What is in view stays.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct Owner {
+    /// What the bytes are given back to.
+    pub end: Weak<dyn AsRef<Connection> + Send + Sync>,
+    /// The socket whose counters count.
+    pub front: Weak<dyn AsRef<Connection> + Send + Sync>,
+    /// The fork generation of the process that received. A child gives nothing back.
+    pub generation: u32,
+}
+
+impl End {
+    /// Counts something, if the socket is still there.
+    fn count(&self, count: impl FnOnce(&Connection)) {
+        match self {
+            End::Kept(end) => count(end),
+            End::Left(owner) => {
+                if let Some(front) = owner.front.upgrade() {
+                    count((*front).as_ref());
+                }
+            }
+        }
+    }
+
+    /// Gives back `len` bytes of a borrow.
+    fn release(&self, id: BorrowId, len: usize) {
+        match self {
+            End::Kept(end) => end.release(id, len),
+            End::Left(owner) => {
+                if owner.generation == generation()
+                    && let Some(end) = owner.end.upgrade()
+                {
+                    (*end).as_ref().release(id, len);
+                }
+            }
+        }
+    }
+}
+
+impl AsRef<Connection> for Connection {
+    fn as_ref(&self) -> &Connection {
+        self
+    }
+}
+
+impl Connection {
+    /// Gives the first `len` bytes of a borrow back to the sender.
+    fn release(&self, id: BorrowId, len: usize) {
+        let Some(mut guard) = self.rx.lock_within(|| BRIEFLY) else {
+            return self.others().release_later(id, len);
+        };
+        if let Rx::Ring(rx) = &mut *guard
+            && rx.consumer.release(id, len)
+            && let Err(misbehaved) = rx.freed(self)
+        {
+            // The next call on the socket reports it.
+            let _ = self.misbehaved(Op::Recv, misbehaved);
+        }
+    }
 }
 
 impl View {
@@ -133,7 +206,8 @@ impl View {
                 end.counters().received.add_exclusive(n);
                 let ring = rx.consumer.ring().clone();
                 drop(guard);
-                Ok(Some(View { place: Place::Ring { end: end.clone(), ring, id, offset }, len: n }))
+                let end = End::Kept(end.clone());
+                Ok(Some(View { place: Place::Ring { end, ring, id, offset }, len: n }))
             }
             Ready::End => Ok(Some(View::heap(end, Vec::new()))),
             other => {
@@ -160,9 +234,24 @@ impl View {
         View { len: piece.len(), place: Place::Lent { end: end.clone(), piece } }
     }
 
-    /// Makes a view of `len` bytes of `ring` that were borrowed as `id`.
-    pub(crate) fn lent(end: &Arc<Connection>, ring: Ring, id: BorrowId, offset: usize, len: usize) -> View {
-        View { place: Place::Ring { end: end.clone(), ring, id, offset }, len }
+    /// Makes a view of what was taken of a connection's records.
+    pub(crate) fn of_taken(end: &Arc<Connection>, taken: Taken) -> View {
+        View::over(End::Kept(end.clone()), taken)
+    }
+
+    /// Makes a view of a datagram.
+    #[doc(hidden)]
+    pub fn of_datagram(owner: Owner, taken: Taken) -> View {
+        View::over(End::Left(owner), taken)
+    }
+
+    fn over(end: End, taken: Taken) -> View {
+        match taken {
+            Taken::Ring { ring, id, offset, len } => {
+                View { place: Place::Ring { end, ring, id, offset }, len }
+            }
+            Taken::Heap(bytes) => View { len: bytes.len(), place: Place::Heap { end, bytes, start: 0 } },
+        }
     }
 
     /// Makes an empty view.
@@ -171,16 +260,14 @@ impl View {
     }
 
     pub(crate) fn heap(end: &Arc<Connection>, bytes: Vec<u8>) -> View {
-        let len = bytes.len();
-        View { place: Place::Heap { end: end.clone(), bytes, start: 0 }, len }
+        View::of_taken(end, Taken::Heap(bytes))
     }
 
-    fn end(&self) -> &Connection {
+    /// Counts something that was done with the bytes.
+    fn count(&self, count: impl FnOnce(&Connection)) {
         match &self.place {
-            Place::Ring { end, .. }
-            | Place::Heap { end, .. }
-            | Place::Lent { end, .. }
-            | Place::Gone { end } => end,
+            Place::Ring { end, .. } | Place::Heap { end, .. } => end.count(count),
+            Place::Lent { end, .. } | Place::Gone { end } => count(end),
         }
     }
 
@@ -281,9 +368,10 @@ impl View {
     }
 
     pub(super) fn count_copied(&self, n: usize) {
-        let end = self.end();
-        let _one_writer_at_a_time = end.rx.lock_within(|| BRIEFLY);
-        end.counters().user_copied_out.add_exclusive(n);
+        self.count(|end| {
+            let _one_writer_at_a_time = end.rx.lock_within(|| BRIEFLY);
+            end.counters().user_copied_out.add_exclusive(n);
+        });
     }
 
     /// Writes what is in view by writev(2): no copy in user space. Returns how many bytes were written;
@@ -301,7 +389,7 @@ impl View {
             Place::Lent { piece, .. } => onecopy_sys::spans::write(fd, &[piece.span(self.len), Span::EMPTY])?,
             Place::Gone { .. } => 0,
         };
-        self.end().counters().kernel_copied.add(n);
+        self.count(|end| end.counters().kernel_copied.add(n));
         Ok(n)
     }
 
@@ -335,7 +423,7 @@ impl View {
             }
             Place::Gone { .. } => 0,
         };
-        self.end().counters().kernel_copied.add(n);
+        self.count(|end| end.counters().kernel_copied.add(n));
         Ok(n)
     }
 
@@ -358,16 +446,7 @@ impl View {
                 if *offset >= ring.capacity() {
                     *offset -= ring.capacity();
                 }
-                let Some(mut guard) = end.rx.lock_within(|| BRIEFLY) else {
-                    return end.others().release_later(*id, count);
-                };
-                if let Rx::Ring(rx) = &mut *guard
-                    && rx.consumer.release(*id, count)
-                    && let Err(misbehaved) = rx.freed(end)
-                {
-                    // The next call on the socket reports it.
-                    let _ = end.misbehaved(Op::Recv, misbehaved);
-                }
+                end.release(*id, count);
             }
         }
     }

@@ -439,6 +439,17 @@ impl End for OurDatagrams {
 
     in_common!(control);
 
+    fn send_in_place(&self, data: &[u8], f: Tx) -> io::Result<usize> {
+        let mut slot = self.0.reserve_with_flags(data.len(), send_flags(f)?)?;
+        slot.write(data);
+        Ok(slot.commit()?)
+    }
+
+    fn recv_in_place(&self, max: usize, f: Rx) -> io::Result<(Vec<u8>, Returned)> {
+        let (view, received, _) = self.0.recv_borrowed_with_flags(max, recv_flags(f)?)?;
+        Ok((seen(&view), returned(received.flags)))
+    }
+
     fn send_to(&self, data: &[u8], to: &Name) -> io::Result<usize> {
         Ok(self.0.send_to(data, to_ours(to)?)?)
     }

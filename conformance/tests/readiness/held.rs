@@ -245,7 +245,8 @@ impl Held {
         let mut slot = match self {
             Held::Stream(end) => end.0.reserve_with_flags(len, flags)?,
             Held::Packets(end) => end.0.reserve_with_flags(len, flags)?,
-            _ => return Err(io::ErrorKind::Unsupported.into()),
+            Held::Datagrams(end) => end.0.reserve_with_flags(len, flags)?,
+            Held::Plain(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
         slot.write(&bytes);
         meanwhile();
@@ -300,7 +301,11 @@ impl Held {
                 let (view, flags) = end.0.recv_borrowed_with_flags(max, RecvFlags::DONTWAIT)?;
                 Ok((view, flags.contains(ReceivedFlags::EOR), flags.contains(ReceivedFlags::END)))
             }
-            _ => Err(io::ErrorKind::Unsupported.into()),
+            Held::Datagrams(end) => {
+                let (view, received, _) = end.0.recv_borrowed_with_flags(max, RecvFlags::DONTWAIT)?;
+                Ok((view, false, received.is_end()))
+            }
+            Held::Plain(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

@@ -4,8 +4,8 @@ use crate::socket::Socket;
 use onecopy_unix::connection::call::Call;
 use onecopy_unix::handle::Handle;
 use onecopy_unix::{
-    Ancillary, Config, Error, Op, Received, RecvFlags, Result, SendAncillary, SendFlags, SocketAddr,
-    ToSocketAddr,
+    Ancillary, Config, Error, Op, Received, RecvFlags, Result, SendAncillary, SendFlags, Slot, SocketAddr,
+    ToSocketAddr, View,
 };
 use onecopy_unix::{credential_methods, plain_conversions, socket_methods};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -432,6 +432,80 @@ impl Datagram {
         flags: RecvFlags,
     ) -> Result<(Received, Ancillary, SocketAddr)> {
         self.end.recv_ancillary(slices, flags)
+    }
+
+    /// Reserves room for a datagram of at most `len` bytes where the peer will read it, and waits for that
+    /// room. The datagram is what is filled when the slot is committed, which may be nothing. A slot that is
+    /// dropped sends nothing.
+    ///
+    /// The room is in the ring of the peer, or in this sender's lane at a receiver of many. While the slot is
+    /// there, other sends to the peer wait or return EAGAIN. Where the kernel carries datagrams, the room is in a
+    /// buffer of this process, and keeps nobody out. The kernel reserves nothing, so [`Slot::commit`] may have to
+    /// wait for room then, or return EAGAIN.
+    ///
+    /// A slot is for the peer that the socket has now, and goes to no other one. If the way there changes before
+    /// it is committed (the two begin or cease to share memory), `commit` sends what is filled the new way, with
+    /// one copy more.
+    ///
+    /// ```
+    /// # fn main() -> onecopy_unix::Result<()> {
+    /// use onecopy_unix_dgram::Datagram;
+    ///
+    /// let (a, b) = Datagram::pair()?;
+    /// let mut slot = a.reserve(64)?;
+    /// slot.write(b"written where ");
+    /// slot.write(b"it is read");
+    /// slot.commit()?;
+    ///
+    /// let (view, received, _from) = b.recv_borrowed(1 << 16)?;
+    /// assert_eq!((view.len(), received.full), (24, 24));
+    /// assert_eq!(b.stats().user_copied_out, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::send`]; what only the kernel knows, `commit` tells. It also returns ECANCELED if the socket
+    /// was connected to another peer meanwhile, ENOTCONN if it has none any more, and EBUSY in a forked child.
+    pub fn reserve(&self, len: usize) -> Result<Slot<'_>> {
+        self.reserve_with_flags(len, SendFlags::empty())
+    }
+
+    /// Does as [`Datagram::reserve`], with flags, which hold for `commit` too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::reserve`].
+    pub fn reserve_with_flags(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
+        self.end.reserve(len, flags)
+    }
+
+    /// Waits for the next datagram and borrows at most `max` bytes of it; the rest is dropped. Also returns what
+    /// [`Datagram::recv_datagram`] does: its length, and its sender's name.
+    ///
+    /// The bytes lie where their sender has written them, if the two share memory, and the sender gets their room
+    /// back when the view is dropped. The view of one lane keeps no other sender waiting. What the kernel carried
+    /// is a copy of its own. A view stays as it is when the socket is dropped or connected to another peer, and
+    /// does not keep the socket open. Descriptors that came with the datagram are closed, as by recv(2).
+    ///
+    /// A fork while views of a peer's ring are held leaves the socket to the parent. In a child, a view gives
+    /// nothing back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_borrowed(&self, max: usize) -> Result<(View, Received, SocketAddr)> {
+        self.recv_borrowed_with_flags(max, RecvFlags::empty())
+    }
+
+    /// Does as [`Datagram::recv_borrowed`], with [`RecvFlags::DONTWAIT`] (other flags have no meaning here).
+    ///
+    /// # Errors
+    ///
+    /// As [`Datagram::recv`].
+    pub fn recv_borrowed_with_flags(&self, max: usize, flags: RecvFlags) -> Result<(View, Received, SocketAddr)> {
+        self.end.borrow_datagram(max, flags)
     }
 
     /// Returns the length in bytes of the longest datagram that can be sent to the peer now. It is what the

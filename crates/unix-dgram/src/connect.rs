@@ -31,16 +31,16 @@ impl Socket {
         {
             let _ = self.look_for_switch(pairing, &mut rx);
         }
-        if let Rx::Ring(ring) = &mut *rx
-            && ring.consumer.available(1) == Ok(0)
-        {
-            let _ = ring.settle(self);
+        if let Rx::Ring(ring) = &mut *rx {
+            self.clear_queue(ring);
         }
         // The two sockets keep what they share if the new peer is the old one. That holds for a single
         // direction too, if an end was shut down.
         let sends = self.tx_ring().is_some() && !self.has_parted();
         let shares = sends || matches!(&*rx, Rx::Ring(_));
-        let before = if shares || self.pairing().is_some() { self.peer_inode() } else { None };
+        // A slot that is out is for the old peer, or for the same one still.
+        let asks = shares || self.pairing().is_some() || self.slots.are_out();
+        let before = if asks { self.peer_inode() } else { None };
         let known = if self.fan_in().is_some() { self.peer_inode() } else { None };
         self.before_connecting();
         let connected = match address {
@@ -49,6 +49,7 @@ impl Socket {
         };
         let same = || before.is_some() && self.peer_inode() == before;
         if connected.is_ok() && !same() {
+            self.slots.move_on();
             if let Some(ring) = self.rx_ring() {
                 // Relaxed: the flag publishes nothing but itself. A peer that sees it asks the kernel which
                 // error to tell.

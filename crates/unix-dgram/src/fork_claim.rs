@@ -8,6 +8,7 @@
 
 use crate::socket::Socket;
 use onecopy_unix::connection::core::broken;
+use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::multiprocess::claim::Claim;
 use onecopy_unix::multiprocess::fork::{AtFork, Child, Fork, Over};
 use std::sync::Arc;
@@ -19,6 +20,18 @@ impl Socket {
         self.tx_ring().is_some() || self.rx_ring().is_some() || counts || self.fan_in_forks()
     }
 
+    /// Whether no thread receives, and no view holds room of the ring. A process that held on to a view while
+    /// another one received would lose what it shows.
+    fn has_idle_receiver(&self) -> bool {
+        let rx = self.rx.mutex().try_lock();
+        rx.is_some_and(|rx| !matches!(&rx.value, Rx::Ring(ring) if ring.consumer.borrows() > 0))
+    }
+
+    /// Whether no thread sends, and no slot has room in the ring. A child inherits no slot.
+    fn has_idle_sender(&self) -> bool {
+        self.tx.mutex().try_lock().is_some() && self.slots.are_free()
+    }
+
     /// Runs before a fork. From here on no process has claimed the socket, unless a thread of this one is
     /// sending or receiving right now. A thread that comes between the look at `broken` and the lock uses a
     /// socket that nobody has claimed; a child that does the same is not told.
@@ -27,7 +40,7 @@ impl Socket {
         if !shares || self.broken() != broken::NOT {
             return; // There is nothing to claim, or another process has claimed it.
         }
-        let idle = || self.rx.mutex().try_lock().is_some() && self.tx.mutex().try_lock().is_some();
+        let idle = || self.has_idle_receiver() && self.has_idle_sender();
         if self.claim().put_down(idle) == Some(true) {
             self.set_broken(broken::UNCLAIMED);
         }
@@ -41,10 +54,10 @@ impl Socket {
             return;
         }
         // A lock that a thread of the parent held is never unlocked here.
-        let receives = self.rx.mutex().try_lock().is_some()
+        let receives = self.has_idle_receiver()
             && self.fan_in().is_none_or(|fan_in| fan_in.is_free())
             && self.pairing_state.get().is_none_or(|pairing| pairing.is_free());
-        let sends = self.tx.mutex().try_lock().is_some();
+        let sends = self.has_idle_sender();
         if shares && !(receives && sends) {
             self.claim().forgo();
         }

@@ -18,6 +18,7 @@
 //! | `api`, `tokio` | what applications hold |
 //! | `socket` | the socket: a connection, a pairing, a fan-in receiver |
 //! | `send`, `receive`, `connect` | the calls |
+//! | `outgoing`, `reserve` | what a send brings; room that is written in place |
 //! | `pairing` | how two connected sockets come to share memory |
 //! | `fan_in` | how a receiver gives lanes to many senders, and takes from them in turns |
 //! | `wire` | the fixed layouts of hellos, proofs and control messages |
@@ -44,8 +45,10 @@ mod api;
 mod connect;
 mod fan_in;
 mod fork_claim;
+mod outgoing;
 mod pairing;
 mod receive;
+mod reserve;
 mod send;
 mod socket;
 #[cfg(test)]

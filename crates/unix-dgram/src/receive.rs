@@ -9,17 +9,44 @@ use onecopy_ring::PeerMisbehaved;
 use onecopy_sys::scm::{self, Space};
 use onecopy_sys::socket::unix_address;
 use onecopy_unix::ancillary::channel::Fds;
+use onecopy_unix::connection::Connection;
+use onecopy_unix::connection::borrow_records::{Lending, Taken};
 use onecopy_unix::connection::call::{Call, IOV_MAX};
 use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::connection::wait::Ready;
 use onecopy_unix::connection::waiting::Waiting;
 use onecopy_unix::control;
 use onecopy_unix::control::Peek;
-use onecopy_unix::{Error, Op, Received, ReceivedFlags, RecvFlags, Result, SocketAddr};
-use rustix::io::Errno;
+use onecopy_unix::generation::generation;
+use onecopy_unix::{Error, SocketAddr, Op, Owner, Received, ReceivedFlags, RecvFlags, Result, View};
+use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
+use std::sync::{Arc, Weak};
+
+/// Where a receive puts a datagram.
+pub enum To<'t, 'b> {
+    /// Into the caller's buffers.
+    Slices(&'t mut [IoSliceMut<'b>]),
+    /// Into a view of at most `max` bytes, `of` a lane or of the socket itself.
+    View { max: usize, taken: Taken, of: Option<Weak<dyn AsRef<Connection> + Send + Sync>> },
+}
+
+/// Room for a datagram over the kernel, where another process may take the next one away from this one.
+const SHARED_ROOM: usize = 256 << 10;
 
 impl Socket {
+    /// Returns how much room the next message in the kernel's queue takes, `max` at most. The caller holds
+    /// the receiving side.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN if there is none; what recvmsg(2) returns. ECONNRESET is noted.
+    fn room_for_next(&self, max: usize) -> io::Result<usize> {
+        let (next, _) = self.look_for_control(rustix::net::RecvFlags::PEEK)?;
+        let room = if self.is_here_alone() { next.bytes } else { next.bytes.max(SHARED_ROOM) };
+        Ok(room.min(max))
+    }
+
     /// Moves the receiving side to where the next datagram is. That is the kernel's queue, once the peer has
     /// left and everything that it sent through memory was received. It is the ring, once the peer has
     /// switched.
@@ -58,7 +85,41 @@ impl Socket {
         from: Option<&mut SocketAddr>,
         call: &mut Call<'_>,
     ) -> Result<Received> {
-        let received = self.recv_datagram_now(slices, flags, from, call);
+        self.recv_to(&mut To::Slices(slices), flags, from, call)
+    }
+
+    /// Receives at most `max` bytes of one datagram without a copy, where it came through memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::recv`].
+    pub fn borrow_datagram(
+        self: &Arc<Socket>,
+        max: usize,
+        flags: RecvFlags,
+    ) -> Result<(View, Received, SocketAddr)> {
+        let mut to = To::View { max, taken: Taken::Heap(Vec::new()), of: None };
+        let mut from = SocketAddr::unnamed();
+        let flags = flags & RecvFlags::DONTWAIT;
+        let received = self.recv_to(&mut to, flags, Some(&mut from), &mut Call::plain())?;
+        let (taken, of) = match to {
+            To::View { taken, of, .. } if !received.is_end() => (taken, of),
+            _ => (Taken::Heap(Vec::new()), None),
+        };
+        let front: Weak<Socket> = Arc::downgrade(self);
+        let end = of.unwrap_or_else(|| front.clone());
+        let owner = Owner { end, front, generation: generation() };
+        Ok((View::of_datagram(owner, taken), received, from))
+    }
+
+    fn recv_to(
+        &self,
+        to: &mut To<'_, '_>,
+        flags: RecvFlags,
+        from: Option<&mut SocketAddr>,
+        call: &mut Call<'_>,
+    ) -> Result<Received> {
+        let received = self.recv_datagram_now(to, flags, from, call);
         if matches!(&received, Err(error) if error.raw_os_error() == Errno::CONNRESET.raw_os_error()) {
             self.mirror_after_reset();
         }
@@ -86,7 +147,7 @@ impl Socket {
 
     fn recv_datagram_now(
         &self,
-        slices: &mut [IoSliceMut<'_>],
+        to: &mut To<'_, '_>,
         flags: RecvFlags,
         from: Option<&mut SocketAddr>,
         call: &mut Call<'_>,
@@ -97,7 +158,17 @@ impl Socket {
             self.error_first()?;
             match self.ready(flags, &mut waiting)? {
                 Ready::Ring(guard, available) => {
-                    let received = self.recv_frame(guard, slices, available, flags, call)?;
+                    let received = match to {
+                        To::Slices(slices) => self.recv_frame(guard, slices, available, flags, call)?,
+                        To::View { max, taken, .. } => match self.take_frame(guard, available, *max)? {
+                            Lending::Taken(bytes, received) => {
+                                *taken = bytes;
+                                received
+                            }
+                            // Of datagrams there are none: a peer that sends a list has misbehaved.
+                            Lending::List(..) | Lending::Again => continue,
+                        },
+                    };
                     if let Some(from) = from {
                         *from = self.sender_name();
                     }
@@ -106,7 +177,7 @@ impl Socket {
                 Ready::End => return Ok(Received::end()),
                 Ready::Kernel(..) | Ready::Plain => {}
             }
-            if let Some((received, name)) = self.recv_queued(slices, flags, &mut waiting, call)? {
+            if let Some((received, name)) = self.recv_queued(to, flags, &mut waiting, call)? {
                 if let Some(from) = from {
                     *from = name;
                 }
@@ -118,7 +189,7 @@ impl Socket {
     /// Receives from the kernel's queue, and waits. Returns None if the peer's ring came into use meanwhile.
     fn recv_queued(
         &self,
-        slices: &mut [IoSliceMut<'_>],
+        to: &mut To<'_, '_>,
         flags: RecvFlags,
         waiting: &mut Waiting,
         call: &mut Call<'_>,
@@ -139,7 +210,7 @@ impl Socket {
             }
             let mut fan_in = self.fan_in().map(FanInReceiver::lock);
             if let Some(fan_in) = &mut fan_in
-                && let Some(received) = self.recv_in_turn(fan_in, slices, flags, call)?
+                && let Some(received) = self.recv_in_turn(fan_in, to, flags, call)?
             {
                 return Ok(Some(received));
             }
@@ -156,9 +227,25 @@ impl Socket {
                     Head::Nothing => empty = true,
                 }
             }
+            if let To::View { max, taken, .. } = to
+                && !empty
+            {
+                match self.room_for_next(*max) {
+                    Ok(room) => *taken = Taken::Heap(vec![0; room]),
+                    Err(_) if self.is_reset_noted() => continue, // the look consumed the reset
+                    // A message that arrives now may be longer than any room.
+                    Err(Errno::AGAIN) => empty = true,
+                    Err(errno) => return Err(error(errno)),
+                }
+            }
             point!("about to receive");
-            let mut pieces: Vec<IoSliceMut<'_>> =
-                slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect();
+            let mut pieces: Vec<IoSliceMut<'_>> = match to {
+                To::Slices(slices) => {
+                    slices.iter_mut().take(IOV_MAX).map(|slice| IoSliceMut::new(slice)).collect()
+                }
+                To::View { taken: Taken::Heap(bytes), .. } => vec![IoSliceMut::new(bytes)],
+                To::View { .. } => Vec::new(),
+            };
             let mut room: usize = pieces.iter().map(|piece| piece.len()).sum();
             let mut behind = [0; CONTROL_LEN];
             if fan_in.is_some() && room < CONTROL_LEN {
@@ -239,6 +326,9 @@ impl Socket {
             match came {
                 Ok(message) => {
                     let len = message.bytes.min(room);
+                    if let To::View { taken: Taken::Heap(bytes), .. } = to {
+                        bytes.truncate(len);
+                    }
                     self.counters().kernel_copied.add(len);
                     if !peek {
                         self.counters().received.add(len);

@@ -1,6 +1,7 @@
 //! Sending datagrams into the peer's ring, on a lane, or over the kernel. Where memory cannot carry a
 //! datagram, the kernel decides what becomes of it and which error is told.
 
+use crate::outgoing::Outgoing;
 use crate::pairing::state::Pairing;
 use crate::socket::Socket;
 use onecopy_sync::atomic::Ordering::{Relaxed, Release, SeqCst};
@@ -40,26 +41,33 @@ impl Socket {
         flags: SendFlags,
     ) -> Result<usize> {
         attached.check()?;
-        self.send_to_peer(slices, None, attached, flags)
+        let mut cursor = Cursor::new(slices);
+        let len = cursor.left;
+        self.send_to_peer(&mut cursor, None, attached, flags).map(|()| len)
     }
 
     /// Sends to the peer, optionally by its name. If the kernel carries a datagram with a name, it looks the
     /// name up. For a peer that is gone it then says only that nobody has that name.
-    fn send_to_peer(
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send_as`].
+    pub fn send_to_peer<O: Outgoing>(
         &self,
-        slices: &[IoSlice<'_>],
+        out: &mut O,
         name: Option<&SocketAddrUnix>,
         attached: SendAncillary<'_>,
         flags: SendFlags,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         self.pair_now_and_then();
-        let mut cursor = Cursor::new(slices);
-        let len = cursor.left;
-        let result = if self.shares_memory() {
+        let result = if O::LOCKS || self.shares_memory() {
             let (mut began, mut asked) = (None, false);
             loop {
-                let mut tx = self.lock_tx(flags)?;
-                let mut result = self.send_datagram_locked(&mut tx, &mut cursor, name, attached, flags);
+                let mut tx = out.lock(self, flags)?;
+                let mut result = match out.may_go(self) {
+                    Ok(()) => self.send_datagram_locked(&mut tx, out, name, attached, flags),
+                    error => error,
+                };
                 if self.is_mirrored()
                     && let Err(error) = tx.park_if_full(self)
                     && error.is_refused()
@@ -82,14 +90,14 @@ impl Socket {
             }
         } else {
             self.check(Op::Send)?;
-            self.kernel_datagram(&cursor, name, attached, flags, None)
+            out.over_kernel(self, name, attached, flags, None)
         };
         if name.is_none() && matches!(&result, Err(error) if error.is_refused()) {
             // The kernel has discarded what the peer had sent, and so does this side (net/unix/af_unix.c:
             // unix_dgram_disconnected).
             self.forget_peer();
         }
-        result.map(|()| len)
+        result
     }
 
     /// Whether datagrams to the peer go through a ring, or may soon.
@@ -99,26 +107,26 @@ impl Socket {
             || self.pairing_state.get().is_some_and(|pairing| pairing.is_laned())
     }
 
-    fn send_datagram_locked(
+    fn send_datagram_locked<O: Outgoing>(
         &self,
         tx: &mut Tx,
-        cursor: &mut Cursor<'_, '_>,
+        out: &mut O,
         name: Option<&SocketAddrUnix>,
         attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
         if matches!(tx, Tx::Kernel { .. }) {
             self.adopt_ring(tx);
-            if let Some(done) = self.send_by_lane(cursor, attached, flags) {
+            if let Some(done) = self.send_by_lane(out, attached, flags) {
                 return done;
             }
         }
         if let Tx::Ring(ring) = tx {
-            if self.passes_identity() {
+            if O::SENDS && self.passes_identity() {
                 self.be_named();
             }
-            match ring.send_frame(self, cursor, attached, flags) {
-                Ok(()) => {
+            match out.put(self, ring, attached, flags) {
+                Ok(_) => {
                     // Pairs with the receiver's fence between arming and its last look.
                     fence(SeqCst);
                     let rung = self.ring_if_armed();
@@ -144,7 +152,7 @@ impl Socket {
             pairing.count_anew();
         }
         let riding = riding.filter(|_| name.is_none());
-        match self.kernel_datagram(cursor, name, attached, flags | SendFlags::DONTWAIT, riding) {
+        match out.over_kernel(self, name, attached, flags | SendFlags::DONTWAIT, riding) {
             Err(error) if error.would_block() && !flags.contains(SendFlags::DONTWAIT) => {
                 Err(Error::new(Op::Send, Errno::ALREADY))
             }
@@ -154,19 +162,19 @@ impl Socket {
 
     /// Sends on the lane to a fan-in receiver, if this sender has one. Returns None if the kernel is to be
     /// asked, or is the only way.
-    fn send_by_lane(
+    fn send_by_lane<O: Outgoing>(
         &self,
-        cursor: &mut Cursor<'_, '_>,
+        out: &mut O,
         attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Option<Result<()>> {
         let lane = self.lane()?;
         if !self.is_send_shut() {
-            if self.passes_identity() {
+            if O::SENDS && self.passes_identity() {
                 self.be_named();
             }
             // A send that fails changes nothing.
-            match self.send_on(&lane, cursor, attached, flags) {
+            match self.send_on(&lane, out, attached, flags) {
                 Err(error) if error.would_block() && !flags.contains(SendFlags::DONTWAIT) => {
                     return Some(Err(Error::new(Op::Send, Errno::ALREADY)));
                 }
@@ -290,7 +298,11 @@ impl Socket {
             None => self.is_peer(name),
         };
         match is_peer {
-            Some(true) => return self.send_to_peer(slices, Some(&address), attached, flags),
+            Some(true) => {
+                let mut cursor = cursor;
+                let len = cursor.left;
+                return self.send_to_peer(&mut cursor, Some(&address), attached, flags).map(|()| len);
+            }
             Some(false) => {}
             None => {
                 let mut tx = self.lock_tx(flags)?;
@@ -334,14 +346,18 @@ impl Socket {
     /// Whether this send tells the program of a reset that the kernel told to one of this side's looks. That
     /// comes after EMSGSIZE and before ENOTCONN (net/unix/af_unix.c: unix_dgram_sendmsg). Returns true once.
     #[cold]
-    fn tells_reset(&self, len: usize) -> bool {
+    pub fn tells_reset(&self, len: usize) -> bool {
         let fits = len <= sockopt::socket_send_buffer_size(self.fd()).unwrap_or(0).saturating_sub(32);
         fits && self.take_noted_reset() && (self.tx_ring().is_none() || self.left_unread())
     }
 
     /// Sends over the kernel. `riding` is the pairing, if something is to be told to the peer with this
     /// datagram.
-    fn kernel_datagram(
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) returns.
+    pub fn kernel_datagram(
         &self,
         cursor: &Cursor<'_, '_>,
         to: Option<&SocketAddrUnix>,

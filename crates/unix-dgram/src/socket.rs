@@ -3,6 +3,7 @@
 
 use crate::fan_in::receiver::FanInReceiver;
 use crate::pairing::state::Pairing;
+use crate::reserve::Slots;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Release;
@@ -14,7 +15,7 @@ use onecopy_unix::connection::core::{PASS_CREDENTIALS, PASS_PIDFD};
 use onecopy_unix::connection::kind::Kind;
 use onecopy_unix::connection::open::{buffers, rings};
 use onecopy_unix::connection::patience::{BRIEFLY, STUCK, stuck};
-use onecopy_unix::connection::rx::Rx;
+use onecopy_unix::connection::rx::{Rx, RxRing};
 use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::control;
 use onecopy_unix::multiprocess::fork::{Place, register};
@@ -40,6 +41,8 @@ pub struct Socket {
     pub fan_in_tried: AtomicU32,
     /// 1 once a socket that asks for its senders' identity is known to have a name.
     pub named: AtomicU32,
+    /// Room that was reserved.
+    pub slots: Slots,
     /// Where a fork finds this socket.
     place: Place,
 }
@@ -48,6 +51,12 @@ impl Deref for Socket {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
+        &self.end
+    }
+}
+
+impl AsRef<Connection> for Socket {
+    fn as_ref(&self) -> &Connection {
         &self.end
     }
 }
@@ -77,6 +86,7 @@ impl Socket {
             fan_in: OnceLock::new(),
             fan_in_tried: AtomicU32::new(0),
             named: AtomicU32::new(0),
+            slots: Slots::default(),
             place: Place::default(),
         });
         let one: Weak<Socket> = Arc::downgrade(&socket);
@@ -272,6 +282,17 @@ impl Socket {
         !self.is_orphan() && self.is_here_alone()
     }
 
+    /// Takes what is no datagram from the kernel's queue before this socket leaves its peer, if everything that
+    /// the peer has sent was received: a doorbell, or the filler of a peer that waits for room which views hold.
+    pub fn clear_queue(&self, ring: &mut RxRing) {
+        if ring.consumer.available(1) == Ok(0) {
+            let _ = ring.settle(self);
+            if ring.consumer.borrows() > 0 {
+                let _ = ring.unpark_now(self);
+            }
+        }
+    }
+
     /// Closes the socket, as the application has.
     pub fn close(&self) {
         if !self.leaves_last() {
@@ -281,11 +302,7 @@ impl Socket {
         // An untaken doorbell would make the kernel tell the peer ECONNRESET although everything was read.
         let Some(mut rx) = self.rx.lock_within(|| BRIEFLY) else { return };
         match &mut *rx {
-            Rx::Ring(ring) => {
-                if ring.consumer.available(1) == Ok(0) {
-                    let _ = ring.settle(self);
-                }
-            }
+            Rx::Ring(ring) => self.clear_queue(ring),
             _ => self.before_connecting(),
         }
         if let Some(ring) = self.rx_ring() {

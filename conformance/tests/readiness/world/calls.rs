@@ -231,17 +231,23 @@ impl World {
         if self.sockets[at].views.len() > 5 {
             return Ok(None);
         }
-        let Some(from) = self.senders(at).next() else { return Ok(None) };
-        let since = self.sockets[from].flow.position();
         let (view, end, over) = match held.borrow(max) {
             Ok(got) => got,
             Err(e) if e.raw_os_error().is_none() => return Ok(None),
             Err(e) => return self.was_received(at, Err(e), max, false).map(Some),
         };
         let len = view.len();
+        // (Of many senders, the first byte says which it was.)
+        let mut first = [0];
+        let who = (self.sort == Sort::Crowd && view.copy_to(&mut first) > 0).then(|| usize::from(first[0]));
+        let Some(from) = who.or_else(|| self.senders(at).next()) else { return Ok(None) };
+        let Some(since) = self.sockets.get(from).map(|socket| socket.flow.position()) else {
+            return Err(format!("a view of what nobody has sent ({from})"));
+        };
         // (What lies together may be less than what is there, and a view over the kernel is no longer than that.)
-        let room = if self.sort == Sort::Records && len != MOST_IN_VIEW { max } else { len };
-        let said = self.was_received(at, Ok(Got { len, end, over, from: None }), room, false)?;
+        let whole = self.sort == Sort::Records && len != MOST_IN_VIEW || self.sort.has_datagrams();
+        let room = if whole { max } else { len };
+        let said = self.was_received(at, Ok(Got { len, end, over, from: who }), room, false)?;
         if len > 0 {
             self.numbers += 1;
             self.sockets[from].flow.borrowed(self.numbers, since);

@@ -18,16 +18,20 @@
 //! All of this happens under the lock of the receiving side.
 
 use crate::fan_in::receiver::{FanIn, LANES};
+use crate::receive::To;
 use crate::socket::Socket;
 use crate::wire::control_message::{CONTROL_LEN, ControlMessage};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Message, Space};
 use onecopy_sys::socket::unix_address;
+use onecopy_unix::connection::Connection;
+use onecopy_unix::connection::borrow_records::Taken;
 use onecopy_unix::connection::call::Call;
 use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::{Received, RecvFlags, Result, SocketAddr};
 use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
+use std::sync::{Arc, Weak};
 
 /// Datagrams from lanes between two looks into the kernel's queue, while all lanes have some.
 pub const TURN: u32 = 16;
@@ -51,7 +55,7 @@ impl Socket {
     pub fn recv_in_turn(
         &self,
         fan_in: &mut FanIn,
-        slices: &mut [IoSliceMut<'_>],
+        to: &mut To<'_, '_>,
         flags: RecvFlags,
         call: &mut Call<'_>,
     ) -> Result<Option<(Received, SocketAddr)>> {
@@ -81,7 +85,15 @@ impl Socket {
         for _ in 0..2 * LANES {
             let Some(at) = fan_in.next(self) else { return Ok(None) };
             let member = &fan_in.lanes[at];
-            let came = member.end.recv_record_with(slices, flags | RecvFlags::DONTWAIT, call);
+            let came = match to {
+                To::Slices(slices) => member.end.recv_record_with(slices, flags | RecvFlags::DONTWAIT, call),
+                To::View { max, taken, of } => member.end.take_record(*max).map(|(bytes, received)| {
+                    let lane: Weak<Connection> = Arc::downgrade(&member.end);
+                    *taken = bytes;
+                    *of = Some(lane);
+                    received
+                }),
+            };
             if came.as_ref().map_or(true, Received::is_end) {
                 // The failed receive may have brought descriptors or credentials. They do not belong to the
                 // next datagram.
@@ -97,7 +109,9 @@ impl Socket {
                         fan_in.since_kernel += 1;
                         self.counters().received.add(received.len);
                     }
-                    self.counters().user_copied_out.add(received.len);
+                    if !matches!(to, To::View { taken: Taken::Ring { .. }, .. }) {
+                        self.counters().user_copied_out.add(received.len);
+                    }
                     self.mirror_fan_in(fan_in);
                     return Ok(Some((received, name)));
                 }
@@ -199,7 +213,15 @@ impl Socket {
         true
     }
 
-    fn look_for_control(&self, flags: rustix::net::RecvFlags) -> io::Result<(Message, [u8; CONTROL_LEN])> {
+    /// Looks at the head of the kernel's queue with PEEK among `flags`, or takes it.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN if there is none; what recvmsg(2) returns.
+    pub fn look_for_control(
+        &self,
+        flags: rustix::net::RecvFlags,
+    ) -> io::Result<(Message, [u8; CONTROL_LEN])> {
         let flags = flags | rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::TRUNC;
         let mut wire = [0; CONTROL_LEN];
         match scm::recv(self.fd(), &mut [IoSliceMut::new(&mut wire)], Space::None, flags) {

@@ -41,6 +41,7 @@
 //! with it the filler, and POLLOUT is on again. None of this is in the receiver's queue.
 
 use crate::fan_in::lane::{JoinRequest, Lane, hear_answer, over_line};
+use crate::outgoing::Outgoing;
 use crate::pairing::line::say;
 use crate::pairing::state::{Pairing, Phase, State};
 use crate::socket::Socket;
@@ -52,11 +53,11 @@ use onecopy_sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 use onecopy_sys::socket::unix_address;
 use onecopy_sys::unix_diag::Diag;
 use onecopy_unix::ancillary::attached::SendAncillary;
-use onecopy_unix::connection::call::Cursor;
 use onecopy_unix::connection::kind::Kind;
+use onecopy_unix::connection::tx::Tx;
 use onecopy_unix::doorbell::elsewhere::Elsewhere;
 use onecopy_unix::handshake::invitation::{DEFAULT_BUFFER, nonce};
-use onecopy_unix::{Result, SendFlags};
+use onecopy_unix::{Error, Op, Result, SendFlags};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::sockopt;
@@ -188,15 +189,15 @@ impl Socket {
     ///
     /// As [`onecopy_unix::connection::Connection::send_record_with`]. After EPIPE and ECONNRESET the
     /// receiver has certainly not got it.
-    pub fn send_on(
+    pub fn send_on<O: Outgoing>(
         &self,
         lane: &Lane,
-        cursor: &mut Cursor<'_, '_>,
+        out: &mut O,
         attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<()> {
-        let (end, len, flags) = (&*lane.end, cursor.left, flags | SendFlags::DONTWAIT);
-        if lane.renamed.load(Relaxed) != 0 && self.send_control(&lane.switched).is_ok() {
+        let (end, len, flags) = (&*lane.end, out.len(), flags | SendFlags::DONTWAIT);
+        if O::SENDS && lane.renamed.load(Relaxed) != 0 && self.send_control(&lane.switched).is_ok() {
             lane.renamed.store(0, Relaxed);
             // Release pairs with the Acquire load in `is_renamed`: a receiver that sees it finds that control
             // message in its queue.
@@ -205,7 +206,10 @@ impl Socket {
         end.settings().follow(self.settings());
         let streamed = end.counters().user_copied_nt.get();
         let mut tx = end.lock_tx(flags)?;
-        let sent = end.send_record_locked(&mut tx, cursor, attached, flags);
+        let sent = match &mut *tx {
+            Tx::Ring(ring) => out.put(end, ring, attached, flags),
+            Tx::Kernel { .. } => Err(Error::new(Op::Send, Errno::PIPE)), // no lane is ever without its ring
+        };
         if self.is_mirrored() {
             let _ = tx.park_if_full(end);
         }
@@ -214,9 +218,10 @@ impl Socket {
         // The datagram was published without a look at the doorbell; unlocking is the fence that this takes.
         // A receiver that closes a lane arms it first, looks once more, and only then closes the line. So if
         // the doorbell fails, the receiver will never see this datagram.
-        sent.and_then(|()| end.ring_if_armed())?;
+        let copied = sent?;
+        end.ring_if_armed()?;
         self.counters().sent.add_exclusive(len);
-        self.counters().user_copied_in.add_exclusive(len);
+        self.counters().user_copied_in.add_exclusive(copied);
         self.counters()
             .user_copied_nt
             .add_exclusive((end.counters().user_copied_nt.get() - streamed) as usize);

@@ -28,6 +28,9 @@ use std::time::Duration;
 /// Over the kernel there is no such room: the bytes are then in a buffer of this process, and `commit` sends
 /// them. A record has its room in the kernel by then. On a stream `commit` may send a part, and says how many
 /// bytes.
+///
+/// A slot of a datagram socket is for the peer that the socket has when it is reserved. The socket can be
+/// connected to another one meanwhile; that one does not get it.
 #[derive(Debug)]
 pub struct Slot<'a> {
     end: &'a Connection,

@@ -276,7 +276,7 @@ impl View {
         self.len
     }
 
-    /// Whether nothing is in view: at the end of the stream.
+    /// Whether nothing is in view: at the end of the stream, or of a record or datagram of no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

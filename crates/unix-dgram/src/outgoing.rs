@@ -1,0 +1,293 @@
+//! What one send brings to the peer. `send.rs` decides which way it takes; here stands what happens there.
+
+use crate::pairing::state::Pairing;
+use crate::reserve::Lease;
+use crate::socket::Socket;
+use onecopy_ring::record::{self, Frame, With};
+use onecopy_ring::{Producer, Ring};
+use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::credentials::Saying;
+use onecopy_unix::connection::call::Cursor;
+use onecopy_unix::connection::core::Core;
+use onecopy_unix::connection::failure::too_long;
+use onecopy_unix::connection::side::SideGuard;
+use onecopy_unix::connection::tx::{Tx, TxRing};
+use onecopy_unix::control;
+use onecopy_unix::{Error, Memory, Op, Result, SendFlags};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, sockopt};
+use std::borrow::Cow;
+use std::io::IoSlice;
+use std::time::Duration;
+
+/// What one send brings to the peer.
+pub trait Outgoing {
+    /// Whether it takes the sending side also where the kernel carries every datagram.
+    const LOCKS: bool;
+    /// Whether it sends something; if not it only reserves room.
+    const SENDS: bool;
+
+    /// Returns its bytes.
+    fn len(&self) -> usize;
+
+    /// Takes the sending side.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EBUSY, EPROTO.
+    fn lock<'s>(&self, socket: &'s Socket, flags: SendFlags) -> Result<SideGuard<'s, Tx>>;
+
+    /// Looks whether it may go to the present peer. The caller holds the sending side.
+    ///
+    /// # Errors
+    ///
+    /// ECANCELED, ENOTCONN.
+    fn may_go(&mut self, _socket: &Socket) -> Result<()> {
+        Ok(())
+    }
+
+    /// Puts it into a ring of the peer's, whose sending end is `core`. Returns how many bytes it has copied.
+    ///
+    /// # Errors
+    ///
+    /// Those of a send into a ring. Then nothing has changed.
+    fn put(
+        &mut self,
+        core: &Core,
+        ring: &mut TxRing,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize>;
+
+    /// Sends it over the kernel. `riding` is the pairing, if something is to be told to the peer with it.
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) returns.
+    fn over_kernel(
+        &mut self,
+        socket: &Socket,
+        to: Option<&SocketAddrUnix>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+        riding: Option<&Pairing>,
+    ) -> Result<()>;
+}
+
+/// Bytes of the caller's.
+impl Outgoing for Cursor<'_, '_> {
+    const LOCKS: bool = false;
+    const SENDS: bool = true;
+
+    fn len(&self) -> usize {
+        self.left
+    }
+
+    fn lock<'s>(&self, socket: &'s Socket, flags: SendFlags) -> Result<SideGuard<'s, Tx>> {
+        socket.lock_unleased(flags)
+    }
+
+    #[inline]
+    fn put(
+        &mut self,
+        core: &Core,
+        ring: &mut TxRing,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        let len = self.left;
+        ring.send_frame(core, self, attached, flags).map(|()| len)
+    }
+
+    fn over_kernel(
+        &mut self,
+        socket: &Socket,
+        to: Option<&SocketAddrUnix>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+        riding: Option<&Pairing>,
+    ) -> Result<()> {
+        socket.kernel_datagram(self, to, attached, flags, riding)
+    }
+}
+
+/// Room that is to be reserved for a datagram. Nothing is sent.
+pub struct Reserving<'s> {
+    len: usize,
+    lease: &'s Lease<'s>,
+    /// The room, once it was found.
+    pub memory: Option<Memory>,
+    pub saying: Saying,
+    /// How often the socket had been connected elsewhere.
+    pub moves: u32,
+}
+
+impl<'s> Reserving<'s> {
+    pub fn new(len: usize, lease: &'s Lease<'s>) -> Reserving<'s> {
+        Reserving { len, lease, memory: None, saying: Saying::default(), moves: 0 }
+    }
+}
+
+impl Outgoing for Reserving<'_> {
+    const LOCKS: bool = true;
+    const SENDS: bool = false;
+
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn lock<'s>(&self, socket: &'s Socket, flags: SendFlags) -> Result<SideGuard<'s, Tx>> {
+        socket.lock_tx(flags)
+    }
+
+    fn may_go(&mut self, socket: &Socket) -> Result<()> {
+        self.moves = socket.slots.moves();
+        Ok(())
+    }
+
+    fn put(&mut self, core: &Core, ring: &mut TxRing, _: Attached<'_>, flags: SendFlags) -> Result<usize> {
+        let capacity = ring.producer.ring().capacity();
+        if self.len > record::largest(capacity) {
+            return Err(core.too_long());
+        }
+        self.saying = ring.saying(core, None);
+        let frame = Frame { len: self.len, end: true, with: With::new(0, self.saying.who) };
+        ring.room_for_frame(core, frame.size(capacity), flags)?;
+        // Another process that sends on the same lane knows nothing of this room, and would write there.
+        self.memory = Some(if core.others().were_there() {
+            Memory::Heap(vec![0; self.len])
+        } else {
+            let mut room = Producer::new(ring.producer.ring().clone());
+            room.resume(ring.producer.state()).map_err(|misbehaved| core.misbehaved(Op::Send, misbehaved))?;
+            self.lease.begin();
+            Memory::Ring(room)
+        });
+        Ok(0)
+    }
+
+    /// Looks for what a send would be told at once. There is no room to reserve in the peer's queue.
+    fn over_kernel(
+        &mut self,
+        socket: &Socket,
+        _: Option<&SocketAddrUnix>,
+        _: Attached<'_>,
+        _: SendFlags,
+        _: Option<&Pairing>,
+    ) -> Result<()> {
+        let error = |errno| Error::new(Op::Send, errno);
+        if self.len > socket.max_kernel_record() {
+            return Err(too_long());
+        }
+        if socket.is_reset_noted() && socket.tells_reset(self.len) {
+            return Err(error(Errno::CONNRESET));
+        }
+        if socket.is_send_shut() {
+            return Err(error(Errno::PIPE));
+        }
+        rustix::net::getpeername(socket.fd()).map_err(error)?;
+        let events = control::wait(socket.fd(), PollFlags::OUT, Some(Duration::ZERO)).map_err(error)?;
+        if events.contains(PollFlags::ERR)
+            && let Ok(Err(errno)) = sockopt::socket_error(socket.fd())
+        {
+            if errno == Errno::CONNRESET {
+                socket.mirror_after_reset();
+            }
+            return Err(error(errno));
+        }
+        self.memory = Some(Memory::Heap(vec![0; self.len]));
+        Ok(())
+    }
+}
+
+/// What a program has written into a slot.
+pub struct Filled {
+    pub memory: Memory,
+    pub len: usize,
+    pub saying: Saying,
+    /// As in [`Reserving::moves`].
+    pub moves: u32,
+}
+
+impl Filled {
+    /// Whether the next frame of `ring` begins where this room does.
+    fn is_next_in(&self, ring: &TxRing) -> bool {
+        let header = |producer: &Producer| std::ptr::from_ref(producer.header());
+        match &self.memory {
+            // The room keeps its ring mapped, so no other ring has that address.
+            Memory::Ring(room) => {
+                header(room) == header(&ring.producer) && room.head() == ring.producer.head()
+            }
+            Memory::Heap(_) => false,
+        }
+    }
+
+    /// Returns the bytes, wherever they lie. Those in a ring are copied out of it.
+    fn bytes(&self, core: &Core) -> Cow<'_, [u8]> {
+        match &self.memory {
+            Memory::Heap(bytes) => Cow::Borrowed(&bytes[..self.len]),
+            Memory::Ring(room) => {
+                let ring: &Ring = room.ring();
+                let mut bytes = vec![0; self.len];
+                let at = (room.head() + record::HEADER as u64) % ring.capacity() as u64;
+                ring.copy_out(at as usize, &mut bytes);
+                core.counters().user_copied_in.add(self.len);
+                Cow::Owned(bytes)
+            }
+        }
+    }
+}
+
+impl Outgoing for Filled {
+    const LOCKS: bool = true;
+    const SENDS: bool = true;
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn lock<'s>(&self, socket: &'s Socket, flags: SendFlags) -> Result<SideGuard<'s, Tx>> {
+        match self.memory {
+            Memory::Ring(_) => socket.lock_tx(flags), // its slot has the lease
+            Memory::Heap(_) => socket.lock_unleased(flags),
+        }
+    }
+
+    fn may_go(&mut self, socket: &Socket) -> Result<()> {
+        if self.moves == socket.slots.moves() {
+            return Ok(());
+        }
+        // A socket without a peer says so. Another peer must not get what was meant for the old one.
+        rustix::net::getpeername(socket.fd()).map_err(|errno| Error::new(Op::Send, errno))?;
+        Err(Error::new(Op::Send, Errno::CANCELED).because(
+            "the socket was connected to another peer since this room was reserved; nothing was sent, reserve again",
+        ))
+    }
+
+    fn put(
+        &mut self,
+        core: &Core,
+        ring: &mut TxRing,
+        attached: Attached<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
+        if self.is_next_in(ring) {
+            return ring.publish_reserved(core, self.len, true, self.saying, flags).map(|()| 0);
+        }
+        let bytes = self.bytes(core);
+        let before = if matches!(bytes, Cow::Owned(_)) { self.len } else { 0 };
+        Cursor::new(&[IoSlice::new(&bytes)]).put(core, ring, attached, flags).map(|copied| copied + before)
+    }
+
+    fn over_kernel(
+        &mut self,
+        socket: &Socket,
+        to: Option<&SocketAddrUnix>,
+        attached: Attached<'_>,
+        flags: SendFlags,
+        riding: Option<&Pairing>,
+    ) -> Result<()> {
+        let bytes = self.bytes(socket);
+        socket.kernel_datagram(&Cursor::new(&[IoSlice::new(&bytes)]), to, attached, flags, riding)
+    }
+}

@@ -1,0 +1,199 @@
+//! Room for datagrams that are written in place.
+//!
+//! A slot does not hold the sending side, as one of a connection does: this socket can be connected to another
+//! peer meanwhile, by the thread that has the slot. It holds a *lease* instead. While there is one, nobody else
+//! puts anything into the peer's ring, so the room behind its head stays the slot's. Committed, a slot sends as
+//! any other send does, and finds its bytes in place if the ring is still the one.
+
+use crate::outgoing::{Filled, Reserving};
+use crate::socket::Socket;
+use onecopy_sync::atomic::AtomicU32;
+use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
+use onecopy_sync::atomic::fence;
+use onecopy_sync::{Mutex, MutexGuard};
+use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::credentials::Saying;
+use onecopy_unix::connection::side::SideGuard;
+use onecopy_unix::connection::tx::Tx;
+use onecopy_unix::control;
+use onecopy_unix::{Commit, Error, Memory, Op, Result, SendFlags, Slot};
+use rustix::io::Errno;
+use std::time::Instant;
+
+/// The slots of a socket.
+#[derive(Debug, Default)]
+pub struct Slots {
+    /// Held by the slot that has the lease, or by a thread that reserves. Taken before the sending side.
+    one: Mutex<()>,
+    /// 1 while a slot has the lease. Set under the sending side.
+    leased: AtomicU32,
+    /// Slots that were not committed or dropped, wherever their bytes are.
+    out: AtomicU32,
+    /// How often the socket was connected to another peer, or to none. Changed under the sending side.
+    moves: AtomicU32,
+}
+
+impl Slots {
+    pub fn moves(&self) -> u32 {
+        self.moves.load(Relaxed)
+    }
+
+    /// Notes that the socket has another peer now.
+    pub fn move_on(&self) {
+        self.moves.fetch_add(1, Relaxed);
+    }
+
+    /// Whether somebody may commit a slot.
+    pub fn are_out(&self) -> bool {
+        self.out.load(Relaxed) != 0
+    }
+
+    /// Whether no thread has the lease or is reserving. For a fork.
+    pub fn are_free(&self) -> bool {
+        self.one.try_lock().is_some()
+    }
+}
+
+/// Counts a slot until it is dropped.
+#[derive(Debug)]
+struct Out<'a>(&'a Slots);
+
+impl<'a> Out<'a> {
+    fn one_more(slots: &'a Slots) -> Out<'a> {
+        slots.out.fetch_add(1, Relaxed);
+        Out(slots)
+    }
+}
+
+impl Drop for Out<'_> {
+    fn drop(&mut self) {
+        self.0.out.fetch_sub(1, Relaxed);
+    }
+}
+
+/// The right to be the only one that puts something into the peer's ring, once it has begun.
+#[derive(Debug)]
+pub struct Lease<'a> {
+    socket: &'a Socket,
+    one: Option<MutexGuard<'a, ()>>,
+}
+
+impl Lease<'_> {
+    /// Keeps all others out from here on. The caller holds the sending side.
+    pub fn begin(&self) {
+        self.socket.slots.leased.store(1, Relaxed);
+    }
+}
+
+impl Drop for Lease<'_> {
+    fn drop(&mut self) {
+        // Relaxed: who finds the lease under the sending side's lock waits for `one`, and who has that sees
+        // this.
+        self.socket.slots.leased.store(0, Relaxed);
+        drop(self.one.take());
+        // Pairs with the fence in `turn_away`: a sender that was turned away is told, or sees that the lease is
+        // over.
+        fence(SeqCst);
+        self.socket.welcome_back();
+    }
+}
+
+impl Socket {
+    /// Reserves room for a datagram of `len` bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`crate::Datagram::send`].
+    pub fn reserve(&self, len: usize, flags: SendFlags) -> Result<Slot<'_>> {
+        let out = Out::one_more(&self.slots);
+        let lease = self.lease(flags)?;
+        let mut reserving = Reserving::new(len, &lease);
+        self.send_to_peer(&mut reserving, None, Attached::default(), flags)?;
+        let Reserving { memory, saying, moves, .. } = reserving;
+        let memory = memory.ok_or(Error::new(Op::Send, Errno::NOTCONN))?;
+        // What is in a buffer of this process keeps nobody out.
+        let lease = Some(lease).filter(|_| matches!(memory, Memory::Ring(_)));
+        let held = Held { socket: self, flags, saying, moves, _lease: lease, _out: out };
+        Ok(Slot::apart(self, len, flags, memory, Box::new(held)))
+    }
+
+    /// Waits until no other slot has the lease, and no other thread reserves.
+    fn lease(&self, flags: SendFlags) -> Result<Lease<'_>> {
+        // Before the wait: a child may have inherited a lock that nobody unlocks.
+        self.check(Op::Send)?;
+        let one = &self.slots.one;
+        let one = match one.try_lock() {
+            Some(one) => Some(one),
+            None if self.must_not_wait(flags, &mut false) => {
+                self.turn_away();
+                one.try_lock()
+            }
+            None => match self.settings().write_timeout() {
+                Some(limit) => one.lock_for(limit),
+                None => Some(one.lock()),
+            },
+        };
+        match one {
+            Some(one) => Ok(Lease { socket: self, one: Some(one) }),
+            None => Err(Error::new(Op::Send, Errno::AGAIN)),
+        }
+    }
+
+    /// Takes the sending side, once no slot has the lease.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN, EBUSY, EPROTO.
+    #[inline]
+    pub fn lock_unleased(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
+        let tx = self.lock_tx(flags)?;
+        // Relaxed: it is set under this lock.
+        if self.slots.leased.load(Relaxed) == 0 { Ok(tx) } else { self.wait_for_slot(tx, flags) }
+    }
+
+    #[cold]
+    fn wait_for_slot<'s>(&'s self, mut tx: SideGuard<'s, Tx>, flags: SendFlags) -> Result<SideGuard<'s, Tx>> {
+        let error = |errno| Error::new(Op::Send, errno);
+        let began = Instant::now();
+        let mut asked = false;
+        loop {
+            // Whoever was turned away while this thread held the side is told by the lease's end. He could not
+            // have sent before.
+            tx.unlock_fenced();
+            if self.must_not_wait(flags, &mut asked) {
+                self.turn_away();
+                if self.slots.leased.load(Relaxed) != 0 {
+                    return Err(error(Errno::AGAIN));
+                }
+            } else {
+                let left = control::remaining(began, self.settings().write_timeout()).map_err(error)?;
+                drop(match left {
+                    Some(left) => self.slots.one.lock_for(left).ok_or(error(Errno::AGAIN))?,
+                    None => self.slots.one.lock(),
+                });
+            }
+            tx = self.lock_tx(flags)?;
+            if self.slots.leased.load(Relaxed) == 0 {
+                return Ok(tx);
+            }
+        }
+    }
+}
+
+/// What a slot holds until it is committed or dropped.
+#[derive(Debug)]
+struct Held<'a> {
+    socket: &'a Socket,
+    flags: SendFlags,
+    saying: Saying,
+    moves: u32,
+    _lease: Option<Lease<'a>>,
+    _out: Out<'a>,
+}
+
+impl Commit for Held<'_> {
+    fn commit(self: Box<Self>, memory: Memory, len: usize) -> Result<usize> {
+        let mut filled = Filled { memory, len, saying: self.saying, moves: self.moves };
+        self.socket.send_to_peer(&mut filled, None, Attached::default(), self.flags).map(|()| len)
+    }
+}

@@ -182,12 +182,10 @@ impl Outgoing for Reserving<'_> {
         if socket.is_reset_noted() && socket.tells_reset(self.len) {
             return Err(error(Errno::CONNRESET));
         }
-        if socket.is_send_shut() {
-            return Err(error(Errno::PIPE));
-        }
-        rustix::net::getpeername(socket.fd()).map_err(error)?;
-        let events = control::wait(socket.fd(), PollFlags::OUT, Some(Duration::ZERO)).map_err(error)?;
-        if events.contains(PollFlags::ERR)
+        // In the kernel's order: the pending error, the shutdown, room, the peer (net/core/sock.c:
+        // sock_alloc_send_pskb).
+        let events = control::wait(socket.fd(), PollFlags::OUT, Some(Duration::ZERO));
+        if events.is_ok_and(|events| events.contains(PollFlags::ERR))
             && let Ok(Err(errno)) = sockopt::socket_error(socket.fd())
         {
             if errno == Errno::CONNRESET {
@@ -195,6 +193,11 @@ impl Outgoing for Reserving<'_> {
             }
             return Err(error(errno));
         }
+        if socket.is_send_shut() {
+            return Err(error(Errno::PIPE));
+        }
+        events.map_err(error)?;
+        rustix::net::getpeername(socket.fd()).map_err(error)?;
         self.memory = Some(Memory::Heap(vec![0; self.len]));
         Ok(())
     }

@@ -7,3 +7,4 @@ mod hostile_many;
 mod hostile_proofs;
 pub mod lane_tests;
 mod moments;
+mod rooms;

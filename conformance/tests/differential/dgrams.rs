@@ -54,6 +54,8 @@ enum Call {
         len: usize,
         count: usize,
     },
+    /// send() for the kernel, and ours written where the peer reads it
+    SendInPlace(usize),
     /// send() of more than any buffer here takes
     SendTooLong,
     /// send() until there is no room, and all of it received by the peer that it is connected to
@@ -69,6 +71,8 @@ enum Call {
         max: [usize; 3],
         flags: Rx,
     },
+    /// recvmsg() for the kernel, and ours read where it lies
+    RecvInPlace(usize),
     /// connect(), to itself even
     Connect(usize),
     /// connect() to none
@@ -114,10 +118,12 @@ fn call() -> impl Strategy<Value = Call> {
         8 => (who.clone(), size()).prop_map(|(to, len)| Call::SendTo { to, len }),
         8 => (prop::option::weighted(0.3, who.clone()), size(), 1usize..4)
             .prop_map(|(to, len, count)| Call::SendFds { to, len, count }),
+        8 => size().prop_map(Call::SendInPlace),
         1 => Just(Call::SendTooLong),
         1 => Just(Call::Fill),
         24 => (size(), any::<bool>(), flags()).prop_map(|(max, with, flags)| Call::Recv { max, with, flags }),
         6 => ([size(), size(), size()], flags()).prop_map(|(max, flags)| Call::RecvPieces { max, flags }),
+        8 => size().prop_map(Call::RecvInPlace),
         4 => who.prop_map(Call::Connect),
         1 => Just(Call::Disconnect),
         2 => how.prop_map(Call::Shutdown),
@@ -259,6 +265,7 @@ impl World {
                     Some(to) => said(end.send_fds_to(&data, &fds, &self.names[*to]), count),
                 }
             }
+            Call::SendInPlace(len) => said(end.send_in_place(&self.next(*len), TX_NOW), count),
             Call::SendTooLong => said(end.send(&vec![0; 1 << 20], TX_NOW), count),
             Call::Fill => self.fill(end, at),
             Call::Recv { max, with, flags } => self.recv(end, *max, *with, *flags),
@@ -268,6 +275,9 @@ impl World {
                 let got = end.recv_msg(&mut slices, false, *flags);
                 said(got, |came| told(&came, &bufs.concat(), "?"))
             }
+            Call::RecvInPlace(max) => said(end.recv_in_place(*max, NOW), |(bytes, returned)| {
+                told(&Came { len: bytes.len(), returned, ..Came::default() }, &bytes, "?")
+            }),
             Call::Connect(to) => said(end.connect(&self.names[*to]), ok),
             Call::Disconnect => said(end.disconnect(), ok),
             Call::Shutdown(how) => said(end.shutdown(*how), ok),
@@ -476,6 +486,18 @@ fn what_was_found_once_with_datagrams() {
         [(a, Send(0)), (a, any()), (b, nothing()), (b, Send(0)), (a, nothing()), (a, any()), (b, Connect(2))]
             .into_iter()
             .chain([(a, Disconnect), (a, Send(0))])
+            .collect(),
+        // What had come on a lane was there when the peer was gone, to which its receiver had connected since.
+        vec![(a, nothing()), (b, Connect(0)), (a, Close), (b, Send(0)), (b, any())],
+        // And it came before the reset of that peer.
+        [(a, Send(0)), (a, Send(0)), (b, Connect(0)), (a, Send(0)), (b, nothing()), (a, Connect(2))]
+            .into_iter()
+            .chain([(b, any()), (b, any())])
+            .collect(),
+        // Room was refused because of a shutdown, and an error that comes before that was told to nobody.
+        [(a, Send(0)), (b, Send(0)), (b, Shutdown(std::net::Shutdown::Write)), (a, Disconnect)]
+            .into_iter()
+            .chain([(b, SendInPlace(0)), (b, SendInPlace(0))])
             .collect(),
     ];
     // What a peer's leaving makes, EPIPE say, was told of the one that came after it: at whatever moment of the meeting it left.

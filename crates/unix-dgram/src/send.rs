@@ -96,6 +96,7 @@ impl Socket {
             // The kernel has discarded what the peer had sent, and so does this side (net/unix/af_unix.c:
             // unix_dgram_disconnected).
             self.forget_peer();
+            self.forget_lanes();
         }
         result
     }
@@ -241,6 +242,7 @@ impl Socket {
     pub fn was_refused(&self, tx: &mut Tx) {
         self.leave_ring(tx);
         self.forget_peer();
+        self.forget_lanes();
     }
 
     /// Forgets the peer and everything that it has sent.

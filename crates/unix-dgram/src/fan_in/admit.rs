@@ -300,6 +300,17 @@ impl Socket {
         }
     }
 
+    /// Forgets what lies in the lanes of a receiver that was connected: the kernel has discarded what was in its
+    /// queue, since the peer is gone.
+    pub fn forget_lanes(&self) {
+        let Some(fan_in) = self.fan_in() else { return };
+        let _rx = self.rx.lock();
+        let mut state = fan_in.lock();
+        state.lanes.clear();
+        (state.token, state.closing) = (false, false);
+        fan_in.left_over.store(0, Relaxed);
+    }
+
     /// Runs before a fork. A socket with lanes belongs to one process; one without belongs to the kernel, and
     /// to every process. Returns whether there are lanes.
     pub fn fan_in_forks(&self) -> bool {

@@ -28,7 +28,8 @@ use onecopy_unix::connection::Connection;
 use onecopy_unix::connection::borrow_records::Taken;
 use onecopy_unix::connection::call::Call;
 use onecopy_unix::connection::rx::Rx;
-use onecopy_unix::{Received, RecvFlags, Result, SocketAddr};
+use onecopy_unix::control;
+use onecopy_unix::{SocketAddr, Received, RecvFlags, Result};
 use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
 use std::sync::{Arc, Weak};
@@ -74,6 +75,11 @@ impl Socket {
             fan_in.end(all);
         }
         if fan_in.lanes.is_empty() {
+            return Ok(None);
+        }
+        // A pending error comes before what is queued (net/core/datagram.c: __skb_try_recv_datagram), and only
+        // a socket that is connected has one.
+        if fan_in.closing && control::is_failed(self.fd()) {
             return Ok(None);
         }
         // A sender that has switched waits for what is left of its own in the kernel's queue, which is not

@@ -504,7 +504,11 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`Datagram::recv`].
-    pub fn recv_borrowed_with_flags(&self, max: usize, flags: RecvFlags) -> Result<(View, Received, SocketAddr)> {
+    pub fn recv_borrowed_with_flags(
+        &self,
+        max: usize,
+        flags: RecvFlags,
+    ) -> Result<(View, Received, SocketAddr)> {
         self.end.borrow_datagram(max, flags)
     }
 

@@ -5,7 +5,7 @@ use crate::reserve::Lease;
 use crate::socket::Socket;
 use onecopy_ring::record::{self, Frame, With};
 use onecopy_ring::{Producer, Ring};
-use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::attached::SendAncillary;
 use onecopy_unix::ancillary::credentials::Saying;
 use onecopy_unix::connection::call::Cursor;
 use onecopy_unix::connection::core::Core;
@@ -56,7 +56,7 @@ pub trait Outgoing {
         &mut self,
         core: &Core,
         ring: &mut TxRing,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize>;
 
@@ -69,7 +69,7 @@ pub trait Outgoing {
         &mut self,
         socket: &Socket,
         to: Option<&SocketAddrUnix>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
         riding: Option<&Pairing>,
     ) -> Result<()>;
@@ -93,7 +93,7 @@ impl Outgoing for Cursor<'_, '_> {
         &mut self,
         core: &Core,
         ring: &mut TxRing,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
         let len = self.left;
@@ -104,7 +104,7 @@ impl Outgoing for Cursor<'_, '_> {
         &mut self,
         socket: &Socket,
         to: Option<&SocketAddrUnix>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
         riding: Option<&Pairing>,
     ) -> Result<()> {
@@ -146,7 +146,13 @@ impl Outgoing for Reserving<'_> {
         Ok(())
     }
 
-    fn put(&mut self, core: &Core, ring: &mut TxRing, _: Attached<'_>, flags: SendFlags) -> Result<usize> {
+    fn put(
+        &mut self,
+        core: &Core,
+        ring: &mut TxRing,
+        _: SendAncillary<'_>,
+        flags: SendFlags,
+    ) -> Result<usize> {
         let capacity = ring.producer.ring().capacity();
         if self.len > record::largest(capacity) {
             return Err(core.too_long());
@@ -171,7 +177,7 @@ impl Outgoing for Reserving<'_> {
         &mut self,
         socket: &Socket,
         _: Option<&SocketAddrUnix>,
-        _: Attached<'_>,
+        _: SendAncillary<'_>,
         _: SendFlags,
         _: Option<&Pairing>,
     ) -> Result<()> {
@@ -271,7 +277,7 @@ impl Outgoing for Filled {
         &mut self,
         core: &Core,
         ring: &mut TxRing,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
         if self.is_next_in(ring) {
@@ -286,7 +292,7 @@ impl Outgoing for Filled {
         &mut self,
         socket: &Socket,
         to: Option<&SocketAddrUnix>,
-        attached: Attached<'_>,
+        attached: SendAncillary<'_>,
         flags: SendFlags,
         riding: Option<&Pairing>,
     ) -> Result<()> {

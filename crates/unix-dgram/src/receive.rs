@@ -18,7 +18,7 @@ use onecopy_unix::connection::waiting::Waiting;
 use onecopy_unix::control;
 use onecopy_unix::control::Peek;
 use onecopy_unix::generation::generation;
-use onecopy_unix::{Error, SocketAddr, Op, Owner, Received, ReceivedFlags, RecvFlags, Result, View};
+use onecopy_unix::{Error, Op, Owner, Received, ReceivedFlags, RecvFlags, Result, SocketAddr, View};
 use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
 use std::sync::{Arc, Weak};

@@ -11,7 +11,7 @@ use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
 use onecopy_sync::atomic::fence;
 use onecopy_sync::{Mutex, MutexGuard};
-use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::attached::SendAncillary;
 use onecopy_unix::ancillary::credentials::Saying;
 use onecopy_unix::connection::side::SideGuard;
 use onecopy_unix::connection::tx::Tx;
@@ -108,7 +108,7 @@ impl Socket {
         let out = Out::one_more(&self.slots);
         let lease = self.lease(flags)?;
         let mut reserving = Reserving::new(len, &lease);
-        self.send_to_peer(&mut reserving, None, Attached::default(), flags)?;
+        self.send_to_peer(&mut reserving, None, SendAncillary::default(), flags)?;
         let Reserving { memory, saying, moves, .. } = reserving;
         let memory = memory.ok_or(Error::new(Op::Send, Errno::NOTCONN))?;
         // What is in a buffer of this process keeps nobody out.
@@ -194,6 +194,6 @@ struct Held<'a> {
 impl Commit for Held<'_> {
     fn commit(self: Box<Self>, memory: Memory, len: usize) -> Result<usize> {
         let mut filled = Filled { memory, len, saying: self.saying, moves: self.moves };
-        self.socket.send_to_peer(&mut filled, None, Attached::default(), self.flags).map(|()| len)
+        self.socket.send_to_peer(&mut filled, None, SendAncillary::default(), self.flags).map(|()| len)
     }
 }

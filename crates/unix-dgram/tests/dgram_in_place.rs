@@ -27,7 +27,7 @@ fn what_is_written_in_place_is_read_in_place() {
             assert_eq!(send_in_place(&a, &bytes).unwrap(), len, "{way}");
             assert_eq!(b.readable_bytes().unwrap(), len);
             let (view, received, from) = b.recv_borrowed(1 << 20).unwrap();
-            assert_eq!(from, a.local_name().unwrap(), "{way}");
+            assert_eq!(from, a.local_addr().unwrap(), "{way}");
             assert_eq!((received.len, received.full, received.flags), (len, len, ReceivedFlags::empty()));
             assert_eq!(b.stats().user_copied_out - before.1.user_copied_out, sum, "{way}: not yet looked at");
             sum += len as u64;
@@ -69,8 +69,8 @@ fn a_datagram_that_is_longer_than_asked_for_is_cut() {
     alone!();
     for (way, (a, b)) in ways("cut") {
         for max in [0, 1, 7, 8, 9] {
-            a.send(b"long one", NOW).unwrap();
-            a.send(b"next", NOW).unwrap();
+            a.send_with_flags(b"long one", NOW).unwrap();
+            a.send_with_flags(b"next", NOW).unwrap();
             let (bytes, received) = borrow(&b, max);
             assert_eq!(bytes, b"long one"[..max.min(8)], "{way}");
             assert_eq!((received.len, received.full), (max.min(8), 8), "{way}");
@@ -186,7 +186,7 @@ fn credentials_come_with_what_was_written_in_place() {
         assert_eq!(borrow(&b, 9).0, b"early", "{way}");
         for _ in 0..2 {
             assert_eq!(send_in_place(&a, b"who").unwrap(), 3);
-            let (_, with, _) = b.recv_with(&mut [0; 9], LOOK).unwrap();
+            let (_, with, _) = b.recv_fds_with_flags(&mut [0; 9], LOOK).unwrap();
             assert_eq!(with.credentials.unwrap().pid, std::process::id() as i32, "{way}");
         }
     }
@@ -221,7 +221,7 @@ fn play(a: &Datagram, b: &Datagram, steps: &[Step]) -> Result<(), TestCaseError>
     for (number, step) in steps.iter().enumerate() {
         let content = |len: usize| -> Vec<u8> { (0..len).map(|i| (i + number * 3) as u8).collect() };
         match step {
-            Step::Send(len) => match a.send(&content(*len), NOW) {
+            Step::Send(len) => match a.send_with_flags(&content(*len), NOW) {
                 Ok(n) => {
                     prop_assert_eq!(n, *len);
                     queue.push_back(content(n));
@@ -250,7 +250,7 @@ fn play(a: &Datagram, b: &Datagram, steps: &[Step]) -> Result<(), TestCaseError>
                     })
                 } else {
                     let mut buffer = vec![0; *max];
-                    b.recv_datagram(&mut buffer, LOOK).map(|(received, _)| {
+                    b.recv_datagram_with_flags(&mut buffer, LOOK).map(|(received, _)| {
                         buffer.truncate(received.len);
                         (buffer, received)
                     })

@@ -2,7 +2,7 @@
 
 use onecopy_sys::fork::{Ended, child};
 use onecopy_testing::{alone, asleep, readable, writable};
-use onecopy_unix::{Carrier, Config, Name, ReceivedFlags, RecvFlags, SendFlags, View};
+use onecopy_unix::{Carrier, Config, ReceivedFlags, RecvFlags, SendFlags, SocketAddr, View};
 use onecopy_unix_dgram::Datagram;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -12,12 +12,12 @@ use std::time::Duration;
 const NOW: SendFlags = SendFlags::DONTWAIT;
 const LOOK: RecvFlags = RecvFlags::DONTWAIT;
 
-fn abstract_(what: &str) -> Name {
-    Name::abstract_(format!("onecopy-in-place-many-{what}-{}", std::process::id()))
+fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(format!("onecopy-in-place-many-{what}-{}", std::process::id())).unwrap()
 }
 
 /// A receiver of many, with its name.
-fn receiver(what: &str) -> (Datagram, Name) {
+fn receiver(what: &str) -> (Datagram, SocketAddr) {
     let name = abstract_(what);
     let receiver = Datagram::bind(&name).unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -25,18 +25,18 @@ fn receiver(what: &str) -> (Datagram, Name) {
 }
 
 /// A sender with a lane. What it sends to get the lane is received.
-fn laned_with(receiver: &Datagram, name: &Name, config: &Config) -> Datagram {
+fn laned_with(receiver: &Datagram, name: &SocketAddr, config: &Config) -> Datagram {
     let sender = Datagram::unbound_with(config).unwrap();
     sender.connect(name).unwrap();
     for i in 0..60 {
-        sender.send(&[i], NOW).unwrap();
+        sender.send_with_flags(&[i], NOW).unwrap();
         assert_eq!(borrow(receiver, 9), [i]);
     }
     assert_eq!(sender.path().send, Carrier::SharedMemory);
     sender
 }
 
-fn laned(receiver: &Datagram, name: &Name) -> Datagram {
+fn laned(receiver: &Datagram, name: &SocketAddr) -> Datagram {
     laned_with(receiver, name, &Config::default())
 }
 
@@ -74,7 +74,7 @@ fn lanes_are_written_and_read_in_place() {
     let sender = abstract_("both-sender");
     let a = laned(&b, &name);
     a.bind_to(&sender).unwrap();
-    a.send(b"named", NOW).unwrap();
+    a.send_with_flags(b"named", NOW).unwrap();
     assert_eq!(borrow(&b, 9), b"named");
     assert!(empty(&b));
     let before = (a.stats(), b.stats());
@@ -98,8 +98,8 @@ fn lanes_are_written_and_read_in_place() {
     assert_eq!((there.kernel_copied, back.kernel_copied), (before.0.kernel_copied, before.1.kernel_copied));
     assert_eq!(back.received - before.1.received, sum);
     assert_eq!(back.user_copied_out - before.1.user_copied_out, sum);
-    a.send_with(b"with a descriptor", &[a.as_fd()], NOW).unwrap();
-    a.send(b"next", NOW).unwrap();
+    a.send_fds_with_flags(b"with a descriptor", &[a.as_fd()], NOW).unwrap();
+    a.send_with_flags(b"next", NOW).unwrap();
     let (view, received, _) = b.recv_borrowed_with_flags(4, LOOK).unwrap();
     assert_eq!((seen(&view), received.full), (b"with".to_vec(), 17));
     assert_eq!(received.flags, ReceivedFlags::TRUNC | ReceivedFlags::CTRUNC);
@@ -160,7 +160,7 @@ fn views_come_in_turns() {
         for (who, sender) in senders.iter().enumerate() {
             send_in_place(sender, &[who as u8, round]).unwrap();
         }
-        plain.send_to(&[2, round], &name, NOW).unwrap();
+        plain.send_to_with_flags(&[2, round], &name, NOW).unwrap();
         for _ in 0..3 {
             let (view, ..) = b.recv_borrowed_with_flags(9, LOOK).unwrap();
             let bytes = seen(&view);
@@ -190,7 +190,7 @@ fn a_slot_on_a_lane_is_committed_as_a_send_would_be() {
     let acts: [Act<'_>; 6] = [
         ("gone", &|_, _| None),
         ("connected elsewhere", &|_, b| {
-            b.connect(other.local_name().unwrap()).unwrap();
+            b.connect(other.local_addr().unwrap()).unwrap();
             Some(b)
         }),
         ("connected here", &|a, b| {
@@ -218,13 +218,13 @@ fn a_slot_on_a_lane_is_committed_as_a_send_would_be() {
                 (b, slot.commit())
             } else {
                 let b = act(&a, b);
-                (b, a.send(b"content", NOW))
+                (b, a.send_with_flags(b"content", NOW))
             };
             let sent = sent.map_err(|error| Errno::from_raw_os_error(error.raw_os_error()));
             let mut buffer = [0; 99];
-            let got = b.as_ref().map(|b| b.recv(&mut buffer, LOOK).map(|n| buffer[..n].to_vec()));
+            let got = b.as_ref().map(|b| b.recv_with_flags(&mut buffer, LOOK).map(|n| buffer[..n].to_vec()));
             let got = got.map(|got| got.map_err(|error| error.raw_os_error()));
-            (sent, got, a.send(b"then", NOW).map_err(|error| error.raw_os_error()))
+            (sent, got, a.send_with_flags(b"then", NOW).map_err(|error| error.raw_os_error()))
         };
         let (send, slot) = (outcome(false), outcome(true));
         assert_eq!(send, slot, "{what}");
@@ -243,7 +243,7 @@ fn a_slot_of_a_lane_goes_to_no_other_receiver() {
     let a = laned(&b, &name);
     let mut slot = a.reserve(100).unwrap();
     slot.write(b"for b");
-    assert_eq!(errno(a.send(b"x", NOW)), Errno::AGAIN, "the slot has the lane");
+    assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::AGAIN, "the slot has the lane");
     a.connect(&other).unwrap();
     assert_eq!(errno(slot.commit()), Errno::CANCELED);
     assert!(empty(&b) && empty(&c));
@@ -276,7 +276,7 @@ fn slots_are_committed_while_a_sender_gets_its_lane() {
             let was = a.path().send;
             slot.write(&[i, 1]);
             if was == Carrier::Kernel {
-                a.send(&[i, 0], NOW).unwrap();
+                a.send_with_flags(&[i, 0], NOW).unwrap();
                 assert_eq!(borrow(&b, 9), [i, 0]);
             }
             assert_eq!(slot.commit().unwrap(), 2);
@@ -312,7 +312,7 @@ fn a_child_inherits_no_slot() {
             let wrote = slot.write(b"child");
             let committed = slot.commit().err().map(|error| error.raw_os_error());
             let busy = Some(Errno::BUSY.raw_os_error());
-            let sent = from.send(b"child", NOW).err().map(|error| error.raw_os_error());
+            let sent = from.send_with_flags(b"child", NOW).err().map(|error| error.raw_os_error());
             let reserved = from.reserve_with_flags(1, NOW).err().map(|error| error.raw_os_error());
             i32::from(wrote != 0 || committed != busy || sent != busy || reserved != busy)
         });
@@ -321,7 +321,7 @@ fn a_child_inherits_no_slot() {
         slot.write(b"parent");
         assert_eq!(slot.commit().unwrap(), 13);
         assert_eq!(borrow(to, 99), b"of the parent");
-        from.send(b"on", NOW).unwrap();
+        from.send_with_flags(b"on", NOW).unwrap();
         assert_eq!(borrow(to, 99), b"on");
         assert!(empty(to));
     }
@@ -359,7 +359,7 @@ fn a_slot_on_a_lane_of_two_processes_is_a_buffer() {
             let mut byte = [0];
             wait.read_exact(&mut byte).unwrap();
             for i in 0..100 {
-                a.send(&[1, i], SendFlags::empty()).unwrap();
+                a.send(&[1, i]).unwrap();
             }
             wait.write_all(&byte).unwrap();
             0
@@ -396,21 +396,21 @@ fn a_child_gives_no_view_back() {
             send_in_place(from, &vec![i; piece]).unwrap();
             views.push(to.recv_borrowed_with_flags(piece, LOOK).unwrap().0);
         }
-        assert_eq!(errno(from.send(&vec![9; 2 * piece], NOW)), Errno::AGAIN);
+        assert_eq!(errno(from.send_with_flags(&vec![9; 2 * piece], NOW)), Errno::AGAIN);
         let code = child(|| {
             let fine = views.iter().enumerate().all(|(i, view)| seen(view) == vec![i as u8; piece]);
             views.clear();
             // Who uses the socket of a pair first has it, unless the parent holds views.
-            let refused = keeps && errno(to.recv(&mut [0; 9], LOOK)) == Errno::BUSY;
+            let refused = keeps && errno(to.recv_with_flags(&mut [0; 9], LOOK)) == Errno::BUSY;
             i32::from(!fine) + 2 * i32::from(refused != keeps)
         });
         assert_eq!(returned(code), 0);
-        assert_eq!(errno(from.send(&vec![9; 2 * piece], NOW)), Errno::AGAIN);
+        assert_eq!(errno(from.send_with_flags(&vec![9; 2 * piece], NOW)), Errno::AGAIN);
         for (i, view) in views.iter().enumerate() {
             assert_eq!(seen(view), vec![i as u8; piece]);
         }
         views.clear();
-        assert_eq!(from.send(&vec![9; 2 * piece], NOW).unwrap(), 2 * piece);
+        assert_eq!(from.send_with_flags(&vec![9; 2 * piece], NOW).unwrap(), 2 * piece);
         assert_eq!(borrow(to, usize::MAX), vec![9; 2 * piece]);
         assert!(empty(to));
     }

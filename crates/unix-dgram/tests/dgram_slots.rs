@@ -5,7 +5,7 @@ mod in_place;
 
 use in_place::*;
 use onecopy_testing::{alone, asleep, readable};
-use onecopy_unix::{Carrier, Config, Name, SendFlags};
+use onecopy_unix::{Carrier, Config, SocketAddr};
 use onecopy_unix_dgram::Datagram;
 use rustix::io::Errno;
 use std::net::Shutdown;
@@ -20,7 +20,7 @@ fn a_slot_that_is_dropped_sends_nothing() {
         assert_eq!(slot.write(b"never"), 5);
         drop(slot);
         assert!(empty(&b), "{way}");
-        a.send(b"one", NOW).unwrap();
+        a.send_with_flags(b"one", NOW).unwrap();
         let mut slot = a.reserve(1000).unwrap();
         assert_eq!(slot.write(b"two"), 3);
         assert_eq!(borrow(&b, 99).0, b"one", "{way}");
@@ -43,7 +43,7 @@ fn other_senders_wait_for_a_slot() {
             slot.write(b"slot");
             if !in_ring {
                 // What is in a buffer of this process keeps nobody out.
-                a.send(b"first", NOW).unwrap();
+                a.send_with_flags(b"first", NOW).unwrap();
                 assert_eq!(send_in_place(&a, b"second").unwrap(), 6);
                 assert_eq!(slot.commit().unwrap(), 4);
                 for bytes in [&b"first"[..], b"second", b"slot"] {
@@ -51,14 +51,14 @@ fn other_senders_wait_for_a_slot() {
                 }
                 continue;
             }
-            assert_eq!(errno(a.send(b"x", NOW)), Errno::AGAIN);
+            assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::AGAIN);
             assert_eq!(errno(a.reserve_with_flags(1, NOW)), Errno::AGAIN);
             a.set_write_timeout(Some(Duration::from_millis(1))).unwrap();
-            assert_eq!(errno(a.send(b"x", SendFlags::empty())), Errno::AGAIN);
+            assert_eq!(errno(a.send(b"x")), Errno::AGAIN);
             assert_eq!(errno(a.reserve(1)), Errno::AGAIN);
             a.set_write_timeout(None).unwrap();
             std::thread::scope(|s| {
-                let sender = asleep(s, || a.send(b"sent", SendFlags::empty()));
+                let sender = asleep(s, || a.send(b"sent"));
                 let other = asleep(s, || {
                     a.reserve(9).and_then(|mut slot| {
                         slot.write(b"reserved");
@@ -100,7 +100,7 @@ fn who_was_turned_away_by_a_slot_gets_an_edge() {
     for commits in [true, false] {
         let slot = a.reserve(10).unwrap();
         assert!(!edge());
-        assert_eq!(errno(a.send(b"x", NOW)), Errno::AGAIN);
+        assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::AGAIN);
         assert!(!edge(), "the slot is still there");
         if commits {
             slot.commit().unwrap();
@@ -113,7 +113,7 @@ fn who_was_turned_away_by_a_slot_gets_an_edge() {
             drop(slot);
         }
         assert!(edge());
-        a.send(b"x", NOW).unwrap();
+        a.send_with_flags(b"x", NOW).unwrap();
         assert_eq!(borrow(&b, 9).0, b"x");
         while edge() {}
     }
@@ -124,11 +124,11 @@ fn who_was_turned_away_by_a_slot_gets_an_edge() {
 fn a_slot_goes_to_no_other_peer() {
     alone!();
     for (way, (a, b)) in ways("elsewhere") {
-        let named = b.local_name().unwrap() != Name::unnamed();
+        let named = b.local_addr().unwrap() != SocketAddr::unnamed();
         let other = Datagram::bind(abstract_(&format!("elsewhere-other-{named}-{way}"))).unwrap();
         let mut slot = a.reserve(100).unwrap();
         slot.write(b"for b");
-        a.connect(other.local_name().unwrap()).unwrap();
+        a.connect(other.local_addr().unwrap()).unwrap();
         slot.write(b", only");
         let mut second = None;
         if !a.path().is_shared_memory() && way.contains("kernel") {
@@ -141,10 +141,10 @@ fn a_slot_goes_to_no_other_peer() {
             assert_eq!(slot.commit().unwrap(), 9, "{way}");
             assert_eq!(borrow(&other, 99).0, b"for other", "{way}");
         }
-        a.send(b"x", NOW).unwrap();
+        a.send_with_flags(b"x", NOW).unwrap();
         assert_eq!(borrow(&other, 99).0, b"x", "{way}");
         // What the old peer is told is what a connect without a slot tells it.
-        assert!(b.recv(&mut [0; 9], LOOK).is_err(), "{way}");
+        assert!(b.recv_with_flags(&mut [0; 9], LOOK).is_err(), "{way}");
         let slot = a.reserve(5).unwrap();
         a.disconnect().unwrap();
         assert_eq!(errno(slot.commit()), Errno::NOTCONN, "{way}");
@@ -158,8 +158,8 @@ fn a_slot_goes_to_no_other_peer() {
 fn a_slot_outlives_a_connect_to_the_same_peer() {
     alone!();
     for (way, (a, b)) in ways("again") {
-        let peer = b.local_name().unwrap();
-        if peer == Name::unnamed() {
+        let peer = b.local_addr().unwrap();
+        if peer == SocketAddr::unnamed() {
             continue;
         }
         let mut slot = a.reserve(100).unwrap();
@@ -180,7 +180,7 @@ fn a_slot_is_committed_as_a_send_would_be() {
     let acts: [(&str, Act<'_>); 6] = [
         ("gone", &|_, _| None),
         ("connected elsewhere", &|_, b| {
-            b.connect(other.local_name().unwrap()).unwrap();
+            b.connect(other.local_addr().unwrap()).unwrap();
             Some(b)
         }),
         ("connected to nobody", &|_, b| {
@@ -201,7 +201,7 @@ fn a_slot_is_committed_as_a_send_would_be() {
         let mut all = Vec::new();
         for in_place in [false, true] {
             for (way, (a, b)) in ways("as") {
-                if what == "connected elsewhere" && b.local_name().unwrap() == Name::unnamed() {
+                if what == "connected elsewhere" && b.local_addr().unwrap() == SocketAddr::unnamed() {
                     continue; // an unnamed peer has nobody who would come back
                 }
                 let (b, sent) = if in_place {
@@ -211,15 +211,17 @@ fn a_slot_is_committed_as_a_send_would_be() {
                     (b, slot.commit())
                 } else {
                     let b = act(&a, b);
-                    (b, a.send(b"content", NOW))
+                    (b, a.send_with_flags(b"content", NOW))
                 };
                 let sent = sent.map_err(|error| Errno::from_raw_os_error(error.raw_os_error()));
                 let got = b.as_ref().map(|b| {
                     let mut buffer = [0; 99];
-                    b.recv(&mut buffer, LOOK).map(|n| buffer[..n].to_vec()).map_err(|e| e.raw_os_error())
+                    b.recv_with_flags(&mut buffer, LOOK)
+                        .map(|n| buffer[..n].to_vec())
+                        .map_err(|e| e.raw_os_error())
                 });
                 // And the call after it.
-                let then = a.send(b"then", NOW).map_err(|error| error.raw_os_error());
+                let then = a.send_with_flags(b"then", NOW).map_err(|error| error.raw_os_error());
                 all.push((in_place, way, (sent, got, then)));
             }
         }
@@ -254,10 +256,10 @@ fn slots_are_committed_while_two_come_to_share_memory() {
             let was = a.path().send;
             slot.write(&[i, 1]);
             if was == Carrier::Kernel {
-                a.send(&[i, 0], NOW).unwrap(); // the slot keeps nobody out
+                a.send_with_flags(&[i, 0], NOW).unwrap(); // the slot keeps nobody out
             }
             // The other direction goes on meanwhile, and with it the pairing.
-            b.send(&[i], NOW).unwrap();
+            b.send_with_flags(&[i], NOW).unwrap();
             assert_eq!(borrow(&a, 9).0, [i]);
             if was == Carrier::Kernel {
                 assert_eq!(borrow(&b, 9).0, [i, 0]);
@@ -279,20 +281,20 @@ fn a_slot_leaves_the_ring_with_its_socket() {
     let (path, other) =
         (std::env::temp_dir().join(name("left")), std::env::temp_dir().join(name("left-too")));
     let a = Datagram::bind(abstract_("left-a")).unwrap();
-    let b = Datagram::bind(Name::path(&path)).unwrap();
-    a.connect(Name::path(&path)).unwrap();
+    let b = Datagram::bind(&path).unwrap();
+    a.connect(&path).unwrap();
     b.connect(abstract_("left-a")).unwrap();
     for i in 0..60u8 {
-        a.send(&[i], NOW).unwrap();
+        a.send_with_flags(&[i], NOW).unwrap();
         assert_eq!(borrow(&b, 9).0, [i]);
-        b.send(&[i], NOW).unwrap();
+        b.send_with_flags(&[i], NOW).unwrap();
         assert_eq!(borrow(&a, 9).0, [i]);
     }
     assert!(a.path().is_shared_memory());
     std::os::unix::fs::symlink(&path, &other).unwrap();
     let mut slot = a.reserve(10).unwrap();
     slot.write(b"in place");
-    a.send_to(b"first", Name::path(&other), NOW).unwrap();
+    a.send_to_with_flags(b"first", &other, NOW).unwrap();
     let before = a.stats();
     assert_eq!(a.path().send, Carrier::Kernel);
     assert_eq!(slot.commit().unwrap(), 8);

@@ -4,7 +4,7 @@ mod in_place;
 
 use in_place::*;
 use onecopy_testing::{alone, asleep, descriptors, readable, writable};
-use onecopy_unix::{Name, ReceivedFlags};
+use onecopy_unix::{ReceivedFlags, SocketAddr};
 use onecopy_unix_dgram::Datagram;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -16,15 +16,15 @@ use std::net::Shutdown;
 fn a_view_outlives_its_socket() {
     alone!();
     for (way, (a, b)) in ways("outlives") {
-        let own = b.local_name().unwrap();
+        let own = b.local_addr().unwrap();
         let other = Datagram::bind(abstract_("outlives-other")).unwrap();
-        a.send(b"kept", NOW).unwrap();
-        a.send(b"and this", NOW).unwrap();
+        a.send_with_flags(b"kept", NOW).unwrap();
+        a.send_with_flags(b"and this", NOW).unwrap();
         let (mut first, ..) = b.recv_borrowed(99).unwrap();
         let (second, ..) = b.recv_borrowed(99).unwrap();
         drop(b);
-        assert_eq!(errno(a.send(b"x", NOW)), Errno::CONNREFUSED, "{way}");
-        if own != Name::unnamed() {
+        assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::CONNREFUSED, "{way}");
+        if own != SocketAddr::unnamed() {
             drop(Datagram::bind(&own).unwrap());
         }
         assert_eq!((seen(&first), seen(&second)), (b"kept".to_vec(), b"and this".to_vec()), "{way}");
@@ -41,14 +41,14 @@ fn a_view_outlives_its_socket() {
 
         // The same where the receiver connects to another socket.
         for (way, (a, b)) in ways("outlives-connect") {
-            a.send(b"kept", NOW).unwrap();
+            a.send_with_flags(b"kept", NOW).unwrap();
             let (view, ..) = b.recv_borrowed(99).unwrap();
-            b.connect(other.local_name().unwrap()).unwrap();
-            assert_eq!(errno(a.send(b"x", NOW)), Errno::PERM, "{way}");
+            b.connect(other.local_addr().unwrap()).unwrap();
+            assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::PERM, "{way}");
             drop(a);
             assert_eq!(seen(&view), b"kept", "{way}");
             drop(view);
-            b.send(b"other", NOW).unwrap();
+            b.send_with_flags(b"other", NOW).unwrap();
             assert_eq!(borrow(&other, 9).0, b"other", "{way}");
         }
     }
@@ -64,18 +64,18 @@ fn views_that_hold_all_room_are_no_loss() {
         let (a, b) = upgraded("loss");
         assert!(writable(&a) && !readable(&b));
         let mut views = Vec::new();
-        while a.send(&[7; 5000], NOW).is_ok() {
+        while a.send_with_flags(&[7; 5000], NOW).is_ok() {
             views.push(b.recv_borrowed_with_flags(5000, LOOK).unwrap().0);
         }
         assert!(views.len() > 2 && !writable(&a));
         if closes {
             drop(b);
-            assert_eq!(errno(a.send(b"x", NOW)), Errno::CONNREFUSED);
+            assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::CONNREFUSED);
             continue;
         }
-        b.connect(other.local_name().unwrap()).unwrap();
-        assert_eq!(errno(a.recv(&mut [0; 9], LOOK)), Errno::AGAIN);
-        assert_eq!(errno(a.send(b"x", NOW)), Errno::PERM);
+        b.connect(other.local_addr().unwrap()).unwrap();
+        assert_eq!(errno(a.recv_with_flags(&mut [0; 9], LOOK)), Errno::AGAIN);
+        assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::PERM);
         assert!(views.iter().all(|view| seen(view) == [7; 5000]));
     }
 }
@@ -99,7 +99,7 @@ fn readiness_is_told_while_views_are_held() {
                 views.push(b.recv_borrowed_with_flags(piece, LOOK).unwrap().0);
                 assert!(!readable(&b), "{way}, round {round}, {i}");
             }
-            assert_eq!(errno(a.send(&vec![9; piece], NOW)), Errno::AGAIN, "{way}");
+            assert_eq!(errno(a.send_with_flags(&vec![9; piece], NOW)), Errno::AGAIN, "{way}");
             assert!(!writable(&a), "{way}: the views hold all room");
             assert_eq!(errno(a.reserve_with_flags(piece, NOW)), Errno::AGAIN, "{way}");
             assert_eq!(errno(b.recv_borrowed_with_flags(9, LOOK)), Errno::AGAIN, "{way}");
@@ -133,8 +133,8 @@ fn descriptors_of_a_borrowed_datagram_are_closed() {
     for (way, (a, b)) in ways("rights") {
         let before = descriptors();
         for _ in 0..3 {
-            a.send_with(b"with", &[a.as_fd(), b.as_fd()], NOW).unwrap();
-            a.send(b"without", NOW).unwrap();
+            a.send_fds_with_flags(b"with", &[a.as_fd(), b.as_fd()], NOW).unwrap();
+            a.send_with_flags(b"without", NOW).unwrap();
             let (bytes, received) = borrow(&b, 99);
             assert_eq!((bytes.as_slice(), received.flags), (&b"with"[..], ReceivedFlags::CTRUNC), "{way}");
             let (bytes, received) = borrow(&b, 99);

@@ -29,7 +29,7 @@ use onecopy_unix::connection::borrow_records::Taken;
 use onecopy_unix::connection::call::Call;
 use onecopy_unix::connection::rx::Rx;
 use onecopy_unix::control;
-use onecopy_unix::{SocketAddr, Received, RecvFlags, Result};
+use onecopy_unix::{Received, RecvFlags, Result, SocketAddr};
 use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
 use std::sync::{Arc, Weak};

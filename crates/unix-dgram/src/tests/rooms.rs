@@ -5,7 +5,7 @@ use crate::outgoing::Filled;
 use onecopy_copy::Hint;
 use onecopy_ring::Producer;
 use onecopy_ring::record::HEADER;
-use onecopy_unix::ancillary::attached::Attached;
+use onecopy_unix::ancillary::attached::SendAncillary;
 use onecopy_unix::ancillary::credentials::Saying;
 use onecopy_unix::{Memory, RecvFlags, SendFlags};
 
@@ -18,12 +18,12 @@ fn room_in_another_ring_is_copied_from() {
     room.copy_in(HEADER, b"of another", Hint::default());
     let mut filled =
         Filled { memory: Memory::Ring(room), len: 10, saying: Saying::default(), moves: c.end.slots.moves() };
-    let (attached, now) = (Attached::default(), SendFlags::DONTWAIT);
+    let (attached, now) = (SendAncillary::default(), SendFlags::DONTWAIT);
     c.end.send_to_peer(&mut filled, None, attached, now).unwrap();
     let mut buffer = [0; 20];
-    assert_eq!(d.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 10);
+    assert_eq!(d.recv_with_flags(&mut buffer, RecvFlags::DONTWAIT).unwrap(), 10);
     assert_eq!(&buffer[..10], b"of another");
     // One copy out of the other ring, and one into this one.
     assert_eq!(c.stats().user_copied_in, 20);
-    assert!(b.recv(&mut buffer, RecvFlags::DONTWAIT).unwrap_err().would_block());
+    assert!(b.recv_with_flags(&mut buffer, RecvFlags::DONTWAIT).unwrap_err().would_block());
 }

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each program uses some of it")]
 
 use onecopy_testing::readable;
-use onecopy_unix::{Config, Name, Received, RecvFlags, SendFlags, Transport, View};
+use onecopy_unix::{Config, Received, RecvFlags, SendFlags, SocketAddr, Transport, View};
 use onecopy_unix_dgram::Datagram;
 use rustix::io::Errno;
 
@@ -13,8 +13,8 @@ pub fn name(what: &str) -> String {
     format!("onecopy-in-place-{what}-{}", std::process::id())
 }
 
-pub fn abstract_(what: &str) -> Name {
-    Name::abstract_(name(what))
+pub fn abstract_(what: &str) -> SocketAddr {
+    SocketAddr::from_abstract_name(name(what)).unwrap()
 }
 
 /// Two sockets with names that are connected to each other.
@@ -32,9 +32,9 @@ pub fn upgraded(what: &str) -> (Datagram, Datagram) {
     let (a, b) = met(what, &Config::default());
     for i in 0..60u8 {
         for (from, to) in [(&a, &b), (&b, &a)] {
-            from.send(&[i], NOW).unwrap();
+            from.send_with_flags(&[i], NOW).unwrap();
             let mut buffer = [0; 9];
-            assert_eq!((to.recv(&mut buffer, RecvFlags::empty()).unwrap(), buffer[0]), (1, i));
+            assert_eq!((to.recv(&mut buffer).unwrap(), buffer[0]), (1, i));
         }
     }
     assert!(a.path().is_shared_memory() && b.path().is_shared_memory());

@@ -46,7 +46,10 @@ macro_rules! tell {
 pub fn end_quietly_without_reader() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        let message = info.payload_as_str().unwrap_or_default();
+        // (`payload_as_str` does the same since Rust 1.91. A message with arguments is a String.)
+        let payload = info.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let message = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or_default();
         if message.starts_with("failed printing to stdout") && message.contains("Broken pipe") {
             process::exit(0);
         }

@@ -8,9 +8,15 @@ use crate::plan::Caches;
 use core::arch::x86_64::{__cpuid, __cpuid_count, CpuidResult};
 
 /// Leaf `leaf`, sub-leaf `sub`, or zeroes when the CPU has no such leaf.
+#[allow(unused_unsafe, reason = "safe functions since Rust 1.94, unsafe ones in those before")]
 fn leaf(leaf: u32, sub: u32) -> CpuidResult {
-    let highest = __cpuid(leaf & 0x8000_0000).eax;
-    if leaf > highest { CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 } } else { __cpuid_count(leaf, sub) }
+    // SAFETY: every x86-64 CPU has the instruction.
+    let highest = unsafe { __cpuid(leaf & 0x8000_0000) }.eax;
+    if leaf > highest {
+        return CpuidResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
+    }
+    // SAFETY: as above.
+    unsafe { __cpuid_count(leaf, sub) }
 }
 
 /// Enhanced `rep movsb`: fast for long copies.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod api;
 mod conformance;
 mod fuzz;
 mod man;
@@ -34,6 +35,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Many connections for a long time, with random kills: then nothing may be left.
     Soak(soak::Args),
+    /// Write docs/api.txt: every item that a user of the library can reach.
+    Api(api::Args),
     /// Write the manual pages and shell completions below docs/ from the program's flags.
     Man(man::Args),
 }
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Chore::Conformance => conformance::run(),
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Soak(args) => soak::run(&args),
+        Chore::Api(args) => api::chore(&args),
         Chore::Man(args) => man::run(&args),
     };
     match result {

@@ -51,12 +51,14 @@ impl Credentials {
     }
 }
 
+#[doc(hidden)]
 impl From<Ucred> for Credentials {
     fn from(Ucred { pid, uid, gid }: Ucred) -> Credentials {
         Credentials { pid, uid, gid }
     }
 }
 
+#[doc(hidden)]
 impl From<Credentials> for Ucred {
     fn from(Credentials { pid, uid, gid }: Credentials) -> Ucred {
         Ucred { pid, uid, gid }

@@ -31,6 +31,7 @@ impl Chain {
 
 impl<'a> Peer<'a> {
     /// The pieces in order, none of them empty: addresses and lengths for the kernel ([`onecopy_sys::spans`]).
+    #[doc(hidden)]
     pub fn spans(self) -> impl Iterator<Item = Span<'a>> {
         self.chain.fragments().map(|fragment| fragment.span())
     }
@@ -40,6 +41,7 @@ impl<'a> Peer<'a> {
     /// # Errors
     ///
     /// [`ChainError::BeyondEnd`].
+    #[doc(hidden)]
     pub fn gather(self, offset: usize, out: &mut [Span<'a>]) -> Result<usize, ChainError> {
         self.chain.inside(offset)?;
         let (index, mut skip) = self.chain.locate(offset);

@@ -80,6 +80,7 @@ pub struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     /// Makes the blocks of two views, of which either may be empty. A peer may be writing to them at this moment.
     #[inline]
+    #[doc(hidden)]
     pub fn new([now, then]: Spans<'a>) -> Blocks<'a> {
         Blocks { now, then }
     }

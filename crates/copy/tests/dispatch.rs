@@ -47,6 +47,7 @@ fn an_unknown_name_is_reported_not_obeyed() {
 }
 
 #[test]
+#[cfg(feature = "profile")]
 fn a_broken_profile_is_reported_not_obeyed() {
     let folder = std::env::temp_dir().join(format!("onecopy-dispatch-{}", std::process::id()));
     std::fs::create_dir_all(folder.join("onecopy")).unwrap();

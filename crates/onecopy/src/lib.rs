@@ -135,8 +135,8 @@ pub mod advanced {
     pub mod copy {
         pub use onecopy_copy::{
             Caches, FORCE_VARIABLE, Hint, Kernel, KernelError, Profile, ProfileError, STREAM_MIN, Status,
-            Store, calibrate, copy, copy_out, copy_raw, copy_vectored, equal, fill, fill_raw, find, force,
-            install, plan, profile, status,
+            Store, calibrate, copy, copy_raw, copy_vectored, fill, fill_raw, force, install, plan, profile,
+            status,
         };
     }
     pub use onecopy_chain::notify;
@@ -145,7 +145,7 @@ pub mod advanced {
     /// What every process shows of its sockets, as `onecopy ss` reads it.
     pub mod registry {
         pub use onecopy_unix::is_invitation;
-        pub use onecopy_unix::registry::*;
+        pub use onecopy_unix::registry::{Entry, Listing, NAME, Refused, SIZE, Type, read};
     }
 }
 

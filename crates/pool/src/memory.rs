@@ -122,6 +122,7 @@ impl Area {
     }
 
     /// `len` bytes from `offset` of memory that another process may be writing.
+    #[doc(hidden)]
     pub fn peer(mapping: Arc<Mapping>, offset: usize, len: usize) -> Area {
         Area(Memory::Peer { mapping, offset, len })
     }

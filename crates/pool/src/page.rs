@@ -184,6 +184,7 @@ impl Page {
     /// host memory is not writable; [`Page::bytes_mut`] and [`Span::of`] make one that is. None where the range is
     /// not inside of the page, and for device memory.
     #[inline]
+    #[doc(hidden)]
     pub fn span(&self, offset: usize, len: usize) -> Option<Span<'_>> {
         let desc = self.desc();
         if offset > desc.len as usize || len > desc.len as usize - offset {

@@ -115,6 +115,7 @@ impl Piece {
     }
 
     /// A view to write to, for the kernel and for copies; None where it is device memory.
+    #[doc(hidden)]
     pub fn span_mut(&mut self) -> Option<Span<'_>> {
         let base = self.page.desc().base;
         // SAFETY: the range is inside of the page (`PagePool::alloc_piece`), which our reference keeps. No slice of the

@@ -44,6 +44,7 @@ impl LentPages {
     /// # Errors
     ///
     /// [`OpenError`]: they do not lie inside of the mapping.
+    #[doc(hidden)]
     pub fn new(
         mapping: Arc<Mapping>,
         order: u8,

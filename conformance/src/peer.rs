@@ -164,7 +164,7 @@ fn write(socket: &Socket, traffic: Traffic, seed: u64, progress: &File) -> anyho
             1 => socket.send_with_flags(&bytes, flags | SendFlags::DONTWAIT),
             2 => match socket.reserve_with_flags(bytes.len(), flags) {
                 Some(Ok(mut slot)) => {
-                    let len = slot.write(&bytes);
+                    let len = slot.copy_from(&bytes);
                     // Filled by halves, and now and then given up: nothing of it may be seen.
                     if dice.one_in(4) {
                         continue;

@@ -208,7 +208,7 @@ impl<'a> Victim<'a> {
             let zero = File::open("/dev/zero").map_err(|e| e.to_string())?;
             let _ = slot.read_from(&zero, 0);
         } else {
-            slot.write(&self.buf[..m]);
+            slot.copy_from(&self.buf[..m]);
         }
         if dice.one_in(4) {
             return Ok(());

@@ -162,7 +162,7 @@ fn borrowing(victim: &Stream) -> &'static str {
     for _ in 0..20 {
         match victim.reserve_with_flags(20_000, SendFlags::empty()) {
             Ok(mut slot) => {
-                slot.write(&[7; 20_000]);
+                slot.copy_from(&[7; 20_000]);
                 if let Err(e) = slot.commit() {
                     return fate(&e);
                 }

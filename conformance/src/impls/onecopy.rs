@@ -310,7 +310,7 @@ macro_rules! in_common {
 
         fn send_in_place(&self, data: &[u8], f: Tx) -> io::Result<usize> {
             let mut slot = self.0.reserve_with_flags(data.len(), send_flags(f)?)?;
-            slot.write(data);
+            slot.copy_from(data);
             Ok(slot.commit()?)
         }
 
@@ -441,7 +441,7 @@ impl End for OurDatagrams {
 
     fn send_in_place(&self, data: &[u8], f: Tx) -> io::Result<usize> {
         let mut slot = self.0.reserve_with_flags(data.len(), send_flags(f)?)?;
-        slot.write(data);
+        slot.copy_from(data);
         Ok(slot.commit()?)
     }
 

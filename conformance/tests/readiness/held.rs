@@ -248,7 +248,7 @@ impl Held {
             Held::Datagrams(end) => end.0.reserve_with_flags(len, flags)?,
             Held::Plain(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
-        slot.write(&bytes);
+        slot.copy_from(&bytes);
         meanwhile();
         if commit { Ok(slot.commit()?) } else { Ok(0) }
     }

@@ -34,7 +34,7 @@ async fn sends(socket: SeqPacket, records: Records) -> SeqPacket {
             send_rest(&socket, &bytes[sent..]).await;
         } else if n % 3 == 0 && records == Records::Atomic {
             let mut slot = socket.reserve(bytes.len()).await.unwrap();
-            slot.write(&bytes);
+            slot.copy_from(&bytes);
             assert_eq!(slot.commit().unwrap(), bytes.len());
         } else {
             send_rest(&socket, &bytes).await;

@@ -453,8 +453,8 @@ impl Datagram {
     ///
     /// let (a, b) = Datagram::pair()?;
     /// let mut slot = a.reserve(64)?;
-    /// slot.write(b"written where ");
-    /// slot.write(b"it is read");
+    /// slot.copy_from(b"written where ");
+    /// slot.copy_from(b"it is read");
     /// slot.commit()?;
     ///
     /// let (view, received, _from) = b.recv_borrowed(1 << 16)?;

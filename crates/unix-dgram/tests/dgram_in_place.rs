@@ -152,7 +152,7 @@ fn a_plain_peer_is_sent_to_and_received_from() {
         (0..sent).for_each(|i| assert_eq!(send_in_place(&a, &[i]).unwrap(), 1));
         let waits = asleep(s, || {
             a.reserve(5).and_then(|mut slot| {
-                slot.write(b"later");
+                slot.copy_from(b"later");
                 slot.commit()
             })
         });
@@ -181,7 +181,7 @@ fn credentials_come_with_what_was_written_in_place() {
     for (way, (a, b)) in ways("who") {
         let mut early = a.reserve(10).unwrap();
         b.set_pass_credentials(true).unwrap();
-        early.write(b"early");
+        early.copy_from(b"early");
         early.commit().unwrap();
         assert_eq!(borrow(&b, 9).0, b"early", "{way}");
         for _ in 0..2 {
@@ -230,7 +230,7 @@ fn play(a: &Datagram, b: &Datagram, steps: &[Step]) -> Result<(), TestCaseError>
             },
             Step::InPlace(len, commits) => match a.reserve_with_flags(*len, NOW) {
                 Ok(mut slot) => {
-                    slot.write(&content(*len));
+                    slot.copy_from(&content(*len));
                     if *commits {
                         prop_assert_eq!(slot.commit().unwrap(), *len);
                         queue.push_back(content(*len));

@@ -59,7 +59,7 @@ fn borrow(socket: &Datagram, max: usize) -> Vec<u8> {
 
 fn send_in_place(socket: &Datagram, bytes: &[u8]) -> onecopy_unix::Result<usize> {
     let mut slot = socket.reserve_with_flags(bytes.len(), NOW)?;
-    assert_eq!(slot.write(bytes), bytes.len());
+    assert_eq!(slot.copy_from(bytes), bytes.len());
     slot.commit()
 }
 
@@ -135,7 +135,7 @@ fn a_view_of_one_lane_keeps_no_other_back() {
     std::thread::scope(|s| {
         let waits = asleep(s, || {
             a.reserve(piece).and_then(|mut slot| {
-                slot.write(b"room");
+                slot.copy_from(b"room");
                 slot.commit()
             })
         });
@@ -213,7 +213,7 @@ fn a_slot_on_a_lane_is_committed_as_a_send_would_be() {
             let a = laned(&b, &name);
             let (b, sent) = if in_place {
                 let mut slot = a.reserve_with_flags(100, NOW).unwrap();
-                slot.write(b"content");
+                slot.copy_from(b"content");
                 let b = act(&a, b);
                 (b, slot.commit())
             } else {
@@ -242,7 +242,7 @@ fn a_slot_of_a_lane_goes_to_no_other_receiver() {
     let ((b, name), (c, other)) = (receiver("from"), receiver("to"));
     let a = laned(&b, &name);
     let mut slot = a.reserve(100).unwrap();
-    slot.write(b"for b");
+    slot.copy_from(b"for b");
     assert_eq!(errno(a.send_with_flags(b"x", NOW)), Errno::AGAIN, "the slot has the lane");
     a.connect(&other).unwrap();
     assert_eq!(errno(slot.commit()), Errno::CANCELED);
@@ -255,7 +255,7 @@ fn a_slot_of_a_lane_goes_to_no_other_receiver() {
     assert!(empty(&b));
     // To the same receiver again: the slot stays.
     let mut slot = a.reserve(9).unwrap();
-    slot.write(b"again");
+    slot.copy_from(b"again");
     a.connect(&other).unwrap();
     assert_eq!(slot.commit().unwrap(), 5);
     assert_eq!(borrow(&c, 9), b"again");
@@ -274,7 +274,7 @@ fn slots_are_committed_while_a_sender_gets_its_lane() {
         for i in 0..80u8 {
             let mut slot = a.reserve_with_flags(30, NOW).unwrap();
             let was = a.path().send;
-            slot.write(&[i, 1]);
+            slot.copy_from(&[i, 1]);
             if was == Carrier::Kernel {
                 a.send_with_flags(&[i, 0], NOW).unwrap();
                 assert_eq!(borrow(&b, 9), [i, 0]);
@@ -305,11 +305,11 @@ fn a_child_inherits_no_slot() {
     let (x, y) = Datagram::pair().unwrap();
     for (from, to) in [(&a, &b), (&x, &y)] {
         let mut slot = from.reserve(100).unwrap();
-        slot.write(b"of the ");
+        slot.copy_from(b"of the ");
         let mut slot = Some(slot);
         let code = child(|| {
             let mut slot = slot.take().unwrap();
-            let wrote = slot.write(b"child");
+            let wrote = slot.copy_from(b"child");
             let committed = slot.commit().err().map(|error| error.raw_os_error());
             let busy = Some(Errno::BUSY.raw_os_error());
             let sent = from.send_with_flags(b"child", NOW).err().map(|error| error.raw_os_error());
@@ -318,7 +318,7 @@ fn a_child_inherits_no_slot() {
         });
         assert_eq!(returned(code), 0);
         let mut slot = slot.unwrap();
-        slot.write(b"parent");
+        slot.copy_from(b"parent");
         assert_eq!(slot.commit().unwrap(), 13);
         assert_eq!(borrow(to, 99), b"of the parent");
         from.send_with_flags(b"on", NOW).unwrap();
@@ -341,7 +341,7 @@ fn a_child_reserves_room_over_the_kernel() {
     });
     assert_eq!(returned(code), 0);
     let mut slot = slot.unwrap();
-    slot.write(b"parent");
+    slot.copy_from(b"parent");
     assert_eq!(slot.commit().unwrap(), 6);
     assert_eq!((borrow(&b, 99), borrow(&b, 99)), (b"child".to_vec(), b"parent".to_vec()));
 }
@@ -365,7 +365,7 @@ fn a_slot_on_a_lane_of_two_processes_is_a_buffer() {
             0
         });
         let mut slot = a.reserve(100).unwrap();
-        slot.write(b"parent");
+        slot.copy_from(b"parent");
         use std::io::{Read, Write};
         go.write_all(&[1]).unwrap();
         let received = s.spawn(|| {

@@ -17,12 +17,12 @@ fn a_slot_that_is_dropped_sends_nothing() {
     for (way, (a, b)) in ways("dropped") {
         assert!(empty(&b));
         let mut slot = a.reserve(100).unwrap();
-        assert_eq!(slot.write(b"never"), 5);
+        assert_eq!(slot.copy_from(b"never"), 5);
         drop(slot);
         assert!(empty(&b), "{way}");
         a.send_with_flags(b"one", NOW).unwrap();
         let mut slot = a.reserve(1000).unwrap();
-        assert_eq!(slot.write(b"two"), 3);
+        assert_eq!(slot.copy_from(b"two"), 3);
         assert_eq!(borrow(&b, 99).0, b"one", "{way}");
         assert!(empty(&b), "{way}: nothing of a slot is seen before its commit");
         assert_eq!(slot.commit().unwrap(), 3);
@@ -40,7 +40,7 @@ fn other_senders_wait_for_a_slot() {
         let in_ring = a.path().is_shared_memory();
         for commits in [true, false] {
             let mut slot = a.reserve(10).unwrap();
-            slot.write(b"slot");
+            slot.copy_from(b"slot");
             if !in_ring {
                 // What is in a buffer of this process keeps nobody out.
                 a.send_with_flags(b"first", NOW).unwrap();
@@ -61,7 +61,7 @@ fn other_senders_wait_for_a_slot() {
                 let sender = asleep(s, || a.send(b"sent"));
                 let other = asleep(s, || {
                     a.reserve(9).and_then(|mut slot| {
-                        slot.write(b"reserved");
+                        slot.copy_from(b"reserved");
                         slot.commit()
                     })
                 });
@@ -127,9 +127,9 @@ fn a_slot_goes_to_no_other_peer() {
         let named = b.local_addr().unwrap() != SocketAddr::unnamed();
         let other = Datagram::bind(abstract_(&format!("elsewhere-other-{named}-{way}"))).unwrap();
         let mut slot = a.reserve(100).unwrap();
-        slot.write(b"for b");
+        slot.copy_from(b"for b");
         a.connect(other.local_addr().unwrap()).unwrap();
-        slot.write(b", only");
+        slot.copy_from(b", only");
         let mut second = None;
         if !a.path().is_shared_memory() && way.contains("kernel") {
             second = Some(a.reserve(10).unwrap());
@@ -137,7 +137,7 @@ fn a_slot_goes_to_no_other_peer() {
         assert_eq!(errno(slot.commit()), Errno::CANCELED, "{way}");
         assert!(empty(&other), "{way}");
         if let Some(mut slot) = second {
-            slot.write(b"for other");
+            slot.copy_from(b"for other");
             assert_eq!(slot.commit().unwrap(), 9, "{way}");
             assert_eq!(borrow(&other, 99).0, b"for other", "{way}");
         }
@@ -163,9 +163,9 @@ fn a_slot_outlives_a_connect_to_the_same_peer() {
             continue;
         }
         let mut slot = a.reserve(100).unwrap();
-        slot.write(b"to and ");
+        slot.copy_from(b"to and ");
         a.connect(&peer).unwrap();
-        slot.write(b"fro");
+        slot.copy_from(b"fro");
         assert_eq!(slot.commit().unwrap(), 10, "{way}");
         assert_eq!(borrow(&b, 99).0, b"to and fro", "{way}");
     }
@@ -206,7 +206,7 @@ fn a_slot_is_committed_as_a_send_would_be() {
                 }
                 let (b, sent) = if in_place {
                     let mut slot = a.reserve_with_flags(100, NOW).unwrap();
-                    slot.write(b"content");
+                    slot.copy_from(b"content");
                     let b = act(&a, b);
                     (b, slot.commit())
                 } else {
@@ -254,7 +254,7 @@ fn slots_are_committed_while_two_come_to_share_memory() {
         for i in 0..80u8 {
             let mut slot = a.reserve_with_flags(30, NOW).unwrap();
             let was = a.path().send;
-            slot.write(&[i, 1]);
+            slot.copy_from(&[i, 1]);
             if was == Carrier::Kernel {
                 a.send_with_flags(&[i, 0], NOW).unwrap(); // the slot keeps nobody out
             }
@@ -293,7 +293,7 @@ fn a_slot_leaves_the_ring_with_its_socket() {
     assert!(a.path().is_shared_memory());
     std::os::unix::fs::symlink(&path, &other).unwrap();
     let mut slot = a.reserve(10).unwrap();
-    slot.write(b"in place");
+    slot.copy_from(b"in place");
     a.send_to_with_flags(b"first", &other, NOW).unwrap();
     let before = a.stats();
     assert_eq!(a.path().send, Carrier::Kernel);

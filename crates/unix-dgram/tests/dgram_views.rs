@@ -109,7 +109,7 @@ fn readiness_is_told_while_views_are_held() {
             std::thread::scope(|s| {
                 let waits = asleep(s, || {
                     a.reserve(piece).and_then(|mut slot| {
-                        slot.write(b"came");
+                        slot.copy_from(b"came");
                         slot.commit()
                     })
                 });

@@ -106,7 +106,7 @@ fn whoever_sends_whichever_way() {
         b.set_pass_credentials(true).unwrap();
         let own = Some(Credentials::own());
         let mut slot = a.reserve(3).unwrap();
-        slot.write(b"abc");
+        slot.copy_from(b"abc");
         slot.commit().unwrap();
         assert_eq!(recv(b, 9, NONE), (3, own));
         let fd = File::open("/dev/null").unwrap();
@@ -119,7 +119,7 @@ fn whoever_sends_whichever_way() {
         b.set_pass_credentials(true).unwrap();
         let own = Some(Credentials::own());
         let mut slot = a.reserve(3).unwrap();
-        slot.write(b"ab");
+        slot.copy_from(b"ab");
         slot.commit().unwrap();
         assert_eq!(record(b, NONE), (2, own));
         b.set_pass_credentials(true).unwrap();

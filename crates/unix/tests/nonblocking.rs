@@ -49,7 +49,7 @@ fn room_in_place_and_what_lies_in_place_are_not_waited_for() {
         assert!(b.recv_chain(9).unwrap_err().would_block());
         let sent: usize = until_refused(|| {
             let mut slot = a.reserve(1000)?;
-            assert_eq!(slot.write(&[7; 1000]), 1000);
+            assert_eq!(slot.copy_from(&[7; 1000]), 1000);
             slot.commit()
         })
         .into_iter()

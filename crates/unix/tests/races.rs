@@ -72,7 +72,7 @@ fn parking_again_and_again_is_no_lie() {
         while Instant::now() < end {
             match a.reserve(4000) {
                 Ok(mut slot) => {
-                    slot.write(&[1; 4096]);
+                    slot.copy_from(&[1; 4096]);
                     slot.commit().unwrap();
                 }
                 Err(error) => assert!(error.would_block(), "{error}"),

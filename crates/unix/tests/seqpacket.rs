@@ -253,7 +253,7 @@ fn what_is_reserved_and_borrowed_is_one_record() {
             let mut slot = a.reserve(3000).unwrap();
             assert_eq!(slot.len(), 3000);
             let record = pattern(i, 2000 + i);
-            assert_eq!(slot.write(&record), record.len());
+            assert_eq!(slot.copy_from(&record), record.len());
             assert_eq!(slot.commit().unwrap(), record.len());
             drop(a.reserve(100).unwrap());
             assert_eq!(a.reserve(0).unwrap().commit().unwrap(), 0);
@@ -281,7 +281,7 @@ fn room_over_the_kernel_is_room() {
         loop {
             match a.reserve_with_flags(record.len(), QUIET | SendFlags::DONTWAIT) {
                 Ok(mut slot) => {
-                    slot.write(&record);
+                    slot.copy_from(&record);
                     assert_eq!(slot.commit().unwrap(), record.len());
                     sent += 1;
                 }
@@ -306,7 +306,7 @@ fn no_room_is_given_for_what_the_kernel_never_takes() {
     assert_eq!(errno(refused), rustix::io::Errno::MSGSIZE.raw_os_error());
     let record = pattern(1, most);
     let mut slot = a.reserve(most).unwrap();
-    assert_eq!((slot.write(&record), slot.commit().unwrap()), (most, most));
+    assert_eq!((slot.copy_from(&record), slot.commit().unwrap()), (most, most));
     let mut buffer = vec![0; most];
     assert_eq!(b.recv_with_flags(&mut buffer, NOW).unwrap(), most);
     assert!(buffer == record);

@@ -319,7 +319,7 @@ fn reserved_room_is_sent_when_committed_and_only_then() {
         if round % 2 == 0 {
             assert_eq!(slot.read_from(&file, 64).unwrap(), 3000);
         } else {
-            assert_eq!(slot.write(&start), 3000);
+            assert_eq!(slot.copy_from(&start), 3000);
         }
         assert!(b.recv_with_flags(&mut [0; 1], RecvFlags::DONTWAIT).unwrap_err().would_block());
         assert_eq!(slot.commit().unwrap(), 3000);

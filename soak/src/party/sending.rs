@@ -110,7 +110,7 @@ impl Party {
             }
             2 | 3 => match s.reserve_with_flags(n, flags) {
                 Ok(mut slot) => {
-                    slot.write(bytes);
+                    slot.copy_from(bytes);
                     if dice.one_in(4) {
                         return Ok(None);
                     }
@@ -171,7 +171,7 @@ impl Party {
             }
             2 => match s.reserve_with_flags(n, flags) {
                 // (What it has no room for must not be missing from a record that ends.)
-                Ok(mut slot) => match slot.write(bytes) == n && !dice.one_in(4) {
+                Ok(mut slot) => match slot.copy_from(bytes) == n && !dice.one_in(4) {
                     true => slot.commit(),
                     false => return Ok(None),
                 },
@@ -209,7 +209,7 @@ impl Party {
             }
             1 => match s.reserve_with_flags(record.len(), flags) {
                 Ok(mut slot) => {
-                    slot.write(record);
+                    slot.copy_from(record);
                     if dice.one_in(4) {
                         return Ok(None);
                     }

@@ -183,7 +183,7 @@ fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, counters: &mut C
             // Never more room than what is left of the part: read_from fills it all.
             let want = (text.len() as u64 + part.len() - done).min(SLOT as u64) as usize;
             let mut slot = stream.reserve(want)?;
-            let took = slot.write(text.as_bytes());
+            let took = slot.copy_from(text.as_bytes());
             text.drain(..took);
             while slot.filled() < slot.len() {
                 let got = slot.read_from(&object.file, part.start + done)?;

@@ -78,8 +78,8 @@ pub fn send_in_place(socket: &Datagram, bytes: &[u8]) -> onecopy_unix::Result<us
     let mut slot = socket.reserve_with_flags(bytes.len(), NOW)?;
     assert_eq!(slot.len(), bytes.len());
     let half = bytes.len() / 2;
-    assert_eq!(slot.write(&bytes[..half]), half);
-    assert_eq!(slot.write(&bytes[half..]), bytes.len() - half);
+    assert_eq!(slot.copy_from(&bytes[..half]), half);
+    assert_eq!(slot.copy_from(&bytes[half..]), bytes.len() - half);
     slot.commit()
 }
 

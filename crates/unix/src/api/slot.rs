@@ -19,7 +19,7 @@ use onecopy_sys::map::{Span, slice, total};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write};
 use std::time::Duration;
 
 /// Room in the peer's buffer, from [`crate::Stream::reserve`]. It holds the sending side: other senders wait
@@ -180,8 +180,8 @@ impl<'a> Slot<'a> {
     }
 
     /// Copies as many of `bytes` as there is room left for, with the stores that the socket's policy asks
-    /// for. Returns how many.
-    pub fn write(&mut self, bytes: &[u8]) -> usize {
+    /// for. Returns how many. ([`Write`] does the same, for what writes into any writer.)
+    pub fn copy_from(&mut self, bytes: &[u8]) -> usize {
         if self.generation != generation() {
             return 0;
         }
@@ -327,6 +327,45 @@ impl TxRing {
         }
         core.counters().sent.add_exclusive(len);
         self.producer.publish_frame(Frame { len, end, with: With::new(0, saying.who) });
+        Ok(())
+    }
+}
+
+/// Copies into the room left, as [`Slot::copy_from`] does. A full slot takes 0 bytes, so that `write_all` says
+/// WriteZero. Nothing is sent before [`Slot::commit`]: a flush does nothing.
+///
+/// ```
+/// use std::io::Write;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = onecopy_unix::Stream::pair()?;
+/// let mut slot = server.reserve(64)?;
+/// write!(slot, "Content-Length: {}\r\n", 1 << 20)?;
+/// slot.commit()?;
+/// # assert_eq!(client.recv_borrowed(64)?.into_vec(), b"Content-Length: 1048576\r\n");
+/// # Ok(())
+/// # }
+/// ```
+impl Write for Slot<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.generation != generation() {
+            return Err(Errno::BUSY.into());
+        }
+        Ok(self.copy_from(bytes))
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut written = 0;
+        for slice in slices {
+            let n = self.write(slice)?;
+            written += n;
+            if n < slice.len() {
+                break;
+            }
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

@@ -43,7 +43,7 @@
 //! | `stream_records.rs`, `carry.rs` | stream records that come over the kernel, and a piece of one |
 //! | `frames.rs` | frames of records in the ring: reading them, and joining them to a record |
 //! | `received.rs` | what a receive of a record returns |
-//! | `view.rs` | received bytes that lie where they are until the view is dropped |
+//! | `view.rs`, `view_io.rs` | received bytes that lie where they are until the view is dropped |
 //! | `look.rs` | looking at them there: blocks by value, search, comparison |
 //! | `borrow_records.rs`, `listed_records.rs` | records read in place, and records whose bytes are in pages |
 //! | `descriptors.rs` | sending and receiving with descriptors and credentials |
@@ -113,6 +113,7 @@ pub mod side;
 pub mod stream_records;
 pub mod tx;
 pub mod view;
+mod view_io;
 pub mod wait;
 mod wait_shared;
 pub mod waiting;

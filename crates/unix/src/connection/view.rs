@@ -29,6 +29,10 @@ use std::sync::{Arc, Weak};
 /// program that only looks over the bytes does so where they lie ([`View::look`]). A program that needs them as
 /// a slice copies them out once ([`View::copy_to`]). A program that passes them on hands them to the kernel
 /// ([`View::write_to`], [`View::send_to`]).
+///
+/// For the same reason it is no `bytes::Buf`, whose `chunk()` is a slice. It is a [`Read`](std::io::Read), and
+/// [`View::into_vec`] copies all of it once; a `bytes::Bytes`, which is a `Buf`, is made of that without another
+/// copy.
 pub struct View {
     place: Place,
     /// Bytes still in view.
@@ -365,6 +369,15 @@ impl View {
             }
             Place::Gone { .. } => {}
         }
+    }
+
+    /// Takes the buffer out where the bytes lie in one of this process already. Nothing is in view any more.
+    pub(super) fn take_heap(&mut self) -> Option<Vec<u8>> {
+        let Place::Heap { bytes, start, .. } = &mut self.place else { return None };
+        self.len = 0;
+        let mut bytes = std::mem::take(bytes);
+        bytes.drain(..std::mem::take(start));
+        Some(bytes)
     }
 
     pub(super) fn count_copied(&self, n: usize) {

@@ -78,7 +78,7 @@ fn put(end: &Connection, message: &[u8], how: How, flags: SendFlags) -> Result<u
     match (how, end.kind()) {
         (How::InPlace, _) => {
             let mut slot = Slot::reserve(end, message.len(), flags)?;
-            assert_eq!(slot.write(message), message.len());
+            assert_eq!(slot.copy_from(message), message.len());
             slot.commit()
         }
         (_, Kind::Stream) => end.send_msg(&[IoSlice::new(message)], SendAncillary::fds(&fds), flags),
@@ -373,7 +373,7 @@ fn what_the_dead_had_reserved_or_borrowed_is_free_again() {
     let wire = Wire::new();
     let reserver = child(|| {
         let mut slot = a.reserve(4000).unwrap();
-        slot.write(&[9; 1000]);
+        slot.copy_from(&[9; 1000]);
         wire.tell(0);
         std::thread::sleep(PATIENCE);
         drop(slot);

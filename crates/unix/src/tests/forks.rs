@@ -241,11 +241,11 @@ fn a_slot_and_a_view_belong_to_the_process_that_made_them() {
     send(&a, &[1; 1000]);
     let view = b.recv_borrowed(400).unwrap();
     let mut slot = a.reserve(100).unwrap();
-    slot.write(b"kept");
+    slot.copy_from(b"kept");
     let (mut slot, mut view) = (Some(slot), Some(view));
     let both = child(|| {
         let mut slot = slot.take().unwrap();
-        assert_eq!(slot.write(b"x"), 0);
+        assert_eq!(slot.copy_from(b"x"), 0);
         assert!(slot.commit().is_err());
         // For all the child knows another thread holds this lock: sending is the parent's.
         assert!(a.send(b"x").unwrap_err().to_string().contains("fork"));
@@ -313,7 +313,7 @@ fn a_slot_that_a_child_inherits_keeps_other_processes_out_until_its_parent_commi
     let other = other.unwrap();
     send(&a, b"shared");
     let mut slot = a.reserve(100).unwrap();
-    slot.write(b"kept");
+    slot.copy_from(b"kept");
     let mut slot = Some(slot);
     for drops in [true, false] {
         let heir = child(|| {

@@ -128,7 +128,7 @@ impl Calls for Stream {
             5 => self.send_fds_with_flags(&buffer[..9], &[peer.as_fd()], SEND),
             6 => self.recv_fds_with_flags(&mut buffer[..n], RECV).map(|(n, _)| n),
             7 => self.reserve_with_flags(n, SEND).and_then(|mut slot| {
-                slot.write(&buffer[..n]);
+                slot.copy_from(&buffer[..n]);
                 slot.commit()
             }),
             8 => peer.send_with_flags(&buffer[..n], SEND),

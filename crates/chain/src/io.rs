@@ -4,6 +4,7 @@ use crate::chain::Chain;
 use crate::error::ChainError;
 use onecopy_sys::map::Span;
 use onecopy_sys::spans::{MAX_GATHER, send_gathered, write_gathered};
+use rustix::net::SendFlags;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -20,15 +21,15 @@ impl Chain {
         Ok(write_gathered(fd, self.first_spans(&mut spans)?)?)
     }
 
-    /// sendmsg(2) of its first bytes, of at most 64 fragments, with MSG_ `flags` of <sys/socket.h>: no copy in user space.
-    /// Returns bytes sent; otherwise as [`Chain::write_to`].
+    /// sendmsg(2) of its first bytes, of at most 64 fragments: no copy in user space, and no SIGPIPE. It waits as the
+    /// socket's O_NONBLOCK has it. Returns bytes sent; otherwise as [`Chain::write_to`].
     ///
     /// # Errors
     ///
     /// What sendmsg(2) says; [`ChainError::Unreadable`] as an [`io::Error`] for a device's memory.
-    pub fn send_to(&self, fd: impl AsFd, flags: i32) -> io::Result<usize> {
+    pub fn send_to(&self, fd: impl AsFd) -> io::Result<usize> {
         let mut spans = [Span::EMPTY; MAX_GATHER];
-        Ok(send_gathered(fd, self.first_spans(&mut spans)?, flags)?)
+        Ok(send_gathered(fd, self.first_spans(&mut spans)?, SendFlags::NOSIGNAL.bits() as i32)?)
     }
 
     fn first_spans<'a, 's>(

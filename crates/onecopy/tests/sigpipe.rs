@@ -34,6 +34,16 @@ fn sends_raise_no_signal_unless_asked() {
         assert_eq!(a.send_with_flags(b"x", SendFlags::SIGPIPE).unwrap_err().raw_os_error(), EPIPE);
         assert_eq!(raised(&told), 1, "{transport:?}: a stream that asked");
 
+        let (a, b) = Stream::pair_with(&config).unwrap();
+        a.send(b"x").unwrap();
+        let view = b.recv_borrowed(1).unwrap();
+        let (gone, _) = UnixStream::pair().unwrap();
+        assert_eq!(view.send_to(&gone).unwrap_err().raw_os_error(), Some(EPIPE));
+        assert_eq!(raised(&told), 0, "{transport:?}: a view that did not ask");
+        let error = view.send_to_with_flags(&gone, SendFlags::SIGPIPE).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(EPIPE));
+        assert_eq!(raised(&told), 1, "{transport:?}: a view that asked");
+
         let (a, b) = SeqPacket::pair_with(&config).unwrap();
         drop(b);
         assert_eq!(a.send_with_flags(b"x", SendFlags::SIGPIPE).unwrap_err().raw_os_error(), EPIPE);

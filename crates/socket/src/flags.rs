@@ -19,6 +19,20 @@ bitflags::bitflags! {
     }
 }
 
+impl SendFlags {
+    /// Returns the flags of the kernel's own send (send(2)) that mean the same, for descriptors that are not ours. It
+    /// knows nothing of NTCOPY, and EOR has no meaning there.
+    #[doc(hidden)]
+    pub fn for_kernel(self) -> rustix::net::SendFlags {
+        use rustix::net::SendFlags as Kernel;
+        let mut flags = Kernel::empty();
+        flags.set(Kernel::DONTWAIT, self.contains(SendFlags::DONTWAIT));
+        flags.set(Kernel::MORE, self.contains(SendFlags::MORE));
+        flags.set(Kernel::NOSIGNAL, !self.contains(SendFlags::SIGPIPE));
+        flags
+    }
+}
+
 bitflags::bitflags! {
     /// Flags of one receive (recv(2)).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -406,7 +406,7 @@ fn pages_pass_on_without_a_copy() {
     let (mut out, other) = std::os::unix::net::UnixStream::pair().unwrap();
     let mut got = Vec::new();
     while !view.is_empty() {
-        let n = view.send_part_to(&other, 10_000, 0).unwrap();
+        let n = view.send_part_to(&other, 10_000).unwrap();
         let mut part = vec![0; n];
         out.read_exact(&mut part).unwrap();
         got.extend(part);

@@ -1,8 +1,10 @@
 //! Views and slots as std's readers and writers, and what is sent on from a view.
 #![allow(missing_docs, reason = "a test")]
 
+use onecopy_testing::asleep;
 use onecopy_unix::{Carrier, Config, SendFlags, SharedPool, Stream, Transport, View};
 use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::os::unix::net::UnixStream;
 
 /// Pairs whose bytes lie in a ring, and in a buffer that the kernel filled.
 fn pairs() -> [(Stream, Stream); 2] {
@@ -108,4 +110,49 @@ fn a_slot_is_a_writer_until_it_is_full() {
         assert_eq!(borrowed(&b, 10).into_vec(), b"12-34abcde");
         assert_eq!(a.stats().user_copied_in, 10);
     }
+}
+
+#[test]
+fn a_view_goes_to_a_socket_with_flags_of_ours() {
+    for (a, b) in pairs() {
+        a.send(b"to be passed on").unwrap();
+        let mut view = borrowed(&b, 15);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        assert_eq!(view.send_part_to(&ours, 5).unwrap(), 5);
+        view.advance(5);
+        let all = SendFlags::all() - SendFlags::SIGPIPE;
+        assert_eq!(view.send_part_to_with_flags(&ours, 3, all).unwrap(), 3);
+        view.advance(3);
+        assert_eq!(view.send_to(&ours).unwrap(), 7);
+        drop(ours);
+        let mut got = Vec::new();
+        theirs.read_to_end(&mut got).unwrap();
+        assert_eq!(got, b"to be passed on");
+        let error = view.send_to(&theirs).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe, "and the process lives");
+    }
+}
+
+#[test]
+fn a_view_does_not_wait_where_a_flag_says_so() {
+    let (a, b) = Stream::pair().unwrap();
+    let len = a.capacity().0;
+    a.send(&vec![7; len]).unwrap();
+    let view = borrowed(&b, len);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let error = loop {
+        match view.send_to_with_flags(&ours, SendFlags::DONTWAIT) {
+            Ok(n) => assert!(n > 0),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    // Without it, it waits.
+    std::thread::scope(|scope| {
+        let sender = asleep(scope, || view.send_part_to(&ours, 1));
+        assert!(!sender.is_finished());
+        // All that is queued, which is less than that.
+        assert!((&theirs).read(&mut vec![0; 16 << 20]).unwrap() > 0);
+        assert_eq!(sender.join().unwrap().unwrap(), 1);
+    });
 }

@@ -165,7 +165,7 @@ fn a_chain_of_many_pieces_goes_out_as_it_is() {
     while !chain.is_empty() {
         let n = match calls % 2 {
             0 => chain.write_to(&ours).unwrap(),
-            _ => chain.send_to(&ours, 0).unwrap(),
+            _ => chain.send_to(&ours).unwrap(),
         };
         chain.advance(n).unwrap();
         calls += 1;

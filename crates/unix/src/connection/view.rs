@@ -14,7 +14,7 @@ use crate::connection::waiting::Waiting;
 use crate::generation::generation;
 use onecopy_ring::Ring;
 use onecopy_ring::consumer::BorrowId;
-use onecopy_socket::{Op, RecvFlags, Result};
+use onecopy_socket::{Op, RecvFlags, Result, SendFlags};
 use onecopy_sys::map::Span;
 use rustix::fd::AsFd;
 use std::fmt;
@@ -406,14 +406,23 @@ impl View {
         Ok(n)
     }
 
-    /// Sends what is in view by sendmsg(2), with MSG_ `flags` of <sys/socket.h>: no copy in user space.
-    /// Returns how many bytes were sent; [`View::advance`] gives them back.
+    /// Sends what is in view by sendmsg(2) on any socket of the kernel's: no copy in user space. Returns how many
+    /// bytes were sent; [`View::advance`] gives them back.
     ///
     /// # Errors
     ///
     /// What sendmsg(2) says.
-    pub fn send_to(&self, fd: impl AsFd, flags: i32) -> io::Result<usize> {
-        self.send_part_to(fd, self.len, flags)
+    pub fn send_to(&self, fd: impl AsFd) -> io::Result<usize> {
+        self.send_to_with_flags(fd, SendFlags::empty())
+    }
+
+    /// Does as [`View::send_to`], with flags: DONTWAIT, MORE and SIGPIPE. NTCOPY and EOR have no meaning there.
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) says.
+    pub fn send_to_with_flags(&self, fd: impl AsFd, flags: SendFlags) -> io::Result<usize> {
+        self.send_part_to_with_flags(fd, self.len, flags)
     }
 
     /// Does as [`View::send_to`] with the first `max` bytes at most.
@@ -421,18 +430,25 @@ impl View {
     /// # Errors
     ///
     /// What sendmsg(2) says.
-    pub fn send_part_to(&self, fd: impl AsFd, max: usize, flags: i32) -> io::Result<usize> {
+    pub fn send_part_to(&self, fd: impl AsFd, max: usize) -> io::Result<usize> {
+        self.send_part_to_with_flags(fd, max, SendFlags::empty())
+    }
+
+    /// Does as [`View::send_to_with_flags`] with the first `max` bytes at most.
+    ///
+    /// # Errors
+    ///
+    /// What sendmsg(2) says.
+    pub fn send_part_to_with_flags(&self, fd: impl AsFd, max: usize, flags: SendFlags) -> io::Result<usize> {
         let max = max.min(self.len);
+        let flags = flags.for_kernel();
         let n = match &self.place {
             Place::Ring { ring, offset, .. } => {
-                onecopy_sys::spans::send(fd, &ring.spans(*offset, max), flags)?
+                onecopy_sys::spans::send(fd, &ring.spans(*offset, max), flags.bits() as i32)?
             }
-            Place::Heap { bytes, start, .. } => {
-                let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);
-                rustix::net::send(fd, &bytes[*start..][..max], flags)?
-            }
+            Place::Heap { bytes, start, .. } => rustix::net::send(fd, &bytes[*start..][..max], flags)?,
             Place::Lent { piece, .. } => {
-                onecopy_sys::spans::send(fd, &[piece.span(max), Span::EMPTY], flags)?
+                onecopy_sys::spans::send(fd, &[piece.span(max), Span::EMPTY], flags.bits() as i32)?
             }
             Place::Gone { .. } => 0,
         };

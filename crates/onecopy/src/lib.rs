@@ -99,6 +99,63 @@ pub use onecopy_unix::{
 };
 
 /// Unix sockets over shared memory.
+///
+/// # In runtimes
+///
+/// The features `tokio` and `mio` add modules of these names. Of async-io (smol, async-std and others stand on it)
+/// nothing is needed here: its `Async` makes any socket or listener non-blocking, and waits for it.
+///
+/// ```
+/// use async_io::{Async, block_on};
+/// use onecopy::unix::Stream;
+/// use std::io::{self, Write};
+///
+/// # fn main() -> io::Result<()> {
+/// let (a, b) = Stream::pair()?;
+/// let (a, b) = (Async::new(a)?, Async::new(b)?);
+/// block_on(async {
+///     a.write_with(|mut socket| socket.write(b"hello")).await?;
+///     let view = b.read_with(|socket| Ok(socket.recv_borrowed(1 << 20)?)).await?;
+///     assert_eq!(view.into_vec(), b"hello");
+///     io::Result::Ok(())
+/// })
+/// # }
+/// ```
+///
+/// `Async<Stream>` itself is no `AsyncRead`: that asks for async-io's marker `IoSafe`, which is unsafe to implement, and
+/// there is no unsafe code in this crate. A program that wants the trait has a type of its own, and needs none either:
+///
+/// ```
+/// use async_io::Async;
+/// use futures_lite::{AsyncRead, AsyncReadExt};
+/// use onecopy::unix::Stream;
+/// use std::io;
+/// use std::pin::Pin;
+/// use std::task::{Context, Poll, ready};
+///
+/// struct Reader(Async<Stream>);
+///
+/// impl AsyncRead for Reader {
+///     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
+///         loop {
+///             match self.0.get_ref().recv(buffer) {
+///                 Err(error) if error.would_block() => ready!(self.0.poll_readable(cx))?,
+///                 done => return Poll::Ready(Ok(done?)),
+///             }
+///         }
+///     }
+/// }
+///
+/// # fn main() -> io::Result<()> {
+/// # let (a, b) = Stream::pair()?;
+/// # let a = std::thread::spawn(move || a.send(b"until the end").map(drop));
+/// let mut all = String::new();
+/// async_io::block_on(Reader(Async::new(b)?).read_to_string(&mut all))?;
+/// assert_eq!(all, "until the end");
+/// # a.join().unwrap()?;
+/// # Ok(())
+/// # }
+/// ```
 pub mod unix {
     pub use onecopy_unix::{
         Ancillary, Block, Blocks, Config, Credentials, Incoming, Listener, Loan, Look, NotPassed, NotSent,
@@ -106,6 +163,13 @@ pub mod unix {
         ToSocketAddr, View,
     };
     pub use onecopy_unix_dgram::Datagram;
+
+    /// Sockets and listeners for mio.
+    #[cfg(feature = "mio")]
+    pub mod mio {
+        pub use onecopy_unix::mio::{Listener, SeqListener, SeqPacket, Stream};
+        pub use onecopy_unix_dgram::mio::Datagram;
+    }
 
     /// Sockets and listeners for tokio.
     #[cfg(feature = "tokio")]

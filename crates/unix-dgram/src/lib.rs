@@ -15,7 +15,7 @@
 //!
 //! | module | job |
 //! |---|---|
-//! | `api`, `tokio` | what applications hold |
+//! | `api`, `mio`, `tokio` | what applications hold |
 //! | `socket` | the socket: a connection, a pairing, a fan-in receiver |
 //! | `send`, `receive`, `connect` | the calls |
 //! | `outgoing`, `reserve` | what a send brings; room that is written in place |
@@ -45,6 +45,8 @@ mod api;
 mod connect;
 mod fan_in;
 mod fork_claim;
+#[cfg(feature = "mio")]
+pub mod mio;
 mod outgoing;
 mod pairing;
 mod receive;

@@ -207,6 +207,12 @@ impl From<&Path> for SocketAddr {
     }
 }
 
+impl From<&SocketAddr> for SocketAddr {
+    fn from(name: &SocketAddr) -> SocketAddr {
+        name.clone()
+    }
+}
+
 impl From<&net::SocketAddr> for SocketAddr {
     fn from(name: &net::SocketAddr) -> SocketAddr {
         match (name.as_pathname(), name.as_abstract_name()) {

@@ -31,6 +31,8 @@ mod tests;
 pub use addr::{SocketAddr, ToSocketAddr};
 pub use ancillary::attached::{Ancillary, SendAncillary};
 pub use api::listener::{Incoming, Listener, SeqListener};
+#[cfg(feature = "mio")]
+pub use api::mio;
 pub use api::seqpacket::SeqPacket;
 pub use api::slot::Slot;
 #[doc(hidden)]

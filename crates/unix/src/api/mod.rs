@@ -6,6 +6,9 @@ pub mod handle;
 pub mod listener;
 #[macro_use]
 pub mod methods;
+#[cfg(feature = "mio")]
+#[macro_use]
+pub mod mio;
 pub mod seqpacket;
 pub mod slot;
 pub mod stream;

@@ -39,7 +39,7 @@ pub struct SeqPacket {
 }
 
 impl SeqPacket {
-    fn of(end: Arc<Connection>) -> SeqPacket {
+    pub(crate) fn of(end: Arc<Connection>) -> SeqPacket {
         SeqPacket { end, handle: Handle::first() }
     }
 

@@ -33,7 +33,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    fn of(end: Arc<Connection>) -> Stream {
+    pub(crate) fn of(end: Arc<Connection>) -> Stream {
         Stream { end, handle: Handle::first() }
     }
 

@@ -17,7 +17,7 @@ use onecopy_socket::registry::Type;
 use onecopy_socket::{Error, Op, Result, Transport};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, sockopt};
 use std::sync::Arc;
 
 impl From<Kind> for Type {
@@ -78,6 +78,108 @@ pub fn rings(kind: Kind, config: &Config) -> Option<(Ring, Ring)> {
     let capacity = capacity_for(kind, config.receive_buffer, wish, config.max_ring);
     let ring = || upgrade::new_ring(capacity, config).map(|(ring, _)| ring);
     ring().and_then(|one| Ok((one, ring()?))).ok()
+}
+
+/// A socket that is about to connect. connect(2) waits while the listener's backlog is full, which a caller in
+/// a runtime must not; so it is a step of its own.
+#[derive(Debug)]
+pub struct Connecting {
+    fd: OwnedFd,
+    kind: Kind,
+    name: SocketAddr,
+    address: SocketAddrUnix,
+    config: Config,
+    invitation: Option<Invitation>,
+    target: Option<Target>,
+}
+
+impl Connecting {
+    /// Makes the socket, and what it shows the listener of itself.
+    ///
+    /// # Errors
+    ///
+    /// What bind(2) says; EPROTONOSUPPORT for stream records where no invitation can be made.
+    pub fn new(
+        kind: Kind,
+        local: Option<SocketAddr>,
+        name: SocketAddr,
+        config: &Config,
+    ) -> Result<Connecting> {
+        let address = name.address(Op::Connect)?;
+        let fd = kind.socket()?;
+        if let Some(local) = &local {
+            let address = local.address(Op::Bind)?;
+            rustix::net::bind(&fd, &address).map_err(|errno| Error::new(Op::Bind, errno))?;
+        }
+        if config.pass_credentials {
+            // This comes before the server can send.
+            sockopt::set_socket_passcred(&fd, true).map_err(|errno| Error::new(Op::Option, errno))?;
+        }
+        let records = kind.records(config);
+        let invitation = match config.transport {
+            _ if local.is_some() => None,
+            Transport::Kernel => None,
+            Transport::Auto => invite(fd.as_fd(), records, config).ok(),
+        };
+        if records == Records::Stream && invitation.is_none() {
+            return Err(match local {
+                Some(_) => no_agreement(),
+                None => needs_memory(Op::Connect),
+            });
+        }
+        let target = invitation.as_ref().and_then(|_| Target::of(&name, kind, records));
+        Ok(Connecting { fd, kind, name, address, config: *config, invitation, target })
+    }
+
+    /// Has [`Connecting::attempt`] fail with EAGAIN instead of waiting for room in the backlog.
+    ///
+    /// # Errors
+    ///
+    /// What ioctl(2) says.
+    #[cfg(any(feature = "mio", feature = "tokio"))]
+    pub fn set_nonblocking(&self) -> Result<()> {
+        rustix::io::ioctl_fionbio(&self.fd, true).map_err(|errno| Error::new(Op::Option, errno))
+    }
+
+    /// Connects. After EAGAIN it may be called again: the socket is as it was.
+    ///
+    /// # Errors
+    ///
+    /// What connect(2) says.
+    pub fn attempt(&self) -> Result<()> {
+        rustix::net::connect(&self.fd, &self.address).map_err(|errno| Error::new(Op::Connect, errno))
+    }
+
+    /// Makes the end, once connected.
+    ///
+    /// # Errors
+    ///
+    /// With stream records: EPROTONOSUPPORT where the listener does not keep them, ECONNREFUSED where it has
+    /// just gone, EAGAIN where its rendezvous is full.
+    pub fn finish(self) -> Result<Arc<Connection>> {
+        let Connecting { fd, kind, name, config, invitation, target, .. } = self;
+        let records = kind.records(&config);
+        let found = target.as_ref().map_or(Found::Missing, |target| target.look(&name, fd.as_fd()));
+        let is_ours = found == Found::Ours;
+        if records == Records::Stream && !is_ours && control::gone(fd.as_fd()) {
+            return Err(Error::new(Op::Connect, Errno::CONNREFUSED).because("the listener has just gone"));
+        }
+        if records == Records::Stream && found == Found::Full {
+            return Err(Error::new(Op::Connect, Errno::AGAIN));
+        }
+        if records == Records::Stream && !is_ours {
+            // Nothing was sent: the listener sees a connection that was closed again.
+            return Err(no_agreement());
+        }
+        let meets = target.filter(|_| is_ours).map_or(Meets::Nowhere, Meets::At);
+        let rx = invitation.map_or(Rx::Plain, |invitation| {
+            Rx::Undecided(Undecided::client(&invitation, is_ours).meeting(meets))
+        });
+        let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
+        let end = Connection::make(fd, kind, &config, rx, Tx::Kernel { sent: 0 })?;
+        end.counters.fallbacks.add(usize::from(fallback));
+        Ok(end)
+    }
 }
 
 impl Connection {
@@ -145,50 +247,9 @@ impl Connection {
         name: SocketAddr,
         config: &Config,
     ) -> Result<Arc<Connection>> {
-        let address = name.address(Op::Connect)?;
-        let fd = kind.socket()?;
-        if let Some(local) = &local {
-            let address = local.address(Op::Bind)?;
-            rustix::net::bind(&fd, &address).map_err(|errno| Error::new(Op::Bind, errno))?;
-        }
-        if config.pass_credentials {
-            // This comes before the server can send.
-            sockopt::set_socket_passcred(&fd, true).map_err(|errno| Error::new(Op::Option, errno))?;
-        }
-        let records = kind.records(config);
-        let invitation = match config.transport {
-            _ if local.is_some() => None,
-            Transport::Kernel => None,
-            Transport::Auto => invite(fd.as_fd(), records, config).ok(),
-        };
-        if records == Records::Stream && invitation.is_none() {
-            return Err(match local {
-                Some(_) => no_agreement(),
-                None => needs_memory(Op::Connect),
-            });
-        }
-        let target = invitation.and_then(|_| Target::of(&name, kind, records));
-        rustix::net::connect(&fd, &address).map_err(|errno| Error::new(Op::Connect, errno))?;
-        let found = target.as_ref().map_or(Found::Missing, |target| target.look(&name, fd.as_fd()));
-        let is_ours = found == Found::Ours;
-        if records == Records::Stream && !is_ours && control::gone(fd.as_fd()) {
-            return Err(Error::new(Op::Connect, Errno::CONNREFUSED).because("the listener has just gone"));
-        }
-        if records == Records::Stream && found == Found::Full {
-            return Err(Error::new(Op::Connect, Errno::AGAIN));
-        }
-        if records == Records::Stream && !is_ours {
-            // Nothing was sent: the listener sees a connection that was closed again.
-            return Err(no_agreement());
-        }
-        let meets = target.filter(|_| is_ours).map_or(Meets::Nowhere, Meets::At);
-        let rx = invitation.map_or(Rx::Plain, |invitation| {
-            Rx::Undecided(Undecided::client(&invitation, is_ours).meeting(meets))
-        });
-        let fallback = config.transport == Transport::Auto && matches!(rx, Rx::Plain);
-        let end = Connection::make(fd, kind, config, rx, Tx::Kernel { sent: 0 })?;
-        end.counters.fallbacks.add(usize::from(fallback));
-        Ok(end)
+        let connecting = Connecting::new(kind, local, name, config)?;
+        connecting.attempt()?;
+        connecting.finish()
     }
 
     /// Takes the next connection of a listener, with its client's name. Closes and passes over a connection whose client keeps its

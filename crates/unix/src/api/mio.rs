@@ -1,0 +1,390 @@
+//! Sockets and listeners for mio's `Poll`, non-blocking from birth. They have what those of `mio::net` have, with
+//! the same signatures, so that a program for mio changes its `use` lines and no more.
+//!
+//! Each derefs to the plain socket for all the rest: borrowed receives, room to write into, descriptors, pages by
+//! reference, options, counters. Nothing there means anything else here. A call that would wait fails with EAGAIN,
+//! which is [`WouldBlock`](io::ErrorKind::WouldBlock); so there is no second list of those methods to learn, and none
+//! that can lag behind. (In a runtime it is otherwise: there the same calls are `async`.)
+//!
+//! mio registers for edges: after an event, receive (or accept, or send) until WouldBlock, and only then poll again.
+//! The events are those of a kernel socket, over shared memory as well. Plain sockets can be registered too; have
+//! them non-blocking first.
+//!
+//! ```
+//! use mio::{Events, Interest, Poll, Token};
+//! use onecopy_unix::mio::{Listener, Stream};
+//! use std::io::{ErrorKind, Read, Write};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let mut listener = Listener::bind("\0onecopy-doc-mio")?;
+//! let mut client = Stream::connect("\0onecopy-doc-mio")?;
+//! client.write_all(b"hello")?;
+//!
+//! let (mut poll, mut events) = (Poll::new()?, Events::with_capacity(8));
+//! poll.registry().register(&mut listener, Token(0), Interest::READABLE)?;
+//! let (mut server, mut heard) = (None, Vec::new());
+//! while heard.len() < 5 {
+//!     poll.poll(&mut events, None)?;
+//!     for event in &events {
+//!         match &mut server {
+//!             None => {
+//!                 let (mut socket, _) = listener.accept()?;
+//!                 poll.registry().register(&mut socket, Token(1), Interest::READABLE)?;
+//!                 server = Some(socket);
+//!             }
+//!             Some(socket) => match socket.read_to_end(&mut heard) {
+//!                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+//!                 done => drop(done?),
+//!             },
+//!         }
+//!     }
+//! }
+//! assert_eq!(heard, b"hello");
+//! # Ok(())
+//! # }
+//! ```
+
+use crate::addr::{SocketAddr, ToSocketAddr};
+use crate::config::Config;
+use crate::connection::Connection;
+use crate::connection::kind::Kind;
+use crate::connection::open::Connecting;
+use onecopy_socket::Result;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+/// Returns the name that mio takes a path for: one that begins with a zero byte is in the abstract namespace.
+///
+/// # Errors
+///
+/// EINVAL for an abstract name that is empty or too long.
+#[doc(hidden)]
+pub fn named(name: impl ToSocketAddr) -> Result<SocketAddr> {
+    let name = name.to_socket_addr();
+    match name.as_pathname().and_then(|path| path.as_os_str().as_bytes().strip_prefix(&[0])) {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => Ok(name),
+    }
+}
+
+/// Connects, and does not wait for room in the listener's backlog.
+fn connect(kind: Kind, name: SocketAddr, config: &Config) -> Result<Arc<Connection>> {
+    let connecting = Connecting::new(kind, None, name, config)?;
+    connecting.set_nonblocking()?;
+    connecting.attempt()?;
+    connecting.finish()
+}
+
+/// Defines a type for mio over a plain socket or listener, and what all of them have.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! mio_type {
+    ($(#[$doc:meta])* $name:ident, $plain:ty) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name($plain);
+
+        impl $name {
+            /// Makes a plain one non-blocking, and takes it.
+            ///
+            /// # Errors
+            ///
+            /// What ioctl(2) says.
+            pub fn new(plain: $plain) -> std::io::Result<$name> {
+                plain.set_nonblocking(true)?;
+                Ok($name(plain))
+            }
+
+            /// Takes one of std's, an `OwnedFd` (a connected socket of these stays with the kernel), or a plain one of
+            /// ours. It must be non-blocking already, as for mio's: this does not look.
+            pub fn from_std(plain: impl Into<$plain>) -> $name {
+                $name(plain.into())
+            }
+
+            /// Returns the plain one, which stays non-blocking.
+            pub fn into_inner(self) -> $plain {
+                self.0
+            }
+
+            /// Returns the name that it is bound to (getsockname(2)).
+            ///
+            /// # Errors
+            ///
+            /// What getsockname(2) says.
+            pub fn local_addr(&self) -> std::io::Result<$crate::SocketAddr> {
+                Ok(self.0.local_addr()?)
+            }
+
+            /// Returns the pending error, once (SO_ERROR).
+            ///
+            /// # Errors
+            ///
+            /// What getsockopt(2) says.
+            pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
+                Ok(self.0.take_error()?.map(std::io::Error::from))
+            }
+        }
+
+        impl std::ops::Deref for $name {
+            type Target = $plain;
+
+            fn deref(&self) -> &$plain {
+                &self.0
+            }
+        }
+
+        impl rustix::fd::AsFd for $name {
+            fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+                self.0.as_fd()
+            }
+        }
+
+        impl rustix::fd::AsRawFd for $name {
+            fn as_raw_fd(&self) -> rustix::fd::RawFd {
+                self.0.as_raw_fd()
+            }
+        }
+
+        $crate::mio_source!($name);
+        $crate::mio_source!($plain);
+    };
+}
+
+/// Has a type be registered by its descriptor.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! mio_source {
+    ($name:ty) => {
+        impl ::mio::event::Source for $name {
+            fn register(
+                &mut self,
+                registry: &::mio::Registry,
+                token: ::mio::Token,
+                interests: ::mio::Interest,
+            ) -> std::io::Result<()> {
+                ::mio::unix::SourceFd(&rustix::fd::AsRawFd::as_raw_fd(self))
+                    .register(registry, token, interests)
+            }
+
+            fn reregister(
+                &mut self,
+                registry: &::mio::Registry,
+                token: ::mio::Token,
+                interests: ::mio::Interest,
+            ) -> std::io::Result<()> {
+                ::mio::unix::SourceFd(&rustix::fd::AsRawFd::as_raw_fd(self))
+                    .reregister(registry, token, interests)
+            }
+
+            fn deregister(&mut self, registry: &::mio::Registry) -> std::io::Result<()> {
+                ::mio::unix::SourceFd(&rustix::fd::AsRawFd::as_raw_fd(self)).deregister(registry)
+            }
+        }
+    };
+}
+
+/// Defines what the sockets have that send and receive.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! mio_socket {
+    ($name:ident, $plain:ty) => {
+        impl $name {
+            /// Makes two connected sockets.
+            ///
+            /// # Errors
+            ///
+            /// What socketpair(2) says.
+            pub fn pair() -> std::io::Result<($name, $name)> {
+                $name::pair_with(&$crate::Config::default())
+            }
+
+            /// Makes two connected sockets, both with `config`.
+            ///
+            /// # Errors
+            ///
+            /// As the plain socket's `pair_with`.
+            pub fn pair_with(config: &$crate::Config) -> std::io::Result<($name, $name)> {
+                let (a, b) = <$plain>::pair_with(config)?;
+                Ok(($name::new(a)?, $name::new(b)?))
+            }
+
+            /// Returns the name that the peer is bound to (getpeername(2)).
+            ///
+            /// # Errors
+            ///
+            /// ENOTCONN when it is not connected.
+            pub fn peer_addr(&self) -> std::io::Result<$crate::SocketAddr> {
+                Ok(self.0.peer_addr()?)
+            }
+
+            /// Shuts one or both directions down (shutdown(2)).
+            ///
+            /// # Errors
+            ///
+            /// What shutdown(2) says.
+            pub fn shutdown(&self, how: std::net::Shutdown) -> std::io::Result<()> {
+                Ok(self.0.shutdown(how)?)
+            }
+
+            /// Calls `io` and returns what it returns. With mio's sockets, input and output that they do not know
+            /// go through this on some systems; here it is for programs that are written so.
+            ///
+            /// # Errors
+            ///
+            /// What `io` says.
+            pub fn try_io<R>(&self, io: impl FnOnce() -> std::io::Result<R>) -> std::io::Result<R> {
+                io()
+            }
+        }
+    };
+}
+
+/// Defines what sockets have that connect to a listener, and that listener.
+macro_rules! mio_connection {
+    ($name:ident, $plain:ty, $kind:expr, $listener:ident, $plain_listener:ty) => {
+        impl $name {
+            /// Connects to a listener: of this crate, or any other. It is connected when this returns: a unix socket
+            /// has nothing to wait for, unless many others wait there.
+            ///
+            /// # Errors
+            ///
+            /// What connect(2) says: ENOENT, ECONNREFUSED, EACCES; EAGAIN where the listener's backlog is full, which
+            /// no event tells of: try again later.
+            pub fn connect(name: impl ToSocketAddr) -> io::Result<$name> {
+                $name::connect_with(name, &Config::default())
+            }
+
+            /// Does as `connect`, with `config`.
+            ///
+            /// # Errors
+            ///
+            /// As `connect`.
+            pub fn connect_with(name: impl ToSocketAddr, config: &Config) -> io::Result<$name> {
+                $name::new(<$plain>::of(connect($kind, named(name)?, config)?))
+            }
+
+            /// Does as `connect`, for callers that hold a name: one of ours or of std's.
+            ///
+            /// # Errors
+            ///
+            /// As `connect`.
+            pub fn connect_addr(name: impl Into<SocketAddr>) -> io::Result<$name> {
+                $name::connect(name.into())
+            }
+        }
+
+        $crate::mio_socket!($name, $plain);
+
+        impl $listener {
+            /// Binds and listens.
+            ///
+            /// # Errors
+            ///
+            /// What bind(2) and listen(2) say: EADDRINUSE where the name is taken, EACCES without permission.
+            pub fn bind(name: impl ToSocketAddr) -> io::Result<$listener> {
+                $listener::bind_with(name, &Config::default())
+            }
+
+            /// Binds and listens. Accepted sockets take their buffers, policy and waits from `config`.
+            ///
+            /// # Errors
+            ///
+            /// As `bind`.
+            pub fn bind_with(name: impl ToSocketAddr, config: &Config) -> io::Result<$listener> {
+                $listener::new(<$plain_listener>::bind_with(named(name)?, config)?)
+            }
+
+            /// Does as `bind`, for callers that hold a name: one of ours or of std's.
+            ///
+            /// # Errors
+            ///
+            /// As `bind`.
+            pub fn bind_addr(name: impl Into<SocketAddr>) -> io::Result<$listener> {
+                $listener::bind(name.into())
+            }
+
+            /// Takes the next connection, with its client's name. After an event, call it until WouldBlock.
+            ///
+            /// # Errors
+            ///
+            /// What accept(2) says: EAGAIN when none waits, EINVAL after shutdown, EMFILE.
+            pub fn accept(&self) -> io::Result<($name, SocketAddr)> {
+                let (socket, name) = self.0.accept()?;
+                Ok(($name::new(socket)?, name))
+            }
+        }
+    };
+}
+
+mio_type!(
+    /// A connected stream socket for mio.
+    Stream,
+    crate::Stream
+);
+mio_type!(
+    /// A listening stream socket for mio.
+    Listener,
+    crate::Listener
+);
+mio_connection!(Stream, crate::Stream, Kind::Stream, Listener, crate::Listener);
+
+mio_type!(
+    /// A connected seqpacket socket for mio.
+    SeqPacket,
+    crate::SeqPacket
+);
+mio_type!(
+    /// A listening seqpacket socket for mio.
+    SeqListener,
+    crate::SeqListener
+);
+mio_connection!(SeqPacket, crate::SeqPacket, Kind::SeqPacket, SeqListener, crate::SeqListener);
+
+impl Read for &Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&self.0).read(buffer)
+    }
+
+    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&self.0).read_vectored(slices)
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&self.0).write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&self.0).write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buffer)
+    }
+
+    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(slices)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

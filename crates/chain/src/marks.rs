@@ -49,6 +49,21 @@ impl Credentials {
     pub fn own() -> Credentials {
         Ucred::own().into()
     }
+
+    /// Returns the process id, if the process is in a pid namespace that can be seen (as tokio's `UCred`).
+    pub fn pid(&self) -> Option<i32> {
+        (self.pid != 0).then_some(self.pid)
+    }
+
+    /// Returns the user id.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Returns the group id.
+    pub fn gid(&self) -> u32 {
+        self.gid
+    }
 }
 
 #[doc(hidden)]

@@ -12,8 +12,8 @@ use std::error::Error;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use onecopy::unix::SocketAddr;
 use onecopy::unix::tokio::{Listener, Stream};
-use onecopy::unix::{self, SocketAddr};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
@@ -45,11 +45,14 @@ impl Room {
 async fn main() -> Result<(), Box<dyn Error>> {
     let room = Room::default();
     match env::args().nth(1) {
-        Some(name) => host(Listener::new(unix::Listener::bind(name.parse::<SocketAddr>()?)?)?, room).await?,
+        Some(name) => host(Listener::bind(name.parse::<SocketAddr>()?)?, room).await?,
         None => {
             let name = SocketAddr::from_abstract_name(format!("onecopy-chat-{}", std::process::id()))?;
-            let host = tokio::spawn(host(Listener::new(unix::Listener::bind(&name)?)?, room.clone()));
-            let doors = (0..GUESTS).map(|_| Stream::connect(&name)).collect::<io::Result<Vec<_>>>()?;
+            let host = tokio::spawn(host(Listener::bind(&name)?, room.clone()));
+            let mut doors = Vec::new();
+            for _ in 0..GUESTS {
+                doors.push(Stream::connect(&name).await?);
+            }
             // Who comes late misses what was said: all are in before the first speaks.
             while room.0.lock().unwrap_or_else(PoisonError::into_inner).len() < GUESTS {
                 tokio::task::yield_now().await;
@@ -74,7 +77,7 @@ async fn host(listener: Listener, room: Room) -> io::Result<()> {
         let (stream, _) = listener.accept().await?;
         let (lines, mut to_say) = channel::<Arc<str>>(WAITING);
         room.0.lock().unwrap_or_else(PoisonError::into_inner).insert(guest, lines);
-        let (from, mut to) = tokio::io::split(stream);
+        let (from, mut to) = stream.into_split();
         let here = room.clone();
         tokio::spawn(async move {
             let mut from = BufReader::new(from);
@@ -98,7 +101,7 @@ async fn host(listener: Listener, room: Room) -> io::Result<()> {
 
 /// Says all its lines while it hears the others', and checks that none is missing or out of order.
 async fn talk(guest: usize, stream: Stream) -> io::Result<()> {
-    let (from, mut to) = tokio::io::split(stream);
+    let (from, mut to) = stream.into_split();
     let speak = async {
         for line in 0..LINES {
             to.write_all(format!("{guest} {line}\n").as_bytes()).await?;

@@ -9,8 +9,8 @@ use std::env;
 use std::error::Error;
 use std::io;
 
+use onecopy::unix::SocketAddr;
 use onecopy::unix::tokio::{Listener, Stream};
-use onecopy::unix::{self, SocketAddr};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -21,11 +21,11 @@ const BYTES: usize = 1 << 20;
 async fn main() -> Result<(), Box<dyn Error>> {
     let clients: u32 = env::args().nth(1).map_or(Ok(100), |count| count.parse())?;
     let name = SocketAddr::from_abstract_name(format!("onecopy-tokio-echo-{}", std::process::id()))?;
-    let listener = Listener::new(unix::Listener::bind(&name)?)?;
+    let listener = Listener::bind(&name)?;
     let server = tokio::spawn(async move {
         let mut streams = JoinSet::new();
         for _ in 0..clients {
-            let (mut reader, mut writer) = tokio::io::split(listener.accept().await?.0);
+            let (mut reader, mut writer) = listener.accept().await?.0.into_split();
             streams.spawn(async move {
                 tokio::io::copy(&mut reader, &mut writer).await?;
                 writer.shutdown().await
@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 async fn call(name: &SocketAddr, seed: u32) -> io::Result<()> {
     let sent: Vec<u8> =
         (0..BYTES as u32).map(|n| ((n ^ seed).wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let (mut reader, mut writer) = tokio::io::split(Stream::connect(name)?);
+    let (mut reader, mut writer) = Stream::connect(name).await?.into_split();
     let (write, read) = tokio::join!(
         async {
             writer.write_all(&sent).await?;

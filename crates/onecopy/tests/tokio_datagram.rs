@@ -1,8 +1,7 @@
 //! Datagrams in a tokio runtime: no task waits for what is already there, and nothing is lost.
 
+use onecopy::unix::SocketAddr;
 use onecopy::unix::tokio::Datagram;
-use onecopy::unix::{self, SocketAddr};
-use onecopy::{RecvFlags, SendFlags};
 use std::time::Duration;
 
 const COUNT: u32 = 5000;
@@ -11,13 +10,13 @@ async fn flows(from: Datagram, to: Datagram) -> (Datagram, Datagram) {
     let sender = tokio::spawn(async move {
         for n in 0..COUNT {
             let datagram = vec![n as u8; 4 + n as usize % 2000];
-            from.send(&datagram, SendFlags::empty()).await.unwrap();
+            from.send(&datagram).await.unwrap();
         }
         from
     });
     let mut buffer = [0; 4000];
     for n in 0..COUNT {
-        let got = to.recv(&mut buffer, RecvFlags::empty()).await.unwrap();
+        let got = to.recv(&mut buffer).await.unwrap();
         assert_eq!((got, buffer[0]), (4 + n as usize % 2000, n as u8), "datagram {n}");
     }
     (sender.await.unwrap(), to)
@@ -38,22 +37,21 @@ async fn a_pair_and_two_that_meet() {
     b.connect(name("a")).unwrap();
     let (a, b) = tokio::time::timeout(limit, flows(a, b)).await.unwrap();
     let (b, a) = tokio::time::timeout(limit, flows(b, a)).await.unwrap();
-    assert!(a.get_ref().path().is_shared_memory() && b.get_ref().path().is_shared_memory());
+    assert!(a.path().is_shared_memory() && b.path().is_shared_memory());
 }
 
 #[tokio::test]
 async fn a_full_receiver_is_waited_for() {
     let name = SocketAddr::from_abstract_name(format!("onecopy-tokio-full-{}", std::process::id())).unwrap();
-    let (many, one) = (Datagram::bind(&name).unwrap(), unix::Datagram::unbound().unwrap());
-    let one = Datagram::new(one).unwrap();
+    let (many, one) = (Datagram::bind(&name).unwrap(), Datagram::unbound().unwrap());
     let sender = tokio::spawn(async move {
         for n in 0..200u32 {
-            one.send_to(&n.to_le_bytes(), &name, SendFlags::empty()).await.unwrap();
+            one.send_to(&n.to_le_bytes(), &name).await.unwrap();
         }
     });
     let mut buffer = [0; 9];
     for n in 0..200u32 {
-        let (got, from) = many.recv_from(&mut buffer, RecvFlags::empty()).await.unwrap();
+        let (got, from) = many.recv_from(&mut buffer).await.unwrap();
         assert_eq!((got, &buffer[..4]), (4, &n.to_le_bytes()[..]));
         assert!(from.as_pathname().is_none() && from.as_abstract_name().is_none());
     }

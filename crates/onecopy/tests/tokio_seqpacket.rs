@@ -1,10 +1,9 @@
 //! Records of both kinds in a tokio runtime: every way to send and to receive them. Nothing is lost, and no
 //! task waits in vain.
 
-use onecopy::ReceivedFlags;
+use onecopy::SendFlags;
 use onecopy::unix::tokio::{SeqListener, SeqPacket};
-use onecopy::unix::{self, Config, Records, SocketAddr};
-use onecopy::{RecvFlags, SendFlags};
+use onecopy::unix::{Config, ReceivedFlags, Records, SocketAddr};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -30,7 +29,7 @@ async fn sends(socket: SeqPacket, records: Records) -> SeqPacket {
             // Descriptors go with the first bytes of a record.
             let (reader, mut writer) = std::io::pipe().unwrap();
             write!(writer, "{n}").unwrap();
-            let sent = socket.send_with(&bytes, &[reader.as_fd()], SendFlags::EOR).await.unwrap();
+            let sent = socket.send_fds_with_flags(&bytes, &[reader.as_fd()], SendFlags::EOR).await.unwrap();
             send_rest(&socket, &bytes[sent..]).await;
         } else if n % 3 == 0 && records == Records::Atomic {
             let mut slot = socket.reserve(bytes.len()).await.unwrap();
@@ -46,7 +45,7 @@ async fn sends(socket: SeqPacket, records: Records) -> SeqPacket {
 /// Sends the rest of a record. A send may take only a part of a stream record.
 async fn send_rest(socket: &SeqPacket, mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        bytes = &bytes[socket.send(bytes, SendFlags::EOR).await.unwrap()..];
+        bytes = &bytes[socket.send_with_flags(bytes, SendFlags::EOR).await.unwrap()..];
     }
 }
 
@@ -62,7 +61,7 @@ async fn receives(socket: SeqPacket) -> SeqPacket {
                 got.extend_from_slice(&buffer[..len]);
                 continue;
             }
-            let (received, came) = socket.recv_with(&mut buffer, RecvFlags::empty()).await.unwrap();
+            let (received, came) = socket.recv_fds(&mut buffer).await.unwrap();
             assert!(!received.flags.contains(ReceivedFlags::END), "record {n}");
             got.extend_from_slice(&buffer[..received.len]);
             files.extend(came.fds);
@@ -85,8 +84,7 @@ async fn records_of_both_kinds_flow_both_ways() {
         let name =
             SocketAddr::from_abstract_name(format!("onecopy-tokio-{records:?}-{}", std::process::id()))
                 .unwrap();
-        let listener = unix::SeqListener::bind_with(&name, &config).unwrap();
-        let listener = SeqListener::new(listener).unwrap();
+        let listener = SeqListener::bind_with(&name, &config).unwrap();
         let both = async {
             let server = tokio::spawn(async move {
                 let (socket, _) = listener.accept().await.unwrap();
@@ -95,9 +93,9 @@ async fn records_of_both_kinds_flow_both_ways() {
             let client = SeqPacket::connect_with(&name, &config).await.unwrap();
             let client = receives(sends(client, records).await).await;
             let server = server.await.unwrap();
-            assert!(client.get_ref().path().is_shared_memory() && server.get_ref().path().is_shared_memory());
+            assert!(client.path().is_shared_memory() && server.path().is_shared_memory());
             drop(client);
-            let end = server.recv_record(&mut [0; 9], RecvFlags::empty()).await.unwrap();
+            let end = server.recv_record(&mut [0; 9]).await.unwrap();
             assert!(end.flags.contains(ReceivedFlags::END));
         };
         tokio::time::timeout(LIMIT, both).await.expect("it hangs");
@@ -108,8 +106,7 @@ async fn records_of_both_kinds_flow_both_ways() {
 #[tokio::test]
 async fn a_full_ring_is_waited_for() {
     let config = Config { send_buffer: Some(4096), receive_buffer: Some(4096), ..Config::default() };
-    let (a, b) = unix::SeqPacket::pair_with(&config).unwrap();
-    let (a, b) = (SeqPacket::new(a).unwrap(), SeqPacket::new(b).unwrap());
+    let (a, b) = SeqPacket::pair_with(&config).unwrap();
     let both = async { tokio::join!(sends(a, Records::Atomic), receives(b)) };
     tokio::time::timeout(LIMIT, both).await.expect("it hangs");
 }

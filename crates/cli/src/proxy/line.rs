@@ -8,10 +8,11 @@ use super::timeout::within;
 use super::trouble::{Patience, Trouble};
 use super::turns::Turns;
 use crate::counters::Counters;
-use onecopy::unix::View;
+use onecopy::RecvFlags;
 use onecopy::unix::tokio::Stream;
-use onecopy::{Carrier, RecvFlags, SendFlags};
+use onecopy::unix::{Carrier, View};
 use rustix::fd::OwnedFd;
+use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -115,7 +116,7 @@ impl Line {
     pub fn upgraded(&self) -> bool {
         match &self.way {
             Way::Copy(_) | Way::Splice(..) => false,
-            Way::Onecopy(stream, _) => stream.get_ref().path().receive == Carrier::SharedMemory,
+            Way::Onecopy(stream, _) => stream.path().receive == Carrier::SharedMemory,
         }
     }
 
@@ -186,7 +187,7 @@ impl Line {
             Way::Copy(stream) | Way::Splice(stream, ..) => stream,
             Way::Onecopy(stream, _) => {
                 while !bytes.is_empty() {
-                    let n = stream.send(bytes, SendFlags::empty()).await?;
+                    let n = stream.send(bytes).await?;
                     bytes = &bytes[n..];
                 }
                 return Ok(());
@@ -216,11 +217,11 @@ impl Line {
                 let have = self.inbox.len();
                 self.inbox.resize(have + LOOK, 0);
                 let flags = if have == 0 { RecvFlags::PEEK } else { RecvFlags::empty() };
-                let result = stream.recv(&mut self.inbox[have..], flags).await;
-                let got = result.as_ref().map_or(0, |n| *n);
+                let result = stream.recv_with_flags(&mut self.inbox[have..], flags).await;
+                let got = result.unwrap_or(0);
                 self.inbox.truncate(have + got);
                 *looked = if have == 0 { got } else { 0 };
-                return result;
+                return Ok(result?);
             }
             Way::Copy(stream) => (stream, 16 << 10),
             Way::Splice(stream, ..) => (stream, 1 << 10),
@@ -244,7 +245,7 @@ impl Line {
             while *looked > 0 {
                 let mut gone = [0; LOOK];
                 let room = &mut gone[..(*looked).min(LOOK)];
-                let (took, with) = stream.recv_with(room, RecvFlags::empty()).await?;
+                let (took, with) = stream.recv_fds(room).await?;
                 *looked -= took.max(1);
                 self.lent = with.fds.into_iter().next().or(self.lent.take());
             }
@@ -399,7 +400,7 @@ async fn borrow(
     counters: &mut Counters,
 ) -> Result<(), Trouble> {
     // Over the kernel a view is a copy: counted as what it is.
-    let received = u64::from(stream.get_ref().path().receive == Carrier::Kernel);
+    let received = u64::from(stream.path().receive == Carrier::Kernel);
     client.send_all(head, left > 0, patience).await?;
     let mut turns = Turns::default();
     while left + skip as u64 > 0 {
@@ -448,9 +449,10 @@ async fn send_view(
     more: bool,
     patience: Patience,
 ) -> Result<usize, Trouble> {
-    let flags = if more { SendFlags::DONTWAIT | SendFlags::MORE } else { SendFlags::DONTWAIT };
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let flags = if more { flags | SendFlags::MORE } else { flags };
     loop {
-        match client.try_io(Interest::WRITABLE, || view.send_to_with_flags(client, flags)) {
+        match client.try_io(Interest::WRITABLE, || view.send_to(client, flags.bits() as i32)) {
             Ok(n) => {
                 view.advance(n);
                 return Ok(n);

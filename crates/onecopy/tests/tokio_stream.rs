@@ -2,7 +2,7 @@
 
 use onecopy::chain::Chain;
 use onecopy::notify::Segment;
-use onecopy::unix::tokio::{Listener, SeqListener, SeqPacket, Stream};
+use onecopy::unix::tokio::{Listener, SeqListener, SeqPacket, Socket, Stream};
 use onecopy::unix::{self, Config, SharedPool, SocketAddr};
 use onecopy::{RecvFlags, SendFlags};
 use std::future::{Future, poll_fn};
@@ -310,4 +310,44 @@ async fn it_goes_to_threads_and_back() {
     let again =
         b.try_io(tokio::io::Interest::READABLE, || Ok::<_, io::Error>(b.get_ref().recv(&mut [0; 4])?));
     assert_eq!(again.unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
+#[tokio::test]
+async fn a_socket_is_bound_and_then_becomes_what_it_is_asked_to() {
+    let (at, from) = (name("socket"), name("socket-from"));
+    let socket = Socket::new_stream().unwrap();
+    socket.bind(&at).unwrap();
+    let listener = socket.listen(8).unwrap();
+    assert_eq!(listener.local_addr().unwrap(), at);
+
+    // With a name of its own, which the listener sees, it stays with the kernel. Without, it shares memory.
+    for bound in [true, false] {
+        let socket = Socket::new_stream().unwrap();
+        if bound {
+            socket.bind(&from).unwrap();
+        }
+        let client = socket.connect(&at).await.unwrap();
+        let (server, who) = listener.accept().await.unwrap();
+        assert_eq!(who.as_abstract_name(), from.as_abstract_name().filter(|_| bound));
+        assert_eq!(client.peer_addr().unwrap(), at);
+        for _ in 0..3 {
+            client.send(b"there").await.unwrap();
+            server.recv(&mut [0; 5]).await.unwrap();
+            server.send(b"and back").await.unwrap();
+            client.recv(&mut [0; 8]).await.unwrap();
+        }
+        assert_eq!(client.path().is_shared_memory(), !bound);
+    }
+
+    let datagram = || Socket::new_datagram().unwrap();
+    let refused = [
+        datagram().listen(8).unwrap_err(),
+        datagram().connect(&at).await.unwrap_err(),
+        Socket::new_stream().unwrap().datagram().unwrap_err(),
+    ];
+    assert!(refused.iter().all(|error| error.reason().unwrap().contains("cannot be called on a")));
+    assert_eq!(Socket::new_stream().unwrap().listen(8).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let socket = datagram();
+    socket.bind(&from).unwrap();
+    assert_eq!(socket.datagram().unwrap().local_addr().unwrap(), from);
 }

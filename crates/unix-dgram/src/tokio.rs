@@ -502,6 +502,9 @@ impl Datagram {
 }
 
 mod polled;
+mod socket;
+
+pub use socket::Socket;
 
 registered_methods!(Datagram, crate::Datagram, Op::Socket, pause: Mutex::new(None));
 ready_methods!(Datagram);

@@ -105,27 +105,39 @@ impl Connecting {
         name: SocketAddr,
         config: &Config,
     ) -> Result<Connecting> {
-        let address = name.address(Op::Connect)?;
         let fd = kind.socket()?;
         if let Some(local) = &local {
             let address = local.address(Op::Bind)?;
             rustix::net::bind(&fd, &address).map_err(|errno| Error::new(Op::Bind, errno))?;
         }
+        Connecting::over(fd, kind, local.is_some(), name, config)
+    }
+
+    /// Does as [`Connecting::new`], over a socket that is there, and may have a name.
+    ///
+    /// # Errors
+    ///
+    /// EPROTONOSUPPORT for stream records where no invitation can be made.
+    pub fn over(
+        fd: OwnedFd,
+        kind: Kind,
+        is_bound: bool,
+        name: SocketAddr,
+        config: &Config,
+    ) -> Result<Connecting> {
+        let address = name.address(Op::Connect)?;
         if config.pass_credentials {
             // This comes before the server can send.
             sockopt::set_socket_passcred(&fd, true).map_err(|errno| Error::new(Op::Option, errno))?;
         }
         let records = kind.records(config);
         let invitation = match config.transport {
-            _ if local.is_some() => None,
+            _ if is_bound => None,
             Transport::Kernel => None,
             Transport::Auto => invite(fd.as_fd(), records, config).ok(),
         };
         if records == Records::Stream && invitation.is_none() {
-            return Err(match local {
-                Some(_) => no_agreement(),
-                None => needs_memory(Op::Connect),
-            });
+            return Err(if is_bound { no_agreement() } else { needs_memory(Op::Connect) });
         }
         let target = invitation.as_ref().and_then(|_| Target::of(&name, kind, records));
         Ok(Connecting { fd, kind, name, address, config: *config, invitation, target })

@@ -1,9 +1,6 @@
 //! Connecting without a thread that waits.
 
-use crate::addr::SocketAddr;
-use crate::config::Config;
 use crate::connection::Connection;
-use crate::connection::kind::Kind;
 use crate::connection::open::Connecting;
 use onecopy_socket::{Error, Op, Result};
 use rustix::io::Errno;
@@ -19,13 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 /// connect(2) on a unix socket either waits in the kernel, or says EAGAIN, and poll(2) never tells of room
 /// there. A thread that waits in the kernel could not be called back: it would connect after its future is
 /// dropped, and hold up the end of the runtime. So this tries again after a pause, which grows.
-pub async fn connect(
-    kind: Kind,
-    local: Option<SocketAddr>,
-    name: SocketAddr,
-    config: &Config,
-) -> Result<Arc<Connection>> {
-    let connecting = Connecting::new(kind, local, name, config)?;
+pub async fn connect(connecting: Connecting) -> Result<Arc<Connection>> {
     connecting.set_nonblocking()?;
     let mut pause = FIRST_PAUSE;
     loop {

@@ -31,6 +31,7 @@ mod connecting;
 mod listener;
 mod registered;
 mod seqpacket;
+mod socket;
 mod split;
 mod stream;
 
@@ -38,5 +39,7 @@ pub use listener::{Listener, SeqListener};
 #[doc(hidden)]
 pub use registered::{Direction, Registered, fill, name};
 pub use seqpacket::SeqPacket;
+#[doc(hidden)]
+pub use socket::StreamSocket;
 pub use split::{OwnedReadHalf, OwnedWriteHalf, ReadHalf, ReuniteError, WriteHalf};
 pub use stream::Stream;

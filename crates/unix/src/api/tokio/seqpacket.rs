@@ -9,6 +9,7 @@ use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
 use crate::config::Config;
 use crate::connection::kind::Kind;
+use crate::connection::open::Connecting;
 use crate::connection::received::Received;
 use crate::connection::view::View;
 use onecopy_chain::Chain;
@@ -92,7 +93,7 @@ impl SeqPacket {
     }
 
     async fn connect_by(local: Option<SocketAddr>, name: SocketAddr, config: &Config) -> Result<SeqPacket> {
-        let end = connecting::connect(Kind::SeqPacket, local, name, config).await?;
+        let end = connecting::connect(Connecting::new(Kind::SeqPacket, local, name, config)?).await?;
         let socket = SeqPacket::new(crate::SeqPacket::of(end))?;
         // A listener that goes away takes with it what it has not accepted.
         socket.writable().await.map_err(refused(Op::Connect))?;

@@ -10,6 +10,7 @@ use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
 use crate::config::Config;
 use crate::connection::kind::Kind;
+use crate::connection::open::Connecting;
 use crate::connection::view::View;
 use bytes::BufMut;
 use onecopy_chain::Chain;
@@ -115,7 +116,11 @@ impl Stream {
     }
 
     async fn connect_by(local: Option<SocketAddr>, name: SocketAddr, config: &Config) -> Result<Stream> {
-        let end = connecting::connect(Kind::Stream, local, name, config).await?;
+        Stream::connected(Connecting::new(Kind::Stream, local, name, config)?).await
+    }
+
+    pub(super) async fn connected(connecting: Connecting) -> Result<Stream> {
+        let end = connecting::connect(connecting).await?;
         let stream = Stream::new(crate::Stream::of(end))?;
         // A listener that goes away takes with it what it has not accepted.
         stream.writable().await.map_err(refused(Op::Connect))?;

@@ -171,12 +171,11 @@ pub mod unix {
         pub use onecopy_unix_dgram::mio::Datagram;
     }
 
-    /// Sockets and listeners for tokio.
     /// Sockets and listeners for tokio, with the names and the shapes of tokio's own: a program moves over by its `use`
     /// lines, `Stream` for `UnixStream`, `Listener` for `UnixListener`, `Datagram` for `UnixDatagram`.
     ///
     /// Every future may be dropped at any point: no method awaits anything after it has moved something. Async methods
-    /// return [`Error`], which has the reason; those that tokio's callers ask for an errno (`try_` and `poll_`) return
+    /// return [`Error`](crate::Error), which has the reason; those that tokio's callers ask for an errno (`try_` and `poll_`) return
     /// [`std::io::Error`].
     #[cfg(feature = "tokio")]
     pub mod tokio {

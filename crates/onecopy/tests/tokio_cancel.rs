@@ -1,10 +1,11 @@
 //! Futures that are dropped at random: nothing is lost, nothing comes twice, nothing out of order. The programs go by
 //! a seed, which a failure shows.
 
-use onecopy::chain::{Chain, Kind};
-use onecopy::notify::Segment;
+use onecopy::advanced::chain::{Chain, Kind};
+use onecopy::advanced::notify::Segment;
 use onecopy::unix::tokio::{Datagram, Listener, SeqListener, SeqPacket, Stream};
-use onecopy::unix::{Carrier, Config, ReceivedFlags, SharedPool, SocketAddr, Transport};
+use onecopy::unix::{Config, SharedPool, SocketAddr};
+use onecopy::{Carrier, ReceivedFlags, Transport};
 use std::future::{Future, poll_fn};
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
@@ -70,8 +71,10 @@ fn number(fd: OwnedFd) -> usize {
 fn contents(chain: &Chain) -> Vec<u8> {
     let mut bytes = vec![0; chain.len()];
     match chain.kind() {
-        Some(Kind::Peer) => chain.peer().unwrap().copy_to(0, &mut bytes, onecopy::copy::Hint::AUTO).unwrap(),
-        _ => chain.host().unwrap().copy_to(0, &mut bytes, onecopy::copy::Hint::AUTO).unwrap(),
+        Some(Kind::Peer) => {
+            chain.peer().unwrap().copy_to(0, &mut bytes, onecopy::advanced::copy::Hint::AUTO).unwrap()
+        }
+        _ => chain.host().unwrap().copy_to(0, &mut bytes, onecopy::advanced::copy::Hint::AUTO).unwrap(),
     };
     bytes
 }
@@ -134,7 +137,7 @@ async fn stream_sender(
                 let (mut other, keeps) = (Random(random.0 ^ 99), random.below(2) == 0);
                 if let Some(slot) = briefly(&mut random, stream.reserve(bytes.len())).await {
                     let mut slot = slot.unwrap();
-                    slot.write(&bytes);
+                    slot.copy_from(&bytes);
                     // Others wait meanwhile.
                     briefly(&mut other, yield_now()).await;
                     match if keeps { slot.commit() } else { Ok(0) } {
@@ -308,7 +311,7 @@ async fn record_sender(socket: SeqPacket, mut random: Random, with_fds: bool) ->
             3 => match briefly(&mut random, socket.reserve(bytes.len())).await {
                 Some(slot) => {
                     let mut slot = slot.unwrap();
-                    slot.write(&bytes);
+                    slot.copy_from(&bytes);
                     (n % 3 != 0).then(|| slot.commit().unwrap())
                 }
                 None => None,

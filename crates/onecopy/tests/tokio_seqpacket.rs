@@ -1,9 +1,10 @@
 //! Records of both kinds in a tokio runtime: every way to send and to receive them. Nothing is lost, and no
 //! task waits in vain.
 
+use onecopy::ReceivedFlags;
 use onecopy::SendFlags;
 use onecopy::unix::tokio::{SeqListener, SeqPacket};
-use onecopy::unix::{Config, ReceivedFlags, Records, SocketAddr};
+use onecopy::unix::{Config, Records, SocketAddr};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! Streams in a tokio runtime, in the shapes of tokio's `UnixStream`.
 
-use onecopy::chain::Chain;
-use onecopy::notify::Segment;
+use onecopy::advanced::chain::Chain;
+use onecopy::advanced::notify::Segment;
 use onecopy::unix::tokio::{Listener, SeqListener, SeqPacket, Socket, Stream};
 use onecopy::unix::{self, Config, SharedPool, SocketAddr};
 use onecopy::{RecvFlags, SendFlags};
@@ -200,7 +200,7 @@ async fn who_was_turned_away_by_a_slot_is_woken() {
     let (a, b) = Stream::pair().unwrap();
     for commits in [true, false] {
         let mut slot = a.reserve(5).await.unwrap();
-        slot.write(b"first");
+        slot.copy_from(b"first");
         let mut second = Box::pin(a.send(b"second"));
         // Until it has been turned away, and waits.
         for _ in 0..100 {

@@ -1,6 +1,6 @@
 //! Datagram sockets for mio's `Poll`, as those of [`onecopy_unix::mio`].
 
-use onecopy_unix::mio::named;
+use onecopy_unix::named;
 use onecopy_unix::{Config, SocketAddr, ToSocketAddr, mio_socket, mio_type};
 use std::io;
 

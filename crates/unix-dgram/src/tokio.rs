@@ -2,9 +2,10 @@
 
 use bytes::BufMut;
 use onecopy_sync::Mutex;
-use onecopy_unix::tokio::{Direction, Registered, fill, name};
+use onecopy_unix::named;
+use onecopy_unix::tokio::{Direction, Registered, fill};
 use onecopy_unix::{
-    Ancillary, Config, Op, Received, RecvFlags, Result, SendAncillary, SendFlags, SocketAddr,
+    Ancillary, Config, Op, Received, RecvFlags, Result, SendAncillary, SendFlags, SocketAddr, ToSocketAddr,
 };
 use onecopy_unix::{ready_methods, registered_methods};
 use rustix::fd::BorrowedFd;
@@ -56,7 +57,7 @@ impl Datagram {
     /// # Panics
     ///
     /// Outside of a tokio runtime with I/O.
-    pub fn bind(name: impl Into<SocketAddr>) -> Result<Datagram> {
+    pub fn bind(name: impl ToSocketAddr) -> Result<Datagram> {
         Datagram::bind_with(name, &Config::default())
     }
 
@@ -69,8 +70,8 @@ impl Datagram {
     /// # Panics
     ///
     /// As [`Datagram::bind`].
-    pub fn bind_with(name: impl Into<SocketAddr>, config: &Config) -> Result<Datagram> {
-        Datagram::new(crate::Datagram::bind_with(self::name(name)?, config)?)
+    pub fn bind_with(name: impl ToSocketAddr, config: &Config) -> Result<Datagram> {
+        Datagram::new(crate::Datagram::bind_with(named(name)?, config)?)
     }
 
     /// Makes a socket without a name and without a peer.
@@ -132,8 +133,8 @@ impl Datagram {
     /// # Errors
     ///
     /// As [`crate::Datagram::connect`].
-    pub fn connect(&self, name: impl Into<SocketAddr>) -> Result<()> {
-        self.get_ref().connect(self::name(name)?)
+    pub fn connect(&self, name: impl ToSocketAddr) -> Result<()> {
+        self.get_ref().connect(named(name)?)
     }
 
     /// Shuts one or both directions down (shutdown(2)).
@@ -249,7 +250,7 @@ impl Datagram {
     /// # Cancel safety
     ///
     /// Cancel safe: if it is dropped, nothing was sent.
-    pub async fn send_to(&self, datagram: &[u8], name: impl Into<SocketAddr>) -> Result<usize> {
+    pub async fn send_to(&self, datagram: &[u8], name: impl ToSocketAddr) -> Result<usize> {
         self.send_to_with_flags(datagram, name, SendFlags::empty()).await
     }
 
@@ -269,7 +270,7 @@ impl Datagram {
     pub async fn send_to_with_flags(
         &self,
         datagram: &[u8],
-        name: impl Into<SocketAddr>,
+        name: impl ToSocketAddr,
         flags: SendFlags,
     ) -> Result<usize> {
         self.send_msg_to(&[IoSlice::new(datagram)], name, SendAncillary::default(), flags).await
@@ -292,11 +293,11 @@ impl Datagram {
     pub async fn send_msg_to(
         &self,
         slices: &[IoSlice<'_>],
-        name: impl Into<SocketAddr>,
+        name: impl ToSocketAddr,
         ancillary: SendAncillary<'_>,
         flags: SendFlags,
     ) -> Result<usize> {
-        let name = self::name(name)?;
+        let name = named(name)?;
         let with = flags | SendFlags::DONTWAIT;
         loop {
             match self.get_ref().send_msg_to(slices, &name, ancillary, with) {

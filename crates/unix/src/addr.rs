@@ -134,6 +134,21 @@ impl SocketAddr {
     }
 }
 
+/// Returns a name as mio and tokio take names: a path that begins with a zero byte is an abstract name.
+///
+/// # Errors
+///
+/// EINVAL for an abstract name that no socket can have.
+#[cfg(any(feature = "mio", feature = "tokio"))]
+#[doc(hidden)]
+pub fn named(name: impl ToSocketAddr) -> Result<SocketAddr, Error> {
+    let name = name.to_socket_addr();
+    match name.as_pathname().and_then(|path| path.as_os_str().as_bytes().strip_prefix(&[0])) {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => Ok(name),
+    }
+}
+
 impl FromStr for SocketAddr {
     type Err = Error;
 

@@ -28,6 +28,9 @@ pub mod multiprocess;
 #[cfg(test)]
 mod tests;
 
+#[cfg(any(feature = "mio", feature = "tokio"))]
+#[doc(hidden)]
+pub use addr::named;
 pub use addr::{SocketAddr, ToSocketAddr};
 pub use ancillary::attached::{Ancillary, SendAncillary};
 pub use api::listener::{Incoming, Listener, SeqListener};

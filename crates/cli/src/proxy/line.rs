@@ -8,11 +8,10 @@ use super::timeout::within;
 use super::trouble::{Patience, Trouble};
 use super::turns::Turns;
 use crate::counters::Counters;
-use onecopy::RecvFlags;
+use onecopy::unix::View;
 use onecopy::unix::tokio::Stream;
-use onecopy::unix::{Carrier, View};
+use onecopy::{Carrier, RecvFlags, SendFlags};
 use rustix::fd::OwnedFd;
-use rustix::net::SendFlags;
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -449,10 +448,9 @@ async fn send_view(
     more: bool,
     patience: Patience,
 ) -> Result<usize, Trouble> {
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let flags = if more { flags | SendFlags::MORE } else { flags };
+    let flags = if more { SendFlags::DONTWAIT | SendFlags::MORE } else { SendFlags::DONTWAIT };
     loop {
-        match client.try_io(Interest::WRITABLE, || view.send_to(client, flags.bits() as i32)) {
+        match client.try_io(Interest::WRITABLE, || view.send_to_with_flags(client, flags)) {
             Ok(n) => {
                 view.advance(n);
                 return Ok(n);

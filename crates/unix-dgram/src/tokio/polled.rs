@@ -46,9 +46,9 @@ impl Datagram {
         &self,
         context: &mut Context<'_>,
         datagram: &[u8],
-        name: impl Into<SocketAddr>,
+        name: impl ToSocketAddr,
     ) -> Poll<io::Result<usize>> {
-        let name = self::name(name)?;
+        let name = named(name)?;
         loop {
             match self.get_ref().send_to_with_flags(datagram, &name, SendFlags::DONTWAIT) {
                 Err(error) if error.would_block() => {
@@ -112,8 +112,8 @@ impl Datagram {
     /// # Errors
     ///
     /// EAGAIN (`WouldBlock`) if there is none; as [`Datagram::send_to`].
-    pub fn try_send_to(&self, datagram: &[u8], name: impl Into<SocketAddr>) -> io::Result<usize> {
-        let (name, flags) = (self::name(name)?, SendFlags::DONTWAIT);
+    pub fn try_send_to(&self, datagram: &[u8], name: impl ToSocketAddr) -> io::Result<usize> {
+        let (name, flags) = (named(name)?, SendFlags::DONTWAIT);
         let send = |socket: &crate::Datagram| socket.send_to_with_flags(datagram, &name, flags);
         Ok(self.io.attempt(Direction::Write, send)?)
     }

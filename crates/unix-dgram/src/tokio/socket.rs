@@ -1,8 +1,9 @@
 //! A socket that is not yet of any use: to be bound first.
 
 use super::Datagram;
-use onecopy_unix::tokio::{Listener, Stream, StreamSocket, name};
-use onecopy_unix::{Error, Op, Result, SocketAddr};
+use onecopy_unix::named;
+use onecopy_unix::tokio::{Listener, Stream, StreamSocket};
+use onecopy_unix::{Error, Op, Result, ToSocketAddr};
 use rustix::io::Errno;
 
 /// A socket that is to be bound before it listens, connects, or takes datagrams, as tokio's `UnixSocket`.
@@ -59,10 +60,10 @@ impl Socket {
     /// # Errors
     ///
     /// What bind(2) returns: EADDRINUSE if the name is taken, EACCES without permission.
-    pub fn bind(&self, name: impl Into<SocketAddr>) -> Result<()> {
+    pub fn bind(&self, name: impl ToSocketAddr) -> Result<()> {
         match &self.0 {
             Kind::Stream(socket) => socket.bind(name),
-            Kind::Datagram(socket) => socket.bind_to(self::name(name)?),
+            Kind::Datagram(socket) => socket.bind_to(named(name)?),
         }
     }
 
@@ -95,7 +96,7 @@ impl Socket {
     /// # Cancel safety
     ///
     /// As [`Stream::connect`].
-    pub async fn connect(self, name: impl Into<SocketAddr>) -> Result<Stream> {
+    pub async fn connect(self, name: impl ToSocketAddr) -> Result<Stream> {
         match self.0 {
             Kind::Stream(socket) => socket.connect(name).await,
             Kind::Datagram(_) => Err(unfit(

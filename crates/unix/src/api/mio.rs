@@ -44,29 +44,14 @@
 //! # }
 //! ```
 
-use crate::addr::{SocketAddr, ToSocketAddr};
+use crate::addr::{SocketAddr, ToSocketAddr, named};
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::open::Connecting;
 use onecopy_socket::Result;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-
-/// Returns the name that mio takes a path for: one that begins with a zero byte is in the abstract namespace.
-///
-/// # Errors
-///
-/// EINVAL for an abstract name that is empty or too long.
-#[doc(hidden)]
-pub fn named(name: impl ToSocketAddr) -> Result<SocketAddr> {
-    let name = name.to_socket_addr();
-    match name.as_pathname().and_then(|path| path.as_os_str().as_bytes().strip_prefix(&[0])) {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => Ok(name),
-    }
-}
 
 /// Connects, and does not wait for room in the listener's backlog.
 fn connect(kind: Kind, name: SocketAddr, config: &Config) -> Result<Arc<Connection>> {

@@ -119,12 +119,6 @@ impl SeqPacket {
         Ok(SeqPacket::of(Connection::connect(Kind::SeqPacket, Some(local), name, config)?))
     }
 
-    /// Takes an end that was connected in another way.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn of(end: Arc<Connection>) -> SeqPacket {
-        SeqPacket { end }
-    }
-
     /// Takes the next connection of a listener.
     pub(crate) fn accept(
         listener: &OwnedFd,

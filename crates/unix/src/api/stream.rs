@@ -117,12 +117,6 @@ impl Stream {
         &self.end
     }
 
-    /// Takes an end that was connected in another way.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn of(end: Arc<Connection>) -> Stream {
-        Stream { end }
-    }
-
     /// Takes the next connection of a listener.
     pub(crate) fn accept(
         listener: &OwnedFd,

@@ -1,7 +1,7 @@
 //! Listeners for tokio.
 
-use crate::addr::SocketAddr;
-use crate::api::tokio::registered::{Direction, Registered, name};
+use crate::addr::{SocketAddr, ToSocketAddr, named};
+use crate::api::tokio::registered::{Direction, Registered};
 use crate::api::tokio::{SeqPacket, Stream};
 use crate::config::Config;
 use onecopy_socket::{Op, Result};
@@ -27,7 +27,7 @@ macro_rules! listener {
             /// # Panics
             ///
             /// Outside of a tokio runtime with I/O.
-            pub fn bind(name: impl Into<SocketAddr>) -> Result<$listener> {
+            pub fn bind(name: impl ToSocketAddr) -> Result<$listener> {
                 $listener::bind_with(name, &Config::default())
             }
 
@@ -53,8 +53,8 @@ macro_rules! listener {
             /// # Panics
             ///
             /// As `bind`.
-            pub fn bind_with(name: impl Into<SocketAddr>, config: &Config) -> Result<$listener> {
-                $listener::new(<$inner>::bind_with(self::name(name)?, config)?)
+            pub fn bind_with(name: impl ToSocketAddr, config: &Config) -> Result<$listener> {
+                $listener::new(<$inner>::bind_with(named(name)?, config)?)
             }
 
             /// Waits for a connection and takes it, with its client's name.

@@ -37,7 +37,7 @@ mod stream;
 
 pub use listener::{Listener, SeqListener};
 #[doc(hidden)]
-pub use registered::{Direction, Registered, fill, name};
+pub use registered::{Direction, Registered, fill};
 pub use seqpacket::SeqPacket;
 #[doc(hidden)]
 pub use socket::StreamSocket;

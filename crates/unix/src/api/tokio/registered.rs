@@ -1,6 +1,5 @@
 //! A socket and its registration with the runtime: how calls wait for readiness, and keep their errors.
 
-use crate::addr::SocketAddr;
 use bytes::BufMut;
 use onecopy_socket::{Error, Op, RecvFlags, Result, SendFlags};
 use onecopy_sync::atomic::AtomicU32;
@@ -8,7 +7,6 @@ use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker, ready};
 use tokio::io::unix::AsyncFd;
@@ -51,19 +49,6 @@ pub fn refused(op: Op) -> impl Fn(io::Error) -> Error {
     move |error| match Errno::from_io_error(&error) {
         Some(errno) => Error::new(op, errno),
         None => Error::new(op, Errno::CANCELED).because("the tokio runtime is shutting down"),
-    }
-}
-
-/// Returns a name as tokio takes names: a path that begins with a zero byte is an abstract name.
-///
-/// # Errors
-///
-/// EINVAL for an abstract name that no socket can have.
-pub fn name(name: impl Into<SocketAddr>) -> Result<SocketAddr> {
-    let name = name.into();
-    match name.as_pathname().and_then(|path| path.as_os_str().as_bytes().strip_prefix(b"\0")) {
-        Some(rest) => SocketAddr::from_abstract_name(rest),
-        None => Ok(name),
     }
 }
 

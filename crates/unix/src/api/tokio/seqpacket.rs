@@ -1,10 +1,10 @@
 //! Seqpacket sockets for tokio.
 
-use crate::addr::SocketAddr;
+use crate::addr::{SocketAddr, ToSocketAddr, named};
 use crate::ancillary::attached::{Ancillary, SendAncillary};
 use crate::api::slot::Slot;
 use crate::api::tokio::connecting;
-use crate::api::tokio::registered::{Direction, Registered, name, refused};
+use crate::api::tokio::registered::{Direction, Registered, refused};
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
 use crate::config::Config;
@@ -56,7 +56,7 @@ impl SeqPacket {
     ///
     /// Cancel safe: if it is dropped, the socket is closed. The listener may see a connection that ends at
     /// once.
-    pub async fn connect(name: impl Into<SocketAddr>) -> Result<SeqPacket> {
+    pub async fn connect(name: impl ToSocketAddr) -> Result<SeqPacket> {
         SeqPacket::connect_with(name, &Config::default()).await
     }
 
@@ -70,8 +70,8 @@ impl SeqPacket {
     /// # Cancel safety
     ///
     /// As [`SeqPacket::connect`].
-    pub async fn connect_with(name: impl Into<SocketAddr>, config: &Config) -> Result<SeqPacket> {
-        SeqPacket::connect_by(None, self::name(name)?, config).await
+    pub async fn connect_with(name: impl ToSocketAddr, config: &Config) -> Result<SeqPacket> {
+        SeqPacket::connect_by(None, named(name)?, config).await
     }
 
     /// Binds to the name `local`, so that the listener sees who connects, and connects. Such a connection stays
@@ -85,11 +85,11 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::connect`]. A path that it was bound to stays.
     pub async fn connect_from(
-        local: impl Into<SocketAddr>,
-        name: impl Into<SocketAddr>,
+        local: impl ToSocketAddr,
+        name: impl ToSocketAddr,
         config: &Config,
     ) -> Result<SeqPacket> {
-        SeqPacket::connect_by(Some(self::name(local)?), self::name(name)?, config).await
+        SeqPacket::connect_by(Some(named(local)?), named(name)?, config).await
     }
 
     async fn connect_by(local: Option<SocketAddr>, name: SocketAddr, config: &Config) -> Result<SeqPacket> {

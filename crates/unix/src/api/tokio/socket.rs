@@ -1,7 +1,6 @@
 //! A stream socket that is neither listening nor connected yet.
 
-use crate::addr::SocketAddr;
-use crate::api::tokio::registered::name;
+use crate::addr::{ToSocketAddr, named};
 use crate::api::tokio::{Listener, Stream};
 use crate::config::Config;
 use crate::connection::kind::Kind;
@@ -28,8 +27,8 @@ impl StreamSocket {
     /// # Errors
     ///
     /// What bind(2) says.
-    pub fn bind(&self, name: impl Into<SocketAddr>) -> Result<()> {
-        let address = self::name(name)?.address(Op::Bind)?;
+    pub fn bind(&self, name: impl ToSocketAddr) -> Result<()> {
+        let address = named(name)?.address(Op::Bind)?;
         rustix::net::bind(&self.0, &address).map_err(|errno| Error::new(Op::Bind, errno))
     }
 
@@ -49,9 +48,9 @@ impl StreamSocket {
     /// # Errors
     ///
     /// As [`Stream::connect_from`].
-    pub async fn connect(self, name: impl Into<SocketAddr>) -> Result<Stream> {
+    pub async fn connect(self, name: impl ToSocketAddr) -> Result<Stream> {
         let is_bound = !crate::connection::options::local_addr(&self.0)?.is_unnamed();
-        let name = self::name(name)?;
+        let name = named(name)?;
         let config = Config::default();
         Stream::connected(Connecting::over(self.0, Kind::Stream, is_bound, name, &config)?).await
     }

@@ -1,10 +1,10 @@
 //! Streams for tokio.
 
-use crate::addr::SocketAddr;
+use crate::addr::{SocketAddr, ToSocketAddr, named};
 use crate::ancillary::attached::{Ancillary, SendAncillary};
 use crate::api::slot::Slot;
 use crate::api::tokio::connecting;
-use crate::api::tokio::registered::{Direction, Registered, fill, name, refused};
+use crate::api::tokio::registered::{Direction, Registered, fill, refused};
 use crate::api::tokio::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
@@ -67,7 +67,7 @@ impl Stream {
     ///
     /// Cancel safe: if it is dropped, the socket is closed. The listener may see a connection that ends at
     /// once.
-    pub async fn connect(name: impl Into<SocketAddr>) -> Result<Stream> {
+    pub async fn connect(name: impl ToSocketAddr) -> Result<Stream> {
         Stream::connect_with(name, &Config::default()).await
     }
 
@@ -93,8 +93,8 @@ impl Stream {
     /// # Cancel safety
     ///
     /// As [`Stream::connect`].
-    pub async fn connect_with(name: impl Into<SocketAddr>, config: &Config) -> Result<Stream> {
-        Stream::connect_by(None, self::name(name)?, config).await
+    pub async fn connect_with(name: impl ToSocketAddr, config: &Config) -> Result<Stream> {
+        Stream::connect_by(None, named(name)?, config).await
     }
 
     /// Binds to the name `local`, so that the listener sees who connects, and connects. Such a connection stays
@@ -108,11 +108,11 @@ impl Stream {
     ///
     /// As [`Stream::connect`]. A path that it was bound to stays.
     pub async fn connect_from(
-        local: impl Into<SocketAddr>,
-        name: impl Into<SocketAddr>,
+        local: impl ToSocketAddr,
+        name: impl ToSocketAddr,
         config: &Config,
     ) -> Result<Stream> {
-        Stream::connect_by(Some(self::name(local)?), self::name(name)?, config).await
+        Stream::connect_by(Some(named(local)?), named(name)?, config).await
     }
 
     async fn connect_by(local: Option<SocketAddr>, name: SocketAddr, config: &Config) -> Result<Stream> {

@@ -218,7 +218,7 @@ pub mod advanced {
     }
 }
 
-/// The example in the README is compiled and run with the tests.
-#[cfg(doctest)]
+/// The examples in the README are compiled and run with the tests.
+#[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

@@ -4,7 +4,7 @@ use onecopy::advanced::chain::Chain;
 use onecopy::advanced::notify::Segment;
 use onecopy::unix::tokio::{Listener, SeqListener, SeqPacket, Socket, Stream};
 use onecopy::unix::{self, Config, SharedPool, SocketAddr};
-use onecopy::{RecvFlags, SendFlags};
+use onecopy::{Policy, RecvFlags, SendFlags};
 use std::future::{Future, poll_fn};
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::AsFd;
@@ -350,4 +350,26 @@ async fn a_socket_is_bound_and_then_becomes_what_it_is_asked_to() {
     let socket = datagram();
     socket.bind(&from).unwrap();
     assert_eq!(socket.datagram().unwrap().local_addr().unwrap(), from);
+}
+
+#[tokio::test]
+async fn both_sides_wait_for_memory_and_a_wait_that_is_dropped_costs_nothing() {
+    let name = name("wait");
+    let listener = Listener::bind(&name).unwrap();
+    let client = Stream::connect(&name).await.unwrap();
+    let (server, _) = listener.accept().await.unwrap();
+    // Nobody waits at the other end.
+    let alone = tokio::time::timeout(Duration::from_millis(20), client.wait_shared()).await;
+    assert!(alone.is_err() && !client.path().is_shared_memory());
+    let other = tokio::spawn(async move {
+        server.wait_shared().await.unwrap();
+        server
+    });
+    client.wait_shared().await.unwrap();
+    let server = other.await.unwrap();
+    client.set_policy(Policy::Cached);
+    client.send(b"in memory").await.unwrap();
+    let mut buffer = [0; 20];
+    assert_eq!(server.recv(&mut buffer).await.unwrap(), 9);
+    assert_eq!((client.policy(), client.stats().kernel_copied), (Policy::Cached, 0));
 }

@@ -4,7 +4,8 @@ bitflags::bitflags! {
     /// Flags of one send (send(2); NTCOPY is as in the MSG_NTCOPY patches).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct SendFlags: u32 {
-        /// Copies with non-temporal stores, whatever the socket's policy is.
+        /// Copies with non-temporal stores, whatever the socket's policy is. Copies of 256 bytes or fewer are cached all
+        /// the same ([`STREAM_MIN`](onecopy_copy::STREAM_MIN)), and what goes over the kernel is copied by the kernel.
         const NTCOPY = 1;
         /// Does not wait: sends what there is room for, or fails with EAGAIN.
         const DONTWAIT = 2;

@@ -263,6 +263,14 @@ macro_rules! upgrade_methods {
             pub fn wait_shared(&self, limit: Option<std::time::Duration>) -> $crate::Result<()> {
                 self.end.wait_shared(limit)
             }
+
+            /// Begins a wait that does not sleep by itself.
+            #[cfg(feature = "tokio")]
+            pub(crate) fn begin_to_wait(
+                &self,
+            ) -> $crate::Result<$crate::connection::wait_shared::WaitShared<'_>> {
+                self.end.begin_to_wait()
+            }
         }
     };
 }

@@ -41,6 +41,19 @@ impl<T> From<NotSent<T>> for io::Error {
     }
 }
 
+/// Sends return it in a box, since it is large and rare.
+impl<T> From<Box<NotSent<T>>> for Error {
+    fn from(not: Box<NotSent<T>>) -> Error {
+        not.error
+    }
+}
+
+impl<T> From<Box<NotSent<T>>> for io::Error {
+    fn from(not: Box<NotSent<T>>) -> io::Error {
+        not.error.into()
+    }
+}
+
 /// A part of a page, which is lent at one mark.
 #[derive(Debug)]
 pub struct Part {

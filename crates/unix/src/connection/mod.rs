@@ -115,7 +115,7 @@ pub mod tx;
 pub mod view;
 mod view_io;
 pub mod wait;
-mod wait_shared;
+pub mod wait_shared;
 pub mod waiting;
 
 use onecopy_sync::atomic::Ordering::Relaxed;

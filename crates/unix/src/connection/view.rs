@@ -21,7 +21,9 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::sync::{Arc, Weak};
 
-/// Received bytes in place, from [`crate::Stream::recv_borrowed`]. The sender gets the space back when the
+/// Received bytes in place, from [`crate::Stream::recv_borrowed`]. They are received: a view that is
+/// dropped takes them along, whether they were looked at or not. It has what has arrived by the call, so what a program looks
+/// for may end in the next one. The sender gets the space back when the
 /// view is dropped, or piece by piece with [`View::advance`]. It goes back in stream order, so an older view
 /// holds back a newer one.
 ///

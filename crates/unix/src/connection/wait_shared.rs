@@ -50,6 +50,13 @@ impl Drop for Registered {
     }
 }
 
+/// A wait for shared memory.
+pub struct WaitShared<'a> {
+    connection: &'a Connection,
+    way: Way,
+    pause: Duration,
+}
+
 impl Connection {
     /// Waits until both directions go over shared memory, at most for `limit`.
     ///
@@ -58,32 +65,68 @@ impl Connection {
     /// ETIMEDOUT; EOPNOTSUPP where the kernel carries on for good; EPIPE if the peer is gone; EPROTO.
     pub fn wait_shared(&self, limit: Option<Duration>) -> Result<()> {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let mut way = match &*self.lock_rx(Op::Wait)? {
+        let mut wait = self.begin_to_wait()?;
+        while !wait.step()? {
+            let left = until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return Err(timed_out());
+            }
+            let pause = wait.pause().min(left);
+            wait.way.sleep(pause);
+        }
+        Ok(())
+    }
+
+    /// Begins a wait for shared memory.
+    ///
+    /// # Errors
+    ///
+    /// EBUSY where another process keeps the receiving side.
+    pub fn begin_to_wait(&self) -> Result<WaitShared<'_>> {
+        let way = match &*self.lock_rx(Op::Wait)? {
             Rx::Undecided(undecided) => Way::of(undecided),
             _ => Way::Looks,
         };
-        let mut pause = SHORTEST;
-        loop {
-            self.check(Op::Wait)?;
-            self.step_to_memory(&mut way)?;
-            if self.path().is_shared_memory() {
-                return Ok(());
-            }
-            if control::gone(self.fd()) {
-                return Err(Error::new(Op::Wait, Errno::PIPE));
-            }
-            let left = until.map_or(LONGEST, |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return Err(Error::new(Op::Wait, Errno::TIMEDOUT).because(
-                    "the peer has not waited for it meanwhile, nor sent what brings it; call it on both sides, or \
-                     exchange a byte",
-                ));
-            }
-            way.sleep(pause.min(left));
-            pause = (2 * pause).min(LONGEST);
+        Ok(WaitShared { connection: self, way, pause: SHORTEST })
+    }
+}
+
+/// Returns the error of a wait that has taken as long as it may.
+pub fn timed_out() -> Error {
+    Error::new(Op::Wait, Errno::TIMEDOUT).because(
+        "the peer has not waited for it meanwhile, nor sent what brings it; call it on both sides, or exchange a \
+         byte",
+    )
+}
+
+impl WaitShared<'_> {
+    /// Does what can be done now. Returns whether both directions go over shared memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::wait_shared`], but for ETIMEDOUT.
+    pub fn step(&mut self) -> Result<bool> {
+        let connection = self.connection;
+        connection.check(Op::Wait)?;
+        connection.step_to_memory(&mut self.way)?;
+        if connection.path().is_shared_memory() {
+            return Ok(true);
         }
+        if control::gone(connection.fd()) {
+            return Err(Error::new(Op::Wait, Errno::PIPE));
+        }
+        Ok(false)
     }
 
+    /// Returns how long to wait before the next step.
+    pub fn pause(&mut self) -> Duration {
+        let pause = self.pause;
+        self.pause = (2 * pause).min(LONGEST);
+        pause
+    }
+}
+
+impl Connection {
     /// Does what can be done now.
     fn step_to_memory(&self, way: &mut Way) -> Result<()> {
         let stays = |why| Err(Error::new(Op::Wait, Errno::OPNOTSUPP).because(why));

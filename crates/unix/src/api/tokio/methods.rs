@@ -220,6 +220,65 @@ macro_rules! ready_methods {
             pub fn stats(&self) -> $crate::Stats {
                 self.io.get_ref().stats()
             }
+
+            /// Sets which stores copies into the peer's buffer use from here on.
+            pub fn set_policy(&self, policy: $crate::Policy) {
+                self.io.get_ref().set_policy(policy);
+            }
+
+            /// Returns which stores copies into the peer's buffer use.
+            pub fn policy(&self) -> $crate::Policy {
+                self.io.get_ref().policy()
+            }
+
+            /// Sets who reads what is sent from here on.
+            pub fn set_reader(&self, reader: $crate::Reader) {
+                self.io.get_ref().set_reader(reader);
+            }
+
+            /// Returns who reads what is sent.
+            pub fn reader(&self) -> $crate::Reader {
+                self.io.get_ref().reader()
+            }
+
+            /// Sets whether receives tell who sent (SO_PASSCRED), as the socket inside says it.
+            ///
+            /// # Errors
+            ///
+            /// What setsockopt(2) says.
+            pub fn set_pass_credentials(&self, on: bool) -> $crate::Result<()> {
+                self.io.get_ref().set_pass_credentials(on)
+            }
+        }
+    };
+}
+
+/// Defines the methods of streams and seqpacket sockets for tokio that datagram sockets have not.
+macro_rules! upgrade_methods {
+    ($socket:ident, $inner:ident) => {
+        impl $socket {
+            /// Waits until both directions go over shared memory, as
+            /// [`wait_shared`](crate::$inner::wait_shared) of the socket inside: both sides call it. Bound it by
+            /// [`tokio::time::timeout`].
+            ///
+            /// # Errors
+            ///
+            /// As there, but for ETIMEDOUT.
+            ///
+            /// # Panics
+            ///
+            /// If it has to wait in a runtime without a timer (`enable_time`).
+            ///
+            /// # Cancel safety
+            ///
+            /// Cancel safe: the connection moves then or later, and no byte is lost.
+            pub async fn wait_shared(&self) -> crate::Result<()> {
+                let mut wait = self.get_ref().begin_to_wait()?;
+                while !wait.step()? {
+                    tokio::time::sleep(wait.pause()).await;
+                }
+                Ok(())
+            }
         }
     };
 }

@@ -456,3 +456,4 @@ impl SeqPacket {
 
 registered_methods!(SeqPacket, crate::SeqPacket, Op::Socket);
 ready_methods!(SeqPacket);
+upgrade_methods!(SeqPacket, SeqPacket);

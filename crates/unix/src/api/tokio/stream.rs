@@ -499,6 +499,7 @@ impl Stream {
 
 registered_methods!(Stream, crate::Stream, Op::Socket);
 ready_methods!(Stream);
+upgrade_methods!(Stream, Stream);
 
 impl AsyncRead for Stream {
     fn poll_read(

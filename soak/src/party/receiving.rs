@@ -138,7 +138,8 @@ impl Party {
             2 if !counts => {
                 let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
                 let came = s.recv_msg(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
-                Came::of(came.map_err(cannot)?.0)
+                let (received, ancillary) = came.map_err(cannot)?;
+                Came::with(received, ancillary)
             }
             3 if !counts => {
                 let (view, flags) = s.recv_borrowed_with_flags(max, now).map_err(cannot)?;
@@ -173,7 +174,8 @@ impl Party {
             1 => {
                 let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
                 let came = s.recv_msg(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
-                Came::of(came.map_err(cannot)?.0)
+                let (received, ancillary) = came.map_err(cannot)?;
+                Came::with(received, ancillary)
             }
             2 => {
                 let came = s.recv_record_with_flags(&mut buf[..max], now | RecvFlags::PEEK);
@@ -201,8 +203,8 @@ impl Party {
             0 => {
                 let (a, b) = buf[..max].split_at_mut(dice.roll() as usize % max);
                 let came = s.recv_msg(&mut [IoSliceMut::new(a), IoSliceMut::new(b)], now);
-                let (received, _, from) = came.map_err(cannot)?;
-                (Came::of(received), from)
+                let (received, ancillary, from) = came.map_err(cannot)?;
+                (Came::with(received, ancillary), from)
             }
             1 => {
                 let came = s.recv_datagram_with_flags(&mut buf[..max], now | RecvFlags::PEEK);

@@ -463,7 +463,11 @@ impl End for OurDatagrams {
         let (got, with) = match (bufs, control) {
             ([buf], false) => (self.0.recv_datagram_with_flags(buf, recv_flags(f)?)?.0, Ancillary::default()),
             (bufs, control) => {
-                let (got, with, _) = self.0.recv_msg(bufs, recv_flags(f)?)?;
+                let (mut got, with, _) = self.0.recv_msg(bufs, recv_flags(f)?)?;
+                if !control && !with.fds.is_empty() {
+                    // They are closed here, as the kernel closes those that nobody asks for.
+                    got.flags |= ReceivedFlags::CTRUNC;
+                }
                 (got, if control { with } else { Ancillary::default() })
             }
         };

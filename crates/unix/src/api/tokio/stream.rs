@@ -38,7 +38,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 ///
 /// // Room where the peer will read: one copy, or none with `Slot::read_from`. Read in place at the other end.
 /// let mut slot = a.reserve(9).await?;
-/// slot.write(b"and more!");
+/// slot.copy_from(b"and more!");
 /// slot.commit()?;
 /// assert_eq!(b.recv_borrowed(100).await?.len(), 9);
 /// # Ok(())

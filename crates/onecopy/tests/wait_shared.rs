@@ -105,6 +105,44 @@ fn larger_rings_than_the_client_has_made_are_brought_at_once() {
     assert!(client.capacity().0 >= 2 << 20, "{:?}", client.capacity());
 }
 
+/// The rings that a client makes first come twice here, by a visit and with its bytes, and the server has larger ones
+/// made only once.
+#[test]
+fn rings_that_were_too_small_are_not_joined_when_they_come_again() {
+    let exchange = |client: &Stream, server: &Stream| {
+        for (from, to) in [(server, client), (client, server)].repeat(4) {
+            to.set_read_timeout(LONG).unwrap();
+            from.send(b"one way").unwrap();
+            let mut buffer = [0; 20];
+            assert_eq!(to.recv(&mut buffer).unwrap(), 7);
+            assert_eq!(&buffer[..7], b"one way");
+        }
+        client.wait_shared(NOT).unwrap();
+        assert!(client.capacity().0 >= 2 << 20, "{:?}", client.capacity());
+    };
+    let large = Config { receive_buffer: Some(1 << 20), ..Config::default() };
+    let listener = Listener::bind_with(name("twice"), &large).unwrap();
+    let connected = || {
+        let client = Stream::connect(name("twice")).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        client.wait_shared(NOT).unwrap_err();
+        client.send(b"a").unwrap();
+        (client, server)
+    };
+    // First by the visit, then with the first byte.
+    let (client, server) = connected();
+    server.wait_shared(NOT).unwrap_err();
+    client.send(b"b").unwrap();
+    std::io::Read::read_exact(&mut &server, &mut [0; 2]).unwrap();
+    exchange(&client, &server);
+    // First with the byte, then by the visit.
+    let (client, server) = connected();
+    assert_eq!(server.recv(&mut [0; 9]).unwrap(), 1);
+    client.wait_shared(NOT).unwrap_err();
+    let _ = server.wait_shared(NOT);
+    exchange(&client, &server);
+}
+
 #[test]
 fn many_connections_of_one_listener_find_their_own_rings() {
     let listener = Listener::bind(name("many")).unwrap();

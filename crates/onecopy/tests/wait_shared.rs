@@ -7,8 +7,10 @@ use onecopy::{Op, Transport};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_testing::{alone, descriptors};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -200,6 +202,67 @@ fn one_side_alone_waits_for_what_the_other_sends() {
         let waited = server.wait_shared(Some(Duration::from_millis(50)));
         waited.unwrap_or_else(|error| assert_eq!(error.raw_os_error(), TIMEDOUT));
     });
+}
+
+/// A program may look again and again. Each look must not take another place in the rendezvous' queue, nor leave
+/// another descriptor on its way: both are few, and of all clients (of all programs of the user).
+#[test]
+fn looks_that_find_nothing_leave_nothing() {
+    alone!();
+    let config = Config { records: Records::Stream, ..Config::default() };
+    let listener = SeqListener::bind_with(name("looks"), &config).unwrap();
+    let client = SeqPacket::connect_with(name("looks"), &config).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    for _ in 0..6000 {
+        assert_eq!(client.wait_shared(NOT).unwrap_err().raw_os_error(), TIMEDOUT);
+    }
+    SeqPacket::connect_with(name("looks"), &config).unwrap();
+    let (a, b) = UnixStream::pair().unwrap();
+    let byte = [std::io::IoSlice::new(b"x")];
+    onecopy_sys::scm::send(&a, &byte, &[b.as_fd()], None, rustix::net::SendFlags::NOSIGNAL).unwrap();
+    // What was brought long ago is taken when the server waits, too.
+    assert_eq!(server.wait_shared(NOT).unwrap_err().raw_os_error(), TIMEDOUT);
+    client.wait_shared(NOT).unwrap();
+    server.wait_shared(NOT).unwrap();
+}
+
+const LISTENS: &str = "ONECOPY_TEST_LISTENS";
+
+/// Listens with the socket that is its standard input, for the test below.
+#[test]
+fn another_process_listens() {
+    if std::env::var_os(LISTENS).is_some() {
+        rustix::net::listen(std::io::stdin(), 100).unwrap();
+    }
+}
+
+/// A service manager has listened, and this process has the rendezvous. The client sees two processes, and asks once.
+#[test]
+fn a_listener_of_another_process_is_brought_nothing() {
+    alone!();
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    let address = name("foreign");
+    let text = address.as_abstract_name().unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new_abstract_name(text).unwrap()).unwrap();
+    let listens = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "another_process_listens"])
+        .env(LISTENS, "1")
+        .stdin(socket.try_clone().unwrap())
+        .output();
+    assert!(listens.unwrap().status.success());
+    let config = Config { records: Records::Stream, ..Config::default() };
+    let listener = SeqListener::from_fds_with(vec![socket], &config).unwrap();
+    let client = SeqPacket::connect_with(&address, &config).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    for _ in 0..6000 {
+        assert_eq!(client.wait_shared(NOT).unwrap_err().raw_os_error(), TIMEDOUT);
+    }
+    SeqPacket::connect_with(&address, &config).unwrap();
+    for (from, to) in [(&client, &server), (&server, &client)] {
+        from.send_with_flags(b"record", onecopy::SendFlags::EOR).unwrap();
+        assert_eq!(to.recv(&mut [0; 9]).unwrap(), 6);
+    }
+    client.wait_shared(NOT).unwrap();
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::connection::Connection;
 use crate::connection::rx::Rx;
 use crate::control;
-use crate::handshake::rendezvous::Rendezvous;
+use crate::handshake::rendezvous::{Rendezvous, Target};
 use crate::handshake::undecided::{Meets, Undecided};
 use crate::handshake::visit::Visit;
 use onecopy_ring::memory::Nonce;
@@ -11,7 +11,7 @@ use onecopy_socket::{Error, Op, Result};
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The shortest and the longest time between two looks. What is waited for wakes most waits earlier.
@@ -20,8 +20,8 @@ const LONGEST: Duration = Duration::from_millis(4);
 
 /// How one wait goes about it.
 enum Way {
-    /// A client, which brings its rings.
-    Brings(Option<OwnedFd>),
+    /// A client, which brings its rings: the visit that is under way.
+    Brings(Option<Arc<OwnedFd>>),
     /// A server, to which they are brought.
     Receives(Registered),
     /// It waits for what comes with the peer's bytes.
@@ -146,12 +146,16 @@ impl Connection {
                 return stays("several processes hold the socket, and what has not moved by now never does");
             }
             Rx::Undecided(undecided) => {
-                match (way, undecided.meets()) {
-                    (Way::Brings(line), Meets::At(target)) if line.as_ref().is_none_or(is_over) => {
-                        self.handshake.attach_rings(self, &mut rx, true);
-                        let rings = self.handshake.rings_to_bring();
-                        // A visit that fails is tried again.
-                        *line = rings.and_then(|rings| target.bring(self.fd(), rings.as_fd()).ok());
+                match (&mut *way, undecided.meets()) {
+                    (Way::Brings(line), Meets::At(target)) => {
+                        if undecided.visit().is_none_or(|line| is_over(line)) {
+                            self.handshake.attach_rings(self, &mut rx, true);
+                            self.bring(&target, &mut rx);
+                        }
+                        *line = match &*rx {
+                            Rx::Undecided(undecided) => undecided.visit().cloned(),
+                            _ => None,
+                        };
                     }
                     (Way::Receives(_), _) => {
                         if let Some(Visit { rings, line }) = visit {
@@ -169,6 +173,20 @@ impl Connection {
         drop(rx);
         self.adopt_if_free(true);
         Ok(())
+    }
+}
+
+impl Connection {
+    /// Brings the rings that would go with the next bytes to where the two sides can meet.
+    fn bring(&self, target: &Target, rx: &mut Rx) {
+        let (Rx::Undecided(undecided), Some(rings)) = (rx, self.handshake.rings_to_bring()) else { return };
+        match target.bring(self.fd(), rings.as_fd()) {
+            Ok(line) => undecided.visits(Arc::new(line)),
+            // Whoever has the rendezvous will not be another process next time.
+            Err(Errno::ACCESS) => undecided.meets_nowhere(),
+            // There is no place, or no descriptor. It is tried again.
+            Err(_) => {}
+        }
     }
 }
 

@@ -97,13 +97,15 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// What connect(2) and sendmsg(2) say; EACCES if another process than the listener's has the rendezvous.
+    /// What connect(2) says; EACCES if another process than the listener's has the rendezvous.
     pub fn bring(&self, connection: BorrowedFd<'_>, rings: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         let line = self.visit()?;
         if !visit::are_same(line.as_fd(), connection) {
             return Err(Errno::ACCESS);
         }
-        control::send_fd(line.as_fd(), visit::VISIT, rings)?;
+        // A visitor that could not send them is sent away like any that has none. Until then it has its place in
+        // the queue, so it does not come once more.
+        let _ = control::send_fd(line.as_fd(), visit::VISIT, rings);
         Ok(line)
     }
 

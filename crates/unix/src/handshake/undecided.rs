@@ -8,8 +8,8 @@ use onecopy_ring::memory::Nonce;
 use onecopy_ring::{PeerMisbehaved, Ring};
 use onecopy_sync::atomic::Ordering::Acquire;
 use onecopy_sys::socket::unix_address;
-use rustix::fd::BorrowedFd;
-use std::sync::Weak;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Weak};
 
 /// A connection that has no rings yet.
 #[derive(Debug)]
@@ -27,6 +27,9 @@ pub struct Undecided {
     pub(super) attached: Option<[Ring; 2]>,
     /// Where a client can bring its rings before its first bytes.
     pub(super) meets: Meets,
+    /// The client's visit there, which hangs up once it is over. There is one at a time, however often the program
+    /// waits: each takes a place in the rendezvous' queue, and has a descriptor on its way.
+    visit: Option<Arc<OwnedFd>>,
 }
 
 /// Where the two sides can meet besides the connection itself.
@@ -81,6 +84,7 @@ impl Undecided {
             larger: false,
             attached: None,
             meets: Meets::Nowhere,
+            visit: None,
         }
     }
 
@@ -93,6 +97,21 @@ impl Undecided {
     /// Returns where the two sides can meet.
     pub fn meets(&self) -> Meets {
         self.meets.clone()
+    }
+
+    /// Notes that the two sides cannot meet.
+    pub fn meets_nowhere(&mut self) {
+        self.meets = Meets::Nowhere;
+    }
+
+    /// Returns the client's visit, if there was one.
+    pub fn visit(&self) -> Option<&Arc<OwnedFd>> {
+        self.visit.as_ref()
+    }
+
+    /// Notes the client's visit.
+    pub fn visits(&mut self, line: Arc<OwnedFd>) {
+        self.visit = Some(line);
     }
 
     /// Goes on with a connection that another process has passed on, and in which this side may still attach

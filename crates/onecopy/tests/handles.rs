@@ -200,6 +200,21 @@ fn what_is_more_than_a_plain_socket_is_not_given_back() {
 }
 
 #[test]
+fn a_socket_is_not_given_back_under_a_view() {
+    let (a, mut plain) = UnixStream::pair().unwrap();
+    let ours = Stream::from(a);
+    plain.write_all(b"seen").unwrap();
+    let view = ours.recv_borrowed(9).unwrap();
+    let NotPassed { error, socket } = UnixStream::try_from(ours).unwrap_err();
+    assert_eq!(error.raw_os_error(), BUSY);
+    assert!(error.to_string().contains("views"), "{error}");
+    assert_eq!(view.into_vec(), b"seen");
+    let mut back = UnixStream::try_from(socket).unwrap();
+    back.write_all(b"open").unwrap();
+    assert_eq!(plain.read(&mut [0; 9]).unwrap(), 4);
+}
+
+#[test]
 fn listeners_come_from_std_go_back_and_have_clones() {
     let std_name = std::os::unix::net::SocketAddr::try_from(&name("listener")).unwrap();
     let listener = Listener::from(UnixListener::bind_addr(&std_name).unwrap());

@@ -17,14 +17,27 @@ macro_rules! plain_conversions {
             type Error = $crate::NotPassed<$socket>;
 
             /// Gives the kernel's socket. The error comes with the socket, which is as it was: EOPNOTSUPP once it
-            /// has moved to shared memory, EAGAIN while it may still do so, EBUSY where clones of it or other
-            /// processes hold it.
-            fn try_from(socket: $socket) -> std::result::Result<rustix::fd::OwnedFd, Self::Error> {
-                let fd = socket.handle.is_only().and_then(|()| socket.end.is_plain()).and_then(|()| {
+            /// has moved to shared memory, EAGAIN while it may still do so, EBUSY where clones of it, views of what
+            /// was received, or other processes hold it.
+            fn try_from(mut socket: $socket) -> std::result::Result<rustix::fd::OwnedFd, Self::Error> {
+                let no_views = || match std::sync::Arc::strong_count(&socket.end) {
+                    1 => Ok(()),
+                    _ => Err($crate::Error::new($crate::Op::Pass, rustix::io::Errno::BUSY)
+                        .because("views of what was received here are left; drop them first")),
+                };
+                let is_free = socket.handle.is_only().and_then(|()| no_views());
+                let fd = is_free.and_then(|()| socket.end.is_plain()).and_then(|()| {
                     rustix::io::fcntl_dupfd_cloexec(socket.end.fd(), 3)
                         .map_err(|errno| $crate::Error::new($crate::Op::Pass, errno))
                 });
-                fd.map_err(|error| $crate::NotPassed { error, socket })
+                match fd {
+                    Ok(fd) => {
+                        // The connection goes on, so this is no close.
+                        socket.handle.release();
+                        Ok(fd)
+                    }
+                    Err(error) => Err($crate::NotPassed { error, socket }),
+                }
             }
         }
 

@@ -317,6 +317,27 @@ fn what_stays_with_the_kernel_is_told_or_timed_out() {
     });
 }
 
+/// A rendezvous that outlived its listener would speak for whoever listens by that name next.
+#[test]
+fn the_rendezvous_goes_with_its_listener_while_a_server_waits() {
+    let text = format!("onecopy-4-at-s@onecopy-wait-leaves-{}", std::process::id());
+    let rendezvous = SocketAddr::from_abstract_name(text).unwrap();
+    let rendezvous = std::os::unix::net::SocketAddr::try_from(&rendezvous).unwrap();
+    for _ in 0..10 {
+        let (listener, client, server) = connected("leaves", &Config::default());
+        thread::scope(|scope| {
+            scope.spawn(|| server.wait_shared(LONG).unwrap_err());
+            thread::sleep(Duration::from_millis(10));
+            drop(UnixStream::connect_addr(&rendezvous).unwrap());
+            thread::sleep(Duration::from_millis(10));
+            drop(listener);
+            let late = UnixStream::connect_addr(&rendezvous);
+            drop(client);
+            assert_eq!(late.unwrap_err().raw_os_error(), Some(111));
+        });
+    }
+}
+
 #[test]
 fn nobody_else_brings_rings_or_is_brought_any() {
     use onecopy_sync::atomic::AtomicU32;

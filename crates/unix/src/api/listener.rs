@@ -5,7 +5,7 @@ use crate::api::seqpacket::SeqPacket;
 use crate::api::stream::Stream;
 use crate::config::Config;
 use crate::connection::kind::Kind;
-use crate::handshake::rendezvous::{Rendezvous, Target};
+use crate::handshake::rendezvous::{Kept, Target};
 use onecopy_socket::registry::Row;
 use onecopy_socket::{Error, Op, Result, Transport};
 use onecopy_sys::unix_diag::Diag;
@@ -47,7 +47,7 @@ macro_rules! listener {
         #[derive(Debug)]
         pub struct $listener {
             /// Dropped before the listener itself.
-            rendezvous: Arc<Rendezvous>,
+            rendezvous: Arc<Kept>,
             fd: OwnedFd,
             config: Config,
             /// The row in the registry, which other processes can read.
@@ -94,7 +94,7 @@ macro_rules! listener {
                     rustix::net::sockopt::set_socket_passcred(&fd, true).map_err(option)?;
                 }
                 // The rendezvous is there before anybody can connect.
-                let rendezvous = Arc::new(Rendezvous::open(target(&name, $kind, config)));
+                let rendezvous = Arc::new(Kept::open(target(&name, $kind, config)));
                 let backlog = i32::try_from(config.backlog).unwrap_or(i32::MAX);
                 rustix::net::listen(&fd, backlog).map_err(bind)?;
                 let row = Arc::new(Row::claim(std::process::id(), &fd, $kind.into(), true));
@@ -106,7 +106,7 @@ macro_rules! listener {
                 let row = Arc::new(Row::claim(std::process::id(), &fd, $kind.into(), true));
                 let name = crate::connection::options::local_addr(&fd).ok().filter(|name| is_of(name, &fd));
                 let target = name.and_then(|name| target(&name, $kind, config));
-                let rendezvous = Arc::new(Rendezvous::open(target));
+                let rendezvous = Arc::new(Kept::open(target));
                 $listener { rendezvous, fd, config: *config, row }
             }
 

@@ -15,6 +15,7 @@
 use crate::addr::SocketAddr;
 use crate::config::Records;
 use crate::connection::kind::Kind;
+use crate::connection::patience::BRIEFLY;
 use crate::control;
 use crate::handshake::visit::{self, VISITS, Visit, Waiting};
 use onecopy_ring::memory::Nonce;
@@ -23,13 +24,14 @@ use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sync::clock::coarse_ms;
 use onecopy_sys::user::is_known;
-use rustix::event::PollFlags;
+use rustix::event::{PollFlags, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::fs::Metadata;
+use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 const PREFIX: &str = "onecopy-4-at-";
@@ -135,6 +137,34 @@ pub struct Rendezvous {
     waiting: Waiting,
 }
 
+/// A rendezvous as the handles of its listener share it. It is closed with the last of them, whoever else looks at it at
+/// that moment: a rendezvous that is there says that its listener is.
+#[derive(Debug)]
+pub struct Kept(Arc<Rendezvous>);
+
+impl Kept {
+    /// Opens the rendezvous of a listener, as [`Rendezvous::open`] does.
+    pub fn open(target: Option<Target>) -> Kept {
+        Kept(Arc::new(Rendezvous::open(target)))
+    }
+}
+
+impl Deref for Kept {
+    type Target = Arc<Rendezvous>;
+
+    fn deref(&self) -> &Arc<Rendezvous> {
+        &self.0
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        // A fork may have left it locked; then nobody of this process is inside.
+        let fd = self.0.fd.lock_for(BRIEFLY).and_then(|mut fd| fd.take());
+        drop(fd);
+    }
+}
+
 /// The rendezvous' queue is emptied after so many connections. Each client takes a place there, even after it
 /// has closed its connection, and there may be few places (net.core.somaxconn).
 const EMPTIED: u32 = 4;
@@ -168,11 +198,17 @@ impl Rendezvous {
 
     /// Waits for a visit, at most for so long.
     pub fn wait_for_visit(&self, limit: Duration) {
-        // A copy: nobody sleeps with the lock.
-        let copy = self.fd.try_lock().and_then(|fd| fd.as_ref()?.try_clone().ok());
-        match copy {
-            Some(fd) => {
-                let _ = control::wait(fd.as_fd(), PollFlags::IN, Some(limit));
+        // Nobody sleeps with the lock, nor with a copy of the socket, which would outlive its listener. An epoll
+        // forgets a socket that is closed.
+        let ear = || {
+            let ear = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+            let fd = self.fd.try_lock()?;
+            epoll::add(&ear, fd.as_ref()?, epoll::EventData::new_u64(0), epoll::EventFlags::IN).ok()?;
+            Some(ear)
+        };
+        match ear() {
+            Some(ear) => {
+                let _ = control::wait(ear.as_fd(), PollFlags::IN, Some(limit));
             }
             None => std::thread::sleep(limit),
         }

@@ -63,6 +63,15 @@ impl Header {
             && armed.swap(RUNG, Ordering::Relaxed) == ARMED
     }
 
+    /// Sender, after it has parked and then found all the room that it wanted: returns whether it must ring,
+    /// although nothing was published since the receiver has armed. That receiver may have looked while the filler
+    /// was under way, and would not look again.
+    pub fn must_ring_for_filler(&self) -> bool {
+        let armed = &self.writer.0.armed;
+        // Acquire pairs with the Release store in `arm`. The fence in `parked` lies before.
+        armed.load(Ordering::Acquire) == ARMED && armed.swap(RUNG, Ordering::Relaxed) == ARMED
+    }
+
     /// Returns whether a doorbell is pending or under way.
     #[inline]
     pub fn is_rung(&self) -> bool {
@@ -278,6 +287,33 @@ mod models {
             let room = write.room(&header, 1).unwrap();
             receiver.join().unwrap();
             assert!(room == 1 || taken.load(SeqCst) == 8, "the sender would sleep for ever");
+        });
+    }
+
+    #[test]
+    fn no_filler_is_slept_over() {
+        // The receiver has emptied the ring while a filler was under way, looks twice, and leaves. Either it takes the
+        // filler, or the sender rings.
+        loom::model(|| {
+            let header = Arc::new(Header::default());
+            header.begin_parking(1);
+            let taken = Arc::new(AtomicUsize::new(0));
+            let (h, t) = (header.clone(), taken.clone());
+            let receiver = loom::thread::spawn(move || {
+                let mut look = || {
+                    fence(SeqCst);
+                    if h.must_unpark(1, 1) {
+                        t.fetch_add(h.unpark().unwrap() as usize, SeqCst);
+                    }
+                };
+                look();
+                h.arm(0);
+                look();
+            });
+            header.parked(7);
+            let rung = header.must_ring_for_filler();
+            receiver.join().unwrap();
+            assert!(rung || taken.load(SeqCst) == 8, "both would sleep for ever");
         });
     }
 

@@ -15,6 +15,8 @@ use crate::generation::generation;
 use onecopy_ring::Producer;
 use onecopy_ring::record::{self, Frame, Identity, With};
 use onecopy_socket::{Counter, Error, Op, Result, SendFlags};
+use onecopy_sync::atomic::Ordering::SeqCst;
+use onecopy_sync::atomic::fence;
 use onecopy_sys::map::{Span, slice, total};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
@@ -101,6 +103,16 @@ const MAX_HEAP: usize = 256 << 10;
 
 impl<'a> Slot<'a> {
     pub(crate) fn reserve(end: &'a Connection, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
+        let reserved = Slot::take_room(end, len, flags);
+        if reserved.is_err() {
+            // Others may have been turned away while this looked for room. The fence is that of an unlocking.
+            fence(SeqCst);
+            end.welcome_back();
+        }
+        reserved
+    }
+
+    fn take_room(end: &'a Connection, len: usize, flags: SendFlags) -> Result<Slot<'a>> {
         let mut guard = end.lock_tx(flags)?;
         let mut saying = Saying::default();
         let mut base = if end.kind().has_records() { record::HEADER } else { 0 };

@@ -63,6 +63,15 @@ impl RxRing {
         if !waiting.slept && wait && core.settings.wait() != Wait::Spin {
             return Ok(Idle::Sleep);
         }
+        // A filler that was under way at the first look may be there by now. The sender looks for an armed doorbell
+        // once it is (`room.rs`), and the fence in here pairs with the one before that.
+        let parked = self.consumer.header().is_parking();
+        if parked {
+            self.unpark(core)?;
+            if !self.consumer.header().is_parking() {
+                return Ok(Idle::Again);
+            }
+        }
         // The receive was woken for nothing, or must not wait. Is there a byte that nothing explains?
         if core.ask() != Peek::Byte {
             return Ok(if self.consumer.available(1)? > 0 { Idle::Again } else { Idle::Ask });

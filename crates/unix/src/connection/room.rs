@@ -69,7 +69,13 @@ impl Tx {
             // What was published so far must wake the receiver first, as before any wait for room.
             fence(SeqCst);
             core.ring_under_lock()?;
-            ring.park(core, least.max(ring.low_water()))?;
+            let wanted = least.max(ring.low_water());
+            ring.park(core, wanted)?;
+            // Without this look, both sides would wait: a receiver that emptied the ring while the filler was
+            // under way could not take it, and heard of nothing that came after. The doorbell has it look again.
+            if ring.producer.room(wanted).is_ok_and(|room| room >= wanted) {
+                core.ring_for_filler()?;
+            }
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::connection::core::Core;
 use crate::connection::kind::Kind;
 use crate::connection::others::{PARKING, RINGING};
 use crate::control;
-use onecopy_ring::Ring;
+use onecopy_ring::{Header, Ring};
 use onecopy_socket::Result;
 
 impl Core {
@@ -47,11 +47,22 @@ impl Core {
         }
     }
 
+    /// Rings the doorbell for a filler that the receiver can take by now, and may have met while it was under way.
+    /// The caller holds the sending side.
+    #[cold]
+    pub fn ring_for_filler(&self) -> Result<()> {
+        self.ring_expected(Header::must_ring_for_filler)
+    }
+
     fn ring_armed_under_lock(&self) -> Result<()> {
+        self.ring_expected(Header::must_ring)
+    }
+
+    fn ring_expected(&self, must_ring: impl Fn(&Header) -> bool) -> Result<()> {
         self.others().expect(RINGING);
         point!("ringing");
         let rung = match self.tx_ring() {
-            Some(ring) if ring.header().must_ring() => {
+            Some(ring) if must_ring(ring.header()) => {
                 point!("announced");
                 let rung = self.ring_doorbell();
                 point!("rung");

@@ -33,7 +33,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// As [`crate::Datagram::send_as`].
+    /// As [`crate::Datagram::send_msg`].
     pub fn send_datagram(
         &self,
         slices: &[IoSlice<'_>],
@@ -51,7 +51,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// As [`crate::Datagram::send_as`].
+    /// As [`crate::Datagram::send_msg`].
     pub fn send_to_peer<O: Outgoing>(
         &self,
         out: &mut O,
@@ -263,7 +263,7 @@ impl Socket {
     ///
     /// # Errors
     ///
-    /// As [`crate::Datagram::send_as_to`].
+    /// As [`crate::Datagram::send_msg_to`].
     pub fn send_datagram_to(
         &self,
         slices: &[IoSlice<'_>],

@@ -23,6 +23,24 @@ use std::sync::Arc;
 /// The datagrams of one sender come in order. Between senders there is no order, except that datagrams which
 /// were sent over the kernel come in the order in which they were sent.
 ///
+/// ```
+/// # fn main() -> onecopy_unix::Result<()> {
+/// use onecopy_unix::SocketAddr;
+/// use onecopy_unix_dgram::Datagram;
+///
+/// let name = SocketAddr::from_abstract_name(format!("doc-datagram-{}", std::process::id()))?;
+/// let log = Datagram::bind(&name)?;
+/// let sender = Datagram::unbound()?;
+/// sender.autobind()?;
+/// sender.send_to(b"a line", &name)?;
+/// let mut buffer = [0; 100];
+/// let (n, from) = log.recv_from(&mut buffer)?;
+/// log.send_to(b"thanks", &from)?;
+/// assert_eq!((n, sender.recv(&mut buffer)?), (6, 6));
+/// # Ok(())
+/// # }
+/// ```
+///
 /// A datagram socket cannot be passed on to another process as a [`Stream`](onecopy_unix::Stream::into_fds)
 /// can: its shared memory is bound to a line between the two processes that paired. Another process that is
 /// to receive datagrams binds a socket of its own. After a fork, a socket that shares memory belongs to the

@@ -16,6 +16,14 @@ pub enum Records {
 }
 
 /// What a socket is made with. `Config::default()` is right for most.
+///
+/// ```
+/// use onecopy_unix::{Config, Stream, Wait};
+/// let config = Config { send_buffer: Some(1 << 20), wait: Wait::Block, ..Config::default() };
+/// let (a, _b) = Stream::pair_with(&config)?;
+/// assert!(a.capacity().0 >= 2 << 20);
+/// # Ok::<(), onecopy_unix::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The value for SO_RCVBUF in bytes, doubled as Linux does. None: the default.

@@ -275,12 +275,26 @@ macro_rules! listener {
 
 listener!(
     /// A listening stream socket on a path or an abstract name.
+    ///
+    /// ```
+    /// use onecopy_unix::{Listener, SocketAddr, Stream};
+    ///
+    /// # fn main() -> onecopy_unix::Result<()> {
+    /// let name = SocketAddr::from_abstract_name(format!("doc-listener-{}", std::process::id()))?;
+    /// let listener = Listener::bind(&name)?;
+    /// let _client = Stream::connect(&name)?;
+    /// for stream in listener.incoming().take(1) {
+    ///     stream?.send(b"welcome")?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     Listener,
     Stream,
     Kind::Stream
 );
 listener!(
-    /// A listening seqpacket socket on a path or an abstract name.
+    /// A listening seqpacket socket on a path or an abstract name, used as a [`Listener`] is.
     SeqListener,
     SeqPacket,
     Kind::SeqPacket

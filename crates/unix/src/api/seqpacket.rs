@@ -32,6 +32,26 @@ use std::sync::Arc;
 /// It works as a SOCK_SEQPACKET socket of Linux does ([`crate::Records::Atomic`]) or as FreeBSD's
 /// ([`crate::Records::Stream`]). It goes over shared memory where the peer is a `SeqPacket` too. Where the
 /// peer is not, atomic records go over the kernel; [`SeqPacket::path`] tells.
+///
+/// ```
+/// use onecopy_unix::SeqPacket;
+/// use std::os::fd::AsFd;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (a, b) = SeqPacket::pair()?;
+/// a.send(b"job 1")?;
+/// a.send_fds(b"job 2", &[std::io::stderr().as_fd()])?;
+/// a.send(b"")?; // a record of no bytes is one too
+/// let mut buffer = [0; 100];
+/// assert_eq!(b.recv(&mut buffer)?, 5);
+/// let (record, with) = b.recv_fds(&mut buffer)?;
+/// assert_eq!((&buffer[..record.len], with.fds.len()), (&b"job 2"[..], 1));
+/// assert!(!b.recv_record(&mut buffer)?.is_end());
+/// drop(a);
+/// assert!(b.recv_record(&mut buffer)?.is_end());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SeqPacket {
     pub(crate) end: Arc<Connection>,

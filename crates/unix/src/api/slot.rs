@@ -27,6 +27,21 @@ use std::time::Duration;
 /// Room in the peer's buffer, from [`crate::Stream::reserve`]. It holds the sending side: other senders wait
 /// (or get EAGAIN) until it is committed, or dropped, which sends nothing.
 ///
+/// ```
+/// use onecopy_unix::Stream;
+/// use std::io::Write;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (a, b) = Stream::pair()?;
+/// let mut slot = a.reserve(4096)?;
+/// write!(slot, "{} bytes:", slot.len())?;
+/// slot.copy_from(b" here");
+/// assert_eq!(slot.commit()?, 16);
+/// assert_eq!(b.recv(&mut [0; 100])?, 16);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Over the kernel there is no such room: the bytes are then in a buffer of this process, and `commit` sends
 /// them. A record has its room in the kernel by then. On a stream `commit` may send a part, and says how many
 /// bytes.

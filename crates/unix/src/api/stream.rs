@@ -26,6 +26,20 @@ use std::sync::Arc;
 ///
 /// It works as std's `UnixStream` does, over shared memory where the peer is a `Stream` too and over the
 /// kernel where it is not; [`Stream::path`] tells.
+///
+/// ```
+/// use onecopy_unix::Stream;
+/// use std::io::{Read, Write};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (mut a, mut b) = Stream::pair()?;
+/// a.write_all(b"hello")?;
+/// let mut buffer = [0; 5];
+/// b.read_exact(&mut buffer)?;
+/// assert!(&buffer == b"hello" && a.path().is_shared_memory());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Stream {
     end: Arc<Connection>,

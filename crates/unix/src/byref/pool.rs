@@ -27,6 +27,23 @@ const NAP: Duration = Duration::from_millis(1);
 /// ([`SharedPool::loan`], [`crate::Stream::send_loan`]), or as chains of parts of them
 /// ([`SharedPool::writer`], [`crate::Stream::send_chain`]).
 ///
+/// ```
+/// use onecopy_unix::{SharedPool, Stream};
+///
+/// # fn main() -> onecopy_unix::Result<()> {
+/// let (a, b) = Stream::pair()?;
+/// let pool = SharedPool::new(1 << 20, 2)?;
+/// let mut page = pool.loan(1 << 20)?;
+/// page.fill(7); // written in place
+/// a.send_loan(page)?; // at a cost that does not depend on its size
+/// let view = b.recv_borrowed(1 << 20)?;
+/// assert_eq!((view.len(), pool.lent()), (1 << 20, 1));
+/// drop(view);
+/// assert_eq!(pool.reclaim()?, 1);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// The pool is bound to the stream on which its first page is sent. From then on that peer may read all of
 /// it, at any time. So use a pool of its own for each peer, and write nothing into it that the peer must not
 /// see.

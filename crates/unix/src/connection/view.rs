@@ -27,6 +27,21 @@ use std::sync::{Arc, Weak};
 /// view is dropped, or piece by piece with [`View::advance`]. It goes back in stream order, so an older view
 /// holds back a newer one.
 ///
+/// ```
+/// use onecopy_unix::Stream;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (a, b) = Stream::pair()?;
+/// a.send(b"head: body")?;
+/// let mut view = b.recv_borrowed(100)?;
+/// let at = view.look().find(b": ").ok_or("no head")?;
+/// view.advance(at + 2); // the room of the head goes back
+/// view.write_to(std::io::stdout())?; // no copy in user space
+/// # assert_eq!(view.len(), 4);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// There is no `&[u8]` of it: the peer could still write, and a slice that changes is undefined behaviour. A
 /// program that only looks over the bytes does so where they lie ([`View::look`]). A program that needs them as
 /// a slice copies them out once ([`View::copy_to`]). A program that passes them on hands them to the kernel

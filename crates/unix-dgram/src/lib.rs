@@ -18,7 +18,8 @@
 //! | `api`, `mio`, `tokio` | what applications hold |
 //! | `socket` | the socket: a connection, a pairing, a fan-in receiver |
 //! | `send`, `receive`, `connect` | the calls |
-//! | `outgoing`, `reserve` | what a send brings; room that is written in place |
+//! | `outgoing`, `reserve`, `slots` | what a send brings; room that is written in place, and who may have it |
+//! | `to` | where a receive puts a datagram |
 //! | `pairing` | how two connected sockets come to share memory |
 //! | `fan_in` | how a receiver gives lanes to many senders, and takes from them in turns |
 //! | `wire` | the fixed layouts of hellos, proofs and control messages |
@@ -52,9 +53,11 @@ mod pairing;
 mod receive;
 mod reserve;
 mod send;
+mod slots;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod to;
 #[cfg(feature = "tokio")]
 pub mod tokio;
 mod wire;

@@ -1,7 +1,7 @@
 //! What one send brings to the peer. `send.rs` decides which way it takes; here stands what happens there.
 
 use crate::pairing::state::Pairing;
-use crate::reserve::Lease;
+use crate::slots::Lease;
 use crate::socket::Socket;
 use onecopy_ring::record::{self, Frame, With};
 use onecopy_ring::{Producer, Ring};

@@ -4,12 +4,12 @@ use crate::fan_in::readiness::{CONTROLS, name_of};
 use crate::fan_in::receiver::{Asleep, FanInReceiver};
 use crate::pairing::state::Head;
 use crate::socket::Socket;
+use crate::to::To;
 use crate::wire::control_message::{CONTROL_LEN, ControlMessage};
 use onecopy_ring::PeerMisbehaved;
 use onecopy_sys::scm::{self, Space};
 use onecopy_sys::socket::unix_address;
 use onecopy_unix::ancillary::channel::Fds;
-use onecopy_unix::connection::Connection;
 use onecopy_unix::connection::borrow_records::{Lending, Taken};
 use onecopy_unix::connection::call::{Call, IOV_MAX};
 use onecopy_unix::connection::rx::Rx;
@@ -22,14 +22,6 @@ use onecopy_unix::{Error, Op, Owner, Received, ReceivedFlags, RecvFlags, Result,
 use rustix::io::{self, Errno};
 use std::io::IoSliceMut;
 use std::sync::{Arc, Weak};
-
-/// Where a receive puts a datagram.
-pub enum To<'t, 'b> {
-    /// Into the caller's buffers.
-    Slices(&'t mut [IoSliceMut<'b>]),
-    /// Into a view of at most `max` bytes, `of` a lane or of the socket itself.
-    View { max: usize, taken: Taken, of: Option<Weak<dyn AsRef<Connection> + Send + Sync>> },
-}
 
 /// Room for a datagram over the kernel, where another process may take the next one away from this one.
 const SHARED_ROOM: usize = 256 << 10;

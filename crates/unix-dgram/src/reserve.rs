@@ -6,11 +6,8 @@
 //! any other send does, and finds its bytes in place if the ring is still the one.
 
 use crate::outgoing::{Filled, Reserving};
+use crate::slots::{Lease, Out};
 use crate::socket::Socket;
-use onecopy_sync::atomic::AtomicU32;
-use onecopy_sync::atomic::Ordering::{Relaxed, SeqCst};
-use onecopy_sync::atomic::fence;
-use onecopy_sync::{Mutex, MutexGuard};
 use onecopy_unix::ancillary::attached::SendAncillary;
 use onecopy_unix::ancillary::credentials::Saying;
 use onecopy_unix::connection::side::SideGuard;
@@ -19,84 +16,6 @@ use onecopy_unix::control;
 use onecopy_unix::{Commit, Error, Memory, Op, Result, SendFlags, Slot};
 use rustix::io::Errno;
 use std::time::Instant;
-
-/// The slots of a socket.
-#[derive(Debug, Default)]
-pub struct Slots {
-    /// Held by the slot that has the lease, or by a thread that reserves. Taken before the sending side.
-    one: Mutex<()>,
-    /// 1 while a slot has the lease. Set under the sending side.
-    leased: AtomicU32,
-    /// Slots that were not committed or dropped, wherever their bytes are.
-    out: AtomicU32,
-    /// How often the socket was connected to another peer, or to none. Changed under the sending side.
-    moves: AtomicU32,
-}
-
-impl Slots {
-    pub fn moves(&self) -> u32 {
-        self.moves.load(Relaxed)
-    }
-
-    /// Notes that the socket has another peer now.
-    pub fn move_on(&self) {
-        self.moves.fetch_add(1, Relaxed);
-    }
-
-    /// Whether somebody may commit a slot.
-    pub fn are_out(&self) -> bool {
-        self.out.load(Relaxed) != 0
-    }
-
-    /// Whether no thread has the lease or is reserving. For a fork.
-    pub fn are_free(&self) -> bool {
-        self.one.try_lock().is_some()
-    }
-}
-
-/// Counts a slot until it is dropped.
-#[derive(Debug)]
-struct Out<'a>(&'a Slots);
-
-impl<'a> Out<'a> {
-    fn one_more(slots: &'a Slots) -> Out<'a> {
-        slots.out.fetch_add(1, Relaxed);
-        Out(slots)
-    }
-}
-
-impl Drop for Out<'_> {
-    fn drop(&mut self) {
-        self.0.out.fetch_sub(1, Relaxed);
-    }
-}
-
-/// The right to be the only one that puts something into the peer's ring, once it has begun.
-#[derive(Debug)]
-pub struct Lease<'a> {
-    socket: &'a Socket,
-    one: Option<MutexGuard<'a, ()>>,
-}
-
-impl Lease<'_> {
-    /// Keeps all others out from here on. The caller holds the sending side.
-    pub fn begin(&self) {
-        self.socket.slots.leased.store(1, Relaxed);
-    }
-}
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        // Relaxed: who finds the lease under the sending side's lock waits for `one`, and who has that sees
-        // this.
-        self.socket.slots.leased.store(0, Relaxed);
-        drop(self.one.take());
-        // Pairs with the fence in `turn_away`: a sender that was turned away is told, or sees that the lease is
-        // over.
-        fence(SeqCst);
-        self.socket.welcome_back();
-    }
-}
 
 impl Socket {
     /// Reserves room for a datagram of `len` bytes.
@@ -134,7 +53,7 @@ impl Socket {
             },
         };
         match one {
-            Some(one) => Ok(Lease { socket: self, one: Some(one) }),
+            Some(one) => Ok(Lease::over(&self.slots, self, one)),
             None => Err(Error::new(Op::Send, Errno::AGAIN)),
         }
     }
@@ -148,7 +67,7 @@ impl Socket {
     pub fn lock_unleased(&self, flags: SendFlags) -> Result<SideGuard<'_, Tx>> {
         let tx = self.lock_tx(flags)?;
         // Relaxed: it is set under this lock.
-        if self.slots.leased.load(Relaxed) == 0 { Ok(tx) } else { self.wait_for_slot(tx, flags) }
+        if !self.slots.are_leased() { Ok(tx) } else { self.wait_for_slot(tx, flags) }
     }
 
     #[cold]
@@ -162,7 +81,7 @@ impl Socket {
             tx.unlock_fenced();
             if self.must_not_wait(flags, &mut asked) {
                 self.turn_away();
-                if self.slots.leased.load(Relaxed) != 0 {
+                if self.slots.are_leased() {
                     return Err(error(Errno::AGAIN));
                 }
             } else {
@@ -173,7 +92,7 @@ impl Socket {
                 });
             }
             tx = self.lock_tx(flags)?;
-            if self.slots.leased.load(Relaxed) == 0 {
+            if !self.slots.are_leased() {
                 return Ok(tx);
             }
         }

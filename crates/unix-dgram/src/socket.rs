@@ -3,7 +3,7 @@
 
 use crate::fan_in::receiver::FanInReceiver;
 use crate::pairing::state::Pairing;
-use crate::reserve::Slots;
+use crate::slots::Slots;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Release;

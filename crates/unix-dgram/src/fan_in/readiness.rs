@@ -18,8 +18,8 @@
 //! All of this happens under the lock of the receiving side.
 
 use crate::fan_in::receiver::{FanIn, LANES};
-use crate::receive::To;
 use crate::socket::Socket;
+use crate::to::To;
 use crate::wire::control_message::{CONTROL_LEN, ControlMessage};
 use onecopy_sync::atomic::Ordering::Relaxed;
 use onecopy_sys::scm::{self, Message, Space};

@@ -305,26 +305,32 @@ macro_rules! mio_connection {
 mio_type!(
     /// A connected stream socket for mio.
     Stream,
-    crate::Stream
+    crate::api::stream::Stream
 );
 mio_type!(
     /// A listening stream socket for mio.
     Listener,
-    crate::Listener
+    crate::api::listener::Listener
 );
-mio_connection!(Stream, crate::Stream, Kind::Stream, Listener, crate::Listener);
+mio_connection!(Stream, crate::api::stream::Stream, Kind::Stream, Listener, crate::api::listener::Listener);
 
 mio_type!(
     /// A connected seqpacket socket for mio.
     SeqPacket,
-    crate::SeqPacket
+    crate::api::seqpacket::SeqPacket
 );
 mio_type!(
     /// A listening seqpacket socket for mio.
     SeqListener,
-    crate::SeqListener
+    crate::api::listener::SeqListener
 );
-mio_connection!(SeqPacket, crate::SeqPacket, Kind::SeqPacket, SeqListener, crate::SeqListener);
+mio_connection!(
+    SeqPacket,
+    crate::api::seqpacket::SeqPacket,
+    Kind::SeqPacket,
+    SeqListener,
+    crate::api::listener::SeqListener
+);
 
 impl Read for &Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -111,7 +111,7 @@ listener!(
     /// # }
     /// ```
     Listener,
-    crate::Listener,
+    crate::api::listener::Listener,
     Stream
 );
 listener!(
@@ -131,6 +131,6 @@ listener!(
     /// # }
     /// ```
     SeqListener,
-    crate::SeqListener,
+    crate::api::listener::SeqListener,
     SeqPacket
 );

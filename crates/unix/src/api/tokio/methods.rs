@@ -272,7 +272,7 @@ macro_rules! upgrade_methods {
             /// # Cancel safety
             ///
             /// Cancel safe: the connection moves then or later, and no byte is lost.
-            pub async fn wait_shared(&self) -> crate::Result<()> {
+            pub async fn wait_shared(&self) -> onecopy_socket::Result<()> {
                 let mut wait = self.get_ref().begin_to_wait()?;
                 while !wait.step()? {
                     tokio::time::sleep(wait.pause()).await;

@@ -37,7 +37,7 @@ use std::task::{Context, Poll};
 /// ```
 #[derive(Debug)]
 pub struct SeqPacket {
-    io: Registered<crate::SeqPacket>,
+    io: Registered<crate::api::seqpacket::SeqPacket>,
 }
 
 impl SeqPacket {
@@ -94,7 +94,7 @@ impl SeqPacket {
 
     async fn connect_by(local: Option<SocketAddr>, name: SocketAddr, config: &Config) -> Result<SeqPacket> {
         let end = connecting::connect(Connecting::new(Kind::SeqPacket, local, name, config)?).await?;
-        let socket = SeqPacket::new(crate::SeqPacket::of(end))?;
+        let socket = SeqPacket::new(crate::api::seqpacket::SeqPacket::of(end))?;
         // A listener that goes away takes with it what it has not accepted.
         socket.writable().await.map_err(refused(Op::Connect))?;
         match socket.take_error()? {
@@ -126,13 +126,13 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::pair`].
     pub fn pair_with(config: &Config) -> Result<(SeqPacket, SeqPacket)> {
-        let (a, b) = crate::SeqPacket::pair_with(config)?;
+        let (a, b) = crate::api::seqpacket::SeqPacket::pair_with(config)?;
         let ready = [Direction::Write];
         Ok((SeqPacket::assuming(a, &ready)?, SeqPacket::assuming(b, &ready)?))
     }
 
     /// Registers an accepted socket. It can send, and most likely its client has sent something.
-    pub(super) fn accepted(socket: crate::SeqPacket) -> Result<SeqPacket> {
+    pub(super) fn accepted(socket: crate::api::seqpacket::SeqPacket) -> Result<SeqPacket> {
         SeqPacket::assuming(socket, &[Direction::Read, Direction::Write])
     }
 
@@ -419,7 +419,9 @@ impl SeqPacket {
         context: &mut Context<'_>,
         buffer: &mut [u8],
     ) -> Poll<io::Result<Received>> {
-        let recv = |socket: &crate::SeqPacket| socket.recv_record_with_flags(buffer, RecvFlags::DONTWAIT);
+        let recv = |socket: &crate::api::seqpacket::SeqPacket| {
+            socket.recv_record_with_flags(buffer, RecvFlags::DONTWAIT)
+        };
         self.io.poll(context, Direction::Read, recv)
     }
 
@@ -429,7 +431,8 @@ impl SeqPacket {
     ///
     /// As [`SeqPacket::send`].
     pub fn poll_send(&self, context: &mut Context<'_>, record: &[u8]) -> Poll<io::Result<usize>> {
-        let send = |socket: &crate::SeqPacket| socket.send_with_flags(record, SendFlags::DONTWAIT);
+        let send =
+            |socket: &crate::api::seqpacket::SeqPacket| socket.send_with_flags(record, SendFlags::DONTWAIT);
         self.io.poll(context, Direction::Write, send)
     }
 
@@ -454,6 +457,6 @@ impl SeqPacket {
     }
 }
 
-registered_methods!(SeqPacket, crate::SeqPacket, Op::Socket);
+registered_methods!(SeqPacket, crate::api::seqpacket::SeqPacket, Op::Socket);
 ready_methods!(SeqPacket);
 upgrade_methods!(SeqPacket, SeqPacket);

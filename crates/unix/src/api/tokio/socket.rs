@@ -40,7 +40,7 @@ impl StreamSocket {
     pub fn listen(self, backlog: u32) -> Result<Listener> {
         let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
         rustix::net::listen(&self.0, backlog).map_err(|errno| Error::new(Op::Bind, errno))?;
-        Listener::new(crate::Listener::from_fds(vec![self.0])?)
+        Listener::new(crate::api::listener::Listener::from_fds(vec![self.0])?)
     }
 
     /// Connects, and stays with the kernel if it has a name of its own.

@@ -46,7 +46,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// ```
 #[derive(Debug)]
 pub struct Stream {
-    io: Registered<crate::Stream>,
+    io: Registered<crate::api::stream::Stream>,
 }
 
 impl Stream {
@@ -121,7 +121,7 @@ impl Stream {
 
     pub(super) async fn connected(connecting: Connecting) -> Result<Stream> {
         let end = connecting::connect(connecting).await?;
-        let stream = Stream::new(crate::Stream::of(end))?;
+        let stream = Stream::new(crate::api::stream::Stream::of(end))?;
         // A listener that goes away takes with it what it has not accepted.
         stream.writable().await.map_err(refused(Op::Connect))?;
         match stream.take_error()? {
@@ -153,13 +153,13 @@ impl Stream {
     ///
     /// As [`Stream::pair`].
     pub fn pair_with(config: &Config) -> Result<(Stream, Stream)> {
-        let (a, b) = crate::Stream::pair_with(config)?;
+        let (a, b) = crate::api::stream::Stream::pair_with(config)?;
         let ready = [Direction::Write];
         Ok((Stream::assuming(a, &ready)?, Stream::assuming(b, &ready)?))
     }
 
     /// Registers an accepted stream. It can send, and most likely its client has sent something.
-    pub(super) fn accepted(stream: crate::Stream) -> Result<Stream> {
+    pub(super) fn accepted(stream: crate::api::stream::Stream) -> Result<Stream> {
         Stream::assuming(stream, &[Direction::Read, Direction::Write])
     }
 
@@ -437,7 +437,8 @@ impl Stream {
     /// As [`Stream::try_read`].
     pub fn try_read_buf<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize> {
         let flags = RecvFlags::DONTWAIT;
-        let recv = |stream: &crate::Stream| fill(buffer, |bytes| stream.recv_with_flags(bytes, flags));
+        let recv =
+            |stream: &crate::api::stream::Stream| fill(buffer, |bytes| stream.recv_with_flags(bytes, flags));
         Ok(self.io.attempt(Direction::Read, recv)?)
     }
 
@@ -477,7 +478,8 @@ impl Stream {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let unfilled = buffer.initialize_unfilled();
-        let recv = |stream: &crate::Stream| stream.recv_with_flags(unfilled, RecvFlags::DONTWAIT);
+        let recv =
+            |stream: &crate::api::stream::Stream| stream.recv_with_flags(unfilled, RecvFlags::DONTWAIT);
         let n = ready!(self.io.poll(context, Direction::Read, recv))?;
         buffer.advance(n);
         Poll::Ready(Ok(()))
@@ -488,7 +490,9 @@ impl Stream {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let send = |stream: &crate::Stream| stream.send_vectored_with_flags(slices, SendFlags::DONTWAIT);
+        let send = |stream: &crate::api::stream::Stream| {
+            stream.send_vectored_with_flags(slices, SendFlags::DONTWAIT)
+        };
         self.io.poll(context, Direction::Write, send)
     }
 
@@ -497,7 +501,7 @@ impl Stream {
     }
 }
 
-registered_methods!(Stream, crate::Stream, Op::Socket);
+registered_methods!(Stream, crate::api::stream::Stream, Op::Socket);
 ready_methods!(Stream);
 upgrade_methods!(Stream, Stream);
 

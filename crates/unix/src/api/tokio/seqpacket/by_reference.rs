@@ -159,7 +159,7 @@ impl SeqPacket {
         chain: &mut Segment<Chain>,
         flags: SendFlags,
     ) -> Result<usize> {
-        let send = |socket: &crate::SeqPacket, flags| {
+        let send = |socket: &crate::api::seqpacket::SeqPacket, flags| {
             socket.send_chain_with_flags(head, std::mem::take(chain), flags).map_err(|not| {
                 *chain = not.loan;
                 not.error

@@ -117,7 +117,7 @@ impl Stream {
     ) -> std::result::Result<usize, Box<NotSent>> {
         let len = loan.len();
         let mut left = Some(loan);
-        let send = |stream: &crate::Stream, flags| {
+        let send = |stream: &crate::api::stream::Stream, flags| {
             let Some(loan) = left.take() else { return Ok(Ok(len)) };
             stream.send_loan_with_flags(loan, flags).map(Ok).or_else(|not| {
                 let began = not.loan.len() < len;
@@ -169,7 +169,7 @@ impl Stream {
     ///
     /// As [`Stream::send_chain`].
     pub async fn send_chain_with_flags(&self, chain: &mut Segment<Chain>, flags: SendFlags) -> Result<usize> {
-        let send = |stream: &crate::Stream, flags| {
+        let send = |stream: &crate::api::stream::Stream, flags| {
             let len = chain.payload().len();
             stream.send_chain_with_flags(std::mem::take(chain), flags).or_else(|not| {
                 *chain = not.loan;

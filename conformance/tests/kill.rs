@@ -255,6 +255,7 @@ fn accept(listener: &Listening, pidfd: &impl AsFd) -> anyhow::Result<Option<Sock
 }
 
 fn connect(sort: Sort, name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<Socket>> {
+    let until = Instant::now() + Duration::from_secs(30);
     loop {
         let gone = ready(pidfd, Duration::ZERO);
         match sort.connect(SocketAddr::from_abstract_name(name).unwrap()) {
@@ -265,6 +266,7 @@ fn connect(sort: Sort, name: &str, pidfd: &impl AsFd) -> anyhow::Result<Option<S
                 if e.kind() == ErrorKind::ConnectionRefused
                     || e.raw_os_error() == rustix::io::Errno::PROTONOSUPPORT.raw_os_error() =>
             {
+                anyhow::ensure!(Instant::now() < until, "no connection and no death in thirty seconds: {e}");
                 std::thread::sleep(Duration::from_micros(200))
             }
             Err(e) => return Err(e.into()),

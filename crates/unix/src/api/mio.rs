@@ -55,7 +55,7 @@ use std::sync::Arc;
 
 /// Connects, and does not wait for room in the listener's backlog.
 fn connect(kind: Kind, name: SocketAddr, config: &Config) -> Result<Arc<Connection>> {
-    let connecting = Connecting::new(kind, None, name, config)?;
+    let mut connecting = Connecting::new(kind, None, name, config)?;
     connecting.set_nonblocking()?;
     connecting.attempt()?;
     connecting.finish()

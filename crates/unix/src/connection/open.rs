@@ -12,6 +12,7 @@ use crate::handshake::invitation::{Invitation, capacity_for, invite, wish};
 use crate::handshake::rendezvous::{Found, Rendezvous, Target};
 use crate::handshake::undecided::{Meets, Undecided};
 use crate::handshake::upgrade;
+use crate::handshake::visit::Process;
 use onecopy_ring::{Consumer, Producer, Ring};
 use onecopy_socket::registry::Type;
 use onecopy_socket::{Error, Op, Result, Transport};
@@ -91,6 +92,8 @@ pub struct Connecting {
     config: Config,
     invitation: Option<Invitation>,
     target: Option<Target>,
+    /// Whose rendezvous was there before the socket was connected, if that matters.
+    before: Option<Process>,
 }
 
 impl Connecting {
@@ -140,7 +143,7 @@ impl Connecting {
             return Err(if is_bound { no_agreement() } else { needs_memory(Op::Connect) });
         }
         let target = invitation.as_ref().and_then(|_| Target::of(&name, kind, records));
-        Ok(Connecting { fd, kind, name, address, config: *config, invitation, target })
+        Ok(Connecting { fd, kind, name, address, config: *config, invitation, target, before: None })
     }
 
     /// Has [`Connecting::attempt`] fail with EAGAIN instead of waiting for room in the backlog.
@@ -158,7 +161,8 @@ impl Connecting {
     /// # Errors
     ///
     /// What connect(2) says.
-    pub fn attempt(&self) -> Result<()> {
+    pub fn attempt(&mut self) -> Result<()> {
+        self.before = self.target.as_ref().and_then(Target::owner_before);
         rustix::net::connect(&self.fd, &self.address).map_err(|errno| Error::new(Op::Connect, errno))
     }
 
@@ -169,10 +173,12 @@ impl Connecting {
     /// With stream records: EPROTONOSUPPORT where the listener does not keep them, ECONNREFUSED where it has
     /// just gone, EAGAIN where its rendezvous is full.
     pub fn finish(self) -> Result<Arc<Connection>> {
-        let Connecting { fd, kind, name, config, invitation, target, .. } = self;
+        let Connecting { fd, kind, name, config, invitation, target, before, .. } = self;
         let records = kind.records(&config);
         let found = target.as_ref().map_or(Found::Missing, |target| target.look(&name, fd.as_fd()));
-        let is_ours = found == Found::Ours;
+        // A server may close its listener as soon as it has accepted. Then the rendezvous is gone, too.
+        let was_ours = || before.is_some_and(|owner| owner.is_across(fd.as_fd()));
+        let is_ours = found == Found::Ours || found == Found::Missing && was_ours();
         if records == Records::Stream && !is_ours && control::gone(fd.as_fd()) {
             return Err(Error::new(Op::Connect, Errno::CONNREFUSED).because("the listener has just gone"));
         }
@@ -259,7 +265,7 @@ impl Connection {
         name: SocketAddr,
         config: &Config,
     ) -> Result<Arc<Connection>> {
-        let connecting = Connecting::new(kind, local, name, config)?;
+        let mut connecting = Connecting::new(kind, local, name, config)?;
         connecting.attempt()?;
         connecting.finish()
     }

@@ -6,7 +6,8 @@
 //! rendezvous says only that it is there, and that it belongs to the user that listens. A client that has
 //! just connected to the listener connects to the rendezvous, and closes that connection again. The
 //! rendezvous goes before its listener does. So while it is there, the name or the inode is still that
-//! listener's, and a client that has just connected by it is connected to that listener.
+//! listener's, and a client that has just connected by it is connected to that listener. A client that cannot
+//! do without it looks before it connects, too, since a server may accept and close its listener at once.
 //!
 //! A client does not find the rendezvous of a listener in another network namespace, of one that was made by
 //! another user than accepts from it, or of one whose name leaves no room for more. There the kernel carries
@@ -17,7 +18,7 @@ use crate::config::Records;
 use crate::connection::kind::Kind;
 use crate::connection::patience::BRIEFLY;
 use crate::control;
-use crate::handshake::visit::{self, VISITS, Visit, Waiting};
+use crate::handshake::visit::{Process, VISIT, VISITS, Visit, Waiting};
 use onecopy_ring::memory::Nonce;
 use onecopy_sync::Mutex;
 use onecopy_sync::atomic::AtomicU32;
@@ -87,6 +88,13 @@ impl Target {
         self.0.get(PREFIX.len()) == Some(&STREAM_RECORDS)
     }
 
+    /// Looks whose rendezvous is there before a client connects to its listener, where the client cannot do
+    /// without it: once the client has connected, the server may have accepted it and closed its listener.
+    pub fn owner_before(&self) -> Option<Process> {
+        // (The line is closed at once: one that stays would have the listener wait for a visitor's message.)
+        self.must_be().then(|| self.visit().ok().and_then(|line| Process::across(line.as_fd())))?
+    }
+
     /// Connects to the rendezvous.
     fn visit(&self) -> io::Result<OwnedFd> {
         let line = socket()?;
@@ -102,12 +110,12 @@ impl Target {
     /// What connect(2) says; EACCES if another process than the listener's has the rendezvous.
     pub fn bring(&self, connection: BorrowedFd<'_>, rings: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         let line = self.visit()?;
-        if !visit::are_same(line.as_fd(), connection) {
+        if !Process::across(line.as_fd()).is_some_and(|owner| owner.is_across(connection)) {
             return Err(Errno::ACCESS);
         }
         // A visitor that could not send them is sent away like any that has none. Until then it has its place in
         // the queue, so it does not come once more.
-        let _ = control::send_fd(line.as_fd(), visit::VISIT, rings);
+        let _ = control::send_fd(line.as_fd(), VISIT, rings);
         Ok(line)
     }
 

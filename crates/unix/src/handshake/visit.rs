@@ -29,14 +29,24 @@ const MESSAGE: Duration = Duration::from_millis(2);
 /// The most visits that a server looks at before it looks at its own connection again.
 pub const VISITS: usize = 16;
 
-/// Whether two sockets have the same process at their other ends. A process that cannot be seen from here (0)
-/// is nobody's.
-pub fn are_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> bool {
-    let cred =
-        |fd| sockopt::socket_peercred(fd).ok().filter(|cred: &UCred| cred.pid.as_raw_nonzero().get() > 0);
-    match (cred(one), cred(other)) {
-        (Some(one), Some(other)) => one.pid == other.pid && one.uid == other.uid,
-        _ => false,
+/// The process at the other end of a socket: the one that has connected it, or that listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pid: i32,
+    uid: u32,
+}
+
+impl Process {
+    /// Returns what the kernel says. None of a process that cannot be seen from here.
+    pub fn across(fd: BorrowedFd<'_>) -> Option<Process> {
+        let UCred { pid, uid, .. } = sockopt::socket_peercred(fd).ok()?;
+        let pid = pid.as_raw_nonzero().get();
+        (pid > 0).then_some(Process { pid, uid: uid.as_raw() })
+    }
+
+    /// Whether it is the process at the other end of that socket, too.
+    pub fn is_across(self, fd: BorrowedFd<'_>) -> bool {
+        Process::across(fd) == Some(self)
     }
 }
 
@@ -63,7 +73,7 @@ pub struct Visit {
 impl Visit {
     /// Whether it comes from the process at the other end of `connection`.
     pub fn is_of(&self, connection: BorrowedFd<'_>) -> bool {
-        are_same(self.line.as_fd(), connection)
+        Process::across(self.line.as_fd()).is_some_and(|visitor| visitor.is_across(connection))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests that fork, or that look at private state.
 
 mod claims;
+mod connecting;
 mod deaths;
 mod forks;
 mod holding;

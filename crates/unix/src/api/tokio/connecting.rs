@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(32);
 /// connect(2) on a unix socket either waits in the kernel, or says EAGAIN, and poll(2) never tells of room
 /// there. A thread that waits in the kernel could not be called back: it would connect after its future is
 /// dropped, and hold up the end of the runtime. So this tries again after a pause, which grows.
-pub async fn connect(connecting: Connecting) -> Result<Arc<Connection>> {
+pub async fn connect(mut connecting: Connecting) -> Result<Arc<Connection>> {
     connecting.set_nonblocking()?;
     let mut pause = FIRST_PAUSE;
     loop {

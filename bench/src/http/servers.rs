@@ -120,6 +120,8 @@ fn flags(engine: &str) -> Option<(&'static str, &'static str)> {
         }
         "direct" => ("--direct", "--direct --trust-backend"),
         "auto" => ("--policy auto", ""),
+        "lend-sendfile" => ("", "--send-lent sendfile"),
+        "lend-splice" => ("", "--send-lent splice"),
         "cached" => ("--policy cached --lend never", ""),
         "nt" => ("--policy nt --lend never", ""),
         _ => return None,

@@ -11,9 +11,10 @@ pub const ROW: Row = Row {
     about: "4 kept connections get objects through a proxy from a storage daemon; the clients copy the bodies out. \
             nginx: nginx in front of nginx (files) or of our daemon's memory; kernel: read and write; kernel-splice: \
             the daemon writes, the proxy splices; kernel-sendfile: the daemon sends file pages by reference, too; \
-            cached, nt: copied into shared memory; auto: as it comes, where what lies in memory is lent to the proxy by its \
-            descriptor; direct: the daemon sends into the client's socket, lent by a proxy that trusts it. Cases named tls: the \
-            proxy encrypts (AES-128-GCM, TLS 1.3), the clients decrypt",
+            cached, nt: copied into shared memory; auto: as it comes, where a body is lent to the proxy by its \
+            descriptor; lend-sendfile, lend-splice: such a body sent by these calls, whatever auto would choose; direct: \
+            the daemon sends into the client's socket, lent by a proxy that trusts it. Cases named tls: the proxy \
+            encrypts (AES-128-GCM, TLS 1.3), the clients decrypt",
     metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL],
     share: 1.0,
     cases,
@@ -39,8 +40,33 @@ fn case(source: Source, size: u64, footprint: u64, tls: bool) -> Case {
     let (from, engines): (_, &[&'static str]) = match source {
         // What is encrypted is neither spliced nor written by the daemon itself.
         Source::Memory if tls => ("mem", &["nginx", "kernel", "cached", "nt", "auto"]),
-        Source::File => ("file", &["nginx", "kernel", "kernel-splice", "kernel-sendfile", "auto", "direct"]),
-        Source::Memory => ("mem", &["nginx", "kernel", "kernel-splice", "cached", "nt", "auto", "direct"]),
+        Source::File => (
+            "file",
+            &[
+                "nginx",
+                "kernel",
+                "kernel-splice",
+                "kernel-sendfile",
+                "lend-sendfile",
+                "lend-splice",
+                "auto",
+                "direct",
+            ],
+        ),
+        Source::Memory => (
+            "mem",
+            &[
+                "nginx",
+                "kernel",
+                "kernel-splice",
+                "cached",
+                "nt",
+                "lend-sendfile",
+                "lend-splice",
+                "auto",
+                "direct",
+            ],
+        ),
     };
     let kernel = if tls { "kernel" } else { "kernel-splice" };
     let baseline = if nginx().is_some() { "nginx" } else { kernel };

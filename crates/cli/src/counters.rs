@@ -34,6 +34,8 @@ pub struct Counters {
     pub direct: u64,
     /// Bodies that the daemon lent to the proxy instead of sending them.
     pub lent: u64,
+    /// Bodies that the proxy sent once more from what had been lent to it, without asking the daemon.
+    pub lent_again: u64,
     /// Bodies that came from the memory cache.
     pub cache_hits: u64,
     /// Bytes of bodies that a CPU soon reads, as the proxy knew: to copy them into a client's socket, or to encrypt them.
@@ -78,6 +80,7 @@ impl AddAssign for Counters {
             broken,
             direct,
             lent,
+            lent_again,
             cache_hits,
             reader_cpu,
             reader_none,
@@ -99,6 +102,7 @@ impl AddAssign for Counters {
         self.broken += broken;
         self.direct += direct;
         self.lent += lent;
+        self.lent_again += lent_again;
         self.cache_hits += cache_hits;
         self.reader_cpu += reader_cpu;
         self.reader_none += reader_none;

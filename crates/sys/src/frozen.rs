@@ -58,6 +58,26 @@ impl Frozen {
         let mapping = Mapping::frozen(&fd, len)?;
         Ok(Frozen { fd, mapping })
     }
+
+    /// Maps what somebody else froze, whole.
+    ///
+    /// # Errors
+    ///
+    /// The descriptor, with EINVAL where it is not a memfd of ordinary pages that is sealed against every change, or has no
+    /// bytes, and what mmap(2) says.
+    pub fn open(fd: OwnedFd) -> Result<Frozen, (OwnedFd, Errno)> {
+        // The seals are read before the size: once they are there, it stays.
+        let len = || {
+            let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SEALS));
+            let on_tmpfs = rustix::fs::fstatfs(&fd)?.f_type as u64 == memfd::TMPFS_MAGIC;
+            let len = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
+            if sealed && on_tmpfs && len > 0 { Ok(len) } else { Err(Errno::INVAL) }
+        };
+        match len().and_then(|len| Mapping::frozen(&fd, len)) {
+            Ok(mapping) => Ok(Frozen { fd, mapping }),
+            Err(error) => Err((fd, error)),
+        }
+    }
 }
 
 impl Deref for Frozen {
@@ -100,6 +120,26 @@ mod tests {
         assert_eq!(Mapping::new(&frozen, 1).unwrap_err(), Errno::PERM);
         let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         assert_eq!(rustix::fs::fallocate(&frozen, punch, 0, 4096), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn what_another_froze_is_mapped_and_nothing_else() {
+        let (source, bytes) = file(12_345);
+        let frozen = Frozen::read(&source, bytes.len()).unwrap();
+        let received = Frozen::open(frozen.fd.try_clone().unwrap()).unwrap();
+        drop(frozen);
+        assert!(*received == *bytes);
+        let refused = |fd: OwnedFd| Frozen::open(fd).unwrap_err().1;
+        assert_eq!(
+            refused(memfd::create("onecopy-test", 4096).unwrap()),
+            Errno::INVAL,
+            "it can be written to"
+        );
+        assert_eq!(refused(source.into()), Errno::INVAL, "it has no seals");
+        let empty = memfd::unsealed("onecopy-test", 0).unwrap();
+        rustix::fs::fcntl_add_seals(&empty, SEALS).unwrap();
+        assert_eq!(refused(empty), Errno::INVAL, "there is nothing in it");
+        assert_eq!(refused(rustix::pipe::pipe().unwrap().0), Errno::INVAL);
     }
 
     #[test]

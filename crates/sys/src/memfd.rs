@@ -7,7 +7,7 @@ use rustix::io::{self, Errno};
 use std::fmt;
 
 /// `TMPFS_MAGIC` of linux/magic.h: what fstatfs says of a memfd that is not a hugetlb one.
-const TMPFS_MAGIC: u64 = 0x0102_1994;
+pub(crate) const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// The seals that a shared buffer must carry: its size can never change under a mapping (no SIGBUS), and no
 /// seal can be added later that would surprise the peer.

@@ -1,9 +1,9 @@
 //! One client of the proxy: its requests, in order, each answered before the next is read.
 
-use super::loan;
 use super::peer::{Peer, Refused, Session};
 use super::rewrite::{self, Asked, Client, Reply};
 use super::shared::Proxy;
+use super::shelf::Shelf;
 use super::timeout::within;
 use super::trouble::Trouble;
 use crate::counters::Counters;
@@ -224,6 +224,18 @@ async fn exchange(
             return Ok(if keep { Next::Request } else { Next::Close });
         }
     }
+    let again = Shelf::serves(request);
+    if again
+        && let Some(tcp) = peer.plain()
+        && let Some(kept) = proxy.shelf.find(request.target)
+        && let Ok(Some(_)) = rewrite::reply(&kept.head, client, &mut heads.to_client)
+    {
+        counters.lent_again = 1;
+        let passed = proxy.sender.pass(&kept.loan, &heads.to_client, tcp, proxy.patience, counters).await;
+        counters.told(Some(kept.loan.reader()), counters.body_bytes);
+        passed?;
+        return Ok(if client.keep { Next::Request } else { Next::Close });
+    }
     let mut fresh = false;
     let (mut lease, reply) = loop {
         let mut lease = proxy.pool.lease(fresh).await?;
@@ -245,12 +257,13 @@ async fn exchange(
     counters.upgraded = u64::from(!lease.used && lease.line.upgraded());
     let (reader, passed) = match (reply.lent, peer.plain()) {
         (Some(at), Some(tcp)) => {
-            let lent = lease.line.loan(at, reply.body)?;
+            let (lent, head) = lease.line.lent()?;
+            let loan = proxy.sender.take(lent, at, reply.body)?;
+            let fresh = if again { Duration::from_millis(reply.fresh) } else { Duration::ZERO };
+            let kept = proxy.shelf.keep(request.target, loan, head, fresh);
             counters.lent = 1;
-            (
-                "no-cpu",
-                loan::pass(&lent, at, &heads.to_client, reply.body, tcp, proxy.patience, counters).await,
-            )
+            let passed = proxy.sender.pass(&kept.loan, &heads.to_client, tcp, proxy.patience, counters).await;
+            (kept.loan.reader(), passed)
         }
         _ => {
             let passed = lease.line.pass(&heads.to_client, reply.body, peer, proxy.patience, counters).await;

@@ -1,6 +1,5 @@
 //! One connection to the backend, and the ways in which a body crosses from it to a client's TCP socket.
 
-use super::loan;
 use super::peer::{Peer, RECORD};
 use super::rewrite::{self, Client, Reply};
 use super::tcp::wait_writable;
@@ -53,6 +52,8 @@ pub struct Line {
     same_user: bool,
     /// A descriptor that came with the head.
     lent: Option<OwnedFd>,
+    /// The head that it came with, as the backend wrote it.
+    lent_head: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -86,7 +87,15 @@ impl Line {
     }
 
     fn over(way: Way) -> Line {
-        Line { way, inbox: Vec::new(), scratch: Vec::new(), body: Vec::new(), same_user: false, lent: None }
+        Line {
+            way,
+            inbox: Vec::new(),
+            scratch: Vec::new(),
+            body: Vec::new(),
+            same_user: false,
+            lent: None,
+            lent_head: Vec::new(),
+        }
     }
 
     /// Whether a body may be lent: descriptors come over this line from a program of the same user, and the client's bytes go
@@ -95,11 +104,10 @@ impl Line {
         self.same_user && client.plain().is_some()
     }
 
-    /// The memory or file that came with the last head, if `length` bytes lie in it from `at`.
-    pub fn loan(&mut self, at: u64, length: u64) -> Result<OwnedFd, Trouble> {
+    /// What came with the last head, and that head as the backend wrote it.
+    pub fn lent(&mut self) -> Result<(OwnedFd, Vec<u8>), Trouble> {
         let none = || Trouble::Bad("the backend lent a body and sent no descriptor".into());
-        let lent = self.lent.take().ok_or_else(none)?;
-        loan::check(&lent, at, length).map(|()| lent)
+        Ok((self.lent.take().ok_or_else(none)?, std::mem::take(&mut self.lent_head)))
     }
 
     /// Who will read the body, told to the daemon so that it can choose its stores.
@@ -152,6 +160,9 @@ impl Line {
             loop {
                 match rewrite::reply(&self.inbox, client, out) {
                     Ok(Some(reply)) => {
+                        if reply.lent.is_some() {
+                            self.lent_head = self.inbox[..reply.head].to_vec();
+                        }
                         match &mut self.way {
                             // Nothing but the head was copied, and of the body nothing is taken yet.
                             Way::Onecopy(_, looked) if *looked > 0 => {

@@ -1,56 +1,186 @@
-//! Bodies that the daemon lends (its side and the rules are in `serve/lend.rs`): the kernel sends them from where they lie.
+//! Bodies that the daemon lends (its side and the rules are in `serve/lend.rs`): the kernel takes them from where they lie.
 
+use super::pipe::Pipe;
 use super::tcp::{send_all, wait_writable};
 use super::trouble::{Patience, Trouble};
 use super::turns::Turns;
 use crate::counters::Counters;
-use rustix::fd::OwnedFd;
-use rustix::fs::FileType;
+use onecopy_sys::frozen::Frozen;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, Stat};
+use rustix::net::SendFlags;
+use std::cell::RefCell;
+use std::io;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+
+/// How a lent body gets into the client's socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum SendLent {
+    /// What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files
+    #[default]
+    Auto,
+    /// By reference, in the kernel's own pieces of 64 KiB
+    Sendfile,
+    /// By reference through a pipe, up to 1 MiB in a piece
+    Splice,
+    /// Copied by the kernel out of a mapping, from 64 KiB on; what is not sealed memory is spliced
+    Map,
+}
 
 /// Bytes that one call sends at most: other clients wait meanwhile.
 const STEP: u64 = 1 << 20;
 
-/// Whether it is a file, be it in memory alone, and `length` bytes lie in it from `at`: anything else that has a descriptor
-/// could keep who sends it waiting for ever.
-pub fn check(lent: &OwnedFd, at: u64, length: u64) -> Result<(), Trouble> {
-    let bad = |why: String| Trouble::Bad(format!("the backend lent what cannot be passed on: {why}"));
-    let stat = rustix::fs::fstat(lent).map_err(|error| bad(error.to_string()))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(bad("it is not a file".into()));
+/// A body that was lent.
+#[derive(Debug)]
+pub struct Loan {
+    lies: Lies,
+    at: u64,
+    length: u64,
+    version: Version,
+}
+
+#[derive(Debug)]
+enum Lies {
+    /// In memory that nobody can change.
+    Memory(Frozen),
+    /// In a file, or in memory that is not mapped.
+    File(OwnedFd),
+}
+
+/// What tells that a file was changed.
+type Version = (u64, u64, i64, u64, i64, u64);
+
+fn version(stat: &Stat) -> Version {
+    let size = stat.st_size as u64;
+    (stat.st_ino, size, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime, stat.st_ctime_nsec)
+}
+
+impl Loan {
+    /// Takes what was lent, if it is a file, be it in memory alone, and `length` bytes lie in it from `at`: anything else that has
+    /// a descriptor could keep who sends it waiting for ever.
+    fn take(lent: OwnedFd, at: u64, length: u64, map: bool) -> Result<Loan, Trouble> {
+        let bad = |why: String| Trouble::Bad(format!("the backend lent what cannot be passed on: {why}"));
+        let stat = rustix::fs::fstat(&lent).map_err(|error| bad(error.to_string()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(bad("it is not a file".into()));
+        }
+        let size = stat.st_size as u64;
+        if at.checked_add(length).is_none_or(|end| end > size) {
+            return Err(bad(format!("{length} bytes from {at} of {size}")));
+        }
+        // All of it is mapped: for a small part that would cost more than it saves, and a small whole is one call anyway.
+        let lies = match map && length > PIECE as u64 && length >= size / 2 {
+            true => Frozen::open(lent).map_or_else(|(lent, _)| Lies::File(lent), Lies::Memory),
+            false => Lies::File(lent),
+        };
+        Ok(Loan { lies, at, length, version: version(&stat) })
     }
-    match at.checked_add(length) {
-        Some(end) if end <= stat.st_size as u64 => Ok(()),
-        _ => Err(bad(format!("{length} bytes from {at} of {}", stat.st_size))),
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &self.lies {
+            Lies::Memory(memory) => memory.as_fd(),
+            Lies::File(file) => file.as_fd(),
+        }
+    }
+
+    /// Who reads it when it is sent.
+    pub fn reader(&self) -> &'static str {
+        match self.lies {
+            Lies::Memory(_) => "other-core",
+            Lies::File(_) => "no-cpu",
+        }
+    }
+
+    /// Whether it is as it was when it was lent.
+    pub fn is_unchanged(&self) -> bool {
+        match &self.lies {
+            Lies::Memory(_) => true,
+            Lies::File(file) => rustix::fs::fstat(file).is_ok_and(|stat| version(&stat) == self.version),
+        }
     }
 }
 
-/// Sends `head` and then `length` bytes from `at`. After an error the client has a head that promises more than came.
-pub async fn pass(
-    lent: &OwnedFd,
-    mut at: u64,
-    head: &[u8],
-    length: u64,
-    client: &TcpStream,
-    patience: Patience,
-    counters: &mut Counters,
-) -> Result<(), Trouble> {
-    send_all(client, head, length > 0, patience).await?;
-    let end = at + length;
-    let mut turns = Turns::default();
-    while at < end {
-        let most = (end - at).min(STEP) as usize;
-        let send = || Ok(rustix::fs::sendfile(client, lent, Some(&mut at), most)?);
-        match client.try_io(Interest::WRITABLE, send) {
-            Ok(0) => return Err(Trouble::Cut("the file became shorter while it was being sent".to_owned())),
-            Ok(n) => {
-                counters.referenced += n as u64;
-                counters.body_bytes += n as u64;
-                turns.take(n).await;
+/// What one thread sends lent bodies with.
+#[derive(Debug)]
+pub struct Sender {
+    way: SendLent,
+    /// Made for the first body that wants one. Every body leaves it empty.
+    pipe: RefCell<Option<Pipe>>,
+}
+
+impl Sender {
+    /// Sends as `way` says.
+    pub fn new(way: SendLent) -> Sender {
+        Sender { way, pipe: RefCell::default() }
+    }
+
+    /// Takes a body that was lent, made ready for the way that it will go.
+    pub fn take(&self, lent: OwnedFd, at: u64, length: u64) -> Result<Loan, Trouble> {
+        Loan::take(lent, at, length, matches!(self.way, SendLent::Auto | SendLent::Map))
+    }
+
+    /// Sends `head` and then the body. After an error the client has a head that promises more than came.
+    pub async fn pass(
+        &self,
+        loan: &Loan,
+        head: &[u8],
+        client: &TcpStream,
+        patience: Patience,
+        counters: &mut Counters,
+    ) -> Result<(), Trouble> {
+        send_all(client, head, loan.length > 0, patience).await?;
+        let (mut at, end) = (loan.at, loan.at + loan.length);
+        let mut turns = Turns::default();
+        while at < end {
+            let most = (end - at).min(STEP) as usize;
+            let more = at + (most as u64) < end;
+            match client.try_io(Interest::WRITABLE, || self.step(loan, at, most, client, more)) {
+                Ok((0, _)) => {
+                    return Err(Trouble::Cut("the file became shorter while it was being sent".to_owned()));
+                }
+                Ok((n, copies)) => {
+                    at += n as u64;
+                    counters.body_bytes += n as u64;
+                    counters.kernel_copied += copies * n as u64;
+                    counters.referenced += (1 - copies) * n as u64;
+                    turns.take(n).await;
+                }
+                Err(error) => wait_writable(client, error, patience.client).await?,
             }
-            Err(error) => wait_writable(client, error, patience.client).await?,
+        }
+        Ok(())
+    }
+
+    /// One call, or two. Bytes sent, 0 where the file has ended, and how often the kernel copied each.
+    fn step(
+        &self,
+        loan: &Loan,
+        at: u64,
+        most: usize,
+        client: &TcpStream,
+        more: bool,
+    ) -> io::Result<(usize, u64)> {
+        if let Lies::Memory(memory) = &loan.lies {
+            let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+            return Ok((rustix::net::send(client, &memory[at as usize..][..most], flags)?, 1));
+        }
+        let sendfile = |mut at| Ok((rustix::fs::sendfile(client, loan.fd(), Some(&mut at), most)?, 0));
+        // One piece of sendfile's needs no pipe of ours.
+        if self.way == SendLent::Sendfile || most <= PIECE {
+            return sendfile(at);
+        }
+        let mut pipe = self.pipe.borrow_mut();
+        if pipe.is_none() {
+            *pipe = Pipe::new().ok();
+        }
+        match &mut *pipe {
+            Some(pipe) => Ok((pipe.pass(loan.fd(), at, most, client, more)?, 0)),
+            // No descriptors are left: sendfile brings a pipe of its own.
+            None => sendfile(at),
         }
     }
-    Ok(())
 }
+
+/// What sendfile(2) passes on at once: the 16 pages of the pipe that is inside it.
+const PIECE: usize = 64 << 10;

@@ -7,9 +7,11 @@ mod direct;
 mod line;
 mod loan;
 mod peer;
+mod pipe;
 mod pool;
 mod rewrite;
 mod shared;
+mod shelf;
 mod tcp;
 mod timeout;
 mod tls;
@@ -24,8 +26,10 @@ use crate::transport::Transport;
 use crate::{process, units};
 use anyhow::Context;
 use line::Forward;
+use loan::{SendLent, Sender};
 use pool::{Backend, Pool};
 use shared::Proxy;
+use shelf::Shelf;
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -58,6 +62,9 @@ pub struct Args {
     /// With --transport kernel: how a body crosses from backend to client.
     #[arg(long, value_enum, default_value_t)]
     forward: Forward,
+    /// How a body that the daemon lends (`serve --lend`) goes to the client.
+    #[arg(long, value_enum, default_value_t)]
+    send_lent: SendLent,
     /// Threads, each with its own clients and backend connections; left out, one for each CPU.
     #[arg(long, value_name = "N", value_parser = units::some)]
     threads: Option<usize>,
@@ -195,6 +202,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             doors.push(Door { arrivals: door, seat: Arc::new(()) });
             let worker = Worker {
                 args: args.clone(),
+                threads,
                 backends: args.backends / threads,
                 identity: identity.clone(),
                 totals: totals.clone(),
@@ -263,6 +271,7 @@ async fn take(listener: TcpListener, doors: Vec<Door>, most: usize, left: Arc<No
 /// One thread of the proxy.
 struct Worker {
     args: Args,
+    threads: usize,
     backends: usize,
     identity: Option<Arc<Identity>>,
     totals: Arc<Totals>,
@@ -274,7 +283,7 @@ struct Worker {
 impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
     async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
-        let Worker { args, backends, identity, totals, left, mut stopped } = self;
+        let Worker { args, threads, backends, identity, totals, left, mut stopped } = self;
         let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend));
         let backend = Backend {
             address: args.backend,
@@ -288,6 +297,8 @@ impl Worker {
             pool: Pool::new(backend, backends),
             totals,
             direct,
+            sender: Sender::new(args.send_lent),
+            shelf: Rc::new(Shelf::new(threads)),
             identity,
             limits: Limits { line: args.max_line, head: args.max_head, ..Limits::default() },
             ill: Cell::new(false),

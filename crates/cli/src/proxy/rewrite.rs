@@ -92,6 +92,8 @@ pub struct Reply {
     pub head: usize,
     /// The body does not follow: it lies here in memory whose descriptor came with the head.
     pub lent: Option<u64>,
+    /// For how long what is lent may be used again, in milliseconds.
+    pub fresh: u64,
 }
 
 /// How the connection to the client goes on, in words of its own version.
@@ -121,7 +123,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
     if (100..200).contains(&status) {
         return match status {
             101 => Err("the backend switched protocols unasked"),
-            _ => Ok(Some(Reply { status, body: 0, keep: true, head, lent: None })),
+            _ => Ok(Some(Reply { status, body: 0, keep: true, head, lent: None, fresh: 0 })),
         };
     }
     if !(200..600).contains(&status) {
@@ -129,7 +131,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
     }
     let phrase = parsed.reason.filter(|r| !r.is_empty()).unwrap_or_else(|| reason(status));
     let _ = write!(out, "HTTP/1.1 {status} {phrase}\r\n");
-    let (mut length, mut lent) = (None, None);
+    let (mut length, mut lent, mut fresh) = (None, None, 0);
     let mut nominated = String::new();
     let mut keep = parsed.version == Some(1);
     for field in parsed.headers.iter().filter(|f| f.name.eq_ignore_ascii_case("connection")) {
@@ -154,6 +156,8 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
             if lent.is_none() {
                 return Err("the backend's Onecopy-Lent makes no sense");
             }
+        } else if field.name.eq_ignore_ascii_case("onecopy-fresh") {
+            fresh = number(field.value).ok_or("the backend's Onecopy-Fresh makes no sense")?;
         } else if !stays(field.name, &nominated) {
             out.extend_from_slice(field.name.as_bytes());
             out.extend_from_slice(b": ");
@@ -176,7 +180,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
         (true, _) => {}
     }
     out.extend_from_slice(b"\r\n");
-    Ok(Some(Reply { status, body, keep, head, lent }))
+    Ok(Some(Reply { status, body, keep, head, lent, fresh }))
 }
 
 /// A field's value that is a number and nothing else.
@@ -236,7 +240,10 @@ mod tests {
     fn answers() {
         let text = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: X\r\nX: 1\r\nY: 2\r\nOnecopy-Z: 3\r\n\r\nabc";
         let (reply, out) = read(text, CLIENT).unwrap().unwrap();
-        assert_eq!(reply, Reply { status: 200, body: 3, keep: true, head: text.len() - 3, lent: None });
+        assert_eq!(
+            reply,
+            Reply { status: 200, body: 3, keep: true, head: text.len() - 3, lent: None, fresh: 0 }
+        );
         assert_eq!(out, "HTTP/1.1 200 OK\r\nY: 2\r\nContent-Length: 3\r\n\r\n");
         let (reply, out) = read(text, Client { head: true, keep: false, minor: 1 }).unwrap().unwrap();
         assert_eq!(reply.body, 0);
@@ -244,10 +251,10 @@ mod tests {
         let (_, out) = read(text, Client { minor: 0, ..CLIENT }).unwrap().unwrap();
         assert!(out.ends_with("Connection: keep-alive\r\n\r\n"));
         assert_eq!(read("HTTP/1.1 200 OK\r\nContent-", CLIENT).unwrap(), None);
-        let lent = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nonecopy-lent: 4096\r\n\r\n";
+        let lent = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nonecopy-lent: 4096\r\nOnecopy-Fresh: 70\r\n\r\n";
         let (reply, out) = read(lent, CLIENT).unwrap().unwrap();
-        assert_eq!((reply.body, reply.lent), (9, Some(4096)));
-        assert!(!out.contains("lent"), "it is between the proxy and its backend");
+        assert_eq!((reply.body, reply.lent, reply.fresh), (9, Some(4096), 70));
+        assert!(!out.contains("lent") && !out.contains("resh"), "it is between the proxy and its backend");
         assert_eq!(read("HTTP/1.1 304 Not Modified\r\n\r\n", CLIENT).unwrap().unwrap().0.body, 0);
         assert!(!read("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", CLIENT).unwrap().unwrap().0.keep);
         assert_eq!(read("HTTP/1.1 100 Continue\r\n\r\n", CLIENT).unwrap().unwrap().0.status, 100);
@@ -261,6 +268,7 @@ mod tests {
             "HTTP/1.1 101 Up\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: +1\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: \r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Fresh: soon\r\n\r\n",
         ] {
             assert!(read(bad, CLIENT).is_err(), "{bad}");
         }

@@ -1,12 +1,15 @@
 //! What the clients of one thread share.
 
 use super::direct::Direct;
+use super::loan::Sender;
 use super::pool::Pool;
+use super::shelf::Shelf;
 use super::tls::Identity;
 use super::trouble::Patience;
 use crate::counters::Totals;
 use crate::http::request::Limits;
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -17,6 +20,8 @@ pub struct Proxy {
     pub pool: Pool,
     pub totals: Arc<Totals>,
     pub direct: Option<Direct>,
+    pub sender: Sender,
+    pub shelf: Rc<Shelf>,
     pub identity: Option<Arc<Identity>>,
     pub limits: Limits,
     pub patience: Patience,

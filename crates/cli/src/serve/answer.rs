@@ -6,6 +6,7 @@ use crate::http::range::{self, Asked, Part};
 use crate::http::request::{Method, Refusal, Request};
 use crate::http::response::{Head, page};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A piece of an answer, in the order of sending.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Answer {
     pub pieces: Vec<Piece>,
     /// What the `Object` pieces are parts of.
     pub object: Option<Arc<Object>>,
+    /// For how long the same answer may be given to others who ask in the same way, without asking here.
+    pub fresh: Duration,
 }
 
 impl Answer {
@@ -45,7 +48,7 @@ impl Answer {
 
     /// An answer that is only text.
     pub fn text(status: u16, text: String) -> Answer {
-        Answer { status, pieces: vec![Piece::Text(text)], object: None }
+        Answer { status, pieces: vec![Piece::Text(text)], object: None, fresh: Duration::ZERO }
     }
 
     /// Bytes of the object that will be sent.
@@ -61,13 +64,13 @@ pub fn answer(
     find: impl FnOnce(&str) -> Result<(String, Found), Refusal>,
 ) -> Answer {
     let bodiless = request.method == Method::Head;
-    let object = match find(request.target) {
+    let (object, fresh) = match find(request.target) {
         Err(refusal) => return Answer::refusal(refusal, keep, bodiless),
         Ok((path, Found::Folder)) => {
             let to = format!("/{}/", escape(&path));
             return Answer::text(301, page(301, "this is a folder", &[("Location", to)], keep, bodiless));
         }
-        Ok((_, Found::Object(object))) => object,
+        Ok((_, Found::Object(object, fresh))) => (object, fresh),
     };
     match conditional::judge(request, &object.validators) {
         Verdict::Proceed => {}
@@ -101,7 +104,7 @@ pub fn answer(
             if !bodiless && object.length > 0 {
                 pieces.push(Piece::Object(Part { start: 0, end: object.length - 1 }));
             }
-            Answer { status: 200, pieces, object: Some(object) }
+            Answer { status: 200, pieces, object: Some(object), fresh }
         }
         Asked::Parts(parts) => partial(parts, object, keep),
     }
@@ -115,7 +118,7 @@ fn partial(parts: Vec<Part>, object: Arc<Object>, keep: bool) -> Answer {
         head.field("Content-Type", &object.media).field("Content-Range", place(&part));
         head.field("Content-Length", part.len());
         let pieces = vec![Piece::Text(head.close_unless(keep).finish()), Piece::Object(part)];
-        return Answer { status: 206, pieces, object: Some(object) };
+        return Answer { status: 206, pieces, object: Some(object), fresh: Duration::ZERO };
     }
     // The boundary must not stand in the content. A nonce makes that as likely as a guessed key; parts are not
     // searched for it, since nothing here reads the content.
@@ -139,7 +142,7 @@ fn partial(parts: Vec<Part>, object: Arc<Object>, keep: bool) -> Answer {
     head.field("Content-Type", format_args!("multipart/byteranges; boundary={boundary}"));
     head.field("Content-Length", length);
     pieces[0] = Piece::Text(head.close_unless(keep).finish());
-    Answer { status: 206, pieces, object: Some(object) }
+    Answer { status: 206, pieces, object: Some(object), fresh: Duration::ZERO }
 }
 
 fn validators(head: &mut Head, object: &Object) {

@@ -50,7 +50,8 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
             Counters { requests: 1, refused: u64::from(answer.status >= 400), ..Default::default() };
         let before = hot.as_ref().filter(|_| answer.object_bytes() > 0).map(HotSet::before);
         let lent = lend.offer(wire, &request, &answer, &mut counters);
-        let reader = if lent.is_some() { Some("no-cpu") } else { reader };
+        // How what is lent goes on is the proxy's affair.
+        let reader = if lent.is_some() { None } else { reader };
         let result = lent.unwrap_or_else(|| wire.send(&answer, &mut counters));
         if let (Some(hot), Some(before)) = (&hot, before) {
             hot.after(before, &mut counters);

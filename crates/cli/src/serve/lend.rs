@@ -2,7 +2,8 @@
 //! pages from there. Nobody copies the body in user space, and the kernel only where the client takes it.
 //!
 //! The proxy says with `Onecopy-Takes: lent` that it can; the daemon answers with `Onecopy-Lent: OFFSET` in a head that has
-//! one descriptor beside it (SCM_RIGHTS) and no body behind it. Both fields are between these two alone, and both are of one
+//! one descriptor beside it (SCM_RIGHTS) and no body behind it. `Onecopy-Fresh: MILLISECONDS` says for how long the proxy may give
+//! the same answer to others without asking: what is left of --revalidate. These fields are between these two alone, and both are of one
 //! user: who has a descriptor keeps its file's memory, or its room on the disk, even where the cache has let it go.
 //!
 //! Memory is sealed ([`Frozen`](onecopy_sys::frozen::Frozen)): the proxy need not trust that it stays. A file is lent only
@@ -71,7 +72,12 @@ impl Lend {
             },
         };
         let fields = head.strip_suffix("\r\n")?;
-        let head = format!("{fields}Onecopy-Lent: {}\r\n\r\n", part.start);
+        // What a whole file's answer depends on, is its path alone.
+        let fresh = match answer.fresh.as_millis() {
+            0 => String::new(),
+            ms => format!("Onecopy-Fresh: {ms}\r\n"),
+        };
+        let head = format!("{fields}Onecopy-Lent: {}\r\n{fresh}\r\n", part.start);
         // The descriptor goes with the first byte; the rest of the head, should there be no room, without it.
         let sent = loop {
             match stream.send_fds(head.as_bytes(), &[fd]) {

@@ -42,8 +42,8 @@ impl Object {
 /// What a path leads to.
 #[derive(Clone, Debug)]
 pub enum Found {
-    /// A regular file.
-    Object(Arc<Object>),
+    /// A regular file, and for how long what is known of it may be used again.
+    Object(Arc<Object>, Duration),
     /// A folder, asked for without the `/` at its end.
     Folder,
 }
@@ -119,8 +119,8 @@ impl Store {
 
     /// Finds what a relative path (see [`crate::http::path::relative`]) names.
     pub fn find(&self, path: &str) -> Result<Found, Refusal> {
-        if let Some(object) = self.lock().fresh(path, self.fresh) {
-            return Ok(Found::Object(object));
+        if let Some((object, left)) = self.lock().fresh(path, self.fresh) {
+            return Ok(Found::Object(object, left));
         }
         let name = match path {
             "" => "index.html".to_owned(),
@@ -152,7 +152,7 @@ impl Store {
             meta.len(),
         );
         if let Some(object) = self.lock().unchanged(path, identity) {
-            return Ok(Found::Object(object));
+            return Ok(Found::Object(object, self.fresh));
         }
         let nanos = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
         let modified = meta.modified().map(whole_seconds).map_err(|_| INTERNAL)?;
@@ -177,14 +177,14 @@ impl Store {
             // together they get as much again as is kept. Beyond that the file is sent, and kept when there is room.
             object.room = Room::take(&self.taken, length, self.limit.saturating_mul(2));
             if object.room.is_none() {
-                return Ok(Found::Object(Arc::new(object)));
+                return Ok(Found::Object(Arc::new(object), self.fresh));
             }
             object.memory = Frozen::read(&object.file, length).ok();
             object.room.take_if(|_| object.memory.is_none());
         }
         let object = Arc::new(object);
         self.lock().keep(path, object.clone());
-        Ok(Found::Object(object))
+        Ok(Found::Object(object, self.fresh))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Cache> {
@@ -193,9 +193,11 @@ impl Store {
 }
 
 impl Cache {
-    fn fresh(&mut self, path: &str, fresh: Duration) -> Option<Arc<Object>> {
+    /// What was looked at less than `fresh` ago, and how much of that is left.
+    fn fresh(&mut self, path: &str, fresh: Duration) -> Option<(Arc<Object>, Duration)> {
         let kept = self.kept.get(path)?;
-        (kept.checked.elapsed() < fresh).then(|| kept.object.clone())
+        let left = fresh.saturating_sub(kept.checked.elapsed());
+        (!left.is_zero()).then(|| (kept.object.clone(), left))
     }
 
     fn unchanged(
@@ -272,7 +274,7 @@ mod tests {
 
     fn found(store: &Store, path: &str) -> Result<Arc<Object>, u16> {
         match store.find(path) {
-            Ok(Found::Object(object)) => Ok(object),
+            Ok(Found::Object(object, _)) => Ok(object),
             Ok(Found::Folder) => Err(301),
             Err(refusal) => Err(refusal.status),
         }

@@ -30,6 +30,105 @@ fn whole_bodies_and_single_parts_are_lent() {
     pair.counts(&[("lent", 3), ("referenced", 799_999), ("body_bytes", 799_999 + 10 + 200_000)]);
 }
 
+/// In each way that there is, ranges too: of files and of memory, of a size that takes one call and of one that takes several.
+#[test]
+fn they_arrive_whatever_way_they_are_sent() {
+    for way in ["auto", "sendfile", "splice", "map"] {
+        for cache in ["", "--cache 64M"] {
+            let pair = Pair::start(cache, &format!("--send-lent {way}"));
+            let (small, large) = (pair.file("small", 40_000), pair.file("large", 5_000_001));
+            let mut client = pair.client();
+            assert!(client.get("/small").body == small, "{way} {cache}");
+            assert!(client.get("/large").body == large, "{way} {cache}");
+            for (from, to) in [(1, 4_999_999), (4096, 3_000_000), (123_457, 200_000)] {
+                let part = pair.get("/large", &format!("Range: bytes={from}-{to}\r\n"));
+                assert!(part.body == large[from..=to], "{way} {cache} {from}-{to}");
+            }
+            let stats = pair.proxy.stats(|stats| stats["requests"] == 5);
+            // (A kernel that does not say what the page cache holds lends no files.)
+            assert!(stats["lent"] == 5 || cache.is_empty() && stats["lent"] == 0, "{stats:#}");
+        }
+    }
+}
+
+/// A client that takes nothing for a while has nothing in the way of others, and misses nothing: what did not fit into its
+/// socket is sent later.
+#[test]
+fn a_stalled_client_gets_all_of_it_later() {
+    for (cache, way) in [("", "splice"), ("--cache 64M", "splice"), ("--cache 64M", "map")] {
+        let pair = Pair::start(cache, &format!("--threads 1 --send-timeout 10m --send-lent {way}"));
+        let (large, other) = (pair.file("large", 16 << 20), pair.file("other", 3 << 20));
+        let mut stalled: Vec<_> = (0..3).map(|_| pair.client()).collect();
+        for client in &mut stalled {
+            client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+        }
+        for _ in 0..3 {
+            assert!(pair.get("/other", "").body == other);
+        }
+        for client in &mut stalled {
+            assert!(client.response("GET").body == large, "{cache} {way}");
+        }
+    }
+}
+
+/// What was lent is sent again without asking, for as long as --revalidate says, and to nobody who asks for something else.
+#[test]
+fn what_was_lent_is_sent_again() {
+    let pair = Pair::start("--cache 64M --revalidate 10m", "--threads 1");
+    let content = pair.file("f", 300_000);
+    for _ in 0..3 {
+        assert!(pair.get("/f", "").body == content);
+    }
+    assert!(pair.get("/f", "Range: bytes=100000-299998\r\n").body == content[100_000..299_999]);
+    let tag = pair.get("/f", "").field("ETag").unwrap().to_owned();
+    assert_eq!(pair.get("/f", &format!("If-None-Match: {tag}\r\n")).status, 304);
+    assert!(pair.get("/f?x", "").body == content);
+    let old = pair.raw(b"GET /f HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /f HTTP/1.0\r\n\r\n");
+    assert_eq!(old.matches("HTTP/1.1 200").count(), 2, "in words of its own version");
+    assert_eq!(old.matches("Connection: keep-alive").count(), 1);
+    let stats = pair.proxy.stats(|stats| stats["requests"] == 9);
+    assert_eq!((&stats["lent"], &stats["lent_again"]), (&3.into(), &5.into()), "{stats:#}");
+    pair.counts(&[("requests", 4)]);
+}
+
+/// Where the time is short, or nothing may be kept, each request is the daemon's.
+#[test]
+fn what_was_lent_is_let_go() {
+    let pair = Pair::start("--cache 64M --revalidate 0", "--threads 1");
+    pair.file("f", 300_000);
+    pair.get("/f", "");
+    pair.get("/f", "");
+    let stats = pair.proxy.stats(|stats| stats["requests"] == 2);
+    assert_eq!(stats["lent_again"], 0, "{stats:#}");
+    let pair = Pair::start("--cache 64M --revalidate 1ms", "--threads 1");
+    let before = pair.proxy.descriptors();
+    for i in 0..20 {
+        pair.file(&format!("f{i}"), 300_000);
+        pair.get(&format!("/f{i}"), "");
+    }
+    // Nobody asks for any of them again. (The connection to the daemon has some of its own.)
+    until("the descriptors are closed", || pair.proxy.descriptors() < before + 10);
+}
+
+/// A file that is changed is not sent as it was, however long it would be kept.
+#[test]
+fn what_was_changed_is_asked_for_again() {
+    let pair = Pair::start("--revalidate 10m", "--threads 1");
+    let content = pair.file("f", 300_000);
+    assert!(pair.get("/f", "").body == content);
+    if pair.daemon_counter("lent") == 0 {
+        return eprintln!("skipped: this kernel does not say what the page cache holds");
+    }
+    let requests = || pair.daemon_counter("requests");
+    let before = requests();
+    let file = File::options().write(true).open(pair.path("f")).unwrap();
+    file.write_at(b"changed", 5).unwrap();
+    // (A file system may tell dates of one tick only.)
+    file.set_modified(std::time::SystemTime::now() + std::time::Duration::from_secs(10)).unwrap();
+    pair.get("/f", "");
+    assert!(requests() > before + 1, "the daemon was asked");
+}
+
 /// A file is, as long as the kernel has it in memory; what is cut short on its way is never passed off as whole.
 #[test]
 fn files_are_lent() {

@@ -1,0 +1,101 @@
+//! What was lent is kept for as long as the daemon says, and sent again without asking it: of a small body the question costs
+//! more than the bytes.
+
+use super::loan::Loan;
+use crate::http::request::{Method, Request};
+use lru::LruCache;
+use rustix::process::{Resource, getrlimit};
+use std::cell::{Cell, RefCell};
+use std::num::NonZeroUsize;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// The longest that is believed: what is kept holds a file's room on the disk, or memory, and a descriptor.
+const LONGEST: Duration = Duration::from_secs(600);
+
+/// The most that one thread keeps, and the share of this process's descriptors that all threads may take.
+const MOST: usize = 1024;
+const SHARE: u64 = 8;
+
+/// An answer that was lent.
+#[derive(Debug)]
+pub struct Kept {
+    /// Its body.
+    pub loan: Loan,
+    /// Its head, as the backend wrote it.
+    pub head: Vec<u8>,
+    until: Instant,
+}
+
+/// The answers of one thread of the proxy, by request target.
+#[derive(Debug)]
+pub struct Shelf {
+    kept: RefCell<LruCache<Box<str>, Rc<Kept>>>,
+    sweeping: Cell<bool>,
+}
+
+impl Shelf {
+    /// A shelf for one of `threads`.
+    pub fn new(threads: usize) -> Shelf {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / SHARE;
+        let most = (descriptors / threads as u64).clamp(1, MOST as u64) as usize;
+        let most = NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN);
+        Shelf { kept: RefCell::new(LruCache::new(most)), sweeping: Cell::default() }
+    }
+
+    /// Whether nothing but its target decides the answer to a request.
+    pub fn serves(request: &Request<'_>) -> bool {
+        let asks_more = |name: &str| {
+            name.eq_ignore_ascii_case("range")
+                || name.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("if-"))
+        };
+        request.method == Method::Get && !request.fields.iter().any(|(name, _)| asks_more(name))
+    }
+
+    /// The answer to give again, if there is one and its file was not changed.
+    pub fn find(&self, target: &str) -> Option<Rc<Kept>> {
+        let mut all = self.kept.borrow_mut();
+        let kept = all.get(target)?.clone();
+        let holds = Instant::now() < kept.until && kept.loan.is_unchanged();
+        if !holds {
+            all.pop(target);
+        }
+        holds.then_some(kept)
+    }
+
+    /// Keeps an answer for so long. It is let go then, asked for or not.
+    pub fn keep(self: &Rc<Self>, target: &str, loan: Loan, head: Vec<u8>, fresh: Duration) -> Rc<Kept> {
+        let until = Instant::now() + fresh.min(LONGEST);
+        let kept = Rc::new(Kept { loan, head, until });
+        if !fresh.is_zero() {
+            self.kept.borrow_mut().put(target.into(), kept.clone());
+            if !self.sweeping.replace(true) {
+                tokio::task::spawn_local(self.clone().sweep());
+            }
+        }
+        kept
+    }
+
+    async fn sweep(self: Rc<Self>) {
+        while let Some(next) = self.let_go(Instant::now()) {
+            sleep_until(next).await;
+        }
+        self.sweeping.set(false);
+    }
+
+    /// Lets go of what is too old. When to look again, if anything is left.
+    fn let_go(&self, now: Instant) -> Option<Instant> {
+        let mut all = self.kept.borrow_mut();
+        let old: Vec<_> =
+            all.iter().filter(|(_, kept)| kept.until <= now).map(|(target, _)| target.clone()).collect();
+        for target in old {
+            all.pop(&target);
+        }
+        // A look at each that ends would be many: those that end soon go together.
+        all.iter().map(|(_, kept)| kept.until).min().map(|next| next.max(now + TOGETHER))
+    }
+}
+
+/// The shortest time between two looks at what is kept.
+const TOGETHER: Duration = Duration::from_millis(100);

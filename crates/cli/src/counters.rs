@@ -46,6 +46,8 @@ pub struct Counters {
     pub tls_handshakes: u64,
     /// TLS handshakes that failed, were too slow, or were none.
     pub tls_failures: u64,
+    /// Times that a certificate could not be read again at SIGHUP: the old one stayed in use.
+    pub tls_reload_failures: u64,
     /// Nanoseconds of the daemon's hot-set walks, and cache lines walked: before a body, and right after one.
     pub hot_before_ns: u64,
     /// See `hot_before_ns`.
@@ -86,6 +88,7 @@ impl AddAssign for Counters {
             reader_none,
             tls_handshakes,
             tls_failures,
+            tls_reload_failures,
             hot_before_ns,
             hot_after_ns,
             hot_lines,
@@ -108,6 +111,7 @@ impl AddAssign for Counters {
         self.reader_none += reader_none;
         self.tls_handshakes += tls_handshakes;
         self.tls_failures += tls_failures;
+        self.tls_reload_failures += tls_reload_failures;
         self.hot_before_ns += hot_before_ns;
         self.hot_after_ns += hot_after_ns;
         self.hot_lines += hot_lines;

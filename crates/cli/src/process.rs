@@ -133,18 +133,18 @@ pub async fn asked_to_stop(hang_up: bool) -> anyhow::Result<Stop> {
 
 /// Calls `report` at every SIGUSR1, for ever.
 pub async fn at_usr1(report: impl Fn()) -> anyhow::Result<()> {
-    at(SignalKind::user_defined1(), report).await
+    at(SignalKind::user_defined1(), async || report()).await
 }
 
-/// Calls `again` at every SIGHUP, for ever.
-pub async fn at_hup(again: impl Fn()) -> anyhow::Result<()> {
+/// Calls `again` at every SIGHUP, for ever; once for all those that come while it is at work.
+pub async fn at_hup(again: impl AsyncFn()) -> anyhow::Result<()> {
     at(SignalKind::hangup(), again).await
 }
 
-async fn at(kind: SignalKind, act: impl Fn()) -> anyhow::Result<()> {
+async fn at(kind: SignalKind, act: impl AsyncFn()) -> anyhow::Result<()> {
     let mut signals = signal(kind)?;
     while signals.recv().await.is_some() {
-        act();
+        act().await;
     }
     Ok(())
 }

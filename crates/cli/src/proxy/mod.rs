@@ -188,10 +188,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.json())));
         let plain = identity.is_none();
         if let Some(identity) = identity.clone() {
-            tokio::task::spawn_local(process::at_hup(move || match identity.reload() {
-                Ok(()) => tell!("onecopy proxy: read the certificate and its key again"),
-                Err(why) => tell!("onecopy proxy: goes on with the certificate that it has: {why:#}"),
-            }));
+            tokio::task::spawn_local(process::at_hup(renew(identity, totals.clone())));
         }
         let signal = tokio::task::spawn_local(process::asked_to_stop(plain));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
@@ -237,10 +234,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })
 }
 
+/// Reads the certificate again when called. On another thread than the clients': a file system over the network may take
+/// its time.
+fn renew(identity: Arc<Identity>, totals: Arc<Totals>) -> impl AsyncFn() {
+    async move || {
+        let identity = identity.clone();
+        let read = tokio::task::spawn_blocking(move || identity.reload()).await;
+        match read.unwrap_or_else(|died| Err(died.into())) {
+            Ok(()) => tell!("onecopy proxy: read the certificate and its key again"),
+            Err(why) => {
+                totals.add(Counters { tls_reload_failures: 1, ..Default::default() });
+                tell!("onecopy proxy: goes on with the certificate that it has: {why:#}");
+            }
+        }
+    }
+}
+
 /// A listener with a queue long enough for thousands of clients that come at once.
 fn listen(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
+
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_reuseaddr(true)?;

@@ -4,15 +4,22 @@
 //! both need nothing but a C compiler to build.
 
 use anyhow::{Context, bail};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{Error, InconsistentKeys, ServerConfig};
-use std::os::unix::fs::MetadataExt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::public_key::PublicKey;
+use x509_parser::time::ASN1Time;
 
 /// A certificate chain and its key, and where they came from.
 #[derive(Debug)]
@@ -56,17 +63,60 @@ fn settings(pair: CertifiedKey, provider: &Arc<CryptoProvider>) -> anyhow::Resul
     Ok(Arc::new(config))
 }
 
+/// The most of a file that is read: bundles of all the world's roots are smaller, and a device has no end.
+const LARGEST: u64 = 1 << 20;
+
+/// The most that clients take of a chain: rustls, and no client that we know takes less (OpenSSL: 100 KiB).
+const LONGEST: usize = (64 << 10) - 1;
+
+/// RSA keys of fewer bits are refused by aws-lc-rs, and by clients.
+const LEAST_BITS: usize = 2048;
+
+/// All of a file, and its mode. Whatever lies under that name by now: a pipe must not keep who reads waiting.
+fn contents(path: &Path, flag: &str) -> anyhow::Result<(Vec<u8>, u32)> {
+    let no_file = |what| anyhow::anyhow!("{flag} is {what}, no regular file: name a PEM file");
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NXIO) => return Err(no_file("a socket, or a device that is not there")),
+        other => File::from(other.with_context(|| flag.to_owned())?),
+    };
+    let about = file.metadata().with_context(|| flag.to_owned())?;
+    match about.file_type() {
+        kind if kind.is_file() => {}
+        kind if kind.is_dir() => return Err(no_file("a directory")),
+        kind if kind.is_fifo() => return Err(no_file("a named pipe")),
+        _ => return Err(no_file("a device")),
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST + 1).read_to_end(&mut bytes).with_context(|| flag.to_owned())?;
+    if bytes.len() as u64 > LARGEST {
+        bail!(
+            "{flag} has more than 1 MiB, and what is needed a few KiB: name the PEM file of this server alone"
+        );
+    }
+    Ok((bytes, about.mode()))
+}
+
 fn read(certificates: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
     let (cert_flag, key_flag) =
         (format!("--tls-cert {}", certificates.display()), format!("--tls-key {}", key.display()));
-    let bytes = std::fs::read(certificates).with_context(|| cert_flag.clone())?;
+    let (bytes, _) = contents(certificates, &cert_flag)?;
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&bytes)
         .collect::<Result<_, pem::Error>>()
         .map_err(|error| anyhow::anyhow!("{cert_flag} is damaged: {error}"))?;
-    if chain.is_empty() {
+    let Some(first) = chain.first() else {
         bail!("{cert_flag} has no certificate in it: a PEM file with \"BEGIN CERTIFICATE\" is needed");
+    };
+    // With its length each, and its extensions' (RFC 8446 section 4.4.2).
+    let length: usize = chain.iter().map(|certificate| certificate.len() + 5).sum();
+    if length > LONGEST {
+        bail!(
+            "{cert_flag} has {} certificates of {length} bytes, and clients take 64 KiB: leave the server's own and those \
+             between it and a root",
+            chain.len()
+        );
     }
-    let bytes = std::fs::read(key).with_context(|| key_flag.clone())?;
+    let (bytes, mode) = contents(key, &key_flag)?;
     let secret = match PrivateKeyDer::from_pem_slice(&bytes) {
         Ok(secret) => secret,
         // PKCS #8's own kind of section, or the header that OpenSSL wrote before there was one (RFC 1421 section 4.6.1.1).
@@ -80,20 +130,65 @@ fn read(certificates: &Path, key: &Path, provider: &CryptoProvider) -> anyhow::R
         }
         Err(error) => bail!("{key_flag} is damaged: {error}"),
     };
-    match CertifiedKey::from_der(chain, secret, provider) {
-        Ok(pair) => {
-            if std::fs::metadata(key).is_ok_and(|about| about.mode() & 0o4 != 0) {
-                tell!(
-                    "onecopy proxy: {key_flag} has a mode that lets every user of this machine read it: chmod o-r it"
-                );
-            }
-            Ok(pair)
-        }
+    // rustls judges; this only finds words for it, and does without what it cannot read.
+    let about = x509_parser::parse_x509_certificate(first).ok().map(|(_, about)| about);
+    let secret = match provider.key_provider.load_private_key(secret) {
+        Ok(secret) => secret,
+        Err(why) => match about.as_ref().and_then(rsa_bits) {
+            Some(bits) if bits < LEAST_BITS => bail!(
+                "{key_flag}: RSA keys of less than {LEAST_BITS} bits are refused, and the one of {cert_flag} has {bits}: \
+                 make a new key (openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256), and have it certified"
+            ),
+            _ => bail!(
+                "{key_flag} cannot be used: {why}; RSA of {LEAST_BITS} to 8192 bits, ECDSA on P-256, P-384 or P-521, and \
+                 Ed25519 can"
+            ),
+        },
+    };
+    let fits = |certificate: &CertificateDer<'static>| {
+        CertifiedKey::new(vec![certificate.clone()], secret.clone()).keys_match()
+    };
+    match fits(first) {
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
-            bail!("{key_flag} does not belong to the first certificate of {cert_flag}")
+            match chain.iter().position(|certificate| fits(certificate).is_ok()) {
+                Some(n) => bail!(
+                    "{key_flag} does not belong to the first certificate of {cert_flag} but to number {}: put that one first",
+                    n + 1
+                ),
+                None => bail!(
+                    "{key_flag} does not belong to the first certificate of {cert_flag}: name the key that it was made for"
+                ),
+            }
         }
         Err(Error::InvalidCertificate(why)) => bail!("{cert_flag} holds no valid certificate: {why:?}"),
         Err(why) => bail!("{key_flag} cannot be used: {why}"),
+    }
+    if mode & 0o4 != 0 {
+        tell!(
+            "onecopy proxy: {key_flag} has a mode that lets every user of this machine read it: chmod o-r it"
+        );
+    }
+    // It is used all the same: a client that was told to may take it, and the operator may be about to replace it.
+    if let Some(about) = about {
+        let (from, to, now) = (about.validity().not_before, about.validity().not_after, ASN1Time::now());
+        if now > to {
+            tell!(
+                "onecopy proxy: {cert_flag} expired on {to}, and clients refuse it: replace it, then send SIGHUP"
+            );
+        } else if now < from {
+            tell!(
+                "onecopy proxy: {cert_flag} is valid from {from} only, and clients refuse it: is this machine's clock right?"
+            );
+        }
+    }
+    Ok(CertifiedKey::new(chain, secret))
+}
+
+fn rsa_bits(about: &X509Certificate<'_>) -> Option<usize> {
+    match about.public_key().parsed() {
+        Ok(PublicKey::RSA(key)) => Some(key.key_size()),
+        _ => None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Daemon and proxy as a user runs them: the built program, real processes, raw sockets.
 
 mod backend;
+mod certificates;
 mod clients;
 mod content;
 mod harness;

@@ -56,7 +56,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l max-connection
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l idle-timeout -d 'A connection without a request ends after this' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l head-timeout -d 'A request must be complete within this, or 408' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l send-timeout -d 'A peer that takes no byte for this long is given up' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM, SIGINT or SIGHUP, answers in flight may take this long to finish; a second signal ends all at once' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l grace -d 'On SIGTERM, SIGINT or SIGHUP, answers in flight may take this long to finish. SIGINT (Ctrl-C) a second after that, or later, ends all at once; further signals else change nothing' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l die-with-parent -d 'Stop when the process that started this one is gone' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l hot-set -d 'Walk a working set of this size around every body, and count how much slower it got' -r
@@ -84,7 +84,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-timeout -
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend-timeout -d 'A backend that is silent for this long is given up: 504, or the body is broken off' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-line -d 'Longest request line, or 414; at most 64K' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-head -d 'Longest request head, or 431; at most 64K. It may have 64 fields' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT (and SIGHUP, without --tls-cert), answers in flight may take this long to finish; a second signal ends all at once' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l grace -d 'On SIGTERM or SIGINT (and SIGHUP, without --tls-cert), answers in flight may take this long to finish. SIGINT (Ctrl-C) a second after that, or later, ends all at once; further signals else change nothing' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l die-with-parent -d 'Stop when the process that started this one is gone' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l cpu -d 'Stay on this CPU (for measurements)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''

@@ -4,10 +4,12 @@ use anyhow::Context;
 use std::fmt;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 /// Where a unix socket is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,11 +84,6 @@ impl Address {
         .map_err(|_| long(&format!("{self} can't be a socket's name")))
     }
 
-    /// Connects a plain kernel socket.
-    pub fn connect(&self) -> io::Result<UnixStream> {
-        UnixStream::connect_addr(&self.socket_addr()?)
-    }
-
     /// Connects a plain kernel socket that never makes the caller wait; EAGAIN when the backlog is full.
     pub fn connect_nonblocking(&self) -> io::Result<UnixStream> {
         use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -100,34 +97,122 @@ impl Address {
         Ok(socket.into())
     }
 
-    /// Binds a plain kernel listener, after [`Address::clear`].
-    pub fn bind(&self) -> anyhow::Result<UnixListener> {
-        self.clear()?;
-        UnixListener::bind_addr(&self.socket_addr()?).with_context(|| format!("cannot listen on {self}"))
+    /// Whether a process has a stream socket there that this one may connect to. It hears nothing of that, and nothing waits
+    /// for it: who asks is of another type, and the kernel says so only where there is a socket (unix_find_bsd and
+    /// unix_find_abstract in net/unix/af_unix.c).
+    ///
+    /// # Errors
+    ///
+    /// As of connect(2): ENOENT, ECONNREFUSED where there is no socket, or one that nobody has; EACCES.
+    pub fn probe(&self) -> io::Result<()> {
+        use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+        let path = match self {
+            Address::Path(path) => path,
+            // These are looked up by type.
+            Address::Abstract(name) => {
+                let all = std::fs::read_to_string("/proc/net/unix");
+                let there = |all: String| all.lines().any(|line| line.ends_with(&format!(" @{name}")));
+                return match all.is_ok_and(|all| !there(all)) {
+                    true => Err(rustix::io::Errno::CONNREFUSED.into()),
+                    false => Ok(()),
+                };
+            }
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        match connect(&socket, &SocketAddrUnix::new(path.as_path())?) {
+            Err(rustix::io::Errno::PROTOTYPE) => Ok(()),
+            Err(error) => Err(error.into()),
+            Ok(()) => Err(rustix::io::Errno::PROTOTYPE.into()),
+        }
     }
 
-    /// Removes a socket file that a killed process left behind. One that still answers, or that is something
+    /// Binds a plain kernel listener.
+    pub fn bind(&self) -> anyhow::Result<(UnixListener, Place)> {
+        let bind = || UnixListener::bind_addr(&self.socket_addr()?);
+        self.claim(|| bind().with_context(|| format!("cannot listen on {self}")))
+    }
+
+    /// Makes a socket here with `bind`, in the place of one that a killed process left behind.
+    pub fn claim<T>(&self, bind: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, Place)> {
+        let Address::Path(path) = self else { return Ok((bind()?, Place(None))) };
+        let _turn = Turn::take(path);
+        self.clear()?;
+        let socket = bind()?;
+        Ok((socket, Place(identity(path).map(|made| (path.clone(), made)))))
+    }
+
+    /// Removes a socket file that a killed process left behind. One that somebody has, or that is something
     /// else than a socket, is left alone and is an error.
-    pub fn clear(&self) -> anyhow::Result<()> {
+    fn clear(&self) -> anyhow::Result<()> {
         let Address::Path(path) = self else { return Ok(()) };
         match std::fs::symlink_metadata(path) {
             Err(_) => Ok(()), // nothing there, or bind will say what is wrong
             Ok(meta) if !meta.file_type().is_socket() => {
                 anyhow::bail!("{self}: there is a file of that name that is not a socket; name another path")
             }
-            Ok(_) => match self.connect() {
+            Ok(_) => match self.probe() {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)
                     .with_context(|| format!("{self}: cannot remove the stale socket")),
-                Ok(_) => anyhow::bail!("{self}: another process listens there; stop it or name another path"),
+                Ok(()) => {
+                    anyhow::bail!("{self}: another process listens there; stop it or name another path")
+                }
                 Err(error) => Err(error).with_context(|| format!("{self} is in the way")),
             },
         }
     }
+}
 
-    /// Removes the socket file, when the listener is done with.
-    pub fn remove(&self) {
-        if let Address::Path(path) = self {
-            let _ = std::fs::remove_file(path);
+/// The file of a socket that this process made. Dropped, it is removed, unless another process has put its own there meanwhile:
+/// a leaving daemon takes nothing from the one that follows it.
+///
+/// To be dropped before the socket: that keeps the file's number from being given to another one. What is left is a moment
+/// between the look and the removal in which a program that does not take its [`Turn`] replaces the file.
+#[derive(Debug)]
+pub struct Place(Option<(PathBuf, (u64, u64))>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some((path, made)) = &self.0 {
+            let _turn = Turn::take(path);
+            if identity(path) == Some(*made) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// The device and the number of what lies there.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// One process at a time looks what lies under a path and then replaces or removes it. It holds an abstract name meanwhile,
+/// which leaves nothing behind. (A flock(2) on the folder may be somebody else's sign of something else.) Any user may take
+/// that name, so nobody waits for it for long; who does not get it goes on without, and so does another network namespace.
+struct Turn(#[expect(dead_code, reason = "closing it gives it back")] Option<UnixDatagram>);
+
+/// How long who has the name may take, and how often it is asked for.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
+const ASK_AGAIN: Duration = Duration::from_millis(5);
+
+impl Turn {
+    fn take(path: &Path) -> Turn {
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let (Ok(folder), Some(file)) = (std::fs::metadata(folder), path.file_name()) else {
+            return Turn(None); // bind will say what is wrong
+        };
+        let mut name = format!("onecopy-turn-{:x}-{:x}-", folder.dev(), folder.ino()).into_bytes();
+        // As much of it as fits a name: two that are not told apart only wait for each other.
+        name.extend(file.as_bytes().iter().rev().take(107 - name.len()));
+        let deadline = Instant::now() + LONGEST_TURN;
+        loop {
+            match SocketAddr::from_abstract_name(&name).and_then(|name| UnixDatagram::bind_addr(&name)) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                    std::thread::sleep(ASK_AGAIN);
+                }
+                taken => return Turn(taken.ok()),
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, ErrorKind};
 
+use crate::address::Address;
 use anyhow::Error;
 
 /// The command line asks for what there is not, or for what excludes each other: told, and with the exit status, as clap
@@ -51,6 +52,20 @@ pub fn unreachable(error: &io::Error) -> String {
         _ => "",
     };
     format!("the backend cannot be reached: {error}{advice}")
+}
+
+/// The backend cannot be reached as the proxy starts: no reason not to, since either may be started first.
+pub fn not_there(backend: &Address, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            format!("start `onecopy serve --root DIR --listen {backend}`, or name its address in --backend")
+        }
+        ErrorKind::PermissionDenied => {
+            "let this user write to the socket, and pass the folders above it".to_owned()
+        }
+        _ => "name the socket of `onecopy serve` in --backend".to_owned(),
+    };
+    format!("nobody can be reached at {backend}: {error}; clients get 502 until then: {advice}")
 }
 
 /// What to do about a bare error of the operating system. Errors of our own rooms say so themselves.

@@ -2,9 +2,10 @@
 
 use anyhow::Context;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::fmt;
 use std::future::Future;
-use tokio::signal::unix::{SignalKind, signal};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Raises the limit of open files to the most that is allowed, and gives it: idle connections cost descriptors.
 pub fn raise_open_files() -> u64 {
@@ -49,27 +50,6 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// Waits for one; for SIGHUP, too, with `hang_up`, unless who started this program has it ignored (nohup(1)).
-    async fn next(hang_up: bool) -> anyhow::Result<Stop> {
-        let mut term = signal(SignalKind::terminate())?;
-        let mut int = signal(SignalKind::interrupt())?;
-        let mut hup = match hang_up && !hang_up_is_ignored() {
-            true => Some(signal(SignalKind::hangup())?),
-            false => None,
-        };
-        let hung_up = async {
-            match &mut hup {
-                Some(hup) => hup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        Ok(tokio::select! {
-            _ = term.recv() => Stop::Terminate,
-            _ = int.recv() => Stop::Interrupt,
-            _ = hung_up => Stop::HangUp,
-        })
-    }
-
     /// The exit status that a shell gives to a program which that signal ended.
     fn code(self) -> i32 {
         match self {
@@ -90,6 +70,38 @@ impl fmt::Display for Stop {
     }
 }
 
+/// Where these signals come in, from the moment on in which this is made.
+struct Signals {
+    term: Signal,
+    int: Signal,
+    hup: Option<Signal>,
+}
+
+impl Signals {
+    /// SIGHUP, too, with `hang_up`, unless who started this program has it ignored (nohup(1)).
+    fn new(hang_up: bool) -> io::Result<Signals> {
+        let hup = match hang_up && !hang_up_is_ignored() {
+            true => Some(signal(SignalKind::hangup())?),
+            false => None,
+        };
+        Ok(Signals { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())?, hup })
+    }
+
+    async fn next(&mut self) -> Stop {
+        let hung_up = async {
+            match &mut self.hup {
+                Some(hup) => hup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.term.recv() => Stop::Terminate,
+            _ = self.int.recv() => Stop::Interrupt,
+            _ = hung_up => Stop::HangUp,
+        }
+    }
+}
+
 /// As proc(5) tells it.
 fn hang_up_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -103,12 +115,13 @@ fn hang_up_is_ignored() -> bool {
 pub fn measure(name: &str, work: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> anyhow::Result<()> {
     let (done, finished) = tokio::sync::oneshot::channel();
     let stopped = block_on(async {
-        let stop = tokio::task::spawn_local(Stop::next(true));
+        let mut signals = Signals::new(true)?;
+        let stop = tokio::task::spawn_local(async move { signals.next().await });
         tokio::task::yield_now().await; // the handlers are in place before there is anything to be left behind
         std::thread::Builder::new().name("measure".into()).spawn(move || done.send(work()))?;
         tokio::select! {
             result = finished => result.context("the measuring thread died")?.map(|()| None),
-            signal = stop => signal?.map(Some),
+            signal = stop => Ok(Some(signal?)),
         }
     })?;
     let Some(signal) = stopped else { return Ok(()) };
@@ -118,16 +131,37 @@ pub fn measure(name: &str, work: impl FnOnce() -> anyhow::Result<()> + Send + 's
     })
 }
 
-/// Why a program was asked to stop; whether SIGHUP is a reason is told.
-pub async fn asked_to_stop(hang_up: bool) -> anyhow::Result<Stop> {
-    let why = Stop::next(hang_up).await?;
-    // (A terminal that goes may say so twice, itself and by its shell.) Who asks twice does not want to wait for what is in flight. On a thread of its own: the one that serves may be
-    // waiting in its own way by then.
-    std::thread::Builder::new().name("signals".into()).spawn(|| {
-        if let Ok(twice) = block_on(Stop::next(false)) {
-            std::process::exit(twice.code());
+/// What comes sooner after the first signal is taken for the same wish: a wrapper passes on what its whole group got, a
+/// terminal that goes says so twice.
+const SAME_WISH: Duration = Duration::from_secs(1);
+
+/// Whether a further signal, so long after the first, cuts what is in flight. Only a person at a terminal who asks again does:
+/// a service manager has --grace for that, and SIGKILL.
+fn cuts(signal: Stop, since: Duration) -> bool {
+    signal == Stop::Interrupt && since >= SAME_WISH
+}
+
+/// Why the program called `name` was asked to stop; whether SIGHUP is a reason is told.
+pub async fn asked_to_stop(name: &'static str, hang_up: bool) -> anyhow::Result<Stop> {
+    let why = Signals::new(hang_up)?.next().await;
+    let (begun, mut signals) = (Instant::now(), Signals::new(false)?);
+    // On a thread of its own: the one that serves may be waiting in its own way by then.
+    let watch = async move {
+        let mut told = false;
+        loop {
+            let again = signals.next().await;
+            if cuts(again, begun.elapsed()) {
+                tell!("{name}: {again} again: what was in flight is cut");
+                std::process::exit(again.code());
+            }
+            if !std::mem::replace(&mut told, true) {
+                tell!(
+                    "{name}: {again} again: still finishing what is in flight; SIGINT in a second ends it at once"
+                );
+            }
         }
-    })?;
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(|| block_on::<()>(watch))?;
     Ok(why)
 }
 
@@ -156,4 +190,18 @@ pub fn block_on<T>(main: impl Future<Output = anyhow::Result<T>>) -> anyhow::Res
     // A thread of the runtime may still be waiting for a backend that takes no connection: nobody waits for that.
     runtime.shutdown_background();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_late_ctrl_c_cuts() {
+        let (soon, late) = (SAME_WISH - Duration::from_millis(1), SAME_WISH);
+        for signal in [Stop::Interrupt, Stop::Terminate, Stop::HangUp] {
+            assert!(!cuts(signal, soon));
+            assert_eq!(cuts(signal, late), signal == Stop::Interrupt);
+        }
+    }
 }

@@ -23,7 +23,7 @@ use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::http::request::Limits;
 use crate::transport::Transport;
-use crate::{process, units};
+use crate::{failure, process, units};
 use anyhow::Context;
 use line::Forward;
 use loan::{SendLent, Sender};
@@ -100,7 +100,8 @@ pub struct Args {
     /// Longest request head, or 431; at most 64K. It may have 64 fields.
     #[arg(long, value_name = "SIZE", default_value = "16K", value_parser = units::size)]
     max_head: usize,
-    /// On SIGTERM or SIGINT (and SIGHUP, without --tls-cert), answers in flight may take this long to finish; a second signal ends all at once.
+    /// On SIGTERM or SIGINT (and SIGHUP, without --tls-cert), answers in flight may take this long to finish. SIGINT (Ctrl-C) a
+    /// second after that, or later, ends all at once; further signals else change nothing.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
     /// Lend a client's socket to the daemon (`serve --direct`, same user) for each body; the connection ends after it,
@@ -190,7 +191,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if let Some(identity) = identity.clone() {
             tokio::task::spawn_local(process::at_hup(renew(identity, totals.clone())));
         }
-        let signal = tokio::task::spawn_local(process::asked_to_stop(plain));
+        let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", plain));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
         let left = Arc::new(Notify::new());
         let (mut doors, mut others, mut main) = (Vec::new(), Vec::new(), None);
@@ -214,6 +215,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
         tell!("onecopy proxy: {scheme}://{address} in front of {}", args.backend);
+        if let Err(error) = args.backend.probe() {
+            tell!("onecopy proxy: {}", failure::not_there(&args.backend, &error));
+        }
         let listener = TcpListener::from_std(listener)?;
         let taking = tokio::task::spawn_local(take(listener, doors, args.max_clients, left));
         let why = signal.await??;
@@ -254,7 +258,6 @@ fn renew(identity: Arc<Identity>, totals: Arc<Totals>) -> impl AsyncFn() {
 fn listen(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
-
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_reuseaddr(true)?;

@@ -8,7 +8,7 @@
 use super::answer::{Answer, Piece};
 use super::daemon::Daemon;
 use super::wire::{FileSend, Wire, cut_short};
-use crate::address::Address;
+use crate::address::{Address, Place};
 use crate::counters::Counters;
 use crate::http::request::{Limits, Request};
 use crate::transport::same_user;
@@ -29,13 +29,12 @@ pub fn open(
     listen: &Address,
     most: usize,
     patience: Duration,
-) -> anyhow::Result<Address> {
-    let address = listen.beside(".direct");
-    let listener = address.bind()?;
+) -> anyhow::Result<Place> {
+    let (listener, place) = listen.beside(".direct").bind()?;
     let daemon = daemon.clone();
     let run = move || accept(&daemon, &listener, most, patience);
     std::thread::Builder::new().name("direct".into()).spawn(run).context("cannot start a thread")?;
-    Ok(address)
+    Ok(place)
 }
 
 fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: Duration) {

@@ -11,7 +11,7 @@ mod lend;
 mod store;
 mod wire;
 
-use crate::address::Address;
+use crate::address::{Address, Place};
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::http::request::Refusal;
@@ -73,7 +73,8 @@ pub struct Args {
     /// A peer that takes no byte for this long is given up.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::span)]
     send_timeout: Duration,
-    /// On SIGTERM, SIGINT or SIGHUP, answers in flight may take this long to finish; a second signal ends all at once.
+    /// On SIGTERM, SIGINT or SIGHUP, answers in flight may take this long to finish. SIGINT (Ctrl-C) a
+    /// second after that, or later, ends all at once; further signals else change nothing.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     grace: Duration,
     /// Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer
@@ -97,18 +98,21 @@ enum Door {
 }
 
 impl Door {
-    fn open(args: &Args) -> anyhow::Result<Door> {
+    fn open(args: &Args) -> anyhow::Result<(Door, Place)> {
         if args.transport == Transport::Kernel {
-            return Ok(Door::Kernel(args.listen.bind()?, args.file_send));
+            let (listener, place) = args.listen.bind()?;
+            return Ok((Door::Kernel(listener, args.file_send), place));
         }
-        args.listen.clear()?;
         let config = onecopy::unix::Config {
             send_buffer: Some(args.transport.buffer(args.buffer)),
             policy: args.policy.into(),
             ..Default::default()
         };
-        let listener = onecopy::unix::Listener::bind_with(args.listen.name()?, &config);
-        Ok(Door::Onecopy(listener.with_context(|| format!("cannot listen on {}", args.listen))?))
+        let (listener, place) = args.listen.claim(|| {
+            let listener = onecopy::unix::Listener::bind_with(args.listen.name()?, &config);
+            listener.with_context(|| format!("cannot listen on {}", args.listen))
+        })?;
+        Ok((Door::Onecopy(listener), place))
     }
 
     fn accept(&self, buffer: usize) -> io::Result<Wire> {
@@ -155,26 +159,24 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         hot_set: args.hot_set,
         lend: if kernel { Lend::Never } else { args.lend },
     });
-    let door = Door::open(args)?;
+    let (door, place) = Door::open(args)?;
+    let mut places = vec![place];
     let result = process::block_on(async {
         // The handlers are in place before anybody is told that the daemon is there.
         let reports = daemon.clone();
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.totals.json())));
-        let stop = tokio::task::spawn_local(process::asked_to_stop(true));
+        let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", true));
         tokio::task::yield_now().await;
         let limits = (args.max_connections, args.transport.buffer(args.buffer), args.send_timeout);
         if args.direct {
-            direct::open(&daemon, &args.listen, args.max_connections, args.send_timeout)?;
+            places.push(direct::open(&daemon, &args.listen, args.max_connections, args.send_timeout)?);
         }
         let doorman = daemon.clone();
         std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
         tell!("onecopy serve: {} on {}", args.root.display(), args.listen);
         stop.await?
     });
-    args.listen.remove();
-    if args.direct {
-        args.listen.beside(".direct").remove();
-    }
+    drop(places); // the threads that accept still have the sockets
     let why = result?;
     let cut = daemon.desk.close(args.grace);
     tell!("onecopy serve: {why}; {}", daemon.totals.sum());

@@ -10,11 +10,18 @@ use std::process::{Child, Command, Stdio};
 const LARGE: usize = 64 << 20;
 
 fn in_flight(flags: &str) -> (Pair, Client) {
-    let pair = Pair::start(flags, flags);
+    let (pair, mut client) = in_flight_over(flags, flags);
+    client.tcp.read_exact(&mut [0; 10]).unwrap();
+    (pair, client)
+}
+
+/// A large answer has begun to come, and none of it was received.
+fn in_flight_over(daemon: &str, proxy: &str) -> (Pair, Client) {
+    let pair = Pair::start(daemon, proxy);
     std::fs::File::create(pair.path("large")).unwrap().set_len(LARGE as u64).unwrap();
     let mut client = pair.client();
     client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
-    client.tcp.read_exact(&mut [0; 10]).unwrap();
+    client.tcp.peek(&mut [0; 1]).unwrap();
     (pair, client)
 }
 
@@ -63,21 +70,131 @@ fn but_not_for_ever() {
     pair.daemon.line("were cut");
 }
 
-/// Who asks twice does not wait for those in flight.
+/// A person who presses Ctrl-C again, not at once, does not want to wait for those in flight.
 #[test]
-fn a_second_signal_ends_at_once() {
-    for (of_daemon, signal, code) in [(false, Signal::INT, 130), (true, Signal::TERM, 143)] {
+fn a_later_ctrl_c_ends_at_once() {
+    for (of_daemon, first) in [(false, Signal::INT), (true, Signal::TERM)] {
         let (mut pair, _client) = in_flight("--grace 10m");
         let program = if of_daemon { &mut pair.daemon } else { &mut pair.proxy };
-        program.signal(signal);
+        program.signal(first);
         until("it ends", || {
-            program.signal(signal);
+            program.signal(Signal::INT);
             std::thread::sleep(std::time::Duration::from_millis(20));
             program.child.try_wait().unwrap().is_some()
         });
-        assert_eq!(program.end(), Some(code));
+        assert_eq!(program.end(), Some(130));
+        program.line("SIGINT again: what was in flight is cut");
         assert!(!of_daemon || !pair.dir.path().join("s").exists());
     }
+}
+
+/// A wrapper passes on what its group got, a service manager loses patience: neither cuts an answer.
+#[test]
+fn a_second_sigterm_cuts_nothing() {
+    for of_daemon in [false, true] {
+        // (In pieces, through the daemon's own hands.)
+        let (mut pair, mut client) = in_flight_over("--lend never --grace 10m", "--grace 10m");
+        let program = if of_daemon { &mut pair.daemon } else { &mut pair.proxy };
+        program.signal(Signal::TERM);
+        program.signal(Signal::TERM);
+        until("it has heard it twice", || {
+            program.signal(Signal::TERM);
+            program.said("SIGTERM again: still finishing")
+        });
+        for _ in 0..20 {
+            program.signal(Signal::TERM);
+        }
+        let (status, head) = client.head();
+        assert!(status == 200 && head.contains(&format!("Content-Length: {LARGE}\r\n")), "{head}");
+        assert_eq!(client.some(LARGE).len(), LARGE);
+        drop(client);
+        let program = if of_daemon { &mut pair.daemon } else { &mut pair.proxy };
+        assert_eq!(program.end(), Some(0));
+        assert_eq!(program.count("again"), 1, "it is said once");
+        assert!(!program.said("were cut"));
+    }
+}
+
+/// Its file was removed and another daemon listens there by now: that one keeps its file.
+#[test]
+fn a_leaving_daemon_leaves_its_successor_alone() {
+    for flags in ["", "--direct", "--transport kernel --direct"] {
+        let mut pair = Pair::start(flags, "");
+        let (path, direct) = (pair.dir.path().join("s"), pair.dir.path().join("s.direct"));
+        std::fs::remove_file(&path).unwrap();
+        if direct.exists() {
+            std::fs::remove_file(&direct).unwrap();
+        }
+        let mut next = start_daemon(pair.dir.path(), flags);
+        pair.daemon.signal(Signal::TERM);
+        assert_eq!(pair.daemon.end(), Some(0));
+        pair.file("a", 5);
+        assert_eq!(pair.get("/a", "").body.len(), 5);
+        for path in [&path, &direct] {
+            assert!(UnixStream::connect(path).is_ok() || flags.is_empty() && path == &direct, "{flags}");
+        }
+        next.signal(Signal::TERM);
+        assert_eq!(next.end(), Some(0));
+        assert!(!path.exists() && !direct.exists(), "each removes its own");
+    }
+}
+
+/// Two that start at once over what a killed one left behind: one gets the place, and the other is told so.
+#[test]
+fn one_of_two_daemons_gets_the_place() {
+    for _ in 0..10 {
+        let dir = tempfile::tempdir().unwrap();
+        drop(std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap());
+        let listen = format!("unix:{}", dir.path().join("s").display());
+        let start = || Running::start(&["serve", "--root", "/proc", "--listen", &listen]);
+        let both = [start(), start()];
+        until("one ends", || both.iter().any(|one| one.said("another process listens there")));
+        until("the other serves", || both.iter().any(|one| one.said("onecopy serve:")));
+        UnixStream::connect(dir.path().join("s")).unwrap();
+        let left = both.iter().position(|one| one.said("onecopy serve:")).unwrap();
+        assert!(!both[left].said("another process"));
+        both[left].signal(Signal::TERM);
+        until("its file is gone", || !dir.path().join("s").exists());
+    }
+}
+
+/// Neither has to be started first; but who starts the proxy alone hears what it lacks.
+#[test]
+fn a_backend_that_is_not_there_is_told_of() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("files")).unwrap();
+    std::fs::write(dir.path().join("files/a"), "hello").unwrap();
+    let listen = format!("unix:{}", dir.path().join("s").display());
+    let told = |proxy: &Running, why: &str| {
+        let line = proxy.line("nobody can be reached at");
+        assert!(line.contains(why) && line.contains("clients get 502"), "{line}");
+        assert!(line.contains(&format!("start `onecopy serve --root DIR --listen {listen}`")), "{line}");
+    };
+    let (proxy, addr) = start_proxy(dir.path(), "");
+    told(&proxy, "No such file");
+    assert_eq!(Client::connect(addr).get("/a").status, 502);
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap());
+    let (other, _) = start_proxy(dir.path(), "");
+    told(&other, "Connection refused");
+    let unheard = format!("unix:@onecopy-none-{}", std::process::id());
+    let third = Running::start(&["proxy", "--listen", "127.0.0.1:0", "--backend", &unheard]);
+    assert!(third.line("nobody can be reached at").contains(&unheard));
+
+    let daemon = start_daemon(dir.path(), "");
+    assert_eq!(Client::connect(addr).get("/a").body, b"hello");
+    let (proxy, _) = start_proxy(dir.path(), "");
+    proxy.stats(|stats| stats["requests"] == 0); // by then it would have said it
+    assert!(!proxy.said("nobody"));
+    let stats = daemon.stats(|stats| stats["requests"] == 1);
+    assert_eq!(stats["connections"], 1, "to look is not to connect");
+    // An abstract name, too, is found.
+    let listen = format!("unix:@onecopy-some-{}", std::process::id());
+    let daemon = Running::start(&["serve", "--root", "/proc", "--listen", &listen]);
+    daemon.line("onecopy serve:");
+    let proxy = Running::start(&["proxy", "--listen", "127.0.0.1:0", "--backend", &listen]);
+    proxy.line("onecopy proxy: http");
+    proxy.stats(|stats| stats["requests"] == 0);
+    assert!(!proxy.said("nobody"));
 }
 
 #[test]

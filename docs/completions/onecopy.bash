@@ -253,7 +253,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__serve)
-            opts="-h --root --listen --transport --file-send --policy --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --die-with-parent --cpu --hot-set --color --help"
+            opts="-h --root --listen --transport --file-send --policy --lend --cache --revalidate --buffer --max-connections --idle-timeout --head-timeout --send-timeout --grace --direct --stats --die-with-parent --cpu --hot-set --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -64,6 +64,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l color -d 'When
 always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l direct -d 'Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer'
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l stats -d 'Answer GET /.onecopy/stats with the counters (JSON), as SIGUSR1 prints them, to whoever sends it to this socket'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tls-cert -d 'Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server\'s own first. Read again at SIGHUP' -r -F

@@ -3,7 +3,7 @@
 use super::answer::{Answer, answer};
 use super::desk::Desk;
 use super::lend::Lend;
-use super::store::Store;
+use super::store::{NOT_FOUND, Store};
 use crate::counters::Totals;
 use crate::http::path::relative;
 use crate::http::request::{Method, Request};
@@ -20,19 +20,30 @@ pub struct Daemon {
     pub head_timeout: Duration,
     pub hot_set: Option<usize>,
     pub lend: Lend,
+    /// --stats: the page with the counters.
+    pub tells: bool,
 }
 
 impl Daemon {
-    /// The answer to one request. The counters are told to whoever can open the socket itself, never to a
-    /// request that came through a proxy.
+    /// The answer to one request. What begins with `.onecopy` is no file's name: it is kept for this program's own pages, of
+    /// which there is one. It is told to whoever can open the socket itself, and only with --stats, since a proxy that is not
+    /// ours opens the socket for everybody and need not say so; to a request that says that it came through one, never.
     pub fn reply(&self, request: &Request<'_>, keep: bool) -> Answer {
-        let found = answer(request, keep, |target| {
-            let path = relative(target)?;
+        let path = relative(request.target);
+        match path.as_deref() {
+            Ok(".onecopy/stats") if self.tells && request.field("via").is_none() => {
+                return self.stats(request, keep);
+            }
+            _ => {}
+        }
+        answer(request, keep, |_| {
+            let path = path?;
+            if path.split('/').next() == Some(".onecopy") {
+                return Err(NOT_FOUND);
+            }
             let found = self.store.find(&path)?;
             Ok((path, found))
-        });
-        let asked = request.target == "/.onecopy/stats" && request.field("via").is_none();
-        if found.status == 404 && asked { self.stats(request, keep) } else { found }
+        })
     }
 
     fn stats(&self, request: &Request<'_>, keep: bool) -> Answer {

@@ -80,6 +80,11 @@ pub struct Args {
     /// Also listen on ADDRESS.direct for client sockets that a proxy of the same user lends for one answer
     #[arg(long)]
     direct: bool,
+    /// Answer GET /.onecopy/stats with the counters (JSON), as SIGUSR1 prints them, to whoever sends it to this socket
+    ///
+    /// `onecopy proxy` passes no such request on; another proxy has to be told to keep /.onecopy/ to itself.
+    #[arg(long)]
+    stats: bool,
     /// Stop when the process that started this one is gone
     #[arg(long, hide = true)]
     die_with_parent: Option<i32>,
@@ -158,6 +163,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         head_timeout: args.head_timeout,
         hot_set: args.hot_set,
         lend: if kernel { Lend::Never } else { args.lend },
+        tells: args.stats,
     });
     let (door, place) = Door::open(args)?;
     let mut places = vec![place];

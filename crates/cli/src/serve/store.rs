@@ -232,7 +232,8 @@ impl Cache {
     }
 }
 
-const NOT_FOUND: Refusal = Refusal { status: 404, why: "there is no such file" };
+/// Whatever is not to be seen is not there.
+pub const NOT_FOUND: Refusal = Refusal { status: 404, why: "there is no such file" };
 const INTERNAL: Refusal = Refusal { status: 500, why: "the file cannot be read" };
 
 /// Opens below the root: the kernel refuses every way out of it, links included, even while someone else is

@@ -217,7 +217,7 @@ pub fn status_of(text: &str) -> u16 {
 
 pub fn start_daemon(dir: &Path, flags: &str) -> Running {
     let (root, listen) = (dir.join("files"), format!("unix:{}", dir.join("s").display()));
-    let mut args = vec!["serve", "--root", root.to_str().unwrap(), "--listen", &listen];
+    let mut args = vec!["serve", "--root", root.to_str().unwrap(), "--listen", &listen, "--stats"];
     if !flags.contains("--revalidate") {
         args.extend(["--revalidate", "0"]);
     }

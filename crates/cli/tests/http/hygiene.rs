@@ -167,17 +167,53 @@ fn the_backend_hears_only_what_it_should() {
     );
 }
 
+/// Nothing below `/.onecopy/` is for clients, whatever lies there; and even on the daemon's own socket its counters are
+/// told only where that was asked for.
 #[test]
 fn the_daemons_own_pages_are_not_for_clients() {
-    let pair = Pair::start("", "");
-    assert_eq!(pair.daemon_counter("refused"), 0);
-    for path in [
+    const PATHS: [&str; 9] = [
         "/.onecopy/stats",
         "/%2eonecopy/stats",
         "/x/../.onecopy/stats",
         "//.onecopy//stats",
         "/.onecopy/stats?x",
-    ] {
-        assert_eq!(pair.get(path, "").status, 404, "{path}");
+        "/.onecopy",
+        "/.onecopy/",
+        "/.onecopy/file",
+        "/.%6fnecopy/file",
+    ];
+    let ask = |dir: &std::path::Path, path: &str, fields: &str| {
+        let mut stream = std::os::unix::net::UnixStream::connect(dir.join("s")).unwrap();
+        let text = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}\r\n");
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    for direct in ["", "--direct"] {
+        let pair = Pair::start(direct, direct);
+        std::fs::create_dir(pair.path(".onecopy")).unwrap();
+        for name in [".onecopy/file", ".onecopy/stats", ".onecopy/index.html", ".onecopyright"] {
+            pair.file(name, 5);
+        }
+        for path in PATHS {
+            assert_eq!(pair.get(path, "").status, 404, "{path}");
+            let found = status_of(&ask(pair.dir.path(), path, ""));
+            assert_eq!(found, if path.contains("stats") { 200 } else { 404 }, "{path}");
+            let through = ask(pair.dir.path(), path, "Via: 1.1 somebody\r\n");
+            assert_eq!(status_of(&through), 404, "{path}");
+        }
+        let text = ask(pair.dir.path(), "/.onecopy/stats", "");
+        assert!(text.contains("Content-Type: application/json\r\n"), "{text}");
+        assert!(text.contains("\"requests\":"), "the file of that name is not what is shown: {text}");
+        assert_eq!(pair.get("/.onecopyright", "").body.len(), 5);
     }
+    let dir = tempfile::tempdir().unwrap();
+    let (root, listen) = (dir.path().display().to_string(), format!("unix:{}/s", dir.path().display()));
+    let silent = Running::start(&["serve", "--root", &root, "--listen", &listen]);
+    silent.line("onecopy serve:");
+    for path in PATHS {
+        assert_eq!(status_of(&ask(dir.path(), path, "")), 404, "{path}");
+    }
+    silent.stats(|stats| stats["requests"] == PATHS.len()); // who may send it signals is told
 }

@@ -50,7 +50,7 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l lend -d 'With 
 memory\t'What is kept in memory'
 never\t'Nothing: each body is copied, with the stores of --policy'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cache -d 'Keep up to this many bytes of files in memory, the least recently asked for leaving first; up to as many again may be on their way to clients' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l revalidate -d 'A file\'s name and date are looked at again after this long; 0 looks at every request' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l revalidate -d 'What is kept in memory (--cache) is looked at again after this long, and so are the folders on the way to an open file; 0 looks at every request. What is done to an open file shows at the next request' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l buffer -d 'Size of each backend connection\'s send buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l max-connections -d 'Most connections at once; who comes later gets 503' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l idle-timeout -d 'A connection without a request ends after this' -r

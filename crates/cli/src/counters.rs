@@ -30,6 +30,8 @@ pub struct Counters {
     pub upgraded: u64,
     /// Bodies broken off: the client or the backend went away, or was too slow.
     pub broken: u64,
+    /// Of these, because their file was overwritten or cut short meanwhile.
+    pub changed: u64,
     /// Bodies sent by the daemon straight into a lent client socket.
     pub direct: u64,
     /// Bodies that the daemon lent to the proxy instead of sending them.
@@ -80,6 +82,7 @@ impl AddAssign for Counters {
             referenced,
             upgraded,
             broken,
+            changed,
             direct,
             lent,
             lent_again,
@@ -103,6 +106,7 @@ impl AddAssign for Counters {
         self.referenced += referenced;
         self.upgraded += upgraded;
         self.broken += broken;
+        self.changed += changed;
         self.direct += direct;
         self.lent += lent;
         self.lent_again += lent_again;

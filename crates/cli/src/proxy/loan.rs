@@ -10,6 +10,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, Stat};
 use rustix::net::SendFlags;
 use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::io;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -92,6 +93,22 @@ impl Loan {
         }
     }
 
+    /// Asked before the last bytes go, while the client can still be shown that they are not what was promised: an error if
+    /// the file was overwritten or cut short. One that has only grown is taken for a log. (The daemon's side of this is
+    /// `Object::still` in `serve/store.rs`.)
+    fn still(&self) -> Result<(), &'static str> {
+        let Lies::File(file) = &self.lies else { return Ok(()) };
+        let Ok(stat) = rustix::fs::fstat(file) else { return Ok(()) };
+        let ((_, size, modified, nanos, ..), now) = (self.version, version(&stat));
+        match now.1.cmp(&size) {
+            Ordering::Less => Err("the file became shorter while it was being sent"),
+            Ordering::Equal if (now.2, now.3) != (modified, nanos) => {
+                Err("the file was overwritten while it was being sent")
+            }
+            Ordering::Equal | Ordering::Greater => Ok(()),
+        }
+    }
+
     /// Whether it is as it was when it was lent.
     pub fn is_unchanged(&self) -> bool {
         match &self.lies {
@@ -135,8 +152,13 @@ impl Sender {
         while at < end {
             let most = (end - at).min(STEP) as usize;
             let more = at + (most as u64) < end;
+            if !more && let Err(why) = loan.still() {
+                counters.changed = 1;
+                return Err(Trouble::Cut(why.to_owned()));
+            }
             match client.try_io(Interest::WRITABLE, || self.step(loan, at, most, client, more)) {
                 Ok((0, _)) => {
+                    counters.changed = 1;
                     return Err(Trouble::Cut("the file became shorter while it was being sent".to_owned()));
                 }
                 Ok((n, copies)) => {

@@ -1,6 +1,6 @@
 //! From a request to the pieces of its answer.
 
-use super::store::{Found, Object};
+use super::store::{Found, Known, Object};
 use crate::http::conditional::{self, Verdict};
 use crate::http::range::{self, Asked, Part};
 use crate::http::request::{Method, Refusal, Request};
@@ -64,19 +64,19 @@ pub fn answer(
     find: impl FnOnce(&str) -> Result<(String, Found), Refusal>,
 ) -> Answer {
     let bodiless = request.method == Method::Head;
-    let (object, fresh) = match find(request.target) {
+    let (object, Known { left, dated }) = match find(request.target) {
         Err(refusal) => return Answer::refusal(refusal, keep, bodiless),
         Ok((path, Found::Folder)) => {
             let to = format!("/{}/", escape(&path));
             return Answer::text(301, page(301, "this is a folder", &[("Location", to)], keep, bodiless));
         }
-        Ok((_, Found::Object(object, fresh))) => (object, fresh),
+        Ok((_, Found::Object(object, known))) => (object, known),
     };
     match conditional::judge(request, &object.validators) {
         Verdict::Proceed => {}
         Verdict::NotModified => {
             let mut head = Head::new(304);
-            validators(&mut head, &object);
+            validators(&mut head, &object, dated);
             return Answer::text(304, head.close_unless(keep).finish());
         }
         Verdict::Failed => {
@@ -86,7 +86,7 @@ pub fn answer(
     }
     // Range is defined for GET only (RFC 9110 section 14.2).
     let asked = match request.list("range") {
-        Some(value) if !bodiless && conditional::range_holds(request, &object.validators) => {
+        Some(value) if !bodiless && conditional::range_holds(request, &object.validators, dated) => {
             range::parse(&value, object.length)
         }
         _ => Asked::Whole,
@@ -99,20 +99,20 @@ pub fn answer(
         Asked::Whole => {
             let mut head = Head::new(200);
             head.field("Content-Type", &object.media).field("Content-Length", object.length);
-            validators(&mut head, &object);
+            validators(&mut head, &object, dated);
             let mut pieces = vec![Piece::Text(head.close_unless(keep).finish())];
             if !bodiless && object.length > 0 {
                 pieces.push(Piece::Object(Part { start: 0, end: object.length - 1 }));
             }
-            Answer { status: 200, pieces, object: Some(object), fresh }
+            Answer { status: 200, pieces, object: Some(object), fresh: left }
         }
-        Asked::Parts(parts) => partial(parts, object, keep),
+        Asked::Parts(parts) => partial(parts, object, dated, keep),
     }
 }
 
-fn partial(parts: Vec<Part>, object: Arc<Object>, keep: bool) -> Answer {
+fn partial(parts: Vec<Part>, object: Arc<Object>, dated: bool, keep: bool) -> Answer {
     let mut head = Head::new(206);
-    validators(&mut head, &object);
+    validators(&mut head, &object, dated);
     let place = |part: &Part| format!("bytes {}-{}/{}", part.start, part.end, object.length);
     if let [part] = parts[..] {
         head.field("Content-Type", &object.media).field("Content-Range", place(&part));
@@ -145,10 +145,14 @@ fn partial(parts: Vec<Part>, object: Arc<Object>, keep: bool) -> Answer {
     Answer { status: 206, pieces, object: Some(object), fresh: Duration::ZERO }
 }
 
-fn validators(head: &mut Head, object: &Object) {
-    head.field("ETag", &object.validators.etag)
-        .field("Last-Modified", httpdate::HttpDate::from(object.validators.modified))
-        .field("Accept-Ranges", "bytes");
+/// No date as long as another version may yet get the same one, so that whoever has a date has it of one version alone. (It
+/// would also lie behind Date for a file from the future, against RFC 9110 section 8.8.2.1.)
+fn validators(head: &mut Head, object: &Object, dated: bool) {
+    head.field("ETag", &object.validators.etag);
+    if dated {
+        head.field("Last-Modified", httpdate::HttpDate::from(object.validators.modified));
+    }
+    head.field("Accept-Ranges", "bytes");
 }
 
 /// An unpredictable number: std's hash keys are random for each process and differ for each use.

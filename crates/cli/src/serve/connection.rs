@@ -4,6 +4,7 @@ use super::answer::Answer;
 use super::daemon::Daemon;
 use super::hotset::HotSet;
 use super::lend::Lend;
+use super::store::has_changed;
 use super::wire::Wire;
 use crate::counters::Counters;
 use crate::http::request::{Limits, Refusal, Request};
@@ -58,6 +59,7 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
         }
         counters.told(reader, counters.body_bytes);
         counters.broken = u64::from(result.is_err());
+        counters.changed = u64::from(result.as_ref().is_err_and(has_changed));
         counters.upgraded = u64::from(std::mem::take(&mut first) && wire.upgraded());
         daemon.totals.add(counters);
         if let Err(error) = result {

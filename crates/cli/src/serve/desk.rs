@@ -1,6 +1,7 @@
 //! Who is connected, so that a shutdown can end the idle at once, wait for the busy, and give up in time.
 
 use super::wire::Wire;
+use crate::http::request::Refusal;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,16 +31,20 @@ impl Desk {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in; None when `most` are here already or the house is closing.
-    pub fn enter(&self, wire: &Arc<Wire>, most: usize) -> Option<u64> {
+    /// Takes a connection in, unless `most` are here already or the house is closing.
+    pub fn enter(&self, wire: &Arc<Wire>, most: usize) -> Result<u64, Refusal> {
+        let refuse = |why| Err(Refusal { status: 503, why });
         let mut book = self.book();
-        if book.closing || book.guests.len() >= most {
-            return None;
+        if book.closing {
+            return refuse("the daemon is ending");
+        }
+        if book.guests.len() >= most {
+            return refuse("the daemon has all the connections it can take");
         }
         let id = book.next;
         book.next += 1;
         book.guests.insert(id, Guest { wire: wire.clone(), busy: false });
-        Some(id)
+        Ok(id)
     }
 
     /// The connection waits for a request; false: it should end instead.

@@ -7,7 +7,8 @@
 
 use super::answer::{Answer, Piece};
 use super::daemon::Daemon;
-use super::wire::{FileSend, Wire, cut_short};
+use super::store::{cut_short, has_changed};
+use super::wire::{FileSend, Wire};
 use crate::address::{Address, Place};
 use crate::counters::Counters;
 use crate::http::request::{Limits, Request};
@@ -49,7 +50,7 @@ fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: 
         }
         let Ok(register) = stream.try_clone() else { continue };
         let register = Arc::new(Wire::Kernel(register, FileSend::Copy));
-        let Some(id) = daemon.desk.enter(&register, most) else { continue };
+        let Ok(id) = daemon.desk.enter(&register, most) else { continue };
         let worker = daemon.clone();
         let run = move || {
             let _ = serve(&worker, id, &stream, patience); // an error is the proxy's going
@@ -75,6 +76,7 @@ fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration)
         counters.refused = u64::from(answer.status >= 400);
         let sent = send_all(&client, &answer, patience, &mut counters);
         counters.broken = u64::from(sent.is_err());
+        counters.changed = u64::from(sent.as_ref().is_err_and(has_changed));
         daemon.totals.add(counters);
         drop(client); // before the proxy hears of it: then nobody but the proxy holds the client
         control.write_all(if sent.is_ok() { b"done\n" } else { b"broken\n" })?;
@@ -113,6 +115,9 @@ fn receive(control: &UnixStream, begun: impl Fn()) -> io::Result<Option<(Vec<u8>
     }
 }
 
+/// Bytes of a file that are kept back until it has been looked at once more.
+const LAST: u64 = 256 << 10;
+
 /// Sends an answer into the client's socket. It is in non-blocking mode, as the proxy has it: waiting is done here.
 fn send_all(
     client: &OwnedFd,
@@ -121,6 +126,7 @@ fn send_all(
     counters: &mut Counters,
 ) -> io::Result<()> {
     let last = answer.pieces.len().saturating_sub(1);
+    let parts = answer.pieces.iter().rposition(|piece| matches!(piece, Piece::Object(_))).unwrap_or(last);
     for (i, piece) in answer.pieces.iter().enumerate() {
         let flags = if i < last { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
         let memory = answer.object.as_ref().and_then(|object| object.memory.as_deref());
@@ -133,8 +139,14 @@ fn send_all(
             }
             (Piece::Object(part), None, Some(object)) => {
                 let (mut at, end) = (part.start, part.end + 1);
+                // The last of them goes when the file has been looked at.
+                let look = if i == parts { end - part.len().min(LAST) } else { end };
                 while at < end {
-                    let most = (end - at).min(1 << 30) as usize;
+                    if at == look {
+                        object.still()?;
+                    }
+                    let until = if at < look { look } else { end };
+                    let most = (until - at).min(1 << 30) as usize;
                     match rustix::fs::sendfile(client, &object.file, Some(&mut at), most) {
                         Ok(0) => return Err(cut_short()),
                         Ok(n) => {

@@ -14,7 +14,6 @@ mod wire;
 use crate::address::{Address, Place};
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
-use crate::http::request::Refusal;
 use crate::transport::{Transport, send_buffer};
 use crate::{process, units};
 use anyhow::Context;
@@ -54,7 +53,8 @@ pub struct Args {
     /// on their way to clients.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     cache: usize,
-    /// A file's name and date are looked at again after this long; 0 looks at every request.
+    /// What is kept in memory (--cache) is looked at again after this long, and so are the folders on the way to an open file; 0
+    /// looks at every request. What is done to an open file shows at the next request.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::span)]
     revalidate: Duration,
     /// Size of each backend connection's send buffer; left out, 256K over shared memory (a few of them fit a
@@ -206,10 +206,12 @@ fn accept(daemon: &Arc<Daemon>, door: &Door, (most, buffer, send): (usize, usize
         };
         let _ = wire.set_read_timeout(daemon.idle_timeout).and_then(|()| wire.set_write_timeout(send));
         daemon.totals.add(Counters { connections: 1, ..Default::default() });
-        let Some(id) = daemon.desk.enter(&wire, most) else {
-            let full = Refusal { status: 503, why: "the daemon has all the connections it can take" };
-            let _ = wire.send(&answer::Answer::refusal(full, false, false), &mut Counters::default());
-            continue;
+        let id = match daemon.desk.enter(&wire, most) {
+            Ok(id) => id,
+            Err(refusal) => {
+                let _ = wire.send(&answer::Answer::refusal(refusal, false, false), &mut Counters::default());
+                continue;
+            }
         };
         let worker = daemon.clone();
         let spawned =

@@ -8,11 +8,14 @@ use onecopy_sys::frozen::Frozen;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use std::fs::File;
+use std::cmp::Ordering;
+use std::error::Error;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{fmt, io};
 
 /// One file as it was when it was opened.
 #[derive(Debug)]
@@ -29,21 +32,106 @@ pub struct Object {
     pub memory: Option<Frozen>,
     /// What `memory` takes of the store's room, until nobody reads it any more.
     room: Option<Room>,
-    identity: (u64, u64, i64, i64, i64, i64, u64),
+    identity: Identity,
+    /// When it was opened, a change had to show in `identity` already: see [`TICK`].
+    settled: bool,
+}
+
+/// What of a file tells that it is another one, or has changed, as of stat(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+    length: u64,
+}
+
+impl Identity {
+    fn of(meta: &Metadata) -> Identity {
+        Identity {
+            device: meta.dev(),
+            inode: meta.ino(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+            length: meta.len(),
+        }
+    }
+}
+
+/// The kernel's clock for files goes in steps of up to 10 ms (CONFIG_HZ=100): what is written within one looks the same.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Whether `now` lies so far behind a time of a file that the next change gets another one.
+fn is_past((seconds, nanos): (i64, i64), now: SystemTime) -> bool {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(TICK);
+    (now.as_secs() as i64, i64::from(now.subsec_nanos())) >= (seconds, nanos)
+}
+
+/// A file that changed while it was being sent: what came of it is no version that there ever was.
+#[derive(Debug)]
+struct Changed(&'static str);
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the file {} while it was being sent; to replace a file, write another one and rename it",
+            self.0
+        )
+    }
+}
+
+impl Error for Changed {}
+
+/// The error for a file that was cut short while it was being sent.
+pub fn cut_short() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, Changed("became shorter"))
+}
+
+/// Whether that is what went wrong.
+pub fn has_changed(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|why| why.is::<Changed>())
 }
 
 impl Object {
+    /// Asked before the last bytes go, while the peer can still be shown that they are not what was promised: an error if
+    /// the file was overwritten or cut short since it was opened, as far as its time and its size tell. One that has only
+    /// grown is taken for a log: what it had is still there.
+    pub fn still(&self) -> io::Result<()> {
+        if self.memory.is_some() {
+            return Ok(());
+        }
+        let now = Identity::of(&self.file.metadata()?);
+        match now.length.cmp(&self.length) {
+            Ordering::Less => Err(cut_short()),
+            Ordering::Equal if now.modified != self.identity.modified => {
+                Err(io::Error::other(Changed("was overwritten")))
+            }
+            Ordering::Equal | Ordering::Greater => Ok(()),
+        }
+    }
+
     /// Bytes of memory that its content takes.
     fn weight(&self) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.len())
     }
 }
 
+/// What is known of an object by when it was looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// For how long this may be used again.
+    pub left: Duration,
+    /// Its date is its own: the second of its last change was over. Before that the next change may get the same date.
+    pub dated: bool,
+}
+
 /// What a path leads to.
 #[derive(Clone, Debug)]
 pub enum Found {
-    /// A regular file, and for how long what is known of it may be used again.
-    Object(Arc<Object>, Duration),
+    /// A regular file.
+    Object(Arc<Object>, Known),
     /// A folder, asked for without the `/` at its end.
     Folder,
 }
@@ -52,6 +140,7 @@ pub enum Found {
 struct Kept {
     object: Arc<Object>,
     checked: Instant,
+    dated: bool,
 }
 
 /// Open files and their content, by path, the least recently asked for leaving first.
@@ -119,15 +208,29 @@ impl Store {
 
     /// Finds what a relative path (see [`crate::http::path::relative`]) names.
     pub fn find(&self, path: &str) -> Result<Found, Refusal> {
-        if let Some((object, left)) = self.lock().fresh(path, self.fresh) {
-            return Ok(Found::Object(object, left));
+        if let Some((object, known)) = self.lock().fresh(path, self.fresh)
+            // The memory is whole whatever becomes of the file. An open file shows what is done to it, and to its name: it
+            // may be shorter, removed or forbidden by now.
+            && (object.memory.is_some()
+                || object.file.metadata().is_ok_and(|now| Identity::of(&now) == object.identity))
+        {
+            return Ok(Found::Object(object, known));
         }
         let name = match path {
             "" => "index.html".to_owned(),
             folder if folder.ends_with('/') => format!("{folder}index.html"),
             file => file.to_owned(),
         };
-        let file = match beneath(&self.root, &name) {
+        // One that changes while it is put into memory is taken as it is then.
+        match self.look(path, &name, true)? {
+            Some(found) => Ok(found),
+            None => self.look(path, &name, false)?.ok_or(INTERNAL),
+        }
+    }
+
+    /// Opens what lies under `name`. None, with `anew`: it was changed meanwhile, and is to be looked at anew.
+    fn look(&self, path: &str, name: &str, anew: bool) -> Result<Option<Found>, Refusal> {
+        let file = match beneath(&self.root, name) {
             Ok(file) => File::from(file),
             Err(error) => {
                 // What was kept under that name would hold a removed file's room on the disk.
@@ -137,37 +240,33 @@ impl Store {
         };
         let meta = file.metadata().map_err(|_| INTERNAL)?;
         if meta.is_dir() {
-            return Ok(Found::Folder);
+            return Ok(Some(Found::Folder));
         }
         if !meta.is_file() {
             return Err(NOT_FOUND); // a socket, a pipe, a device
         }
-        let identity = (
-            meta.dev(),
-            meta.ino(),
-            meta.mtime(),
-            meta.mtime_nsec(),
-            meta.ctime(),
-            meta.ctime_nsec(),
-            meta.len(),
-        );
-        if let Some(object) = self.lock().unchanged(path, identity) {
-            return Ok(Found::Object(object, self.fresh));
+        let (identity, now) = (Identity::of(&meta), SystemTime::now());
+        let dated = is_past((meta.mtime().saturating_add(1), 0), now);
+        let known = Known { left: self.fresh, dated };
+        if let Some(object) = self.lock().unchanged(path, identity, dated) {
+            return Ok(Some(Found::Object(object, known)));
         }
         let nanos = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
         let modified = meta.modified().map(whole_seconds).map_err(|_| INTERNAL)?;
-        let media = mime_guess::from_path(&name).first_or_octet_stream();
+        let media = mime_guess::from_path(name).first_or_octet_stream();
         let media = match media.type_() == "text" {
             true => format!("{media}; charset=utf-8"),
             false => media.to_string(),
         };
+        let etag = format!("\"{nanos:x}-{:x}-{:x}\"", meta.len(), meta.ino());
         let mut object = Object {
             length: meta.len(),
-            validators: Validators { etag: format!("\"{nanos:x}-{:x}\"", meta.len()), modified },
+            validators: Validators { etag, modified },
             media,
             memory: None,
             room: None,
             identity,
+            settled: is_past(identity.changed, now),
             file,
         };
         // One object never takes more than half of the memory: it would push out everything else.
@@ -177,14 +276,20 @@ impl Store {
             // together they get as much again as is kept. Beyond that the file is sent, and kept when there is room.
             object.room = Room::take(&self.taken, length, self.limit.saturating_mul(2));
             if object.room.is_none() {
-                return Ok(Found::Object(Arc::new(object), self.fresh));
+                return Ok(Some(Found::Object(Arc::new(object), known)));
             }
             object.memory = Frozen::read(&object.file, length).ok();
+            if object.file.metadata().ok().is_none_or(|now| Identity::of(&now) != identity) {
+                if anew {
+                    return Ok(None);
+                }
+                object.memory = None;
+            }
             object.room.take_if(|_| object.memory.is_none());
         }
         let object = Arc::new(object);
-        self.lock().keep(path, object.clone());
-        Ok(Found::Object(object, self.fresh))
+        self.lock().keep(path, object.clone(), dated);
+        Ok(Some(Found::Object(object, known)))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Cache> {
@@ -193,23 +298,20 @@ impl Store {
 }
 
 impl Cache {
-    /// What was looked at less than `fresh` ago, and how much of that is left.
-    fn fresh(&mut self, path: &str, fresh: Duration) -> Option<(Arc<Object>, Duration)> {
+    /// What was looked at less than `fresh` ago.
+    fn fresh(&mut self, path: &str, fresh: Duration) -> Option<(Arc<Object>, Known)> {
         let kept = self.kept.get(path)?;
-        let left = fresh.saturating_sub(kept.checked.elapsed());
-        (!left.is_zero()).then(|| (kept.object.clone(), left))
+        let known = Known { left: fresh.saturating_sub(kept.checked.elapsed()), dated: kept.dated };
+        (!known.left.is_zero()).then(|| (kept.object.clone(), known))
     }
 
-    fn unchanged(
-        &mut self,
-        path: &str,
-        identity: (u64, u64, i64, i64, i64, i64, u64),
-    ) -> Option<Arc<Object>> {
+    fn unchanged(&mut self, path: &str, identity: Identity, dated: bool) -> Option<Arc<Object>> {
         let kept = self.kept.get_mut(path)?;
-        if kept.object.identity != identity {
+        // Memory that was read within the tick of a change may lack the next one, which looked the same.
+        if kept.object.identity != identity || !kept.object.settled {
             return None;
         }
-        kept.checked = Instant::now();
+        (kept.checked, kept.dated) = (Instant::now(), dated);
         Some(kept.object.clone())
     }
 
@@ -219,9 +321,9 @@ impl Cache {
         }
     }
 
-    fn keep(&mut self, path: &str, object: Arc<Object>) {
+    fn keep(&mut self, path: &str, object: Arc<Object>, dated: bool) {
         self.used += object.weight();
-        let kept = Kept { object, checked: Instant::now() };
+        let kept = Kept { object, checked: Instant::now(), dated };
         if let Some((_, old)) = self.kept.push(path.to_owned(), kept) {
             self.used -= old.object.weight();
         }
@@ -278,6 +380,13 @@ mod tests {
             Ok(Found::Object(object, _)) => Ok(object),
             Ok(Found::Folder) => Err(301),
             Err(refusal) => Err(refusal.status),
+        }
+    }
+
+    fn until_settled(path: &Path) {
+        let identity = Identity::of(&fs::metadata(path).unwrap());
+        while !is_past(identity.changed, SystemTime::now()) {
+            std::thread::sleep(TICK);
         }
     }
 
@@ -360,6 +469,8 @@ mod tests {
             assert!(store.lock().used <= 3500);
         }
         assert!(found(&store, "big").unwrap().memory.is_none());
+        // (What was read within the tick of its change is read again.)
+        until_settled(&root.path().join("9"));
         let before = found(&store, "9").unwrap();
         assert!(Arc::ptr_eq(&before, &found(&store, "9").unwrap()));
         fs::write(root.path().join("9"), "changed").unwrap();

@@ -2,7 +2,7 @@
 //! where a body's bytes are handed over.
 
 use super::answer::{Answer, Piece};
-use super::store::Object;
+use super::store::{Object, cut_short};
 use crate::counters::Counters;
 use crate::transport::same_user;
 use onecopy::Carrier;
@@ -170,7 +170,8 @@ const SLOT: usize = 128 << 10;
 /// A file's bytes: pread straight to where the proxy will find them, the text before them in the same piece.
 fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, counters: &mut Counters) -> io::Result<()> {
     let mut text = String::new();
-    for piece in pieces {
+    let last = last_part(pieces);
+    for (i, piece) in pieces.iter().enumerate() {
         let part = match piece {
             Piece::Text(more) => {
                 text.push_str(more);
@@ -192,6 +193,9 @@ fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, counters: &mut C
                 }
                 done += got as u64;
                 counters.kernel_copied += got as u64;
+            }
+            if done == part.len() && Some(i) == last {
+                object.still()?;
             }
             slot.commit()?;
         }
@@ -244,7 +248,8 @@ fn kernel(
             buffer.resize(STEP, 0);
             // The text waits here for the bytes behind it, so that both arrive together.
             let mut lead = 0;
-            for piece in pieces {
+            let last = last_part(pieces);
+            for (i, piece) in pieces.iter().enumerate() {
                 match piece {
                     Piece::Text(text) => {
                         if lead + text.len() > STEP / 2 {
@@ -256,7 +261,12 @@ fn kernel(
                     }
                     Piece::Object(part) if how == FileSend::Sendfile => {
                         stream.write_all(&buffer[..std::mem::take(&mut lead)])?;
-                        send_file(stream, &object.file, part.start, part.len())?;
+                        let end = if Some(i) == last { part.len().min(STEP as u64) } else { 0 };
+                        send_file(stream, &object.file, part.start, part.len() - end)?;
+                        if end > 0 {
+                            object.still()?;
+                            send_file(stream, &object.file, part.end + 1 - end, end)?;
+                        }
                         counters.referenced += part.len();
                         counters.body_bytes += part.len();
                     }
@@ -265,6 +275,9 @@ fn kernel(
                         while left > 0 {
                             let step = left.min((STEP - lead) as u64) as usize;
                             let got = read_at(&object.file, &mut buffer[lead..lead + step], at)?;
+                            if got as u64 == left && Some(i) == last {
+                                object.still()?;
+                            }
                             stream.write_all(&buffer[..std::mem::take(&mut lead) + got])?;
                             at += got as u64;
                             left -= got as u64;
@@ -278,6 +291,11 @@ fn kernel(
         }),
         None => pieces.iter().try_for_each(|piece| stream.write_all(bytes(piece, &[]))),
     }
+}
+
+/// Where the last bytes of the object are: before these go it is asked whether it still is what it was.
+fn last_part(pieces: &[Piece]) -> Option<usize> {
+    pieces.iter().rposition(|piece| matches!(piece, Piece::Object(_)))
 }
 
 fn object_bytes(pieces: &[Piece]) -> u64 {
@@ -315,11 +333,6 @@ fn read_at(file: &File, buf: &mut [u8], at: u64) -> io::Result<usize> {
             other => return other,
         }
     }
-}
-
-/// The error for a file that was cut short while it was being sent.
-pub fn cut_short() -> io::Error {
-    io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was being sent")
 }
 
 /// Sends a part of a file by reference through a blocking socket.

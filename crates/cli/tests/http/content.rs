@@ -22,6 +22,7 @@ fn every_way_brings_every_byte() {
 fn heads_and_types() {
     let pair = Pair::start("", "");
     pair.file("a.html", 10);
+    pair.age("a.html");
     pair.file("b.css", 10);
     pair.file("c.unknown-ending", 10);
     std::fs::create_dir(pair.path("d e")).unwrap();
@@ -86,6 +87,7 @@ fn ranges() {
 fn conditions() {
     let pair = Pair::start("", "");
     pair.file("c.txt", 1000);
+    pair.age("c.txt");
     let first = pair.get("/c.txt", "");
     let (tag, date) = (first.field("ETag").unwrap(), first.field("Last-Modified").unwrap());
     let status = |fields: &str| pair.get("/c.txt", fields).status;

@@ -2,6 +2,7 @@
 
 mod backend;
 mod certificates;
+mod changes;
 mod clients;
 mod content;
 mod harness;

@@ -6,7 +6,7 @@ use anyhow::Context;
 use lru::LruCache;
 use onecopy_sys::frozen::Frozen;
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::cmp::Ordering;
 use std::error::Error;
@@ -198,7 +198,7 @@ impl Store {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let root_fd = rustix::fs::open(root, flags, Mode::empty())
             .with_context(|| format!("--root {}: cannot open this folder", root.display()))?;
-        beneath(&root_fd, ".").map_err(anyhow::Error::from).with_context(|| {
+        beneath(&root_fd, ".", READ).map_err(anyhow::Error::from).with_context(|| {
             format!("--root {}: cannot read it with openat2 (Linux 5.6 or newer is needed)", root.display())
         })?;
         let kept = LruCache::new(const { std::num::NonZeroUsize::new(OPEN_FILES).unwrap() });
@@ -230,8 +230,9 @@ impl Store {
 
     /// Opens what lies under `name`. None, with `anew`: it was changed meanwhile, and is to be looked at anew.
     fn look(&self, path: &str, name: &str, anew: bool) -> Result<Option<Found>, Refusal> {
-        let file = match beneath(&self.root, name) {
-            Ok(file) => File::from(file),
+        let file = match find(&self.root, name) {
+            Ok(Some(file)) => File::from(file),
+            Ok(None) => return Err(NOT_FOUND),
             Err(error) => {
                 // What was kept under that name would hold a removed file's room on the disk.
                 self.lock().forget(path);
@@ -243,7 +244,7 @@ impl Store {
             return Ok(Some(Found::Folder));
         }
         if !meta.is_file() {
-            return Err(NOT_FOUND); // a socket, a pipe, a device
+            return Err(NOT_FOUND); // since a moment ago
         }
         let (identity, now) = (Identity::of(&meta), SystemTime::now());
         let dated = is_past((meta.mtime().saturating_add(1), 0), now);
@@ -338,10 +339,23 @@ impl Cache {
 pub const NOT_FOUND: Refusal = Refusal { status: 404, why: "there is no such file" };
 const INTERNAL: Refusal = Refusal { status: 500, why: "the file cannot be read" };
 
+/// NONBLOCK keeps a pipe from holding this thread, NOCTTY a terminal from becoming this process's.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// Opens a file or a folder below the root; None for a socket, a pipe or a device. Those are looked at and not opened: to open
+/// a pipe takes its writer's one reader away, and a device may do anything (a watchdog starts).
+fn find(root: &OwnedFd, path: &str) -> Result<Option<OwnedFd>, Errno> {
+    let place = beneath(root, path, OFlags::PATH)?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode) {
+        FileType::RegularFile | FileType::Directory => beneath(root, path, READ).map(Some),
+        _ => Ok(None),
+    }
+}
+
 /// Opens below the root: the kernel refuses every way out of it, links included, even while someone else is
-/// renaming folders (openat2(2), RESOLVE_BENEATH). NONBLOCK keeps a pipe from holding this thread.
-fn beneath(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+/// renaming folders (openat2(2), RESOLVE_BENEATH).
+fn beneath(root: &OwnedFd, path: &str, how: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = how | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     for _ in 0..8 {
         match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {

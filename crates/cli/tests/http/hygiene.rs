@@ -217,3 +217,34 @@ fn the_daemons_own_pages_are_not_for_clients() {
     }
     silent.stats(|stats| stats["requests"] == PATHS.len()); // who may send it signals is told
 }
+
+/// Sockets, pipes and devices are not there, and nothing is done to them: a pipe's writer keeps waiting for its reader.
+#[test]
+fn what_is_no_file_is_left_alone() {
+    let pair = Pair::start("", "");
+    let fifo = pair.path("fifo");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &fifo,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    let _socket = UnixListener::bind(pair.path("socket")).unwrap();
+    std::os::unix::fs::symlink("fifo", pair.path("link")).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let to = fifo.clone();
+    let writer = std::thread::spawn(move || {
+        tell.send(rustix::thread::gettid()).unwrap();
+        std::fs::write(to, "for its reader")
+    });
+    let state = format!("/proc/self/task/{}/stat", told.recv().unwrap().as_raw_nonzero());
+    until("the writer waits", || std::fs::read_to_string(&state).unwrap().contains(") S "));
+    for path in ["/fifo", "/link", "/socket", "/fifo/", "/fifo/x"] {
+        assert_eq!(pair.get(path, "").status, 404, "{path}");
+    }
+    assert!(!writer.is_finished());
+    assert_eq!(std::fs::read(&fifo).unwrap(), b"for its reader");
+    writer.join().unwrap().unwrap();
+}

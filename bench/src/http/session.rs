@@ -154,6 +154,8 @@ impl Http {
             // The daemon has a core of its own, so that what evicts its working set is what it does itself.
             let [first, second] = context.cpus.map(|cpu| cpu.to_string());
             daemon = vec!["--hot-set".into(), bytes.to_string(), "--cpu".into(), first];
+            // It walks around each body; one that it has lent the proxy would send again without asking.
+            daemon.extend(["--revalidate".into(), "0".into()]);
             proxy = vec!["--cpu".into(), second];
         }
         let tls = job.tls.then(|| Certificate::make(work.path())).transpose()?;

@@ -155,7 +155,7 @@ _onecopy() {
             return 0
             ;;
         onecopy__subcmd__proxy)
-            opts="-h --listen --tls-cert --tls-key --backend --transport --forward --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
+            opts="-h --listen --tls-cert --tls-key --backend --transport --forward --send-lent --threads --backends --queue --buffer --max-clients --idle-timeout --head-timeout --send-timeout --backend-timeout --max-line --max-head --grace --direct --trust-backend --die-with-parent --cpu --color --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -183,6 +183,10 @@ _onecopy() {
                     ;;
                 --forward)
                     COMPREPLY=($(compgen -W "copy splice" -- "${cur}"))
+                    return 0
+                    ;;
+                --send-lent)
+                    COMPREPLY=($(compgen -W "auto sendfile splice map" -- "${cur}"))
                     return 0
                     ;;
                 --threads)

@@ -74,6 +74,10 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l transport -d '
 kernel\t'The kernel\'s unix sockets only'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l forward -d 'With --transport kernel: how a body crosses from backend to client' -r -f -a "copy\t'Read into a buffer, write from it: two kernel copies'
 splice\t'Spliced through a pipe: references to the kernel\'s pages, no copy'"
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-lent -d 'How a body that the daemon lends (`serve --lend`) goes to the client' -r -f -a "auto\t'What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files'
+sendfile\t'By reference, in the kernel\'s own pieces of 64 KiB'
+splice\t'By reference through a pipe, up to 1 MiB in a piece'
+map\t'Copied by the kernel out of a mapping, from 64 KiB on; what is not sealed memory is spliced'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l threads -d 'Threads, each with its own clients and backend connections; left out, one for each CPU' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backends -d 'Most connections to the backend; a slow client holds one as long as its body lasts' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l queue -d 'Most requests waiting for a backend connection; who comes later gets 503' -r

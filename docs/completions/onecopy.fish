@@ -46,7 +46,7 @@ sendfile\t'sendfile: the page cache\'s pages by reference'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l policy -d 'With --transport onecopy: which stores put a file kept in memory before the proxy' -r -f -a "auto\t'The engine decides from size, buffer and reader'
 cached\t'Ordinary stores'
 nt\t'Non-temporal stores'"
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l lend -d 'With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on by reference' -r -f -a "auto\t'What is kept in memory (--cache), and files that lie in the kernel\'s page cache'
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l lend -d 'With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on by reference. Counted as `lent_bytes`: what the proxy then sends of it, the proxy counts' -r -f -a "auto\t'What is kept in memory (--cache), and files that lie in the kernel\'s page cache'
 memory\t'What is kept in memory'
 never\t'Nothing: each body is copied, with the stores of --policy'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cache -d 'Keep up to this many bytes of files in memory, the least recently asked for leaving first; up to as many again may be on their way to clients' -r

@@ -20,7 +20,9 @@ impl Checkout {
         fs::copy(script, dir.join(".ci/run")).unwrap();
         let cargo = format!("if [ \"$1\" = xtask ]; then shift; echo \"checks: $*\"; {checks}; fi; exit 0");
         // What the machine may lack is there, so that nothing is installed.
-        for (program, does) in [("cargo", cargo.as_str()), ("curl", ""), ("socat", ""), ("dpkg-query", "")] {
+        for (program, does) in
+            [("cargo", cargo.as_str()), ("curl", ""), ("socat", ""), ("strace", ""), ("dpkg-query", "")]
+        {
             let path = dir.join("bin").join(program);
             fs::write(&path, format!("#!/bin/sh\n{does}\n")).unwrap();
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();

@@ -21,8 +21,11 @@ pub const P50: Metric = Metric { name: "p50", unit: "ms", larger: false };
 pub const P99: Metric = Metric { name: "p99", unit: "ms", larger: false };
 /// Copies of each byte by daemon and proxy in user space, as they counted them.
 pub const USER: Metric = Metric { name: "user copies", unit: "per byte", larger: false };
-/// Copies of each byte by the kernel at the call of daemon and proxy, as they counted them.
+/// Copies of each byte by the kernel in those calls of daemon and proxy that copy, as they counted them. Missing where sendfile
+/// and splice did it all: what they copy, the kernel does not tell.
 pub const KERNEL: Metric = Metric { name: "kernel copies", unit: "per byte", larger: false };
+/// How often each byte went through sendfile or splice.
+pub const MOVED: Metric = Metric { name: "by reference", unit: "per byte", larger: true };
 /// How many times slower a walk over the daemon's own working set is right after a body than before.
 pub const HOT: Metric = Metric { name: "hot set", unit: "x slower", larger: false };
 
@@ -192,6 +195,20 @@ fn sum(counters: &(Value, Value), name: &str) -> f64 {
     counters.0[name].as_f64().unwrap_or(0.0) + counters.1[name].as_f64().unwrap_or(0.0)
 }
 
+/// What is known of the kernel's copies of a byte: nothing, where sendfile and splice moved it all. (A few bytes of heads went
+/// beside it.)
+fn known_copies(copied: f64, moved: f64) -> Option<f64> {
+    (copied >= 0.005 || moved == 0.0).then_some(copied)
+}
+
+fn kernel_words(known: Option<f64>, moved: f64) -> String {
+    match known {
+        Some(copies) if moved == 0.0 => format!("kernel {copies:.2}"),
+        Some(copies) => format!("kernel {copies:.2} and what sendfile and splice copied, which nobody knows"),
+        None => "kernel not known: sendfile and splice do not tell".to_owned(),
+    }
+}
+
 impl Session for Http {
     fn verify(&mut self) -> Result<()> {
         let tree = self.job.tree.clone();
@@ -229,23 +246,42 @@ impl Session for Http {
         if let Some(before) = before {
             let after = self.servers.counters()?;
             let diff = |name: &str| sum(&after, name) - sum(&before, name);
-            values.push((USER.name, diff("user_copied") / outcome.bytes as f64));
-            values.push((KERNEL.name, diff("kernel_copied") / outcome.bytes as f64));
+            let per = |name: &str| diff(name) / outcome.bytes as f64;
+            let kernel = known_copies(per("kernel_copied"), per("referenced"));
+            values.push((USER.name, per("user_copied")));
+            values.extend(kernel.map(|copies| (KERNEL.name, copies)));
+            values.push((MOVED.name, per("referenced")));
             if diff("hot_lines") > 0.0 {
                 values.push((HOT.name, diff("hot_after_ns") / diff("hot_before_ns")));
             }
-            let nt = diff("user_copied_nt") / outcome.bytes as f64;
-            let copies =
-                (diff("user_copied") / outcome.bytes as f64, diff("kernel_copied") / outcome.bytes as f64);
             let cpu = diff("reader_cpu") / (diff("reader_cpu") + diff("reader_none")).max(1.0);
             settings.push(("told to be read by a CPU".to_owned(), format!("{:.0}%", 100.0 * cpu)));
             settings.push((
                 "copies per byte".to_owned(),
-                format!("user {:.2} (non-temporal {nt:.2}), kernel {:.2}", copies.0, copies.1),
+                format!(
+                    "user {:.2} (non-temporal {:.2}), {}",
+                    per("user_copied"),
+                    per("user_copied_nt"),
+                    kernel_words(kernel, per("referenced"))
+                ),
             ));
             let upgraded = after.1["upgraded"].as_u64().unwrap_or(0);
             settings.push(("shared memory".to_owned(), if upgraded > 0 { "yes" } else { "no" }.to_owned()));
         }
         Ok(Sample { seconds: outcome.seconds, values, settings })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_knows_is_no_nought() {
+        assert_eq!(known_copies(0.0, 0.0), Some(0.0));
+        assert_eq!((known_copies(0.001, 1.0), known_copies(1.0, 1.0)), (None, Some(1.0)));
+        assert_eq!(kernel_words(Some(2.0), 0.0), "kernel 2.00");
+        assert!(kernel_words(Some(1.0), 1.0).starts_with("kernel 1.00 and what "));
+        assert!(kernel_words(None, 2.0).starts_with("kernel not known"));
     }
 }

@@ -1,7 +1,7 @@
 //! `http`: clients -> proxy -> storage daemon, the application that all of this is for.
 
 use crate::http::servers::{Source, nginx};
-use crate::http::session::{Http, Job, KERNEL, P50, P99, RATE, Tree, USER, shared};
+use crate::http::session::{Http, Job, KERNEL, MOVED, P50, P99, RATE, Tree, USER, shared};
 use crate::row::{CPU_PER_GB, Case, Plot, Reach, Row, Scale, Work};
 use crate::words::size_name;
 
@@ -15,7 +15,7 @@ pub const ROW: Row = Row {
             descriptor; lend-sendfile, lend-splice: such a body sent by these calls, whatever auto would choose; direct: \
             the daemon sends into the client's socket, lent by a proxy that trusts it. Cases named tls: the proxy \
             encrypts (AES-128-GCM, TLS 1.3), the clients decrypt",
-    metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL],
+    metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL, MOVED],
     share: 1.0,
     cases,
     workers: &[],

@@ -6,8 +6,9 @@ use std::fmt;
 use std::ops::AddAssign;
 use std::sync::{Mutex, PoisonError};
 
-/// Sums since the start. A copy is counted where it happens: a pread is one kernel copy, a send to a socket
-/// one, a receive into a buffer one; a splice or a sendfile moves references and counts in `referenced`.
+/// Sums since the start. A copy is counted where it happens: a pread is one kernel copy, a pwrite or a send to a socket
+/// one, a receive into a buffer one. What went by splice or sendfile counts in `referenced`: whether the kernel copies
+/// inside them, it tells nobody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Connections taken.
@@ -16,15 +17,15 @@ pub struct Counters {
     pub requests: u64,
     /// Of these, answered with a status of 400 or above.
     pub refused: u64,
-    /// Bytes of bodies passed on whole or in part.
+    /// Bytes of bodies sent, of whole ones and of those broken off.
     pub body_bytes: u64,
     /// Bytes of bodies copied in user space, by cached or non-temporal stores.
     pub user_copied: u64,
     /// Of these, with non-temporal stores.
     pub user_copied_nt: u64,
-    /// Bytes of bodies copied by the kernel at this program's call.
+    /// Bytes of bodies copied by the kernel in this program's calls that copy; twice those that filled the cache (pread, pwrite).
     pub kernel_copied: u64,
-    /// Bytes of bodies passed on as references, without a copy.
+    /// Bytes of bodies sent by splice or sendfile. The kernel does not tell whether it copies in there.
     pub referenced: u64,
     /// Connections to the other program that run over shared memory.
     pub upgraded: u64,
@@ -34,12 +35,18 @@ pub struct Counters {
     pub changed: u64,
     /// Bodies sent by the daemon straight into a lent client socket.
     pub direct: u64,
+    /// Bytes of these bodies; the proxy has them from the daemon, and counts them in `body_bytes`, too.
+    pub direct_bytes: u64,
     /// Bodies that the daemon lent to the proxy instead of sending them.
     pub lent: u64,
+    /// Bytes of these bodies. What became of them the proxy knows: the daemon has not sent them.
+    pub lent_bytes: u64,
     /// Bodies that the proxy sent once more from what had been lent to it, without asking the daemon.
     pub lent_again: u64,
-    /// Bodies that came from the memory cache.
+    /// Bodies that lay in the memory cache when they were asked for.
     pub cache_hits: u64,
+    /// Files read into the memory cache.
+    pub cache_fills: u64,
     /// Bytes of bodies that a CPU soon reads, as the proxy knew: to copy them into a client's socket, or to encrypt them.
     pub reader_cpu: u64,
     /// Bytes of bodies that no CPU reads, as the proxy knew: they are passed on by reference.
@@ -84,9 +91,12 @@ impl AddAssign for Counters {
             broken,
             changed,
             direct,
+            direct_bytes,
             lent,
+            lent_bytes,
             lent_again,
             cache_hits,
+            cache_fills,
             reader_cpu,
             reader_none,
             tls_handshakes,
@@ -108,9 +118,12 @@ impl AddAssign for Counters {
         self.broken += broken;
         self.changed += changed;
         self.direct += direct;
+        self.direct_bytes += direct_bytes;
         self.lent += lent;
+        self.lent_bytes += lent_bytes;
         self.lent_again += lent_again;
         self.cache_hits += cache_hits;
+        self.cache_fills += cache_fills;
         self.reader_cpu += reader_cpu;
         self.reader_none += reader_none;
         self.tls_handshakes += tls_handshakes;
@@ -124,24 +137,44 @@ impl AddAssign for Counters {
 
 impl fmt::Display for Counters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let per = |bytes: u64| bytes as f64 / self.body_bytes.max(1) as f64;
         write!(
             f,
-            "{} requests on {} connections ({} refused, {} broken off), {} body bytes; copies per byte: user {:.2} \
-             (non-temporal {:.2}), kernel {:.2}, passed by reference {:.2}; read by a \
-             CPU {:.2}, by none {:.2}",
-            self.requests,
-            self.connections,
-            self.refused,
-            self.broken,
-            self.body_bytes,
-            per(self.user_copied),
-            per(self.user_copied_nt),
-            per(self.kernel_copied),
-            per(self.referenced),
-            per(self.reader_cpu),
-            per(self.reader_none),
-        )
+            "{} requests on {} connections ({} refused, {} broken off), {} body bytes sent",
+            self.requests, self.connections, self.refused, self.broken, self.body_bytes
+        )?;
+        if self.direct_bytes > 0 {
+            write!(f, " ({} of them by the daemon itself)", self.direct_bytes)?;
+        }
+        if self.lent_bytes > 0 {
+            write!(f, ", {} lent for the proxy to send", self.lent_bytes)?;
+        }
+        let all = self.body_bytes + self.lent_bytes;
+        let per = |bytes: u64| bytes as f64 / all.max(1) as f64;
+        f.write_str("; copies per byte: ")?;
+        if all == 0 {
+            f.write_str("no bodies")?;
+        } else {
+            write!(f, "user {:.2} (non-temporal {:.2}), ", per(self.user_copied), per(self.user_copied_nt))?;
+            let (kernel, moved) = (per(self.kernel_copied), per(self.referenced));
+            match (self.kernel_copied, self.referenced) {
+                (_, 0) => write!(f, "kernel {kernel:.2}")?,
+                // A few bytes of heads' company make no known 0.00 of what nobody knows.
+                (..) if kernel < 0.005 => write!(f, "kernel not known")?,
+                (..) => write!(f, "kernel {kernel:.2} and what is not known")?,
+            }
+            if self.referenced > 0 {
+                write!(f, " (sendfile and splice moved {moved:.2}, and do not tell what they copy)")?;
+            }
+            write!(f, "; read by a CPU {:.2}, by none {:.2}", per(self.reader_cpu), per(self.reader_none))?;
+            match all.saturating_sub(self.reader_cpu + self.reader_none) {
+                0 => {}
+                unknown => write!(f, ", not known of {:.2}", per(unknown))?,
+            }
+        }
+        if self.cache_fills > 0 {
+            write!(f, "; files read into the cache: {}", self.cache_fills)?;
+        }
+        Ok(())
     }
 }
 
@@ -163,5 +196,43 @@ impl Totals {
     /// The sums as one JSON object on one line.
     pub fn json(&self) -> String {
         serde_json::to_string(&self.sum()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(counters: Counters) -> String {
+        counters.to_string().split_once("copies per byte: ").unwrap().1.to_owned()
+    }
+
+    #[test]
+    fn what_nobody_knows_is_not_told_as_nought() {
+        let sent = Counters { body_bytes: 1000, reader_cpu: 1000, ..Default::default() };
+        let copied = Counters { kernel_copied: 2000, ..sent };
+        assert_eq!(
+            said(copied),
+            "user 0.00 (non-temporal 0.00), kernel 2.00; read by a CPU 1.00, by none 0.00"
+        );
+        let moved = said(Counters { referenced: 1000, kernel_copied: 3, ..sent });
+        assert!(moved.contains("kernel not known (sendfile and splice moved 1.00,"), "{moved}");
+        let both = said(Counters { referenced: 500, kernel_copied: 1000, ..sent });
+        assert!(
+            both.contains("kernel 1.00 and what is not known (sendfile and splice moved 0.50,"),
+            "{both}"
+        );
+        assert_eq!(said(Counters::default()), "no bodies");
+    }
+
+    #[test]
+    fn bytes_are_told_by_who_sends_them() {
+        let lent = Counters { lent_bytes: 100, kernel_copied: 200, cache_fills: 1, ..Default::default() };
+        let text = lent.to_string();
+        assert!(text.contains("0 body bytes sent, 100 lent for the proxy to send; "), "{text}");
+        assert!(text.contains("kernel 2.00;") && text.ends_with("; files read into the cache: 1"), "{text}");
+        let direct = Counters { body_bytes: 100, direct_bytes: 100, ..Default::default() }.to_string();
+        assert!(direct.contains("100 body bytes sent (100 of them by the daemon itself); "), "{direct}");
+        assert!(direct.ends_with("by none 0.00, not known of 1.00"), "{direct}");
     }
 }

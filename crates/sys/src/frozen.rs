@@ -23,13 +23,14 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Reads the first `len` bytes of `file`.
+    /// Reads the first `len` bytes of `file`. What the kernel copied for it, twice each byte, is added to `copied`, also
+    /// where it fails.
     ///
     /// # Errors
     ///
     /// What pread(2) says, and EIO where the file ends before that; ENOMEM, EMFILE, EPERM and EFBIG of the memfd
     /// ([`memfd::create`]); EINVAL for no bytes.
-    pub fn read(file: impl AsFd, len: usize) -> io::Result<Frozen> {
+    pub fn read(file: impl AsFd, len: usize, copied: &mut u64) -> io::Result<Frozen> {
         if len == 0 {
             return Err(Errno::INVAL);
         }
@@ -45,12 +46,15 @@ impl Frozen {
             if got == 0 {
                 return Err(Errno::IO);
             }
+            *copied += got as u64;
             let mut written = 0;
             while written < got {
-                written += match rustix::io::pwrite(&fd, &buffer[written..got], (at + written) as u64) {
+                let n = match rustix::io::pwrite(&fd, &buffer[written..got], (at + written) as u64) {
                     Err(Errno::INTR) => continue,
                     other => other?,
                 };
+                written += n;
+                *copied += n as u64;
             }
             at += got;
         }
@@ -111,7 +115,9 @@ mod tests {
     #[test]
     fn it_holds_what_the_file_held_and_nobody_changes_it() {
         let (source, bytes) = file(STEP + 12_345);
-        let frozen = Frozen::read(&source, bytes.len()).unwrap();
+        let mut copied = 7;
+        let frozen = Frozen::read(&source, bytes.len(), &mut copied).unwrap();
+        assert_eq!(copied, 7 + 2 * bytes.len() as u64);
         assert_eq!(rustix::io::pwrite(&source, &[0; 99], 0), Ok(99));
         assert!(*frozen == *bytes);
         memfd::verify(&frozen, bytes.len()).unwrap();
@@ -125,7 +131,7 @@ mod tests {
     #[test]
     fn what_another_froze_is_mapped_and_nothing_else() {
         let (source, bytes) = file(12_345);
-        let frozen = Frozen::read(&source, bytes.len()).unwrap();
+        let frozen = Frozen::read(&source, bytes.len(), &mut 0).unwrap();
         let received = Frozen::open(frozen.fd.try_clone().unwrap()).unwrap();
         drop(frozen);
         assert!(*received == *bytes);
@@ -145,7 +151,9 @@ mod tests {
     #[test]
     fn a_file_that_is_shorter_is_an_error() {
         let (source, bytes) = file(5000);
-        assert_eq!(Frozen::read(&source, bytes.len() + 1).unwrap_err(), Errno::IO);
-        assert_eq!(Frozen::read(&source, 0).unwrap_err(), Errno::INVAL);
+        let mut copied = 0;
+        assert_eq!(Frozen::read(&source, bytes.len() + 1, &mut copied).unwrap_err(), Errno::IO);
+        assert_eq!(copied, 2 * bytes.len() as u64);
+        assert_eq!(Frozen::read(&source, 0, &mut copied).unwrap_err(), Errno::INVAL);
     }
 }

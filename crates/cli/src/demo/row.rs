@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use onecopy_bench::http::servers::Source;
-use onecopy_bench::http::session::{HOT, Http, Job, KERNEL, P50, P99, RATE, Tree, USER, shared};
+use onecopy_bench::http::session::{HOT, Http, Job, KERNEL, MOVED, P50, P99, RATE, Tree, USER, shared};
 use onecopy_bench::row::{CPU_PER_GB, Case, Plot, Reach, Row, Scale, Work};
 
 /// The row.
@@ -16,7 +16,7 @@ pub const ROW: Row = Row {
             ordinary stores or non-temporal ones; auto: as it comes, where a body's memory is lent to the proxy; direct: \
             the daemon sends into the client's socket, lent by a proxy that trusts it. hot-set: how much slower the \
             daemon walks over its own 512 KiB right after a body than before it.",
-    metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL, HOT],
+    metrics: &[RATE, CPU_PER_GB, P50, P99, USER, KERNEL, MOVED, HOT],
     share: 1.0,
     cases,
     workers: &[],

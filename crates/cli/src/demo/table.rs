@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use onecopy_bench::facts::Facts;
-use onecopy_bench::http::session::{HOT, KERNEL, P50, P99, RATE, USER};
+use onecopy_bench::http::session::{HOT, KERNEL, MOVED, P50, P99, RATE, USER};
 use onecopy_bench::row::CPU_PER_GB;
 use onecopy_bench::runner::{CaseResult, EngineResult, RowResult};
 
@@ -33,6 +33,16 @@ fn median(engine: &EngineResult, metric: &str) -> Option<f64> {
     engine.figures.iter().find(|f| f.metric.name == metric).map(|f| f.summary.median)
 }
 
+/// The kernel's copies as far as they are known: with a question mark, where some are not.
+fn kernel_copies(engine: &EngineResult) -> String {
+    let moved = median(engine, MOVED.name).is_some_and(|moved| moved > 0.0);
+    match median(engine, KERNEL.name) {
+        Some(copies) => format!("{copies:.2}{}", if moved { "?" } else { "" }),
+        None if moved => "?".to_owned(),
+        None => "-".to_owned(),
+    }
+}
+
 /// The whole text.
 pub fn text(facts: &Facts, result: &RowResult) -> String {
     let mut out = String::new();
@@ -46,8 +56,9 @@ pub fn text(facts: &Facts, result: &RowResult) -> String {
     }
     out.push_str(
         "\nMedians of rounds that take turns; bodies verified by checksum before. Copies: for each byte of a body, by\n\
-         daemon and proxy, in user space and by the kernel at their call, as they counted them. Hot set: how much\n\
-         slower the daemon walks over its own 512 KiB right after a body than before it.\n",
+         daemon and proxy, in user space and by the kernel at their call, as they counted them; ?: and what the\n\
+         kernel copies inside sendfile and splice, which it does not tell. Hot set: how much slower the daemon walks\n\
+         over its own 512 KiB right after a body than before it.\n",
     );
     for note in &result.notes {
         let _ = writeln!(out, "{note}");
@@ -95,7 +106,7 @@ fn table(out: &mut String, case: &CaseResult, hot: Option<&CaseResult>) {
             value(P50.name, 1.0, 2),
             value(P99.name, 1.0, 2),
             value(USER.name, 1.0, 2),
-            value(KERNEL.name, 1.0, 2),
+            kernel_copies(engine),
         );
     }
 }

@@ -219,8 +219,7 @@ async fn exchange(
             heads.to_backend.truncate(end);
             heads.to_backend.extend_from_slice(b"Connection: close\r\n\r\n");
         }
-        if direct.lend(&heads.to_backend, tcp, proxy.patience).await? {
-            counters.direct = 1;
+        if direct.lend(&heads.to_backend, tcp, proxy.patience, counters).await? {
             return Ok(if keep { Next::Request } else { Next::Close });
         }
     }

@@ -3,6 +3,7 @@
 use super::timeout::within;
 use super::trouble::{Patience, Trouble};
 use crate::address::Address;
+use crate::counters::Counters;
 use crate::transport::same_user;
 use rustix::fd::AsFd;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -28,8 +29,14 @@ impl Direct {
     }
 
     /// Has the daemon answer `head` straight to `client`. `Ok(false)`: the loan could not be made, nothing was
-    /// sent, and the usual way is open.
-    pub async fn lend(&self, head: &[u8], client: &TcpStream, patience: Patience) -> Result<bool, Trouble> {
+    /// sent, and the usual way is open. The bytes of the body that the daemon says it sent are counted, whole or not.
+    pub async fn lend(
+        &self,
+        head: &[u8],
+        client: &TcpStream,
+        patience: Patience,
+        counters: &mut Counters,
+    ) -> Result<bool, Trouble> {
         let control = loop {
             let kept = self.idle.borrow_mut().pop();
             let used = kept.is_some();
@@ -43,7 +50,7 @@ impl Direct {
         // No bound here: how long a body may take is the daemon's to judge, by the progress that it sees.
         let mut said = Vec::new();
         while !said.ends_with(b"\n") {
-            let mut buffer = [0; 16];
+            let mut buffer = [0; 32];
             control.readable().await.map_err(|_| Trouble::Broken)?;
             match control.try_read(&mut buffer) {
                 Ok(0) => return Err(Trouble::Cut("it ended while it had the client's socket".to_owned())),
@@ -52,8 +59,13 @@ impl Direct {
                 Err(error) => return Err(Trouble::Cut(error.to_string())),
             }
         }
+        let (whole, bytes) = outcome(&said)
+            .ok_or_else(|| Trouble::Cut("it did not say what it had sent to the client".to_owned()))?;
         self.idle.borrow_mut().push(control);
-        if said == b"done\n" { Ok(true) } else { Err(Trouble::Broken) }
+        counters.direct += 1;
+        counters.direct_bytes += bytes;
+        counters.body_bytes += bytes;
+        if whole { Ok(true) } else { Err(Trouble::Broken) }
     }
 
     fn connect(&self) -> io::Result<UnixStream> {
@@ -63,6 +75,17 @@ impl Direct {
         }
         UnixStream::from_std(stream)
     }
+}
+
+/// What the daemon says at the end: whether all of the answer was sent, and how many bytes of its body.
+fn outcome(said: &[u8]) -> Option<(bool, u64)> {
+    let (word, bytes) = std::str::from_utf8(said).ok()?.trim_end().split_once(' ')?;
+    let whole = match word {
+        "done" => true,
+        "broken" => false,
+        _ => return None,
+    };
+    Some((whole, bytes.parse().ok()?))
 }
 
 async fn offer(control: &UnixStream, head: &[u8], client: &TcpStream) -> io::Result<()> {

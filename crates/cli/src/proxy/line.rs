@@ -381,8 +381,6 @@ async fn splice(
             }
         };
         left -= held as u64;
-        counters.body_bytes += held as u64;
-        counters.referenced += held as u64;
         turns.take(held).await;
         let flags = if left > 0 { flags | SpliceFlags::MORE } else { flags };
         while held > 0 {
@@ -390,7 +388,11 @@ async fn splice(
             let out = || Ok(rustix::pipe::splice(read, None, client, None, held, flags)?);
             match client.try_io(Interest::WRITABLE, out) {
                 Ok(0) => return Err(Trouble::Broken),
-                Ok(n) => held -= n,
+                Ok(n) => {
+                    held -= n;
+                    counters.body_bytes += n as u64;
+                    counters.referenced += n as u64;
+                }
                 Err(error) => wait_writable(client, error, patience.client).await?,
             }
         }
@@ -409,12 +411,11 @@ async fn borrow(
     patience: Patience,
     counters: &mut Counters,
 ) -> Result<(), Trouble> {
-    // Over the kernel a view is a copy: counted as what it is.
-    let received = u64::from(stream.path().receive == Carrier::Kernel);
     client.send_all(head, left > 0, patience).await?;
     let mut turns = Turns::default();
     while left + skip as u64 > 0 {
         let most = (left + skip as u64).min(STEP as u64) as usize;
+        let before = stream.stats();
         let mut next = pin!(stream.recv_borrowed(most));
         let ready = match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
             Poll::Ready(view) => Some(view),
@@ -430,6 +431,11 @@ async fn borrow(
             None => return Err(Trouble::Cut("it is silent".to_owned())),
         };
         let head = skip.min(view.len());
+        // Over the kernel a view is a copy: counted as what it is. The first body may begin there and go on in memory, whose
+        // bytes are then copied behind it.
+        let after = stream.stats();
+        counters.kernel_copied += (after.kernel_copied - before.kernel_copied).saturating_sub(head as u64);
+        counters.user_copied += after.user_copied_out - before.user_copied_out;
         view.advance(head);
         skip -= head;
         left -= view.len() as u64;
@@ -444,7 +450,7 @@ async fn borrow(
                     moved
                 }
             } as u64;
-            counters.kernel_copied += (received + 1) * moved;
+            counters.kernel_copied += moved;
             counters.body_bytes += moved;
             turns.take(moved as usize).await;
         }

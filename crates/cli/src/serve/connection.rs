@@ -44,11 +44,10 @@ pub fn serve(daemon: &Daemon, id: u64, wire: &Wire) -> Done {
             return finish(daemon, wire, refusal);
         }
         let keep = request.keep && !daemon.desk.closing();
-        let answer = daemon.reply(&request, keep);
+        let mut counters = Counters::default();
+        let answer = daemon.reply(&request, keep, &mut counters);
         let reader = request.text("onecopy-reader");
         wire.set_reader(reader);
-        let mut counters =
-            Counters { requests: 1, refused: u64::from(answer.status >= 400), ..Default::default() };
         let before = hot.as_ref().filter(|_| answer.object_bytes() > 0).map(HotSet::before);
         let lent = lend.offer(wire, &request, &answer, &mut counters);
         // How what is lent goes on is the proxy's affair.

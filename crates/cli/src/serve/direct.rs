@@ -1,7 +1,8 @@
 //! `--direct`: bodies sent straight into a client's TCP socket, which the proxy lends for one answer.
 //!
 //! The loan comes over a kernel socket of its own, `<listen>.direct`, as a request head with one descriptor beside
-//! it (SCM_RIGHTS); when the answer is out, one line goes back: `done` or `broken`. Only a proxy of the same user
+//! it (SCM_RIGHTS); when the answer is out, one line goes back: `done` or `broken`, and how
+//! many bytes of the body were sent. Only a proxy of the same user
 //! is listened to. What is lent cannot be taken back: the proxy ends that client's connection afterwards, unless
 //! it was told to trust this daemon.
 
@@ -71,15 +72,19 @@ fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration)
         let (Ok(Some((request, _))), Some(client)) = (parsed, client) else {
             return Err(io::ErrorKind::InvalidData.into());
         };
-        let answer = daemon.reply(&request, request.keep);
-        let mut counters = Counters { requests: 1, direct: 1, ..Default::default() };
-        counters.refused = u64::from(answer.status >= 400);
+        let mut counters = Counters { direct: 1, ..Default::default() };
+        let answer = daemon.reply(&request, request.keep, &mut counters);
         let sent = send_all(&client, &answer, patience, &mut counters);
         counters.broken = u64::from(sent.is_err());
         counters.changed = u64::from(sent.as_ref().is_err_and(has_changed));
+        counters.direct_bytes = counters.body_bytes;
+        // A send reads what it copies; sendfile does not.
+        counters.told(Some("no-cpu"), counters.referenced);
+        counters.told(request.text("onecopy-reader"), counters.body_bytes - counters.referenced);
         daemon.totals.add(counters);
         drop(client); // before the proxy hears of it: then nobody but the proxy holds the client
-        control.write_all(if sent.is_ok() { b"done\n" } else { b"broken\n" })?;
+        let word = if sent.is_ok() { "done" } else { "broken" };
+        control.write_all(format!("{word} {}\n", counters.direct_bytes).as_bytes())?;
     }
     Ok(())
 }
@@ -131,11 +136,14 @@ fn send_all(
         let flags = if i < last { SendFlags::NOSIGNAL | SendFlags::MORE } else { SendFlags::NOSIGNAL };
         let memory = answer.object.as_ref().and_then(|object| object.memory.as_deref());
         match (piece, memory, &answer.object) {
-            (Piece::Text(text), ..) => bytes(client, text.as_bytes(), flags, patience)?,
+            (Piece::Text(text), ..) => bytes(client, text.as_bytes(), flags, patience, &mut 0)?,
             (Piece::Object(part), Some(memory), _) => {
-                bytes(client, &memory[part.start as usize..=part.end as usize], flags, patience)?;
-                counters.kernel_copied += part.len();
-                counters.body_bytes += part.len();
+                let mut sent = 0;
+                let part = &memory[part.start as usize..=part.end as usize];
+                let result = bytes(client, part, flags, patience, &mut sent);
+                counters.kernel_copied += sent;
+                counters.body_bytes += sent;
+                result?;
             }
             (Piece::Object(part), None, Some(object)) => {
                 let (mut at, end) = (part.start, part.end + 1);
@@ -160,14 +168,22 @@ fn send_all(
             (Piece::Object(_), None, None) => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
-    counters.cache_hits += u64::from(answer.object.as_ref().is_some_and(|object| object.memory.is_some()));
     Ok(())
 }
 
-fn bytes(client: &OwnedFd, mut bytes: &[u8], flags: SendFlags, patience: Duration) -> io::Result<()> {
+fn bytes(
+    client: &OwnedFd,
+    mut bytes: &[u8],
+    flags: SendFlags,
+    patience: Duration,
+    sent: &mut u64,
+) -> io::Result<()> {
     while !bytes.is_empty() {
         match send(client, bytes, flags) {
-            Ok(n) => bytes = &bytes[n..],
+            Ok(n) => {
+                bytes = &bytes[n..];
+                *sent += n as u64;
+            }
             Err(error) => wait(client, error, patience)?,
         }
     }

@@ -46,7 +46,8 @@ pub struct Args {
     /// With --transport onecopy: which stores put a file kept in memory before the proxy.
     #[arg(long, value_enum, default_value_t)]
     policy: Stores,
-    /// With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on by reference.
+    /// With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on by reference. Counted
+    /// as `lent_bytes`: what the proxy then sends of it, the proxy counts.
     #[arg(long, value_enum, default_value_t)]
     lend: Lend,
     /// Keep up to this many bytes of files in memory, the least recently asked for leaving first; up to as many again may be

@@ -1,5 +1,6 @@
 //! The files below the root, opened so that no path leaves it, and the memory that keeps some of them.
 
+use crate::counters::Counters;
 use crate::http::conditional::{Validators, whole_seconds};
 use crate::http::request::Refusal;
 use anyhow::Context;
@@ -206,8 +207,9 @@ impl Store {
         Ok(Store { root: root_fd, cache, fresh, limit, taken })
     }
 
-    /// Finds what a relative path (see [`crate::http::path::relative`]) names.
-    pub fn find(&self, path: &str) -> Result<Found, Refusal> {
+    /// Finds what a relative path (see [`crate::http::path::relative`]) names. A file that is read into memory for it is
+    /// counted.
+    pub fn find(&self, path: &str, counters: &mut Counters) -> Result<Found, Refusal> {
         if let Some((object, known)) = self.lock().fresh(path, self.fresh)
             // The memory is whole whatever becomes of the file. An open file shows what is done to it, and to its name: it
             // may be shorter, removed or forbidden by now.
@@ -222,14 +224,20 @@ impl Store {
             file => file.to_owned(),
         };
         // One that changes while it is put into memory is taken as it is then.
-        match self.look(path, &name, true)? {
+        match self.look(path, &name, true, counters)? {
             Some(found) => Ok(found),
-            None => self.look(path, &name, false)?.ok_or(INTERNAL),
+            None => self.look(path, &name, false, counters)?.ok_or(INTERNAL),
         }
     }
 
     /// Opens what lies under `name`. None, with `anew`: it was changed meanwhile, and is to be looked at anew.
-    fn look(&self, path: &str, name: &str, anew: bool) -> Result<Option<Found>, Refusal> {
+    fn look(
+        &self,
+        path: &str,
+        name: &str,
+        anew: bool,
+        counters: &mut Counters,
+    ) -> Result<Option<Found>, Refusal> {
         let file = match find(&self.root, name) {
             Ok(Some(file)) => File::from(file),
             Ok(None) => return Err(NOT_FOUND),
@@ -279,7 +287,8 @@ impl Store {
             if object.room.is_none() {
                 return Ok(Some(Found::Object(Arc::new(object), known)));
             }
-            object.memory = Frozen::read(&object.file, length).ok();
+            object.memory = Frozen::read(&object.file, length, &mut counters.kernel_copied).ok();
+            counters.cache_fills += u64::from(object.memory.is_some());
             if object.file.metadata().ok().is_none_or(|now| Identity::of(&now) != identity) {
                 if anew {
                     return Ok(None);
@@ -390,7 +399,7 @@ mod tests {
     use std::fs;
 
     fn found(store: &Store, path: &str) -> Result<Arc<Object>, u16> {
-        match store.find(path) {
+        match store.find(path, &mut Counters::default()) {
             Ok(Found::Object(object, _)) => Ok(object),
             Ok(Found::Folder) => Err(301),
             Err(refusal) => Err(refusal.status),

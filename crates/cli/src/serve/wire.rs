@@ -146,17 +146,16 @@ impl Wire {
                 .iter()
                 .try_for_each(|piece| send_all(stream, &mut [IoSlice::new(bytes(piece, &[]))])),
             (Wire::Onecopy(stream), Some(object)) => {
-                let before = stream.stats();
+                let (before, mut read) = (stream.stats(), 0);
                 let result = match &object.memory {
                     Some(memory) => {
-                        counters.cache_hits += 1;
                         let mut slices: Vec<_> =
                             answer.pieces.iter().map(|p| IoSlice::new(bytes(p, memory))).collect();
                         send_all(stream, &mut slices)
                     }
-                    None => reserved(stream, &answer.pieces, object, counters),
+                    None => reserved(stream, &answer.pieces, object, &mut read),
                 };
-                account(stream, before, answer, result.is_ok(), counters);
+                account(stream, (before, read), answer, result.is_ok(), counters);
                 result
             }
         }
@@ -168,7 +167,7 @@ impl Wire {
 const SLOT: usize = 128 << 10;
 
 /// A file's bytes: pread straight to where the proxy will find them, the text before them in the same piece.
-fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, counters: &mut Counters) -> io::Result<()> {
+fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, read: &mut u64) -> io::Result<()> {
     let mut text = String::new();
     let last = last_part(pieces);
     for (i, piece) in pieces.iter().enumerate() {
@@ -192,7 +191,7 @@ fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, counters: &mut C
                     return Err(cut_short());
                 }
                 done += got as u64;
-                counters.kernel_copied += got as u64;
+                *read += got as u64;
             }
             if done == part.len() && Some(i) == last {
                 object.still()?;
@@ -203,17 +202,27 @@ fn reserved(stream: &Stream, pieces: &[Piece], object: &Object, counters: &mut C
     send_all(stream, &mut [IoSlice::new(text.as_bytes())])
 }
 
-/// Counts a body by what the stream says it did; the text around it is not counted.
-fn account(stream: &Stream, before: onecopy::Stats, answer: &Answer, whole: bool, counters: &mut Counters) {
+/// Counts a body by what the stream says it did since `before`, in which `read` bytes were read into reserved room; the text
+/// around it is not counted.
+fn account(
+    stream: &Stream,
+    (before, read): (onecopy::Stats, u64),
+    answer: &Answer,
+    whole: bool,
+    counters: &mut Counters,
+) {
     let after = stream.stats();
     let text: u64 = answer.pieces.iter().filter(|p| matches!(p, Piece::Text(_))).map(Piece::len).sum();
     let sent = (after.sent - before.sent).saturating_sub(text).min(answer.object_bytes());
     counters.body_bytes += if whole { answer.object_bytes() } else { sent };
-    counters.user_copied += (after.user_copied() - before.user_copied()).saturating_sub(text);
+    // What goes over the kernel goes first, and the text before all else.
+    let kernel = (after.kernel_copied - before.kernel_copied).saturating_sub(read);
+    let in_kernel = text.min(kernel);
+    // Into reserved room it was copied anyway.
+    let in_user = if read > 0 { text } else { text - in_kernel };
+    counters.user_copied += (after.user_copied() - before.user_copied()).saturating_sub(in_user);
     counters.user_copied_nt += (after.user_copied_nt - before.user_copied_nt).min(counters.user_copied);
-    if stream.path().send == Carrier::Kernel {
-        counters.kernel_copied += sent;
-    }
+    counters.kernel_copied += read + kernel - in_kernel;
 }
 
 pub fn send_all(stream: &Stream, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
@@ -238,11 +247,14 @@ fn kernel(
     match object {
         Some(Object { memory: Some(memory), .. }) => {
             let slices: Vec<&[u8]> = pieces.iter().map(|piece| bytes(piece, memory)).collect();
-            write_all_vectored(stream, &slices)?;
-            counters.kernel_copied += object_bytes(pieces);
-            counters.body_bytes += object_bytes(pieces);
-            counters.cache_hits += 1;
-            Ok(())
+            let mut written = 0;
+            let result = write_all_vectored(stream, &slices, &mut written);
+            // What of it was text, only the whole of it tells exactly.
+            let text = slices.iter().map(|slice| slice.len() as u64).sum::<u64>() - object_bytes(pieces);
+            let sent = written.saturating_sub(text);
+            counters.kernel_copied += sent;
+            counters.body_bytes += sent;
+            result
         }
         Some(object) => BUFFER.with_borrow_mut(|buffer| {
             buffer.resize(STEP, 0);
@@ -262,13 +274,11 @@ fn kernel(
                     Piece::Object(part) if how == FileSend::Sendfile => {
                         stream.write_all(&buffer[..std::mem::take(&mut lead)])?;
                         let end = if Some(i) == last { part.len().min(STEP as u64) } else { 0 };
-                        send_file(stream, &object.file, part.start, part.len() - end)?;
+                        send_file(stream, &object.file, part.start, part.len() - end, counters)?;
                         if end > 0 {
                             object.still()?;
-                            send_file(stream, &object.file, part.end + 1 - end, end)?;
+                            send_file(stream, &object.file, part.end + 1 - end, end, counters)?;
                         }
-                        counters.referenced += part.len();
-                        counters.body_bytes += part.len();
                     }
                     Piece::Object(part) => {
                         let (mut at, mut left) = (part.start, part.len());
@@ -309,14 +319,17 @@ fn bytes<'a>(piece: &'a Piece, memory: &'a [u8]) -> &'a [u8] {
     }
 }
 
-fn write_all_vectored(mut stream: &UnixStream, slices: &[&[u8]]) -> io::Result<()> {
+fn write_all_vectored(mut stream: &UnixStream, slices: &[&[u8]], written: &mut u64) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = slices.iter().map(|s| IoSlice::new(s)).collect();
     let mut left = &mut slices[..];
     IoSlice::advance_slices(&mut left, 0); // drops empty slices at the front
     while !left.is_empty() {
         match stream.write_vectored(left) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => IoSlice::advance_slices(&mut left, n),
+            Ok(n) => {
+                IoSlice::advance_slices(&mut left, n);
+                *written += n as u64;
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -336,12 +349,22 @@ fn read_at(file: &File, buf: &mut [u8], at: u64) -> io::Result<usize> {
 }
 
 /// Sends a part of a file by reference through a blocking socket.
-pub fn send_file(to: impl rustix::fd::AsFd, file: &File, start: u64, length: u64) -> io::Result<()> {
+fn send_file(
+    to: &UnixStream,
+    file: &File,
+    start: u64,
+    length: u64,
+    counters: &mut Counters,
+) -> io::Result<()> {
     let (mut at, mut left) = (start, length);
     while left > 0 {
-        match rustix::fs::sendfile(&to, file, Some(&mut at), left.min(1 << 30) as usize) {
+        match rustix::fs::sendfile(to, file, Some(&mut at), left.min(1 << 30) as usize) {
             Ok(0) => return Err(cut_short()),
-            Ok(n) => left -= n as u64,
+            Ok(n) => {
+                left -= n as u64;
+                counters.referenced += n as u64;
+                counters.body_bytes += n as u64;
+            }
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -16,13 +16,29 @@ pub const SOON: Duration = Duration::from_secs(60);
 /// A child process whose standard error is kept line by line; killed when dropped.
 pub struct Running {
     pub child: Child,
+    /// The program itself, where the child is another one that looks on.
+    behind: Option<rustix::process::Pid>,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Running {
     pub fn start(args: &[&str]) -> Running {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_onecopy"))
-            .args(args)
+        Running::of(Command::new(env!("CARGO_BIN_EXE_onecopy")).args(args))
+    }
+
+    /// Starts the program under `tracer`, a command that runs what follows it.
+    pub fn traced(tracer: &mut Command, args: &[&str]) -> Running {
+        // A program that is traced says itself who it is: whose child it is depends on the tracer.
+        let script = ["sh", "-c", "echo \"pid $$\" >&2; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_onecopy")];
+        let mut running = Running::of(tracer.args(script).args(args));
+        let pid = running.line("pid ").strip_prefix("pid ").and_then(|pid| pid.parse().ok());
+        running.behind = pid.and_then(rustix::process::Pid::from_raw);
+        assert!(running.behind.is_some(), "the shell says its number first");
+        running
+    }
+
+    fn of(command: &mut Command) -> Running {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -35,7 +51,7 @@ impl Running {
                 to.lock().unwrap().push(line);
             }
         });
-        Running { child, lines }
+        Running { child, behind: None, lines }
     }
 
     /// The first line that has `what` in it, waited for.
@@ -80,7 +96,7 @@ impl Running {
     }
 
     pub fn pid(&self) -> rustix::process::Pid {
-        rustix::process::Pid::from_child(&self.child)
+        self.behind.unwrap_or_else(|| rustix::process::Pid::from_child(&self.child))
     }
 
     pub fn signal(&self, signal: rustix::process::Signal) {
@@ -112,7 +128,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // A tracer that is killed leaves what it traced running; one whose program ends, ends. (Only while the tracer is not
+        // waited for, the number is sure to be the program's.)
+        if let (Some(behind), Ok(None)) = (self.behind, self.child.try_wait()) {
+            let _ = rustix::process::kill_process(behind, rustix::process::Signal::KILL);
+        } else {
+            let _ = self.child.kill();
+        }
         let _ = self.child.wait();
     }
 }
@@ -222,22 +244,36 @@ pub fn status_of(text: &str) -> u16 {
 }
 
 pub fn start_daemon(dir: &Path, flags: &str) -> Running {
+    start_daemon_by(Running::start, dir, flags)
+}
+
+/// The same, by another way to start a program.
+pub fn start_daemon_by(start: impl FnOnce(&[&str]) -> Running, dir: &Path, flags: &str) -> Running {
     let (root, listen) = (dir.join("files"), format!("unix:{}", dir.join("s").display()));
     let mut args = vec!["serve", "--root", root.to_str().unwrap(), "--listen", &listen, "--stats"];
     if !flags.contains("--revalidate") {
         args.extend(["--revalidate", "0"]);
     }
     args.extend(flags.split_whitespace());
-    let daemon = Running::start(&args);
+    let daemon = start(&args);
     daemon.line("onecopy serve:");
     daemon
 }
 
 pub fn start_proxy(dir: &Path, flags: &str) -> (Running, SocketAddr) {
+    start_proxy_by(Running::start, dir, flags)
+}
+
+/// The same, by another way to start a program.
+pub fn start_proxy_by(
+    start: impl FnOnce(&[&str]) -> Running,
+    dir: &Path,
+    flags: &str,
+) -> (Running, SocketAddr) {
     let backend = format!("unix:{}", dir.join("s").display());
     let mut args = vec!["proxy", "--listen", "127.0.0.1:0", "--backend", &backend];
     args.extend(flags.split_whitespace());
-    let proxy = Running::start(&args);
+    let proxy = start(&args);
     let line = proxy.line("onecopy proxy: http");
     let addr = line.split("://").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
     (proxy, addr)

@@ -5,6 +5,7 @@ mod certificates;
 mod changes;
 mod clients;
 mod content;
+mod counted;
 mod harness;
 mod hygiene;
 mod lent;

@@ -18,21 +18,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A certificate for `localhost`, its key beside it, and what a client has to trust.
-struct Made {
+pub struct Made {
     dir: tempfile::TempDir,
     root: CertificateDer<'static>,
 }
 
 impl Made {
-    fn new() -> Made {
+    pub fn new() -> Made {
         let dir = tempfile::tempdir().unwrap();
         let root = write(dir.path());
         Made { dir, root }
     }
 
-    fn flags(&self) -> String {
+    pub fn flags(&self) -> String {
         let dir = self.dir.path().display();
         format!("--tls-cert {dir}/cert.pem --tls-key {dir}/key.pem")
+    }
+
+    /// A client that trusts it.
+    pub fn client(&self, addr: SocketAddr) -> Secure {
+        connect(addr, settings(&self.root, rustls::ALL_VERSIONS))
     }
 }
 
@@ -44,7 +49,7 @@ fn write(dir: &Path) -> CertificateDer<'static> {
     made.cert.der().clone()
 }
 
-type Secure = Client<StreamOwned<ClientConnection, TcpStream>>;
+pub type Secure = Client<StreamOwned<ClientConnection, TcpStream>>;
 
 fn settings(root: &CertificateDer<'static>, versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
     let mut roots = RootCertStore::empty();
@@ -64,7 +69,7 @@ fn connect(addr: SocketAddr, config: ClientConfig) -> Secure {
 }
 
 fn client(pair: &Pair, made: &Made) -> Secure {
-    connect(pair.addr, settings(&made.root, rustls::ALL_VERSIONS))
+    made.client(pair.addr)
 }
 
 fn pair(daemon: &str, proxy: &str) -> (Pair, Made) {

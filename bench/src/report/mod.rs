@@ -145,7 +145,11 @@ fn rows_of(page: &mut String, row: &Row, case: &CaseResult) -> Result<()> {
         let unit =
             row.metrics.iter().find(|metric| metric.name == verdict.metric).map_or("", |metric| metric.unit);
         let (case, engine) = (escape(&case.case), name_of(verdict.engine));
-        write!(page, "<tr><td>{case}<td>{engine}<td colspan=5><td>{}<td></tr>", chip(verdict, unit))?;
+        write!(
+            page,
+            "<tr><td>{case}<td>{engine}<td colspan=5><td class=reach>{}<td></tr>",
+            chip(verdict, unit)
+        )?;
     }
     Ok(())
 }
@@ -175,7 +179,7 @@ fn row_of(
         .collect();
     write!(
         page,
-        "<tr{class}><td>{}<td>{}<td class=n>{ratio}<td>{}<td class=n>{}<td class=\"n soft\">{} .. {}<td class=soft>{}<td>{}{}</tr>",
+        "<tr{class}><td>{}<td>{}<td class=n>{ratio}<td>{}<td class=n>{}<td class=\"n soft\">{} .. {}<td class=soft>{}<td class=reach>{}{}</tr>",
         if class.is_empty() { String::new() } else { escape(&case.case) },
         if first { name_of(engine.engine) } else { String::new() },
         escape(figure.metric.name),
@@ -272,6 +276,11 @@ mod tests {
             assert!(
                 html.contains("<svg") && html.contains("#CF222E"),
                 "the plot has the line that must be reached"
+            );
+            // A demand may name many rivals: it goes over lines, or the last column lies beyond the page.
+            assert!(
+                html.contains("<td class=reach><span class=\"chip")
+                    && STYLE.contains(".reach { white-space: normal;")
             );
             assert!(!html.contains("<script") && !html.contains("src="), "self-contained");
         }

@@ -3,7 +3,9 @@
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::element::{Circle, PathElement, Rectangle, Text};
-use plotters::prelude::{Color, DrawingArea, IntoDrawingArea, IntoFont, RGBColor, SVGBackend, ShapeStyle};
+use plotters::prelude::{
+    Color, DrawingArea, HSLColor, IntoDrawingArea, IntoFont, RGBColor, SVGBackend, ShapeStyle,
+};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::runner::{CaseResult, EngineResult, RowResult, figure};
@@ -14,26 +16,60 @@ const SOFT: RGBColor = RGBColor(101, 109, 118);
 const GRID: RGBColor = RGBColor(228, 231, 235);
 const REACH: RGBColor = RGBColor(207, 34, 46);
 const WIDTH: i32 = 1040;
-const HEIGHT: i32 = 380;
 const LEFT: i32 = 56;
-const RIGHT: i32 = WIDTH - 92;
-const TOP: i32 = 44;
-const BOTTOM: i32 = HEIGHT - 34;
+/// The height between the lowest ratio and the highest.
+const TALL: i32 = 300;
+/// The height of a line of text.
+const LINE: i32 = 20;
+/// What stands above the legend: the title of the axis.
+const TITLE: &str = "ratio against the baseline, larger is better; whiskers: lowest and highest round";
 /// From this ratio on the axis is logarithmic.
 const LOGARITHMIC_FROM: f64 = 8.0;
 
-/// The colour of an engine, the same in each plot and table.
+/// The colours of the engines that are known; those of one family (the kernel's, ours) are told apart, too.
+const COLOURS: &[(&str, RGBColor)] = &[
+    ("auto", RGBColor(0, 138, 94)),
+    ("nt", RGBColor(9, 105, 218)),
+    ("cached", RGBColor(219, 134, 0)),
+    ("direct", RGBColor(130, 80, 223)),
+    ("lend-sendfile", RGBColor(112, 178, 12)),
+    ("lend-splice", RGBColor(52, 170, 190)),
+    ("auto-spin", RGBColor(130, 80, 223)),
+    ("auto-block", RGBColor(52, 170, 190)),
+    ("auto-64", RGBColor(130, 80, 223)),
+    ("nginx", RGBColor(191, 57, 137)),
+    ("iceoryx2", RGBColor(191, 57, 137)),
+    ("kernel", RGBColor(145, 152, 161)),
+    ("kernel-spin", RGBColor(72, 80, 90)),
+    ("kernel-splice", RGBColor(132, 82, 36)),
+    ("kernel-sendfile", RGBColor(226, 176, 140)),
+    ("kernel-mmsg", RGBColor(132, 82, 36)),
+    ("kernel-512", RGBColor(226, 176, 140)),
+    ("libc", RGBColor(145, 152, 161)),
+    ("atomic_inc", RGBColor(145, 152, 161)),
+    ("for_loop", RGBColor(72, 80, 90)),
+    ("lock", RGBColor(132, 82, 36)),
+    ("malloc", RGBColor(191, 57, 137)),
+    ("hugepage", RGBColor(9, 105, 218)),
+    ("memfd", RGBColor(219, 134, 0)),
+    ("opaque", RGBColor(130, 80, 223)),
+    ("copy", RGBColor(145, 152, 161)),
+    ("zc", RGBColor(219, 134, 0)),
+    ("zc-stacked", RGBColor(0, 138, 94)),
+    ("zc-merged", RGBColor(9, 105, 218)),
+];
+
+/// The colour of an engine, the same in each plot and table. One that is not known has one by its name.
 pub fn colour(engine: &str) -> RGBColor {
-    match engine {
-        "auto" => RGBColor(0, 138, 94),
-        "nt" => RGBColor(9, 105, 218),
-        "cached" => RGBColor(219, 134, 0),
-        "auto-spin" => RGBColor(130, 80, 223),
-        "auto-block" => RGBColor(74, 170, 190),
-        "nginx" => RGBColor(191, 57, 137),
-        "kernel-spin" => RGBColor(87, 96, 106),
-        _ => RGBColor(145, 152, 161),
+    if let Some((_, colour)) = COLOURS.iter().find(|(name, _)| *name == engine) {
+        return *colour;
     }
+    // FNV-1a: any spread of the names over the hues will do, and the same in each run.
+    let hash = engine.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
+    });
+    let (r, g, b) = HSLColor((hash >> 32) as f64 / f64::from(u32::MAX), 0.55, 0.42).rgb();
+    RGBColor(r, g, b)
 }
 
 /// The same colour for a style sheet.
@@ -48,16 +84,18 @@ struct Axis {
     low: f64,
     high: f64,
     logarithmic: bool,
+    /// Where the highest ratio is, in pixels from the top.
+    top: i32,
 }
 
 impl Axis {
-    fn over(ratios: &[f64]) -> Axis {
+    fn over(ratios: &[f64], top: i32) -> Axis {
         let most = ratios.iter().copied().fold(1.0, f64::max);
         let least = ratios.iter().copied().fold(1.0, f64::min).max(1.0 / 64.0);
         if most >= LOGARITHMIC_FROM {
-            Axis { low: (least * 0.99).log2().floor(), high: (most * 1.4).log2(), logarithmic: true }
+            Axis { low: (least * 0.99).log2().floor(), high: (most * 1.4).log2(), logarithmic: true, top }
         } else {
-            Axis { low: 0.0, high: most * 1.15, logarithmic: false }
+            Axis { low: 0.0, high: most * 1.15, logarithmic: false, top }
         }
     }
 
@@ -65,7 +103,11 @@ impl Axis {
     fn at(&self, ratio: f64) -> i32 {
         let y = if self.logarithmic { ratio.max(1e-9).log2() } else { ratio };
         let share = (y.clamp(self.low, self.high) - self.low) / (self.high - self.low);
-        BOTTOM - (share * f64::from(BOTTOM - TOP)).round() as i32
+        self.bottom() - (share * f64::from(TALL)).round() as i32
+    }
+
+    fn bottom(&self) -> i32 {
+        self.top + TALL
     }
 
     fn ticks(&self) -> Vec<f64> {
@@ -112,17 +154,20 @@ pub fn bars(result: &RowResult, metric: &str) -> Result<Option<String>> {
     let Some((first, _)) = groups.first() else { return Ok(None) };
     let marks = || groups.iter().flat_map(|(_, marks)| marks);
     let ratios: Vec<f64> = marks().flat_map(|(_, m)| [m.high, m.ratio, m.reach.unwrap_or(1.0)]).collect();
-    let axis = Axis::over(&ratios);
     let mut engines: Vec<&str> = Vec::new();
     for (engine, _) in marks() {
         if !engines.contains(engine) {
             engines.push(engine);
         }
     }
-    draw(|canvas| {
-        canvas.legend(&engines, marks().any(|(_, mark)| mark.reach.is_some()))?;
-        canvas.frame(axis, first.baseline)?;
-        let slot = f64::from(RIGHT - LEFT) / groups.len() as f64;
+    let legend = Legend::of(&engines, marks().any(|(_, mark)| mark.reach.is_some()));
+    let axis = Axis::over(&ratios, legend.bottom());
+    let right = right_of(first.baseline);
+    let slot = f64::from(right - LEFT) / groups.len() as f64;
+    let names = Names::of(groups.iter().map(|(case, _)| case.case.as_str()), slot);
+    draw(axis.bottom() + names.height(), |canvas| {
+        canvas.legend(&legend)?;
+        canvas.frame(axis, first.baseline, right)?;
         let widest = groups.iter().map(|(_, marks)| marks.len()).max().unwrap_or(1);
         let width = (slot * 0.8 / widest as f64).min(64.0) as i32;
         for (i, (case, marks)) in groups.iter().enumerate() {
@@ -131,7 +176,7 @@ pub fn bars(result: &RowResult, metric: &str) -> Result<Option<String>> {
             for (j, (engine, mark)) in marks.iter().enumerate() {
                 canvas.bar(axis, (start + width * j as i32, width), engine, mark)?;
             }
-            canvas.text(&case.case, (centre, BOTTOM + 8), 13.0, INK, (HPos::Center, VPos::Top))?;
+            canvas.name(&names.lines(&case.case), (centre, axis.bottom() + 8))?;
         }
         Ok(())
     })
@@ -158,7 +203,9 @@ pub fn lines(result: &RowResult, metric: &str) -> Result<Vec<(String, String)>> 
 }
 
 fn lines_of(cases: &[(&str, &CaseResult)], metric: &str) -> Result<Option<String>> {
-    let slot = f64::from(RIGHT - LEFT) / cases.len() as f64;
+    let baseline = cases[0].1.baseline;
+    let right = right_of(baseline);
+    let slot = f64::from(right - LEFT) / cases.len() as f64;
     let centre = |i: usize| LEFT + (slot * (i as f64 + 0.5)) as i32;
     let mut engines: Vec<(&str, Vec<(i32, Mark)>)> = Vec::new();
     for (i, (_, case)) in cases.iter().enumerate() {
@@ -174,10 +221,14 @@ fn lines_of(cases: &[(&str, &CaseResult)], metric: &str) -> Result<Option<String
         return Ok(None);
     }
     let ratios: Vec<f64> = engines.iter().flat_map(|(_, marks)| marks.iter().map(|(_, m)| m.ratio)).collect();
-    let axis = Axis::over(&ratios);
-    draw(|canvas| {
-        canvas.legend(&engines.iter().map(|(engine, _)| *engine).collect::<Vec<_>>(), false)?;
-        canvas.frame(axis, cases[0].1.baseline)?;
+    let legend = Legend::of(&engines.iter().map(|(engine, _)| *engine).collect::<Vec<_>>(), false);
+    let axis = Axis::over(&ratios, legend.bottom());
+    // Every label where there is room, else every second or third.
+    let each = (44.0 / slot).ceil().max(1.0) as usize;
+    let names = Names::of(cases.iter().map(|(name, _)| *name).step_by(each), slot * each as f64);
+    draw(axis.bottom() + names.height(), |canvas| {
+        canvas.legend(&legend)?;
+        canvas.frame(axis, baseline, right)?;
         for (engine, marks) in &engines {
             let points: Vec<(i32, i32)> = marks.iter().map(|(x, mark)| (*x, axis.at(mark.ratio))).collect();
             let stroke = colour(engine).stroke_width(if *engine == "auto" { 3 } else { 2 });
@@ -186,26 +237,105 @@ fn lines_of(cases: &[(&str, &CaseResult)], metric: &str) -> Result<Option<String
                 canvas.put(&Circle::new(point, 3, colour(engine).filled()))?;
             }
         }
-        // Every label where there is room, else every second or third.
-        let each = (44.0 / slot).ceil().max(1.0) as usize;
         for (i, (name, _)) in cases.iter().enumerate().step_by(each) {
-            canvas.text(name, (centre(i), BOTTOM + 8), 13.0, INK, (HPos::Center, VPos::Top))?;
+            canvas.name(&names.lines(name), (centre(i), axis.bottom() + 8))?;
         }
         Ok(())
     })
     .map(Some)
 }
 
+/// The width that a text surely has room in, whatever font the page finds, in pixels.
+fn width_of(text: &str, size: f64) -> i32 {
+    (text.chars().count() as f64 * size * 0.64).ceil() as i32
+}
+
+/// The right end of the scale: the baseline's name stands beside it.
+fn right_of(baseline: &str) -> i32 {
+    WIDTH - 12 - width_of(baseline, 12.0).clamp(40, WIDTH / 3)
+}
+
+/// What the colours mean, in as many lines as that takes.
+struct Legend<'a> {
+    /// None: the line that must be reached. Where each begins, from the left and from the top.
+    entries: Vec<(Option<&'a str>, (i32, i32))>,
+}
+
+impl<'a> Legend<'a> {
+    const REACH: &'static str = "must reach";
+
+    fn of(engines: &[&'a str], reach: bool) -> Legend<'a> {
+        let mut entries = Vec::new();
+        // Below the axis's title.
+        let (mut x, mut y) = (LEFT, LINE / 2 + LINE);
+        for entry in engines.iter().copied().map(Some).chain(reach.then_some(None)) {
+            let wide = Legend::wide(entry);
+            if x > LEFT && x + wide > WIDTH {
+                (x, y) = (LEFT, y + LINE);
+            }
+            entries.push((entry, (x, y)));
+            x += wide + 18;
+        }
+        Legend { entries }
+    }
+
+    fn wide(entry: Option<&str>) -> i32 {
+        entry.map_or(28 + width_of(Legend::REACH, 13.0), |engine| 18 + width_of(engine, 13.0))
+    }
+
+    /// Where the plot may begin: below it, and the figure on the highest bar.
+    fn bottom(&self) -> i32 {
+        self.entries.last().map_or(LINE, |(_, (_, y))| *y) + LINE + 8
+    }
+}
+
+/// The names of the cases, below the plot.
+struct Names {
+    /// The most characters that a line may have.
+    most: usize,
+    /// Lines of the name that has the most.
+    lines: usize,
+}
+
+impl Names {
+    fn of<'n>(names: impl Iterator<Item = &'n str>, slot: f64) -> Names {
+        let mut all = Names { most: (slot / (13.0 * 0.64)).max(3.0) as usize, lines: 1 };
+        all.lines = names.map(|name| all.lines(name).len()).max().unwrap_or(1);
+        all
+    }
+
+    fn height(&self) -> i32 {
+        16 + self.lines as i32 * LINE
+    }
+
+    /// A name, broken behind its slashes and hyphens where it is too long for a line; a word that is too long, anywhere.
+    fn lines(&self, name: &str) -> Vec<String> {
+        let mut lines = vec![String::new()];
+        for word in name.split_inclusive(['/', '-']) {
+            let letters: Vec<char> = word.chars().collect();
+            for part in letters.chunks(self.most) {
+                let last = lines.len() - 1;
+                if !lines[last].is_empty() && lines[last].chars().count() + part.len() > self.most {
+                    lines.push(part.iter().collect());
+                } else {
+                    lines[last].extend(part);
+                }
+            }
+        }
+        lines
+    }
+}
+
 /// Draws into a fresh SVG that takes the width of the page and the page's font.
-fn draw(content: impl FnOnce(&Canvas<'_>) -> Result<()>) -> Result<String> {
+fn draw(height: i32, content: impl FnOnce(&Canvas<'_>) -> Result<()>) -> Result<String> {
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH as u32, HEIGHT as u32)).into_drawing_area();
+        let root = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
         let canvas = Canvas { root };
         content(&canvas)?;
         canvas.root.present().map_err(|e| anyhow!("{e}"))?;
     }
-    let size = format!("width=\"{WIDTH}\" height=\"{HEIGHT}\" ");
+    let size = format!("width=\"{WIDTH}\" height=\"{height}\" ");
     Ok(svg.replacen(&size, "role=\"img\" ", 1))
 }
 
@@ -240,42 +370,46 @@ impl<'a> Canvas<'a> {
     }
 
     /// The scale, its lines, and the strong line of the baseline.
-    fn frame(&self, axis: Axis, baseline: &str) -> Result<()> {
+    fn frame(&self, axis: Axis, baseline: &str, right: i32) -> Result<()> {
         for ratio in axis.ticks() {
             let y = axis.at(ratio);
-            self.line((LEFT, y), (RIGHT, y), GRID.stroke_width(1))?;
+            self.line((LEFT, y), (right, y), GRID.stroke_width(1))?;
             let label = format!("{}x", (ratio * 1000.0).round() / 1000.0);
             self.text(&label, (LEFT - 8, y), 12.0, SOFT, (HPos::Right, VPos::Center))?;
         }
         let one = axis.at(1.0);
-        self.line((LEFT, one), (RIGHT, one), SOFT.stroke_width(2))?;
-        self.text(baseline, (RIGHT + 6, one), 12.0, SOFT, (HPos::Left, VPos::Center))
+        self.line((LEFT, one), (right, one), SOFT.stroke_width(2))?;
+        self.text(baseline, (right + 6, one), 12.0, SOFT, (HPos::Left, VPos::Center))
     }
 
-    fn legend(&self, engines: &[&str], reach: bool) -> Result<()> {
-        let mut x = LEFT;
-        for engine in engines {
-            self.put(&Rectangle::new([(x, 14), (x + 12, 26)], colour(engine).filled()))?;
-            self.text(engine, (x + 18, 20), 13.0, INK, (HPos::Left, VPos::Center))?;
-            x += 18 + 8 * engine.len() as i32 + 22;
+    /// A case's name, from its first line's middle down.
+    fn name(&self, lines: &[String], (x, mut y): (i32, i32)) -> Result<()> {
+        for line in lines {
+            self.text(line, (x, y), 13.0, INK, (HPos::Center, VPos::Top))?;
+            y += LINE;
         }
-        if reach {
-            self.line((x, 20), (x + 22, 20), REACH.stroke_width(3))?;
-            self.text("must reach", (x + 28, 20), 13.0, INK, (HPos::Left, VPos::Center))?;
+        Ok(())
+    }
+
+    /// The axis's title, and below it what the colours mean.
+    fn legend(&self, legend: &Legend<'_>) -> Result<()> {
+        self.text(TITLE, (LEFT, LINE / 2), 12.0, SOFT, (HPos::Left, VPos::Center))?;
+        for &(entry, (x, y)) in &legend.entries {
+            let Some(engine) = entry else {
+                self.line((x, y), (x + 22, y), REACH.stroke_width(3))?;
+                self.text(Legend::REACH, (x + 28, y), 13.0, INK, (HPos::Left, VPos::Center))?;
+                continue;
+            };
+            self.put(&Rectangle::new([(x, y - 6), (x + 12, y + 6)], colour(engine).filled()))?;
+            self.text(engine, (x + 18, y), 13.0, INK, (HPos::Left, VPos::Center))?;
         }
-        self.text(
-            "ratio against the baseline, larger is better; whiskers: lowest and highest round",
-            (RIGHT, 20),
-            12.0,
-            SOFT,
-            (HPos::Right, VPos::Center),
-        )
+        Ok(())
     }
 
     fn bar(&self, axis: Axis, (left, width): (i32, i32), engine: &str, mark: &Mark) -> Result<()> {
         let (right, middle) = (left + width - 2, left + width / 2 - 1);
         // On the logarithmic axis a bar grows from 1, up or down; on the linear one from 0.
-        let foot = if axis.logarithmic { axis.at(1.0) } else { BOTTOM };
+        let foot = if axis.logarithmic { axis.at(1.0) } else { axis.bottom() };
         let top = axis.at(mark.ratio);
         self.put(&Rectangle::new([(left, top.min(foot)), (right, top.max(foot))], colour(engine).filled()))?;
         let (low, high) = (axis.at(mark.low), axis.at(mark.high));
@@ -293,5 +427,74 @@ impl<'a> Canvas<'a> {
             self.text(&label, (middle, y - 4), 12.0, INK, (HPos::Center, VPos::Bottom))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Scale;
+    use crate::rows::ROWS;
+
+    /// How far apart two colours are, at most 441.
+    fn apart(one: RGBColor, other: RGBColor) -> f64 {
+        let part = |a: u8, b: u8| (f64::from(a) - f64::from(b)).powi(2);
+        (part(one.0, other.0) + part(one.1, other.1) + part(one.2, other.2)).sqrt()
+    }
+
+    #[test]
+    fn engines_of_a_row_are_told_apart_by_their_colours() {
+        for row in ROWS {
+            let mut engines: Vec<_> =
+                (row.cases)(Scale::Full).into_iter().flat_map(|case| case.engines).collect();
+            engines.sort_unstable();
+            engines.dedup();
+            for (i, one) in engines.iter().enumerate() {
+                for other in &engines[..i] {
+                    let far = apart(colour(one), colour(other));
+                    assert!(far > 40.0, "{}: {one} and {other} look alike ({far:.0})", row.name);
+                }
+            }
+        }
+        assert_ne!(colour("some engine"), colour("another engine"));
+    }
+
+    #[test]
+    fn what_the_colours_mean_has_room() {
+        let long = "an-engine-with-a-name-that-nobody-would-give-to-one";
+        let mut engines = vec!["a"; 9];
+        engines.extend([long; 5]);
+        let legend = Legend::of(&engines, true);
+        assert_eq!(legend.entries.len(), engines.len() + 1);
+        for pair in legend.entries.windows(2) {
+            let [(entry, (x, y)), (_, (next, row))] = pair else { unreachable!("two each") };
+            assert!(
+                next > &(x + Legend::wide(*entry)) || (row > y && *next == LEFT),
+                "{entry:?} reaches into the next"
+            );
+        }
+        for (entry, (x, y)) in &legend.entries {
+            assert!(x + Legend::wide(*entry) <= WIDTH, "{entry:?} is cut off");
+            assert!(
+                *y - LINE / 2 >= LINE && y + LINE / 2 < legend.bottom(),
+                "{entry:?} lies in what is above or below"
+            );
+        }
+        assert!(LEFT + width_of(TITLE, 12.0) <= WIDTH);
+        assert!(right_of("kernel-sendfile") + 6 + width_of("kernel-sendfile", 12.0) <= WIDTH);
+    }
+
+    #[test]
+    fn long_names_are_broken() {
+        let names = Names::of(["file/16M/plain", "x"].into_iter(), 80.0);
+        assert_eq!(
+            (names.lines("file/16M/plain"), names.lines),
+            (vec!["file/16M/".into(), "plain".to_owned()], 2)
+        );
+        assert_eq!(names.lines("x"), ["x"]);
+        assert_eq!(names.lines("").len(), 1);
+        assert_eq!(names.lines("abcdefghijklmnop").concat(), "abcdefghijklmnop");
+        assert!(names.lines("abcdefghijklmnop").iter().all(|line| line.len() <= names.most));
+        assert!(names.height() > Names::of(["x"].into_iter(), 80.0).height());
     }
 }

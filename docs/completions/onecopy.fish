@@ -141,7 +141,7 @@ always\t''
 never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l show -d 'Show the profile that is saved, and measure nothing'
 complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l dry-run -d 'Measure and print, but save nothing'
-complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l quick -d 'Measure for a quarter of the time: a first look, not for keeps on a busy machine'
+complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l quick -d 'Measure for a third of the time (4 seconds): a first look, not for keeps on a busy machine'
 complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -l json -d 'Print one JSON object instead of tables'
 complete -c onecopy -n "__fish_onecopy_using_subcommand tune" -s h -l help -d 'Print help'
 complete -c onecopy -n "__fish_onecopy_using_subcommand doctor" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''

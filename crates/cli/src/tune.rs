@@ -20,7 +20,7 @@ pub struct Args {
     /// Measure and print, but save nothing
     #[arg(long)]
     dry_run: bool,
-    /// Measure for a quarter of the time: a first look, not for keeps on a busy machine
+    /// Measure for a third of the time (4 seconds): a first look, not for keeps on a busy machine
     #[arg(long)]
     quick: bool,
     /// Print one JSON object instead of tables
@@ -42,7 +42,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = match &args.output {
         Some(path) => Some(path.clone()),
         None if args.dry_run => None,
-        // Asked before measuring: half a minute of work should not end in "no place to save it".
+        // Asked before measuring: the work should not end in "no place to save it".
         None => Some(profile::path()?.with_context(|| {
             format!(
                 "{}=off says not to use a profile; unset it, or choose --dry-run or --output FILE",
@@ -52,8 +52,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let mut options = Options { max_footprint: (args.max_footprint as usize) << 20, ..Options::default() };
     if args.quick {
-        options.stretch = Duration::from_millis(2);
+        options.stretch = Duration::from_millis(1);
         options.rounds = 2;
+        options.limit = Duration::from_secs(4);
     }
     let load = Load::now();
     let measured = measure(&options)?;
@@ -72,6 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     head(&mut text, &measured.profile);
     tables(&mut text, &measured);
     meaning(&mut text, &measured.profile);
+    text.push_str(&missing(&measured.points));
     if let Some(foreign) = foreign.filter(|&foreign| foreign > BUSY) {
         writeln!(
             text,
@@ -184,8 +186,8 @@ fn json(measured: &Measured, foreign: Option<f64>, saved: Option<&std::path::Pat
             "reader": reader_name(point.reader),
             "footprint": point.footprint,
             "len": point.len,
-            "cached GB/s": rate(point.len, point.cached),
-            "nt GB/s": rate(point.len, point.stream),
+            "cached GB/s": point.cached.map(|seconds| rate(point.len, seconds)),
+            "nt GB/s": point.stream.map(|seconds| rate(point.len, seconds)),
         })).collect::<Vec<_>>(),
     })
 }
@@ -259,9 +261,26 @@ fn tables(text: &mut String, measured: &Measured) {
 }
 
 fn field(text: &mut String, point: &Point, streams: bool) {
-    let rate = |seconds: f64| point.len as f64 / seconds / 1e9;
+    let rate = |seconds: Option<f64>| match seconds {
+        Some(seconds) => format!("{:.1}", point.len as f64 / seconds / 1e9),
+        None => "?".to_owned(),
+    };
     let mark = if streams { '*' } else { ' ' };
-    let _ = write!(text, "{:>14}{mark}", format!("{:.1} / {:.1}", rate(point.cached), rate(point.stream)));
+    let _ = write!(text, "{:>14}{mark}", format!("{} / {}", rate(point.cached), rate(point.stream)));
+}
+
+/// Says how much there is of which nothing plausible was measured.
+fn missing(points: &[Point]) -> String {
+    let unknown =
+        points.iter().flat_map(|point| [point.cached, point.stream]).filter(Option::is_none).count();
+    match unknown {
+        0 => String::new(),
+        _ => format!(
+            "{unknown} of {} figures are missing (?): what was measured was not plausible, and not when it was measured again, \
+             or the time was up. They have no say in the rules: measure again when the machine is quiet.\n",
+            2 * points.len()
+        ),
+    }
 }
 
 fn crossing(profile: &Profile, reader: Reader, footprint: usize) -> Option<u32> {
@@ -304,5 +323,27 @@ fn meaning(text: &mut String, profile: &Profile) {
         }
         let said = if parts.is_empty() { "always cached".to_owned() } else { parts.join("; ") };
         let _ = writeln!(text, "  {who:<19} {said}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let point = Point {
+            reader: Reader::OtherCore,
+            footprint: 1 << 20,
+            len: 64 << 10,
+            cached: None,
+            stream: Some((64 << 10) as f64 / 8e9),
+        };
+        let mut text = String::new();
+        field(&mut text, &point, true);
+        assert_eq!(text.trim(), "? / 8.0*");
+        let whole = Point { cached: point.stream, ..point.clone() };
+        assert!(missing(&[point, whole.clone()]).starts_with("1 of 4 figures are missing"));
+        assert_eq!(missing(&[whole]), "");
     }
 }

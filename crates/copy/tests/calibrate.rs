@@ -7,14 +7,20 @@ use std::time::Duration;
 
 #[test]
 fn a_measured_profile_is_saved_read_and_obeyed() {
-    let options = Options { max_footprint: 1 << 20, stretch: Duration::from_micros(20), rounds: 1 };
+    let limit = Duration::from_secs(600); // none, on a machine that others load
+    let options = Options { max_footprint: 1 << 20, stretch: Duration::from_micros(20), rounds: 1, limit };
     let mut steps = Vec::new();
     let measured = measure(&options, &mut |step| steps.push((step.done, step.total))).unwrap();
     let total = steps.len();
     assert!(steps.iter().enumerate().all(|(i, step)| *step == (i, total)), "{steps:?}");
     assert!(!measured.profile.steps.is_empty());
     assert!(measured.points.iter().any(|point| point.reader == Reader::NoCpu && point.footprint == 1 << 20));
-    assert!(measured.points.iter().all(|point| point.cached > 0.0 && point.stream > 0.0));
+    // (Who reads on another core may be kept from it here.)
+    let known = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds > 0.0);
+    let alone = measured.points.iter().filter(|point| point.reader != Reader::OtherCore);
+    assert!(
+        alone.clone().count() > 0 && alone.clone().all(|point| known(point.cached) && known(point.stream))
+    );
 
     let folder = std::env::temp_dir().join(format!("onecopy-calibrate-{}", std::process::id()));
     let path = folder.join("deeper/tune.toml");

@@ -1,21 +1,22 @@
-//! Cached against non-temporal stores, per reader, footprint and length; and what follows for `Auto`.
+//! Cached against non-temporal stores, per reader, footprint and length.
 
+use super::rules::plausible;
 use super::{Options, pin, time_calls};
 use crate::Kernel;
 use crate::plan::{CLASSES, class_bytes};
 use crate::policy::{Reader, Store};
-use crate::profile::{Crossover, Kernels, reader_name};
+use crate::profile::{Kernels, reader_name};
 use std::hint::black_box;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The lengths of the copies, in bytes. Nothing shorter has been seen to gain; the longest don't have their source in the cache.
-const LENS: [usize; 9] =
+pub(super) const LENS: [usize; 9] =
     [4 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20];
 /// The smallest footprint, in bytes: no second-level cache is smaller.
 const MIN_FOOTPRINT: usize = 256 << 10;
-/// What non-temporal stores must gain to be chosen: less than this is noise, and cached stores are the habit.
-const MARGIN: f64 = 1.03;
+/// How often a measurement that is not plausible is made again.
+const TRIES: usize = 3;
 /// The reader's own buffer: copied out to in pieces, and small enough to stay in its cache.
 const OUT: usize = 32 << 10;
 
@@ -28,10 +29,18 @@ pub struct Point {
     pub footprint: usize,
     /// Bytes of each copy.
     pub len: usize,
-    /// Seconds per copy with ordinary stores, the reader's time included where it is what the writer waits for.
-    pub cached: f64,
+    /// Seconds per copy with ordinary stores, the reader's time included where it is what the writer waits for. None where
+    /// nothing plausible was measured, or the time was up.
+    pub cached: Option<f64>,
     /// The same with non-temporal stores.
-    pub stream: f64,
+    pub stream: Option<f64>,
+}
+
+impl Point {
+    /// How many times as fast non-temporal stores are, where both are known.
+    pub(super) fn gain(&self) -> Option<f64> {
+        Some(self.cached? / self.stream?)
+    }
 }
 
 /// What to measure.
@@ -43,13 +52,14 @@ pub(super) struct Plan {
 
 pub(super) fn plan(options: &Options, cpus: (usize, usize)) -> Vec<Plan> {
     let mut plan = Vec::new();
-    for reader in [Reader::SameCore, Reader::OtherCore, Reader::NoCpu] {
-        if reader == Reader::OtherCore && cpus.0 == cpus.1 {
-            continue; // Nobody to measure it with: `decide` then takes SameCore's.
-        }
-        for footprint in
-            (0..CLASSES).map(class_bytes).filter(|f| (MIN_FOOTPRINT..=options.max_footprint).contains(f))
-        {
+    // The largest footprints come last: they take the longest, and are what is missing where the time is up.
+    for footprint in
+        (0..CLASSES).map(class_bytes).filter(|f| (MIN_FOOTPRINT..=options.max_footprint).contains(f))
+    {
+        for reader in [Reader::SameCore, Reader::OtherCore, Reader::NoCpu] {
+            if reader == Reader::OtherCore && cpus.0 == cpus.1 {
+                continue; // Nobody to measure it with: `decide` then takes SameCore's.
+            }
             // On two cores, two copies at least: with one, writer and reader could only take turns.
             let most = if reader == Reader::OtherCore { footprint / 2 } else { footprint };
             plan.extend(LENS.iter().filter(|&&len| len <= most).map(|&len| Plan { reader, footprint, len }));
@@ -58,34 +68,70 @@ pub(super) fn plan(options: &Options, cpus: (usize, usize)) -> Vec<Plan> {
     plan
 }
 
+/// Measures what is planned, in rounds, until `deadline`; what is not plausible then, again.
 pub(super) fn measure(
     options: &Options,
     cpus: (usize, usize),
     plan: &[Plan],
     names: &Kernels,
     pool: &mut [u8],
+    deadline: Instant,
     step: &mut dyn FnMut(String),
 ) -> Vec<Point> {
     let longest = plan.iter().map(|plan| plan.len).max().unwrap_or(0);
-    let Some(tools) = Tools::new(names, longest) else { return Vec::new() };
-    let mut points = Vec::new();
-    for Plan { reader, footprint, len } in plan {
-        step(format!("{} footprint, reader {}", size(*footprint), reader_name(*reader)));
+    let Some(tools) = Tools::new(names, longest, pool.as_ptr() as usize) else { return Vec::new() };
+    let late = || Instant::now() >= deadline;
+    let mut best = vec![[f64::INFINITY; 2]; plan.len()];
+    let mut both = |best: &mut [f64; 2], Plan { reader, footprint, len }: &Plan| {
         let pool = &mut pool[..*footprint];
-        let mut times = [f64::INFINITY; 2];
-        for _ in 0..options.rounds {
-            for (store, best) in [Store::Cached, Store::NonTemporal].into_iter().zip(&mut times) {
-                let seconds = match reader {
-                    Reader::OtherCore => tools.piped(options.stretch, cpus, pool, *len, store),
-                    _ => tools.alone(options.stretch, pool, *len, store, *reader == Reader::SameCore),
-                };
-                *best = best.min(seconds);
-            }
+        for (store, best) in [Store::Cached, Store::NonTemporal].into_iter().zip(best) {
+            let seconds = match reader {
+                Reader::OtherCore => tools.piped(options.stretch, cpus, pool, *len, store),
+                _ => Some(tools.alone(options.stretch, pool, *len, store, *reader == Reader::SameCore)),
+            };
+            *best = best.min(seconds.unwrap_or(f64::INFINITY));
         }
-        let [cached, stream] = times;
-        points.push(Point { reader: *reader, footprint: *footprint, len: *len, cached, stream });
+    };
+    // Rounds of all points, and not of each: what disturbs for a while spoils one round of a point and not all.
+    let all: Vec<_> = (0..plan.len()).collect();
+    in_turns(&all, options.rounds, late, |at| {
+        let Plan { reader, footprint, .. } = plan[at];
+        step(format!("{} footprint, reader {}", size(footprint), reader_name(reader)));
+        both(&mut best[at], &plan[at]);
+    });
+    let doubtful: Vec<_> = all.into_iter().filter(|&at| believed(plan, &best, at).contains(&None)).collect();
+    in_turns(&doubtful, TRIES, late, |at| {
+        if believed(plan, &best, at).contains(&None) {
+            both(&mut best[at], &plan[at]);
+        }
+    });
+    let point = |(at, Plan { reader, footprint, len }): (usize, &Plan)| {
+        let [cached, stream] = believed(plan, &best, at);
+        Point { reader: *reader, footprint: *footprint, len: *len, cached, stream }
+    };
+    plan.iter().enumerate().map(point).collect()
+}
+
+/// Does `each` of these in turns, as often as there are rounds, until it is late.
+fn in_turns(all: &[usize], rounds: usize, mut late: impl FnMut() -> bool, mut each: impl FnMut(usize)) {
+    for &at in std::iter::repeat_n(all, rounds).flatten() {
+        if late() {
+            return;
+        }
+        each(at);
     }
-    points
+}
+
+/// What is plausible of the best times that were measured at a place of the plan.
+fn believed(plan: &[Plan], best: &[[f64; 2]], at: usize) -> [Option<f64>; 2] {
+    let Plan { reader, footprint, len } = plan[at];
+    let same =
+        |other: &Plan| other.reader == Reader::SameCore && other.footprint == footprint && other.len == len;
+    let alone = plan.iter().position(same).filter(|_| reader == Reader::OtherCore).map(|at| best[at]);
+    [0, 1].map(|store| {
+        let seconds = best[at][store];
+        plausible(seconds, alone.map(|alone| alone[store])).then_some(seconds)
+    })
 }
 
 /// Kernels and buffers of the measurements.
@@ -95,17 +141,36 @@ struct Tools {
     long_from: usize,
     stream: &'static Kernel,
     source: Vec<u8>,
+    /// Where the source begins in there.
+    start: usize,
+}
+
+/// The bytes of a page.
+const PAGE: usize = 4096;
+
+/// Where in its memory at `source` a source has to begin, to be half a page from what begins at `dst`, and 16 bytes into a line, as
+/// malloc has it. One that begins a little before `dst` in its page makes each load wait for a store (4 KiB aliasing): where a page is filled beside
+/// others, a tenth of the rate was left on Zen 3. That is chance, and no property of the footprint.
+fn start(source: usize, dst: usize) -> usize {
+    (dst + PAGE / 2 + 16).wrapping_sub(source) % PAGE
 }
 
 impl Tools {
-    fn new(names: &Kernels, longest: usize) -> Option<Self> {
+    /// For destinations that begin where `dst` does in its page.
+    fn new(names: &Kernels, longest: usize, dst: usize) -> Option<Self> {
+        let source = vec![5; longest + PAGE];
         Some(Self {
             cached: Kernel::by_name(&names.cached).ok()?,
             long: Kernel::by_name(&names.long).ok()?,
             long_from: usize::try_from(names.long_from).ok()?,
             stream: Kernel::by_name(&names.stream).ok()?,
-            source: vec![5; longest],
+            start: start(source.as_ptr() as usize, dst),
+            source,
         })
+    }
+
+    fn source(&self, len: usize) -> &[u8] {
+        &self.source[self.start..][..len]
     }
 
     fn copy(&self, dst: &mut [u8], src: &[u8], store: Store) {
@@ -131,7 +196,7 @@ impl Tools {
         let mut slot = 0;
         let mut work = || {
             let dst = &mut pool[slot * len..][..len];
-            self.copy(black_box(&mut *dst), black_box(&self.source[..len]), store);
+            self.copy(black_box(&mut *dst), black_box(self.source(len)), store);
             if read {
                 self.read(dst, &mut out);
             }
@@ -142,7 +207,8 @@ impl Tools {
         time_calls(stretch, work)
     }
 
-    /// A writer and a reader on two cores, the slots of `pool` going round between them: a ring of that size.
+    /// A writer and a reader on two cores, the slots of `pool` going round between them: a ring of that size. None where the
+    /// reader may not go to its core.
     fn piped(
         &self,
         stretch: Duration,
@@ -150,17 +216,22 @@ impl Tools {
         pool: &mut [u8],
         len: usize,
         store: Store,
-    ) -> f64 {
+    ) -> Option<f64> {
         let (to_reader, full) = channel::<&mut [u8]>();
         let (to_writer, empty) = channel::<&mut [u8]>();
         let slots = pool.len() / len;
         for slot in pool.chunks_exact_mut(len) {
             give(&to_writer, slot);
         }
+        let (tell, moved) = channel();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // A reader that could not be pinned still reads; the scheduler keeps two busy threads apart.
-                let _ = pin(cpus.1);
+                // It begins where the writer is pinned, which does not give that core up once it spins.
+                let there = pin(cpus.1).is_ok();
+                let _ = tell.send(there);
+                if !there {
+                    return;
+                }
                 let mut out = vec![0; OUT];
                 while let Some(slot) = next(&full) {
                     self.read(slot, &mut out);
@@ -169,16 +240,20 @@ impl Tools {
             });
             let write = || {
                 if let Some(slot) = next(&empty) {
-                    self.copy(slot, black_box(&self.source[..len]), store);
+                    self.copy(slot, black_box(self.source(len)), store);
                     give(&to_reader, slot);
                 }
             };
-            // Once round first: the caches take the state that this store leaves, and the reader has started.
+            // Asleep until then, so that the reader can move.
+            if !moved.recv().unwrap_or(false) {
+                return None;
+            }
+            // Once round first: the caches take the state that this store leaves.
             (0..slots).for_each(|_| write());
             let seconds = time_calls(stretch, write);
             // The reader's loop ends when nobody can send any more.
             drop(to_reader);
-            seconds
+            Some(seconds)
         })
     }
 }
@@ -203,129 +278,74 @@ fn size(bytes: usize) -> String {
     if bytes >= 1 << 20 { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
-/// The crossovers that follow from the points.
-///
-/// What non-temporal stores gain can only grow with the footprint: their cost doesn't depend on it, that of cached
-/// stores rises. So for each length the gains are made monotonic in the footprint (pool adjacent violators), which
-/// takes out a disturbed measurement. The shortest non-temporal copy of a footprint is then the shortest from
-/// which on all lengths gain.
-pub(super) fn decide(points: &[Point]) -> Vec<Crossover> {
-    let measured =
-        [Reader::SameCore, Reader::OtherCore, Reader::NoCpu].map(|reader| (reader, one(points, reader)));
-    let [(_, same), (_, other), (_, none)] = &measured;
-    // With one CPU there is no other core to measure: then the reader is always on this one.
-    let other = if other.is_empty() { same.clone() } else { other.clone() };
-    // Not known who reads: non-temporal only where it wins with another core and with none. That this very thread reads at
-    // once is the one case that a caller always knows.
-    let unknown: Vec<_> =
-        other.iter().zip(none).map(|(a, b)| (a.0, a.1.zip(b.1).map(|(a, b)| a.max(b)))).collect();
-    [
-        (Reader::SameCore, same),
-        (Reader::OtherCore, &other),
-        (Reader::NoCpu, none),
-        (Reader::Unknown, &unknown),
-    ]
-    .into_iter()
-    .flat_map(|(reader, rows)| {
-        rows.iter().map(move |&(footprint, min_len)| Crossover {
-            reader: reader_name(reader).to_owned(),
-            footprint: footprint as u64,
-            min_len,
-        })
-    })
-    .collect()
-}
-
-/// For one reader: each footprint with the shortest copy that should go non-temporal.
-fn one(points: &[Point], reader: Reader) -> Vec<(usize, Option<u32>)> {
-    let points: Vec<_> = points.iter().filter(|point| point.reader == reader).collect();
-    let mut footprints: Vec<_> = points.iter().map(|point| point.footprint).collect();
-    footprints.dedup();
-    // Per length, the gains over the footprints.
-    let gains: Vec<(usize, Vec<(usize, f64)>)> = LENS
-        .iter()
-        .map(|&len| {
-            let row: Vec<_> = points
-                .iter()
-                .filter(|point| point.len == len)
-                .map(|point| (point.footprint, (point.cached / point.stream).ln()))
-                .collect();
-            let smooth = monotonic(&row.iter().map(|(_, gain)| *gain).collect::<Vec<_>>());
-            (len, row.iter().map(|(footprint, _)| *footprint).zip(smooth).collect())
-        })
-        .collect();
-    footprints
-        .into_iter()
-        .map(|footprint| {
-            let wins = |row: &[(usize, f64)]| {
-                row.iter().find(|(each, _)| *each == footprint).map(|(_, gain)| *gain > MARGIN.ln())
-            };
-            let shortest = gains
-                .iter()
-                .rev()
-                .filter_map(|(len, row)| wins(row).map(|wins| (*len, wins)))
-                .take_while(|(_, wins)| *wins)
-                .map(|(len, _)| len as u32)
-                .last();
-            (footprint, shortest)
-        })
-        .collect()
-}
-
-/// The nearest non-decreasing sequence in the sense of least squares: pool adjacent violators.
-fn monotonic(values: &[f64]) -> Vec<f64> {
-    let mut blocks: Vec<(f64, usize)> = Vec::new();
-    for &value in values {
-        blocks.push((value, 1));
-        while let [.., (a, n), (b, m)] = blocks[..]
-            && a > b
-        {
-            blocks.truncate(blocks.len() - 2);
-            blocks.push(((a * n as f64 + b * m as f64) / (n + m) as f64, n + m));
-        }
-    }
-    blocks.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn violators_are_pooled() {
-        assert_eq!(monotonic(&[1.0, 3.0, 2.0, 4.0]), [1.0, 2.5, 2.5, 4.0]);
-        assert_eq!(monotonic(&[3.0, 2.0, 1.0]), [2.0, 2.0, 2.0]);
-        assert!(monotonic(&[]).is_empty());
-    }
-
-    fn point(reader: Reader, footprint: usize, len: usize, gain: f64) -> Point {
-        Point { reader, footprint, len, cached: gain, stream: 1.0 }
+    fn all_have_a_turn_before_any_has_two_and_none_when_it_is_late() {
+        let mut seen = Vec::new();
+        in_turns(&[4, 7], 3, || false, |at| seen.push(at));
+        assert_eq!(seen, [4, 7, 4, 7, 4, 7]);
+        let (mut looks, mut seen) = (0, Vec::new());
+        let late = || {
+            looks += 1;
+            looks > 3
+        };
+        in_turns(&[4, 7], 3, late, |at| seen.push(at));
+        assert_eq!(seen, [4, 7, 4]);
     }
 
     #[test]
-    fn the_crossover_is_where_all_longer_copies_gain() {
-        let points: Vec<_> = [Reader::SameCore, Reader::OtherCore, Reader::NoCpu]
-            .into_iter()
-            .flat_map(|reader| {
-                let bias = if reader == Reader::SameCore { 0.5 } else { 1.0 };
-                let middle = if reader == Reader::OtherCore { 0.9 } else { 1.5 };
-                [
-                    point(reader, 1 << 20, 4 << 10, 0.3 * bias),
-                    point(reader, 1 << 20, 64 << 10, 0.6 * bias),
-                    point(reader, 256 << 20, 4 << 10, 0.9 * bias),
-                    point(reader, 256 << 20, 64 << 10, middle * bias),
-                    point(reader, 256 << 20, 1 << 20, 1.6 * bias),
-                ]
-            })
-            .collect();
-        let crossovers = decide(&points);
-        let get = |reader: &str, footprint: u64| {
-            crossovers.iter().find(|row| row.reader == reader && row.footprint == footprint).unwrap().min_len
+    fn a_source_is_half_a_page_from_its_destination() {
+        for (source, dst) in [(16, 64), (0, 0), (usize::MAX - 15, 4095), (12_345, 54_321)] {
+            let start = start(source, dst);
+            let place = source.wrapping_add(start) % PAGE;
+            assert!(start < PAGE && place == (dst + PAGE / 2 + 16) % PAGE, "{source} {dst}");
+        }
+    }
+
+    /// A reader on another core is judged by what one core does at the same place.
+    #[test]
+    fn what_is_not_plausible_is_not_believed() {
+        let place = |reader, len| Plan { reader, footprint: 1 << 20, len };
+        let plan = [
+            place(Reader::SameCore, 64 << 10),
+            place(Reader::OtherCore, 64 << 10),
+            place(Reader::OtherCore, 4 << 10),
+            place(Reader::NoCpu, 64 << 10),
+        ];
+        let best = [[6e-6, 9e-6], [3e-3, 12e-6], [3e-3, 1e-6], [3e-3, f64::INFINITY]];
+        assert_eq!(believed(&plan, &best, 0), [Some(6e-6), Some(9e-6)]);
+        assert_eq!(believed(&plan, &best, 1), [None, Some(12e-6)]);
+        assert_eq!(believed(&plan, &best, 2), [Some(3e-3), Some(1e-6)], "nothing to judge it by");
+        assert_eq!(believed(&plan, &best, 3), [Some(3e-3), None]);
+    }
+
+    /// The reader is on its own core before the clock runs: it is where the writer is not.
+    #[test]
+    fn the_reader_does_not_share_the_writers_core() {
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut cpus = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu));
+        let (Some(first), Some(last)) = (cpus.next(), cpus.next_back()) else {
+            return println!("lacking: a second CPU, for a reader on another core");
         };
-        assert_eq!(get("no-cpu", 1 << 20), None);
-        assert_eq!(get("no-cpu", 256 << 20), Some(64 << 10));
-        assert_eq!(get("other-core", 256 << 20), Some(1 << 20));
-        assert_eq!(get("same-core", 256 << 20), None);
-        assert_eq!(get("unknown", 256 << 20), Some(1 << 20), "the longer of other-core and no-cpu");
+        let names = Kernels {
+            cached: "generic".into(),
+            long: "generic".into(),
+            long_from: u64::MAX,
+            stream: "generic".into(),
+        };
+        std::thread::spawn(move || {
+            pin(first).unwrap();
+            let tools = Tools::new(&names, 4096, 0).unwrap();
+            let mut pool = vec![0; 64 << 10];
+            let mut piped = |cpus| tools.piped(Duration::ZERO, cpus, &mut pool, 4096, Store::Cached);
+            assert!(piped((first, last)).is_some());
+            // A CPU that does not exist: no figure, and no reader that stays where the writer spins.
+            assert_eq!(piped((first, rustix::thread::CpuSet::MAX_CPU - 1)), None);
+        })
+        .join()
+        .unwrap();
     }
 }

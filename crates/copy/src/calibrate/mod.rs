@@ -8,6 +8,7 @@
 mod crossover;
 mod kernels;
 mod latency;
+mod rules;
 mod walk;
 
 pub use crossover::Point;
@@ -25,13 +26,20 @@ pub struct Options {
     pub max_footprint: usize,
     /// The time of one timed stretch. A whole run takes some thousands of them.
     pub stretch: Duration,
-    /// Rounds of each rival.
+    /// Rounds of each rival, as far as the time allows.
     pub rounds: usize,
+    /// The time for all of it; nothing new is begun after that. What has not been measured by then is missing.
+    pub limit: Duration,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_footprint: 256 << 20, stretch: Duration::from_millis(3), rounds: 4 }
+        Self {
+            max_footprint: 256 << 20,
+            stretch: Duration::from_millis(2),
+            rounds: 4,
+            limit: Duration::from_secs(12),
+        }
     }
 }
 
@@ -59,7 +67,7 @@ pub struct Measured {
     pub cpus: (usize, usize),
 }
 
-/// Measures this machine, which takes some 40 seconds and wants to be alone on it. `progress` is called before
+/// Measures this machine, which takes [`Options::limit`] at most, and wants to be alone on it. `progress` is called before
 /// each step.
 ///
 /// # Errors
@@ -87,8 +95,9 @@ pub fn measure(options: &Options, progress: &mut dyn FnMut(&Progress)) -> std::i
 }
 
 fn all(options: &Options, cpus: (usize, usize), progress: &mut dyn FnMut(Progress)) -> Measured {
+    let deadline = Instant::now() + options.limit;
     let plan = crossover::plan(options, cpus);
-    let total = latency::SIZES.len() + kernels::places().len() + plan.len();
+    let total = latency::SIZES.len() + kernels::places().len() + plan.len() * options.rounds;
     let mut done = 0;
     let mut step = |what: String| {
         progress(Progress { what, done, total });
@@ -102,7 +111,7 @@ fn all(options: &Options, cpus: (usize, usize), progress: &mut dyn FnMut(Progres
     let pool = &mut pool[start..];
     let points = kernels::measure(options, pool, &mut step);
     let names = kernels::choose(&points);
-    let crossings = crossover::measure(options, cpus, &plan, &names, pool, &mut step);
+    let crossings = crossover::measure(options, cpus, &plan, &names, pool, deadline, &mut step);
     let measured = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     Measured {
         profile: Profile {
@@ -111,7 +120,7 @@ fn all(options: &Options, cpus: (usize, usize), progress: &mut dyn FnMut(Progres
             measured,
             kernels: names,
             steps,
-            crossovers: crossover::decide(&crossings),
+            crossovers: rules::decide(&crossings),
         },
         kernels: points,
         points: crossings,

@@ -63,6 +63,11 @@ pub struct Counters {
     pub hot_after_ns: u64,
     /// Lines walked, the same number before and after.
     pub hot_lines: u64,
+    /// Requests whose backend could not be reached, went away, or sent what made no sense or was not asked for: 502, or a body
+    /// broken off.
+    pub backend_bad: u64,
+    /// Requests whose backend took too long: 504, or a body broken off.
+    pub backend_late: u64,
 }
 
 impl Counters {
@@ -105,6 +110,8 @@ impl AddAssign for Counters {
             hot_before_ns,
             hot_after_ns,
             hot_lines,
+            backend_bad,
+            backend_late,
         } = other;
         self.connections += connections;
         self.requests += requests;
@@ -132,6 +139,8 @@ impl AddAssign for Counters {
         self.hot_before_ns += hot_before_ns;
         self.hot_after_ns += hot_after_ns;
         self.hot_lines += hot_lines;
+        self.backend_bad += backend_bad;
+        self.backend_late += backend_late;
     }
 }
 

@@ -66,6 +66,34 @@ pub fn mark(fd: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(get(fd, libc::SO_MARK)?.cast_unsigned())
 }
 
+/// Returns how many bytes the other side's TCP has acknowledged so far (TCP_INFO, `tcpi_bytes_acked`, Linux 4.1): what moves
+/// as long as that side takes anything at all, however little.
+///
+/// # Errors
+///
+/// getsockopt's; EOPNOTSUPP where the kernel does not tell.
+pub fn tcp_acknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    // The start of `struct tcp_info` (linux/tcp.h) as words: fields were only ever added behind.
+    const BYTES_ACKED: usize = 15;
+    let mut info = [0u64; BYTES_ACKED + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`, and both live through the call.
+    let r = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    match r {
+        0 if len as usize >= size_of_val(&info) => Ok(info[BYTES_ACKED]),
+        0 => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,5 +121,21 @@ mod tests {
             let nothing = rustix::net::recv(&b, &mut [0; 0][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
             assert_eq!(nothing, Err(rustix::io::Errno::AGAIN));
         }
+    }
+    #[test]
+    fn what_a_peer_took_is_counted() {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        let before = tcp_acknowledged(server.as_fd()).unwrap();
+        server.write_all(&[1; 1000]).unwrap();
+        client.read_exact(&mut [0; 1000]).unwrap();
+        // (Its acknowledgement may be on its way; it goes with the client's own bytes at the latest.)
+        client.write_all(b"x").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        assert_eq!(tcp_acknowledged(server.as_fd()).unwrap(), before + 1000);
+        let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(tcp_acknowledged(unix.as_fd()).is_err());
     }
 }

@@ -170,31 +170,45 @@ async fn answer(
                 }
                 Ok(next)
             }
-            Err(Trouble::Broken) => Err(()),
-            Err(Trouble::Cut(why)) => {
-                tell!("onecopy proxy: the backend broke off the body of {}: {why}", visible(request.target));
-                Err(())
-            }
             Err(trouble) => {
-                // What is wrong with the backend is for its operator, once, not for each client.
-                let (status, why, detail) = match trouble {
-                    Trouble::Bad(why) => (502, "the backend gave no answer that could be passed on", why),
-                    Trouble::Gone => (502, "the backend went away without an answer", String::new()),
-                    Trouble::Full => (503, "too many requests wait for the backend", String::new()),
-                    _ => (504, "the backend took too long", String::new()),
-                };
-                if !proxy.ill.replace(true) {
-                    let detail = if detail.is_empty() { why } else { &detail };
-                    tell!("onecopy proxy: {status} for {}, and so on: {detail}", visible(request.target));
-                }
-                counters.refused = 1;
-                send_page(proxy, peer, status, why, client).await
+                trouble.count(&mut counters);
+                give_up(proxy, peer, request, client, trouble, &mut counters).await
             }
         },
     };
     counters.broken = u64::from(result.is_err());
     proxy.totals.add(counters);
     result
+}
+
+/// Answers a request that the backend did not answer well, where there is still something to say.
+async fn give_up(
+    proxy: &Proxy,
+    peer: &mut Peer,
+    request: &Request<'_>,
+    client: Client,
+    trouble: Trouble,
+    counters: &mut Counters,
+) -> Result<Next, ()> {
+    // What is wrong with the backend is for its operator, once, not for each client.
+    let (status, why, detail) = match trouble {
+        Trouble::Broken => return Err(()),
+        Trouble::Cut(why) | Trouble::Stuck(why) => {
+            tell!("onecopy proxy: the backend broke off the body of {}: {why}", visible(request.target));
+            return Err(());
+        }
+        Trouble::Bad(why) => (502, "the backend gave no answer that could be passed on", why),
+        Trouble::Gone => (502, "the backend went away without an answer", String::new()),
+        Trouble::Full => (503, "too many requests wait for the backend", String::new()),
+        Trouble::Busy => (503, "the backend has all the connections that it takes", String::new()),
+        Trouble::Late => (504, "the backend took too long", String::new()),
+    };
+    if !proxy.ill.replace(true) {
+        let detail = if detail.is_empty() { why } else { &detail };
+        tell!("onecopy proxy: {status} for {}, and so on: {detail}", visible(request.target));
+    }
+    counters.refused = 1;
+    send_page(proxy, peer, status, why, client).await
 }
 
 /// Asks the backend and passes its answer on. A connection that had been kept and has ended meanwhile is
@@ -242,7 +256,8 @@ async fn exchange(
         let secure = peer.plain().is_none();
         let asked = Asked { client: ip, secure, reader: lease.line.reader(), lent: takes };
         rewrite::request(&mut heads.to_backend, request, asked);
-        match lease.line.ask(&heads.to_backend, client, &mut heads.to_client, proxy.patience).await {
+        let new = !lease.used;
+        match lease.line.ask(&heads.to_backend, new, client, &mut heads.to_client, proxy.patience).await {
             Ok(Reply { lent: Some(_), .. }) if !takes => {
                 return Err(Trouble::Bad("the backend lent a body that nobody had asked it to lend".into()));
             }

@@ -36,6 +36,9 @@ const STEP: usize = 256 << 10;
 /// Bytes of a onecopy stream that are looked at to find a head: the daemon's heads have about 300.
 const LOOK: usize = 1 << 10;
 
+/// Interim answers (1xx) that are read over before an answer.
+const INTERIM: usize = 16;
+
 /// A connection that was not used for so long has been waited on with a doorbell.
 const IDLE: Duration = Duration::from_millis(10);
 
@@ -130,8 +133,12 @@ impl Line {
     /// Whether nothing has come since the last answer. What comes unasked (a body behind an answer to HEAD, a second answer)
     /// would be taken for the answer to the next client's request; and a connection that has ended is of no use either.
     pub fn is_quiet(&self, idle: Duration) -> bool {
+        if !self.inbox.is_empty() {
+            return false;
+        }
         let unasked = match &self.way {
-            Way::Copy(stream) | Way::Splice(stream, ..) => stream.try_read(&mut [0]),
+            // (tokio's try_read asks the kernel only where an event has told of something.)
+            Way::Copy(stream) | Way::Splice(stream, ..) => peek(stream, &mut [0]),
             // To receive from an empty ring is to ask for a doorbell, which the next answer would have to ring: only a connection
             // pays that which was idle anyway. How much lies there costs a look at one line of memory.
             Way::Onecopy(stream, _) if self.upgraded() && idle < IDLE => {
@@ -145,18 +152,21 @@ impl Line {
         matches!(unasked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Sends a request head and waits for the head of the answer, which is written for the client into `out`.
+    /// Sends a request head and waits for the head of the answer, which is written for the client into `out`. A line that is
+    /// `new` was not looked at yet.
     pub async fn ask(
         &mut self,
         head: &[u8],
+        new: bool,
         client: Client,
         out: &mut Vec<u8>,
         patience: Patience,
     ) -> Result<Reply, Trouble> {
         let exchange = async {
-            self.send(head).await.map_err(|_| Trouble::Gone)?;
             self.inbox.clear();
+            self.send(head, new).await?;
             self.lent = None;
+            let mut interim = 0;
             loop {
                 match rewrite::reply(&self.inbox, client, out) {
                     Ok(Some(reply)) => {
@@ -177,6 +187,12 @@ impl Line {
                         if reply.status >= 200 {
                             return Ok(reply);
                         }
+                        interim += 1;
+                        if interim > INTERIM {
+                            return Err(Trouble::Bad(
+                                "the backend sends interim answers (1xx) without end".into(),
+                            ));
+                        }
                         continue;
                     }
                     Ok(None) => {}
@@ -192,26 +208,69 @@ impl Line {
         within(patience.backend, exchange).await.unwrap_or(Err(Trouble::Late))
     }
 
-    async fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let stream = match &self.way {
-            Way::Copy(stream) | Way::Splice(stream, ..) => stream,
-            Way::Onecopy(stream, _) => {
-                while !bytes.is_empty() {
-                    let n = stream.send(bytes).await?;
-                    bytes = &bytes[n..];
+    /// Sends a head. What comes before its last piece has gone out cannot be the answer to it, and is none: looked for before
+    /// each piece, but for the first on a line that was looked at when it was leased.
+    async fn send(&mut self, head: &[u8], new: bool) -> Result<(), Trouble> {
+        let mut left = head;
+        while !left.is_empty() {
+            let wary = new || left.len() < head.len();
+            let mut early = None;
+            let mut write = || {
+                if wary && let Err(trouble) = self.nothing_early() {
+                    early = Some(trouble);
+                    return Err(io::ErrorKind::InvalidData.into());
                 }
-                return Ok(());
-            }
-        };
-        while !bytes.is_empty() {
-            stream.writable().await?;
-            match stream.try_write(bytes) {
-                Ok(n) => bytes = &bytes[n..],
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+                match &self.way {
+                    Way::Copy(stream) | Way::Splice(stream, ..) => {
+                        Ok(rustix::net::send(stream, left, rustix::net::SendFlags::NOSIGNAL)?)
+                    }
+                    Way::Onecopy(stream, _) => {
+                        Ok(stream.get_ref().send_with_flags(left, SendFlags::DONTWAIT)?)
+                    }
+                }
+            };
+            let sent = match &self.way {
+                Way::Copy(stream) | Way::Splice(stream, ..) => {
+                    stream.async_io(Interest::WRITABLE, write).await
+                }
+                Way::Onecopy(stream, _) if !wary => stream.send(left).await.map_err(io::Error::from),
+                // As it stands: a stream is told of room by an event only after it found none.
+                Way::Onecopy(stream, _) => match write() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        stream.async_io(Interest::WRITABLE, write).await
+                    }
+                    other => other,
+                },
+            };
+            match sent {
+                Ok(n) => left = &left[n..],
+                Err(_) => return Err(early.unwrap_or(Trouble::Gone)),
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing has come yet.
+    fn nothing_early(&self) -> Result<(), Trouble> {
+        let mut came = [0; LOOK];
+        let n = match &self.way {
+            Way::Copy(stream) | Way::Splice(stream, ..) => peek(stream, &mut came).unwrap_or(0),
+            // (What the ring has to say about its end is heard when the answer is waited for.)
+            Way::Onecopy(stream, _) => match stream.get_ref().readable_bytes() {
+                Ok(0) | Err(_) => 0,
+                Ok(_) => {
+                    let look = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+                    stream.get_ref().recv_with_flags(&mut came, look).unwrap_or(0)
+                }
+            },
+        };
+        let anyone = Client { head: true, keep: false, minor: 1 };
+        match rewrite::reply(&came[..n], anyone, &mut Vec::new()) {
+            _ if n == 0 => Ok(()),
+            // What a backend says to a connection for which it has no room.
+            Ok(Some(Reply { status: 503, keep: false, .. })) => Err(Trouble::Busy),
+            _ => Err(Trouble::Bad("the backend sent something before it was asked".into())),
+        }
     }
 
     /// Adds what came to the inbox. The copying way takes some of the body along, since it has to come into a
@@ -320,7 +379,7 @@ async fn wait_readable(stream: &UnixStream, error: io::Error, patience: Patience
         io::ErrorKind::WouldBlock => match within(patience.backend, stream.readable()).await {
             Some(Ok(())) => Ok(()),
             Some(Err(error)) => Err(Trouble::Cut(error.to_string())),
-            None => Err(Trouble::Cut("it is silent".to_owned())),
+            None => Err(Trouble::Stuck("it is silent".to_owned())),
         },
         io::ErrorKind::Interrupted => Ok(()),
         _ => Err(Trouble::Cut(error.to_string())),
@@ -428,7 +487,7 @@ async fn borrow(
             Some(Ok(view)) if view.is_empty() => return Err(ended()),
             Some(Ok(view)) => view,
             Some(Err(error)) => return Err(Trouble::Cut(error.to_string())),
-            None => return Err(Trouble::Cut("it is silent".to_owned())),
+            None => return Err(Trouble::Stuck("it is silent".to_owned())),
         };
         let head = skip.min(view.len());
         // Over the kernel a view is a copy: counted as what it is. The first body may begin there and go on in memory, whose
@@ -491,6 +550,12 @@ async fn encrypt_view(
     view.advance(n);
     client.send_all(&room[..n], more || !view.is_empty(), patience).await?;
     Ok(n)
+}
+
+/// Looks at what has come, without waiting.
+fn peek(stream: &UnixStream, room: &mut [u8]) -> io::Result<usize> {
+    let flags = rustix::net::RecvFlags::DONTWAIT | rustix::net::RecvFlags::PEEK;
+    Ok(rustix::net::recv(stream, room, flags)?.1)
 }
 
 fn ended() -> Trouble {

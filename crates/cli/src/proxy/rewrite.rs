@@ -154,7 +154,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
         } else if field.name.eq_ignore_ascii_case("onecopy-lent") {
             lent = number(field.value);
             if lent.is_none() {
-                return Err("the backend's Onecopy-Lent makes no sense");
+                return Err("the backend lent a body from a place that makes no sense (Onecopy-Lent)");
             }
         } else if field.name.eq_ignore_ascii_case("onecopy-fresh") {
             fresh = number(field.value).ok_or("the backend's Onecopy-Fresh makes no sense")?;
@@ -183,10 +183,12 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
     Ok(Some(Reply { status, body, keep, head, lent, fresh }))
 }
 
-/// A field's value that is a number and nothing else.
+/// A field's value that is a number and nothing else. As in a request it has at most 18 digits: no file is longer, and sums of
+/// a few such numbers do not overflow.
 fn number(value: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(value).unwrap_or_default().trim();
-    text.parse().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()))
+    let digits = value.trim_ascii();
+    let plain = (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+    plain.then(|| digits.iter().fold(0, |n, d| n * 10 + u64::from(d - b'0')))
 }
 
 /// Longest head that is taken from a backend.
@@ -265,6 +267,9 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
             "HTTP/1.1 999 OK\r\nContent-Length: 1\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\n",
+            "HTTP/1.1 304 Not Modified\r\nContent-Length: 18446744073709551615\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: 18446744073709551615\r\n\r\n",
             "HTTP/1.1 101 Up\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: +1\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: \r\n\r\n",

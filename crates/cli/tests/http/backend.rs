@@ -157,6 +157,13 @@ fn a_full_house() {
     let mut answer = String::new();
     second.read_to_string(&mut answer).unwrap();
     assert_eq!(status_of(&answer), 503);
+    // It says so before it was asked anything, or behind the request: the same to the client.
+    let pair = Pair::start("--max-connections 1", "");
+    let mut only = Client::over(UnixStream::connect(pair.dir.path().join("s")).unwrap());
+    assert_eq!(only.get("/none").status, 404);
+    for _ in 0..20 {
+        assert_eq!(pair.get("/a", "").status, 503);
+    }
 }
 
 /// Through a socket file that nobody listens on: 502, at once.

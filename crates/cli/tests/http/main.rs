@@ -7,6 +7,7 @@ mod clients;
 mod content;
 mod counted;
 mod harness;
+mod hostile;
 mod hygiene;
 mod lent;
 mod shutdown;

@@ -212,10 +212,38 @@ fn hosts(fields: &[(&str, &[u8])], minor: u8) -> Result<(), Refusal> {
     match (hosts.next(), hosts.next()) {
         (None, _) if minor == 1 => refuse(400, "HTTP/1.1 needs a Host field"),
         (_, Some(_)) => refuse(400, "Host is given twice"),
-        (Some((_, value)), None) if value.iter().any(|b| b.is_ascii_whitespace() || b"/@,?#".contains(b)) => {
+        (Some((_, value)), None) if !value.is_empty() && !is_authority(value) => {
             refuse(400, "Host is not a host name")
         }
         _ => Ok(()),
+    }
+}
+
+/// Whether it is a host and perhaps a port (RFC 3986 section 3.2, without user information): the same for Host and for the
+/// target that replaces it, since what one lets pass the other must not have to. A comma, which a list of hosts would have,
+/// is left out although a registered name could have it.
+fn is_authority(text: &[u8]) -> bool {
+    let (host, port) = match text {
+        [b'[', rest @ ..] => match rest.iter().position(|b| *b == b']') {
+            // An address of version 6, or of one to come: its digits are for who connects there to read.
+            Some(end @ 1..)
+                if rest[..end].iter().all(|b| b.is_ascii_alphanumeric() || b":.-_~".contains(b)) =>
+            {
+                (None, &rest[end + 1..])
+            }
+            _ => return false,
+        },
+        _ => {
+            let end = text.iter().position(|b| *b == b':').unwrap_or(text.len());
+            (Some(&text[..end]), &text[end..])
+        }
+    };
+    let named = |b: &u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=".contains(b);
+    let host = host.is_none_or(|host| !host.is_empty() && host.iter().all(named));
+    host && match port {
+        [] => true,
+        [b':', digits @ ..] => digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit),
+        _ => false,
     }
 }
 
@@ -248,7 +276,7 @@ fn split(target: &str) -> Result<Target<'_>, Refusal> {
     };
     let (authority, path) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
     match path {
-        _ if authority.is_empty() || authority.contains('@') => refuse(400, why),
+        _ if !is_authority(authority.as_bytes()) => refuse(400, why),
         "" => Ok(Target { https, authority: Some(authority), target: "/" }),
         target if target.starts_with('/') => Ok(Target { https, authority: Some(authority), target }),
         _ => refuse(400, why),
@@ -336,6 +364,37 @@ mod tests {
         assert_eq!(status("BREW / HTTP/1.1\r\nHost: x\r\n\r\n"), 501);
         assert_eq!(status("GET / HTTP/1.1\r\nHost: a b\r\n\r\n"), 400);
         assert_eq!(status("\x16\x03\x01\x02"), 400);
+    }
+
+    /// What names a host is checked alike in both places.
+    #[test]
+    fn hosts_in_two_places() {
+        let field = |host: &str| status(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        let target = |host: &str| status(&format!("GET http://{host}/ HTTP/1.1\r\nHost: x\r\n\r\n"));
+        for good in [
+            "x",
+            "a.b-c_d~e",
+            "x:80",
+            "x:",
+            "127.0.0.1:8080",
+            "[::1]",
+            "[::1]:80",
+            "[v1.x]",
+            "%41",
+            "a!$&'()*+;=",
+        ] {
+            assert_eq!((field(good), target(good)), (200, 200), "{good}");
+        }
+        let bad = [
+            "x,y", "x@y", "x:y", "x:80:80", "x:123456", ":80", "[", "[]", "[::1", "[::1]x", "[::1]:x", "::1",
+            "x\\y", "x\"y", "x<y", "x|y", "x^y", "x`y", "x{y}", "é",
+        ];
+        for bad in bad {
+            assert_eq!((field(bad), target(bad)), (400, 400), "{bad}");
+        }
+        assert_eq!((field(""), target("")), (200, 400), "nothing is a Host that says nothing");
+        assert_eq!(status("GET http:// HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+        assert_eq!(status("GET http://?q HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
     }
 
     #[test]

@@ -49,6 +49,23 @@ fn statuses() {
     assert_eq!(ask("nonsense\r\n\r\n"), 400);
 }
 
+/// The host of an absolute-form target replaces Host (RFC 9112 section 3.2.2), and is what Host may be.
+#[test]
+fn hosts_of_targets_are_checked_as_host_is() {
+    let pair = Pair::start("", "");
+    pair.file("a", 5);
+    let target = |host: &str| pair.status(&format!("GET http://{host}/a HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let field = |host: &str| pair.status(&format!("GET /a HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    for host in ["x", "x:8080", "[::1]:80", "a.b-c"] {
+        assert_eq!((target(host), field(host)), (200, 200), "{host}");
+    }
+    for host in ["x,y", "x@y", "x:y", "x:80:80", "[::1", "x\\y", "x\"y", ":80"] {
+        assert_eq!((target(host), field(host)), (400, 400), "{host}");
+    }
+    assert_eq!(pair.status("GET http://x/a HTTP/1.1\r\nHost: a,b\r\n\r\n"), 400, "it is there, and wrong");
+    assert_eq!(pair.status("GET http://x/a HTTP/1.1\r\n\r\n"), 400);
+}
+
 /// All that the proxy lets through, the daemon takes, with what the proxy adds.
 #[test]
 fn the_largest_head_gets_through() {

@@ -7,7 +7,7 @@ use super::turns::Turns;
 use crate::counters::Counters;
 use onecopy_sys::frozen::Frozen;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::net::SendFlags;
 use std::cell::RefCell;
 use std::cmp::Ordering;
@@ -58,13 +58,19 @@ fn version(stat: &Stat) -> Version {
 }
 
 impl Loan {
-    /// Takes what was lent, if it is a file, be it in memory alone, and `length` bytes lie in it from `at`: anything else that has
-    /// a descriptor could keep who sends it waiting for ever.
+    /// Takes what was lent, if it is a file, be it in memory alone, that can be read through this descriptor, and `length` bytes
+    /// lie in it from `at`: anything else that has a descriptor could keep who sends it waiting for ever, or fail behind a head
+    /// that is sent.
     fn take(lent: OwnedFd, at: u64, length: u64, map: bool) -> Result<Loan, Trouble> {
         let bad = |why: String| Trouble::Bad(format!("the backend lent what cannot be passed on: {why}"));
         let stat = rustix::fs::fstat(&lent).map_err(|error| bad(error.to_string()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(bad("it is not a file".into()));
+        }
+        // fstat(2) is content with any descriptor of it, sendfile(2) is not.
+        let flags = rustix::fs::fcntl_getfl(&lent).map_err(|error| bad(error.to_string()))?;
+        if flags.contains(OFlags::PATH) || flags & OFlags::RWMODE == OFlags::WRONLY {
+            return Err(bad("its descriptor is not open for reading".into()));
         }
         let size = stat.st_size as u64;
         if at.checked_add(length).is_none_or(|end| end > size) {

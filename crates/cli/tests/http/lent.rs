@@ -1,7 +1,7 @@
 //! Bodies that the daemon lends to the proxy.
 
 use crate::harness::*;
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
 use std::io::{IoSlice, Read};
@@ -252,12 +252,18 @@ fn loans_without_sense_are_refused() {
     let null = File::open("/dev/zero").unwrap();
     let short = tempfile::tempfile().unwrap();
     short.set_len(64_463).unwrap();
+    let real = tempfile::NamedTempFile::new().unwrap();
+    real.as_file().set_len(64_464).unwrap();
+    let path = rustix::fs::open(real.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let write_only = File::options().write(true).open(real.path()).unwrap();
     for (what, head, with) in [
         ("no descriptor", HEAD, vec![]),
         ("a byte too few", HEAD, vec![memory(64_463)]),
         ("a device", HEAD, vec![null]),
         ("a folder", HEAD, vec![File::open("/").unwrap()]),
         ("a file that is too short", HEAD, vec![short]),
+        ("a descriptor that only names a file", HEAD, vec![path.into()]),
+        ("a descriptor to write with", HEAD, vec![write_only]),
         (
             "beyond all numbers",
             "HTTP/1.1 200 OK\r\nContent-Length: 50000\r\nOnecopy-Lent: 18446744073709551615\r\n\r\n",
@@ -271,5 +277,11 @@ fn loans_without_sense_are_refused() {
         // Nobody asks for the loan of a body that he does not want.
         client.send("HEAD / HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_eq!(client.response("HEAD").status, 502, "{what}: lent unasked");
+        let before = proxy.descriptors();
+        for _ in 0..20 {
+            assert_eq!(client.get("/").status, 502, "{what}");
+        }
+        until("what was lent is closed", || proxy.descriptors() <= before + 6);
+        proxy.stats(|stats| stats["backend_bad"] == 22 && stats["refused"] == 22);
     }
 }

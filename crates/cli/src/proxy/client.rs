@@ -276,19 +276,26 @@ async fn exchange(
             let fresh = if again { Duration::from_millis(reply.fresh) } else { Duration::ZERO };
             let kept = proxy.shelf.keep(request.target, loan, head, fresh);
             counters.lent = 1;
+            // All that the line had to give is here: a slow client must not keep others from it.
+            if reply.keep {
+                lease.keep();
+            } else {
+                drop(lease);
+            }
             let passed = proxy.sender.pass(&kept.loan, &heads.to_client, tcp, proxy.patience, counters).await;
             (kept.loan.reader(), passed)
         }
         _ => {
             let passed = lease.line.pass(&heads.to_client, reply.body, peer, proxy.patience, counters).await;
-            (lease.line.reader(), passed)
+            let reader = lease.line.reader();
+            if passed.is_ok() && reply.keep {
+                lease.keep();
+            }
+            (reader, passed)
         }
     };
     counters.told(Some(reader), counters.body_bytes);
     passed?;
-    if reply.keep {
-        lease.keep();
-    }
     Ok(if client.keep { Next::Request } else { Next::Close })
 }
 

@@ -68,7 +68,7 @@ pub struct Args {
     /// Threads, each with its own clients and backend connections; left out, one for each CPU.
     #[arg(long, value_name = "N", value_parser = units::some)]
     threads: Option<usize>,
-    /// Most connections to the backend; a slow client holds one as long as its body lasts.
+    /// Most connections to the backend; a slow client holds one as long as its body lasts, unless the body is lent
     #[arg(long, value_name = "N", default_value = "256", value_parser = units::some)]
     backends: usize,
     /// Most requests waiting for a backend connection; who comes later gets 503.

@@ -10,6 +10,7 @@ mod harness;
 mod hostile;
 mod hygiene;
 mod lent;
+mod scarce;
 mod shutdown;
 mod ss;
 mod tls;

@@ -88,7 +88,8 @@ pub struct Args {
     /// connection ends.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::span)]
     head_timeout: Duration,
-    /// A client that takes no byte for this long is given up.
+    /// A client whose side of the connection acknowledges no byte for this long is given up; one that takes a few now and
+    /// then is not
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::span)]
     send_timeout: Duration,
     /// A backend that is silent for this long is given up: 504, or the body is broken off.

@@ -41,6 +41,6 @@ impl Trouble {
 pub struct Patience {
     /// For the backend: its head, and each wait for more of its body.
     pub backend: Duration,
-    /// For the client: each wait for room in its socket.
+    /// For the client: how long it may take no byte at all.
     pub client: Duration,
 }

@@ -3,6 +3,7 @@
 use crate::harness::*;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 /// A client that has little room of its own for what it does not read.
 fn narrow(addr: SocketAddr) -> Client {
@@ -65,4 +66,31 @@ fn a_slow_client_costs_little_memory() {
     eprintln!("{each:.1} KiB for each of 200 slow clients");
     assert!(each < 32.0, "{each} KiB each");
     assert!(after.1 <= before.1 + 2 * 200 + 6, "{before:?}, then {after:?}");
+}
+
+/// Who reads slowly, but reads, is not one who takes nothing: the event that tells of room in a socket comes only when a
+/// third of its buffer is free, and that may take him longer than --send-timeout.
+#[test]
+fn a_slow_reader_is_not_given_up() {
+    const LENGTH: usize = 6 << 20;
+    let limit = Duration::from_secs(3);
+    let ways = [("--cache 64M", ""), ("--lend never", ""), ("", "--transport kernel --forward splice")];
+    let one = |(daemon, proxy): (&str, &str)| {
+        let pair = Pair::start(daemon, &format!("{proxy} --send-timeout 3s"));
+        let content = pair.file("large", LENGTH);
+        let mut client = slow(pair.addr);
+        let (start, mut body) = (Instant::now(), Vec::new());
+        // So slowly that there is no such event within the limit, and for longer than that.
+        while start.elapsed() < 2 * limit {
+            body.extend(client.some(1 << 10));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        body.extend(client.some(LENGTH - body.len()));
+        assert!(body == content, "{daemon} | {proxy}");
+    };
+    std::thread::scope(|all| {
+        for way in ways {
+            all.spawn(move || one(way));
+        }
+    });
 }

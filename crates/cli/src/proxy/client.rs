@@ -1,5 +1,6 @@
 //! One client of the proxy: its requests, in order, each answered before the next is read.
 
+use super::direct::Lent;
 use super::peer::{Peer, Refused, Session};
 use super::rewrite::{self, Asked, Client, Reply};
 use super::shared::Proxy;
@@ -218,7 +219,7 @@ async fn exchange(
     peer: &mut Peer,
     ip: IpAddr,
     request: &Request<'_>,
-    client: Client,
+    mut client: Client,
     heads: &mut Heads,
     counters: &mut Counters,
 ) -> Result<Next, Trouble> {
@@ -233,8 +234,10 @@ async fn exchange(
             heads.to_backend.truncate(end);
             heads.to_backend.extend_from_slice(b"Connection: close\r\n\r\n");
         }
-        if direct.lend(&heads.to_backend, tcp, proxy.patience, counters).await? {
-            return Ok(if keep { Next::Request } else { Next::Close });
+        match direct.lend(&heads.to_backend, tcp, proxy.patience, counters).await? {
+            Lent::Done => return Ok(if keep { Next::Request } else { Next::Close }),
+            Lent::Back => client.keep = keep,
+            Lent::Never => {}
         }
     }
     let again = Shelf::serves(request);

@@ -302,7 +302,7 @@ impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
     async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
         let Worker { args, threads, backends, identity, totals, left, mut stopped } = self;
-        let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend));
+        let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend, backends));
         let backend = Backend {
             address: args.backend,
             transport: args.transport,

@@ -40,7 +40,7 @@ pub struct Pool {
 }
 
 /// A kept connection is not used again after this: the daemon ends its idle ones too.
-const STALE: Duration = Duration::from_secs(60);
+pub const STALE: Duration = Duration::from_secs(60);
 
 /// A connection on loan. Given back with [`Lease::keep`]; dropped, it is closed.
 #[derive(Debug)]

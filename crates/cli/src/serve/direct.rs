@@ -4,7 +4,8 @@
 //! it (SCM_RIGHTS); when the answer is out, one line goes back: `done` or `broken`, and how
 //! many bytes of the body were sent. Only a proxy of the same user
 //! is listened to. What is lent cannot be taken back: the proxy ends that client's connection afterwards, unless
-//! it was told to trust this daemon.
+//! it was told to trust this daemon. A thread waits for each such connection, so none waits for long: a head has the time of
+//! a head (--head-timeout), and one that brings none the time of an idle connection.
 
 use super::answer::{Answer, Piece};
 use super::daemon::Daemon;
@@ -15,15 +16,17 @@ use crate::counters::Counters;
 use crate::http::request::{Limits, Request};
 use crate::transport::same_user;
 use anyhow::Context;
+use onecopy_sys::sockopt::tcp_acknowledged;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 use std::io::{self, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Takes loans on `<listen>.direct` from now on.
 pub fn open(
@@ -65,8 +68,10 @@ fn accept(daemon: &Arc<Daemon>, listener: &UnixListener, most: usize, patience: 
 }
 
 fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration) -> io::Result<()> {
+    // What goes back is a word that always has room, unless nobody ever reads it.
+    control.set_write_timeout(Some(patience))?;
     while daemon.desk.idle(id) {
-        let Some((head, client)) = receive(control, || daemon.desk.busy(id))? else { return Ok(()) };
+        let Some((head, client)) = receive(daemon, id, control)? else { return Ok(()) };
         let parsed = Request::parse(&head, Limits::BACKEND);
         // The proxy writes these heads itself: one that is not well-formed is not from our proxy.
         let (Ok(Some((request, _))), Some(client)) = (parsed, client) else {
@@ -90,8 +95,10 @@ fn serve(daemon: &Daemon, id: u64, mut control: &UnixStream, patience: Duration)
 }
 
 /// One loan: the request head, and the client if one came with it. None at the end.
-fn receive(control: &UnixStream, begun: impl Fn()) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
+fn receive(daemon: &Daemon, id: u64, control: &UnixStream) -> io::Result<Option<(Vec<u8>, Option<OwnedFd>)>> {
     let (mut head, mut client) = (Vec::new(), None);
+    let mut deadline = None;
+    control.set_read_timeout(Some(daemon.idle_timeout))?;
     loop {
         let mut buffer = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -109,7 +116,7 @@ fn receive(control: &UnixStream, begun: impl Fn()) -> io::Result<Option<(Vec<u8>
         if got == 0 {
             return Ok(None);
         }
-        begun();
+        daemon.desk.busy(id);
         head.extend_from_slice(&buffer[..got]);
         if head.ends_with(b"\r\n\r\n") {
             return Ok(Some((head, client)));
@@ -117,19 +124,29 @@ fn receive(control: &UnixStream, begun: impl Fn()) -> io::Result<Option<(Vec<u8>
         if head.len() > Limits::BACKEND.head {
             return Err(io::ErrorKind::InvalidData.into());
         }
+        let now = Instant::now();
+        let left = deadline.get_or_insert(now + daemon.head_timeout).saturating_duration_since(now);
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        control.set_read_timeout(Some(left))?;
     }
 }
 
 /// Bytes of a file that are kept back until it has been looked at once more.
 const LAST: u64 = 256 << 10;
 
-/// Sends an answer into the client's socket. It is in non-blocking mode, as the proxy has it: waiting is done here.
+/// Sends an answer into the client's socket. It is in non-blocking mode, as the proxy has it: waiting is done here. (One that is
+/// not, or that is no socket, is refused: it could keep this thread for ever.)
 fn send_all(
     client: &OwnedFd,
     answer: &Answer,
     patience: Duration,
     counters: &mut Counters,
 ) -> io::Result<()> {
+    if !rustix::fs::fcntl_getfl(client)?.contains(OFlags::NONBLOCK) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     let last = answer.pieces.len().saturating_sub(1);
     let parts = answer.pieces.iter().rposition(|piece| matches!(piece, Piece::Object(_))).unwrap_or(last);
     for (i, piece) in answer.pieces.iter().enumerate() {
@@ -190,18 +207,25 @@ fn bytes(
     Ok(())
 }
 
+/// Waits for room, as long as the client takes anything at all (see the proxy's `wait_writable`).
 fn wait(client: &OwnedFd, error: Errno, patience: Duration) -> io::Result<()> {
     match error {
-        Errno::INTR => Ok(()),
-        Errno::AGAIN => {
-            let limit =
-                Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(client, PollFlags::OUT)], Some(&limit)) {
-                Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) | Err(Errno::INTR) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
+        Errno::INTR => return Ok(()),
+        Errno::AGAIN => {}
+        error => return Err(error.into()),
+    }
+    let (mut wait, mut before) = (patience / 4, None);
+    loop {
+        let limit = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(client, PollFlags::OUT)], Some(&limit)) {
+            Ok(0) => {}
+            Ok(_) | Err(Errno::INTR) => return Ok(()),
+            Err(error) => return Err(error.into()),
         }
-        error => Err(error.into()),
+        let now = tcp_acknowledged(client.as_fd())?;
+        if before.replace(now) == Some(now) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        wait = patience;
     }
 }

@@ -6,6 +6,7 @@ mod changes;
 mod clients;
 mod content;
 mod counted;
+mod direct;
 mod harness;
 mod hostile;
 mod hygiene;

@@ -1,0 +1,125 @@
+//! `--direct`: what is lent to a daemon that hangs, dies, or has half a request.
+
+use crate::harness::*;
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+fn threads(program: &Running) -> usize {
+    std::fs::read_dir(format!("/proc/{}/task", program.child.id())).unwrap().count()
+}
+
+/// A daemon that is stopped has the client's socket and does nothing with it: the client is let go in time, and the daemon's
+/// descriptor is of no use when it goes on.
+#[test]
+fn a_stopped_daemon_keeps_no_client() {
+    for trust in ["", "--trust-backend"] {
+        let pair = Pair::start("--direct", &format!("--direct {trust} --backend-timeout 1s --threads 1"));
+        let content = pair.file("f", 300_000);
+        assert!(pair.get("/f", "").body == content);
+        pair.counts(&[("direct", 1)]);
+        let before = pair.proxy.descriptors();
+        pair.daemon.signal(Signal::STOP);
+        let mut clients: Vec<_> = (0..5).map(|_| pair.client()).collect();
+        for client in &mut clients {
+            client.send("GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
+        }
+        for client in &mut clients {
+            assert_eq!(client.rest(), "", "an end, and nothing made up");
+        }
+        pair.proxy.line("has the client's socket and does not go on");
+        pair.proxy.stats(|stats| stats["backend_late"] == 5 && stats["broken"] == 5);
+        until("all is closed", || pair.proxy.descriptors() <= before);
+        pair.daemon.signal(Signal::CONT);
+        assert!(pair.get("/f", "").body == content, "{trust}");
+        until("the daemon's are closed too", || {
+            pair.daemon_counter("direct") + pair.daemon_counter("broken") >= 2
+        });
+    }
+}
+
+/// In the middle of a body: what the client has not got it does not get, and is not told that it has.
+#[test]
+fn a_daemon_that_stops_in_a_body_keeps_no_client() {
+    let pair = Pair::start("--direct", "--direct --backend-timeout 1s --send-timeout 10m");
+    std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
+    let mut client = pair.client();
+    client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    pair.daemon.signal(Signal::STOP);
+    assert!(client.count() < 256 << 20);
+    pair.proxy.stats(|stats| stats["backend_late"] == 1);
+}
+
+/// One that died before it had sent anything: the usual way is open, and tells what is wrong.
+#[test]
+fn a_loan_that_comes_back_is_answered() {
+    let mut pair = Pair::start("--direct", "--direct --trust-backend --threads 1");
+    pair.file("f", 300_000);
+    let mut client = pair.client();
+    assert_eq!(client.get("/f").status, 200);
+    pair.daemon.signal(Signal::STOP);
+    client.send("GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
+    // The loan lies with the daemon, which has not looked at it, when it ends: the proxy's one thread comes to the second
+    // client behind the first.
+    assert_eq!(pair.get("/%", "").status, 400);
+    pair.daemon.signal(Signal::KILL);
+    pair.daemon.end();
+    assert_eq!(client.response("GET").status, 502);
+    pair.daemon = start_daemon(pair.dir.path(), "--direct");
+    assert_eq!(client.get("/f").status, 200, "and the connection goes on");
+}
+
+/// A client that takes nothing while the daemon writes is the proxy's to give up, too: the daemon may be a patient one.
+#[test]
+fn a_client_that_takes_nothing_of_a_loan_is_given_up() {
+    let pair = Pair::start("--direct --send-timeout 10m", "--direct --send-timeout 1s");
+    std::fs::File::create(pair.path("large")).unwrap().set_len(256 << 20).unwrap();
+    let mut client = pair.client();
+    client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    until("the daemon is told", || pair.daemon_counter("broken") == 1);
+}
+
+/// A word of the daemon that nobody waits for is not the end of the next loan.
+#[test]
+fn an_early_word_ends_no_loan() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(dir.path().join("s.direct")).unwrap();
+    let (proxy, addr) = start_proxy(dir.path(), "--direct --trust-backend --threads 1 --backend-timeout 1s");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // The answer itself goes nowhere: a descriptor that nobody receives with recvmsg is closed.
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"done\ndone\n");
+        }
+    });
+    let mut client = Client::connect(addr);
+    client.send("GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(client.ended());
+    proxy.line("makes no sense");
+}
+
+/// A half head holds a thread of the daemon no longer than a head may take.
+#[test]
+fn half_heads_hold_no_threads() {
+    let pair = Pair::start("--direct --head-timeout 1s --idle-timeout 2s", "");
+    pair.get("/none", "");
+    let before = threads(&pair.daemon);
+    let connect = || {
+        let stream = UnixStream::connect(pair.dir.path().join("s.direct")).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    };
+    let mut half: Vec<_> = (0..20).map(|_| connect()).collect();
+    for stream in &mut half {
+        stream.write_all(b"GET /f HTTP/1.1\r\nHo").unwrap();
+    }
+    for stream in half.iter_mut() {
+        assert_eq!(stream.read(&mut [0]).unwrap(), 0, "it is let go");
+    }
+    // Nor does one that says nothing at all, in the time of an idle connection.
+    let mut silent = connect();
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+    until("their threads have ended", || threads(&pair.daemon) <= before);
+}

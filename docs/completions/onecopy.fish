@@ -79,13 +79,13 @@ sendfile\t'By reference, in the kernel\'s own pieces of 64 KiB'
 splice\t'By reference through a pipe, up to 1 MiB in a piece'
 map\t'Copied by the kernel out of a mapping, from 64 KiB on; what is not sealed memory is spliced'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l threads -d 'Threads, each with its own clients and backend connections; left out, one for each CPU' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backends -d 'Most connections to the backend; a slow client holds one as long as its body lasts' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backends -d 'Most connections to the backend; a slow client holds one as long as its body lasts, unless the body is lent' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l queue -d 'Most requests waiting for a backend connection; who comes later gets 503' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l buffer -d 'Size of each backend connection\'s receive buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-clients -d 'Most clients at once; who comes later waits in the listen queue' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-clients -d 'Most clients at once; who comes later waits in the listen queue. Left out, 100000, or as many as the limit of open files leaves room for' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l idle-timeout -d 'A client without a request is let go after this' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l head-timeout -d 'A request head must be complete within this, or 408; and so must a body that is dropped and a TLS handshake, or the connection ends' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-timeout -d 'A client that takes no byte for this long is given up' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-timeout -d 'A client whose side of the connection acknowledges no byte for this long is given up; one that takes a few now and then is not' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend-timeout -d 'A backend that is silent for this long is given up: 504, or the body is broken off' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-line -d 'Longest request line, or 414; at most 64K' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l max-head -d 'Longest request head, or 431; at most 64K. It may have 64 fields' -r

@@ -252,10 +252,12 @@ async fn exchange(
         passed?;
         return Ok(if client.keep { Next::Request } else { Next::Close });
     }
-    let mut fresh = false;
-    let (mut lease, reply) = loop {
+    let (mut fresh, mut lending) = (false, !client.head);
+    let (mut lease, reply, _descriptor) = loop {
         let mut lease = proxy.pool.lease(fresh).await?;
-        let takes = lease.line.takes_loans(peer) && !client.head;
+        let may = lending && lease.line.takes_loans(peer);
+        let descriptor = may.then(|| proxy.seats.one_more()).flatten();
+        let takes = descriptor.is_some();
         let secure = peer.plain().is_none();
         let asked = Asked { client: ip, secure, reader: lease.line.reader(), lent: takes };
         rewrite::request(&mut heads.to_backend, request, asked);
@@ -264,7 +266,14 @@ async fn exchange(
             Ok(Reply { lent: Some(_), .. }) if !takes => {
                 return Err(Trouble::Bad("the backend lent a body that nobody had asked it to lend".into()));
             }
-            Ok(reply) => break (lease, reply),
+            // There was a descriptor, and this process could not open it: asked again for the bytes themselves.
+            Ok(Reply { lent: Some(_), keep, .. }) if lease.line.lost_loan() => {
+                lending = false;
+                if keep {
+                    lease.keep();
+                }
+            }
+            Ok(reply) => break (lease, reply, descriptor.filter(|_| reply.lent.is_some())),
             Err(Trouble::Gone) if lease.used && !fresh => fresh = true,
             Err(trouble) => return Err(trouble),
         }

@@ -57,6 +57,8 @@ pub struct Line {
     lent: Option<OwnedFd>,
     /// The head that it came with, as the backend wrote it.
     lent_head: Vec<u8>,
+    /// One came that this process could not open.
+    lost: bool,
 }
 
 #[derive(Debug)]
@@ -98,6 +100,7 @@ impl Line {
             same_user: false,
             lent: None,
             lent_head: Vec::new(),
+            lost: false,
         }
     }
 
@@ -105,6 +108,11 @@ impl Line {
     /// out as they are.
     pub fn takes_loans(&self, client: &Peer) -> bool {
         self.same_user && client.plain().is_some()
+    }
+
+    /// Whether what came with the last head could not be opened: too many descriptors are open.
+    pub fn lost_loan(&self) -> bool {
+        self.lost && self.lent.is_none()
     }
 
     /// What came with the last head, and that head as the backend wrote it.
@@ -165,7 +173,7 @@ impl Line {
         let exchange = async {
             self.inbox.clear();
             self.send(head, new).await?;
-            self.lent = None;
+            (self.lent, self.lost) = (None, false);
             let mut interim = 0;
             loop {
                 match rewrite::reply(&self.inbox, client, out) {
@@ -316,6 +324,7 @@ impl Line {
                 let room = &mut gone[..(*looked).min(LOOK)];
                 let (took, with) = stream.recv_fds(room).await?;
                 *looked -= took.max(1);
+                self.lost |= with.truncated;
                 self.lent = with.fds.into_iter().next().or(self.lent.take());
             }
         }

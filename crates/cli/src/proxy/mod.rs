@@ -10,6 +10,7 @@ mod peer;
 mod pipe;
 mod pool;
 mod rewrite;
+mod seats;
 mod shared;
 mod shelf;
 mod tcp;
@@ -28,6 +29,7 @@ use anyhow::Context;
 use line::Forward;
 use loan::{SendLent, Sender};
 use pool::{Backend, Pool};
+use seats::{Seat, Seats, Shares};
 use shared::Proxy;
 use shelf::Shelf;
 use std::cell::Cell;
@@ -78,9 +80,10 @@ pub struct Args {
     /// second-level cache) and 1M over the kernel
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     buffer: Option<usize>,
-    /// Most clients at once; who comes later waits in the listen queue.
-    #[arg(long, value_name = "N", default_value = "100000", value_parser = units::some)]
-    max_clients: usize,
+    /// Most clients at once; who comes later waits in the listen queue. Left out, 100000, or as many as the limit of open
+    /// files leaves room for
+    #[arg(long, value_name = "N", value_parser = units::some)]
+    max_clients: Option<usize>,
     /// A client without a request is let go after this.
     #[arg(long, value_name = "TIME", default_value = "75s", value_parser = units::span)]
     idle_timeout: Duration,
@@ -120,11 +123,15 @@ pub struct Args {
     cpu: Option<usize>,
 }
 
+/// Clients at once, where the limit of open files leaves room for as many.
+const MAX_CLIENTS: usize = 100_000;
+
 /// A client on its way from the thread that accepted it to the one that will serve it.
 struct Arrival {
     tcp: std::net::TcpStream,
     from: SocketAddr,
-    seat: Arc<()>,
+    /// A share of its thread's, and its own of all.
+    seat: (Arc<()>, Seat),
 }
 
 /// Where a thread's clients come in. The one with the fewest gets the next: left to the kernel, who accepts first may
@@ -156,11 +163,29 @@ impl Args {
         );
         Identity::open(certificates, key).map(Some)
     }
+
+    /// Tells the operator if there is less room than was asked for.
+    fn warn(&self, open_files: u64, shares: Shares) {
+        let mut less = Vec::new();
+        if let Some(asked) = self.max_clients.filter(|asked| *asked > shares.clients) {
+            less.push(format!("{} clients at once (--max-clients {asked})", shares.clients));
+        }
+        if self.backends > shares.lines {
+            less.push(format!("{} connections to the backend (--backends {})", shares.lines, self.backends));
+        }
+        if !less.is_empty() {
+            tell!(
+                "onecopy proxy: this process may open {open_files} files, which is enough for {}: raise the limit (ulimit -n, or \
+                 LimitNOFILE= of systemd) or ask for less",
+                less.join(" and ")
+            );
+        }
+    }
 }
 
 /// Runs `onecopy proxy`.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    process::raise_open_files();
+    let open_files = process::raise_open_files();
     if let Some(parent) = args.die_with_parent {
         process::die_with_parent(parent)?;
     }
@@ -177,8 +202,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         );
     }
     let threads = args.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let of_a_line = seats::of_a_line(args.transport, args.forward, args.direct);
+    let shares = Shares::of(open_files, threads, args.backends, of_a_line);
     // Each has backend connections of its own.
-    let threads = threads.min(args.backends);
+    let threads = threads.min(shares.lines);
+    let seats = Arc::new(Seats::new(args.max_clients.unwrap_or(MAX_CLIENTS), shares.clients));
     let identity = args.identity()?;
     let scheme = if identity.is_some() { "https" } else { "http" };
     let totals = Arc::new(Totals::default());
@@ -194,18 +222,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", plain));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
-        let left = Arc::new(Notify::new());
         let (mut doors, mut others, mut main) = (Vec::new(), Vec::new(), None);
         for n in 0..threads {
             let (door, arrivals) = mpsc::unbounded_channel();
             doors.push(Door { arrivals: door, seat: Arc::new(()) });
             let worker = Worker {
                 args: args.clone(),
-                threads,
-                backends: args.backends / threads,
+                kept: shares.kept / threads,
+                backends: shares.lines / threads,
                 identity: identity.clone(),
                 totals: totals.clone(),
-                left: left.clone(),
+                seats: seats.clone(),
                 stopped: stopped.clone(),
             };
             if n == 0 {
@@ -219,8 +246,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if let Err(error) = args.backend.probe() {
             tell!("onecopy proxy: {}", failure::not_there(&args.backend, &error));
         }
+        args.warn(open_files, shares);
         let listener = TcpListener::from_std(listener)?;
-        let taking = tokio::task::spawn_local(take(listener, doors, args.max_clients, left));
+        let taking = tokio::task::spawn_local(take(listener, doors, seats));
         let why = signal.await??;
         taking.abort();
         stop.send_replace(true);
@@ -269,16 +297,25 @@ fn listen(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
         .with_context(|| format!("cannot listen on {address}"))
 }
 
-/// Takes clients and shows each to the thread that has the fewest, as long as there are less than `most`.
-async fn take(listener: TcpListener, doors: Vec<Door>, most: usize, left: Arc<Notify>) {
+/// Takes clients and shows each to the thread that has the fewest, as long as there are places.
+async fn take(listener: TcpListener, doors: Vec<Door>, seats: Arc<Seats>) {
+    let mut told = false;
     loop {
-        while doors.iter().map(Door::present).sum::<usize>() >= most {
-            left.notified().await;
-        }
+        let full = || {
+            if !std::mem::replace(&mut told, true) {
+                tell!(
+                    "onecopy proxy: all descriptors for clients are in use, and further clients wait: raise the limit of open \
+                     files (ulimit -n, or LimitNOFILE= of systemd)"
+                );
+            }
+        };
+        let Some(seat) = seats.take(full).await else { return };
         let Some(door) = doors.iter().min_by_key(|door| door.present()) else { return };
         match listener.accept().await.and_then(|(tcp, from)| Ok((tcp.into_std()?, from))) {
             // A thread that ended has said why.
-            Ok((tcp, from)) => drop(door.arrivals.send(Arrival { tcp, from, seat: door.seat.clone() })),
+            Ok((tcp, from)) => {
+                drop(door.arrivals.send(Arrival { tcp, from, seat: (door.seat.clone(), seat) }));
+            }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
             // Out of descriptors: those here will leave.
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -289,19 +326,19 @@ async fn take(listener: TcpListener, doors: Vec<Door>, most: usize, left: Arc<No
 /// One thread of the proxy.
 struct Worker {
     args: Args,
-    threads: usize,
+    /// Lent answers that it may keep.
+    kept: usize,
     backends: usize,
     identity: Option<Arc<Identity>>,
     totals: Arc<Totals>,
-    /// Told of each client who leaves.
-    left: Arc<Notify>,
+    seats: Arc<Seats>,
     stopped: watch::Receiver<bool>,
 }
 
 impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
     async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
-        let Worker { args, threads, backends, identity, totals, left, mut stopped } = self;
+        let Worker { args, kept, backends, identity, totals, seats, mut stopped } = self;
         let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend, backends));
         let backend = Backend {
             address: args.backend,
@@ -314,9 +351,10 @@ impl Worker {
         let proxy = Rc::new(Proxy {
             pool: Pool::new(backend, backends),
             totals,
+            seats,
             direct,
             sender: Sender::new(args.send_lent),
-            shelf: Rc::new(Shelf::new(threads)),
+            shelf: Rc::new(Shelf::new(kept)),
             identity,
             limits: Limits { line: args.max_line, head: args.max_head, ..Limits::default() },
             ill: Cell::new(false),
@@ -330,13 +368,11 @@ impl Worker {
         let taking = async {
             while let Some(Arrival { tcp, from, seat }) = arrivals.recv().await {
                 let Ok(tcp) = TcpStream::from_std(tcp) else { continue };
-                let (proxy, present, gone, left) =
-                    (proxy.clone(), present.clone(), gone.clone(), left.clone());
+                let (proxy, present, gone) = (proxy.clone(), present.clone(), gone.clone());
                 proxy.totals.add(Counters { connections: 1, ..Default::default() });
                 tokio::task::spawn_local(async move {
                     client::serve(&proxy, tcp, from.ip()).await;
                     drop((seat, present));
-                    left.notify_one();
                     gone.notify_one();
                 });
             }

@@ -3,6 +3,7 @@
 use super::direct::Direct;
 use super::loan::Sender;
 use super::pool::Pool;
+use super::seats::Seats;
 use super::shelf::Shelf;
 use super::tls::Identity;
 use super::trouble::Patience;
@@ -19,6 +20,8 @@ use tokio::sync::watch;
 pub struct Proxy {
     pub pool: Pool,
     pub totals: Arc<Totals>,
+    /// Of all threads.
+    pub seats: Arc<Seats>,
     pub direct: Option<Direct>,
     pub sender: Sender,
     pub shelf: Rc<Shelf>,

@@ -4,7 +4,6 @@
 use super::loan::Loan;
 use crate::http::request::{Method, Request};
 use lru::LruCache;
-use rustix::process::{Resource, getrlimit};
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
 use std::rc::Rc;
@@ -13,10 +12,6 @@ use tokio::time::{Instant, sleep_until};
 
 /// The longest that is believed: what is kept holds a file's room on the disk, or memory, and a descriptor.
 const LONGEST: Duration = Duration::from_secs(600);
-
-/// The most that one thread keeps, and the share of this process's descriptors that all threads may take.
-const MOST: usize = 1024;
-const SHARE: u64 = 8;
 
 /// An answer that was lent.
 #[derive(Debug)]
@@ -36,10 +31,8 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// A shelf for one of `threads`.
-    pub fn new(threads: usize) -> Shelf {
-        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / SHARE;
-        let most = (descriptors / threads as u64).clamp(1, MOST as u64) as usize;
+    /// A shelf for at most so many, one at least.
+    pub fn new(most: usize) -> Shelf {
         let most = NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN);
         Shelf { kept: RefCell::new(LruCache::new(most)), sweeping: Cell::default() }
     }

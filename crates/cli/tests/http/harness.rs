@@ -264,6 +264,20 @@ pub fn start_proxy(dir: &Path, flags: &str) -> (Running, SocketAddr) {
     start_proxy_by(Running::start, dir, flags)
 }
 
+/// One that may open only so many files.
+pub fn start_limited_proxy(dir: &Path, flags: &str, files: usize) -> (Running, SocketAddr) {
+    let start = |args: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &format!("ulimit -n {files} && exec \"$0\" \"$@\""),
+            env!("CARGO_BIN_EXE_onecopy"),
+        ]);
+        Running::of(command.args(args))
+    };
+    start_proxy_by(start, dir, flags)
+}
+
 /// The same, by another way to start a program.
 pub fn start_proxy_by(
     start: impl FnOnce(&[&str]) -> Running,

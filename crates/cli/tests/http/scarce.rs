@@ -2,6 +2,7 @@
 
 use crate::harness::*;
 use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::process::{Resource, Rlimit};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -93,4 +94,80 @@ fn a_slow_reader_is_not_given_up() {
             all.spawn(move || one(way));
         }
     });
+}
+
+/// A pair whose proxy may open only a hundred files.
+fn limited(flags: &str) -> Pair {
+    let mut pair = Pair::start("--cache 64M", "--threads 1");
+    (pair.proxy, pair.addr) = start_limited_proxy(pair.dir.path(), &format!("--threads 1 {flags}"), 100);
+    pair
+}
+
+/// Who was taken in can be served, however many wait outside.
+#[test]
+fn idle_clients_leave_descriptors_for_the_backend() {
+    for flags in ["", "--transport kernel", "--transport kernel --forward splice"] {
+        let pair = limited(flags);
+        pair.file("a", 5);
+        let mut clients: Vec<_> = (0..140).map(|_| pair.client()).collect();
+        until("no more are taken", || {
+            pair.proxy.said("further clients wait") || pair.proxy.descriptors() > 98
+        });
+        for client in clients.iter_mut().take(20) {
+            assert_eq!(client.get("/a").status, 200, "{flags}");
+        }
+        // And who waited comes in when others leave.
+        clients.drain(..120);
+        assert_eq!(clients.last_mut().unwrap().get("/a").status, 200, "{flags}");
+    }
+}
+
+/// Nor do bodies that are lent take the last: then they are copied.
+#[test]
+fn loans_leave_descriptors_for_clients() {
+    let pair = limited("--send-timeout 10m");
+    let content = pair.file("large", 20 << 20);
+    let mut clients: Vec<_> = (0..18).map(|_| slow(pair.addr)).collect();
+    assert!(pair.get("/large", "").body == content);
+    pair.proxy.stats(|stats| stats["refused"] == 0);
+    let lent = pair.daemon_counter("lent");
+    assert!((5..18).contains(&lent), "{lent}");
+    clients.clear();
+    until("they can be lent again", || {
+        pair.get("/large", "Range: bytes=0-99999\r\n");
+        pair.daemon_counter("lent") > lent
+    });
+}
+
+#[test]
+fn more_clients_than_there_can_be() {
+    let pair = limited("--max-clients 1000 --backends 50");
+    let line = pair.proxy.line("may open 100 files");
+    for said in ["--max-clients 1000", "--backends 50", "ulimit -n", "LimitNOFILE"] {
+        assert!(line.contains(said), "{line}");
+    }
+    let pair = limited("--max-clients 10 --backends 2");
+    pair.get("/none", "");
+    assert!(!pair.proxy.said("may open"));
+}
+
+/// A descriptor that came and could not be opened is no reason to refuse: the bytes are asked for instead.
+#[test]
+fn a_loan_that_cannot_be_opened_is_copied() {
+    let pair = Pair::start("--cache 64M", "--threads 1 --backends 1");
+    let content = pair.file("f", 300_000);
+    let mut client = pair.client();
+    assert!(client.get("/f").body == content);
+    pair.counts(&[("lent", 1)]);
+    // All is closed that is to be, and no number is free.
+    pair.proxy.stats(|stats| stats["requests"] == 1);
+    let open =
+        |number: &u64| std::fs::exists(format!("/proc/{}/fd/{number}", pair.proxy.child.id())).unwrap();
+    let free = (0..).find(|number| !open(number));
+    let limit = Rlimit { current: free, maximum: free };
+    rustix::process::prlimit(Some(pair.proxy.pid()), Resource::Nofile, limit).unwrap();
+    for _ in 0..3 {
+        assert!(client.get("/f").body == content);
+    }
+    pair.proxy.stats(|stats| stats["body_bytes"] == 1_200_000 && stats["lent"] == 1);
 }

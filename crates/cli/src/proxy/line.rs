@@ -85,10 +85,10 @@ impl Line {
     }
 
     /// Over a onecopy stream.
-    pub fn onecopy(stream: onecopy::unix::Stream) -> io::Result<Line> {
+    pub fn onecopy(stream: Stream) -> io::Result<Line> {
         let own = rustix::process::geteuid().as_raw();
         let same_user = stream.peer_cred().is_ok_and(|peer| peer.uid == own);
-        Ok(Line { same_user, ..Line::over(Way::Onecopy(Stream::new(stream)?, 0)) })
+        Ok(Line { same_user, ..Line::over(Way::Onecopy(stream, 0)) })
     }
 
     fn over(way: Way) -> Line {

@@ -6,6 +6,7 @@ use super::trouble::Trouble;
 use crate::address::Address;
 use crate::failure;
 use crate::transport::{Transport, send_buffer};
+use onecopy::unix::tokio::Stream;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::time::{Duration, Instant};
@@ -98,9 +99,8 @@ impl Pool {
         if self.backend.transport == Transport::Onecopy {
             let (name, buffer) = (self.backend.address.name(), self.backend.buffer);
             let config = onecopy::unix::Config { receive_buffer: Some(buffer), ..Default::default() };
-            // Connecting waits while the backlog is full: not on the thread that serves the clients.
-            let connect = move || onecopy::unix::Stream::connect_with(name?, &config);
-            return Line::onecopy(tokio::task::spawn_blocking(connect).await.map_err(io::Error::other)??);
+            // It waits while the backlog is full, and is called back by being dropped: neither thread nor descriptor is left.
+            return Line::onecopy(Stream::connect_with(name?, &config).await?);
         }
         let stream = loop {
             match self.backend.address.connect_nonblocking() {
@@ -135,5 +135,54 @@ impl<'c> Waiting<'c> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rewrite::Client;
+    use super::super::trouble::Patience;
+    use super::*;
+    use std::io::Write;
+
+    /// What lies there when a connection has just been made is the answer to nothing.
+    #[test]
+    fn an_answer_to_nothing_is_none() {
+        let early = [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL", false),
+            ("H", false),
+            ("HTTP/1.1 503 Full\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", true),
+        ];
+        for (transport, (early, busy)) in
+            [Transport::Onecopy, Transport::Kernel].into_iter().flat_map(|t| early.map(|early| (t, early)))
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("s");
+            let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            let span = Duration::from_secs(60);
+            let backend = Backend {
+                address: format!("unix:{}", path.display()).parse().unwrap(),
+                transport,
+                forward: Forward::Copy,
+                buffer: 64 << 10,
+                patience: span,
+                queue: 1,
+            };
+            let refused = crate::process::block_on(async {
+                let pool = Pool::new(backend, 1);
+                let mut lease = pool.lease(false).await.unwrap();
+                let (mut other, _) = listener.accept()?;
+                other.write_all(early.as_bytes())?;
+                let (client, patience) =
+                    (Client { head: false, keep: true, minor: 1 }, Patience { backend: span, client: span });
+                let head = b"GET / HTTP/1.1\r\n\r\n";
+                Ok(lease.line.ask(head, !lease.used, client, &mut Vec::new(), patience).await)
+            });
+            match refused.unwrap() {
+                Err(Trouble::Busy) if busy => {}
+                Err(Trouble::Bad(why)) if !busy => assert!(why.contains("before it was asked"), "{why}"),
+                other => panic!("{transport:?} {early:?}: {other:?}"),
+            }
+        }
     }
 }

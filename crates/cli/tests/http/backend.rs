@@ -284,6 +284,14 @@ fn one_that_takes_no_connection() {
         let (mut proxy, addr) = start_proxy(dir.path(), &format!("{transport} --backend-timeout 300ms"));
         assert_eq!(ask(addr).status, 504, "{transport}");
         proxy.line("504 for /, and so on: the backend took too long");
+        let before = (proxy.threads(), proxy.descriptors());
+        let mut clients: Vec<_> = (0..30).map(|_| Client::connect(addr)).collect();
+        clients.iter_mut().for_each(|client| client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert!(clients.iter_mut().all(|client| client.response("GET").status == 504), "{transport}");
+        drop(clients);
+        until("those who waited have left nothing behind", || {
+            proxy.threads() <= before.0 && proxy.descriptors() <= before.1
+        });
         proxy.signal(Signal::TERM);
         assert_eq!(proxy.end(), Some(0), "{transport}");
     }

@@ -5,10 +5,6 @@ use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-fn threads(program: &Running) -> usize {
-    std::fs::read_dir(format!("/proc/{}/task", program.child.id())).unwrap().count()
-}
-
 /// A daemon that is stopped has the client's socket and does nothing with it: the client is let go in time, and the daemon's
 /// descriptor is of no use when it goes on.
 #[test]
@@ -19,7 +15,7 @@ fn a_stopped_daemon_keeps_no_client() {
         assert!(pair.get("/f", "").body == content);
         pair.counts(&[("direct", 1)]);
         let before = pair.proxy.descriptors();
-        pair.daemon.signal(Signal::STOP);
+        pair.daemon.stop();
         let mut clients: Vec<_> = (0..5).map(|_| pair.client()).collect();
         for client in &mut clients {
             client.send("GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -46,7 +42,7 @@ fn a_daemon_that_stops_in_a_body_keeps_no_client() {
     let mut client = pair.client();
     client.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(client.head().0, 200);
-    pair.daemon.signal(Signal::STOP);
+    pair.daemon.stop();
     assert!(client.count() < 256 << 20);
     pair.proxy.stats(|stats| stats["backend_late"] == 1);
 }
@@ -58,7 +54,7 @@ fn a_loan_that_comes_back_is_answered() {
     pair.file("f", 300_000);
     let mut client = pair.client();
     assert_eq!(client.get("/f").status, 200);
-    pair.daemon.signal(Signal::STOP);
+    pair.daemon.stop();
     client.send("GET /f HTTP/1.1\r\nHost: x\r\n\r\n");
     // The loan lies with the daemon, which has not looked at it, when it ends: the proxy's one thread comes to the second
     // client behind the first.
@@ -105,7 +101,7 @@ fn an_early_word_ends_no_loan() {
 fn half_heads_hold_no_threads() {
     let pair = Pair::start("--direct --head-timeout 1s --idle-timeout 2s", "");
     pair.get("/none", "");
-    let before = threads(&pair.daemon);
+    let before = pair.daemon.threads();
     let connect = || {
         let stream = UnixStream::connect(pair.dir.path().join("s.direct")).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
@@ -121,5 +117,5 @@ fn half_heads_hold_no_threads() {
     // Nor does one that says nothing at all, in the time of an idle connection.
     let mut silent = connect();
     assert_eq!(silent.read(&mut [0]).unwrap(), 0);
-    until("their threads have ended", || threads(&pair.daemon) <= before);
+    until("their threads have ended", || pair.daemon.threads() <= before);
 }

@@ -103,6 +103,18 @@ impl Running {
         rustix::process::kill_process(self.pid(), signal).expect("it runs");
     }
 
+    /// Stops it until SIGCONT, each of its threads.
+    pub fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        until("all its threads stand still", || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+            let stats = tasks
+                .map(|task| std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap_or_default());
+            // Behind the name, which may have anything in it, but in brackets.
+            stats.into_iter().all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('T')))
+        });
+    }
+
     /// Waits for the end; the exit code.
     pub fn end(&mut self) -> Option<i32> {
         let start = Instant::now();
@@ -117,6 +129,10 @@ impl Running {
 
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    pub fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().count()
     }
 
     /// Bytes that it has read so far by any call (proc(5), rchar).

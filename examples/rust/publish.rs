@@ -63,7 +63,7 @@ fn publish(name: &SocketAddr) -> Result<(), Box<dyn Error>> {
             }
         }
         let mut batch = Segment::from(batch);
-        lane.send(&mut batch, number, BATCH as u32, 0)?;
+        lane.send_there(&mut batch, number, 0)?;
         stream.send_chain(batch)?;
         over.reap(|done| {
             told += 1;

@@ -147,8 +147,8 @@ fn merged_chains_grow_without_bound_where_ours_do_not() {
         notif.link(&mut next).unwrap();
         notif.finish(());
         let mut notif = lane.open(n).unwrap();
-        notif.link(&mut ours_before, 5, 0).unwrap();
-        notif.link(&mut ours_next, 5, 0).unwrap();
+        notif.link(&mut lane, &mut ours_before, 5, 0).unwrap();
+        notif.link(&mut lane, &mut ours_next, 5, 0).unwrap();
         notif.finish(Ok::<_, ()>(10));
         std::mem::replace(&mut before, next).free(Fate::Sent);
         std::mem::replace(&mut ours_before, ours_next).free(ours::Fate::Sent);

@@ -2,7 +2,7 @@
 #![cfg(not(loom))]
 
 use onecopy_chain::notify::{
-    Completion, Config, Context, Fate, How, Lane, Lender, Limits, Queue, Range, Refused, Segment,
+    Completion, Config, Context, Fate, How, Lane, LazyLane, Lender, Limits, Queue, Range, Refused, Segment,
 };
 use onecopy_chain::{Chain, Fragment};
 use onecopy_pool::{Page, PagePool, PoolConfig, provider::Heap};
@@ -60,11 +60,11 @@ fn error_reset_cancel_and_close_all_give_exactly_one_notification() {
     // An error after a part was.
     let mut segment = Segment::new(());
     let mut notif = lane.open(2).unwrap();
-    notif.link(&mut segment, 7, 0).unwrap();
+    notif.link(&mut lane, &mut segment, 7, 0).unwrap();
     assert!(notif.finish(Err::<(), _>("EPIPE")).more);
     // Cancelled after a part was linked.
     let mut notif = lane.open(3).unwrap();
-    notif.link(&mut segment, 7, 0).unwrap();
+    notif.link(&mut lane, &mut segment, 7, 0).unwrap();
     drop(notif);
     // Reset: the queue of segments is thrown away.
     let mut reset = Segment::new(());
@@ -279,6 +279,28 @@ fn a_closed_lane_leaves_its_number_to_another() {
     let mut numbers = numbers.map(|lane| lane.index());
     numbers.sort_unstable();
     assert_eq!(numbers, [0, 1]);
+}
+
+#[test]
+fn a_lane_is_made_with_the_first_send_and_given_up_when_idle() {
+    let (context, mut queue) = Context::new();
+    let config = Config { capacity: 3, ..Config::default() };
+    let (mut lazy, mut idle) = (LazyLane::new(), LazyLane::new());
+    assert!(lazy.made().is_none() && idle.rest());
+    for round in 0..3 {
+        let mut segment = Segment::new(());
+        let id = lazy.get(&context, config).unwrap().send(&mut segment, round, 1, 0).unwrap();
+        assert_eq!((id, lazy.made().unwrap().index()), (0, 0), "the number is free again");
+        assert!(!lazy.rest(), "a send is under way");
+        segment.free(Fate::Sent);
+        assert!(!lazy.rest(), "its completion is not reaped");
+        assert_eq!(queue.reap_all().iter().map(|one| one.user_data).collect::<Vec<_>>(), [round]);
+        assert!(lazy.rest() && lazy.made().is_none());
+        // The queue learns that the lane is over.
+        assert_eq!(queue.reap(|_| {}), 0);
+    }
+    drop(queue);
+    assert_eq!(idle.get(&context, config).unwrap_err(), Refused::Closed);
 }
 
 #[test]
@@ -534,12 +556,12 @@ fn a_send_of_more_than_a_completion_can_tell_is_refused() {
     let mut lane = context.lane(Config { capacity: 7, limits }).unwrap();
     let (mut one, mut two) = (Segment::new(()), Segment::new(()));
     let mut big = lane.open(1).unwrap();
-    big.link(&mut one, 1 << 31, 0).unwrap();
-    let refused = big.link(&mut two, 1 << 31, 0).unwrap_err();
+    big.link(&mut lane, &mut one, 1 << 31, 0).unwrap();
+    let refused = big.link(&mut lane, &mut two, 1 << 31, 0).unwrap_err();
     assert_eq!(refused, Refused::TooLong { would_be: 1 << 32 });
     assert!(!refused.wants_fresh_segment() && refused.to_string().contains("make it several"));
     assert!(two.notif().is_none(), "nothing was done");
-    big.link(&mut two, (1 << 31) - 1, 0).unwrap();
+    big.link(&mut lane, &mut two, (1 << 31) - 1, 0).unwrap();
     assert!(big.finish(Ok::<_, ()>(())).more);
     // The lane's position has wrapped: what is stacked behind is told apart all the same.
     lane.send(&mut one, 2, 100, 0).unwrap();

@@ -3,12 +3,15 @@
 //! never later than need be, and learns exactly how its bytes left.
 #![cfg(not(loom))]
 
-use onecopy_chain::notify::{Config, Context, Fate, Lane, Limits, Queue, Refused, Segment};
+use onecopy_chain::notify::{Config, Context, Fate, Lane, Limits, Payload, Queue, Refused, Segment};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+/// In [`Bytes::lane`]: nobody waits for them.
+const NOBODY: usize = usize::MAX;
 
 /// Bytes `at..at + len` of a lane, which belong to one send; none where it is an empty one, as an empty datagram's is.
 #[derive(Clone, Debug)]
@@ -21,12 +24,34 @@ struct Bytes {
     _alive: Arc<()>,
 }
 
-type Payload = Vec<Bytes>;
+impl Payload for Bytes {
+    fn size(&self) -> u32 {
+        self.len as u32
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Op {
-    Send { lane: usize, segment: usize, bytes: u32 },
-    Open { lane: usize, parts: Vec<(usize, u32)>, end: End },
+    Send {
+        lane: usize,
+        segment: usize,
+        bytes: u32,
+    },
+    /// Bytes that are nobody's.
+    Copied {
+        segment: usize,
+        bytes: u32,
+    },
+    Range {
+        segment: usize,
+        at: u64,
+        len: u64,
+    },
+    Open {
+        lane: usize,
+        parts: Vec<(usize, u32)>,
+        end: End,
+    },
     Clone(usize),
     Split(usize, u64),
     Join(usize, usize),
@@ -54,6 +79,8 @@ fn op() -> impl Strategy<Value = Op> {
     let end = prop_oneof![4 => Just(End::Ok), 1 => Just(End::Error), 1 => Just(End::Cancel)];
     prop_oneof![
         8 => (lane(), 0usize..4, bytes()).prop_map(|(lane, segment, bytes)| Op::Send { lane, segment, bytes }),
+        2 => (0usize..4, bytes()).prop_map(|(segment, bytes)| Op::Copied { segment, bytes }),
+        3 => (0usize..4, 0u64..9, 0u64..400).prop_map(|(segment, at, len)| Op::Range { segment, at: at * 50, len }),
         3 => (lane(), prop::collection::vec(part, 0..4), end)
             .prop_map(|(lane, parts, end)| Op::Open { lane, parts, end }),
         2 => (0usize..4).prop_map(Op::Clone),
@@ -79,7 +106,9 @@ struct Sent {
 struct World {
     lanes: Vec<Option<Lane>>,
     queue: Queue,
-    segments: Vec<Segment<Payload>>,
+    segments: Vec<Segment<Vec<Bytes>>>,
+    /// Second holders of parts of them.
+    ranges: Vec<Segment<Vec<Bytes>>>,
     /// Sends that completion has to tell of, by lane and number.
     sent: Vec<BTreeMap<u64, Sent>>,
     positions: Vec<u64>,
@@ -97,6 +126,7 @@ impl World {
             lanes: vec![lane(), lane()],
             queue,
             segments: (0..4).map(|_| Segment::default()).collect(),
+            ranges: Vec::new(),
             sent: vec![BTreeMap::new(), BTreeMap::new()],
             positions: vec![0, 0],
             reaped: vec![0, 0],
@@ -159,7 +189,7 @@ impl World {
         // (A part without bytes is the part of an empty send, as an empty datagram is one: it lies nowhere in another.)
         let empty = parts.iter().all(|&(_, bytes)| bytes == 0);
         for &(segment, bytes) in parts.iter().filter(|&&(_, bytes)| empty || bytes > 0) {
-            match notif.link(&mut self.segments[segment], bytes, 0) {
+            match notif.link(open, &mut self.segments[segment], bytes, 0) {
                 Ok(()) => {
                     let at = self.positions[lane];
                     self.positions[lane] += u64::from(bytes);
@@ -188,6 +218,27 @@ impl World {
         };
         let sent = self.note(lane, id, &alive, user_data);
         (sent.bytes, sent.dropped) = (total, dropped);
+    }
+
+    fn copied(&mut self, segment: usize, bytes: u32) {
+        let piece = Bytes { lane: NOBODY, id: 0, at: 0, len: u64::from(bytes), _alive: Arc::new(()) };
+        self.segments[segment].payload_mut().push(piece);
+    }
+
+    fn range(&mut self, segment: usize, at: u64, len: u64) {
+        let (mut payload, mut begin) = (Vec::new(), 0);
+        for piece in self.segments[segment].payload() {
+            let (from, to) = (begin.max(at), (begin + piece.len).min(at + len));
+            if from < to {
+                payload.push(Bytes { at: piece.at + from - begin, len: to - from, ..piece.clone() });
+            }
+            begin += piece.len;
+        }
+        let range = self.segments[segment].part(at, len, payload);
+        let lent: u64 =
+            range.payload().iter().filter(|piece| piece.lane != NOBODY).map(|piece| piece.len).sum();
+        assert_eq!(range.notif().map_or(0, |notif| notif.bytes()), lent);
+        self.ranges.push(range);
     }
 
     fn split(&mut self, segment: usize, at: u64) {
@@ -229,7 +280,7 @@ impl World {
 
     fn free(&mut self, segment: usize, fate: Fate) {
         let freed = std::mem::take(&mut self.segments[segment]);
-        for piece in freed.payload() {
+        for piece in freed.payload().iter().filter(|piece| piece.lane != NOBODY) {
             let sent = self.sent[piece.lane].get_mut(&piece.id).unwrap();
             sent.copied |= fate == Fate::Copied;
             sent.dropped |= fate == Fate::Dropped;
@@ -242,7 +293,7 @@ impl World {
 
     /// The lane's sends that no live segment carries bytes of, and none before them is carried either.
     fn frontier(&self, lane: usize) -> u64 {
-        let carried = self.segments.iter().flat_map(|segment| segment.payload());
+        let carried = self.segments.iter().chain(&self.ranges).flat_map(|segment| segment.payload());
         let ids: BTreeSet<u64> = carried.filter(|piece| piece.lane == lane).map(|piece| piece.id).collect();
         let last = self.sent[lane].last_key_value().map_or(0, |(id, _)| id + 1);
         ids.first().copied().unwrap_or(last)
@@ -273,6 +324,8 @@ impl World {
     fn run(&mut self, op: &Op) {
         match op {
             Op::Send { lane, segment, bytes } => self.send(*lane, *segment, *bytes),
+            Op::Copied { segment, bytes } => self.copied(*segment, *bytes),
+            Op::Range { segment, at, len } => self.range(*segment, *at, *len),
             Op::Open { lane, parts, end } => self.open(*lane, parts, *end),
             Op::Clone(segment) => {
                 let clone = self.segments[*segment].clone();
@@ -280,6 +333,8 @@ impl World {
             }
             Op::Split(segment, at) => self.split(*segment, *at),
             Op::Join(a, b) => self.join(*a, *b),
+            // The oldest one: it says nothing of its bytes.
+            Op::Free(3, Fate::Dropped) if !self.ranges.is_empty() => drop(self.ranges.remove(0)),
             Op::Free(segment, fate) => {
                 // Now and then one of those that clones and splits left.
                 let count = self.segments.len();
@@ -299,6 +354,8 @@ impl World {
         for segment in 0..4 {
             self.free(segment, Fate::Sent);
         }
+        self.settled();
+        self.ranges.clear();
         self.reap(usize::MAX);
         for lane in 0..2 {
             assert_eq!(
@@ -352,6 +409,16 @@ fn a_send_without_bytes_of_another_lane_keeps_no_half_waiting() {
     world.end();
 }
 
+/// What keeps fragments of sends alive; their bytes are not there.
+#[derive(Clone, Default)]
+struct Kept(Vec<Arc<()>>);
+
+impl Payload for Kept {
+    fn size(&self) -> u32 {
+        0
+    }
+}
+
 /// The same with real threads: segments are freed wherever they come by, clones of them too, while sends go on.
 #[test]
 fn threads_that_free_in_any_order_complete_each_send_once() {
@@ -363,7 +430,7 @@ fn threads_that_free_in_any_order_complete_each_send_once() {
     std::thread::scope(|scope| {
         let mut channels = Vec::new();
         for turn in 0..3u64 {
-            let (into, from) = std::sync::mpsc::sync_channel::<Segment<Vec<Arc<()>>>>(4);
+            let (into, from) = std::sync::mpsc::sync_channel::<Segment<Kept>>(4);
             channels.push(into);
             scope.spawn(move || {
                 let mut kept = Vec::new();
@@ -376,8 +443,8 @@ fn threads_that_free_in_any_order_complete_each_send_once() {
             });
         }
         scope.spawn(move || {
-            let mut segment = Segment::new(Vec::new());
-            let hand_over = |segment: Segment<Vec<Arc<()>>>, n: u64| {
+            let mut segment = Segment::new(Kept::default());
+            let hand_over = |segment: Segment<Kept>, n: u64| {
                 let thread = n as usize % 3;
                 if n.is_multiple_of(5) {
                     channels[(thread + 1) % 3].send(segment.clone()).unwrap();
@@ -391,7 +458,7 @@ fn threads_that_free_in_any_order_complete_each_send_once() {
                 match lane.send(&mut segment, n, 100, 0) {
                     Ok(id) => {
                         assert_eq!(id, n);
-                        segment.payload_mut().push(alive);
+                        segment.payload_mut().0.push(alive);
                         alive_in.send(weak).unwrap();
                         n += 1;
                         if n.is_multiple_of(4) {

@@ -62,7 +62,7 @@ impl<L: Link> Stacked<L> {
         }
         // The bytes first: whether they can be there is not known before.
         kept.concat(chain).map_err(|_| Refused::Payload)?;
-        let sent = self.lane.send(&mut self.kept, user_data, bytes, now_ns);
+        let sent = self.lane.send_at(&mut self.kept, before as u32, user_data, bytes, now_ns);
         if sent.is_err() {
             let kept = self.kept.payload_mut();
             // Nothing is in the way of a cut: no checksum is to be finished.

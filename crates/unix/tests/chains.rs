@@ -290,7 +290,7 @@ fn each_send_of_a_chain_is_told_once_in_order_and_truly() {
     assert_eq!(told(&mut queue), [(10, false, false), (11, false, false), (12, false, false)]);
     // The peer goes away. What it has not given back completes with an error, and a waiter is woken.
     let mut segment = Segment::from(chain(pool.writer(), &[1; 5000]));
-    lane.send(&mut segment, 13, 5000, 0).unwrap();
+    lane.send_there(&mut segment, 13, 0).unwrap();
     a.send_chain(segment).unwrap();
     let (kept, lost) = (b.recv_chain(4096).unwrap(), b.recv_chain(usize::MAX).unwrap());
     drop(kept);
@@ -318,7 +318,7 @@ fn who_is_killed_with_pages_completes_their_sends_as_dropped() {
     let (a, b) = Stream::pair().unwrap();
     let pool = SharedPool::new(4096, 4).unwrap();
     let mut segment = Segment::from(chain(pool.writer(), &[1; 8192]));
-    lane.send(&mut segment, 1, 8192, 0).unwrap();
+    lane.send_there(&mut segment, 1, 0).unwrap();
     a.send_chain(segment).unwrap();
     // The peer never looks at these pages, so only its end gives them back.
     drop(b);
@@ -326,7 +326,7 @@ fn who_is_killed_with_pages_completes_their_sends_as_dropped() {
     assert_eq!(told(&mut queue), [(1, false, true)]);
     // Then a send to a peer that is gone.
     let mut segment = Segment::from(chain(pool.writer(), &[1; 100]));
-    lane.send(&mut segment, 2, 100, 0).unwrap();
+    lane.send_there(&mut segment, 2, 0).unwrap();
     let not = a.send_chain(segment).unwrap_err();
     assert_eq!(told(&mut queue), [], "it came back with what waits for it");
     drop(not);
@@ -352,8 +352,7 @@ fn copied_is_said_of_the_sends_that_were() {
     }
     assert_eq!(pool.reclaim().unwrap(), 2);
     assert_eq!(told(&mut queue), [(1, false, false), (2, true, false), (3, false, false)]);
-    // No send accounts for the header in front. So all parts belong to all sends, and none completes too
-    // early.
+    // No send accounts for the header in front, so the send is told of when its own page is back.
     let mut segment = Segment::from(chain(pool.writer(), &pattern(2, 4096)));
     lane.send(&mut segment, 4, 100, 0).unwrap();
     segment.payload_mut().concat(&mut chain(pool.writer(), &pattern(3, 100))).unwrap();

@@ -1,12 +1,22 @@
 //! Segments whose payload is a chain.
 
 use super::loan::Lend;
+use super::outcome::Fate;
 use super::refused::Refused;
-use super::segment::Segment;
+use super::segment::{Payload, Segment};
 use crate::chain::Chain;
 use crate::error::ChainError;
 use crate::fragment::Fragment;
 use onecopy_pool::Page;
+
+const _: () = assert!(size_of::<Segment<Chain>>() == 136);
+
+impl Payload for Chain {
+    #[inline]
+    fn size(&self) -> u32 {
+        self.len
+    }
+}
 
 impl Lend<Chain> for Chain {
     fn size(&self) -> u32 {
@@ -53,13 +63,64 @@ impl Segment<Chain> {
         self.join(back, |ours, mut theirs| ours.concat(&mut theirs).map_err(|_| theirs))
     }
 
-    /// Splits at byte `at`, where all bytes are those of sends (no header is in front): see [`Segment::split_off`].
+    /// Splits at byte `at`, as [`Chain::split_off`]: the rest is returned. Each part keeps those sends waiting that it has bytes of.
     ///
     /// # Errors
     ///
     /// As [`Chain::split_off`]; the segment is as it was.
     pub fn divide(&mut self, at: usize) -> Result<Segment<Chain>, ChainError> {
+        let astray = self.is_astray();
         let rest = self.payload_mut().split_off(at)?;
+        if astray {
+            return Ok(Segment::from_parts(rest, self.notif().cloned()));
+        }
         Ok(self.split_off(at as u64, |_| rest))
+    }
+
+    /// Whether sends have bytes behind the last one: somebody said [`Lane::send`](super::Lane::send) of bytes that were there already, or
+    /// took some away. Nobody knows then which bytes are whose, and every part holds all.
+    fn is_astray(&self) -> bool {
+        self.notif().is_some_and(|notif| notif.pins().end() > self.payload().len() as u64)
+    }
+
+    /// `len` bytes from byte `offset` by reference, as [`Chain::range`]: what is handed down, and handed down again when it was lost,
+    /// while this one stays. The sends that it has bytes of complete when the last user of those bytes has gone. Dropped, it says
+    /// nothing of what became of them, unless it is told ([`Segment::free`], [`Segment::set_fate`]): whoever has this one does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chain::range`].
+    pub fn range(&self, offset: usize, len: usize) -> Result<Segment<Chain>, ChainError> {
+        let chain = self.payload().range(offset, len)?;
+        if self.is_astray() {
+            return Ok(Segment::from_parts(chain, self.notif().cloned()));
+        }
+        Ok(self.part(offset as u64, len as u64, chain))
+    }
+
+    /// Frees the first `n` bytes and says what became of them: what an ACK covers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chain::split_to`]; the segment is as it was.
+    pub fn advance(&mut self, n: usize, fate: Fate) -> Result<(), ChainError> {
+        if self.notif().is_none() {
+            return self.payload_mut().advance(n);
+        }
+        let rest = self.divide(n)?;
+        std::mem::replace(self, rest).free(fate);
+        Ok(())
+    }
+
+    /// Keeps the first `n` bytes, frees the rest and says what became of it. A segment that is no longer than that stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Chain::truncate`]; the segment is as it was.
+    pub fn truncate(&mut self, n: usize, fate: Fate) -> Result<(), ChainError> {
+        if n < self.payload().len() {
+            self.divide(n)?.free(fate);
+        }
+        Ok(())
     }
 }

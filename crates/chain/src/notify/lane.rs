@@ -4,7 +4,7 @@ use super::frontier::{DROPPED, Frontier};
 use super::outcome::First;
 use super::pins::Pins;
 use super::refused::Refused;
-use super::segment::{NotifRef, Segment};
+use super::segment::{NotifRef, Payload, Segment};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,8 +97,8 @@ impl Lane {
         }
     }
 
-    /// A send of `bytes` bytes that all go on `segment`: the caller puts them there, before it hands the segment
-    /// on. `now_ns` is any steady clock's, in nanoseconds. Returns the send's number; it is accepted, and one
+    /// A send of `bytes` bytes that all go on `segment`, behind what is there: the caller puts them there next, before it hands the
+    /// segment on. `now_ns` is any steady clock's, in nanoseconds. Returns the send's number; it is accepted, and one
     /// [`Completion`](super::Completion) follows.
     ///
     /// # Errors
@@ -106,9 +106,47 @@ impl Lane {
     /// [`Refused`], with nothing done. Where it [wants a fresh segment](Refused::wants_fresh_segment), hand this
     /// one on and try again with an empty one.
     #[inline]
-    pub fn send<P>(
+    pub fn send<P: Payload>(
         &mut self,
         segment: &mut Segment<P>,
+        user_data: u64,
+        bytes: u32,
+        now_ns: u64,
+    ) -> Result<u64, Refused> {
+        let at = segment.payload().size();
+        self.send_at(segment, at, user_data, bytes, now_ns)
+    }
+
+    /// A send of bytes that are there already: all that lie in the payload of `segment` behind those of sends. Otherwise as
+    /// [`Lane::send`], which is for bytes that come next.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lane::send`].
+    pub fn send_there<P: Payload>(
+        &mut self,
+        segment: &mut Segment<P>,
+        user_data: u64,
+        now_ns: u64,
+    ) -> Result<u64, Refused> {
+        let end = segment.notif().map_or(0, |notif| notif.pins().end());
+        // A payload has at most 4 GiB - 1; where it does not count its bytes, nothing is there.
+        let at = u32::try_from(end).unwrap_or(u32::MAX);
+        let bytes = segment.payload().size().saturating_sub(at);
+        self.send_at(segment, at, user_data, bytes, now_ns)
+    }
+
+    /// As [`Lane::send`], where the bytes begin at byte `at` of the payload, wherever that ends. They do not lie before those of sends
+    /// that are there already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lane::send`].
+    #[inline]
+    pub fn send_at<P>(
+        &mut self,
+        segment: &mut Segment<P>,
+        at: u32,
         user_data: u64,
         bytes: u32,
         now_ns: u64,
@@ -119,7 +157,7 @@ impl Lane {
             none @ None => {
                 let from = self.position;
                 let id = self.fill(user_data, bytes);
-                *none = Some(NotifRef::new(Pins::new(self.inner.clone(), id, from, bytes, now_ns)));
+                *none = Some(NotifRef::new(Pins::new(self.inner.clone(), id, from, bytes, at, now_ns)));
                 Ok(id)
             }
             Some(notif) => {
@@ -127,10 +165,10 @@ impl Lane {
                 self.admit(pins, bytes, now_ns)?;
                 let from = self.position;
                 let id = self.fill(user_data, bytes);
-                if pins.extend(&self.inner, id, from, bytes) {
+                if pins.extend(&self.inner, id, from, bytes, at) {
                     self.inner.stack(id);
                 } else {
-                    pins.add(self.inner.clone(), id, from, bytes);
+                    pins.add(self.inner.clone(), id, from, bytes, at);
                 }
                 Ok(id)
             }
@@ -142,10 +180,10 @@ impl Lane {
     /// # Errors
     ///
     /// [`Refused::Full`] and [`Refused::Closed`].
-    pub fn open(&mut self, user_data: u64) -> Result<Notif<'_>, Refused> {
+    pub fn open(&mut self, user_data: u64) -> Result<Notif, Refused> {
         self.look_for_room()?;
         let id = self.fill(user_data, 0);
-        Ok(Notif { lane: self, id, linked: false, bytes: 0 })
+        Ok(Notif { inner: self.inner.clone(), id, linked: false, lost: true, bytes: 0 })
     }
 
     /// Some bytes of send `id`, which a segment in the caller's hands carries, will never be transmitted.
@@ -216,78 +254,107 @@ impl fmt::Debug for Lane {
 }
 
 /// A send under way: [linked](Notif::link) to each segment that carries bytes of it, then
-/// [finished](Notif::finish). Dropped unfinished, it is cancelled: what is linked stays linked, and its completion says
-/// `dropped`.
+/// [finished](Notif::finish). It may be kept while its sender waits for room, and finished in any thread. Dropped unfinished, it is
+/// cancelled: what is linked stays linked, and its completion says `dropped`.
 #[must_use = "a send that is not finished is cancelled"]
 #[derive(Debug)]
-pub struct Notif<'a> {
-    lane: &'a mut Lane,
+pub struct Notif {
+    inner: Arc<Frontier>,
     id: u64,
     linked: bool,
+    /// Nothing of it, or not all of it, will ever be transmitted: until it is finished that is so.
+    lost: bool,
     /// Bytes on all segments so far.
     bytes: u32,
 }
 
-impl Notif<'_> {
+impl Notif {
     /// The send's number.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// `segment` carries `bytes` more bytes of this send: the caller puts them there, before it hands the segment on.
+    /// Bytes that were linked so far.
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// `segment` carries `bytes` more bytes of this send, behind what is there: the caller puts them there next, before it hands the
+    /// segment on. `lane` is the one that it was opened in.
     ///
     /// # Errors
     ///
     /// [`Refused`], with nothing done, never [`Refused::Full`] nor [`Refused::Closed`]: hand the segment on and try again with
-    /// an empty one. Only [`Refused::TooLong`] says that another send must take the rest.
-    pub fn link<P>(&mut self, segment: &mut Segment<P>, bytes: u32, now_ns: u64) -> Result<(), Refused> {
+    /// an empty one. Only [`Refused::TooLong`] and [`Refused::Passed`] say that another send must take the rest.
+    pub fn link<P: Payload>(
+        &mut self,
+        lane: &mut Lane,
+        segment: &mut Segment<P>,
+        bytes: u32,
+        now_ns: u64,
+    ) -> Result<(), Refused> {
+        let at = segment.payload().size();
+        self.link_at(lane, segment, at, bytes, now_ns)
+    }
+
+    /// As [`Notif::link`], where the bytes begin at byte `at` of the payload: see [`Lane::send_at`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Notif::link`].
+    pub fn link_at<P>(
+        &mut self,
+        lane: &mut Lane,
+        segment: &mut Segment<P>,
+        at: u32,
+        bytes: u32,
+        now_ns: u64,
+    ) -> Result<(), Refused> {
+        // The bytes of a send are one run of the lane's.
+        if !Arc::ptr_eq(&lane.inner, &self.inner) || lane.tail != self.id + 1 {
+            return Err(Refused::Passed { id: self.id, next: lane.tail });
+        }
         // A completion tells bytes in 32 bits, as does the lane's position: past that it would tell fewer.
         let Some(sum) = self.bytes.checked_add(bytes) else {
             return Err(Refused::TooLong { would_be: u64::from(self.bytes) + u64::from(bytes) });
         };
-        let inner = &self.lane.inner;
-        let from = self.lane.position;
+        let inner = &self.inner;
+        let from = lane.position;
         match segment.notif_mut() {
             none @ None => {
                 inner.acquire(self.id);
-                *none = Some(NotifRef::new(Pins::new(inner.clone(), self.id, from, bytes, now_ns)));
+                *none = Some(NotifRef::new(Pins::new(inner.clone(), self.id, from, bytes, at, now_ns)));
             }
             Some(notif) => {
                 let pins = notif.pins_mut();
-                self.lane.admit(pins, bytes, now_ns)?;
+                lane.admit(pins, bytes, now_ns)?;
                 // An earlier reference covers this send as well; it holds until the segment is free.
-                if !pins.extend(inner, self.id, from, bytes) {
+                if !pins.extend(inner, self.id, from, bytes, at) {
                     inner.acquire(self.id);
-                    pins.add(inner.clone(), self.id, from, bytes);
+                    pins.add(inner.clone(), self.id, from, bytes, at);
                 }
             }
         }
         self.linked = true;
         self.bytes = sum;
-        self.lane.position = from.wrapping_add(bytes);
-        self.lane.inner.set_end(self.id, self.lane.position);
+        lane.position = from.wrapping_add(bytes);
+        inner.set_end(self.id, lane.position);
         Ok(())
     }
 
     /// The send is over, as far as the caller goes: `result` is what its first step says. The notification follows, with
     /// `dropped` if this is an error and nothing was linked.
-    pub fn finish<T, E>(self, result: Result<T, E>) -> First<Result<T, E>> {
-        let mut this = std::mem::ManuallyDrop::new(self);
-        let dropped = result.is_err() && !this.linked;
-        this.give_up(dropped);
+    pub fn finish<T, E>(mut self, result: Result<T, E>) -> First<Result<T, E>> {
+        self.lost = result.is_err() && !self.linked;
         First { result, more: true }
-    }
-
-    fn give_up(&mut self, dropped: bool) {
-        if dropped {
-            self.lane.inner.mark(self.id, self.id, DROPPED);
-        }
-        self.lane.inner.release(self.id);
     }
 }
 
-impl Drop for Notif<'_> {
+impl Drop for Notif {
     fn drop(&mut self) {
-        self.give_up(true);
+        if self.lost {
+            self.inner.mark(self.id, self.id, DROPPED);
+        }
+        self.inner.release(self.id);
     }
 }

@@ -9,7 +9,7 @@ use super::lane::{Config, Lane};
 use super::outcome::How;
 use super::queue::Queue;
 use super::refused::Refused;
-use super::segment::Segment;
+use super::segment::{Payload, Segment};
 use onecopy_sync::Mutex;
 use std::fmt;
 use std::future::Future;
@@ -38,6 +38,12 @@ impl Piece {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         (*self.of).as_ref()
+    }
+}
+
+impl Payload for Piece {
+    fn size(&self) -> u32 {
+        u32::try_from(self.bytes().len()).unwrap_or(u32::MAX)
     }
 }
 
@@ -215,6 +221,7 @@ impl<B: Send + 'static> Lender<B> {
     ) -> Result<Loan<B>, Rejected<B>>
     where
         B: Lend<P>,
+        P: Payload,
     {
         let bytes = buffer.size();
         // An orphan until the loan is there: should `lend` panic, the entry is freed with its completion.

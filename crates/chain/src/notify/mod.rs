@@ -21,7 +21,7 @@
 //! |---|---|
 //! | [`context`] | who makes lanes, and the queue that their completions come to |
 //! | [`lane`] | submission: numbers and limits |
-//! | [`segment`] | a payload and its reference: share, split, join, free with its fate |
+//! | [`segment`] | a payload and its reference, which knows where the bytes of sends lie in it: share, range, split, join, free with its fate |
 //! | [`queue`] | completions: reap, wait, a descriptor for poll |
 //! | [`ranges`] | the same completions as MSG_ZEROCOPY tells them |
 //! | [`loan`] | the buffer itself is given to a send and comes back: future, or blocking wait |
@@ -37,6 +37,7 @@ mod chains;
 pub mod context;
 mod frontier;
 pub mod lane;
+mod lazy;
 pub mod loan;
 mod outcome;
 mod pins;
@@ -52,9 +53,10 @@ mod models;
 
 pub use context::Context;
 pub use lane::{Config, Lane, Limits, Notif};
+pub use lazy::LazyLane;
 pub use loan::{Lend, Lender, Loan};
 pub use outcome::{Completion, Fate, First, How};
 pub use queue::Queue;
 pub use ranges::Range;
 pub use refused::Refused;
-pub use segment::{NotifRef, Segment};
+pub use segment::{NotifRef, Payload, Segment};

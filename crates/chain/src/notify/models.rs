@@ -119,9 +119,9 @@ fn a_send_that_is_finished_while_its_segments_are_freed_completes_once() {
         let (mut lane, mut queue) = lane();
         let (mut one, mut two) = (Segment::new(()), Segment::new(()));
         let mut notif = lane.open(5).unwrap();
-        notif.link(&mut one, 10, 0).unwrap();
+        notif.link(&mut lane, &mut one, 10, 0).unwrap();
         let other = thread::spawn(move || one.free(Fate::Sent));
-        notif.link(&mut two, 10, 0).unwrap();
+        notif.link(&mut lane, &mut two, 10, 0).unwrap();
         notif.finish(Ok::<_, ()>(20));
         two.free(Fate::Sent);
         let all = reap_all(&mut queue, 1);

@@ -33,6 +33,14 @@ pub enum Refused {
         /// Bytes that it would carry.
         would_be: u64,
     },
+    /// Another send was made behind this one, so that it gets no more bytes: let a further one take the rest. (A lane's bytes are in
+    /// the order of its sends.)
+    Passed {
+        /// The send.
+        id: u64,
+        /// The number of its lane's next one.
+        next: u64,
+    },
     /// The segment's first send has waited for longer than [`Limits::age`](super::Limits::age).
     Age {
         /// Nanoseconds since then.
@@ -43,7 +51,10 @@ pub enum Refused {
 impl Refused {
     /// Whether the same send on a fresh segment would not be refused for this reason.
     pub fn wants_fresh_segment(self) -> bool {
-        !matches!(self, Refused::Full { .. } | Refused::Closed | Refused::TooLong { .. })
+        !matches!(
+            self,
+            Refused::Full { .. } | Refused::Closed | Refused::TooLong { .. } | Refused::Passed { .. }
+        )
     }
 }
 
@@ -70,6 +81,10 @@ impl fmt::Display for Refused {
             Refused::TooLong { would_be } => {
                 write!(f, "a send of {would_be} bytes: one has at most 4 GiB - 1, make it several")
             }
+            Refused::Passed { id, next } => write!(
+                f,
+                "send {id} is not the last one of the lane that it is linked in (the next is {next}): finish it, and open another for the rest"
+            ),
             Refused::Age { age } => write!(
                 f,
                 "the segment's first send has waited for {} us: transmit it and open a fresh one",

@@ -4,6 +4,33 @@ use super::outcome::Fate;
 use super::pins::Pins;
 use super::refused::Refused;
 
+/// What a segment carries: bytes, of which some are those of sends.
+///
+/// The places of sends in it are counted in these bytes. A payload that does not count them (`()`) says 0: its sends then lie one right
+/// behind the other.
+pub trait Payload {
+    /// Bytes in it, now: where those of a next send begin.
+    fn size(&self) -> u32;
+}
+
+impl Payload for () {
+    fn size(&self) -> u32 {
+        0
+    }
+}
+
+impl Payload for Vec<u8> {
+    fn size(&self) -> u32 {
+        u32::try_from(self.len()).unwrap_or(u32::MAX)
+    }
+}
+
+impl<T: Payload> Payload for Vec<T> {
+    fn size(&self) -> u32 {
+        self.iter().fold(0, |sum, part| sum.saturating_add(part.size()))
+    }
+}
+
 /// A reference on the sends that a segment carries bytes of: the `uarg` of the kernel's skb. As long as it lives, none of them
 /// is complete. Dropped, it says [`Fate::Dropped`] of the bytes, unless another fate was set.
 #[derive(Debug)]
@@ -41,22 +68,25 @@ impl NotifRef {
         self.0.set_fate(fate);
     }
 
-    /// Takes over what `back` holds, whose bytes come behind these.
+    /// Takes over what `back` holds, whose payload comes behind the `len` bytes of this one's.
     ///
     /// # Errors
     ///
-    /// `back` as it was, where the two are of different contexts.
-    pub fn join(&mut self, back: NotifRef) -> Result<(), (NotifRef, Refused)> {
-        if let Err(why) = self.takes(&back) {
+    /// `back` as it was, where the two are of different contexts; [`Refused::Payload`] where 4 GiB that are nobody's lie between them.
+    pub fn join(&mut self, len: u64, back: NotifRef) -> Result<(), (NotifRef, Refused)> {
+        if let Err(why) = self.takes(len, &back) {
             return Err((back, why));
         }
-        self.0.join(back.0);
+        self.0.join(len, back.0);
         Ok(())
     }
 
-    /// Whether `back` can be joined.
-    fn takes(&self, back: &NotifRef) -> Result<(), Refused> {
-        if self.0.lane().is_told_with(back.0.lane()) { Ok(()) } else { Err(Refused::Foreign) }
+    /// Whether `back` can be joined behind `len` bytes.
+    fn takes(&self, len: u64, back: &NotifRef) -> Result<(), Refused> {
+        if !self.0.lane().is_told_with(back.0.lane()) {
+            return Err(Refused::Foreign);
+        }
+        if self.0.takes(len, &back.0) { Ok(()) } else { Err(Refused::Payload) }
     }
 }
 
@@ -101,7 +131,8 @@ impl<P> Segment<P> {
         &self.payload
     }
 
-    /// What it carries, to put more there.
+    /// What it carries, to put more behind it. (What is taken away from it, or put in front, moves the bytes of sends away from where the
+    /// segment knows them to lie: [`Segment::split_off`] and its kind take the references along.)
     pub fn payload_mut(&mut self) -> &mut P {
         &mut self.payload
     }
@@ -118,40 +149,24 @@ impl<P> Segment<P> {
     /// Frees it, and says what became of its bytes. (Dropping it says that they were not transmitted.)
     #[inline]
     pub fn free(mut self, fate: Fate) {
+        self.set_fate(fate);
+    }
+
+    /// Says what became of its bytes, once it is dropped: for whoever hands it on to somebody who only drops it.
+    pub fn set_fate(&mut self, fate: Fate) {
         if let Some(notif) = &mut self.notif {
             notif.set_fate(fate);
         }
     }
 
-    /// Takes over what `back` carries, behind what is here: `append` puts its payload there, or gives it back if that can't
-    /// be.
-    ///
-    /// # Errors
-    ///
-    /// `back` as it was, and why: see [`NotifRef::join`]; [`Refused::Payload`] if `append` gave its payload back.
-    pub fn join(
-        &mut self,
-        back: Segment<P>,
-        append: impl FnOnce(&mut P, P) -> Result<(), P>,
-    ) -> Result<(), (Segment<P>, Refused)> {
-        if let (Some(ours), Some(theirs)) = (&self.notif, &back.notif)
-            && let Err(why) = ours.takes(theirs)
-        {
-            return Err((back, why));
-        }
-        let Segment { payload, notif } = back;
-        if let Err(payload) = append(&mut self.payload, payload) {
-            return Err((Segment { payload, notif }, Refused::Payload));
-        }
-        match (&mut self.notif, notif) {
-            (ours @ None, theirs) => *ours = theirs,
-            (Some(ours), Some(theirs)) => ours.join(theirs).expect("it was looked at above"),
-            (Some(_), None) => {}
-        }
-        Ok(())
+    /// A second holder of the sends that have bytes among the `len` from byte `at` of the payload on, with `payload`, which is those bytes
+    /// by reference. Dropped, it says nothing of what became of them, unless it is told: whoever has this one does.
+    pub fn part(&self, at: u64, len: u64, payload: P) -> Segment<P> {
+        let notif = self.notif.as_ref().and_then(|notif| notif.0.range(at, len));
+        Segment { payload, notif: notif.map(NotifRef) }
     }
 
-    /// Splits at `at` bytes of sends: `split` leaves the payload before it and returns the rest. Each part keeps those
+    /// Splits at byte `at` of the payload: `split` leaves what is before it and returns the rest. Each part keeps those
     /// sends waiting that it carries bytes of, and the front one those without bytes that lie at `at`.
     pub fn split_off(&mut self, at: u64, split: impl FnOnce(&mut P) -> P) -> Segment<P> {
         let payload = split(&mut self.payload);
@@ -164,5 +179,39 @@ impl<P> Segment<P> {
         };
         self.notif = front;
         Segment { payload, notif: back }
+    }
+}
+
+impl<P: Payload> Segment<P> {
+    /// Takes over what `back` carries, behind what is here: `append` puts its payload there, or gives it back if that can't
+    /// be.
+    ///
+    /// # Errors
+    ///
+    /// `back` as it was, and why: see [`NotifRef::join`]; [`Refused::Payload`] if `append` gave its payload back.
+    pub fn join(
+        &mut self,
+        back: Segment<P>,
+        append: impl FnOnce(&mut P, P) -> Result<(), P>,
+    ) -> Result<(), (Segment<P>, Refused)> {
+        let len = self.payload.size();
+        if let (Some(ours), Some(theirs)) = (&self.notif, &back.notif)
+            && let Err(why) = ours.takes(len.into(), theirs)
+        {
+            return Err((back, why));
+        }
+        let Segment { payload, notif } = back;
+        if let Err(payload) = append(&mut self.payload, payload) {
+            return Err((Segment { payload, notif }, Refused::Payload));
+        }
+        match (&mut self.notif, notif) {
+            (ours @ None, Some(mut theirs)) => {
+                theirs.0.grow_front(len);
+                *ours = Some(theirs);
+            }
+            (Some(ours), Some(theirs)) => ours.join(len.into(), theirs).expect("it was looked at above"),
+            (_, None) => {}
+        }
+        Ok(())
     }
 }

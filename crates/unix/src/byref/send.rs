@@ -100,15 +100,12 @@ pub fn sendable(chain: &Chain) -> Result<()> {
 pub fn cut(segment: &mut Segment<Chain>, max: usize) -> Option<Part> {
     let whole = segment.payload().len();
     let n = segment.payload().fragments().next()?.len().min(max);
-    // If all bytes of the chain belong to sends, each part holds back only the sends that it belongs to.
-    let exact = segment.notif().is_some_and(|notif| notif.bytes() == whole as u64);
+    // Each part holds back just the sends that it has bytes of.
     let (chain, notif) = if n == whole {
         std::mem::take(segment).into_parts()
-    } else if exact {
+    } else {
         let rest = segment.divide(n).ok()?;
         std::mem::replace(segment, rest).into_parts()
-    } else {
-        (segment.payload_mut().split_to(n).ok()?, segment.notif().cloned())
     };
     let fragment = chain.into_fragments().next()?;
     let (offset, len) = (fragment.offset() as u32, fragment.len() as u32);

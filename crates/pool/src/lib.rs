@@ -31,6 +31,7 @@
 //! A [`PagePool`] is the owner's handle: it can be sent to another thread, not shared, so that its cache needs no
 //! atomic instruction. A [`Page`] goes anywhere. Its last reference returns it: through the ring; or, given to
 //! [`PagePool::recycle`], or dropped on the thread to which the pool is bound ([`PagePool::bind`]), into the cache.
+//! Threads that own no pool draw pages in batches from a [`CommonPool`], each into a [`Reservoir`] of its own.
 //! The pool's memory lives until its last page has come home, whoever drops what first.
 
 mod cache;
@@ -44,8 +45,11 @@ mod memory;
 mod models;
 mod netmem;
 mod page;
+mod part;
 mod pool;
 pub mod provider;
+mod region;
+mod reservoir;
 mod ring;
 mod shared;
 mod shares;
@@ -58,7 +62,10 @@ pub use hold::Hold;
 pub use memory::{Area, HostMemory};
 pub use netmem::{DeviceId, Netmem};
 pub use page::Page;
+pub use part::Part;
 pub use pool::{BoundPool, Monitor, PagePool};
 pub use provider::{About, Batch, MemoryProvider, Need, ProviderError};
+pub use region::Region;
+pub use reservoir::{CommonPool, Pages, Reservoir};
 pub use shares::{Piece, Shares};
 pub use stats::{AllocStats, RecycleStats, Stats, TroubleStats};

@@ -4,6 +4,7 @@ use crate::error::{AllocError, Lie};
 use crate::memory::{Area, HostMemory};
 use crate::pool::PagePool;
 use crate::provider::{About, Batch, LentPages, MemoryProvider, Need, ProviderError};
+use crate::reservoir::{CommonPool, Pages, Reservoir};
 use crate::ring::{Push, Ring};
 use crate::{Page, PoolConfig};
 use loom::sync::Arc as LoomArc;
@@ -419,5 +420,30 @@ fn a_slot_is_adopted_again_once_it_was_told_and_no_earlier() {
         dropper.join().unwrap();
         assert_eq!(lent.in_flight(), 0);
         drop(lent.adopt(0, 1).unwrap());
+    });
+}
+
+/// Two threads draw from one pool, a page at a time, and drop what they got: it is had by one of them, and comes home.
+#[test]
+fn a_page_that_two_threads_draw_is_one_threads_at_a_time() {
+    loom::model(|| {
+        let provider = Model::new(false);
+        let common = CommonPool::new(pool(&provider));
+        let used = LoomArc::new(loom::cell::UnsafeCell::new(0));
+        let draw = |reservoir: &Reservoir, used: &loom::cell::UnsafeCell<u32>| {
+            if let Ok(page) = reservoir.alloc() {
+                // SAFETY: loom looks whether another thread is in here.
+                used.with_mut(|used| unsafe { *used += 1 });
+                drop(page);
+            }
+        };
+        let (theirs, there) = (common.reservoir(1), used.clone());
+        let other = thread::spawn(move || draw(&theirs, &there));
+        let ours = common.reservoir(1);
+        draw(&ours, &used);
+        other.join().unwrap();
+        drop((ours, common));
+        let log = provider.log();
+        assert_eq!((log.given, log.destroyed), (log.released, 1));
     });
 }

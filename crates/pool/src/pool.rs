@@ -8,6 +8,7 @@ use crate::error::{AllocError, Lie, OpenError, ReturnError};
 use crate::netmem::Netmem;
 use crate::page::{Page, Tagged};
 use crate::provider::{About, Batch, MemoryProvider};
+use crate::region::Region;
 use crate::shared::{self, Shared};
 use crate::shares::{Piece, Shares};
 use crate::stats::Stats;
@@ -285,6 +286,11 @@ impl PagePool {
         self.shared().stats()
     }
 
+    /// Where all pages lie, for who registers the memory as a whole; None where it is not this process' own (a peer's, a device's).
+    pub fn region(&self) -> Option<Region> {
+        Region::of(self.monitor())
+    }
+
     /// A handle for any thread, which outlives the pool's.
     pub fn monitor(&self) -> Monitor {
         self.shared().add_handle();
@@ -376,7 +382,7 @@ unsafe impl Send for Monitor {}
 unsafe impl Sync for Monitor {}
 
 impl Monitor {
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         // SAFETY: our handle keeps it alive.
         unsafe { self.shared.as_ref() }
     }
@@ -391,6 +397,11 @@ impl Monitor {
     /// What was done so far. The figures of a pool at work may be some steps apart.
     pub fn stats(&self) -> Stats {
         self.shared().stats()
+    }
+
+    /// The pool's number, as [`Page::pool_id`].
+    pub fn pool_id(&self) -> u64 {
+        self.shared().id
     }
 
     /// Pages that the provider has given and not got back; after a shutdown, those still in use.

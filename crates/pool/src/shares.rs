@@ -90,7 +90,8 @@ impl fmt::Debug for Shares {
 }
 
 /// A part of a page, for who fills it. The page's other parts have owners of their own, who write at any time; so of
-/// a page that is cut nobody gets a slice, and all goes through views and copies.
+/// a page that is cut nobody gets a slice, and all goes through views and copies. Filled, it becomes a [`Part`](crate::Part), whose bytes
+/// nobody writes any more: of those there is a slice.
 pub struct Piece {
     page: Page,
     offset: u32,

@@ -15,7 +15,8 @@ use std::ops::Range;
 ///
 /// All fragments of a chain are of one [`Kind`] and, if it is a device's memory, of one device; an empty chain takes
 /// the kind of what comes first. So whether bytes can be read is asked once: [`Chain::host`] gives the view that has
-/// slices, and only for memory that nobody else can write. There is no other way to a byte.
+/// slices, and only for memory that nobody else can write. There is no other way to a byte. Our own memory may join a peer's (a header of
+/// ours, a body that was lent): the chain is then of the peer's kind, and stays so, and what is cut from it, as long as it has bytes.
 ///
 /// Everything here moves references; what copies bytes is in [`crate::Writer`] and [`crate::Host`], by name. Costs are
 /// given in fragments; one is 16 bytes, and up to two need no allocation. A place in the middle is looked for from the
@@ -23,7 +24,8 @@ use std::ops::Range;
 ///
 /// A chain is 64 bytes, one cache line, and has at most 4 GiB.
 ///
-/// Invariants: `len` and `true_size` are those of the fragments; `kind` is theirs, and `None` just when there are none.
+/// Invariants: `len` and `true_size` are those of the fragments; `kind` is theirs ([`Kind::join`]), or [`Kind::Peer`] where some of what
+/// was there had that, and `None` just when there are none.
 /// `marks` is `None` when there are none; a `Partial` checksum's field is inside.
 #[derive(Default)]
 pub struct Chain {
@@ -69,6 +71,7 @@ impl Chain {
     }
 
     /// The device that its bytes belong to, if they do.
+    #[inline]
     pub fn device(&self) -> Option<DeviceId> {
         self.frags.first().and_then(Fragment::device)
     }
@@ -168,8 +171,8 @@ impl Chain {
     /// [`ChainError::MixedKinds`], [`ChainError::TooLong`], and [`ChainError::Unfinished`] when both have a checksum to finish. Both chains are
     /// then as they were.
     pub fn concat(&mut self, other: &mut Chain) -> Result<(), ChainError> {
-        if let Some(first) = other.frags.first() {
-            self.takes(first, self.frags.len())?;
+        if let (Some(first), Some(added)) = (other.frags.first(), other.kind) {
+            let kind = self.takes_kind(added, first, self.frags.len())?;
             let shared = self.frags.last().filter(|last| last.same_page(first));
             let once = shared.map_or(0, |last| last.page().len());
             let (len, true_size) = grown(self.len, self.true_size, other.len(), other.true_size() - once)?;
@@ -179,7 +182,7 @@ impl Chain {
             };
             self.join_marks(other);
             self.join_frags(&mut other.frags);
-            self.kind = other.kind;
+            self.kind = Some(kind);
             (self.len, self.true_size, self.checksum) = (len, true_size, checksum);
         } else {
             self.join_marks(other);
@@ -343,6 +346,11 @@ impl Chain {
         }
         let mut chain = Chain { len: len as u32, checksum, kind: self.kind, ..Chain::default() };
         let (index, mut within) = self.locate(offset);
+        if self.frags.len() - index > Frags::INLINE {
+            // So that a long one allocates once.
+            let (last, _) = self.locate(end - 1);
+            chain.frags.reserve(last - index + 1);
+        }
         let mut left = len;
         let mut last: Option<&Fragment> = None;
         for fragment in self.frags.iter_from(index) {
@@ -381,18 +389,24 @@ impl Chain {
         chain
     }
 
-    /// Whether `fragment`, which would be number `index`, may be in this chain.
+    /// The kind that this chain has with `fragment` as number `index`, if it may be there.
     #[inline]
     fn takes(&self, fragment: &Fragment, index: usize) -> Result<Kind, ChainError> {
-        let (added, added_device) = (fragment.kind(), fragment.device());
-        if let Some(chain) = self.kind {
-            // Only a device's memory has a second thing to agree on; for the rest the page is not asked.
-            let chain_device = if chain == Kind::Device { self.device() } else { None };
-            if chain != added || chain_device != added_device {
-                return Err(ChainError::MixedKinds { index, added, added_device, chain, chain_device });
+        self.takes_kind(fragment.kind(), fragment, index)
+    }
+
+    /// As [`Chain::takes`] of bytes of kind `added` that begin with `fragment`.
+    #[inline]
+    fn takes_kind(&self, added: Kind, fragment: &Fragment, index: usize) -> Result<Kind, ChainError> {
+        let Some(chain) = self.kind else { return Ok(added) };
+        // Only a device's memory has a second thing to agree on; for the rest the page is not asked.
+        match chain.join(added) {
+            Some(kind) if kind != Kind::Device || self.device() == fragment.device() => Ok(kind),
+            _ => {
+                let (added_device, chain_device) = (fragment.device(), self.device());
+                Err(ChainError::MixedKinds { index, added, added_device, chain, chain_device })
             }
         }
-        Ok(added)
     }
 
     /// Which fragment byte `at` lies in and where; at the end, the one behind the last. From the nearer end.

@@ -3,7 +3,7 @@
 use crate::error::ChainError;
 use crate::kind::Kind;
 use onecopy_copy::Hint;
-use onecopy_pool::{DeviceId, Page, Piece};
+use onecopy_pool::{DeviceId, Page, Part, Piece};
 use onecopy_sys::map::Span;
 use std::fmt;
 use std::io;
@@ -14,13 +14,9 @@ use std::io;
 /// There is no slice of a fragment: whether its bytes may be looked at is asked once for a whole chain
 /// ([`crate::Chain::host`]).
 ///
-/// Invariant: `len > 0` and `offset + len <= page.len()`.
+/// It is a [`Part`] of a page, which says whose its bytes are.
 #[derive(Clone)]
-pub struct Fragment {
-    page: Page,
-    offset: u32,
-    len: u32,
-}
+pub struct Fragment(Part);
 
 const _: () = assert!(size_of::<Fragment>() == 16 && size_of::<Option<Fragment>>() == 16);
 
@@ -29,19 +25,14 @@ impl Fragment {
     ///
     /// # Errors
     ///
-    /// [`ChainError::ZeroSize`], and [`ChainError::OutOfPage`] when the range is not inside the page, or the page has 4 GiB or
-    /// more. The reference to the page is given back.
+    /// [`ChainError::ZeroSize`], and [`ChainError::OutOfPage`] when the range is not inside the page. The reference to the page is
+    /// given back.
     #[inline]
     pub fn new(page: Page, offset: usize, len: usize) -> Result<Fragment, ChainError> {
-        if len == 0 {
-            return Err(ChainError::ZeroSize);
-        }
-        let outside = ChainError::OutOfPage { offset, len, page: page.len() };
-        match offset.checked_add(len) {
-            Some(end) if end <= page.len() && page.len() <= u32::MAX as usize => {
-                Ok(Fragment { page, offset: offset as u32, len: len as u32 })
-            }
-            _ => Err(outside),
+        match Part::new(page, offset, len) {
+            Ok(part) => Ok(Fragment(part)),
+            Err(_) if len == 0 => Err(ChainError::ZeroSize),
+            Err(page) => Err(ChainError::OutOfPage { offset, len, page: page.len() }),
         }
     }
 
@@ -49,7 +40,7 @@ impl Fragment {
     ///
     /// # Errors
     ///
-    /// [`ChainError::OutOfPage`] for a page of 4 GiB or more.
+    /// There is none to be expected: no page is empty.
     pub fn whole(page: Page) -> Result<Fragment, ChainError> {
         let len = page.len();
         Fragment::new(page, 0, len)
@@ -58,108 +49,104 @@ impl Fragment {
     /// The page.
     #[inline]
     pub fn page(&self) -> &Page {
-        &self.page
+        self.0.page()
     }
 
     /// Where it begins in its page, in bytes.
     #[inline]
     pub fn offset(&self) -> usize {
-        self.offset as usize
+        self.0.offset()
     }
 
     /// Bytes; never 0.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.0.len()
     }
 
     /// Where it ends in its page, in bytes.
     #[inline]
     pub fn end(&self) -> usize {
-        self.offset as usize + self.len as usize
+        self.0.end()
     }
 
     /// Whose memory it is.
     #[inline]
     pub fn kind(&self) -> Kind {
-        Kind::of(&self.page)
+        if self.0.was_piece() && self.0.has_bytes() { Kind::Host } else { Kind::of(self.page()) }
     }
 
     /// The device that the memory belongs to, if it is one's.
     pub fn device(&self) -> Option<DeviceId> {
-        self.page.device()
+        self.page().device()
     }
 
     /// Takes the page out.
     pub fn into_page(self) -> Page {
-        self.page
+        self.0.into_page()
     }
 
     #[inline]
     pub(crate) fn same_page(&self, other: &Fragment) -> bool {
-        self.page.netmem() == other.page.netmem()
+        self.page().is_same(other.page())
     }
 
     /// Whether `next` begins where this one ends, so that both are one.
     #[inline]
     pub(crate) fn joins(&self, next: &Fragment) -> bool {
-        self.same_page(next) && self.end() == next.offset()
+        self.0.joins(&next.0)
     }
 
     /// Grows by `next`, which [`Fragment::joins`] it; its reference is given back.
+    #[inline]
     pub(crate) fn join(&mut self, next: Fragment) {
-        debug_assert!(self.joins(&next));
-        self.len += next.len;
+        let joined = self.0.join(next.0);
+        debug_assert!(joined.is_ok(), "it was asked before");
     }
 
     /// `len` bytes from byte `at` of it, with a reference of their own. Inside it and not empty.
     #[inline]
     pub(crate) fn part(&self, at: usize, len: usize) -> Fragment {
-        debug_assert!(len > 0 && at + len <= self.len());
-        Fragment { page: self.page.clone(), offset: self.offset + at as u32, len: len as u32 }
+        Fragment(self.0.part(at, len))
     }
 
     /// Loses its first `n` bytes, fewer than it has.
     pub(crate) fn cut_front(&mut self, n: usize) {
-        debug_assert!(n < self.len());
-        self.offset += n as u32;
-        self.len -= n as u32;
+        self.0.cut_front(n);
     }
 
     /// Loses its last `n` bytes, fewer than it has.
     pub(crate) fn cut_back(&mut self, n: usize) {
-        debug_assert!(n < self.len());
-        self.len -= n as u32;
+        self.0.cut_back(n);
     }
 
     /// The bytes of a fragment of a chain that was found to be [`Kind::Host`].
     #[inline]
     pub(crate) fn host_bytes(&self) -> &[u8] {
-        let page = self.page.bytes().expect("a page of our own host memory has bytes");
-        &page[self.offset()..self.end()]
+        self.0.bytes().expect("a fragment of our own host memory has bytes")
     }
 
     /// A view of a fragment of a chain that was found to be of a peer's memory (or ours).
     pub(crate) fn span(&self) -> Span<'_> {
-        self.page.span(self.offset(), self.len()).expect("inside, and not a device's")
+        self.0.span().expect("not a device's")
     }
 
     /// Bytes before it in its page that nobody else holds: 0 unless the page is ours alone.
     pub(crate) fn headroom(&self) -> usize {
-        if self.page.is_unique() && self.kind() == Kind::Host { self.offset() } else { 0 }
+        if self.page().is_unique() && self.kind() == Kind::Host { self.offset() } else { 0 }
     }
 
     /// Bytes behind it in its page that nobody else holds: 0 unless the page is ours alone.
     pub(crate) fn tailroom(&self) -> usize {
-        let room = self.page.len() - self.end();
-        if self.page.is_unique() && self.kind() == Kind::Host { room } else { 0 }
+        let room = self.page().len() - self.end();
+        if self.page().is_unique() && self.kind() == Kind::Host { room } else { 0 }
     }
 
     /// Writes over bytes from `at` on, if the page is ours alone. Returns whether it did.
     pub(crate) fn write(&mut self, at: usize, bytes: &[u8], hint: Hint) -> bool {
         let (from, to) = (self.offset() + at, self.end());
-        let Some(page) = self.page.bytes_mut() else { return false };
+        let Some(page) = self.0.page_bytes_mut() else { return false };
         onecopy_copy::copy(&mut page[from..to][..bytes.len()], bytes, hint);
         true
     }
@@ -167,18 +154,17 @@ impl Fragment {
     /// Grows at its front by `bytes`, no more than its [`Fragment::headroom`].
     pub(crate) fn grow_front(&mut self, bytes: &[u8], hint: Hint) {
         let at = self.offset();
-        let page = self.page.bytes_mut().expect("only a page that is ours alone has headroom");
+        let page = self.0.page_bytes_mut().expect("only a page that is ours alone has headroom");
         onecopy_copy::copy(&mut page[at - bytes.len()..at], bytes, hint);
-        self.offset -= bytes.len() as u32;
-        self.len += bytes.len() as u32;
+        self.0.grow_front(bytes.len());
     }
 
     /// Grows at its end by `bytes`, no more than its [`Fragment::tailroom`].
     pub(crate) fn grow_back(&mut self, bytes: &[u8], hint: Hint) {
         let at = self.end();
-        let page = self.page.bytes_mut().expect("only a page that is ours alone has tailroom");
+        let page = self.0.page_bytes_mut().expect("only a page that is ours alone has tailroom");
         onecopy_copy::copy(&mut page[at..][..bytes.len()], bytes, hint);
-        self.len += bytes.len() as u32;
+        self.0.grow_back(bytes.len());
     }
 
     /// Grows at its end by what `fill` puts there and returns, no more than it is given: `max` bytes, no more than
@@ -189,24 +175,28 @@ impl Fragment {
         fill: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> io::Result<usize> {
         let at = self.end();
-        let page = self.page.bytes_mut().expect("only a page that is ours alone has tailroom");
+        let page = self.0.page_bytes_mut().expect("only a page that is ours alone has tailroom");
         let n = fill(&mut page[at..][..max])?;
-        self.len += n as u32;
+        self.0.grow_back(n);
         Ok(n)
     }
 }
 
+impl From<Part> for Fragment {
+    fn from(part: Part) -> Fragment {
+        Fragment(part)
+    }
+}
+
 impl From<Piece> for Fragment {
-    /// Of a piece that is filled and from now on only read. Its page has other pieces, which their owners write: its
-    /// [`Kind`] is [`Kind::Peer`].
+    /// Of a piece that is filled and from now on only read: its bytes are ours alone, whoever writes the page's other pieces.
     fn from(piece: Piece) -> Fragment {
-        let (page, offset, len) = piece.into_parts();
-        Fragment { page, offset, len }
+        Fragment(piece.into())
     }
 }
 
 impl fmt::Debug for Fragment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} page {} [{}..{}]", self.kind(), self.page.index(), self.offset(), self.end())
+        write!(f, "{:?} page {} [{}..{}]", self.kind(), self.page().index(), self.offset(), self.end())
     }
 }

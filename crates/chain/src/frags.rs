@@ -1,9 +1,9 @@
-//! The list behind a chain: two fragments without the heap, a deque from the third on.
+//! The list behind a chain: two fragments without the heap, a deque from the third on until it is drained.
 
 use crate::fragment::Fragment;
 use std::collections::VecDeque;
 
-/// Fragments that need no allocation: what a send within two pages, or a header and its payload, comes to.
+/// See [`Frags::INLINE`].
 const INLINE: usize = 2;
 
 /// Fragments whose lengths are summed at once.
@@ -27,6 +27,9 @@ impl Default for Frags {
 }
 
 impl Frags {
+    /// Fragments that need no allocation: what a send within two pages, or a header and its payload, comes to.
+    pub const INLINE: usize = INLINE;
+
     #[inline]
     pub fn one(fragment: Fragment) -> Frags {
         let mut list = [const { None }; INLINE];
@@ -177,14 +180,39 @@ impl Frags {
                 list.rotate_left(1);
                 first
             }
-            Frags::Deque(list) => list.pop_front(),
+            Frags::Deque(list) => {
+                let first = list.pop_front();
+                self.drained();
+                first
+            }
+        }
+    }
+
+    /// An empty list has nothing on the heap: what has been used once and is idle costs no more than what was never used.
+    #[inline]
+    fn drained(&mut self) {
+        if matches!(self, Frags::Deque(list) if list.is_empty()) {
+            *self = Frags::default();
         }
     }
 
     pub fn pop_back(&mut self) -> Option<Fragment> {
         match self {
             Frags::Inline(list) => list.iter_mut().rev().find_map(Option::take),
-            Frags::Deque(list) => list.pop_back(),
+            Frags::Deque(list) => {
+                let last = list.pop_back();
+                self.drained();
+                last
+            }
+        }
+    }
+
+    /// How many it has room for on the heap.
+    #[cfg(all(test, not(loom)))]
+    fn capacity(&self) -> usize {
+        match self {
+            Frags::Inline(_) => 0,
+            Frags::Deque(list) => list.capacity(),
         }
     }
 
@@ -282,5 +310,55 @@ impl DoubleEndedIterator for Iter<'_> {
             IterOf::Inline(list) => list.next_back(),
             IterOf::Deque(list) => list.next_back(),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::{Chain, Fragment};
+    use onecopy_pool::{PagePool, PoolConfig, provider::Heap};
+
+    /// Of so many fragments, no two of which are one.
+    fn chain(count: usize) -> Chain {
+        let pool = PagePool::new(PoolConfig::new().limit(1), Heap::new()).unwrap();
+        let page = pool.alloc().unwrap();
+        let mut chain = Chain::new();
+        for i in 0..count {
+            chain.append(Fragment::new(page.clone(), i * 20, 10).unwrap()).unwrap();
+        }
+        chain
+    }
+
+    #[test]
+    fn a_drained_chain_has_nothing_on_the_heap() {
+        let drains: [fn(&mut Chain); 5] = [
+            |chain| chain.advance(chain.len()).unwrap(),
+            |chain| drop(chain.split_to(chain.len()).unwrap()),
+            |chain| Chain::new().concat(chain).unwrap(),
+            |chain| {
+                while !chain.is_empty() {
+                    chain.advance(7.min(chain.len())).unwrap()
+                }
+            },
+            |chain| chain.truncate(0).unwrap(),
+        ];
+        for drain in drains {
+            let mut chain = chain(50);
+            assert!(chain.frags.capacity() >= 50);
+            drain(&mut chain);
+            assert_eq!((chain.frags.capacity(), chain.len(), chain.kind()), (0, 0, None));
+        }
+    }
+
+    #[test]
+    fn a_range_has_room_for_what_it_has_at_once() {
+        let chain = chain(100);
+        for (at, len, fragments) in [(0, 1000, 100), (5, 985, 99), (200, 500, 50), (15, 20, 3)] {
+            let range = chain.range(at, len).unwrap();
+            assert_eq!(range.fragment_count(), fragments);
+            let room = range.frags.capacity();
+            assert!(room <= (fragments + 2).max(super::FIRST), "{room} for {fragments}");
+        }
+        assert_eq!(chain.range(15, 15).unwrap().frags.capacity(), 0);
     }
 }

@@ -8,8 +8,8 @@ use std::fmt;
 pub enum Kind {
     /// Ours alone: slices, checksums, copies, kernel I/O.
     Host,
-    /// Host memory that somebody else can still write (another process; who fills another piece of the same page): copied or
-    /// handed to the kernel, never a slice.
+    /// Host memory that somebody else can still write (another process; who fills pieces of a page that is cut): copied or
+    /// handed to the kernel, never a slice. A chain that our own memory and a peer's are joined in is of this kind, too.
     Peer,
     /// Memory that this CPU cannot read (a GPU's, or a stand-in): passed on by reference only.
     Device,
@@ -25,6 +25,20 @@ impl Kind {
             Kind::Host
         } else {
             Kind::Peer
+        }
+    }
+}
+
+impl Kind {
+    /// The kind of a chain in which this and `other` are joined, if they may be: what holds for all of its bytes. A device's
+    /// memory joins no other.
+    #[inline]
+    pub fn join(self, other: Kind) -> Option<Kind> {
+        match (self, other) {
+            (Kind::Host, Kind::Host) => Some(Kind::Host),
+            (Kind::Device, Kind::Device) => Some(Kind::Device),
+            (Kind::Device, _) | (_, Kind::Device) => None,
+            _ => Some(Kind::Peer),
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::chain::Chain;
 use crate::error::ChainError;
 use crate::kind::Kind;
+use crate::sum::Sum;
 use onecopy_copy::{Hint, Store};
 use onecopy_sys::map::Span;
 
@@ -10,7 +11,7 @@ use onecopy_sys::map::Span;
 /// out once, and looks at the copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
-    /// Invariant: empty, or of [`Kind::Peer`].
+    /// Invariant: empty, or of [`Kind::Peer`] (some of it may be our own).
     chain: &'a Chain,
 }
 
@@ -74,6 +75,17 @@ impl<'a> Peer<'a> {
             rest = after;
         }
         Ok(store)
+    }
+
+    /// The sum of all bytes, as they were when they were looked at: where the peer writes them meanwhile, what is received with it is refused
+    /// like anything that was damaged on its way. Reads them.
+    pub fn sum(self) -> Sum {
+        let (mut sum, mut at) = (Sum::ZERO, 0);
+        self.for_each_chunk(|chunk| {
+            sum = sum.then(Sum::of(chunk), at);
+            at += chunk.len();
+        });
+        sum
     }
 
     /// Most bytes that [`Peer::for_each_chunk`] shows at once.

@@ -8,7 +8,7 @@ use crate::fragment::Fragment;
 use crate::kind::Kind;
 use crate::sum::Sum;
 use onecopy_copy::Hint;
-use onecopy_pool::{Page, PagePool};
+use onecopy_pool::{Page, PagePool, Pages};
 use std::io::{self, Read};
 
 /// Pieces shorter than this are copied by default, in bytes: what drivers use for rx_copybreak. A page of 4 KiB for less
@@ -18,11 +18,12 @@ pub const COPY_BREAK: usize = 256;
 /// Puts bytes into chains by copying: at the end, in front, together, over others. Pages for them come from a pool of our
 /// own host memory.
 ///
+/// The pool may be a [`PagePool`] in its owner's hands, or any thread's [`Reservoir`](onecopy_pool::Reservoir).
+///
 /// Small pieces share pages: a copy goes into the room behind the last byte as long as nobody else holds that page, and
 /// takes a new page only then. Whatever fails, the chain is as it was before.
-#[derive(Clone, Copy)]
-pub struct Writer<'p> {
-    pool: &'p PagePool,
+pub struct Writer<'p, A: ?Sized = PagePool> {
+    pool: &'p A,
     copy_break: usize,
     headroom: usize,
     hint: Hint,
@@ -40,27 +41,35 @@ pub enum Placed {
     Copied,
 }
 
-impl<'p> Writer<'p> {
+impl<A: ?Sized> Clone for Writer<'_, A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A: ?Sized> Copy for Writer<'_, A> {}
+
+impl<'p, A: Pages + ?Sized> Writer<'p, A> {
     /// With pages from `pool`: a [`COPY_BREAK`], no headroom, the copy engine's own choice of stores.
-    pub fn new(pool: &'p PagePool) -> Writer<'p> {
+    pub fn new(pool: &'p A) -> Writer<'p, A> {
         Writer { pool, copy_break: COPY_BREAK, headroom: 0, hint: Hint::AUTO }
     }
 
     /// Copies pieces shorter than `bytes` instead of holding their page; 0: none.
     #[must_use]
-    pub fn copy_break(self, bytes: usize) -> Writer<'p> {
+    pub fn copy_break(self, bytes: usize) -> Writer<'p, A> {
         Writer { copy_break: bytes, ..self }
     }
 
     /// Leaves so many bytes free before what it puts into an empty chain, for headers (skb_reserve()).
     #[must_use]
-    pub fn headroom(self, bytes: usize) -> Writer<'p> {
+    pub fn headroom(self, bytes: usize) -> Writer<'p, A> {
         Writer { headroom: bytes, ..self }
     }
 
     /// Which stores to copy with.
     #[must_use]
-    pub fn hint(self, hint: Hint) -> Writer<'p> {
+    pub fn hint(self, hint: Hint) -> Writer<'p, A> {
         Writer { hint, ..self }
     }
 
@@ -74,7 +83,7 @@ impl<'p> Writer<'p> {
         if bytes.is_empty() {
             return Ok(());
         }
-        Writer::takes_bytes(chain, chain.fragment_count())?;
+        takes_bytes(chain, chain.fragment_count())?;
         let at = chain.len();
         let (near, far) = bytes.split_at(chain.tailroom().min(bytes.len()));
         let mut rest = self.fresh(far, if at == 0 { self.headroom } else { 0 })?;
@@ -120,7 +129,7 @@ impl<'p> Writer<'p> {
     ///
     /// What `reader` says, if nothing was read before; a [`ChainError`] as an [`io::Error`].
     pub fn read_from(&self, chain: &mut Chain, mut reader: impl Read, max: usize) -> io::Result<usize> {
-        Writer::takes_bytes(chain, chain.fragment_count())?;
+        takes_bytes(chain, chain.fragment_count())?;
         let mut done = 0;
         while done < max {
             match self.read_piece(chain, &mut reader, max - done) {
@@ -188,7 +197,7 @@ impl<'p> Writer<'p> {
         if bytes.is_empty() {
             return Ok(());
         }
-        Writer::takes_bytes(chain, 0)?;
+        takes_bytes(chain, 0)?;
         let checksum = match chain.checksum {
             Checksum::Known(sum) => Checksum::Known(Sum::of(bytes).then(sum, bytes.len())),
             partial @ Checksum::Partial { .. } => Checksum::None.join(bytes.len(), partial)?,
@@ -360,20 +369,6 @@ impl<'p> Writer<'p> {
         Ok(freed)
     }
 
-    /// Whether bytes can be copied into `chain`, as its fragment `index`.
-    fn takes_bytes(chain: &Chain, index: usize) -> Result<(), ChainError> {
-        match chain.kind() {
-            None | Some(Kind::Host) => Ok(()),
-            Some(kind) => Err(ChainError::MixedKinds {
-                index,
-                added: Kind::Host,
-                added_device: None,
-                chain: kind,
-                chain_device: chain.device(),
-            }),
-        }
-    }
-
     /// A page that can be written.
     fn page(&self) -> Result<Page, ChainError> {
         let page = self.pool.alloc()?;
@@ -399,6 +394,20 @@ impl<'p> Writer<'p> {
             (at, rest) = (0, after);
         }
         Ok(chain)
+    }
+}
+
+/// Whether bytes can be copied into `chain`, as its fragment `index`.
+fn takes_bytes(chain: &Chain, index: usize) -> Result<(), ChainError> {
+    match chain.kind() {
+        Some(Kind::Device) => Err(ChainError::MixedKinds {
+            index,
+            added: Kind::Host,
+            added_device: None,
+            chain: Kind::Device,
+            chain_device: chain.device(),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::memory::{PAGE, device, host, in_use, peer};
 use onecopy_chain::{Chain, ChainError, Checksum, Fragment, Kind, Mark, Placed, Sum, Writer};
 use onecopy_pool::provider::Opaque;
-use onecopy_pool::{DeviceId, PagePool, PoolConfig};
+use onecopy_pool::{CommonPool, DeviceId, PagePool, PoolConfig};
 use onecopy_sys::map::Span;
 use rustix::io::Errno;
 use std::io::{Read, Seek, SeekFrom};
@@ -13,11 +13,11 @@ fn part(page: onecopy_pool::Page, offset: usize, len: usize) -> Chain {
 }
 
 #[test]
-fn no_two_kinds_in_one_chain_and_no_two_devices() {
-    let (ours, mut theirs, gpu, other) = (host(4), peer(4), device(3, 4, 0), device(4, 4, 0));
+fn a_devices_memory_joins_no_other_and_ours_a_peers() {
+    let (ours, mut theirs, gpu, other) = (host(8), peer(8), device(3, 8, 0), device(4, 8, 0));
     let mut make = |kind: usize| match kind {
         0 => part(ours.alloc().unwrap(), 0, 10),
-        1 => part((0..4).find_map(|i| theirs.pages.adopt(i, i).ok()).unwrap(), 0, 10),
+        1 => part((0..8).find_map(|i| theirs.pages.adopt(i, i).ok()).unwrap(), 0, 10),
         2 => part(gpu.alloc().unwrap(), 0, 10),
         _ => part(other.alloc().unwrap(), 0, 10),
     };
@@ -35,11 +35,16 @@ fn no_two_kinds_in_one_chain_and_no_two_devices() {
             let mixed = |index, added, added_device, chain, chain_device| {
                 Err(ChainError::MixedKinds { index, added, added_device, chain, chain_device })
             };
-            if i == j {
+            if i == j || i.max(j) < 2 {
                 assert_eq!(chain.append(second.clone()), Ok(()));
                 assert_eq!(chain.prepend(second), Ok(()));
                 assert_eq!(chain.concat(&mut more), Ok(()));
                 assert_eq!((chain.len(), more.len()), (40, 0));
+                // What nobody may look at in a part, nobody may look at in the whole.
+                assert_eq!(
+                    chain.kind(),
+                    Some(if i.min(j) == 0 && i.max(j) == 1 { Kind::Peer } else { chain_kind })
+                );
                 continue;
             }
             let behind = mixed(1, added, added_device, chain_kind, chain_device);
@@ -56,6 +61,41 @@ fn no_two_kinds_in_one_chain_and_no_two_devices() {
     assert_eq!(empty.kind(), Some(Kind::Host), "an empty chain takes what comes");
     drop(empty);
     assert_eq!((in_use(&ours), theirs.pages.in_flight(), in_use(&gpu), in_use(&other)), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_header_of_ours_before_a_body_that_was_lent() {
+    let (ours, mut theirs) = (host(8), peer(4));
+    theirs.write(0, b"what a peer lends");
+    let writer = Writer::new(&ours);
+    let mut chain = part(theirs.pages.adopt(0, 0).unwrap(), 0, 17);
+    writer.push_header(&mut chain, b"> ").unwrap();
+    writer.append(&mut chain, b" <").unwrap();
+    writer.append(&mut chain, b"<").unwrap();
+    assert_eq!((chain.len(), chain.fragment_count(), in_use(&ours)), (22, 3, 2), "small ones share a page");
+    let refused = ChainError::Unreadable { index: 0, kind: Kind::Peer, device: None };
+    assert_eq!(chain.host().unwrap_err(), refused);
+    assert_eq!(writer.pull_up(&mut chain, 2), Err(refused.clone()));
+    assert_eq!(writer.overwrite(&mut chain, 0, b"x"), Err(refused));
+    let text = b"> what a peer lends <<";
+    let mut out = [0; 22];
+    chain.peer().unwrap().copy_to(0, &mut out, Default::default()).unwrap();
+    assert_eq!(&out, text);
+    assert_eq!(chain.peer().unwrap().sum(), Sum::of(text));
+    let mut file =
+        std::fs::File::from(rustix::fs::memfd_create("t", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+    assert_eq!(chain.write_to(&file).unwrap(), 22, "the kernel takes it as it is");
+    let mut written = Vec::new();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.read_to_end(&mut written).unwrap();
+    assert_eq!(written, text);
+    // What is cut off stays of the peer's kind, and what is begun anew does not.
+    let header = chain.split_to(2).unwrap();
+    assert_eq!((header.kind(), chain.range(17, 3).unwrap().kind()), (Some(Kind::Peer), Some(Kind::Peer)));
+    assert_eq!(header.headroom(), PAGE - 2);
+    chain.clear();
+    writer.append(&mut chain, b"ours").unwrap();
+    assert_eq!(chain.host().unwrap().to_vec(), b"ours");
 }
 
 #[test]
@@ -207,7 +247,7 @@ fn bytes_reach_a_device_in_order_though_nobody_here_looks() {
 }
 
 #[test]
-fn a_piece_is_as_a_peers_memory() {
+fn a_piece_has_a_slice_of_its_own_and_its_page_has_none() {
     let pool = host(4);
     let file = rustix::fs::memfd_create("onecopy-chain-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::io::write(&file, b"a piece of a page").unwrap();
@@ -215,11 +255,42 @@ fn a_piece_is_as_a_peers_memory() {
     let spans = [piece.span_mut().unwrap(), Span::EMPTY];
     assert_eq!(onecopy_sys::spans::pread(&file, &spans, 0).unwrap(), 17);
     let _next = pool.alloc_piece(100).unwrap();
-    let chain = Chain::from(Fragment::from(piece));
-    // Whoever has the next piece writes into this page.
-    assert_eq!((chain.kind(), chain.tailroom()), (Some(Kind::Peer), 0));
-    assert_eq!(chain.host().unwrap_err().errno(), Errno::FAULT);
-    let mut out = [0; 17];
-    chain.peer().unwrap().copy_to(0, &mut out, Default::default()).unwrap();
-    assert_eq!(&out, b"a piece of a page");
+    let mut chain = Chain::from(Fragment::from(piece));
+    // Whoever has the next piece writes into this page, but not here.
+    assert_eq!((chain.kind(), chain.headroom(), chain.tailroom()), (Some(Kind::Host), 0, 0));
+    assert_eq!(chain.host().unwrap().to_vec(), b"a piece of a page");
+    let writer = Writer::new(&pool);
+    assert_eq!(chain.split_to(8).unwrap().host().unwrap().to_vec(), b"a piece ");
+    assert_eq!(writer.pull_up(&mut chain, 9).unwrap(), b"of a page");
+    writer.overwrite(&mut chain, 0, b"in").unwrap();
+    assert_eq!(chain.host().unwrap().to_vec(), b"in a page", "in a page of its own");
+    // A part of the page that may be anybody's.
+    let piece = pool.alloc_piece(64).unwrap();
+    let (page, offset, len) = piece.into_parts();
+    let anybodys = part(page, offset as usize, len as usize);
+    assert_eq!(anybodys.kind(), Some(Kind::Peer));
+    assert_eq!(anybodys.host().unwrap_err().errno(), Errno::FAULT);
+}
+
+#[test]
+fn any_thread_fills_chains_from_its_reservoir() {
+    let pool = CommonPool::new(host(8));
+    let threads: Vec<_> = (0..2)
+        .map(|thread| {
+            let reservoir = pool.reservoir(2);
+            std::thread::spawn(move || {
+                let mut chain = Chain::new();
+                let writer = Writer::new(&reservoir);
+                writer.append(&mut chain, &[thread; 2 * PAGE]).unwrap();
+                writer.push_header(&mut chain, b"> ").unwrap();
+                chain
+            })
+        })
+        .collect();
+    for (thread, chain) in threads.into_iter().enumerate() {
+        let bytes = chain.join().unwrap().host().unwrap().to_vec();
+        assert!(bytes.starts_with(b"> ") && bytes[2..].iter().all(|byte| *byte as usize == thread));
+    }
+    let stats = pool.monitor().stats();
+    assert_eq!(stats.in_flight, stats.in_cache + stats.in_ring, "all pages are home");
 }

@@ -22,6 +22,7 @@
 //! | [`context`] | who makes lanes, and the queue that their completions come to |
 //! | [`lane`] | submission: numbers and limits |
 //! | [`segment`] | a payload and its reference, which knows where the bytes of sends lie in it: share, range, split, join, free with its fate |
+//! | [`SegmentQueue`] | a list of segments as one run of bytes: what is to be sent or sent again, and what was received |
 //! | [`queue`] | completions: reap, wait, a descriptor for poll |
 //! | [`ranges`] | the same completions as MSG_ZEROCOPY tells them |
 //! | [`loan`] | the buffer itself is given to a send and comes back: future, or blocking wait |
@@ -46,6 +47,7 @@ pub mod ranges;
 mod ready;
 mod refused;
 pub mod segment;
+mod segments;
 mod table;
 
 #[cfg(all(test, loom))]
@@ -60,3 +62,4 @@ pub use queue::Queue;
 pub use ranges::Range;
 pub use refused::Refused;
 pub use segment::{NotifRef, Payload, Segment};
+pub use segments::SegmentQueue;

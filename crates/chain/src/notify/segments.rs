@@ -1,0 +1,234 @@
+//! A list of segments: what a socket has to send, or has received.
+
+use super::outcome::Fate;
+use super::segment::{Payload, Segment};
+use crate::chain::Chain;
+use crate::checksum::Checksum;
+use crate::error::ChainError;
+use std::collections::VecDeque;
+use std::fmt;
+
+/// Bytes up to which a segment is joined to the one before it. What is larger stands by itself: its place is found at once.
+const JOINED: usize = 64 << 10;
+
+/// Segments one after another, as one run of bytes: a list of chains, since a chain is of one kind of memory.
+///
+/// Places are counted from the first byte that is left. One is looked for from the nearer end, so what is sent next and what was sent
+/// first, which are asked for most, are found soon.
+///
+/// Bytes are refused nowhere; how many there are, and which memory they keep ([`SegmentQueue::true_size`]), is its owner's to bound.
+///
+/// Invariant: no segment is empty; `len` and `true_size` are the sums of theirs.
+#[derive(Default)]
+pub struct SegmentQueue {
+    list: VecDeque<Segment<Chain>>,
+    len: u64,
+    true_size: u64,
+}
+
+impl SegmentQueue {
+    /// Without bytes. Allocates nothing.
+    pub const fn new() -> SegmentQueue {
+        SegmentQueue { list: VecDeque::new(), len: 0, true_size: 0 }
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the pages that it keeps from being used again: [`Chain::true_size`] of all. What a limit on memory has to count, since one
+    /// byte keeps a page.
+    #[inline]
+    pub fn true_size(&self) -> u64 {
+        self.true_size
+    }
+
+    /// The segments in order, none of them empty.
+    pub fn segments(&self) -> impl DoubleEndedIterator<Item = &Segment<Chain>> {
+        self.list.iter()
+    }
+
+    /// Puts `segment` at the end. A small one becomes part of the last one, if its memory is of the same kind. One without bytes is
+    /// freed, as [`Fate::Sent`]: there is nothing of it to be transmitted.
+    pub fn push(&mut self, segment: Segment<Chain>) {
+        if segment.payload().is_empty() {
+            segment.free(Fate::Sent);
+            return;
+        }
+        self.len += segment.payload().len() as u64;
+        self.true_size += segment.payload().true_size() as u64;
+        let Some(last) = self.list.back_mut().filter(|last| joins(last.payload(), segment.payload())) else {
+            self.list.push_back(segment);
+            return;
+        };
+        let sizes = last.payload().true_size() + segment.payload().true_size();
+        match last.concat(segment) {
+            // A page that both have counts once.
+            Ok(()) => self.true_size -= (sizes - last.payload().true_size()) as u64,
+            Err((segment, _)) => self.list.push_back(segment),
+        }
+    }
+
+    /// The first segment, and what is known of it.
+    pub fn first(&self) -> Option<&Segment<Chain>> {
+        self.list.front()
+    }
+
+    /// Up to `len` bytes from byte `offset` by reference, as [`Segment::range`]: fewer where bytes behind these cannot be in one chain with
+    /// them ([`Kind::join`](crate::Kind::join)), never none of those that there are.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::BeyondEnd`], and as [`Chain::range`].
+    pub fn range(&self, offset: u64, len: usize) -> Result<Segment<Chain>, ChainError> {
+        if offset.checked_add(len as u64).is_none_or(|end| end > self.len) {
+            let at = usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(len);
+            return Err(ChainError::BeyondEnd { at, len: usize::try_from(self.len).unwrap_or(usize::MAX) });
+        }
+        if len == 0 {
+            return Ok(Segment::default());
+        }
+        let (index, within) = self.find(offset);
+        let first = &self.list[index];
+        let mut range = first.range(within, len.min(first.payload().len() - within))?;
+        for next in self.list.range(index + 1..) {
+            let left = len - range.payload().len();
+            if left == 0 || range.concat(next.range(0, left.min(next.payload().len()))?).is_err() {
+                break;
+            }
+        }
+        Ok(range)
+    }
+
+    /// Takes the first bytes out, at most `max`, of one kind of memory; `None` when there are none, or `max` is 0.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::Unfinished`], as [`Chain::split_to`].
+    pub fn take(&mut self, max: usize) -> Result<Option<Segment<Chain>>, ChainError> {
+        let Some(first) = self.list.front_mut().filter(|_| max > 0) else { return Ok(None) };
+        let before = first.payload().true_size();
+        let taken = if first.payload().len() > max {
+            let rest = first.divide(max)?;
+            self.true_size += rest.payload().true_size() as u64;
+            std::mem::replace(first, rest)
+        } else {
+            self.list.pop_front().expect("there is one")
+        };
+        self.true_size -= before as u64;
+        self.len -= taken.payload().len() as u64;
+        Ok(Some(taken))
+    }
+
+    /// Frees the first `n` bytes, and says what became of them: what an ACK covers.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::BeyondEnd`], with nothing done; [`ChainError::Unfinished`] where a checksum is in the way in the segment that `n` lies in,
+    /// with all before that freed.
+    pub fn advance(&mut self, n: u64, fate: Fate) -> Result<(), ChainError> {
+        self.inside(n)?;
+        let mut left = n;
+        while left > 0
+            && let Some(first) = self.list.front()
+        {
+            // A segment has less than 4 GiB.
+            let part = left.min(first.payload().len() as u64);
+            if let Some(taken) = self.take(part as usize)? {
+                taken.free(fate);
+            }
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// Keeps the first `n` bytes, frees the rest, and says what became of it. A shorter one stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::Unfinished`], as [`SegmentQueue::advance`].
+    pub fn truncate(&mut self, n: u64, fate: Fate) -> Result<(), ChainError> {
+        while self.len > n
+            && let Some(mut last) = self.list.pop_back()
+        {
+            let (len, size) = (last.payload().len() as u64, last.payload().true_size() as u64);
+            let keep = len.saturating_sub(self.len - n);
+            let kept = if keep == 0 {
+                last.free(fate);
+                Ok(0)
+            } else {
+                let cut = last.truncate(keep as usize, fate);
+                let size = last.payload().true_size() as u64;
+                self.list.push_back(last);
+                cut.map(|()| size)
+            };
+            let kept = kept?;
+            self.true_size -= size - kept;
+            self.len -= len - keep;
+        }
+        Ok(())
+    }
+
+    /// Frees all, and says what became of it.
+    pub fn clear(&mut self, fate: Fate) {
+        self.list.drain(..).for_each(|segment| segment.free(fate));
+        *self = SegmentQueue::new();
+    }
+
+    /// Gives back what memory it has for itself and does not need: for an owner that is idle. Drained and filled again it keeps its list.
+    pub fn rest(&mut self) {
+        self.list.shrink_to_fit();
+    }
+
+    /// Which segment byte `offset`, which there is, lies in, and where.
+    fn find(&self, offset: u64) -> (usize, usize) {
+        if offset <= self.len / 2 {
+            let mut left = offset;
+            for (index, segment) in self.list.iter().enumerate() {
+                let len = segment.payload().len() as u64;
+                if left < len {
+                    return (index, left as usize);
+                }
+                left -= len;
+            }
+        } else {
+            let mut behind = self.len - offset;
+            for (index, segment) in self.list.iter().enumerate().rev() {
+                let len = segment.payload().len() as u64;
+                if behind <= len {
+                    return (index, (len - behind) as usize);
+                }
+                behind -= len;
+            }
+        }
+        unreachable!("it was looked at before")
+    }
+
+    fn inside(&self, n: u64) -> Result<(), ChainError> {
+        let small = |n| usize::try_from(n).unwrap_or(usize::MAX);
+        if n <= self.len { Ok(()) } else { Err(ChainError::BeyondEnd { at: small(n), len: small(self.len) }) }
+    }
+}
+
+/// Whether two neighbours are better one.
+fn joins(last: &Chain, next: &Chain) -> bool {
+    let open = |chain: &Chain| matches!(chain.checksum(), Checksum::Partial { .. });
+    last.kind() == next.kind()
+        && last.size() as usize + next.size() as usize <= JOINED
+        && !open(last)
+        && !open(next)
+}
+
+impl fmt::Debug for SegmentQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SegmentQueue({} bytes in {} segments)", self.len, self.list.len())
+    }
+}

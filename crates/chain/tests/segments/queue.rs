@@ -1,0 +1,102 @@
+//! What a queue of segments does with kinds of memory, with little ones and with big ones.
+
+use crate::memory::{PAGE, device, host, in_use};
+use onecopy_chain::notify::{Config, Context, Fate, Segment, SegmentQueue};
+use onecopy_chain::{Chain, ChainError, Checksum, Fragment, Kind, Writer};
+use onecopy_pool::PagePool;
+
+fn bytes(pool: &PagePool, bytes: &[u8]) -> Segment<Chain> {
+    let mut chain = Chain::new();
+    Writer::new(pool).append(&mut chain, bytes).unwrap();
+    chain.into()
+}
+
+fn page(pool: &PagePool, len: usize) -> Segment<Chain> {
+    Chain::from(Fragment::new(pool.alloc().unwrap(), 0, len).unwrap()).into()
+}
+
+#[test]
+fn a_packet_ends_where_a_devices_memory_begins() {
+    let (ours, gpu) = (host(4), device(1, 4, 0));
+    let mut queue = SegmentQueue::new();
+    queue.push(bytes(&ours, b"header: "));
+    queue.push(page(&gpu, 4000));
+    queue.push(page(&gpu, 2000));
+    queue.push(bytes(&ours, b"trailer"));
+    assert_eq!((queue.len(), queue.segments().count(), queue.true_size()), (6015, 3, 4 * PAGE as u64));
+    let cut = |at, len| {
+        let range = queue.range(at, len).unwrap();
+        (range.payload().kind().unwrap(), range.payload().len())
+    };
+    assert_eq!(cut(0, 1460), (Kind::Host, 8));
+    assert_eq!(cut(8, 1460), (Kind::Device, 1460));
+    assert_eq!(cut(3008, 1460), (Kind::Device, 1460));
+    assert_eq!(cut(5900, 115), (Kind::Device, 108));
+    assert_eq!(cut(6008, 7), (Kind::Host, 7));
+    assert_eq!(queue.range(6015, 0).unwrap().payload().len(), 0);
+    assert_eq!(queue.range(6000, 16).unwrap_err(), ChainError::BeyondEnd { at: 6016, len: 6015 });
+    assert_eq!(queue.range(u64::MAX, 1).map(drop).unwrap_err().errno(), rustix::io::Errno::INVAL);
+    queue.advance(7000, Fate::Sent).unwrap_err();
+    queue.advance(6000, Fate::Sent).unwrap();
+    assert_eq!((queue.len(), in_use(&gpu)), (15, 1));
+}
+
+#[test]
+fn small_ones_become_one_and_large_ones_stay_apart() {
+    let ours = host(1200);
+    let mut queue = SegmentQueue::new();
+    for _ in 0..1000 {
+        queue.push(bytes(&ours, b"x"));
+    }
+    assert_eq!(queue.segments().count(), 1);
+    assert_eq!(queue.true_size(), 1000 * PAGE as u64, "each came with a page of its own");
+    queue.advance(999, Fate::Sent).unwrap();
+    for _ in 0..100 {
+        queue.push(page(&ours, 4000));
+    }
+    // 64 KiB are the most that is joined.
+    assert_eq!(queue.segments().count(), (1 + 100 * 4000usize).div_ceil(16 * 4000));
+    // One checksum to finish is each segment's own.
+    let mut open = bytes(&ours, &[0; 40]);
+    open.payload_mut().set_checksum(Checksum::Partial { start: 0, offset: 16 }).unwrap();
+    let before = queue.segments().count();
+    queue.push(open);
+    queue.push(bytes(&ours, b"x"));
+    assert_eq!(queue.segments().count(), before + 2);
+    let first = queue.first().unwrap().payload().len();
+    assert_eq!(queue.take(usize::MAX).unwrap().unwrap().payload().len(), first);
+    queue.clear(Fate::Dropped);
+    queue.rest();
+    assert!(queue.take(usize::MAX).unwrap().is_none());
+    assert_eq!((queue.len(), queue.true_size(), in_use(&ours)), (0, 0, 0));
+}
+
+#[test]
+fn a_send_without_bytes_is_over_when_it_is_queued() {
+    let (context, mut completions) = Context::new();
+    let mut lane = context.lane(Config::default()).unwrap();
+    let (mut queue, mut segment) = (SegmentQueue::new(), Segment::<Chain>::default());
+    lane.send(&mut segment, 1, 0, 0).unwrap();
+    queue.push(segment);
+    let all = completions.reap_all();
+    assert_eq!((all.len(), all[0].how.dropped, queue.is_empty()), (1, false, true));
+}
+
+#[test]
+fn notifications_of_two_contexts_stay_two_segments() {
+    let ours = host(4);
+    let mut queue = SegmentQueue::new();
+    let mut all = Vec::new();
+    for number in 0..2 {
+        let (context, completions) = Context::new();
+        let mut lane = context.lane(Config::default()).unwrap();
+        let mut segment = bytes(&ours, b"bytes");
+        lane.send_there(&mut segment, number, 0).unwrap();
+        queue.push(segment);
+        all.push(completions);
+    }
+    assert_eq!(queue.segments().count(), 2);
+    assert_eq!(queue.range(0, 10).unwrap().payload().len(), 5, "no packet has both");
+    queue.advance(7, Fate::Sent).unwrap();
+    assert_eq!(all.iter_mut().map(|queue| queue.reap(|_| ())).collect::<Vec<_>>(), [1, 0]);
+}

@@ -5,6 +5,9 @@ use super::segment::{Payload, Segment};
 use crate::chain::Chain;
 use crate::checksum::Checksum;
 use crate::error::ChainError;
+use crate::kind::Kind;
+use crate::writer::Writer;
+use onecopy_pool::Pages;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -75,6 +78,30 @@ impl SegmentQueue {
             Ok(()) => self.true_size -= (sizes - last.payload().true_size()) as u64,
             Err((segment, _)) => self.list.push_back(segment),
         }
+    }
+
+    /// Moves all of `other` behind what is here; it is empty then.
+    pub fn append(&mut self, other: &mut SegmentQueue) {
+        for segment in std::mem::take(other).list {
+            self.push(segment);
+        }
+    }
+
+    /// Copies what is shorter than the writer's copy-break together with its neighbours, where that frees memory ([`Writer::collapse`]): in
+    /// segments of our own memory. A peer's and a device's stay as they are, and keep their pages: of such ones a queue is bounded by what it
+    /// refuses, not by what it copies. Returns by how much the true size fell, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`ChainError::NoPage`], with the segments before done.
+    pub fn collapse<A: Pages + ?Sized>(&mut self, writer: &Writer<'_, A>) -> Result<u64, ChainError> {
+        let mut freed = 0;
+        for segment in self.list.iter_mut().filter(|segment| segment.payload().kind() == Some(Kind::Host)) {
+            let now = writer.collapse(segment.payload_mut())? as u64;
+            self.true_size -= now;
+            freed += now;
+        }
+        Ok(freed)
     }
 
     /// The first segment, and what is known of it.

@@ -100,3 +100,37 @@ fn notifications_of_two_contexts_stay_two_segments() {
     queue.advance(7, Fate::Sent).unwrap();
     assert_eq!(all.iter_mut().map(|queue| queue.reap(|_| ())).collect::<Vec<_>>(), [1, 0]);
 }
+
+#[test]
+fn what_came_out_of_order_is_trimmed_joined_and_collapsed_where_it_can_be_read() {
+    let (ours, gpu) = (host(100), device(1, 100, 0));
+    // Blocks behind a hole: little packets, each in a page of its own.
+    let mut block = SegmentQueue::new();
+    for _ in 0..20 {
+        block.push(bytes(&ours, &[7; 100]));
+    }
+    for _ in 0..20 {
+        block.push(page(&gpu, 100));
+    }
+    assert_eq!((block.len(), block.true_size()), (4000, 40 * PAGE as u64));
+    let freed = block.collapse(&Writer::new(&ours)).unwrap();
+    assert_eq!(freed, 19 * PAGE as u64, "ours lie in one page now");
+    assert_eq!((block.true_size(), in_use(&ours), in_use(&gpu)), (21 * PAGE as u64, 1, 20));
+    // Nothing helps against what nobody can read but to let go of the last of it.
+    block.truncate(3000, Fate::Sent).unwrap();
+    assert_eq!((block.true_size(), in_use(&gpu)), (11 * PAGE as u64, 10));
+    // The hole is filled, with some of what is there already.
+    let mut first = bytes(&ours, &[5; 300]);
+    first.truncate(250, Fate::Sent).unwrap();
+    let mut received = SegmentQueue::new();
+    received.push(first);
+    received.append(&mut block);
+    assert_eq!(
+        (received.len(), block.len(), block.true_size(), received.segments().count()),
+        (3250, 0, 0, 2)
+    );
+    let read = received.take(usize::MAX).unwrap().unwrap();
+    assert_eq!(read.payload().host().unwrap().to_vec(), [[5; 250].as_slice(), &[7; 2000]].concat());
+    drop((read, received));
+    assert_eq!((in_use(&ours), in_use(&gpu)), (0, 0));
+}

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use onecopy::advanced::link::{Link, Sink};
+use onecopy::advanced::link::{Link, Packet, Sink};
 use onecopy::advanced::notify::{Config, Lender, Loan, Segment};
 use onecopy::advanced::pool::provider::Heap;
 use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
@@ -88,7 +88,7 @@ fn drive(
                 return Err(format!("a record of segment {n} changed under way"));
             }
         }
-        sink.transmit(segment);
+        sink.transmit(0, Packet::from(segment));
     }
     Ok(sink.sunk())
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow, bail, ensure};
 use hdrhistogram::Histogram;
 use onecopy::advanced::chain::{Chain, Fragment, Writer};
-use onecopy::advanced::link::{Link, Sink};
+use onecopy::advanced::link::Sink;
 use onecopy::advanced::notify::{Config, Context as Notify, Fate, Lane, Limits, Queue, Refused, Segment};
 use onecopy::advanced::pool::provider::Heap;
 use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
@@ -204,7 +204,7 @@ impl Zc {
     }
 
     /// The same sends for every engine, as segments have room for them, and nobody is told.
-    fn bare(&mut self, count: u64, link: &mut impl Link) -> Result<()> {
+    fn bare(&mut self, count: u64, link: &mut impl Exit) -> Result<()> {
         let mut segment = Segment::<Chain>::default();
         let (mut frags, mut on_it) = (0, 0);
         for _ in 0..count {
@@ -221,15 +221,17 @@ impl Zc {
 }
 
 /// Transmits what is left in the end.
-fn last(link: &mut impl Link, segment: Segment<Chain>) {
+fn last(link: &mut impl Exit, segment: Segment<Chain>) {
     if !segment.payload().is_empty() {
         link.transmit(segment);
     }
 }
 
 /// Where the segments of a round leave. The rival's are of a type of its own.
-trait Exit: Link {
-    /// As [`Link::transmit`].
+trait Exit {
+    /// Takes a segment, and frees it as sent.
+    fn transmit(&mut self, segment: Segment<Chain>);
+    /// The same of the rival's.
     fn transmit_linux(&mut self, segment: linux::Segment<Chain>);
 }
 
@@ -240,14 +242,12 @@ struct Drain {
     bytes: usize,
 }
 
-impl Link for Drain {
+impl Exit for Drain {
     #[inline]
     fn transmit(&mut self, segment: Segment<Chain>) {
-        self.ours.transmit(segment);
+        self.ours.take(segment);
     }
-}
 
-impl Exit for Drain {
     #[inline]
     fn transmit_linux(&mut self, segment: linux::Segment<Chain>) {
         self.bytes += segment.payload().len();
@@ -275,14 +275,12 @@ impl Checking {
     }
 }
 
-impl Link for Checking {
+impl Exit for Checking {
     fn transmit(&mut self, segment: Segment<Chain>) {
         self.look(segment.payload());
         segment.free(Fate::Sent);
     }
-}
 
-impl Exit for Checking {
     fn transmit_linux(&mut self, segment: linux::Segment<Chain>) {
         self.look(segment.payload());
         segment.free(linux::Fate::Sent);
@@ -373,13 +371,12 @@ impl Zc {
     /// Nanoseconds from a send to its notification, reaped after each send, and how many sends each segment carried.
     fn latency(&mut self) -> Result<(Histogram<u64>, Histogram<u64>)> {
         struct Counting(Histogram<u64>, usize);
-        impl Link for Counting {
+        impl Exit for Counting {
             fn transmit(&mut self, segment: Segment<Chain>) {
                 self.0.saturating_record((segment.payload().len() / self.1) as u64);
                 segment.free(Fate::Sent);
             }
-        }
-        impl Exit for Counting {
+
             fn transmit_linux(&mut self, segment: linux::Segment<Chain>) {
                 self.0.saturating_record((segment.payload().len() / self.1) as u64);
                 segment.free(linux::Fate::Sent);

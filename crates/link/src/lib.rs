@@ -1,10 +1,22 @@
-//! Where packets leave and arrive. So far there is one link, the [`Sink`]. [`Stacked`] gathers sends before one.
+//! Where packets leave and arrive: the trait [`Link`], and what travels on one, the [`Packet`].
+//!
+//! | link | where it leads |
+//! |---|---|
+//! | [`Pair`] | two ends in one process, in virtual time, with every trouble that a network makes |
+//! | [`Sink`] | nowhere: frees what is transmitted |
+//!
+//! [`Stacked`] gathers sends before a link.
 #![forbid(unsafe_code)]
 
+mod cut;
 mod link;
+mod packet;
+pub mod pair;
 mod sink;
 mod stacked;
 
-pub use link::Link;
+pub use link::{Capabilities, Link, Medium, NotTaken};
+pub use packet::{Gso, Head, HeadTooLong, Packet, Train};
+pub use pair::Pair;
 pub use sink::{Sink, Sunk};
 pub use stacked::Stacked;

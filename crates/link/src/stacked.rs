@@ -1,6 +1,7 @@
 //! Sends that are stacked before a link, and never wait there for longer than they may.
 
 use crate::link::Link;
+use crate::packet::Packet;
 use onecopy_chain::notify::{Lane, Queue, Refused, Segment};
 use onecopy_chain::{Chain, Checksum};
 use std::time::Duration;
@@ -8,6 +9,8 @@ use std::time::Duration;
 /// One socket's sends, stacked on a segment that is kept back for more of them, and the link it goes to: when it is full, and
 /// when its first send has waited for as long as the lane's [`Limits`](onecopy_chain::notify::Limits) allow, whether or not
 /// another send comes.
+///
+/// A link without room keeps it back for longer, until there is; so a send may be refused ([`Refused::NoRoom`]).
 ///
 /// Time comes from the caller, in nanoseconds of any steady clock. After each send, and whenever something else wakes him, he
 /// asks [`Stacked::due`] when to come back, and comes back with [`Stacked::poll`]; or he lets [`Stacked::wait`] do both while it
@@ -30,7 +33,8 @@ impl<L: Link> Stacked<L> {
     ///
     /// # Errors
     ///
-    /// The chain, and why: [`Refused::Full`] and [`Refused::Closed`]. What was kept back may have been transmitted.
+    /// The chain, and why: [`Refused::Full`], [`Refused::Closed`], and [`Refused::NoRoom`] where it may not be stacked on what the link has
+    /// no room for. What was kept back may have been transmitted.
     pub fn send(&mut self, mut chain: Chain, user_data: u64, now_ns: u64) -> Result<u64, (Chain, Refused)> {
         // What is there may have to go before this one comes.
         self.poll(now_ns);
@@ -38,7 +42,11 @@ impl<L: Link> Stacked<L> {
         let bytes = chain.len() as u32;
         if self.kept.notif().is_some() {
             match self.stack(&mut chain, user_data, now_ns) {
-                Err(why) if why.wants_fresh_segment() => self.flush(),
+                Err(why) if why.wants_fresh_segment() => {
+                    if !self.flush(now_ns) {
+                        return Err((chain, Refused::NoRoom));
+                    }
+                }
                 done => return done.map_err(|why| (chain, why)),
             }
         }
@@ -72,11 +80,16 @@ impl<L: Link> Stacked<L> {
         sent
     }
 
-    /// Transmits what is kept back, if anything is.
-    pub fn flush(&mut self) {
-        if self.kept.notif().is_some() || !self.kept.payload().is_empty() {
-            self.link.transmit(std::mem::take(&mut self.kept));
+    /// Transmits what is kept back, if anything is. False where the link has no room for it.
+    pub fn flush(&mut self, now_ns: u64) -> bool {
+        if self.kept.notif().is_none() && self.kept.payload().is_empty() {
+            return true;
         }
+        let room = self.link.room(now_ns) > 0;
+        if room {
+            self.link.transmit(now_ns, Packet::from(std::mem::take(&mut self.kept)));
+        }
+        room
     }
 
     /// When [`Stacked::poll`] has to be called at the latest; None while nothing is kept back.
@@ -84,13 +97,9 @@ impl<L: Link> Stacked<L> {
         self.lane.due(&self.kept)
     }
 
-    /// Transmits what is kept back, if it is time. Whether it was.
+    /// Transmits what is kept back, if it is time, and the link has room. Whether it did.
     pub fn poll(&mut self, now_ns: u64) -> bool {
-        let due = self.due().is_some_and(|due| due <= now_ns);
-        if due {
-            self.flush();
-        }
-        due
+        self.due().is_some_and(|due| due <= now_ns) && self.flush(now_ns)
     }
 
     /// Waits for completions at most `limit`, and transmits meanwhile what is kept back when it is time. `now_ns` is the clock of
@@ -102,8 +111,14 @@ impl<L: Link> Stacked<L> {
             self.poll(now);
             let left =
                 limit.map(|limit| limit.saturating_sub(Duration::from_nanos(now.saturating_sub(began))));
-            let until = self.due().map(|due| Duration::from_nanos(due - now));
-            let nap = [left, until].into_iter().flatten().min();
+            // What is due is kept back by the link.
+            let until = match self.due() {
+                Some(due) if due <= now => {
+                    Some(self.link.deadline().map_or(1, |room| room.saturating_sub(now)))
+                }
+                due => due.map(|due| due - now),
+            };
+            let nap = [left, until.map(Duration::from_nanos)].into_iter().flatten().min();
             if queue.wait(nap) {
                 return true;
             }
@@ -218,7 +233,7 @@ mod tests {
         let (back, why) = stacked.send(known, 8, 0).unwrap_err();
         assert_eq!((why, back.len()), (Refused::Full { capacity: 7 }, 2));
         assert_eq!(back.checksum(), Checksum::Known(Sum::of(&[8; 2])));
-        stacked.flush();
+        assert!(stacked.flush(0));
         assert_eq!((sent(&stacked).segments, sent(&stacked).bytes), (4, 22), "the refused one is not there");
         assert_eq!(numbers(&mut queue), [1, 2, 3, 4, 5, 6, 7]);
         stacked.send(back, 8, 0).unwrap();
@@ -227,5 +242,32 @@ mod tests {
         let mut dropped = false;
         queue.reap(|completion| dropped = completion.how.dropped);
         assert!(dropped);
+    }
+
+    #[test]
+    fn a_link_without_room_keeps_back_what_is_due() {
+        use crate::pair::{Pair, PairConfig, Path};
+        use crate::{Capabilities, Link, Medium};
+        let path = Path::new().in_flight(1).delay(Duration::from_millis(5));
+        let config = PairConfig::new().capabilities(Capabilities::none(Medium::Ip, 1500)).both(path);
+        let Pair { a, mut b, wire: _wire } = Pair::new(config);
+        let (context, mut queue) = Context::new();
+        let limits = Limits { bytes: 10, age: Duration::from_millis(1), ..Limits::default() };
+        let lane = context.lane(Config { capacity: 7, limits }).unwrap();
+        let (mut stacked, pool) = (Stacked::new(lane, a), pool());
+        stacked.send(chain(&pool, b"one"), 1, 0).unwrap();
+        assert!(stacked.poll(MS), "it goes");
+        stacked.send(chain(&pool, b"two"), 2, MS).unwrap();
+        assert!(!stacked.poll(2 * MS), "the link has no room");
+        // What is still young may be stacked on it, and nothing else goes in its place.
+        let (back, why) = stacked.send(chain(&pool, b"much more"), 3, 2 * MS).unwrap_err();
+        assert_eq!((back.len(), why, why.wants_fresh_segment()), (9, Refused::NoRoom, false));
+        stacked.send(chain(&pool, b"three"), 3, 2 * MS).unwrap();
+        assert_eq!(stacked.link().deadline(), Some(6 * MS), "one is on its way");
+        drop(b.receive(6 * MS).expect("the first"));
+        assert_eq!(numbers(&mut queue), [1]);
+        assert!(stacked.poll(6 * MS));
+        assert_eq!(b.receive(11 * MS).expect("both").to_vec().unwrap(), b"twothree");
+        assert_eq!(numbers(&mut queue), [2, 3]);
     }
 }

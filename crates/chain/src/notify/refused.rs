@@ -33,6 +33,8 @@ pub enum Refused {
         /// Bytes that it would carry.
         would_be: u64,
     },
+    /// What is kept back cannot go: the link takes nothing now.
+    NoRoom,
     /// Another send was made behind this one, so that it gets no more bytes: let a further one take the rest. (A lane's bytes are in
     /// the order of its sends.)
     Passed {
@@ -53,7 +55,11 @@ impl Refused {
     pub fn wants_fresh_segment(self) -> bool {
         !matches!(
             self,
-            Refused::Full { .. } | Refused::Closed | Refused::TooLong { .. } | Refused::Passed { .. }
+            Refused::Full { .. }
+                | Refused::Closed
+                | Refused::TooLong { .. }
+                | Refused::Passed { .. }
+                | Refused::NoRoom
         )
     }
 }
@@ -81,6 +87,7 @@ impl fmt::Display for Refused {
             Refused::TooLong { would_be } => {
                 write!(f, "a send of {would_be} bytes: one has at most 4 GiB - 1, make it several")
             }
+            Refused::NoRoom => f.write_str("the link has no room: come back at its deadline"),
             Refused::Passed { id, next } => write!(
                 f,
                 "send {id} is not the last one of the lane that it is linked in (the next is {next}): finish it, and open another for the rest"

@@ -398,8 +398,22 @@ impl Chain {
     /// As [`Chain::takes`] of bytes of kind `added` that begin with `fragment`.
     #[inline]
     fn takes_kind(&self, added: Kind, fragment: &Fragment, index: usize) -> Result<Kind, ChainError> {
-        let Some(chain) = self.kind else { return Ok(added) };
-        // Only a device's memory has a second thing to agree on; for the rest the page is not asked.
+        match self.kind {
+            None => Ok(added),
+            // Only a device's memory has a second thing to agree on; for the rest the page is not asked.
+            Some(chain) if chain == added && chain != Kind::Device => Ok(chain),
+            Some(chain) => self.takes_other(chain, added, fragment, index),
+        }
+    }
+
+    #[cold]
+    fn takes_other(
+        &self,
+        chain: Kind,
+        added: Kind,
+        fragment: &Fragment,
+        index: usize,
+    ) -> Result<Kind, ChainError> {
         match chain.join(added) {
             Some(kind) if kind != Kind::Device || self.device() == fragment.device() => Ok(kind),
             _ => {

@@ -406,7 +406,7 @@ impl Chain {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn takes_other(
         &self,
         chain: Kind,

@@ -1,0 +1,61 @@
+//! Headers as they lie on the wire, and what they say.
+//!
+//! For each protocol there is a layout (private, with the fields' own widths and order, [`zerocopy`] makes it a view of bytes) and a value
+//! with what it means. `parse` takes the bytes from the header's first one on, and gives the value and the bytes behind it; `write` puts
+//! the header in front of what a [`Head`](onecopy_link::Head) has. What was parsed and is written again is the same header, but for what is
+//! said where it is not.
+//!
+//! # No panic
+//!
+//! Bytes come from anywhere. No `parse` panics, loops or allocates, whatever they are: what is too short, or says of itself what cannot be,
+//! gives a [`Malformed`]. What is legal and unknown is passed over.
+//!
+//! # Checksums
+//!
+//! A header is written with its checksum still to be finished: the pseudo-header's sum stands in the field, or zero where there is none.
+//! [`Packet::set_checksum`](onecopy_link::Packet::set_checksum) says so of the packet, whoever finishes it ([`checksum`]). IPv4's own is
+//! always written, and looked at by `parse`, since it covers 20 bytes that are at hand.
+
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmp;
+pub mod ipv4;
+pub mod tcp;
+pub mod udp;
+
+use std::fmt;
+
+pub use arp::Arp;
+pub use ethernet::{EtherType, Ethernet, Mac};
+pub use icmp::Icmp;
+pub use ipv4::{Ecn, Ipv4, Protocol};
+pub use tcp::{Flags, Options, Seq, Tcp};
+pub use udp::Udp;
+
+/// Why bytes are no header of a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Malformed {
+    /// Fewer bytes than the header has.
+    Short,
+    /// Another version, or hardware, than the protocol's.
+    Version,
+    /// A length in it that cannot be: shorter than the header, or longer than what is there.
+    Length,
+    /// Its checksum is wrong.
+    Checksum,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Malformed::Short => "the packet ends within a header; drop it",
+            Malformed::Version => "the header is of another version or hardware; drop it",
+            Malformed::Length => "the header says a length that cannot be; drop the packet",
+            Malformed::Checksum => "the header was damaged on its way; drop the packet",
+        })
+    }
+}
+
+impl std::error::Error for Malformed {}

@@ -13,7 +13,7 @@ const OWN: u32 = 1 << 31;
 /// Of a page that is cut into pieces nobody gets a slice, since each piece has a writer of its own. But a piece that became a part is
 /// written by nobody any more: of that there is one.
 ///
-/// Invariant: `len > 0`, and the range is inside of the page. With [`OWN`] it is inside of pieces that became parts.
+/// Invariant: `len > 0`, and the range is inside of the page. With `OWN` it is inside of pieces that became parts.
 #[derive(Clone)]
 pub struct Part {
     page: Page,

@@ -125,10 +125,6 @@ impl More {
         self.0.iter().flat_map(|list| list.iter())
     }
 
-    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pin> {
-        self.0.iter_mut().flat_map(|list| list.iter_mut())
-    }
-
     #[inline]
     fn last(&mut self) -> Option<&mut Pin> {
         self.0.as_mut().and_then(|list| list.back_mut())
@@ -192,8 +188,11 @@ impl Pins {
     /// Sends that the segment carries bytes of. One that is there in several pieces counts for each.
     #[inline]
     pub(super) fn sends(&self) -> u64 {
-        let more = self.more.iter().map(|pin| pin.hi - pin.lo + 1);
-        self.first.hi - self.first.lo + 1 + more.sum::<u64>()
+        let first = self.first.hi - self.first.lo + 1;
+        match &self.more.0 {
+            None => first,
+            Some(list) => first + list.iter().map(|pin| pin.hi - pin.lo + 1).sum::<u64>(),
+        }
     }
 
     fn iter(&self) -> impl Iterator<Item = &Pin> {
@@ -386,8 +385,8 @@ impl Pins {
     #[inline]
     pub(super) fn set_fate(&mut self, fate: Fate) {
         self.first.fate = fate;
-        for pin in self.more.iter_mut() {
-            pin.fate = fate;
+        if let Some(list) = &mut self.more.0 {
+            list.iter_mut().for_each(|pin| pin.fate = fate);
         }
     }
 }

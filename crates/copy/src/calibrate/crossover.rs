@@ -149,8 +149,8 @@ struct Tools {
 const PAGE: usize = 4096;
 
 /// Where in its memory at `source` a source has to begin, to be half a page from what begins at `dst`, and 16 bytes into a line, as
-/// malloc has it. One that begins a little before `dst` in its page makes each load wait for a store (4 KiB aliasing): where a page is filled beside
-/// others, a tenth of the rate was left on Zen 3. That is chance, and no property of the footprint.
+/// malloc has it. Where it began a little before `dst` in its page, streaming copies had a tenth of their rate on an AMD EPYC (4 KiB
+/// aliasing, it seems: only the place was changed). That is chance, and no property of the footprint.
 fn start(source: usize, dst: usize) -> usize {
     (dst + PAGE / 2 + 16).wrapping_sub(source) % PAGE
 }

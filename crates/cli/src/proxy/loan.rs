@@ -8,10 +8,10 @@ use crate::counters::Counters;
 use onecopy_sys::frozen::Frozen;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, OFlags, Stat};
-use rustix::net::SendFlags;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::cell::RefCell;
 use std::cmp::Ordering;
-use std::io;
+use std::io::{self, IoSlice};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -152,6 +152,10 @@ impl Sender {
         patience: Patience,
         counters: &mut Counters,
     ) -> Result<(), Trouble> {
+        if let Lies::Memory(memory) = &loan.lies {
+            let body = &memory[loan.at as usize..][..loan.length as usize];
+            return pass_memory(body, head, client, patience, counters).await;
+        }
         send_all(client, head, loan.length > 0, patience).await?;
         let (mut at, end) = (loan.at, loan.at + loan.length);
         let mut turns = Turns::default();
@@ -163,15 +167,14 @@ impl Sender {
                 return Err(Trouble::Cut(why.to_owned()));
             }
             match client.try_io(Interest::WRITABLE, || self.step(loan, at, most, client, more)) {
-                Ok((0, _)) => {
+                Ok(0) => {
                     counters.changed = 1;
                     return Err(Trouble::Cut("the file became shorter while it was being sent".to_owned()));
                 }
-                Ok((n, copies)) => {
+                Ok(n) => {
                     at += n as u64;
                     counters.body_bytes += n as u64;
-                    counters.kernel_copied += copies * n as u64;
-                    counters.referenced += (1 - copies) * n as u64;
+                    counters.referenced += n as u64;
                     turns.take(n).await;
                 }
                 Err(error) => wait_writable(client, error, patience.client).await?,
@@ -180,20 +183,9 @@ impl Sender {
         Ok(())
     }
 
-    /// One call, or two. Bytes sent, 0 where the file has ended, and how often the kernel copied each.
-    fn step(
-        &self,
-        loan: &Loan,
-        at: u64,
-        most: usize,
-        client: &TcpStream,
-        more: bool,
-    ) -> io::Result<(usize, u64)> {
-        if let Lies::Memory(memory) = &loan.lies {
-            let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-            return Ok((rustix::net::send(client, &memory[at as usize..][..most], flags)?, 1));
-        }
-        let sendfile = |mut at| Ok((rustix::fs::sendfile(client, loan.fd(), Some(&mut at), most)?, 0));
+    /// One call, or two. Bytes sent, 0 where the file has ended.
+    fn step(&self, loan: &Loan, at: u64, most: usize, client: &TcpStream, more: bool) -> io::Result<usize> {
+        let sendfile = |mut at| Ok(rustix::fs::sendfile(client, loan.fd(), Some(&mut at), most)?);
         // One piece of sendfile's needs no pipe of ours.
         if self.way == SendLent::Sendfile || most <= PIECE {
             return sendfile(at);
@@ -203,11 +195,42 @@ impl Sender {
             *pipe = Pipe::new().ok();
         }
         match &mut *pipe {
-            Some(pipe) => Ok((pipe.pass(loan.fd(), at, most, client, more)?, 0)),
+            Some(pipe) => pipe.pass(loan.fd(), at, most, client, more),
             // No descriptors are left: sendfile brings a pipe of its own.
             None => sendfile(at),
         }
     }
+}
+
+/// Sends a head and a body in memory, together: a small answer is one call.
+async fn pass_memory(
+    body: &[u8],
+    head: &[u8],
+    client: &TcpStream,
+    patience: Patience,
+    counters: &mut Counters,
+) -> Result<(), Trouble> {
+    let mut sent = 0;
+    let mut turns = Turns::default();
+    while sent < head.len() + body.len() {
+        let (head_left, at) = (&head[sent.min(head.len())..], sent.saturating_sub(head.len()));
+        let piece = &body[at..][..(body.len() - at).min(STEP as usize)];
+        let more = at + piece.len() < body.len();
+        let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+        let slices = [IoSlice::new(head_left), IoSlice::new(piece)];
+        let send = || Ok(sendmsg(client, &slices, &mut SendAncillaryBuffer::default(), flags)?);
+        match client.try_io(Interest::WRITABLE, send) {
+            Ok(n) => {
+                sent += n;
+                let of_body = n - n.min(head_left.len());
+                counters.body_bytes += of_body as u64;
+                counters.kernel_copied += of_body as u64;
+                turns.take(n).await;
+            }
+            Err(error) => wait_writable(client, error, patience.client).await?,
+        }
+    }
+    Ok(())
 }
 
 /// What sendfile(2) passes on at once: the 16 pages of the pipe that is inside it.

@@ -252,6 +252,10 @@ impl Line {
             };
             match sent {
                 Ok(n) => left = &left[n..],
+                // A daemon that is full says so and hangs up, which may be since the look.
+                Err(_) if new && early.is_none() => {
+                    return Err(self.nothing_early().err().unwrap_or(Trouble::Gone));
+                }
                 Err(_) => return Err(early.unwrap_or(Trouble::Gone)),
             }
         }

@@ -22,6 +22,7 @@ struct Layout {
 }
 
 impl Layout {
+    /// None where a packet would be longer than its headers can say.
     fn of(packet: &Packet) -> Option<Layout> {
         let gso = packet.gso()?;
         let Checksum::Partial { start, offset } = packet.checksum() else { return None };
@@ -40,12 +41,14 @@ impl Layout {
             Train::Tcp => (20, 16),
             Train::Udp => (8, 6),
         };
+        let longest = packet.payload().payload().len().min(gso.size.into());
         let whole = least >= if v4 { 20 } else { 40 }
             && header >= own.0
             && network + least <= transport
             && transport + header == head.len()
             && usize::from(offset) == own.1
-            && gso.size > 0;
+            && gso.size > 0
+            && head.len() - network - if v4 { 0 } else { 40 } + longest <= usize::from(u16::MAX);
         whole.then_some(Layout {
             train: gso.train,
             network,

@@ -97,3 +97,22 @@ fn a_packet_that_is_no_super_segment_is_cut_to_itself() {
     let empty: Segment<Chain> = Segment::default();
     assert_eq!(cut(TCP.packet(empty, 100)).len(), 1);
 }
+
+#[test]
+fn a_packet_longer_than_its_headers_can_say_is_refused() {
+    let pool = pool();
+    for (v4, train) in [(true, Train::Tcp), (false, Train::Tcp), (true, Train::Udp), (false, Train::Udp)] {
+        let frame = Frame { v4, train, ..TCP };
+        // IPv4 counts its own header, IPv6 does not.
+        let most = 65535 - (frame.head_len() - ETHERNET) + if v4 { 0 } else { 40 };
+        let bytes = vec![7; 70_000];
+        for mut packet in cut(frame.packet(chain(&pool, &bytes), most as u16)) {
+            packet.finish().unwrap();
+            assert!(Frame::read(&packet).is_some(), "its length is right");
+        }
+        let long = frame.packet(chain(&pool, &bytes), most as u16 + 1);
+        assert_eq!(long.cut(|_| panic!("65536 bytes")).unwrap_err().1, NotTaken::Malformed);
+        // What is shorter than such a packet is one.
+        assert_eq!(cut(frame.packet(chain(&pool, &bytes[..1000]), u16::MAX)).len(), 1);
+    }
+}

@@ -69,9 +69,13 @@ impl Packet {
         &self.payload
     }
 
-    /// The payload, to be changed: [`Segment::advance`] and its kind keep the references where their bytes are.
+    /// The payload, to be changed: [`Segment::advance`] and its kind keep the references where their bytes are. A [`Checksum::Known`] is
+    /// lost, since it is these bytes' sum.
     #[inline]
     pub fn payload_mut(&mut self) -> &mut Segment<Chain> {
+        if let Checksum::Known(_) = self.checksum {
+            self.checksum = Checksum::None;
+        }
         &mut self.payload
     }
 

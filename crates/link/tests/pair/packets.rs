@@ -65,3 +65,28 @@ fn a_sum_that_comes_to_zero_is_stored_as_its_other_form() {
     packet.finish().unwrap();
     assert_eq!(**packet.head(), [0xff; 4]);
 }
+
+#[test]
+fn a_sum_is_known_of_the_payload_that_was_summed() {
+    let pool = pool();
+    let bytes: Vec<u8> = (0..100).map(|i| i * 2 + 1).collect();
+    let known = || {
+        let mut packet = Packet::new(&[1; 20], chain(&pool, &bytes)).unwrap();
+        packet.set_checksum(Checksum::Known(Sum::of(&bytes))).unwrap();
+        packet
+    };
+    // A short frame's padding is cut off, an option of the transport is taken off in front.
+    let changes: [fn(&mut Segment<onecopy_chain::Chain>); 2] = [
+        |payload| payload.truncate(60, onecopy_chain::notify::Fate::Sent).unwrap(),
+        |payload| payload.advance(40, onecopy_chain::notify::Fate::Sent).unwrap(),
+    ];
+    for change in changes {
+        let mut packet = known();
+        change(packet.payload_mut());
+        assert_eq!(packet.sum(0).unwrap(), Sum::new(naive(&packet.to_vec().unwrap())));
+    }
+    // The headers are no part of it.
+    let mut packet = known();
+    packet.head_mut().pull(20);
+    assert_eq!(packet.checksum(), Checksum::Known(Sum::of(&bytes)));
+}

@@ -15,6 +15,8 @@ use std::collections::VecDeque;
 struct Flying {
     at: u64,
     packet: Packet,
+    /// It has one of the path's places: of all that comes of one that was transmitted, one does.
+    place: bool,
 }
 
 /// Packets to be freed once no lock is held: that runs code of others.
@@ -32,6 +34,10 @@ pub(super) struct Direction {
     last: u64,
     /// In the order of arrival.
     queue: VecDeque<Flying>,
+    /// How many in there have a place.
+    places: usize,
+    /// Something of what is being transmitted has a place.
+    placed: bool,
     pub stats: Stats,
     /// Somebody receives.
     open: bool,
@@ -58,6 +64,8 @@ impl Direction {
             busy_until: 0,
             last: 0,
             queue: VecDeque::new(),
+            places: 0,
+            placed: false,
             stats: Stats::default(),
             open: true,
             pool: None,
@@ -78,17 +86,20 @@ impl Direction {
     }
 
     fn has_room(&self, now: u64) -> bool {
-        self.queue.len() < self.path.in_flight && self.backlog(now) <= self.path.queue
+        self.places < self.path.in_flight && self.backlog(now) <= self.path.queue
     }
 
     pub fn room(&self, now: u64, frame: u64) -> usize {
         if !self.has_room(now) {
             return 0;
         }
-        let places = self.path.in_flight - self.queue.len();
+        let places = self.path.in_flight - self.places;
         match self.path.rate {
             None => places,
-            Some(_) => {
+            Some(rate) => {
+                // As the backlog counts it: its time is rounded up, and then its bytes.
+                let counted = (u128::from(self.time(frame)) * u128::from(rate)).div_ceil(BITS);
+                let frame = u64::try_from(counted).unwrap_or(u64::MAX);
                 let left = self.path.queue.saturating_sub(self.backlog(now)) / frame.max(1) + 1;
                 places.min(usize::try_from(left).unwrap_or(usize::MAX))
             }
@@ -100,7 +111,7 @@ impl Direction {
         if self.has_room(now) {
             return None;
         }
-        if self.queue.len() >= self.path.in_flight {
+        if self.places >= self.path.in_flight {
             return self.queue.front().map(|first| first.at).filter(|at| *at > now);
         }
         let queue = u128::from(self.path.queue) * BITS / u128::from(self.path.rate?);
@@ -124,6 +135,7 @@ impl Direction {
     pub fn receive(&mut self, now: u64) -> Option<Packet> {
         self.queue.front().filter(|first| first.at <= now)?;
         let first = self.queue.pop_front()?;
+        self.places -= usize::from(first.place);
         self.stats.received += 1;
         Some(first.packet)
     }
@@ -131,19 +143,23 @@ impl Direction {
     /// Nobody receives any more.
     pub fn close(&mut self) -> Gone {
         self.open = false;
+        self.places = 0;
         self.stats.unreceived += self.queue.len() as u64;
         std::mem::take(&mut self.queue).into_iter().map(|flying| flying.packet).collect()
     }
 
     pub fn transmit(&mut self, now: u64, from: &Capabilities, packet: Packet, gone: &mut Gone) {
+        // Asked once: what there is room for is taken whole, whatever it is cut to.
+        let room = self.has_room(now);
+        self.placed = false;
         if from.takes(&packet).is_err() {
             self.stats.not_taken += 1;
             gone.push(packet);
         } else if self.path.whole {
-            self.send(now, from, packet, gone);
+            self.send(now, from, packet, room, gone);
         } else {
             self.stats.cut += u64::from(packet.gso().is_some());
-            let cut = packet.cut(|packet| self.send_finished(now, from, packet, gone));
+            let cut = packet.cut(|packet| self.send_finished(now, from, packet, room, gone));
             if let Err((packet, _)) = cut {
                 self.stats.not_taken += 1;
                 gone.push(packet);
@@ -151,9 +167,16 @@ impl Direction {
         }
     }
 
-    fn send_finished(&mut self, now: u64, from: &Capabilities, mut packet: Packet, gone: &mut Gone) {
+    fn send_finished(
+        &mut self,
+        now: u64,
+        from: &Capabilities,
+        mut packet: Packet,
+        room: bool,
+        gone: &mut Gone,
+    ) {
         match packet.finish() {
-            Ok(()) => self.send(now, from, packet, gone),
+            Ok(()) => self.send(now, from, packet, room, gone),
             Err(_) => {
                 self.stats.not_taken += 1;
                 gone.push(packet);
@@ -173,9 +196,9 @@ impl Direction {
         }
     }
 
-    fn send(&mut self, now: u64, from: &Capabilities, mut packet: Packet, gone: &mut Gone) {
+    fn send(&mut self, now: u64, from: &Capabilities, mut packet: Packet, room: bool, gone: &mut Gone) {
         let (lot, len) = (self.draw(), packet.len() as u64);
-        if !self.has_room(now) {
+        if !room {
             self.stats.full += 1;
             gone.push(packet);
             return;
@@ -223,7 +246,9 @@ impl Direction {
     fn arrive(&mut self, at: u64, packet: Packet) {
         // Behind all that arrive no later: the last ones, but for those that are held back.
         let behind = self.queue.iter().rev().take_while(|flying| flying.at > at).count();
-        self.queue.insert(self.queue.len() - behind, Flying { at, packet });
+        let place = !std::mem::replace(&mut self.placed, true);
+        self.places += usize::from(place);
+        self.queue.insert(self.queue.len() - behind, Flying { at, packet, place });
     }
 
     /// Has `packet` arrive with a bit turned over. Of a super-segment it is one of its packets that is hit.

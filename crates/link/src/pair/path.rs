@@ -71,7 +71,8 @@ impl Path {
         Path { queue: bytes, ..self }
     }
 
-    /// Packets that may be on the way and not yet received: beyond that there is no room.
+    /// Packets that may be on the way and not yet received: beyond that there is no room. One that arrives twice counts once, as does a
+    /// super-segment, whatever it is cut to.
     #[must_use]
     pub fn in_flight(self, packets: usize) -> Path {
         Path { in_flight: packets.max(1), ..self }

@@ -93,6 +93,39 @@ fn who_does_not_receive_is_not_sent_to_without_end() {
 }
 
 #[test]
+fn what_there_is_room_for_is_taken() {
+    let pool = pool();
+    let super_segment = |len: usize| TCP.packet(chain(&pool, &vec![1; len]), 1000);
+    // Packets that arrive twice have one place.
+    let mut twice = pair(Path::new().in_flight(4).duplicate(1.0));
+    assert_eq!(twice.a.room(0), 4);
+    (0..4).for_each(|number| twice.a.transmit(0, small(number)));
+    let stats = twice.wire.stats(Side::A);
+    assert_eq!((stats.transmitted, stats.duplicated, stats.full, twice.a.room(0)), (4, 4, 0, 0));
+    assert_eq!(arrivals(&mut twice).len(), 8);
+    assert_eq!(twice.a.room(0), 4);
+    // A super-segment has one, whatever it is cut to on its way.
+    for path in [Path::new().whole(false), Path::new().corrupt(1.0)] {
+        let mut cut = pair(path.in_flight(2).rate(1_000_000).queue(3000));
+        assert_eq!(cut.a.room(0), 2);
+        cut.a.transmit(0, super_segment(10_000));
+        assert_eq!((cut.wire.stats(Side::A).full, cut.a.room(0)), (0, 0), "all of it or nothing");
+        cut.a.transmit(0, small(1));
+        assert_eq!((cut.wire.stats(Side::A).full, cut.wire.in_flight(Side::A)), (1, 10));
+        let got = arrivals(&mut cut).len();
+        assert_eq!((got, cut.a.room(cut.wire.now())), (10, 2));
+    }
+    // A nanosecond is 12 bytes: what is rounded up is not more than was said.
+    let mut fast = pair(Path::new().rate(100_000_000_000));
+    let room = fast.a.room(0);
+    assert!(room > 500);
+    for _ in 0..room {
+        fast.a.transmit(0, TCP.packet(chain(&pool, &[1; 1448]), 0));
+    }
+    assert_eq!((fast.wire.stats(Side::A).transmitted, fast.wire.stats(Side::A).full), (room as u64, 0));
+}
+
+#[test]
 fn chance_loses_doubles_and_turns_round() {
     let by = Duration::from_micros(100);
     let path = Path::new().loss(0.1).duplicate(0.1).reorder(0.1, by).jitter(Duration::from_micros(3));

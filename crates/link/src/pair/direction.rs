@@ -158,8 +158,9 @@ impl Direction {
         } else if self.path.whole {
             self.send(now, from, packet, room, gone);
         } else {
-            self.stats.cut += u64::from(packet.gso().is_some());
+            let is_cut = packet.gso().is_some();
             let cut = packet.cut(|packet| self.send_finished(now, from, packet, room, gone));
+            self.stats.cut += u64::from(is_cut && cut.is_ok());
             if let Err((packet, _)) = cut {
                 self.stats.not_taken += 1;
                 gone.push(packet);
@@ -253,9 +254,15 @@ impl Direction {
 
     /// Has `packet` arrive with a bit turned over. Of a super-segment it is one of its packets that is hit.
     fn damage(&mut self, at: u64, packet: Packet, gone: &mut Gone) {
-        let mut pieces = Vec::new();
+        let (mut pieces, len) = (Vec::new(), packet.len() as u64);
         if let Err((packet, _)) = packet.cut(|piece| pieces.push(piece)) {
             pieces.push(packet);
+        }
+        if pieces.len() > 1 {
+            // Each counts, in the place of the whole.
+            self.stats.cut += 1;
+            self.stats.transmitted += pieces.len() as u64 - 1;
+            self.stats.bytes += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>() - len;
         }
         let hit = self.noise.below(pieces.len() as u64) as usize;
         for (number, mut piece) in pieces.into_iter().enumerate() {

@@ -126,6 +126,25 @@ fn what_there_is_room_for_is_taken() {
 }
 
 #[test]
+fn the_figures_are_those_of_what_arrives() {
+    let pool = pool();
+    for twice in [0.0, 1.0] {
+        let mut pair = pair(Path::new().corrupt(1.0).duplicate(twice));
+        let whole = TCP.packet(chain(&pool, &[1; 10_000]), 1000);
+        let head = whole.head().len() as u64;
+        pair.a.transmit(0, whole);
+        let mut got = 0;
+        while pair.b.receive(0).is_some() {
+            got += 1;
+        }
+        let stats = pair.wire.stats(Side::A);
+        assert_eq!((stats.received, stats.corrupted, stats.cut, stats.lost), (got, 1, 1, 0));
+        assert_eq!((stats.transmitted, stats.bytes), (10, 10_000 + 10 * head));
+        assert_eq!(stats.transmitted + stats.duplicated, got, "{stats:?}");
+    }
+}
+
+#[test]
 fn chance_loses_doubles_and_turns_round() {
     let by = Duration::from_micros(100);
     let path = Path::new().loss(0.1).duplicate(0.1).reorder(0.1, by).jitter(Duration::from_micros(3));

@@ -293,10 +293,11 @@ impl Pins {
         self.bytes += bytes;
         self.end += gap + end;
         self.opened_ns = self.opened_ns.min(opened_ns);
-        let follows =
-            next.gap == 0 && self.last().extend(&next.lane, next.lo, next.hi, next.from, next.bytes);
+        // What is known of the bytes of one is not known of the other's.
+        let alike = next.gap == 0 && self.last().fate == next.fate;
+        let follows = alike && self.last().extend(&next.lane, next.lo, next.hi, next.from, next.bytes);
         let apart = if follows {
-            // It goes without saying anything of the bytes, which live on.
+            // It goes without saying anything of the bytes, which live on: whoever holds them says the same.
             next.fate = Fate::Sent;
             None
         } else {

@@ -245,3 +245,29 @@ fn a_send_waits_for_room_and_is_finished_elsewhere() {
     other.free(Fate::Sent);
     assert_eq!(reaped(&mut queue), [7, 8]);
 }
+
+/// Number, whether it was copied, whether it was dropped.
+fn told(queue: &mut Queue) -> Vec<(u64, bool, bool)> {
+    let mut all = Vec::new();
+    queue.reap(|one| all.push((one.user_data, one.how.copied, one.how.dropped)));
+    all
+}
+
+#[test]
+fn what_is_known_of_one_half_is_not_said_of_the_other() {
+    let pool = pool();
+    for copied_is_first in [true, false] {
+        let (mut lane, mut queue) = lane();
+        let (mut front, mut back) = (Segment::default(), Segment::default());
+        lent(&mut front, &pool, &mut lane, 1, 100);
+        lent(&mut back, &pool, &mut lane, 2, 100);
+        let [first, second] =
+            if copied_is_first { [Fate::Copied, Fate::Sent] } else { [Fate::Sent, Fate::Copied] };
+        front.set_fate(first);
+        back.set_fate(second);
+        // Handed on to somebody who gathers them, and drops them.
+        front.concat(back).unwrap();
+        drop(front);
+        assert_eq!(told(&mut queue), [(1, copied_is_first, false), (2, !copied_is_first, false)]);
+    }
+}

@@ -60,7 +60,13 @@ impl Segment<Chain> {
     /// `back` as it was, and why: see [`Segment::join`].
     #[expect(clippy::result_large_err, reason = "it is what was passed in")]
     pub fn concat(&mut self, back: Segment<Chain>) -> Result<(), (Segment<Chain>, Refused)> {
-        self.join(back, |ours, mut theirs| ours.concat(&mut theirs).map_err(|_| theirs))
+        // Nothing will be put where bytes of our sends are missing: what comes now lies there.
+        let astray = back.notif().is_some() && self.is_astray();
+        self.join(back, |ours, mut theirs| ours.concat(&mut theirs).map_err(|_| theirs))?;
+        if astray && let Some(notif) = self.notif_mut() {
+            notif.pins_mut().lose_places();
+        }
+        Ok(())
     }
 
     /// Splits at byte `at`, as [`Chain::split_off`]: the rest is returned. Each part keeps those sends waiting that it has bytes of.
@@ -72,13 +78,21 @@ impl Segment<Chain> {
         let astray = self.is_astray();
         let rest = self.payload_mut().split_off(at)?;
         if astray {
-            return Ok(Segment::from_parts(rest, self.notif().cloned()));
+            if rest.is_empty() {
+                return Ok(Segment::new(rest));
+            }
+            if self.payload().is_empty() {
+                return Ok(Segment::from_parts(rest, self.notif_mut().take()));
+            }
+            if let Some(notif) = self.notif_mut() {
+                notif.pins_mut().lose_places();
+            }
         }
         Ok(self.split_off(at as u64, |_| rest))
     }
 
     /// Whether sends have bytes behind the last one: somebody said [`Lane::send`](super::Lane::send) of bytes that were there already, or
-    /// took some away. Nobody knows then which bytes are whose, and every part holds all.
+    /// took some away. Nobody knows then which bytes are whose, and every part holds all, for good.
     fn is_astray(&self) -> bool {
         self.notif().is_some_and(|notif| notif.pins().end() > self.payload().len() as u64)
     }
@@ -92,8 +106,11 @@ impl Segment<Chain> {
     /// As [`Chain::range`].
     pub fn range(&self, offset: usize, len: usize) -> Result<Segment<Chain>, ChainError> {
         let chain = self.payload().range(offset, len)?;
-        if self.is_astray() {
-            return Ok(Segment::from_parts(chain, self.notif().cloned()));
+        let notif = self.notif().filter(|_| self.is_astray() && !chain.is_empty());
+        if let Some(mut notif) = notif.cloned() {
+            notif.pins_mut().lose_places();
+            notif.set_fate(Fate::Sent);
+            return Ok(Segment::from_parts(chain, Some(notif)));
         }
         Ok(self.part(offset as u64, len as u64, chain))
     }

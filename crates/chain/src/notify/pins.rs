@@ -24,6 +24,9 @@ pub(super) struct Pin {
 
 const _: () = assert!(size_of::<Pin>() == 40);
 
+/// In [`Pins::end`]: nobody knows any more where whose bytes lie.
+const NOWHERE: u64 = u64::MAX;
+
 impl Pin {
     /// Makes it one with `bytes` bytes at `from`, of the sends `lo..=hi`, that come right behind these on the segment. False where they do
     /// not in the lane: then another reference has to hold them. (A piece has less than 4 GiB: positions are told apart by their differences.)
@@ -149,7 +152,7 @@ pub(super) struct Pins {
     first: Pin,
     /// Bytes of all of them.
     bytes: u64,
-    /// Where the last one's bytes end: `bytes`, and all gaps.
+    /// Where the last one's bytes end: `bytes`, and all gaps; or [`NOWHERE`], for good.
     end: u64,
     opened_ns: u64,
     more: More,
@@ -213,9 +216,15 @@ impl Pins {
         let extended = self.gap(at) == 0 && self.last().extend(lane, id, id, from, bytes);
         if extended {
             self.bytes += u64::from(bytes);
-            self.end += u64::from(bytes);
+            self.end = self.end.saturating_add(bytes.into());
         }
         extended
+    }
+
+    /// The payload was changed in a way that does not say where bytes went: from here on each part holds all sends.
+    #[cold]
+    pub(super) fn lose_places(&mut self) {
+        self.end = NOWHERE;
     }
 
     /// Takes over a reference on send `id`, whose bytes begin at `at`, and do not follow those that are there.
@@ -223,7 +232,7 @@ impl Pins {
         let gap = self.gap(at);
         self.more.push(Pin { lane, lo: id, hi: id, from, bytes, gap, fate: Fate::Dropped });
         self.bytes += u64::from(bytes);
-        self.end += u64::from(gap) + u64::from(bytes);
+        self.end = self.end.saturating_add(u64::from(gap) + u64::from(bytes));
     }
 
     #[inline]
@@ -240,6 +249,11 @@ impl Pins {
     /// A second holder of the sends that have bytes among the `len` from `at` on; none where there are none. It says nothing of what
     /// becomes of them, unless it is told.
     pub(super) fn range(&self, at: u64, len: u64) -> Option<Pins> {
+        if self.end == NOWHERE && len > 0 {
+            let mut all = self.share();
+            all.set_fate(Fate::Sent);
+            return Some(all);
+        }
         let (until, opened_ns) = (at.saturating_add(len), self.opened_ns);
         let (mut begin, mut behind) = (0, at);
         let mut found: Option<Pins> = None;
@@ -280,7 +294,7 @@ impl Pins {
     pub(super) fn grow_front(&mut self, len: u32) {
         // A payload that is longer than that does not know its own places.
         let gap = self.first.gap.saturating_add(len);
-        self.end += u64::from(gap - self.first.gap);
+        self.end = self.end.saturating_add((gap - self.first.gap).into());
         self.first.gap = gap;
     }
 
@@ -291,7 +305,7 @@ impl Pins {
         let gap = len.saturating_sub(self.end);
         next.gap += gap as u32;
         self.bytes += bytes;
-        self.end += gap + end;
+        self.end = self.end.saturating_add(gap).saturating_add(end);
         self.opened_ns = self.opened_ns.min(opened_ns);
         // What is known of the bytes of one is not known of the other's.
         let alike = next.gap == 0 && self.last().fate == next.fate;
@@ -340,6 +354,10 @@ impl Pins {
     pub(super) fn split(self, at: u64) -> (Option<Pins>, Option<Pins>) {
         if at >= self.end {
             return (Some(self), None);
+        }
+        if self.end == NOWHERE {
+            let other = self.share();
+            return (Some(self), Some(other));
         }
         let (n, begin, behind, bytes) = self.find(at);
         let Pins { first, bytes: all, end, opened_ns, mut more } = self;

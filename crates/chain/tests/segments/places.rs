@@ -271,3 +271,52 @@ fn what_is_known_of_one_half_is_not_said_of_the_other() {
         assert_eq!(told(&mut queue), [(1, copied_is_first, false), (2, !copied_is_first, false)]);
     }
 }
+
+#[test]
+fn places_that_are_lost_once_are_never_found_again() {
+    let (pool, (context, mut queue)) = (pool(), Context::new());
+    let (mut one, mut two) =
+        (context.lane(Config::default()).unwrap(), context.lane(Config::default()).unwrap());
+    let page = |len| Fragment::new(pool.alloc().unwrap(), 0, len).unwrap();
+    let mut segment: Segment<Chain> = Segment::default();
+    one.send(&mut segment, 1, 100, 0).unwrap();
+    segment.payload_mut().append(page(100)).unwrap();
+    // Somebody takes bytes away behind its back. What is joined then lies elsewhere than the segment would count.
+    segment.payload_mut().truncate(40).unwrap();
+    let mut behind = Segment::default();
+    lent(&mut behind, &pool, &mut two, 2, 100);
+    segment.concat(behind).unwrap();
+    copied(&mut segment, &pool, 60);
+    // All of the second send's bytes are from 40 on.
+    let again = segment.range(40, 60).unwrap();
+    segment.free(Fate::Sent);
+    assert_eq!(told(&mut queue), [], "its bytes are on their way");
+    again.free(Fate::Sent);
+    assert_eq!(told(&mut queue).len(), 2);
+    // The same of a part that was cut off.
+    let mut segment: Segment<Chain> = Segment::default();
+    one.send(&mut segment, 3, 100, 0).unwrap();
+    segment.payload_mut().append(page(100)).unwrap();
+    segment.payload_mut().advance(50).unwrap();
+    let mut rest = segment.divide(10).unwrap();
+    copied(&mut rest, &pool, 60);
+    assert_eq!(rest.payload().len(), 100);
+    let end = rest.divide(30).unwrap();
+    segment.free(Fate::Sent);
+    end.free(Fate::Sent);
+    assert_eq!(told(&mut queue), [], "30 bytes are left");
+    rest.free(Fate::Sent);
+    assert_eq!(told(&mut queue), [(3, false, false)]);
+}
+
+#[test]
+fn a_part_of_a_segment_without_places_says_nothing_unless_told() {
+    let (pool, (mut lane, mut queue)) = (pool(), lane());
+    let mut segment: Segment<Chain> = Segment::default();
+    segment.payload_mut().append(Fragment::new(pool.alloc().unwrap(), 0, 100).unwrap()).unwrap();
+    lane.send(&mut segment, 1, 100, 0).unwrap();
+    drop(segment.range(0, 10).unwrap());
+    segment.advance(100, Fate::Sent).unwrap();
+    assert_eq!(told(&mut queue), [(1, false, false)], "it is all acknowledged");
+    assert!(segment.notif().is_none());
+}

@@ -101,6 +101,10 @@ impl Lane {
     /// segment on. `now_ns` is any steady clock's, in nanoseconds. Returns the send's number; it is accepted, and one
     /// [`Completion`](super::Completion) follows.
     ///
+    /// The order matters. Called when its bytes are there already, it takes what is put behind them for the send's, and the send may
+    /// complete while they are still on their way. [`Lane::put`] leaves no choice of an order, and [`Lane::send_there`] is for bytes that
+    /// are there.
+    ///
     /// # Errors
     ///
     /// [`Refused`], with nothing done. Where it [wants a fresh segment](Refused::wants_fresh_segment), hand this
@@ -115,6 +119,47 @@ impl Lane {
     ) -> Result<u64, Refused> {
         let at = segment.payload().size();
         self.send_at(segment, at, user_data, bytes, now_ns)
+    }
+
+    /// A send of bytes that `put` puts on `segment`, behind what is there: `bytes`, as far as [`Limits`] ask, and those of the send are just
+    /// the ones by which the payload has grown. `put` says whether it could; where it could not, it has put nothing there, and the
+    /// send's completion says `dropped`. Otherwise as [`Lane::send`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Lane::send`]; `put` is not called then.
+    #[inline]
+    pub fn put<P: Payload>(
+        &mut self,
+        segment: &mut Segment<P>,
+        user_data: u64,
+        bytes: u32,
+        now_ns: u64,
+        put: impl FnOnce(&mut P) -> bool,
+    ) -> Result<u64, Refused> {
+        let at = segment.payload().size();
+        let id = self.send_at(segment, at, user_data, bytes, now_ns)?;
+        let done = put(segment.payload_mut());
+        let there = segment.payload().size().saturating_sub(at);
+        // A payload that does not count its bytes has not grown.
+        if there != bytes && (there > 0 || !done) {
+            self.correct(segment, id, bytes, there);
+        }
+        if !done {
+            self.inner.mark(id, id, DROPPED);
+        }
+        Ok(id)
+    }
+
+    /// The newest send, the last one on `segment`, has `there` bytes and not the `said` ones.
+    #[cold]
+    fn correct<P>(&mut self, segment: &mut Segment<P>, id: u64, said: u32, there: u32) {
+        if let Some(notif) = segment.notif_mut() {
+            notif.pins_mut().correct(said, there);
+        }
+        self.position = self.position.wrapping_sub(said).wrapping_add(there);
+        // The segment is in our hands, so the send has not completed.
+        self.inner.set_end(id, self.position);
     }
 
     /// A send of bytes that are there already: all that lie in the payload of `segment` behind those of sends. Otherwise as
@@ -184,11 +229,6 @@ impl Lane {
         self.look_for_room()?;
         let id = self.fill(user_data, 0);
         Ok(Notif { inner: self.inner.clone(), id, linked: false, lost: true, bytes: 0 })
-    }
-
-    /// Some bytes of send `id`, which a segment in the caller's hands carries, will never be transmitted.
-    pub(super) fn drop_bytes_of(&self, id: u64) {
-        self.inner.mark(id, id, DROPPED);
     }
 
     #[inline]

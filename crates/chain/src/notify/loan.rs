@@ -226,24 +226,27 @@ impl<B: Send + 'static> Lender<B> {
         let bytes = buffer.size();
         // An orphan until the loan is there: should `lend` panic, the entry is freed with its completion.
         let index = self.shared.with(|state, _| state.entry());
-        let mut sent = self.lane.send(segment, u64::from(index), bytes, now_ns);
+        let mut lent = false;
+        let mut send = |lane: &mut Lane| {
+            lane.put(segment, u64::from(index), bytes, now_ns, |payload| {
+                lent = buffer.lend(payload);
+                lent
+            })
+        };
+        let mut sent = send(&mut self.lane);
         if let Err(Refused::Full { .. }) = sent {
             self.shared.with(State::settle);
-            sent = self.lane.send(segment, u64::from(index), bytes, now_ns);
+            sent = send(&mut self.lane);
         }
-        let id = match sent {
-            Ok(id) => id,
-            Err(why) => {
-                self.shared.with(|state, _| {
-                    state.wanted -= 1;
-                    state.free.push(index);
-                });
-                return Err(Rejected { buffer, why });
-            }
-        };
-        if !buffer.lend(segment.payload_mut()) {
-            // The send stays an orphan without a buffer, and completes with the segment.
-            self.lane.drop_bytes_of(id);
+        if let Err(why) = sent {
+            self.shared.with(|state, _| {
+                state.wanted -= 1;
+                state.free.push(index);
+            });
+            return Err(Rejected { buffer, why });
+        }
+        if !lent {
+            // The send stays an orphan without a buffer and without bytes, and completes with the segment.
             return Err(Rejected { buffer, why: Refused::Payload });
         }
         self.shared.with(|state, _| {

@@ -221,6 +221,17 @@ impl Pins {
         extended
     }
 
+    /// The newest send, whose bytes were put last, has `there` bytes and not the `said` ones.
+    #[cold]
+    pub(super) fn correct(&mut self, said: u32, there: u32) {
+        let last = self.last();
+        last.bytes = (last.bytes - said).saturating_add(there);
+        self.bytes = self.bytes - u64::from(said) + u64::from(there);
+        if self.end != NOWHERE {
+            self.end = self.end - u64::from(said) + u64::from(there);
+        }
+    }
+
     /// The payload was changed in a way that does not say where bytes went: from here on each part holds all sends.
     #[cold]
     pub(super) fn lose_places(&mut self) {

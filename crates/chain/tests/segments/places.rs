@@ -1,6 +1,7 @@
 //! A reference lies where the bytes of its sends lie.
 
-use onecopy_chain::notify::{Config, Context, Fate, Lane, Lender, Queue, Segment};
+use crate::memory::device;
+use onecopy_chain::notify::{Config, Context, Fate, Lane, Lender, Queue, Refused, Segment};
 use onecopy_chain::{Chain, Fragment, Writer};
 use onecopy_pool::{PagePool, PoolConfig, provider::Heap};
 
@@ -273,6 +274,28 @@ fn what_is_known_of_one_half_is_not_said_of_the_other() {
 }
 
 #[test]
+fn a_buffer_that_does_not_fit_takes_no_place() {
+    let (ours, gpu) = (pool(), device(1, 4, 0));
+    let mut lender = Lender::new(Config::default()).unwrap();
+    let mut segment = Segment::default();
+    // A device's page joins no copied bytes. What is sent behind that lies where it lies.
+    copied(&mut segment, &ours, 10);
+    let refused = lender.send(&mut segment, gpu.alloc().unwrap(), 0).unwrap_err();
+    assert_eq!(refused.why, Refused::Payload);
+    assert_eq!(segment.notif().unwrap().bytes(), 0);
+    let first = lender.send(&mut segment, ours.alloc().unwrap(), 0).unwrap();
+    let second = lender.send(&mut segment, ours.alloc().unwrap(), 0).unwrap();
+    let rest = segment.divide(10 + 4096).unwrap();
+    segment.free(Fate::Copied);
+    let (page, how) = first.try_take().expect("all of its bytes are free");
+    assert!(page.is_unique() && how.copied && !how.dropped);
+    let second = second.try_take().expect_err("none of its bytes is");
+    rest.free(Fate::Sent);
+    let (page, how) = second.try_take().unwrap();
+    assert!(page.is_unique() && !how.copied && !how.dropped);
+}
+
+#[test]
 fn places_that_are_lost_once_are_never_found_again() {
     let (pool, (context, mut queue)) = (pool(), Context::new());
     let (mut one, mut two) =
@@ -319,4 +342,30 @@ fn a_part_of_a_segment_without_places_says_nothing_unless_told() {
     segment.advance(100, Fate::Sent).unwrap();
     assert_eq!(told(&mut queue), [(1, false, false)], "it is all acknowledged");
     assert!(segment.notif().is_none());
+}
+
+#[test]
+fn bytes_that_a_send_puts_are_its_own_whatever_it_said() {
+    let (pool, (mut lane, mut queue)) = (pool(), lane());
+    let page = |len| Fragment::new(pool.alloc().unwrap(), 0, len).unwrap();
+    let mut segment: Segment<Chain> = Segment::default();
+    copied(&mut segment, &pool, 100);
+    // As many as were said, more, fewer, none.
+    for (number, said, there) in [(0, 100, 100), (1, 10, 100), (2, 100, 10), (3, 100, 0), (4, 50, 50)] {
+        let put = |chain: &mut Chain| there > 0 && chain.append(page(there)).is_ok();
+        assert_eq!(lane.put(&mut segment, number, said, 0, put), Ok(number));
+    }
+    copied(&mut segment, &pool, 100);
+    assert_eq!((segment.payload().len(), segment.notif().unwrap().bytes()), (460, 260));
+    for (ack, done) in [(199, 0), (1, 1), (99, 1), (1, 2), (9, 2), (1, 4), (49, 4), (1, 5), (100, 5)] {
+        segment.advance(ack, Fate::Sent).unwrap();
+        queue.reap(|one| {
+            let bytes = [100, 100, 10, 0, 50][one.id as usize];
+            assert_eq!((one.bytes, one.how.dropped, one.how.copied), (bytes, one.id == 3, false));
+        });
+        assert_eq!(lane.sends() - lane.outstanding(), done);
+    }
+    // A send that is refused puts nothing.
+    lane.close();
+    assert_eq!(lane.put(&mut segment, 9, 1, 0, |_| panic!("closed")), Err(Refused::Closed));
 }

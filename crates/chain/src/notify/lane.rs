@@ -174,10 +174,23 @@ impl Lane {
         user_data: u64,
         now_ns: u64,
     ) -> Result<u64, Refused> {
+        let size = segment.payload().size();
+        if let Some(notif) = segment.notif_mut()
+            && size > 0
+            && notif.pins().end() > size.into()
+        {
+            // Bytes of sends are missing, and if these are there those come no more.
+            let bytes = u64::from(size).saturating_sub(notif.pins().bytes()) as u32;
+            let sent = self.send_at(segment, size, user_data, bytes, now_ns);
+            if let (Ok(_), Some(notif)) = (sent, segment.notif_mut()) {
+                notif.pins_mut().lose_places();
+            }
+            return sent;
+        }
         let end = segment.notif().map_or(0, |notif| notif.pins().end());
         // A payload has at most 4 GiB - 1; where it does not count its bytes, nothing is there.
         let at = u32::try_from(end).unwrap_or(u32::MAX);
-        let bytes = segment.payload().size().saturating_sub(at);
+        let bytes = size.saturating_sub(at);
         self.send_at(segment, at, user_data, bytes, now_ns)
     }
 

@@ -369,3 +369,23 @@ fn bytes_that_a_send_puts_are_its_own_whatever_it_said() {
     lane.close();
     assert_eq!(lane.put(&mut segment, 9, 1, 0, |_| panic!("closed")), Err(Refused::Closed));
 }
+
+#[test]
+fn bytes_that_are_there_are_none_that_are_still_to_come() {
+    let (pool, (context, mut queue)) = (pool(), Context::new());
+    let (mut one, mut two) =
+        (context.lane(Config::default()).unwrap(), context.lane(Config::default()).unwrap());
+    let page = |len| Fragment::new(pool.alloc().unwrap(), 0, len).unwrap();
+    let mut segment: Segment<Chain> = Segment::default();
+    // Said too late, so that it counts 100 bytes that never come.
+    segment.payload_mut().append(page(100)).unwrap();
+    one.send(&mut segment, 1, 100, 0).unwrap();
+    segment.payload_mut().append(page(50)).unwrap();
+    two.send_there(&mut segment, 2, 0).unwrap();
+    copied(&mut segment, &pool, 100);
+    let again = segment.range(100, 50).unwrap();
+    segment.free(Fate::Sent);
+    assert!(told(&mut queue).iter().all(|(number, ..)| *number != 2), "its bytes are on their way");
+    again.free(Fate::Sent);
+    assert!(told(&mut queue).iter().any(|(number, ..)| *number == 2));
+}

@@ -444,4 +444,11 @@ fn a_complaint_says_whose_packet_it_was() {
     assert_eq!((said.ip, said.ports, said.seq), (Ipv4 { ttl: 0, ..quoted }, (4000, 80), 77));
     assert_eq!(icmp.quoted(&rest[..27]), Some(Err(Malformed::Short)));
     assert_eq!(Icmp::Echo { id: 1, seq: 1 }.quoted(rest), None);
+    // What a later fragment begins with is payload, and no port.
+    for (offset, more_fragments, right) in [(0, true, true), (8, true, false), (1480, false, false)] {
+        let mut head = Head::new();
+        tcp.write(&mut head, Sum::ZERO).unwrap();
+        Ipv4 { offset, more_fragments, ..quoted }.write(&mut head).unwrap();
+        assert_eq!(icmp.quoted(&head).unwrap().is_ok(), right, "at {offset}");
+    }
 }

@@ -133,6 +133,9 @@ impl Icmp {
         };
         quotes.then(|| {
             let (ip, transport) = Ipv4::parse_quoted(rest)?;
+            if ip.offset > 0 {
+                return Err(Malformed::Fragment);
+            }
             let Some(&[a, b, c, d, e, f, g, h]) = transport.first_chunk() else {
                 return Err(Malformed::Short);
             };

@@ -45,6 +45,8 @@ pub enum Malformed {
     Length,
     /// Its checksum is wrong.
     Checksum,
+    /// A later part of a packet that was cut, which has no such header.
+    Fragment,
 }
 
 impl fmt::Display for Malformed {
@@ -53,6 +55,7 @@ impl fmt::Display for Malformed {
             Malformed::Short => "the packet ends within a header; drop it",
             Malformed::Version => "the header is of another version or hardware; drop it",
             Malformed::Length => "the header says a length that cannot be; drop the packet",
+            Malformed::Fragment => "a fragment that is not the first one has no such header; drop it",
             Malformed::Checksum => "the header was damaged on its way; drop the packet",
         })
     }

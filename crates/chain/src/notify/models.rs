@@ -113,6 +113,35 @@ fn the_halves_of_a_segment_complete_their_own_sends() {
     });
 }
 
+/// A range takes a reference on a send that its segment holds by an earlier one only, and is cut while the segment is acknowledged.
+#[test]
+fn a_range_that_is_on_its_way_keeps_its_buffers_from_their_owner() {
+    loom::model(|| {
+        let (mut lane, mut queue) = lane();
+        let acknowledged = segment(&mut lane, [1, 2, 3]);
+        // The second send, and half of the third.
+        let again = acknowledged.part(10, 15, ());
+        let buffer = Arc::new(AtomicU32::new(0));
+        let there = buffer.clone();
+        let link = thread::spawn(move || {
+            let packet = again.part(10, 5, ());
+            assert_eq!(there.load(Relaxed), 0, "the second one's owner has written it anew");
+            again.free(Fate::Sent);
+            packet.free(Fate::Copied);
+        });
+        acknowledged.free(Fate::Sent);
+        let mut all = reap_all(&mut queue, 2);
+        buffer.store(1, Relaxed);
+        let left = 3 - all.len();
+        all.extend(reap_all(&mut queue, left));
+        assert_eq!(user_data(&all), [1, 2, 3]);
+        let copied: Vec<bool> = all.iter().map(|one| one.how.copied).collect();
+        assert_eq!(copied, [false, false, true]);
+        link.join().unwrap();
+        assert_eq!(queue.reap(|_| {}), 0);
+    });
+}
+
 #[test]
 fn a_send_that_is_finished_while_its_segments_are_freed_completes_once() {
     loom::model(|| {

@@ -128,7 +128,7 @@ impl Loan {
 #[derive(Debug)]
 pub struct Sender {
     way: SendLent,
-    /// Made for the first body that wants one. Every body leaves it empty.
+    /// Made when a body wants one. Only an empty one comes back here.
     pipe: RefCell<Option<Pipe>>,
 }
 
@@ -190,15 +190,13 @@ impl Sender {
         if self.way == SendLent::Sendfile || most <= PIECE {
             return sendfile(at);
         }
-        let mut pipe = self.pipe.borrow_mut();
-        if pipe.is_none() {
-            *pipe = Pipe::new().ok();
-        }
-        match &mut *pipe {
-            Some(pipe) => pipe.pass(loan.fd(), at, most, client, more),
+        let Some(pipe) = self.pipe.take().or_else(|| Pipe::new().ok()) else {
             // No descriptors are left: sendfile brings a pipe of its own.
-            None => sendfile(at),
-        }
+            return sendfile(at);
+        };
+        let (sent, empty) = pipe.pass(loan.fd(), at, most, client, more);
+        self.pipe.replace(empty);
+        sent
     }
 }
 

@@ -29,37 +29,37 @@ impl Pipe {
         Ok(Pipe { read, write, size })
     }
 
-    /// Sends up to `most` bytes of `file` from `at`; `more` follow them. Bytes sent, 0 where the file has ended. What the
-    /// client's socket has no room for is let go: it is still in the file, and the pipe is there for the next client.
+    /// Sends up to `most` bytes of `file` from `at`; `more` follow them. Bytes sent, 0 where the file has ended, and the pipe,
+    /// if all that was in it has gone out. What the client's socket had no room for is let go with the pipe: it is still in the
+    /// file, and in no pipe that another client's bytes go through. (A new one costs less than reading what is in it.)
     ///
     /// # Errors
     ///
     /// What splice(2) says, if nothing was sent; EAGAIN speaks of the client.
     pub fn pass(
-        &mut self,
+        self,
         file: impl AsFd,
         mut at: u64,
         most: usize,
         client: impl AsFd,
         more: bool,
-    ) -> io::Result<usize> {
+    ) -> (io::Result<usize>, Option<Pipe>) {
         let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
         let most = most.min(self.size);
-        let held = rustix::pipe::splice(file, Some(&mut at), &self.write, None, most, flags)?;
+        let held = match rustix::pipe::splice(file, Some(&mut at), &self.write, None, most, flags) {
+            Ok(held) => held,
+            Err(error) => return (Err(error.into()), Some(self)),
+        };
         let to_client = if more || held < most { flags | SpliceFlags::MORE } else { flags };
         let mut sent = 0;
         while sent < held {
             match rustix::pipe::splice(&self.read, None, &client, None, held - sent, to_client) {
-                Ok(0) => break,
+                Ok(0) => return (Err(Errno::PIPE.into()), None),
                 Ok(n) => sent += n,
                 Err(Errno::INTR) => {}
-                Err(error) => {
-                    // A new one costs less than reading what is in it, and cannot leave a rest.
-                    *self = Pipe::new()?;
-                    return if sent > 0 { Ok(sent) } else { Err(error.into()) };
-                }
+                Err(error) => return (if sent > 0 { Ok(sent) } else { Err(error.into()) }, None),
             }
         }
-        Ok(sent)
+        (Ok(sent), Some(self))
     }
 }

@@ -171,3 +171,31 @@ fn a_loan_that_cannot_be_opened_is_copied() {
     }
     pair.proxy.stats(|stats| stats["body_bytes"] == 1_200_000 && stats["lent"] == 1);
 }
+
+/// What one client had no room for, no other gets: not even where no pipe can be made in the place of the one that it is in.
+#[test]
+fn no_client_gets_what_was_left_of_another() {
+    let pair = Pair::start(
+        "--cache 64M",
+        "--threads 1 --backends 1 --send-timeout 10m --idle-timeout 10m --send-lent splice",
+    );
+    let (large, other) = (pair.file("large", 20 << 20), pair.file("other", 3 << 20));
+    let mut next = pair.client();
+    assert!(next.get("/other").body == other);
+    let mut stalled = narrow(pair.addr);
+    stalled.send("GET /large HTTP/1.1\r\nHost: x\r\n\r\n");
+    stalled.tcp.peek(&mut [0]).unwrap();
+    let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = |current| {
+        let limit = Rlimit { current, maximum };
+        rustix::process::prlimit(Some(pair.proxy.pid()), Resource::Nofile, limit).unwrap();
+    };
+    limit(Some(3));
+    // Its socket is full again and again.
+    let body = stalled.response("GET").body;
+    limit(maximum);
+    for _ in 0..2 {
+        assert!(next.get("/other").body == other);
+    }
+    assert!(body == large, "sendfile needs no pipe of ours");
+}

@@ -67,15 +67,17 @@ impl Frozen {
     ///
     /// # Errors
     ///
-    /// The descriptor, with EINVAL where it is not a memfd of ordinary pages that is sealed against every change, or has no
-    /// bytes, and what mmap(2) says.
+    /// The descriptor, with EINVAL where it is not a memfd of ordinary pages that is sealed against every change, has no bytes,
+    /// or has holes (whoever maps these fills them with zeroes, all of a terabyte if need be), and what mmap(2) says.
     pub fn open(fd: OwnedFd) -> Result<Frozen, (OwnedFd, Errno)> {
         // The seals are read before the size: once they are there, it stays.
         let len = || {
             let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SEALS));
             let on_tmpfs = rustix::fs::fstatfs(&fd)?.f_type as u64 == memfd::TMPFS_MAGIC;
-            let len = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
-            if sealed && on_tmpfs && len > 0 { Ok(len) } else { Err(Errno::INVAL) }
+            let stat = rustix::fs::fstat(&fd)?;
+            let whole = i128::from(stat.st_blocks) * 512 >= i128::from(stat.st_size);
+            let len = usize::try_from(stat.st_size).unwrap_or(0);
+            if sealed && on_tmpfs && whole && len > 0 { Ok(len) } else { Err(Errno::INVAL) }
         };
         match len().and_then(|len| Mapping::frozen(&fd, len)) {
             Ok(mapping) => Ok(Frozen { fd, mapping }),
@@ -145,6 +147,10 @@ mod tests {
         let empty = memfd::unsealed("onecopy-test", 0).unwrap();
         rustix::fs::fcntl_add_seals(&empty, SEALS).unwrap();
         assert_eq!(refused(empty), Errno::INVAL, "there is nothing in it");
+        let hollow = memfd::unsealed("onecopy-test", 3 * 4096).unwrap();
+        assert_eq!(rustix::io::pwrite(&hollow, &[1; 8192], 0), Ok(8192));
+        rustix::fs::fcntl_add_seals(&hollow, SEALS).unwrap();
+        assert_eq!(refused(hollow), Errno::INVAL, "a page is not there");
         assert_eq!(refused(rustix::pipe::pipe().unwrap().0), Errno::INVAL);
     }
 

@@ -1,7 +1,7 @@
 //! Bodies that the daemon lends to the proxy.
 
 use crate::harness::*;
-use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fstat, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::fs::File;
 use std::io::{IoSlice, Read};
@@ -284,4 +284,18 @@ fn loans_without_sense_are_refused() {
         until("what was lent is closed", || proxy.descriptors() <= before + 6);
         proxy.stats(|stats| stats["backend_bad"] == 22 && stats["refused"] == 22);
     }
+}
+
+/// Memory that is promised and not there is not made by who sends it: to map it would fill all of it with zeroes.
+#[test]
+fn memory_with_holes_is_not_filled() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 67108864\r\nOnecopy-Lent: 0\r\n\r\n";
+    let file = File::from(memfd_create("t", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());
+    file.set_len(64 << 20).unwrap();
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals).unwrap();
+    let (_dir, _proxy, addr) = fake(HEAD, vec![file.try_clone().unwrap()]);
+    let response = Client::connect(addr).get("/");
+    assert!(response.body.len() == 64 << 20 && response.body.iter().all(|byte| *byte == 0));
+    assert_eq!(fstat(&file).unwrap().st_blocks, 0);
 }

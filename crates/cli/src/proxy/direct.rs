@@ -5,6 +5,7 @@
 //! says whether the daemon writes and whether the client takes.
 
 use super::pool::STALE;
+use super::rewrite::number;
 use super::timeout::within;
 use super::trouble::{Patience, Trouble};
 use crate::address::Address;
@@ -116,11 +117,7 @@ fn outcome(said: &[u8]) -> Result<Option<(bool, u64)>, Trouble> {
         "broken" => false,
         _ => return Err(nonsense()),
     };
-    let digits = !bytes.is_empty() && bytes.bytes().all(|byte| byte.is_ascii_digit());
-    match bytes.parse() {
-        Ok(bytes) if digits => Ok(Some((whole, bytes))),
-        _ => Err(nonsense()),
-    }
+    Ok(Some((whole, number(bytes.as_bytes()).ok_or_else(nonsense)?)))
 }
 
 /// The longest of what a daemon says: a word and a number of 64 bits.
@@ -223,4 +220,20 @@ async fn offer(control: &UnixStream, head: &[u8], client: &TcpStream) -> io::Res
         left = &left[n..];
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_daemon_says() {
+        assert!(matches!(outcome(b"done 7\n"), Ok(Some((true, 7)))));
+        assert!(matches!(outcome(b"broken 0\n"), Ok(Some((false, 0)))));
+        assert!(matches!(outcome(b""), Ok(None)) && matches!(outcome(b"done 7"), Ok(None)));
+        // Sums of it must not overflow.
+        for bad in ["done 18446744073709551615\n", "done +7\n", "done \n", "done\n", "fine 7\n", "x"] {
+            assert!(outcome(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
 }

@@ -185,7 +185,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
 
 /// A field's value that is a number and nothing else. As in a request it has at most 18 digits: no file is longer, and sums of
 /// a few such numbers do not overflow.
-fn number(value: &[u8]) -> Option<u64> {
+pub fn number(value: &[u8]) -> Option<u64> {
     let digits = value.trim_ascii();
     let plain = (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
     plain.then(|| digits.iter().fold(0, |n, d| n * 10 + u64::from(d - b'0')))

@@ -75,7 +75,10 @@ impl Lend {
         // What a whole file's answer depends on, is its path alone.
         let fresh = match answer.fresh.as_millis() {
             0 => String::new(),
-            ms => format!("Onecopy-Fresh: {ms}\r\n"),
+            ms => {
+                object.stays_for(answer.fresh);
+                format!("Onecopy-Fresh: {ms}\r\n")
+            }
         };
         let head = format!("{fields}Onecopy-Lent: {}\r\n{fresh}\r\n", part.start);
         // The descriptor goes with the first byte; the rest of the head, should there be no room, without it.

@@ -113,6 +113,15 @@ impl Object {
         }
     }
 
+    /// Somebody else may keep its memory for so long from now on: until then it takes its room, whatever becomes of this value.
+    pub fn stays_for(&self, span: Duration) {
+        if let Some(room) = &self.room {
+            let until = Instant::now() + span;
+            let mut stays = room.stays.lock().unwrap_or_else(PoisonError::into_inner);
+            *stays = stays.max(Some(until));
+        }
+    }
+
     /// Bytes of memory that its content takes.
     fn weight(&self) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.len())
@@ -153,28 +162,49 @@ struct Cache {
     limit: usize,
 }
 
-/// A part of the room that all content in memory takes together, kept or only on its way. Given back when dropped.
+/// A part of the room that all content in memory takes together, kept or only on its way. Given back when dropped, or later.
 #[derive(Debug)]
 struct Room {
-    taken: Arc<Mutex<usize>>,
+    taken: Arc<Mutex<Taken>>,
     bytes: usize,
+    /// When it is given back at the earliest.
+    stays: Mutex<Option<Instant>>,
+}
+
+/// What is taken of the room.
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: usize,
+    /// Of these: what is given back when the time has come. (Each is a file's: they are as few as the room has room for.)
+    later: Vec<(Instant, usize)>,
 }
 
 impl Room {
     /// None where `most` would be exceeded.
-    fn take(taken: &Arc<Mutex<usize>>, bytes: usize, most: usize) -> Option<Room> {
+    fn take(taken: &Arc<Mutex<Taken>>, bytes: usize, most: usize) -> Option<Room> {
         let mut sum = taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if bytes > most.saturating_sub(*sum) {
+        if bytes > most.saturating_sub(sum.bytes) {
+            let now = Instant::now();
+            let back: usize =
+                sum.later.extract_if(.., |(until, _)| *until <= now).map(|(_, bytes)| bytes).sum();
+            sum.bytes -= back;
+        }
+        if bytes > most.saturating_sub(sum.bytes) {
             return None;
         }
-        *sum += bytes;
-        Some(Room { taken: taken.clone(), bytes })
+        sum.bytes += bytes;
+        Some(Room { taken: taken.clone(), bytes, stays: Mutex::default() })
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) -= self.bytes;
+        let stays = *self.stays.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        match stays.filter(|until| *until > Instant::now()) {
+            Some(until) => taken.later.push((until, self.bytes)),
+            None => taken.bytes -= self.bytes,
+        }
     }
 }
 
@@ -189,7 +219,7 @@ pub struct Store {
     fresh: Duration,
     limit: usize,
     /// Bytes of content in memory, kept or not.
-    taken: Arc<Mutex<usize>>,
+    taken: Arc<Mutex<Taken>>,
 }
 
 impl Store {
@@ -476,7 +506,7 @@ mod tests {
         assert!((5000..=6000).contains(&sum), "{sum}");
         drop(held);
         assert_eq!(found(&store, "a").unwrap().weight(), 1019);
-        assert!(found(&store, "a").unwrap().memory.is_some() && *store.taken.lock().unwrap() == 1019);
+        assert!(found(&store, "a").unwrap().memory.is_some() && store.taken.lock().unwrap().bytes == 1019);
     }
 
     #[test]

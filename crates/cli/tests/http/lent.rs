@@ -299,3 +299,23 @@ fn memory_with_holes_is_not_filled() {
     assert!(response.body.len() == 64 << 20 && response.body.iter().all(|byte| *byte == 0));
     assert_eq!(fstat(&file).unwrap().st_blocks, 0);
 }
+
+/// How many of its descriptors are of something with that name.
+fn held(proxy: &Running, name: &str) -> usize {
+    let all = std::fs::read_dir(format!("/proc/{}/fd", proxy.child.id())).unwrap();
+    let links = all.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    links.filter(|to| to.to_string_lossy().contains(name)).count()
+}
+
+/// What the proxy keeps counts against the daemon's --cache as long as the daemon said that it may be kept.
+#[test]
+fn what_may_be_sent_again_is_within_the_cache() {
+    let pair = Pair::start("--cache 8M --revalidate 10m", "--threads 1");
+    for i in 0..12 {
+        let content = pair.file(&format!("f{i}"), 4 << 20);
+        assert!(pair.get(&format!("/f{i}"), "").body == content);
+    }
+    pair.counts(&[("requests", 12)]);
+    let held = held(&pair.proxy, "memfd:onecopy-object");
+    assert!((1..=4).contains(&held), "{held} files of 4M in memory, of a --cache of 8M and as much again");
+}

@@ -285,7 +285,10 @@ async fn exchange(
         (Some(at), Some(tcp)) => {
             let (lent, head) = lease.line.lent()?;
             let loan = proxy.sender.take(lent, at, reply.body)?;
-            let fresh = if again { Duration::from_millis(reply.fresh) } else { Duration::ZERO };
+            // A part, or a page that says that there is none, is not what the next one asks for, whoever says so.
+            let same =
+                again && reply.status == 200 && reply.changed.is_none_or(|changed| loan.is_of(changed));
+            let fresh = if same { Duration::from_millis(reply.fresh) } else { Duration::ZERO };
             let kept = proxy.shelf.keep(request.target, loan, head, fresh);
             counters.lent = 1;
             // All that the line had to give is here: a slow client must not keep others from it.

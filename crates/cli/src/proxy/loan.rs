@@ -115,6 +115,12 @@ impl Loan {
         }
     }
 
+    /// Whether it is as it was when the backend wrote its head: last changed then.
+    pub fn is_of(&self, changed: (u64, u64)) -> bool {
+        let (.., seconds, nanos) = self.version;
+        matches!(self.lies, Lies::Memory(_)) || (u64::try_from(seconds), nanos) == (Ok(changed.0), changed.1)
+    }
+
     /// Whether it is as it was when it was lent.
     pub fn is_unchanged(&self) -> bool {
         match &self.lies {

@@ -94,6 +94,8 @@ pub struct Reply {
     pub lent: Option<u64>,
     /// For how long what is lent may be used again, in milliseconds.
     pub fresh: u64,
+    /// When the file that is lent was last changed, as the backend saw it: seconds and nanoseconds.
+    pub changed: Option<(u64, u64)>,
 }
 
 /// How the connection to the client goes on, in words of its own version.
@@ -123,7 +125,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
     if (100..200).contains(&status) {
         return match status {
             101 => Err("the backend switched protocols unasked"),
-            _ => Ok(Some(Reply { status, body: 0, keep: true, head, lent: None, fresh: 0 })),
+            _ => Ok(Some(Reply { status, body: 0, keep: true, head, lent: None, fresh: 0, changed: None })),
         };
     }
     if !(200..600).contains(&status) {
@@ -131,7 +133,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
     }
     let phrase = parsed.reason.filter(|r| !r.is_empty()).unwrap_or_else(|| reason(status));
     let _ = write!(out, "HTTP/1.1 {status} {phrase}\r\n");
-    let (mut length, mut lent, mut fresh) = (None, None, 0);
+    let (mut length, mut lent, mut fresh, mut changed) = (None, None, 0, None);
     let mut nominated = String::new();
     let mut keep = parsed.version == Some(1);
     for field in parsed.headers.iter().filter(|f| f.name.eq_ignore_ascii_case("connection")) {
@@ -158,6 +160,10 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
             }
         } else if field.name.eq_ignore_ascii_case("onecopy-fresh") {
             fresh = number(field.value).ok_or("the backend's Onecopy-Fresh makes no sense")?;
+        } else if field.name.eq_ignore_ascii_case("onecopy-changed") {
+            let mut numbers = field.value.splitn(2, |byte| *byte == b'.').map(number);
+            let both = numbers.next().flatten().zip(numbers.next().flatten());
+            changed = Some(both.ok_or("the backend's Onecopy-Changed makes no sense")?);
         } else if !stays(field.name, &nominated) {
             out.extend_from_slice(field.name.as_bytes());
             out.extend_from_slice(b": ");
@@ -180,7 +186,7 @@ pub fn reply(raw: &[u8], client: Client, out: &mut Vec<u8>) -> Result<Option<Rep
         (true, _) => {}
     }
     out.extend_from_slice(b"\r\n");
-    Ok(Some(Reply { status, body, keep, head, lent, fresh }))
+    Ok(Some(Reply { status, body, keep, head, lent, fresh, changed }))
 }
 
 /// A field's value that is a number and nothing else. As in a request it has at most 18 digits: no file is longer, and sums of
@@ -244,7 +250,15 @@ mod tests {
         let (reply, out) = read(text, CLIENT).unwrap().unwrap();
         assert_eq!(
             reply,
-            Reply { status: 200, body: 3, keep: true, head: text.len() - 3, lent: None, fresh: 0 }
+            Reply {
+                status: 200,
+                body: 3,
+                keep: true,
+                head: text.len() - 3,
+                lent: None,
+                fresh: 0,
+                changed: None
+            }
         );
         assert_eq!(out, "HTTP/1.1 200 OK\r\nY: 2\r\nContent-Length: 3\r\n\r\n");
         let (reply, out) = read(text, Client { head: true, keep: false, minor: 1 }).unwrap().unwrap();
@@ -253,10 +267,11 @@ mod tests {
         let (_, out) = read(text, Client { minor: 0, ..CLIENT }).unwrap().unwrap();
         assert!(out.ends_with("Connection: keep-alive\r\n\r\n"));
         assert_eq!(read("HTTP/1.1 200 OK\r\nContent-", CLIENT).unwrap(), None);
-        let lent = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nonecopy-lent: 4096\r\nOnecopy-Fresh: 70\r\n\r\n";
+        let lent = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nonecopy-lent: 4096\r\nOnecopy-Fresh: 70\r\nOnecopy-Changed: \
+                    7.000000123\r\n\r\n";
         let (reply, out) = read(lent, CLIENT).unwrap().unwrap();
-        assert_eq!((reply.body, reply.lent, reply.fresh), (9, Some(4096), 70));
-        assert!(!out.contains("lent") && !out.contains("resh"), "it is between the proxy and its backend");
+        assert_eq!((reply.body, reply.lent, reply.fresh, reply.changed), (9, Some(4096), 70, Some((7, 123))));
+        assert!(!out.to_lowercase().contains("onecopy"), "it is between the proxy and its backend");
         assert_eq!(read("HTTP/1.1 304 Not Modified\r\n\r\n", CLIENT).unwrap().unwrap().0.body, 0);
         assert!(!read("HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", CLIENT).unwrap().unwrap().0.keep);
         assert_eq!(read("HTTP/1.1 100 Continue\r\n\r\n", CLIENT).unwrap().unwrap().0.status, 100);
@@ -274,6 +289,8 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: +1\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Lent: \r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Fresh: soon\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Changed: 7\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nOnecopy-Changed: 7.\r\n\r\n",
         ] {
             assert!(read(bad, CLIENT).is_err(), "{bad}");
         }

@@ -3,7 +3,8 @@
 //!
 //! The proxy says with `Onecopy-Takes: lent` that it can; the daemon answers with `Onecopy-Lent: OFFSET` in a head that has
 //! one descriptor beside it (SCM_RIGHTS) and no body behind it. `Onecopy-Fresh: MILLISECONDS` says for how long the proxy may give
-//! the same answer to others without asking: what is left of --revalidate. These fields are between these two alone, and both are of one
+//! the same answer to others without asking: what is left of --revalidate. `Onecopy-Changed:
+//! SECONDS.NANOSECONDS` beside it says of which version of a file that answer is (st_ctime). These fields are between these two alone, and both are of one
 //! user: who has a descriptor keeps its file's memory, or its room on the disk, even where the cache has let it go.
 //!
 //! Memory is sealed ([`Frozen`](onecopy_sys::frozen::Frozen)): the proxy need not trust that it stays. A file is lent only
@@ -73,11 +74,16 @@ impl Lend {
         };
         let fields = head.strip_suffix("\r\n")?;
         // What a whole file's answer depends on, is its path alone.
-        let fresh = match answer.fresh.as_millis() {
-            0 => String::new(),
-            ms => {
+        let fresh = match (answer.fresh.as_millis(), &object.memory) {
+            (0, _) => String::new(),
+            (ms, Some(_)) => {
                 object.stays_for(answer.fresh);
                 format!("Onecopy-Fresh: {ms}\r\n")
+            }
+            // The proxy sees what the file is when it gets it: by then it may be another than this head is of.
+            (ms, None) => {
+                let (seconds, nanos) = object.changed();
+                format!("Onecopy-Fresh: {ms}\r\nOnecopy-Changed: {seconds}.{nanos}\r\n")
             }
         };
         let head = format!("{fields}Onecopy-Lent: {}\r\n{fresh}\r\n", part.start);

@@ -113,6 +113,11 @@ impl Object {
         }
     }
 
+    /// When the file was last changed in any way (st_ctime), in seconds and nanoseconds.
+    pub fn changed(&self) -> (i64, i64) {
+        self.identity.changed
+    }
+
     /// Somebody else may keep its memory for so long from now on: until then it takes its room, whatever becomes of this value.
     pub fn stays_for(&self, span: Duration) {
         if let Some(room) = &self.room {

@@ -286,6 +286,27 @@ fn loans_without_sense_are_refused() {
     }
 }
 
+/// Only a whole answer is the same for all who ask: another is not given again, whatever the backend says.
+#[test]
+fn only_whole_answers_are_given_again() {
+    const WHOLE: &str =
+        "HTTP/1.1 200 OK\r\nContent-Length: 50000\r\nOnecopy-Lent: 0\r\nOnecopy-Fresh: 600000\r\n\r\n";
+    const PART: &str = "HTTP/1.1 206 Partial Content\r\nContent-Length: 50000\r\nContent-Range: bytes \
+                        0-49999/64464\r\nOnecopy-Lent: 0\r\nOnecopy-Fresh: 600000\r\n\r\n";
+    const NONE: &str =
+        "HTTP/1.1 404 Not Found\r\nContent-Length: 50000\r\nOnecopy-Lent: 0\r\nOnecopy-Fresh: 600000\r\n\r\n";
+    for (head, status, again) in [(WHOLE, 200, 2), (PART, 206, 0), (NONE, 404, 0)] {
+        let (_dir, proxy, addr) = fake(head, vec![memory(64_464)]);
+        let mut client = Client::connect(addr);
+        for _ in 0..3 {
+            assert_eq!(client.get("/").status, status);
+        }
+        let stats = proxy.stats(|stats| stats["requests"] == 3);
+        assert_eq!(stats["lent_again"], again, "{status}: {stats:#}");
+        assert_eq!(stats["refused"], if status == 404 { 3 } else { 0 }, "{status}: {stats:#}");
+    }
+}
+
 /// Memory that is promised and not there is not made by who sends it: to map it would fill all of it with zeroes.
 #[test]
 fn memory_with_holes_is_not_filled() {
@@ -298,6 +319,28 @@ fn memory_with_holes_is_not_filled() {
     let response = Client::connect(addr).get("/");
     assert!(response.body.len() == 64 << 20 && response.body.iter().all(|byte| *byte == 0));
     assert_eq!(fstat(&file).unwrap().st_blocks, 0);
+}
+
+/// A head that was written of another version than the one that came is not given again: it would have the old tag.
+#[test]
+fn a_head_of_another_version_is_not_given_again() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().write_all_at(&noise(50_000, 7), 0).unwrap();
+    let stat = fstat(file.as_file()).unwrap();
+    for (nanos, again) in [(stat.st_ctime_nsec, 2), (stat.st_ctime_nsec ^ 1, 0)] {
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: 50000\r\nOnecopy-Lent: 0\r\nOnecopy-Fresh: \
+             600000\r\nOnecopy-Changed: {}.{nanos}\r\n\r\n",
+            stat.st_ctime
+        );
+        let (_dir, proxy, addr) = fake(head.leak(), vec![file.reopen().unwrap()]);
+        let mut client = Client::connect(addr);
+        for _ in 0..3 {
+            assert!(client.get("/").body == noise(50_000, 7));
+        }
+        let stats = proxy.stats(|stats| stats["requests"] == 3);
+        assert_eq!(stats["lent_again"], again, "{stats:#}");
+    }
 }
 
 /// How many of its descriptors are of something with that name.

@@ -14,6 +14,7 @@ use crate::http::response::page;
 use crate::ss::visible;
 use std::io;
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -244,6 +245,7 @@ async fn exchange(
     if again
         && let Some(tcp) = peer.plain()
         && let Some(kept) = proxy.shelf.find(request.target)
+        && let Some(_seat) = kept.seat(&proxy.seats)
         && let Ok(Some(_)) = rewrite::reply(&kept.head, client, &mut heads.to_client)
     {
         counters.lent_again = 1;
@@ -253,11 +255,11 @@ async fn exchange(
         return Ok(if client.keep { Next::Request } else { Next::Close });
     }
     let (mut fresh, mut lending) = (false, !client.head);
-    let (mut lease, reply, _descriptor) = loop {
+    let (mut lease, reply, seat) = loop {
         let mut lease = proxy.pool.lease(fresh).await?;
         let may = lending && lease.line.takes_loans(peer);
-        let descriptor = may.then(|| proxy.seats.one_more()).flatten();
-        let takes = descriptor.is_some();
+        let seat = may.then(|| proxy.seats.one_more()).flatten().map(Rc::new);
+        let takes = seat.is_some();
         let secure = peer.plain().is_none();
         let asked = Asked { client: ip, secure, reader: lease.line.reader(), lent: takes };
         rewrite::request(&mut heads.to_backend, request, asked);
@@ -273,7 +275,7 @@ async fn exchange(
                     lease.keep();
                 }
             }
-            Ok(reply) => break (lease, reply, descriptor.filter(|_| reply.lent.is_some())),
+            Ok(reply) => break (lease, reply, seat.filter(|_| reply.lent.is_some())),
             Err(Trouble::Gone) if lease.used && !fresh => fresh = true,
             Err(trouble) => return Err(trouble),
         }
@@ -281,15 +283,15 @@ async fn exchange(
     counters.refused = u64::from(reply.status >= 400);
     // The upgrade travels with the first request and its answer: a connection is judged by these.
     counters.upgraded = u64::from(!lease.used && lease.line.upgraded());
-    let (reader, passed) = match (reply.lent, peer.plain()) {
-        (Some(at), Some(tcp)) => {
+    let (reader, passed) = match (reply.lent, peer.plain(), &seat) {
+        (Some(at), Some(tcp), Some(seat)) => {
             let (lent, head) = lease.line.lent()?;
             let loan = proxy.sender.take(lent, at, reply.body)?;
             // A part, or a page that says that there is none, is not what the next one asks for, whoever says so.
             let same =
                 again && reply.status == 200 && reply.changed.is_none_or(|changed| loan.is_of(changed));
             let fresh = if same { Duration::from_millis(reply.fresh) } else { Duration::ZERO };
-            let kept = proxy.shelf.keep(request.target, loan, head, fresh);
+            let kept = proxy.shelf.keep(request.target, loan, head, fresh, seat);
             counters.lent = 1;
             // All that the line had to give is here: a slow client must not keep others from it.
             if reply.keep {

@@ -3,7 +3,7 @@
 use super::line::Forward;
 use crate::transport::Transport;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Of the process itself: its log, its listener, certificates that are read again.
 const OWN: u64 = 32;
@@ -64,6 +64,9 @@ pub struct Seat {
     _descriptor: OwnedSemaphorePermit,
 }
 
+/// The descriptor of a body that was lent, while it is sent. (One that is only kept has its room beside all clients'.)
+pub type Loaned = OwnedSemaphorePermit;
+
 impl Seats {
     /// For at most `clients` at once, that have at most `descriptors`.
     pub fn new(clients: usize, descriptors: usize) -> Seats {
@@ -86,9 +89,9 @@ impl Seats {
 
     /// A descriptor more for one of the clients, to have a body lent; not one of the last quarter, which is for clients that are
     /// still to come.
-    pub fn one_more(&self) -> Option<SemaphorePermit<'_>> {
+    pub fn one_more(&self) -> Option<Loaned> {
         let plenty = self.descriptors.available_permits() > self.most / 4;
-        plenty.then(|| self.descriptors.try_acquire().ok()).flatten()
+        plenty.then(|| self.descriptors.clone().try_acquire_owned().ok()).flatten()
     }
 }
 

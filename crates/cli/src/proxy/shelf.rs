@@ -2,11 +2,12 @@
 //! more than the bytes.
 
 use super::loan::Loan;
+use super::seats::{Loaned, Seats};
 use crate::http::request::{Method, Request};
 use lru::LruCache;
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -21,6 +22,21 @@ pub struct Kept {
     /// Its head, as the backend wrote it.
     pub head: Vec<u8>,
     until: Instant,
+    /// Of all who send it now, together: it may be kept no longer, and its descriptor is open until the last of them is done.
+    seat: RefCell<Weak<Loaned>>,
+}
+
+impl Kept {
+    /// A share of its descriptor, held while it is sent. None: there are too few for that.
+    pub fn seat(&self, seats: &Seats) -> Option<Rc<Loaned>> {
+        let mut seat = self.seat.borrow_mut();
+        if let Some(others) = seat.upgrade() {
+            return Some(others);
+        }
+        let own = Rc::new(seats.one_more()?);
+        *seat = Rc::downgrade(&own);
+        Some(own)
+    }
 }
 
 /// The answers of one thread of the proxy, by request target.
@@ -57,10 +73,17 @@ impl Shelf {
         holds.then_some(kept)
     }
 
-    /// Keeps an answer for so long. It is let go then, asked for or not.
-    pub fn keep(self: &Rc<Self>, target: &str, loan: Loan, head: Vec<u8>, fresh: Duration) -> Rc<Kept> {
+    /// Keeps an answer for so long, which is sent now with a descriptor from `seat`. It is let go then, asked for or not.
+    pub fn keep(
+        self: &Rc<Self>,
+        target: &str,
+        loan: Loan,
+        head: Vec<u8>,
+        fresh: Duration,
+        seat: &Rc<Loaned>,
+    ) -> Rc<Kept> {
         let until = Instant::now() + fresh.min(LONGEST);
-        let kept = Rc::new(Kept { loan, head, until });
+        let kept = Rc::new(Kept { loan, head, until, seat: RefCell::new(Rc::downgrade(seat)) });
         if !fresh.is_zero() {
             self.kept.borrow_mut().put(target.into(), kept.clone());
             if !self.sweeping.replace(true) {

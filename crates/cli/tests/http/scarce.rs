@@ -172,6 +172,44 @@ fn a_loan_that_cannot_be_opened_is_copied() {
     pair.proxy.stats(|stats| stats["body_bytes"] == 1_200_000 && stats["lent"] == 1);
 }
 
+/// What is sent again without asking takes a descriptor, too, once nobody else keeps it.
+#[test]
+fn what_is_sent_again_leaves_descriptors_for_clients() {
+    let mut pair = Pair::start("--cache 64M --revalidate 10m", "--threads 1");
+    (pair.proxy, pair.addr) = start_limited_proxy(pair.dir.path(), "--threads 1 --send-timeout 10m", 100);
+    let content = pair.file("large", 8 << 20);
+    let slow = |i| {
+        // On the way to one client, and then kept for the others.
+        let mut first = pair.client();
+        assert_eq!(first.get(&format!("/large?{i}")).body.len(), 8 << 20);
+        drop(first);
+        let mut client = narrow(pair.addr);
+        client.send(&format!("GET /large?{i} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        assert_eq!(client.head().0, 200);
+        client
+    };
+    let clients: Vec<_> = (0..18).map(slow).collect();
+    assert!(pair.get("/large", "").body == content);
+    drop(clients);
+    let stats = pair.proxy.stats(|stats| stats["requests"] == 37);
+    let again = stats["lent_again"].as_u64().unwrap();
+    assert!((5..18).contains(&again) && stats["refused"] == 0, "{stats:#}");
+    // Many of one body need one descriptor together.
+    let mut first = pair.client();
+    assert!(first.get("/large?one").body == content);
+    let clients: Vec<_> = (0..18)
+        .map(|_| {
+            let mut client = narrow(pair.addr);
+            client.send("GET /large?one HTTP/1.1\r\nHost: x\r\n\r\n");
+            assert_eq!(client.head().0, 200);
+            client
+        })
+        .collect();
+    drop(clients);
+    let stats = pair.proxy.stats(|stats| stats["requests"] == 56);
+    assert_eq!(stats["lent_again"], again + 18, "{stats:#}");
+}
+
 /// What one client had no room for, no other gets: not even where no pipe can be made in the place of the one that it is in.
 #[test]
 fn no_client_gets_what_was_left_of_another() {

@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 /// The longest that is believed: what is kept holds a file's room on the disk, or memory, and a descriptor.
@@ -43,14 +44,17 @@ impl Kept {
 #[derive(Debug)]
 pub struct Shelf {
     kept: RefCell<LruCache<Box<str>, Rc<Kept>>>,
-    sweeping: Cell<bool>,
+    /// When the sweeper looks again, as long as there is one.
+    next: Cell<Option<Instant>>,
+    /// It is to look sooner than that.
+    sooner: Notify,
 }
 
 impl Shelf {
     /// A shelf for at most so many, one at least.
     pub fn new(most: usize) -> Shelf {
         let most = NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN);
-        Shelf { kept: RefCell::new(LruCache::new(most)), sweeping: Cell::default() }
+        Shelf { kept: RefCell::new(LruCache::new(most)), next: Cell::default(), sooner: Notify::new() }
     }
 
     /// Whether nothing but its target decides the answer to a request.
@@ -86,18 +90,28 @@ impl Shelf {
         let kept = Rc::new(Kept { loan, head, until, seat: RefCell::new(Rc::downgrade(seat)) });
         if !fresh.is_zero() {
             self.kept.borrow_mut().put(target.into(), kept.clone());
-            if !self.sweeping.replace(true) {
-                tokio::task::spawn_local(self.clone().sweep());
+            match self.next.get() {
+                None => {
+                    self.next.set(Some(until));
+                    tokio::task::spawn_local(self.clone().sweep());
+                }
+                Some(next) if until + TOGETHER < next => self.sooner.notify_one(),
+                Some(_) => {}
             }
         }
         kept
     }
 
     async fn sweep(self: Rc<Self>) {
-        while let Some(next) = self.let_go(Instant::now()) {
-            sleep_until(next).await;
+        loop {
+            let next = self.let_go(Instant::now());
+            self.next.set(next);
+            let Some(next) = next else { return };
+            tokio::select! {
+                () = sleep_until(next) => {}
+                () = self.sooner.notified() => {}
+            }
         }
-        self.sweeping.set(false);
     }
 
     /// Lets go of what is too old. When to look again, if anything is left.

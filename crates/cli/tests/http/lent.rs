@@ -202,14 +202,24 @@ fn what_is_lent_stays() {
 
 /// A backend over the kernel that answers with `head` and, beside it, descriptors.
 fn fake(head: &'static str, with: Vec<File>) -> (tempfile::TempDir, Running, std::net::SocketAddr) {
+    fake_by(move |_| head, with)
+}
+
+/// The same, with a head for each request.
+fn fake_by(
+    head: impl Fn(&str) -> &'static str + Clone + Send + 'static,
+    with: Vec<File>,
+) -> (tempfile::TempDir, Running, std::net::SocketAddr) {
     let dir = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(dir.path().join("s")).unwrap();
     let with = Arc::new(with);
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            let with = with.clone();
+            let (with, head) = (with.clone(), head.clone());
             std::thread::spawn(move || {
-                while stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {
+                let mut asked = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut asked) {
+                    let head = head(&String::from_utf8_lossy(&asked[..n]));
                     let fds: Vec<_> = with.iter().map(AsFd::as_fd).collect();
                     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
                     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -361,4 +371,24 @@ fn what_may_be_sent_again_is_within_the_cache() {
     pair.counts(&[("requests", 12)]);
     let held = held(&pair.proxy, "memfd:onecopy-object");
     assert!((1..=4).contains(&held), "{held} files of 4M in memory, of a --cache of 8M and as much again");
+}
+
+/// What may be kept for a short time is let go then, although something else may be kept for long.
+#[test]
+fn each_is_let_go_in_its_own_time() {
+    const LONG: &str =
+        "HTTP/1.1 200 OK\r\nContent-Length: 50000\r\nOnecopy-Lent: 0\r\nOnecopy-Fresh: 600000\r\n\r\n";
+    const SHORT: &str =
+        "HTTP/1.1 200 OK\r\nContent-Length: 50000\r\nOnecopy-Lent: 0\r\nOnecopy-Fresh: 1\r\n\r\n";
+    let head = |asked: &str| if asked.contains("/long") { LONG } else { SHORT };
+    let (_dir, proxy, addr) = fake_by(head, vec![memory(64_464)]);
+    // (On one thread of the proxy.)
+    let mut client = Client::connect(addr);
+    assert_eq!(client.get("/long").status, 200);
+    for i in 0..20 {
+        assert_eq!(client.get(&format!("/short{i}")).status, 200);
+    }
+    until("they are closed", || held(&proxy, "memfd:t ") == 1);
+    assert_eq!(client.get("/long").status, 200);
+    assert_eq!(proxy.stats(|stats| stats["requests"] == 22)["lent_again"], 1);
 }

@@ -46,11 +46,11 @@ sendfile\t'sendfile: the page cache\'s pages by reference'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l policy -d 'With --transport onecopy: which stores put a file kept in memory before the proxy' -r -f -a "auto\t'The engine decides from size, buffer and reader'
 cached\t'Ordinary stores'
 nt\t'Non-temporal stores'"
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l lend -d 'With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on by reference. Counted as `lent_bytes`: what the proxy then sends of it, the proxy counts' -r -f -a "auto\t'What is kept in memory (--cache), and files that lie in the kernel\'s page cache'
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l lend -d 'With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on from where it lies. Counted as `lent_bytes`: what the proxy then sends of it, the proxy counts' -r -f -a "auto\t'What is kept in memory (--cache), and files that lie in the kernel\'s page cache'
 memory\t'What is kept in memory'
 never\t'Nothing: each body is copied, with the stores of --policy'"
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cache -d 'Keep up to this many bytes of files in memory, the least recently asked for leaving first; up to as many again may be on their way to clients' -r
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l revalidate -d 'What is kept in memory (--cache) is looked at again after this long, and so are the folders on the way to an open file; 0 looks at every request. What is done to an open file shows at the next request' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l cache -d 'Keep up to this many bytes of files in memory, the least recently asked for leaving first; up to as many again may be on their way to the proxy, or kept there for --revalidate. What was lent and a client still takes comes on top' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l revalidate -d 'What is kept in memory (--cache) is looked at again after this long, and so are the folders on the way to an open file; 0 looks at every request. What is done to an open file shows at the next request. A proxy gives what was lent to it to others for as long without asking, ten minutes at most' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l buffer -d 'Size of each backend connection\'s send buffer; left out, 256K over shared memory (a few of them fit a second-level cache) and 1M over the kernel' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l max-connections -d 'Most connections at once; who comes later gets 503' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l idle-timeout -d 'A connection without a request ends after this' -r
@@ -74,10 +74,10 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l transport -d '
 kernel\t'The kernel\'s unix sockets only'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l forward -d 'With --transport kernel: how a body crosses from backend to client' -r -f -a "copy\t'Read into a buffer, write from it: two kernel copies'
 splice\t'Spliced through a pipe: references to the kernel\'s pages, no copy'"
-complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-lent -d 'How a body that the daemon lends (`serve --lend`) goes to the client' -r -f -a "auto\t'What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files'
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l send-lent -d 'How a body that the daemon lends (`serve --lend`) goes to the client' -r -f -a "auto\t'What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files and for small parts of memory'
 sendfile\t'By reference, in the kernel\'s own pieces of 64 KiB'
 splice\t'By reference through a pipe, up to 1 MiB in a piece'
-map\t'Copied by the kernel out of a mapping, from 64 KiB on; what is not sealed memory is spliced'"
+map\t'Copied by the kernel out of a mapping, above 64 KiB; less goes by sendfile. What is not sealed memory is spliced, and so is less than half of it'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l threads -d 'Threads, each with its own clients and backend connections; left out, one for each CPU' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backends -d 'Most connections to the backend; a slow client holds one as long as its body lasts, unless the body is lent' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l queue -d 'Most requests waiting for a backend connection; who comes later gets 503' -r

@@ -1,4 +1,5 @@
-//! Bodies that the daemon lends (its side and the rules are in `serve/lend.rs`): the kernel takes them from where they lie.
+//! Bodies that the daemon lends (its side and the rules are in `serve/lend.rs`): the kernel takes them from where they lie, files by
+//! reference, and memory with one copy.
 
 use super::pipe::Pipe;
 use super::tcp::{send_all, wait_writable};
@@ -18,14 +19,15 @@ use tokio::net::TcpStream;
 /// How a lent body gets into the client's socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum SendLent {
-    /// What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files
+    /// What suits it: up to 64 KiB sendfile, then `map` for memory and `splice` for files and for small parts of memory
     #[default]
     Auto,
     /// By reference, in the kernel's own pieces of 64 KiB
     Sendfile,
     /// By reference through a pipe, up to 1 MiB in a piece
     Splice,
-    /// Copied by the kernel out of a mapping, from 64 KiB on; what is not sealed memory is spliced
+    /// Copied by the kernel out of a mapping, above 64 KiB; less goes by sendfile. What is not sealed memory is spliced, and so is
+    /// less than half of it
     Map,
 }
 

@@ -1,11 +1,11 @@
 //! Bodies that are lent: instead of its bytes, the proxy gets a descriptor of what they lie in, and has the kernel send the
-//! pages from there. Nobody copies the body in user space, and the kernel only where the client takes it.
+//! bytes from there. Nobody copies the body in user space, and the kernel only on its way into the client's socket.
 //!
 //! The proxy says with `Onecopy-Takes: lent` that it can; the daemon answers with `Onecopy-Lent: OFFSET` in a head that has
 //! one descriptor beside it (SCM_RIGHTS) and no body behind it. `Onecopy-Fresh: MILLISECONDS` says for how long the proxy may give
-//! the same answer to others without asking: what is left of --revalidate. `Onecopy-Changed:
-//! SECONDS.NANOSECONDS` beside it says of which version of a file that answer is (st_ctime). These fields are between these two alone, and both are of one
-//! user: who has a descriptor keeps its file's memory, or its room on the disk, even where the cache has let it go.
+//! the same answer to others without asking: what is left of --revalidate. `Onecopy-Changed: SECONDS.NANOSECONDS` beside it
+//! says of which version of a file that answer is (st_ctime). These fields are between these two alone, and both are of one user: who
+//! has a descriptor keeps its file's memory, or its room on the disk, even where the cache has let it go.
 //!
 //! Memory is sealed ([`Frozen`](onecopy_sys::frozen::Frozen)): the proxy need not trust that it stays. A file is lent only
 //! where all of the part lies in the page cache, since the proxy serves many with one thread, which must not wait for a disk.

@@ -46,16 +46,17 @@ pub struct Args {
     /// With --transport onecopy: which stores put a file kept in memory before the proxy.
     #[arg(long, value_enum, default_value_t)]
     policy: Stores,
-    /// With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on by reference. Counted
-    /// as `lent_bytes`: what the proxy then sends of it, the proxy counts.
+    /// With --transport onecopy: what a proxy of the same user may have lent instead of its bytes, to send it on from where it
+    /// lies. Counted as `lent_bytes`: what the proxy then sends of it, the proxy counts.
     #[arg(long, value_enum, default_value_t)]
     lend: Lend,
     /// Keep up to this many bytes of files in memory, the least recently asked for leaving first; up to as many again may be
-    /// on their way to clients.
+    /// on their way to the proxy, or kept there for --revalidate. What was lent and a client still takes comes on top.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     cache: usize,
     /// What is kept in memory (--cache) is looked at again after this long, and so are the folders on the way to an open file; 0
-    /// looks at every request. What is done to an open file shows at the next request.
+    /// looks at every request. What is done to an open file shows at the next request. A proxy gives what was lent to it to others
+    /// for as long without asking, ten minutes at most.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::span)]
     revalidate: Duration,
     /// Size of each backend connection's send buffer; left out, 256K over shared memory (a few of them fit a

@@ -7,6 +7,7 @@ use super::trouble::{Patience, Trouble};
 use super::turns::Turns;
 use crate::counters::Counters;
 use onecopy_sys::frozen::Frozen;
+use onecopy_sys::page_cache;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
@@ -123,11 +124,15 @@ impl Loan {
         matches!(self.lies, Lies::Memory(_)) || (u64::try_from(seconds), nanos) == (Ok(changed.0), changed.1)
     }
 
-    /// Whether it is as it was when it was lent.
-    pub fn is_unchanged(&self) -> bool {
+    /// Whether it is as it was when it was lent: unchanged, and in memory, since a thread that serves many must not wait for a
+    /// disk. (A kernel that cannot say what is in memory has only memory lent.)
+    pub fn is_as_lent(&self) -> bool {
         match &self.lies {
             Lies::Memory(_) => true,
-            Lies::File(file) => rustix::fs::fstat(file).is_ok_and(|stat| version(&stat) == self.version),
+            Lies::File(file) => {
+                rustix::fs::fstat(file).is_ok_and(|stat| version(&stat) == self.version)
+                    && page_cache::holds(file, self.at, self.length) != Ok(false)
+            }
         }
     }
 }

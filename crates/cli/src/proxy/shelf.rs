@@ -66,11 +66,11 @@ impl Shelf {
         request.method == Method::Get && !request.fields.iter().any(|(name, _)| asks_more(name))
     }
 
-    /// The answer to give again, if there is one and its file was not changed.
+    /// The answer to give again, if there is one and its file was not changed, and is in memory.
     pub fn find(&self, target: &str) -> Option<Rc<Kept>> {
         let mut all = self.kept.borrow_mut();
         let kept = all.get(target)?.clone();
-        let holds = Instant::now() < kept.until && kept.loan.is_unchanged();
+        let holds = Instant::now() < kept.until && kept.loan.is_as_lent();
         if !holds {
             all.pop(target);
         }

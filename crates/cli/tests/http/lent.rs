@@ -129,6 +129,30 @@ fn what_was_changed_is_asked_for_again() {
     assert!(requests() > before + 1, "the daemon was asked");
 }
 
+/// Nor is what the kernel has let go of by then: who sends it would wait for the disk, and all the clients of that thread.
+#[test]
+fn what_lies_on_the_disk_alone_is_asked_for_again() {
+    let pair = Pair::start("--revalidate 10m", "--threads 1");
+    let content = pair.file("f", 300_000);
+    let file = File::open(pair.path("f")).unwrap();
+    let leaves = || {
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        onecopy_sys::page_cache::holds(&file, 0, 300_000) == Ok(false)
+    };
+    if !leaves() {
+        return eprintln!("skipped: this file system keeps files in memory, or the kernel does not say");
+    }
+    std::fs::read(pair.path("f")).unwrap();
+    assert!(pair.get("/f", "").body == content);
+    assert_eq!(pair.proxy.stats(|stats| stats["requests"] == 1)["lent"], 1);
+    // (What is on its way to a client does not leave.)
+    until("it leaves", leaves);
+    assert!(pair.get("/f", "").body == content);
+    let stats = pair.proxy.stats(|stats| stats["requests"] == 2);
+    assert_eq!((&stats["lent"], &stats["lent_again"]), (&1.into(), &0.into()), "{stats:#}");
+}
+
 /// A file is, as long as the kernel has it in memory; what is cut short on its way is never passed off as whole.
 #[test]
 fn files_are_lent() {

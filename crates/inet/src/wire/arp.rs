@@ -1,7 +1,7 @@
 //! Who has an address: ARP for IPv4 over Ethernet (RFC 826).
 
-use super::Malformed;
 use super::ethernet::{EtherType, Mac};
+use super::malformed::Malformed;
 use onecopy_link::{Head, HeadTooLong};
 use std::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::U16;

@@ -1,6 +1,6 @@
 //! Ethernet II.
 
-use super::Malformed;
+use super::malformed::Malformed;
 use onecopy_link::{Head, HeadTooLong};
 use std::fmt;
 use zerocopy::byteorder::network_endian::U16;

@@ -1,7 +1,7 @@
 //! ICMP for IPv4 (RFC 792): questions and answers, and complaints that quote the packet that they are about.
 
-use super::Malformed;
 use super::ipv4::Ipv4;
+use super::malformed::Malformed;
 use onecopy_link::{Head, HeadTooLong};
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -1,6 +1,6 @@
 //! IPv4 (RFC 791).
 
-use super::Malformed;
+use super::malformed::Malformed;
 use onecopy_chain::Sum;
 use onecopy_link::{Head, HeadTooLong};
 use std::net::Ipv4Addr;

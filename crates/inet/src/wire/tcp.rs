@@ -1,6 +1,6 @@
 //! TCP (RFC 9293), and its options.
 
-use super::Malformed;
+use super::malformed::Malformed;
 use onecopy_chain::Sum;
 use onecopy_link::{Head, HeadTooLong};
 use std::fmt;

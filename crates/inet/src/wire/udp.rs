@@ -1,6 +1,6 @@
 //! UDP (RFC 768).
 
-use super::Malformed;
+use super::malformed::Malformed;
 use onecopy_chain::Sum;
 use onecopy_link::{Head, HeadTooLong};
 use zerocopy::byteorder::network_endian::U16;

@@ -1,12 +1,15 @@
 //! What tests need to know of processes and threads: that one has nothing else to do ([`alone!`], [`descriptors`],
-//! [`mappings`]), that one sleeps ([`asleep`]), and what poll(2) says ([`readable`], [`writable`]).
+//! [`mappings`]), that one sleeps ([`asleep`]), what poll(2) says ([`readable`], [`writable`]), and what a checksum must be
+//! ([`internet_sum`]).
 
 #![forbid(unsafe_code)]
 
+mod internet;
 mod poll;
 mod process;
 mod sleep;
 
+pub use internet::internet_sum;
 pub use poll::{readable, writable};
 pub use process::{descriptors, has_run_elsewhere, mappings};
 pub use sleep::{asleep, begun, falls_asleep, this_thread, wait_asleep};

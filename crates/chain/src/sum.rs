@@ -114,19 +114,8 @@ impl fmt::Debug for Sum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onecopy_testing::internet_sum;
     use proptest::prelude::*;
-
-    /// RFC 1071 word for word.
-    fn naive(bytes: &[u8]) -> u16 {
-        let mut sum = 0u32;
-        for (i, byte) in bytes.iter().enumerate() {
-            sum += if i % 2 == 0 { u32::from(*byte) << 8 } else { u32::from(*byte) };
-            if sum > 0xffff {
-                sum -= 0xffff;
-            }
-        }
-        sum as u16
-    }
 
     #[test]
     fn the_example_of_the_rfc() {
@@ -141,9 +130,9 @@ mod tests {
     fn every_length_and_the_two_zeroes() {
         let bytes: Vec<u8> = (0..400u32).map(|i| ((i * 167) >> 2) as u8 | 0x81).collect();
         for len in 0..bytes.len() {
-            assert_eq!(Sum::of(&bytes[..len]).folded(), naive(&bytes[..len]), "{len} bytes");
+            assert_eq!(Sum::of(&bytes[..len]).folded(), internet_sum(&bytes[..len]), "{len} bytes");
         }
-        assert_eq!(Sum::of(&[0xff; 65536]).folded(), naive(&[0xff; 65536]));
+        assert_eq!(Sum::of(&[0xff; 65536]).folded(), internet_sum(&[0xff; 65536]));
         assert_eq!(Sum::new(0), Sum::new(0xffff));
         assert_ne!(Sum::new(1), Sum::new(0xfffe));
         assert_ne!(Sum::new(0), Sum::new(1));
@@ -162,8 +151,8 @@ mod tests {
             let cut = cut.min(bytes.len());
             let (front, back) = bytes.split_at(cut);
             let whole = Sum::of(&bytes);
-            prop_assert_eq!(whole.folded(), naive(&bytes));
-            prop_assert_eq!(Sum::of(front).then(Sum::of(back), cut).folded(), naive(&bytes));
+            prop_assert_eq!(whole.folded(), internet_sum(&bytes));
+            prop_assert_eq!(Sum::of(front).then(Sum::of(back), cut).folded(), internet_sum(&bytes));
             prop_assert_eq!(whole.without_front(Sum::of(front), cut), Sum::of(back));
             if cut + 3 <= bytes.len() {
                 let mut changed = bytes.clone();

@@ -4,6 +4,7 @@ use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Checksum, Sum, Writer};
 use onecopy_link::{Gso, Packet, Train};
 use onecopy_pool::{PagePool, PoolConfig, provider::Heap};
+use onecopy_testing::internet_sum;
 
 pub const ETHERNET: usize = 14;
 
@@ -15,18 +16,6 @@ pub fn chain(pool: &PagePool, bytes: &[u8]) -> Chain {
     let mut chain = Chain::new();
     Writer::new(pool).append(&mut chain, bytes).unwrap();
     chain
-}
-
-/// RFC 1071 word for word.
-pub fn naive(bytes: &[u8]) -> u16 {
-    let mut sum = 0u32;
-    for (i, byte) in bytes.iter().enumerate() {
-        sum += if i % 2 == 0 { u32::from(*byte) << 8 } else { u32::from(*byte) };
-        if sum > 0xffff {
-            sum -= 0xffff;
-        }
-    }
-    sum as u16
 }
 
 /// What a packet's headers say.
@@ -81,7 +70,7 @@ impl Frame {
                 vec![0x45, 0x02, 0, 0, 0, 0, 0x40, 0, 64, self.protocol(), 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
             ip[2..4].copy_from_slice(&((20 + len) as u16).to_be_bytes());
             ip[4..6].copy_from_slice(&self.id.to_be_bytes());
-            let sum = !naive(&ip);
+            let sum = !internet_sum(&ip);
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
             ip
         } else {
@@ -120,7 +109,7 @@ impl Frame {
             }
         };
         let field = self.field();
-        transport[field..field + 2].copy_from_slice(&naive(&self.pseudo(&ip, len)).to_be_bytes());
+        transport[field..field + 2].copy_from_slice(&internet_sum(&self.pseudo(&ip, len)).to_be_bytes());
         head.extend(ip);
         head.extend(transport);
         head
@@ -155,7 +144,7 @@ impl Frame {
         };
         let (header, len) = if v4 {
             let header = usize::from(ip[0] & 15) * 4;
-            if header < 20 || naive(ip.get(..header)?) != 0xffff {
+            if header < 20 || internet_sum(ip.get(..header)?) != 0xffff {
                 return None;
             }
             (header, usize::from(u16::from_be_bytes([ip[2], ip[3]])).checked_sub(header)?)
@@ -177,7 +166,7 @@ impl Frame {
         }
         let mut whole = frame.pseudo(ip, len);
         whole.extend(transport);
-        if naive(&whole) != 0xffff {
+        if internet_sum(&whole) != 0xffff {
             return None;
         }
         let payload = match train {
@@ -200,5 +189,5 @@ impl Frame {
 /// The sum that the packet knows is that of its bytes.
 pub fn is_summed_right(packet: &Packet, from: usize) -> bool {
     let bytes = packet.to_vec().unwrap();
-    packet.sum(from).unwrap() == Sum::new(naive(&bytes[from..]))
+    packet.sum(from).unwrap() == Sum::new(internet_sum(&bytes[from..]))
 }

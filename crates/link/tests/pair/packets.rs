@@ -1,9 +1,10 @@
 //! Heads, and packets of a head and a payload of any memory.
 
-use crate::frames::{TCP, chain, naive, pool};
+use crate::frames::{TCP, chain, pool};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Checksum, Sum};
 use onecopy_link::{Head, HeadTooLong, NotTaken, Packet};
+use onecopy_testing::internet_sum;
 
 #[test]
 fn headers_are_put_in_front_and_taken_off_in_front() {
@@ -33,7 +34,7 @@ fn a_packet_is_summed_and_finished_over_both_its_parts() {
         for from in 0..=head {
             assert_eq!(
                 packet.sum(from).unwrap(),
-                Sum::new(naive(&bytes[from..])),
+                Sum::new(internet_sum(&bytes[from..])),
                 "{head} + {len} from {from}"
             );
         }
@@ -41,7 +42,7 @@ fn a_packet_is_summed_and_finished_over_both_its_parts() {
         if len > 0 {
             // What is known is not read again.
             packet.set_checksum(Checksum::Known(Sum::of(&bytes[head..]))).unwrap();
-            assert_eq!(packet.sum(0).unwrap(), Sum::new(naive(&bytes)));
+            assert_eq!(packet.sum(0).unwrap(), Sum::new(internet_sum(&bytes)));
         }
         assert!(packet.share().to_vec().unwrap() == bytes);
     }
@@ -83,7 +84,7 @@ fn a_sum_is_known_of_the_payload_that_was_summed() {
     for change in changes {
         let mut packet = known();
         change(packet.payload_mut());
-        assert_eq!(packet.sum(0).unwrap(), Sum::new(naive(&packet.to_vec().unwrap())));
+        assert_eq!(packet.sum(0).unwrap(), Sum::new(internet_sum(&packet.to_vec().unwrap())));
     }
     // The headers are no part of it.
     let mut packet = known();

@@ -1,7 +1,11 @@
 //! IP in user space, sans-IO: packets, calls and the time go in, packets and events come out. No clock, no descriptor, no thread.
 //!
-//! So far there is [`wire`]: what headers look like.
+//! - [`wire`]: what headers look like.
+//! - [`timers`]: when something is due.
+//! - [`key`]: secrets, from one seed.
 
 #![forbid(unsafe_code)]
 
+pub mod key;
+pub mod timers;
 pub mod wire;

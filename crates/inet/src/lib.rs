@@ -3,9 +3,11 @@
 //! - [`wire`]: what headers look like.
 //! - [`timers`]: when something is due.
 //! - [`key`]: secrets, from one seed.
+//! - [`stack`]: what all connections share.
 
 #![forbid(unsafe_code)]
 
 pub mod key;
+pub mod stack;
 pub mod timers;
 pub mod wire;

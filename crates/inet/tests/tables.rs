@@ -1,0 +1,191 @@
+//! Names that are never another one's, packets that find their owners, ports that are shared by rule.
+
+use onecopy_inet::stack::demux::{Demux, Ends};
+use onecopy_inet::stack::ports::{NoPort, Ports};
+use onecopy_inet::stack::slab::{Id, Slab};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+const SEED: [u8; 16] = *b"a seed of a test";
+const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const ALSO_HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+fn at(address: Ipv4Addr, port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(address, port)
+}
+
+proptest! {
+    #[test]
+    fn a_name_is_one_values_alone(steps in prop::collection::vec((0..4u8, any::<prop::sample::Index>()), 1..600)) {
+        let mut slab = Slab::new(200);
+        let (mut live, mut gone) = (BTreeMap::new(), BTreeSet::new());
+        for (number, (step, which)) in steps.into_iter().enumerate() {
+            match step {
+                0 | 1 => {
+                    let id = slab.insert_with(|id| (id, number));
+                    prop_assert_eq!(id.is_none(), live.len() == 200);
+                    if let Some(id) = id {
+                        prop_assert!(!gone.contains(&id), "{:?} was another one's", id);
+                        prop_assert!(live.insert(id, number).is_none());
+                    }
+                }
+                2 if !live.is_empty() => {
+                    let id = *which.get(&live.keys().copied().collect::<Vec<Id>>());
+                    prop_assert_eq!(slab.remove(id), live.remove(&id).map(|number| (id, number)));
+                    gone.insert(id);
+                }
+                _ => slab.rest(),
+            }
+            prop_assert_eq!(slab.len(), live.len());
+        }
+        for (id, number) in &live {
+            prop_assert_eq!(slab.get(*id), Some(&(*id, *number)));
+            prop_assert_eq!(slab.id_at(id.index()), Some(*id));
+            prop_assert_eq!(Id::from_bits(id.to_bits()), *id);
+        }
+        for id in &gone {
+            prop_assert!(slab.get(*id).is_none() && slab.get_mut(*id).is_none() && slab.remove(*id).is_none());
+        }
+        prop_assert!(slab.iter().map(|(id, value)| (id, value.1)).eq(live.iter().map(|(id, number)| (*id, *number))
+            .collect::<BTreeMap<_, _>>().into_iter()));
+    }
+}
+
+#[test]
+fn connections_come_before_listeners_and_an_address_before_any() {
+    let mut ids = Slab::new(10);
+    let mut id = || ids.insert_with(|_| ()).unwrap();
+    let (one, two, three, four) = (id(), id(), id(), id());
+    let mut demux = Demux::new(&SEED);
+    let ends = Ends { local: at(HERE, 80), remote: at(ALSO_HERE, 4000) };
+    assert!(demux.connect(ends, one));
+    assert!(!demux.connect(ends, two), "they are somebody's");
+    assert_eq!(demux.connection(&ends), Some(one));
+    let other = Ends { remote: at(ALSO_HERE, 4001), ..ends };
+    assert_eq!(demux.connection(&other), None);
+    let turned = Ends { local: ends.remote, remote: ends.local };
+    assert_eq!(demux.connection(&turned), None);
+
+    assert!(demux.listen(at(ANY, 80), three) && demux.listen(at(HERE, 80), four));
+    assert!(!demux.listen(at(ANY, 80), two));
+    assert_eq!(demux.listener(at(HERE, 80)), Some(four));
+    assert_eq!(demux.listener(at(ALSO_HERE, 80)), Some(three));
+    assert_eq!(demux.listener(at(HERE, 81)), None);
+
+    // Only who has them gives them back.
+    assert!(!demux.disconnect(&ends, two) && demux.disconnect(&ends, one));
+    assert_eq!(demux.connection(&ends), None);
+    assert!(!demux.unlisten(at(HERE, 80), three) && demux.unlisten(at(HERE, 80), four));
+    assert_eq!(demux.listener(at(HERE, 80)), Some(three));
+    assert_eq!((demux.connections(), demux.listeners()), (0, 1));
+}
+
+/// What Linux says to each pair of sockets that bind one port (inet_csk_bind_conflict()).
+#[test]
+fn a_port_is_shared_as_linux_shares_it() {
+    for (first, second, meet) in
+        [(ANY, ANY, true), (ANY, HERE, true), (HERE, ANY, true), (HERE, HERE, true), (HERE, ALSO_HERE, false)]
+    {
+        for (reuse_first, reuse_second, listens) in [
+            (false, false, false),
+            (true, false, false),
+            (false, true, false),
+            (true, true, false),
+            (true, true, true),
+        ] {
+            let mut ports = Ports::new(&SEED, Ports::RANGE);
+            let mut held = ports.bind(first, 80, reuse_first).unwrap();
+            if listens {
+                ports.listen(&mut held).unwrap();
+            }
+            let shared = !meet || (reuse_first && reuse_second && !listens);
+            let got = ports.bind(second, 80, reuse_second);
+            assert_eq!(got.is_ok(), shared, "{first} {reuse_first}, {second} {reuse_second}, {listens}");
+            match got {
+                Ok(hold) => ports.release(hold),
+                Err(why) => assert_eq!(why, NoPort::InUse),
+            }
+            ports.release(held);
+            assert!(ports.is_empty());
+            let last = ports.bind(second, 80, reuse_second).expect("nobody has it any more");
+            ports.release(last);
+        }
+    }
+}
+
+#[test]
+fn of_those_who_share_a_port_one_may_listen() {
+    let mut ports = Ports::new(&SEED, Ports::RANGE);
+    let (mut one, mut two) = (ports.bind(HERE, 80, true).unwrap(), ports.bind(HERE, 80, true).unwrap());
+    ports.listen(&mut one).unwrap();
+    ports.listen(&mut one).unwrap();
+    assert_eq!(ports.listen(&mut two), Err(NoPort::InUse));
+    assert!(one.is_listening() && !two.is_listening());
+    // Connections of a listener that is gone keep its port, and share it as it did.
+    let child = ports.inherit(&one, HERE);
+    ports.unlisten(&mut one);
+    ports.release(one);
+    assert_eq!(ports.bind(HERE, 80, false), Err(NoPort::InUse));
+    let again = ports.bind(HERE, 80, true).unwrap();
+    ports.set_reuse(&mut two, false);
+    assert_eq!(ports.bind(HERE, 80, true), Err(NoPort::InUse));
+    for hold in [two, child, again] {
+        ports.release(hold);
+    }
+    assert!(ports.is_empty());
+}
+
+#[test]
+fn all_ports_of_the_range_are_given_once_and_then_none() {
+    let to = at(Ipv4Addr::new(10, 9, 8, 7), 443);
+    for range in [100..=120u16, 100..=119, 65530..=65535, 7..=7] {
+        let count = range.clone().count();
+        let mut ports = Ports::new(&SEED, range.clone());
+        let mut taken = BTreeSet::new();
+        for _ in 0..count {
+            let hold = ports.connect(HERE, to, false, |port| !taken.contains(&port)).unwrap();
+            assert!(range.contains(&hold.local().port()) && taken.insert(hold.local().port()));
+        }
+        assert_eq!(ports.connect(HERE, to, false, |port| !taken.contains(&port)), Err(NoPort::Exhausted));
+        assert_eq!(ports.bind(HERE, 0, false), Err(NoPort::Exhausted));
+        // To another one the same ports are free.
+        let hold = ports.connect(HERE, at(ALSO_HERE, 443), false, |_| true).unwrap();
+        assert!(taken.contains(&hold.local().port()));
+
+        let mut bound = Ports::new(&SEED, range);
+        let holds: Vec<_> = (0..count).map(|_| bound.bind(ANY, 0, false).unwrap()).collect();
+        assert_eq!(holds.iter().map(|hold| hold.local().port()).collect::<BTreeSet<_>>().len(), count);
+        // What is bound is nobody's to connect from.
+        assert_eq!(bound.connect(HERE, to, false, |_| true), Err(NoPort::Exhausted));
+    }
+    let empty = RangeOf(2, 1).range();
+    assert_eq!(Ports::new(&SEED, empty).bind(ANY, 0, false), Err(NoPort::Exhausted));
+}
+
+/// A range without ports, which clippy would not have written out.
+struct RangeOf(u16, u16);
+impl RangeOf {
+    fn range(&self) -> std::ops::RangeInclusive<u16> {
+        self.0..=self.1
+    }
+}
+
+#[test]
+fn ports_are_chosen_by_the_seed_and_by_whom_they_go_to() {
+    let chosen = |seed: [u8; 16], host: u8| {
+        let mut ports = Ports::new(&seed, Ports::RANGE);
+        let to = at(Ipv4Addr::new(10, 9, 8, host), 443);
+        (0..20).map(|_| ports.connect(HERE, to, false, |_| true).unwrap().local().port()).collect::<Vec<_>>()
+    };
+    let first = chosen(SEED, 1);
+    assert_eq!(first, chosen(SEED, 1));
+    assert_ne!(first, chosen([1; 16], 1));
+    assert_ne!(first, chosen(SEED, 2));
+    // As the kernel: even ones for connections, while there are; each behind the other, so that none comes again soon.
+    assert!(first.iter().all(|port| port % 2 == 0));
+    assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 20);
+    let mut ports = Ports::new(&SEED, Ports::RANGE);
+    assert!((0..20).all(|_| ports.bind(ANY, 0, false).unwrap().local().port() % 2 == 1));
+}

@@ -3,11 +3,16 @@
 //! - [`wire`]: what headers look like.
 //! - [`timers`]: when something is due.
 //! - [`key`]: secrets, from one seed.
+//! - [`neigh`]: whose hardware address a neighbour's address is.
+//! - [`ip`]: IPv4 on one link, with ICMP.
 //! - [`stack`]: what all connections share.
 
 #![forbid(unsafe_code)]
 
+mod bucket;
+pub mod ip;
 pub mod key;
+pub mod neigh;
 pub mod stack;
 pub mod timers;
 pub mod wire;

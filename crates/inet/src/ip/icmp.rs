@@ -1,0 +1,263 @@
+//! ICMP: what is answered, what is said to others, and what others say of packets of ours.
+
+use super::interface::{Interface, is_host};
+use super::output::Outgoing;
+use super::stats::Reason;
+use crate::bucket::Bucket;
+use crate::wire::icmp::{Quoted, Unreachable};
+use crate::wire::{Icmp, Ipv4, Protocol, Seq, checksum};
+use onecopy_chain::{Checksum, Sum};
+use onecopy_link::Packet;
+use std::net::SocketAddrV4;
+
+/// What went wrong with a packet of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// It could not be brought there.
+    Unreachable(Unreachable),
+    /// The next hop's MTU is this, and it was longer ([`Unreachable::TOO_LONG`]). Where the router does not say, a guess (RFC 1191,
+    /// section 7.1).
+    TooLong {
+        /// Bytes, IP's header among them; never less than 68.
+        mtu: u16,
+    },
+    /// It was under way for too long (0), or its fragments were (1).
+    TimeExceeded(u8),
+    /// Its header is wrong.
+    Parameter(u8),
+}
+
+/// Trouble with a packet of ours, and which one it was. Anybody may say so: the transport looks whether it has sent such a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// What.
+    pub trouble: Trouble,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Our end.
+    pub local: SocketAddrV4,
+    /// Whom it was for.
+    pub remote: SocketAddrV4,
+    /// Of TCP: its sequence number.
+    pub seq: Seq,
+}
+
+impl Complaint {
+    fn of(trouble: Trouble, quoted: &Quoted) -> Option<Complaint> {
+        let Quoted { ip, ports: (from, to), seq } = quoted;
+        matches!(ip.protocol, Protocol::TCP | Protocol::UDP).then(|| Complaint {
+            trouble,
+            protocol: ip.protocol,
+            local: SocketAddrV4::new(ip.from, *from),
+            remote: SocketAddrV4::new(ip.to, *to),
+            seq: Seq(*seq),
+        })
+    }
+
+    /// That a packet, whose head begins with IP's header, found its neighbour silent.
+    pub(super) fn silent(head: &[u8]) -> Option<Complaint> {
+        let why = Icmp::Unreachable { code: Unreachable::HOST, mtu: 0 };
+        let quoted = why.quoted(head)?.ok()?;
+        Complaint::of(Trouble::Unreachable(Unreachable::HOST), &quoted)
+    }
+}
+
+/// How often ICMP is spoken.
+#[derive(Debug)]
+pub(super) struct Limits {
+    echoes: Bucket,
+    complaints: Bucket,
+}
+
+impl Limits {
+    pub fn new() -> Limits {
+        // The kernel's net.ipv4.icmp_msgs_per_sec and icmp_msgs_burst for complaints. Who asks gets more.
+        Limits { echoes: Bucket::new(10_000, 1_000), complaints: Bucket::new(1_000, 50) }
+    }
+}
+
+/// MTUs that there are (RFC 1191, section 7.1), the longest first.
+const PLATEAUS: [u16; 10] = [32000, 17914, 8166, 4352, 2002, 1492, 1006, 508, 296, 68];
+
+/// Bytes of a complaint's header, the longest IP header and the eight behind it.
+const QUOTED: usize = Icmp::LEN + 60 + 8;
+
+/// What came of a message.
+pub(super) enum Heard {
+    Done,
+    Reply { id: u16, seq: u16 },
+    Complaint(Complaint),
+}
+
+impl Interface {
+    /// A message to us, `packet` beginning with its header.
+    pub(super) fn icmp(
+        &mut self,
+        now: u64,
+        ip: &Ipv4,
+        packet: &mut Packet,
+        all: bool,
+    ) -> Result<Heard, Reason> {
+        self.bring(packet, Icmp::LEN, Reason::IcmpMalformed)?;
+        match checksum::verify(packet, 0, Sum::ZERO) {
+            Ok(true) => {}
+            Ok(false) => return Err(Reason::Checksum),
+            Err(_) => return Err(Reason::Unreadable),
+        }
+        // For all that is there of what it quotes.
+        let quoted = packet.len().min(QUOTED);
+        let (icmp, _) = Icmp::parse(packet.head()).map_err(|_| Reason::IcmpMalformed)?;
+        match icmp {
+            Icmp::Echo { id, seq } => {
+                // RFC 1122, section 3.2.2.6: one to all may be ignored, and makes a crowd otherwise.
+                if all {
+                    return Err(Reason::Broadcast);
+                }
+                if !self.limits.echoes.take(now) {
+                    return Err(Reason::IcmpTooMany);
+                }
+                self.echo(now, ip, std::mem::take(packet), Icmp::EchoReply { id, seq });
+                self.stats.echoes += 1;
+                Ok(Heard::Done)
+            }
+            Icmp::EchoReply { id, seq } => Ok(Heard::Reply { id, seq }),
+            _ => {
+                let trouble = match icmp {
+                    Icmp::Unreachable { code, mtu } => (3, code.0, mtu),
+                    Icmp::TimeExceeded { code } => (11, code, 0),
+                    Icmp::ParameterProblem { code, .. } => (12, code, 0),
+                    // With bytes that are to be ignored.
+                    Icmp::Other { kind: kind @ (3 | 11 | 12), code, rest: [.., a, b] } => {
+                        (kind, code, u16::from_be_bytes([a, b]))
+                    }
+                    // Source quench is not to be heard (RFC 6633), nor redirects; the rest is for others.
+                    _ => return Err(Reason::IcmpIgnored),
+                };
+                self.bring(packet, quoted, Reason::IcmpMalformed)?;
+                let rest = packet.head().get(Icmp::LEN..quoted).unwrap_or_default();
+                let Some(Ok(quoted)) = icmp.quoted(rest) else { return Err(Reason::IcmpMalformed) };
+                if !self.is_local(quoted.ip.from) {
+                    return Err(Reason::IcmpForeign);
+                }
+                let trouble = match trouble {
+                    (3, 4, mtu) => Trouble::TooLong { mtu: next_mtu(mtu, &quoted.ip) },
+                    (3, code, _) => Trouble::Unreachable(Unreachable(code)),
+                    (11, code, _) => Trouble::TimeExceeded(code),
+                    (_, code, _) => Trouble::Parameter(code),
+                };
+                Complaint::of(trouble, &quoted).map(Heard::Complaint).ok_or(Reason::IcmpForeign)
+            }
+        }
+    }
+
+    /// Asks whether `to` is there: the answer comes as [`Input::Echo`](super::Input). Needs a packet without headers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::output`].
+    pub fn ping(
+        &mut self,
+        now: u64,
+        about: &Outgoing,
+        (id, seq): (u16, u16),
+        mut packet: Packet,
+    ) -> Result<(), super::NotSent> {
+        let about = Outgoing { protocol: Protocol::ICMP, ..*about };
+        // A head that has no room for it has none for IP's header either.
+        let question = Icmp::Echo { id, seq };
+        if question.write(packet.head_mut()).is_ok() {
+            let _ = checksum::leave_unfinished(&mut packet, 0, Icmp::CHECKSUM);
+        }
+        self.output(now, &about, packet)
+    }
+
+    /// Sends a question back as its answer, its payload as it is.
+    fn echo(&mut self, now: u64, ip: &Ipv4, mut packet: Packet, answer: Icmp) {
+        // Bytes in the head behind the message's header stay there.
+        let _ = packet.set_checksum(Checksum::None);
+        packet.set_gso(None);
+        packet.head_mut().pull(Icmp::LEN);
+        if answer.write(packet.head_mut()).is_ok() {
+            let _ = checksum::leave_unfinished(&mut packet, 0, Icmp::CHECKSUM);
+        }
+        let about = Outgoing {
+            service: ip.service & !3,
+            dont_fragment: false,
+            ..Outgoing::new(ip.to, ip.from, Protocol::ICMP)
+        };
+        // It was counted: nobody is to be told.
+        let _ = self.output(now, &about, packet);
+    }
+
+    /// Tells the sender of a packet to us, of which `ip` is the header and `transport` what is behind it, that it came to nobody, as `code`
+    /// says: now and then, and nobody who is many (RFC 1122, section 3.2.2). Whether it was told.
+    pub fn complain(&mut self, now: u64, ip: &Ipv4, transport: &[u8], code: Unreachable) -> bool {
+        if !self.is_local(ip.to) || !is_host(ip.from) || ip.offset > 0 || !self.limits.complaints.take(now) {
+            return false;
+        }
+        let mut packet = Packet::default();
+        let head = packet.head_mut();
+        let quoted = &transport[..transport.len().min(8)];
+        let written = head.push(quoted.len()).map(|room| room.copy_from_slice(quoted));
+        let written = written.and_then(|()| ip.write(head));
+        let complaint = Icmp::Unreachable { code, mtu: 0 };
+        if written.and_then(|()| complaint.write(head)).is_err() {
+            return false;
+        }
+        let _ = checksum::leave_unfinished(&mut packet, 0, Icmp::CHECKSUM);
+        // RFC 1812, section 4.3.2.5: of the precedence of what matters to the network, as the kernel does.
+        let about = Outgoing {
+            service: ip.service & 0x1c | 0xc0,
+            dont_fragment: false,
+            ..Outgoing::new(ip.to, ip.from, Protocol::ICMP)
+        };
+        let told = self.output(now, &about, packet).is_ok();
+        self.stats.complaints += u64::from(told);
+        told
+    }
+}
+
+/// The MTU that a router says, or the next one below the packet's length where it says none, or what cannot be.
+fn next_mtu(said: u16, ip: &Ipv4) -> u16 {
+    let len = ip.payload_len.saturating_add(Ipv4::LEN as u16 + u16::from(ip.options_len));
+    if (68..len).contains(&said) {
+        return said;
+    }
+    PLATEAUS.into_iter().find(|mtu| *mtu < len).unwrap_or(68)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_router_that_says_no_mtu_is_guessed_for() {
+        let of = |len: u16| Ipv4 {
+            from: Ipv4Addr::UNSPECIFIED,
+            to: Ipv4Addr::UNSPECIFIED,
+            protocol: Protocol::TCP,
+            ttl: 1,
+            service: 0,
+            id: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            offset: 0,
+            payload_len: len - 20,
+            options_len: 0,
+        };
+        for (said, len, mtu) in [
+            (1400, 1500, 1400),
+            (0, 1500, 1492),
+            (0, 1492, 1006),
+            (67, 100, 68),
+            (1500, 1500, 1492),
+            (9000, 1500, 1492),
+            (0, 68, 68),
+            (0, 20, 68),
+            (0, 65535, 32000),
+        ] {
+            assert_eq!(next_mtu(said, &of(len)), mtu, "said {said} of {len}");
+        }
+    }
+}

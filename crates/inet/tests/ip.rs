@@ -3,7 +3,7 @@
 mod net;
 
 use net::*;
-use onecopy_chain::{Chain, Fragment};
+use onecopy_chain::{Chain, Checksum, Fragment};
 use onecopy_inet::ip::{
     BadConfig, Cidr, Config, Input, Interface, NotSent, Outgoing, Reason, Route, Trouble,
 };
@@ -404,4 +404,29 @@ fn packets_beyond_our_networks_go_to_the_gateway() {
     ip.input(0, &mut arp(onecopy_inet::wire::arp::Operation::REPLY, MAC_A, (MAC_B, B), (MAC_A, A)));
     let packet = ip.transmit().unwrap();
     assert_eq!((&packet.head()[..6], &packet.head()[30..34]), (&MAC_B.0[..], &far.octets()[..]));
+}
+
+#[test]
+fn a_devices_memory_is_handed_up_where_somebody_vouches_for_it() {
+    let pool = PagePool::new(PoolConfig::new().limit(4), Opaque::new(DeviceId(1))).unwrap();
+    for (in_head, checksum, reason) in [
+        (40, Checksum::Verified, None),
+        (40, Checksum::Partial { start: 20, offset: 16 }, None),
+        (40, Checksum::None, Some(Reason::Unreadable)),
+        (39, Checksum::Verified, Some(Reason::Unreadable)),
+        (41, Checksum::Verified, Some(Reason::Unreadable)),
+    ] {
+        let whole = right(Medium::Ip, &bytes(100));
+        let fragment = Fragment::new(pool.alloc().unwrap(), 0, whole.len() - in_head).unwrap();
+        let mut payload = Chain::new();
+        payload.append(fragment).unwrap();
+        let mut packet = Packet::new(&whole[..in_head], payload).unwrap();
+        packet.set_checksum(checksum).unwrap();
+        let mut ip = interface(Medium::Ip);
+        let input = ip.input(0, &mut packet);
+        assert_eq!(matches!(input, Input::Tcp(_)), reason.is_none(), "{:?}", ip.stats());
+        if let Some(reason) = reason {
+            assert_eq!(ip.stats().dropped(reason), 1, "{:?}", ip.stats());
+        }
+    }
 }

@@ -430,3 +430,19 @@ fn a_devices_memory_is_handed_up_where_somebody_vouches_for_it() {
         }
     }
 }
+
+#[test]
+fn of_a_super_segment_all_leaves_or_nothing() {
+    let mut capabilities = Capabilities::none(Medium::Ip, 1500);
+    capabilities.fragments = 1;
+    let mut ip = Interface::new(config(capabilities, MAC_A, A)).unwrap();
+    // Pages have 4096 bytes: the fifth part lies on two of them.
+    for (len, done) in [(4000, Ok(())), (5000, Err(NotSent(Reason::Fragments)))] {
+        let mut packet = segment(A, B, 1, &bytes(len));
+        packet.set_gso(Some(Gso { train: Train::Tcp, size: 1000, network: 0 }));
+        assert_eq!(ip.output(0, &Outgoing::new(A, B, Protocol::TCP), packet), done);
+        let left = std::iter::from_fn(|| ip.transmit()).count();
+        assert_eq!(left, if done.is_ok() { 4 } else { 0 });
+    }
+    assert_eq!((ip.stats().cut, ip.stats().finished, ip.stats().dropped_out()), (1, 4, 1));
+}

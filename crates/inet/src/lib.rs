@@ -5,7 +5,8 @@
 //! - [`key`]: secrets, from one seed.
 //! - [`neigh`]: whose hardware address a neighbour's address is.
 //! - [`ip`]: IPv4 on one link, with ICMP.
-//! - [`stack`]: what all connections share.
+//! - [`tcp`]: connections.
+//! - [`stack`]: sockets by name, and who drives all of it.
 
 #![forbid(unsafe_code)]
 
@@ -14,5 +15,6 @@ pub mod ip;
 pub mod key;
 pub mod neigh;
 pub mod stack;
+pub mod tcp;
 pub mod timers;
 pub mod wire;

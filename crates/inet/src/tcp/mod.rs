@@ -1,0 +1,3 @@
+//! TCP (RFC 9293), split by job.
+
+pub mod rtt;

@@ -1,3 +1,4 @@
 //! TCP (RFC 9293), split by job.
 
+pub mod congestion;
 pub mod rtt;

@@ -251,6 +251,8 @@ fn a_pause_halves_the_window_for_each_timeout_that_it_lasts() {
     window.restart_after_idle(0, 10_000 * MS, 200 * MS);
     assert_eq!((window.cwnd(), window.ssthresh()), (10, 20));
     window.set_cwnd(100);
+    window.restart_after_idle(0, 200 * MS, 200 * MS);
+    assert_eq!((window.cwnd(), window.ssthresh()), (100, 20));
     window.restart_after_idle(0, 10_000 * MS, 200 * MS);
     assert_eq!((window.cwnd(), window.ssthresh()), (10, 75));
 }
@@ -553,6 +555,45 @@ fn a_timeout_in_a_reduction_does_not_reduce_again() {
     assert_eq!((window.cwnd(), window.ssthresh()), (4, 70));
     assert!(window.undo(0));
     assert_eq!((window.cwnd(), window.ssthresh()), (100, INFINITE));
+}
+
+#[test]
+fn a_second_reduction_on_top_of_one_is_undone_to_the_first() {
+    let mut window = Congestion::new(Algorithm::Reno, 10);
+    window.set_cwnd(100);
+    window.reduce(true);
+    window.set_cwnd(90);
+    window.timeout(0, 0, Seq(0), true);
+    assert_eq!((window.cwnd(), window.ssthresh()), (1, 45));
+    window.undo(0);
+    assert_eq!((window.cwnd(), window.ssthresh()), (90, 50));
+}
+
+/// A window is below its threshold in a reduction, too, and round trips are long then: that is no end of slow start.
+#[test]
+fn hystart_does_not_look_in_a_reduction() {
+    let mut flow = Flow::cubic();
+    flow.write(1_000);
+    flow.wait(200).ack(10);
+    flow.window.set_cwnd(100);
+    flow.window.reduce(true);
+    flow.window.set_cwnd(40);
+    flow.wait(400);
+    for _ in 0..15 {
+        flow.wait(1).ack(1);
+    }
+    assert_eq!((flow.cwnd(), flow.window.ssthresh()), (40, 70));
+}
+
+/// Between the limit of one window of data and the next, the window may grow; behind it, what was out then counts no more.
+#[test]
+fn what_was_out_counts_for_its_window_of_data() {
+    let mut window = Congestion::new(Algorithm::Reno, 10);
+    window.transmitted(0, 10, true, Seq(0), Seq(10_000));
+    window.transmitted(0, 1, false, Seq(9_000), Seq(11_000));
+    assert!(window.is_limited());
+    window.transmitted(0, 1, false, Seq(10_000), Seq(12_000));
+    assert!(!window.is_limited());
 }
 
 fn algorithm() -> impl Strategy<Value = Algorithm> {

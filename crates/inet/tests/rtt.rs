@@ -113,6 +113,14 @@ fn the_shortest_is_of_the_last_five_minutes() {
     assert_eq!(rtt.srtt_us(), smoothed);
 }
 
+#[test]
+fn an_absurd_round_trip_waits_no_longer_than_the_longest() {
+    let mut rtt = Rtt::new();
+    rtt.sample(0, u32::MAX, Seq(0), Seq(1));
+    assert_eq!(rtt.srtt_us(), Some(1 << 28));
+    assert_eq!(rtt.rto_ns(), rtt.rto_max_ns());
+}
+
 proptest! {
     /// Whatever is measured, the RTO is within its bounds, and above the smoothed round trip where that is.
     #[test]

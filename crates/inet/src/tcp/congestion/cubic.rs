@@ -225,6 +225,21 @@ mod tests {
     }
 
     #[test]
+    fn without_a_loss_one_in_twenty_grows_at_least() {
+        assert_eq!(Cubic::default().per(0, 1_000, 1, 0), WITHOUT_LOSS);
+        let mut cubic = Cubic::default();
+        cubic.reduced(1_000);
+        assert!(cubic.per(0, 999, 1, 0) > WITHOUT_LOSS);
+    }
+
+    #[test]
+    fn it_aims_one_round_trip_ahead() {
+        let curve = Curve::new(0, 700, 1_000, 1);
+        assert_eq!(curve.target(2_000, 500_000), curve.target(2_500, 0));
+        assert!(curve.target(2_000, 500_000) > curve.target(2_000, 0));
+    }
+
+    #[test]
     fn idle_time_does_not_count() {
         let mut cubic = Cubic::default();
         cubic.reduced(1_000);

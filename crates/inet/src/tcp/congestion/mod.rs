@@ -425,6 +425,48 @@ mod tests {
         assert!(sizes.0 + sizes.1 <= 128, "{sizes:?}");
     }
 
+    fn has_curve(window: &Congestion) -> bool {
+        matches!(&window.rules, Rules::Cubic { curve: Some(_), .. })
+    }
+
+    #[test]
+    fn a_timeout_forgets_the_curve_and_rest_what_says_nothing() {
+        let mut window = Congestion::new(Algorithm::Cubic, 10);
+        assert!(!has_curve(&window));
+        window.reduce(true);
+        window.rest();
+        assert!(has_curve(&window), "it knows of a loss");
+        window.timeout(0, 0, Seq(0), true);
+        assert!(!has_curve(&window));
+        // Out of slow start without a loss, as by HyStart.
+        (window.ssthresh, window.limited) = (window.cwnd, true);
+        window.acked(0, &Acked { packets: 1, ..Acked::default() });
+        assert!(has_curve(&window));
+        window.rest();
+        assert!(!has_curve(&window));
+    }
+
+    #[test]
+    fn a_timeout_forgets_round_trips_and_a_young_curve_hears_none() {
+        let shortest = |window: &Congestion| match &window.rules {
+            Rules::Cubic { hystart, .. } => hystart.shortest_us(),
+            Rules::Reno => 0,
+        };
+        let sample = |rtt_us| Acked { packets: 1, rtt_us: Some(rtt_us), ..Acked::default() };
+        let mut window = Congestion::new(Algorithm::Cubic, 10);
+        window.acked(0, &sample(500));
+        assert_eq!(shortest(&window), 500);
+        window.timeout(0, 0, Seq(0), true);
+        assert_eq!(shortest(&window), 0);
+        window.acked(0, &sample(700));
+        (window.ssthresh, window.limited) = (window.cwnd, true);
+        window.acked(0, &Acked { packets: 1, ..Acked::default() });
+        window.acked(999_000_000, &sample(400));
+        assert_eq!(shortest(&window), 700);
+        window.acked(1_000_000_000, &sample(400));
+        assert_eq!(shortest(&window), 400);
+    }
+
     #[test]
     fn names_are_those_of_the_socket_option() {
         for algorithm in [Algorithm::Reno, Algorithm::Cubic] {

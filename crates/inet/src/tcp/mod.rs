@@ -1,4 +1,5 @@
 //! TCP (RFC 9293), split by job.
 
 pub mod congestion;
+pub mod rcv;
 pub mod rtt;

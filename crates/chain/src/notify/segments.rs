@@ -210,6 +210,11 @@ impl SegmentQueue {
         *self = SegmentQueue::new();
     }
 
+    /// Whether it is empty, and has memory for itself all the same.
+    pub fn is_restless(&self) -> bool {
+        self.list.is_empty() && self.list.capacity() > 0
+    }
+
     /// Gives back what memory it has for itself and does not need: for an owner that is idle. Drained and filled again it keeps its list.
     pub fn rest(&mut self) {
         self.list.shrink_to_fit();

@@ -113,4 +113,11 @@ pub struct Info {
     pub total_rto_recoveries: u32,
     /// How long recoveries from it took, ms.
     pub total_rto_time: u32,
+
+    /// How long something waited to be sent, or to be acknowledged, µs.
+    pub busy_time: u64,
+    /// Of that, how long the peer's window held it back, µs.
+    pub rwnd_limited: u64,
+    /// And how long the send buffer did, µs.
+    pub sndbuf_limited: u64,
 }

@@ -230,7 +230,7 @@ impl Run {
             self.send();
             self.audit()?;
         }
-        let mut info = onecopy_inet::tcp::info::Info::default();
+        let mut info = onecopy_inet::tcp::Info::default();
         self.sender.fill_info(self.now, &mut info);
         prop_assert_eq!((info.unacked, info.sacked, info.lost, info.retrans), (0, 0, 0, 0));
         prop_assert_eq!(self.sender.deadline(), None);

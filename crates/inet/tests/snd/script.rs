@@ -1,7 +1,7 @@
 //! The stage: a sender whose packets have 1,000 bytes and are counted from 1, a round trip of 100 ms, and a clock in ms.
 
+use onecopy_inet::tcp::Info;
 use onecopy_inet::tcp::congestion::Algorithm;
-use onecopy_inet::tcp::info::Info;
 use onecopy_inet::tcp::snd::{Ack, AckResult, Sender, State, Timeout, Transmit};
 use onecopy_inet::wire::Seq;
 use onecopy_inet::wire::tcp::Blocks;

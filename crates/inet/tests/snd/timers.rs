@@ -1,8 +1,8 @@
 //! Which timer is armed when; probes of the tail.
 
 use crate::script::{MSS, Script};
+use onecopy_inet::tcp::Info;
 use onecopy_inet::tcp::congestion::{Congestion, Prr};
-use onecopy_inet::tcp::info::Info;
 use onecopy_inet::tcp::rtt::Rtt;
 use onecopy_inet::tcp::snd::{Sender, State, Timeout, Transmit};
 

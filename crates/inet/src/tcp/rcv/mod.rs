@@ -332,6 +332,11 @@ impl Receiver {
         std::mem::take(&mut self.queue).len()
     }
 
+    /// Whether [`Receiver::rest`] would give memory back.
+    pub fn is_restless(&self) -> bool {
+        self.queue.is_restless()
+    }
+
     /// Gives back what memory it has for itself and does not need: for an owner that is idle.
     pub fn rest(&mut self) {
         self.queue.rest();

@@ -57,6 +57,8 @@ pub struct Transmit {
     pub packets: u32,
     /// The program ended a record with it: nothing is joined to it (Linux's MSG_EOR).
     pub eor: bool,
+    /// The program ended a write with it: it leaves with PSH, again too.
+    pub push: bool,
 }
 
 impl Transmit {
@@ -373,6 +375,16 @@ impl Sender {
         self.flight.as_ref().map_or(0, |flight| flight.board.in_flight())
     }
 
+    /// Pieces of what is outstanding: each costs memory for itself.
+    pub fn pieces(&self) -> usize {
+        self.flight.as_ref().map_or(0, |flight| flight.board.pieces.len())
+    }
+
+    /// When the oldest that is not acknowledged was sent last, in nanoseconds.
+    pub fn oldest_sent_at(&self) -> Option<u64> {
+        self.flight.as_ref()?.board.pieces.front().map(|piece| piece.sent * 1000)
+    }
+
     /// Whether anything is not acknowledged.
     pub fn has_unacked(&self) -> bool {
         self.una != self.nxt
@@ -420,6 +432,7 @@ impl Sender {
         marks.set(Marks::SYN, segment.syn);
         marks.set(Marks::FIN, segment.fin);
         marks.set(Marks::RECORD, segment.eor);
+        marks.set(Marks::PUSHED, segment.push);
         let count = packets(segment.len, self.mss);
         flight.board.pieces.push_back(Piece {
             seq: self.nxt,
@@ -471,6 +484,11 @@ impl Sender {
 
     fn history(&mut self) -> &mut History {
         self.history.get_or_insert_default()
+    }
+
+    /// Whether [`Sender::rest`] would give memory back.
+    pub fn is_restless(&self) -> bool {
+        self.flight.is_some() && !self.has_unacked()
     }
 
     /// Gives memory back if nothing is outstanding: for connections that have been quiet for a while. A reduction of the window then

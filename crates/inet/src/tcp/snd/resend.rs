@@ -93,6 +93,7 @@ impl Sender {
             syn: piece.is(Marks::SYN),
             packets: piece.packets,
             eor: piece.is(Marks::RECORD),
+            push: piece.is(Marks::PUSHED),
         })
     }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 bitflags::bitflags! {
     /// What is known of a piece. Where Linux has a tag (net/ipv4/tcp_input.c, before tcp_sacktag_one), its letter is told.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(super) struct Marks: u8 {
+    pub(super) struct Marks: u16 {
         /// S: the receiver has it, out of order.
         const SACKED = 0x01;
         /// L: it is held to be lost.
@@ -23,6 +23,8 @@ bitflags::bitflags! {
         const SYN = 0x40;
         /// RACK has judged it, and looks at it again only after it was sent again.
         const JUDGED = 0x80;
+        /// The program ended a write here: it leaves with PSH.
+        const PUSHED = 0x100;
     }
 }
 
@@ -153,7 +155,7 @@ impl Scoreboard {
         second.len -= len;
         second.marks -= Marks::SYN;
         first.len = len;
-        first.marks -= Marks::FIN | Marks::RECORD;
+        first.marks -= Marks::FIN | Marks::RECORD | Marks::PUSHED;
         let (marks, before) = (second.marks, first.packets as i32);
         first.count(mss);
         second.count(mss);
@@ -192,7 +194,7 @@ impl Scoreboard {
         self.recount(next.marks, -(next.packets as i32), reno);
         if let Some(piece) = self.pieces.get_mut(index) {
             piece.len += next.len;
-            piece.marks |= next.marks & (Marks::EVER_RESENT | Marks::FIN | Marks::RECORD);
+            piece.marks |= next.marks & (Marks::EVER_RESENT | Marks::FIN | Marks::RECORD | Marks::PUSHED);
         }
     }
 

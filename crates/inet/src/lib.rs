@@ -5,7 +5,7 @@
 //! - [`key`]: secrets, from one seed.
 //! - [`neigh`]: whose hardware address a neighbour's address is.
 //! - [`ip`]: IPv4 on one link, with ICMP.
-//! - [`tcp`]: connections.
+//! - [`mod@tcp`], which has connections, without addresses.
 //! - [`stack`]: sockets by name, and who drives all of it.
 
 #![forbid(unsafe_code)]

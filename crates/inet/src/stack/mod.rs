@@ -1,6 +1,325 @@
-//! What all connections of a stack share.
+//! A stack of one link: sockets by name, packets in and out, what is due and what has happened.
+//!
+//! It has no clock, descriptor or thread. Whoever drives it does this, again and again, and says what time it is:
+//!
+//! 1. [`Stack::receive`] with each packet that the link has;
+//! 2. [`Stack::advance`], when [`Stack::deadline`] has come;
+//! 3. the program's calls;
+//! 4. [`Stack::event`], until there is none: what whoever waits for a socket should hear;
+//! 5. [`Stack::transmit`], until there is none, as far as the link has room.
 
 pub mod demux;
 pub mod isn;
 pub mod ports;
 pub mod slab;
+
+mod arrive;
+mod calls;
+mod lower;
+mod socket;
+
+pub use calls::Bound;
+
+use crate::ip::Interface;
+use crate::key::Seed;
+use crate::tcp::{self, After, Connection, Context, Wake};
+use crate::timers::Wheel;
+use demux::Demux;
+use isn::Isn;
+use lower::{Lower, context, lengths};
+use onecopy_link::Packet;
+use ports::Ports;
+use slab::{Id, Slab};
+use socket::{Over, Slot};
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+/// What a stack is made of.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What the link takes, this side's addresses, the ways to others.
+    pub ip: crate::ip::Config,
+    /// What holds for all connections.
+    pub tcp: tcp::Config,
+    /// Where its secrets come from (first sequence numbers, ports, places in tables). Nobody else may know it, or foretell it: draw it from
+    /// the system's random numbers, and keep it fixed in tests alone.
+    pub seed: Seed,
+    /// Sockets, connections, half-open ones and those that are over, all together.
+    pub sockets: usize,
+    /// Ports that are chosen (net.ipv4.ip_local_port_range).
+    pub ports: RangeInclusive<u16>,
+}
+
+impl Config {
+    /// With Linux's defaults.
+    pub fn new(ip: crate::ip::Config, seed: Seed) -> Config {
+        Config { ip, tcp: tcp::Config::default(), seed, sockets: 1 << 20, ports: Ports::RANGE }
+    }
+}
+
+/// Something has happened to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Which.
+    pub id: Id,
+    /// What.
+    pub wake: Wake,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Stack {
+    config: tcp::Config,
+    ip: Interface,
+    sockets: Slab<Slot>,
+    demux: Demux,
+    ports: Ports,
+    numbers: Isn,
+    timers: Wheel,
+    /// Sockets that something has happened to; what it was stands with them.
+    events: VecDeque<Id>,
+    stats: tcp::Stats,
+    /// Connections in TIME-WAIT.
+    over: u32,
+}
+
+impl Stack {
+    /// A stack without sockets.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::new`].
+    pub fn new(config: Config) -> Result<Stack, crate::ip::BadConfig> {
+        Ok(Stack {
+            ip: Interface::new(config.ip)?,
+            sockets: Slab::new(config.sockets),
+            demux: Demux::new(&config.seed),
+            ports: Ports::new(&config.seed, config.ports.clone()),
+            numbers: Isn::new(&config.seed),
+            timers: Wheel::new(),
+            events: VecDeque::new(),
+            stats: tcp::Stats::default(),
+            over: 0,
+            config: config.tcp,
+        })
+    }
+
+    /// What holds for all connections.
+    pub fn tcp_config(&self) -> &tcp::Config {
+        &self.config
+    }
+
+    /// The same, to be changed: what connections do from now on.
+    pub fn tcp_config_mut(&mut self) -> &mut tcp::Config {
+        &mut self.config
+    }
+
+    /// What TCP has counted.
+    pub fn tcp_stats(&self) -> &tcp::Stats {
+        &self.stats
+    }
+
+    /// The network's layer: its addresses, ways and counters.
+    pub fn interface(&self) -> &Interface {
+        &self.ip
+    }
+
+    /// The same, to be changed.
+    pub fn interface_mut(&mut self) -> &mut Interface {
+        &mut self.ip
+    }
+
+    /// The next packet for the link; `None` when there is none.
+    pub fn transmit(&mut self) -> Option<Packet> {
+        self.ip.transmit()
+    }
+
+    /// When [`Stack::advance`] has something to do; `None` when nothing waits.
+    pub fn deadline(&self) -> Option<u64> {
+        match (self.timers.next(), self.ip.deadline()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Does what is due.
+    pub fn advance(&mut self, now: u64) {
+        self.ip.advance(now);
+        self.hear_complaints(now);
+        while let Some(index) = self.timers.pop(now) {
+            if let Some(id) = self.sockets.id_at(index) {
+                self.due(now, id);
+            }
+        }
+    }
+
+    /// The next socket that something has happened to. One that more happens to before it was asked for is told of once.
+    pub fn event(&mut self) -> Option<Event> {
+        while let Some(id) = self.events.pop_front() {
+            let wake = match self.sockets.get_mut(id) {
+                Some(Slot::Connection(connected)) => std::mem::take(&mut connected.wake),
+                Some(Slot::Listener(listener)) => std::mem::take(&mut listener.wake),
+                _ => continue,
+            };
+            if !wake.is_empty() {
+                return Some(Event { id, wake });
+            }
+        }
+        None
+    }
+
+    /// Sockets, connections, half-open ones and those that are over.
+    pub fn len(&self) -> usize {
+        self.sockets.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sockets.is_empty()
+    }
+
+    /// Calls `call` of a connection with all that it needs, and sees to what comes of it.
+    fn with<R>(
+        &mut self,
+        now: u64,
+        id: Id,
+        call: impl FnOnce(&mut Connection, &mut Context<'_>) -> R,
+    ) -> Option<R> {
+        let connected = self.sockets.get_mut(id)?.connected_mut()?;
+        let lengths = lengths(&self.ip, connected.path_mtu);
+        let mut lower = Lower { ip: &mut self.ip, ends: connected.ends, now };
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
+        let result = call(&mut connected.connection, &mut ctx);
+        let wake = ctx.wake;
+        if !wake.is_empty() && connected.listener.is_none() {
+            if connected.wake.is_empty() {
+                self.events.push_back(id);
+            }
+            connected.wake |= wake;
+        }
+        match connected.connection.deadline() {
+            Some(at) => self.timers.set(id.index(), at),
+            None => {
+                self.timers.cancel(id.index());
+            }
+        }
+        Some(result)
+    }
+
+    /// What is due of a socket.
+    fn due(&mut self, now: u64, id: Id) {
+        match self.sockets.get_mut(id) {
+            Some(Slot::Connection(_)) => {
+                if let Some(after) = self.with(now, id, |connection, ctx| connection.advance(ctx)) {
+                    self.follow(now, id, after);
+                }
+            }
+            Some(Slot::Request(_)) => self.request_due(now, id),
+            Some(Slot::TimeWait(over)) => {
+                if over.rest.deadline() > now {
+                    self.timers.set(id.index(), over.rest.deadline());
+                } else {
+                    self.forget(id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sees to what a call or a segment left to be done. (A reset is sent before.)
+    fn follow(&mut self, now: u64, id: Id, after: After) {
+        match after {
+            After::Keep | After::Refuse => {}
+            After::TimeWait => self.enter_time_wait(now, id),
+            After::Ended | After::EndedRefuse => self.ended(id),
+        }
+    }
+
+    /// A connection has ended: nothing comes for it any more, and where nobody holds it, it is gone.
+    fn ended(&mut self, id: Id) {
+        self.timers.cancel(id.index());
+        let Some(connected) = self.sockets.get_mut(id).and_then(Slot::connected_mut) else { return };
+        self.demux.disconnect(&connected.ends, id);
+        if let Some(hold) = connected.hold.take() {
+            self.ports.release(hold);
+        }
+        if connected.connection.is_orphan() {
+            self.sockets.remove(id);
+        }
+    }
+
+    /// A connection is over in order: what is left of it is small, and has a name of its own.
+    fn enter_time_wait(&mut self, now: u64, id: Id) {
+        let Some(connected) = self.sockets.get_mut(id).and_then(Slot::connected_mut) else { return };
+        let (ends, hold) = (connected.ends, connected.hold.take());
+        let rest = tcp::time_wait::TimeWait::new(now, &self.config, &mut connected.connection);
+        connected.connection.over();
+        let orphan = connected.connection.is_orphan();
+        self.demux.disconnect(&ends, id);
+        self.timers.cancel(id.index());
+        if orphan {
+            self.sockets.remove(id);
+        }
+        if self.over >= self.config.max_time_wait || self.sockets.is_full() {
+            self.stats.time_wait_overflow += 1;
+            if let Some(hold) = hold {
+                self.ports.release(hold);
+            }
+            return;
+        }
+        let deadline = rest.deadline();
+        let over = Box::new(Over { rest, ends, hold });
+        let Some(id) = self.sockets.insert_with(|_| Slot::TimeWait(over)) else { return };
+        self.over += 1;
+        self.demux.connect(ends, id);
+        self.timers.set(id.index(), deadline);
+    }
+
+    /// Removes what nobody holds, and gives its name and port back.
+    fn forget(&mut self, id: Id) {
+        self.timers.cancel(id.index());
+        let (ends, hold) = match self.sockets.remove(id) {
+            Some(Slot::Connection(connected)) => (Some(connected.ends), connected.hold),
+            Some(Slot::TimeWait(over)) => {
+                self.over -= 1;
+                (Some(over.ends), over.hold)
+            }
+            Some(Slot::Request(pending)) => {
+                if let Some(listener) = self.sockets.get_mut(pending.listener).and_then(Slot::listener_mut) {
+                    listener.half_open -= 1;
+                }
+                (Some(pending.ends), None)
+            }
+            Some(Slot::Listener(listener)) => {
+                self.demux.unlisten(listener.hold.local(), id);
+                (None, Some(listener.hold))
+            }
+            Some(Slot::Fresh(fresh)) => (None, fresh.hold),
+            None => return,
+        };
+        if let Some(ends) = ends {
+            self.demux.disconnect(&ends, id);
+        }
+        if let Some(hold) = hold {
+            self.ports.release(hold);
+        }
+    }
+
+    /// Tells who waits for a listener.
+    fn wake_listener(&mut self, id: Id, wake: Wake) {
+        if let Some(listener) = self.sockets.get_mut(id).and_then(Slot::listener_mut) {
+            if listener.wake.is_empty() {
+                self.events.push_back(id);
+            }
+            listener.wake |= wake;
+        }
+    }
+
+    /// Gives back memory of those that are gone.
+    pub fn rest(&mut self) {
+        self.demux.rest();
+        self.ports.rest();
+        self.timers.rest();
+        self.events.shrink_to_fit();
+    }
+}

@@ -1,0 +1,314 @@
+//! Whose a segment is, and what it does.
+
+use super::demux::Ends;
+use super::lower::Lower;
+use super::slab::Id;
+use super::socket::{Connected, Pending, Slot};
+use super::{Stack, context, lengths};
+use crate::ip::{Complaint, Input, Trouble};
+use crate::tcp::listener::{Answer, Request};
+use crate::tcp::time_wait::Fresh;
+use crate::tcp::{After, Connection, Emit, Error, Outgoing, Wake};
+use crate::wire::icmp::Unreachable;
+use crate::wire::{Ecn, Flags, Protocol, Seq, Tcp};
+use onecopy_chain::Chain;
+use onecopy_chain::notify::Segment;
+use onecopy_link::Packet;
+use std::net::SocketAddrV4;
+
+/// A segment that has come.
+struct Arrived {
+    header: Tcp,
+    payload: Segment<Chain>,
+    /// How long the segments were that it was put together of; 0 where it came as it is.
+    cut: u16,
+    ecn: Ecn,
+}
+
+impl Arrived {
+    fn len(&self) -> u32 {
+        // A chain has less than 4 GiB.
+        self.payload.payload().len() as u32
+    }
+}
+
+impl Stack {
+    /// A packet has come.
+    pub fn receive(&mut self, now: u64, mut packet: Packet) {
+        match self.ip.input(now, &mut packet) {
+            Input::Tcp(ip) => {
+                let Ok((header, _)) = Tcp::parse(packet.head()) else {
+                    self.stats.malformed += 1;
+                    return;
+                };
+                let ends = Ends {
+                    local: SocketAddrV4::new(ip.to, header.to),
+                    remote: SocketAddrV4::new(ip.from, header.from),
+                };
+                let cut = packet.gso().map_or(0, |gso| gso.size);
+                let (_, payload) = packet.into_parts();
+                self.segment(now, ends, Arrived { header, payload, cut, ecn: ip.ecn() });
+            }
+            Input::Complaint(complaint) => self.complaint(now, &complaint),
+            _ => {}
+        }
+        self.hear_complaints(now);
+    }
+
+    /// What was found out on this side of the link.
+    pub(super) fn hear_complaints(&mut self, now: u64) {
+        while let Some(complaint) = self.ip.complaint() {
+            self.complaint(now, &complaint);
+        }
+    }
+
+    fn segment(&mut self, now: u64, ends: Ends, arrived: Arrived) {
+        self.stats.segments_in += 1;
+        let Some(id) = self.demux.connection(&ends) else {
+            return self.without_connection(now, ends, &arrived, None);
+        };
+        match self.sockets.get_mut(id) {
+            Some(Slot::Connection(_)) => self.for_connection(now, id, ends, arrived),
+            Some(Slot::Request(_)) => self.for_request(now, id, ends, arrived),
+            Some(Slot::TimeWait(over)) => {
+                let mut lower = Lower { ip: &mut self.ip, ends, now };
+                let (header, len) = (&arrived.header, arrived.len());
+                let fresh = over.rest.arrive(now, &self.config, header, len, &mut self.stats, &mut lower);
+                match fresh {
+                    Fresh::Nothing => self.timers.set(id.index(), over.rest.deadline()),
+                    Fresh::Ended => self.forget(id),
+                    Fresh::Begin(number) => {
+                        if self.demux.listener(ends.local).is_some() {
+                            self.forget(id);
+                        }
+                        self.without_connection(now, ends, &arrived, Some(number));
+                    }
+                }
+            }
+            _ => self.refuse(now, ends, &arrived.header, arrived.len()),
+        }
+    }
+
+    fn for_connection(&mut self, now: u64, id: Id, ends: Ends, arrived: Arrived) {
+        let len = arrived.len();
+        let Arrived { header, payload, cut, ecn } = arrived;
+        let after = self.with(now, id, |connection, ctx| connection.arrive(ctx, &header, payload, cut, ecn));
+        let Some(after) = after else { return };
+        if after == After::Keep && header.flags.contains(Flags::ACK) {
+            // The way there is good (RFC 1122, section 2.3.2.1).
+            self.ip.confirm(now, *ends.remote.ip());
+        }
+        if matches!(after, After::Refuse | After::EndedRefuse) {
+            self.refuse(now, ends, &header, len);
+        }
+        self.follow(now, id, after);
+    }
+
+    /// For who is half open.
+    fn for_request(&mut self, now: u64, id: Id, ends: Ends, arrived: Arrived) {
+        let (header, len) = (&arrived.header, arrived.len());
+        let Some(Slot::Request(pending)) = self.sockets.get(id) else { return };
+        let parent = pending.listener;
+        let Some(Slot::Listener(listener)) = self.sockets.get(parent) else { return self.forget(id) };
+        let (settings, full) = (listener.settings.clone(), listener.is_full());
+        let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
+        let mut lower = Lower { ip: &mut self.ip, ends, now };
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, (0, 0));
+        let answer = pending.request.arrive(&mut ctx, &settings, header, len);
+        match answer {
+            Answer::Nothing => self.timers.set(id.index(), pending.request.deadline()),
+            Answer::Refuse => self.refuse(now, ends, header, len),
+            Answer::Gone { refuse } => {
+                self.forget(id);
+                if refuse {
+                    self.refuse(now, ends, header, len);
+                }
+            }
+            Answer::Complete if full => {
+                self.stats.accept_queue_full += 1;
+                if self.config.abort_on_overflow {
+                    self.forget(id);
+                    self.refuse(now, ends, header, len);
+                } else {
+                    pending.request.wait();
+                }
+            }
+            Answer::Complete => self.complete(now, id, arrived),
+        }
+    }
+
+    /// A connection is made of one that was half open.
+    fn complete(&mut self, now: u64, id: Id, arrived: Arrived) {
+        let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
+        let (ends, parent, agreed) = (pending.ends, pending.listener, *pending.request.agreed());
+        let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
+        let settings = listener.settings.clone();
+        listener.half_open -= 1;
+        listener.ready.push_back(id);
+        let hold = self.ports.inherit(&listener.hold, *ends.local.ip());
+        let lengths = lengths(&self.ip, 0);
+        let mut lower = Lower { ip: &mut self.ip, ends, now };
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
+        let connection = Connection::accepted(&mut ctx, settings, &agreed, &arrived.header);
+        let connected = Connected {
+            connection,
+            ends,
+            hold: Some(hold),
+            listener: Some(parent),
+            wake: Wake::empty(),
+            path_mtu: 0,
+        };
+        if let Some(slot) = self.sockets.get_mut(id) {
+            *slot = Slot::Connection(Box::new(connected));
+        }
+        self.for_connection(now, id, ends, arrived);
+        self.wake_listener(parent, Wake::READ);
+    }
+
+    /// For nobody, or for who waits for connections. `number` is our first, where an old connection has given way.
+    fn without_connection(&mut self, now: u64, ends: Ends, arrived: &Arrived, number: Option<Seq>) {
+        let (header, flags, len) = (&arrived.header, arrived.header.flags, arrived.len());
+        let Some(parent) = self.demux.listener(ends.local) else {
+            self.stats.no_socket += 1;
+            return self.refuse(now, ends, header, len);
+        };
+        if flags.contains(Flags::RST) {
+            self.stats.stray += 1;
+        } else if flags.contains(Flags::ACK) {
+            self.stats.no_socket += 1;
+            self.refuse(now, ends, header, len);
+        } else if flags.contains(Flags::SYN) && !flags.contains(Flags::FIN) {
+            self.half_open(now, parent, ends, header, number);
+        } else {
+            self.stats.stray += 1;
+        }
+    }
+
+    /// Somebody wants to be connected (the kernel's tcp_conn_request()).
+    fn half_open(&mut self, now: u64, parent: Id, ends: Ends, syn: &Tcp, number: Option<Seq>) {
+        let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
+        if listener.is_full() {
+            self.stats.accept_queue_full += 1;
+            return;
+        }
+        if listener.half_open >= listener.backlog.max(1).min(self.config.max_syn_backlog)
+            || self.sockets.is_full()
+        {
+            self.stats.syn_queue_full += 1;
+            return;
+        }
+        let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
+        listener.half_open += 1;
+        let settings = listener.settings.clone();
+        let number = number.unwrap_or_else(|| self.numbers.sequence(now, &ends));
+        let offset = self.clock_offset(&ends);
+        let (mtu, _) = lengths(&self.ip, 0);
+        let mut request = Request::new(now, &self.config, &settings, syn, mtu, number, offset);
+        let mut lower = Lower { ip: &mut self.ip, ends, now };
+        request.send(now, &mut self.stats, &mut lower);
+        let deadline = request.deadline();
+        let pending = Box::new(Pending { request, ends, listener: parent });
+        let Some(id) = self.sockets.insert_with(|_| Slot::Request(pending)) else { return };
+        self.demux.connect(ends, id);
+        self.timers.set(id.index(), deadline);
+    }
+
+    /// What a connection's clock begins with.
+    pub(super) fn clock_offset(&self, ends: &Ends) -> u32 {
+        match self.config.timestamp_offsets {
+            true => self.numbers.timestamp(*ends.local.ip(), *ends.remote.ip()),
+            false => 0,
+        }
+    }
+
+    pub(super) fn request_due(&mut self, now: u64, id: Id) {
+        let Some(Slot::Request(pending)) = self.sockets.get(id) else { return };
+        let ends = pending.ends;
+        let Some(Slot::Listener(listener)) = self.sockets.get(pending.listener) else {
+            return self.forget(id);
+        };
+        let settings = listener.settings.clone();
+        let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
+        let mut lower = Lower { ip: &mut self.ip, ends, now };
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, (0, 0));
+        if pending.request.advance(&mut ctx, &settings) {
+            self.timers.set(id.index(), pending.request.deadline());
+        } else {
+            self.forget(id);
+        }
+    }
+
+    /// Answers a segment that nobody wants by a reset (RFC 9293, section 3.10.7.1).
+    fn refuse(&mut self, now: u64, ends: Ends, header: &Tcp, len: u32) {
+        if header.flags.contains(Flags::RST) {
+            return;
+        }
+        let mut reset = Tcp { flags: Flags::RST, ..Tcp::default() };
+        if header.flags.contains(Flags::ACK) {
+            reset.seq = header.ack;
+        } else {
+            let (syn, fin) = (header.flags.contains(Flags::SYN), header.flags.contains(Flags::FIN));
+            reset.flags |= Flags::ACK;
+            reset.ack = header.seq.plus(len + u32::from(syn) + u32::from(fin));
+        }
+        self.stats.segments_out += 1;
+        self.stats.resets_out += 1;
+        let mut lower = Lower { ip: &mut self.ip, ends, now };
+        lower.emit(Outgoing { header: reset, payload: Segment::default(), cut: None, service: 0, ttl: 64 });
+    }
+
+    /// A router, or the peer's host, complains about a segment of ours.
+    fn complaint(&mut self, now: u64, complaint: &Complaint) {
+        if complaint.protocol != Protocol::TCP {
+            return;
+        }
+        let ends = Ends { local: complaint.local, remote: complaint.remote };
+        let Some(id) = self.demux.connection(&ends) else { return };
+        match self.sockets.get_mut(id) {
+            Some(Slot::Connection(connected)) => {
+                if !connected.connection.has_sent(complaint.seq) {
+                    // Who does not know the numbers made it up (RFC 5927).
+                    self.stats.stray += 1;
+                    return;
+                }
+                if let Trouble::TooLong { mtu } = complaint.trouble {
+                    // What IPv4 takes at least is 68; less than 552 nobody is made to believe (net.ipv4.route.min_pmtu).
+                    let mtu = mtu.max(552);
+                    let less = connected.path_mtu == 0 || mtu < connected.path_mtu;
+                    if less && u32::from(mtu) < self.ip.mtu() {
+                        connected.path_mtu = mtu;
+                        self.with(now, id, |connection, ctx| connection.path_shrunk(ctx));
+                    }
+                    return;
+                }
+                let (error, hard) = meaning(complaint.trouble);
+                let after = self.with(now, id, |connection, ctx| connection.unreachable(ctx, error, hard));
+                if let Some(after) = after {
+                    self.follow(now, id, after);
+                }
+            }
+            Some(Slot::Request(pending))
+                if pending.request.agreed().iss == complaint.seq
+                    && !matches!(complaint.trouble, Trouble::TooLong { .. }) =>
+            {
+                self.stats.attempts_failed += 1;
+                self.forget(id);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a complaint says to a connection, and whether one that is being made ends by it (the kernel's icmp_err_convert).
+fn meaning(trouble: Trouble) -> (Error, bool) {
+    match trouble {
+        Trouble::Unreachable(Unreachable::NETWORK) => (Error::NetUnreachable, false),
+        Trouble::Unreachable(Unreachable::HOST) => (Error::HostUnreachable, false),
+        Trouble::Unreachable(Unreachable::PROTOCOL) => (Error::NoProtocol, true),
+        Trouble::Unreachable(Unreachable::PORT) => (Error::Refused, true),
+        Trouble::Unreachable(_) => (Error::HostUnreachable, true),
+        Trouble::TooLong { .. } => (Error::TooLong, false),
+        Trouble::TimeExceeded(_) => (Error::HostUnreachable, false),
+        Trouble::Parameter(_) => (Error::Invalid, true),
+    }
+}

@@ -1,0 +1,414 @@
+//! What programs ask of sockets.
+
+use super::demux::Ends;
+use super::lower::Lower;
+use super::ports::NoPort;
+use super::slab::Id;
+use super::socket::{Connected, Fresh, Listener, Slot};
+use super::{Stack, context, lengths};
+use crate::tcp::{
+    Connection, Context, Error, Info, Readiness, Received, SendFlags, Settings, Side, State, Wake,
+};
+use onecopy_chain::notify::Segment;
+use onecopy_chain::{Chain, Writer};
+use onecopy_pool::Pages;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+
+/// What a socket is bound to, and connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Its own address (getsockname(2)).
+    pub local: Option<SocketAddrV4>,
+    /// The other end's (getpeername(2)).
+    pub remote: Option<SocketAddrV4>,
+}
+
+impl Listener {
+    /// Whether no more connections may wait to be accepted (sk_acceptq_is_full(): there is one more than the backlog says).
+    pub(super) fn is_full(&self) -> bool {
+        self.ready.len() as u32 > self.backlog
+    }
+}
+
+impl Stack {
+    /// Makes a socket (socket(2)).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`] where there are as many as there may be.
+    pub fn tcp_open(&mut self) -> Result<Id, Error> {
+        self.sockets.insert_with(|_| Slot::Fresh(Box::default())).ok_or(Error::NoMemory)
+    }
+
+    /// Gives it an address (bind(2)): port 0 is one that nobody has. `reuse` is SO_REUSEADDR.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressNotAvailable`], [`Error::AddressInUse`], [`Error::Invalid`] where it has one.
+    pub fn tcp_bind(&mut self, id: Id, address: SocketAddrV4, reuse: bool) -> Result<(), Error> {
+        if !address.ip().is_unspecified() && !self.ip.is_local(*address.ip()) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else {
+            return Err(if self.sockets.get(id).is_some() { Error::Invalid } else { Error::NoSuchSocket });
+        };
+        if fresh.hold.is_some() {
+            return Err(Error::Invalid);
+        }
+        fresh.reuse = reuse;
+        fresh.hold = Some(self.ports.bind(*address.ip(), address.port(), reuse).map_err(no_port)?);
+        Ok(())
+    }
+
+    /// Has it wait for connections (listen(2)); called again, it changes the backlog.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressInUse`], [`Error::Invalid`] for a connection.
+    pub fn tcp_listen(&mut self, id: Id, backlog: u32) -> Result<(), Error> {
+        let backlog = backlog.min(self.config.somaxconn);
+        let slot = self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)?;
+        match slot {
+            Slot::Listener(listener) => listener.backlog = backlog,
+            Slot::Fresh(fresh) => {
+                let mut hold = match fresh.hold.take() {
+                    Some(hold) => hold,
+                    None => self.ports.bind(Ipv4Addr::UNSPECIFIED, 0, fresh.reuse).map_err(no_port)?,
+                };
+                if let Err(error) = self.ports.listen(&mut hold) {
+                    fresh.hold = Some(hold);
+                    return Err(no_port(error));
+                }
+                self.demux.listen(hold.local(), id);
+                *slot = Slot::Listener(Box::new(Listener {
+                    settings: fresh.settings.clone(),
+                    reuse: fresh.reuse,
+                    hold,
+                    backlog,
+                    half_open: 0,
+                    ready: Default::default(),
+                    wake: Wake::empty(),
+                }));
+            }
+            _ => return Err(Error::Invalid),
+        }
+        Ok(())
+    }
+
+    /// Begins a connection (connect(2)). Later calls say how it goes: [`Error::Already`] while it is being made, then once that it is made,
+    /// then [`Error::Connected`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InProgress`] where it has begun; why it cannot, else.
+    pub fn tcp_connect(&mut self, now: u64, id: Id, to: SocketAddrV4) -> Result<(), Error> {
+        let slot = self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)?;
+        let fresh = match slot {
+            Slot::Fresh(fresh) => fresh,
+            Slot::Listener(_) => return Err(Error::Connected),
+            Slot::Connection(connected) => return connected.connection.connect_again(),
+            _ => return Err(Error::NoSuchSocket),
+        };
+        if let Some(error) = fresh.error.take() {
+            return Err(error);
+        }
+        // This host, where no other is said (as the kernel does).
+        let remote = if to.ip().is_unspecified() {
+            SocketAddrV4::new(self.ip.addresses().first().ok_or(Error::NetUnreachable)?.address(), to.port())
+        } else {
+            to
+        };
+        let bound = fresh.hold.as_ref().map(|hold| *hold.local().ip()).filter(|ip| !ip.is_unspecified());
+        let source = self.ip.source(*remote.ip()).ok_or(Error::NetUnreachable)?;
+        let local = bound.unwrap_or(source);
+        let (reuse, settings) = (fresh.reuse, fresh.settings.clone());
+        let held = fresh.hold.take();
+        let demux = &self.demux;
+        let hold = match held {
+            Some(hold) => {
+                let ends = Ends { local: SocketAddrV4::new(local, hold.local().port()), remote };
+                if demux.connection(&ends).is_some() {
+                    fresh.hold = Some(hold);
+                    return Err(Error::AddressNotAvailable);
+                }
+                hold
+            }
+            None => {
+                let free = |port| {
+                    demux.connection(&Ends { local: SocketAddrV4::new(local, port), remote }).is_none()
+                };
+                self.ports.connect(local, remote, reuse, free).map_err(|_| Error::AddressNotAvailable)?
+            }
+        };
+        let ends = Ends { local: SocketAddrV4::new(local, hold.local().port()), remote };
+        let number = self.numbers.sequence(now, &ends);
+        let offset = self.clock_offset(&ends);
+        let lengths = lengths(&self.ip, 0);
+        let mut lower = Lower { ip: &mut self.ip, ends, now };
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
+        let connection = Connection::connect(&mut ctx, settings, number, offset);
+        if let Some(at) = connection.deadline() {
+            self.timers.set(id.index(), at);
+        }
+        let connected = Connected {
+            connection,
+            ends,
+            hold: Some(hold),
+            listener: None,
+            wake: Wake::empty(),
+            path_mtu: 0,
+        };
+        if let Some(slot) = self.sockets.get_mut(id) {
+            *slot = Slot::Connection(Box::new(connected));
+        }
+        self.demux.connect(ends, id);
+        Err(Error::InProgress)
+    }
+
+    /// The next connection that waits (accept(2)), and who it is with.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WouldBlock`], [`Error::Invalid`] for what does not listen.
+    pub fn tcp_accept(&mut self, id: Id) -> Result<(Id, SocketAddrV4), Error> {
+        let listener = match self.sockets.get_mut(id) {
+            Some(Slot::Listener(listener)) => listener,
+            Some(_) => return Err(Error::Invalid),
+            None => return Err(Error::NoSuchSocket),
+        };
+        let child = listener.ready.pop_front().ok_or(Error::WouldBlock)?;
+        let connected = self.sockets.get_mut(child).and_then(Slot::connected_mut).ok_or(Error::WouldBlock)?;
+        connected.listener = None;
+        Ok((child, connected.ends.remote))
+    }
+
+    fn call<R>(
+        &mut self,
+        now: u64,
+        id: Id,
+        call: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        match self.sockets.get(id) {
+            Some(Slot::Connection(_)) => self.with(now, id, call).unwrap_or(Err(Error::NoSuchSocket)),
+            Some(Slot::Fresh(_) | Slot::Listener(_)) => Err(Error::NotConnected),
+            _ => Err(Error::NoSuchSocket),
+        }
+    }
+
+    /// Gives bytes to be sent, by reference: takes as many from the front of `data` as there is room for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::send`].
+    pub fn tcp_send(
+        &mut self,
+        now: u64,
+        id: Id,
+        data: &mut Segment<Chain>,
+        flags: SendFlags,
+    ) -> Result<usize, Error> {
+        self.call(now, id, |connection, ctx| connection.send(ctx, data, flags)).map_err(unsent)
+    }
+
+    /// As [`Stack::tcp_send`], of a copy in pages that `writer` has.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::send_bytes`].
+    pub fn tcp_send_bytes<A: Pages + ?Sized>(
+        &mut self,
+        now: u64,
+        id: Id,
+        bytes: &[u8],
+        writer: &Writer<'_, A>,
+        flags: SendFlags,
+    ) -> Result<usize, Error> {
+        self.call(now, id, |connection, ctx| connection.send_bytes(ctx, bytes, writer, flags)).map_err(unsent)
+    }
+
+    /// Up to `max` bytes of what has arrived.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::receive`].
+    pub fn tcp_receive(&mut self, now: u64, id: Id, max: usize) -> Result<Received, Error> {
+        self.call(now, id, |connection, ctx| connection.receive(ctx, max))
+    }
+
+    /// Up to `max` bytes from byte `offset` of what has arrived, which stay.
+    pub fn tcp_peek(&self, id: Id, offset: u64, max: usize) -> Option<Segment<Chain>> {
+        self.sockets.get(id)?.connected()?.connection.peek(offset, max)
+    }
+
+    /// Shuts one way down, or both (shutdown(2)).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotConnected`].
+    pub fn tcp_shutdown(&mut self, now: u64, id: Id, side: Side) -> Result<(), Error> {
+        if let Some(Slot::Listener(_)) = self.sockets.get(id) {
+            if side != Side::Write {
+                self.unlisten(now, id);
+            }
+            return Ok(());
+        }
+        let after = self.call(now, id, |connection, ctx| connection.shutdown(ctx, side))?;
+        self.follow(now, id, after);
+        Ok(())
+    }
+
+    /// Has a listener wait no more: what waits to be accepted is reset.
+    fn unlisten(&mut self, now: u64, id: Id) {
+        let Some(Slot::Listener(listener)) = self.sockets.get_mut(id) else { return };
+        let waiting: Vec<Id> = std::mem::take(&mut listener.ready).into();
+        let half_open = listener.half_open;
+        self.demux.unlisten(listener.hold.local(), id);
+        let (settings, reuse) = (listener.settings.clone(), listener.reuse);
+        if half_open > 0 {
+            let theirs: Vec<Id> = self
+                .sockets
+                .iter()
+                .filter(|(_, slot)| matches!(slot, Slot::Request(pending) if pending.listener == id))
+                .map(|(id, _)| id)
+                .collect();
+            theirs.into_iter().for_each(|id| self.forget(id));
+        }
+        for child in waiting {
+            self.tcp_abort(now, child);
+            self.forget(child);
+        }
+        let Some(slot) = self.sockets.get_mut(id) else { return };
+        let fresh = Box::new(Fresh { settings, reuse, hold: None, error: None });
+        if let Slot::Listener(mut listener) = std::mem::replace(slot, Slot::Fresh(fresh)) {
+            self.ports.unlisten(&mut listener.hold);
+            if let Slot::Fresh(fresh) = slot {
+                fresh.hold = Some(listener.hold);
+            }
+        }
+    }
+
+    /// Lets go of a socket (close(2)); its connection ends in order, without it.
+    pub fn tcp_close(&mut self, now: u64, id: Id) {
+        match self.sockets.get(id) {
+            Some(Slot::Connection(_)) => {
+                if let Some(after) = self.with(now, id, |connection, ctx| connection.close(ctx)) {
+                    self.follow(now, id, after);
+                }
+            }
+            Some(Slot::Listener(_)) => {
+                self.unlisten(now, id);
+                self.forget(id);
+            }
+            Some(Slot::Fresh(_)) => self.forget(id),
+            // Nobody's names.
+            _ => {}
+        }
+    }
+
+    /// Ends a connection at once, for both sides (SO_LINGER of zero, ss -K). The socket stays until it is closed.
+    pub fn tcp_abort(&mut self, now: u64, id: Id) {
+        if self.with(now, id, |connection, ctx| connection.abort(ctx)).is_some() {
+            self.ended(id);
+        }
+    }
+
+    /// What would not wait (poll(2)).
+    pub fn tcp_readiness(&self, id: Id) -> Readiness {
+        match self.sockets.get(id) {
+            Some(Slot::Connection(connected)) => connected.connection.readiness(&self.config),
+            Some(Slot::Listener(listener)) if !listener.ready.is_empty() => Readiness::READ,
+            Some(Slot::Fresh(_)) => Readiness::WRITE | Readiness::HUNG_UP,
+            _ => Readiness::empty(),
+        }
+    }
+
+    /// Why it failed, once (SO_ERROR).
+    pub fn tcp_take_error(&mut self, id: Id) -> Option<Error> {
+        match self.sockets.get_mut(id)? {
+            Slot::Connection(connected) => connected.connection.take_error(),
+            Slot::Fresh(fresh) => fresh.error.take(),
+            _ => None,
+        }
+    }
+
+    /// Its options.
+    pub fn tcp_settings(&self, id: Id) -> Option<&Settings> {
+        match self.sockets.get(id)? {
+            Slot::Fresh(fresh) => Some(&fresh.settings),
+            Slot::Listener(listener) => Some(&listener.settings),
+            Slot::Connection(connected) => Some(connected.connection.settings()),
+            _ => None,
+        }
+    }
+
+    /// Changes its options (setsockopt(2)). What was accepted of a listener before keeps what it had.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSocket`].
+    pub fn tcp_set(&mut self, now: u64, id: Id, change: impl FnOnce(&mut Settings)) -> Result<(), Error> {
+        match self.sockets.get_mut(id) {
+            Some(Slot::Fresh(fresh)) => change(Arc::make_mut(&mut fresh.settings)),
+            Some(Slot::Listener(listener)) => change(Arc::make_mut(&mut listener.settings)),
+            Some(Slot::Connection(connected)) => {
+                let mut settings = Settings::clone(connected.connection.settings());
+                change(&mut settings);
+                self.with(now, id, |connection, ctx| connection.set(ctx, Arc::new(settings)));
+            }
+            _ => return Err(Error::NoSuchSocket),
+        }
+        Ok(())
+    }
+
+    /// Where it is in its life; none for what is nobody's socket.
+    pub fn tcp_state(&self, id: Id) -> Option<State> {
+        match self.sockets.get(id)? {
+            Slot::Fresh(_) => Some(State::Closed),
+            Slot::Listener(_) => Some(State::Listen),
+            Slot::Connection(connected) => Some(connected.connection.state()),
+            _ => None,
+        }
+    }
+
+    /// What is known of it (TCP_INFO).
+    pub fn tcp_info(&self, now: u64, id: Id) -> Option<Info> {
+        match self.sockets.get(id)? {
+            Slot::Connection(connected) => Some(connected.connection.info(now, &self.config)),
+            Slot::Listener(listener) => Some(Info {
+                state: State::Listen as u8,
+                unacked: listener.ready.len() as u32,
+                sacked: listener.backlog,
+                ..Info::default()
+            }),
+            Slot::Fresh(_) => Some(Info { state: State::Closed as u8, ..Info::default() }),
+            _ => None,
+        }
+    }
+
+    /// The connection of that name, to be looked at.
+    pub fn tcp_connection(&self, id: Id) -> Option<&Connection> {
+        Some(&self.sockets.get(id)?.connected()?.connection)
+    }
+
+    /// Its addresses.
+    pub fn tcp_addresses(&self, id: Id) -> Bound {
+        let slot = self.sockets.get(id);
+        Bound {
+            local: slot.and_then(Slot::local),
+            remote: slot.and_then(Slot::connected).map(|connected| connected.ends.remote),
+        }
+    }
+}
+
+fn no_port(error: NoPort) -> Error {
+    match error {
+        NoPort::InUse => Error::AddressInUse,
+        NoPort::Exhausted => Error::AddressInUse,
+    }
+}
+
+/// A socket that was never connected says of sending what the kernel's does.
+fn unsent(error: Error) -> Error {
+    if error == Error::NotConnected { Error::BrokenPipe } else { error }
+}

@@ -1,0 +1,105 @@
+//! What a socket's name stands for.
+
+use super::demux::Ends;
+use super::ports::Hold;
+use super::slab::Id;
+use crate::tcp::listener::Request;
+use crate::tcp::time_wait::TimeWait;
+use crate::tcp::{Connection, Error, Settings, Wake};
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+/// A socket, or what is left of one.
+#[derive(Debug)]
+pub(super) enum Slot {
+    /// Made, and neither connected nor listening.
+    Fresh(Box<Fresh>),
+    /// Waits for connections.
+    Listener(Box<Listener>),
+    /// Half open; nobody's socket yet.
+    Request(Box<Pending>),
+    /// A connection, being made, made, or ended and not let go of.
+    Connection(Box<Connected>),
+    /// Over; nobody's socket any more.
+    TimeWait(Box<Over>),
+}
+
+/// Made, and neither connected nor listening.
+#[derive(Debug, Default)]
+pub(super) struct Fresh {
+    pub settings: Arc<Settings>,
+    pub reuse: bool,
+    pub hold: Option<Hold>,
+    /// Why its last connect failed.
+    pub error: Option<Error>,
+}
+
+/// Waits for connections.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub settings: Arc<Settings>,
+    pub reuse: bool,
+    pub hold: Hold,
+    /// Connections that may wait to be accepted.
+    pub backlog: u32,
+    /// Those that are half open.
+    pub half_open: u32,
+    /// Those that wait to be accepted.
+    pub ready: VecDeque<Id>,
+    pub wake: Wake,
+}
+
+/// Half open.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub request: Request,
+    pub ends: Ends,
+    pub listener: Id,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub connection: Connection,
+    pub ends: Ends,
+    pub hold: Option<Hold>,
+    /// It waits to be accepted there.
+    pub listener: Option<Id>,
+    /// What whoever waits for it was not told yet.
+    pub wake: Wake,
+    /// The longest packet that the way takes, as routers say.
+    pub path_mtu: u16,
+}
+
+/// Over.
+#[derive(Debug)]
+pub(super) struct Over {
+    pub rest: TimeWait,
+    pub ends: Ends,
+    pub hold: Option<Hold>,
+}
+
+impl Slot {
+    pub fn local(&self) -> Option<SocketAddrV4> {
+        match self {
+            Slot::Fresh(fresh) => fresh.hold.as_ref().map(Hold::local),
+            Slot::Listener(listener) => Some(listener.hold.local()),
+            Slot::Request(pending) => Some(pending.ends.local),
+            Slot::Connection(connected) => Some(connected.ends.local),
+            Slot::TimeWait(over) => Some(over.ends.local),
+        }
+    }
+
+    pub fn connected(&self) -> Option<&Connected> {
+        if let Slot::Connection(connected) = self { Some(connected) } else { None }
+    }
+
+    pub fn connected_mut(&mut self) -> Option<&mut Connected> {
+        if let Slot::Connection(connected) = self { Some(connected) } else { None }
+    }
+
+    pub fn listener_mut(&mut self) -> Option<&mut Listener> {
+        if let Slot::Listener(listener) = self { Some(listener) } else { None }
+    }
+}

@@ -1,0 +1,78 @@
+//! What was given to be sent, until it is acknowledged.
+
+use super::unsent::Unsent;
+use onecopy_chain::notify::{Fate, Segment, SegmentQueue};
+use onecopy_chain::{Chain, ChainError};
+
+/// Bytes from the first unacknowledged one on: what is under way, then what waits. A pointer, where there are none.
+#[derive(Debug, Default)]
+pub(super) struct Outbox(Option<Box<Bytes>>);
+
+#[derive(Debug, Default)]
+struct Bytes {
+    queue: SegmentQueue,
+    unsent: Unsent,
+}
+
+static NOTHING: Unsent = Unsent::new();
+
+impl Outbox {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.0.as_ref().map_or(0, |bytes| bytes.queue.len())
+    }
+
+    /// What has not left.
+    pub fn unsent(&self) -> &Unsent {
+        self.0.as_ref().map_or(&NOTHING, |bytes| &bytes.unsent)
+    }
+
+    /// The same, to be changed.
+    pub fn unsent_mut(&mut self) -> &mut Unsent {
+        &mut self.0.get_or_insert_default().unsent
+    }
+
+    /// All of it, as a list of segments: for bytes to be put behind.
+    pub fn queue_mut(&mut self) -> &mut SegmentQueue {
+        &mut self.0.get_or_insert_default().queue
+    }
+
+    /// `len` bytes from byte `at` on, by reference.
+    ///
+    /// # Errors
+    ///
+    /// As [`SegmentQueue::range`].
+    pub fn range(&self, at: u64, len: usize) -> Result<Segment<Chain>, ChainError> {
+        match &self.0 {
+            Some(bytes) => bytes.queue.range(at, len),
+            None if len == 0 => Ok(Segment::default()),
+            None => Err(ChainError::BeyondEnd { at: usize::try_from(at).unwrap_or(usize::MAX), len: 0 }),
+        }
+    }
+
+    /// The peer has the first `n` bytes.
+    pub fn acknowledged(&mut self, n: u64) {
+        if let Some(bytes) = &mut self.0 {
+            // It has what is not acknowledged, so it has these.
+            let freed = bytes.queue.advance(n.min(bytes.queue.len()), Fate::Sent);
+            debug_assert!(freed.is_ok(), "no checksum is left to be finished");
+        }
+    }
+
+    /// None of it will be sent any more.
+    pub fn drop_all(&mut self) {
+        if let Some(mut bytes) = self.0.take() {
+            bytes.queue.clear(Fate::Dropped);
+        }
+    }
+
+    /// Whether [`Outbox::rest`] would give memory back.
+    pub fn is_restless(&self) -> bool {
+        self.0.as_ref().is_some_and(|bytes| bytes.queue.is_empty() && bytes.unsent.is_empty())
+    }
+
+    /// Gives memory back, where there is nothing in it.
+    pub fn rest(&mut self) {
+        self.0.take_if(|bytes| bytes.queue.is_empty() && bytes.unsent.is_empty());
+    }
+}

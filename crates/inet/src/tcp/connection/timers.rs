@@ -1,0 +1,227 @@
+//! What happens when nothing does: timeouts, probes, deadlines.
+
+use super::transmit::RESTS_AFTER;
+use super::{After, Connection, NEVER, microseconds};
+use crate::tcp::config::Config;
+use crate::tcp::emit::Context;
+use crate::tcp::error::Error;
+use crate::tcp::rcv::AckWhen;
+use crate::tcp::snd::Timeout;
+use crate::tcp::state::State;
+
+impl Connection {
+    /// When [`Connection::advance`] has something to do; `None` when nothing waits.
+    pub fn deadline(&self) -> Option<u64> {
+        if matches!(self.state, State::Closed | State::TimeWait) {
+            return None;
+        }
+        let ack = match self.rcv.ack_due() {
+            AckWhen::At(at) => at,
+            AckWhen::Now => 0,
+            AckWhen::No => NEVER,
+        };
+        let sent = self.snd.deadline().unwrap_or(NEVER);
+        let first = ack.min(sent).min(self.probe_at).min(self.keep_at);
+        (first != NEVER).then_some(first)
+    }
+
+    /// Does what is due.
+    pub fn advance(&mut self, ctx: &mut Context<'_>) -> After {
+        if self.snd.deadline().is_some_and(|at| at <= ctx.now) {
+            let after = match self.handshake {
+                Some(_) => self.syn_timeout(ctx),
+                None => self.sender_due(ctx),
+            };
+            if after != After::Keep {
+                return after;
+            }
+        }
+        if self.probe_at <= ctx.now {
+            let after = self.probe_due(ctx);
+            if after != After::Keep {
+                return after;
+            }
+        }
+        if self.keep_at <= ctx.now {
+            let after = self.keepalive_due(ctx);
+            if after != After::Keep {
+                return after;
+            }
+        }
+        let moment = self.moment(ctx.now);
+        if self.rcv.on_timer(&moment) == AckWhen::Now && self.state.is_synchronized() {
+            self.send_ack(ctx);
+        }
+        After::Keep
+    }
+
+    /// Nothing was heard of what was sent.
+    fn sender_due(&mut self, ctx: &mut Context<'_>) -> After {
+        let expires = self.snd.timeout_is_next();
+        if expires && self.has_timed_out(ctx) {
+            return self.give_up(ctx);
+        }
+        let fresh = self
+            .out
+            .unsent()
+            .first()
+            .is_some_and(|piece| piece.len.min(self.snd.mss()) <= self.window_left());
+        match self.snd.on_timer(ctx.now, fresh) {
+            Timeout::Nothing => {}
+            Timeout::ProbeNew => {
+                ctx.stats.loss_probes += 1;
+                self.push_probe(ctx);
+            }
+            Timeout::Retransmit => {
+                if expires {
+                    ctx.stats.timeouts += 1;
+                } else {
+                    ctx.stats.loss_probes += 1;
+                }
+                self.retransmit_lost(ctx);
+            }
+        }
+        After::Keep
+    }
+
+    /// Whether the peer has been silent for too long (the kernel's tcp_write_timeout()).
+    fn has_timed_out(&self, ctx: &Context<'_>) -> bool {
+        let most = if self.is_orphan() { self.orphan_limit(ctx.config) } else { ctx.config.retries };
+        let limit = self.settings.user_timeout.filter(|limit| !limit.is_zero());
+        let first_us = ctx.config.rto_min.as_micros() as u32;
+        self.snd.timed_out(ctx.now, most.into(), first_us, limit.map(|limit| limit.as_nanos() as u64))
+    }
+
+    fn orphan_limit(&self, config: &Config) -> u8 {
+        match config.orphan_retries {
+            _ if self.soft_error.is_some() => 0,
+            0 => 8,
+            limit => limit,
+        }
+    }
+
+    /// The peer does not answer.
+    pub(super) fn give_up(&mut self, ctx: &mut Context<'_>) -> After {
+        ctx.stats.timed_out += 1;
+        if self.is_orphan() {
+            ctx.stats.orphans_ended += 1;
+        }
+        let error = self.soft_error.unwrap_or(Error::TimedOut);
+        self.end(ctx, Some(error));
+        After::Ended
+    }
+
+    /// How long the peer is not asked for its window.
+    pub(super) fn probe_wait(&self, config: &Config) -> u64 {
+        let rto = self.snd.rtt().rto_ns().max(config.rto_min.as_nanos() as u64);
+        rto.checked_shl(self.probe_backoff.min(20).into()).unwrap_or(LONGEST_RTO).min(LONGEST_RTO)
+    }
+
+    /// Something waits, and nothing is under way (the kernel's tcp_probe_timer(), tcp_send_probe0(), tcp_write_wakeup()).
+    fn probe_due(&mut self, ctx: &mut Context<'_>) -> After {
+        self.probe_at = NEVER;
+        if self.snd.has_unacked() {
+            return After::Keep;
+        }
+        let Some(piece) = self.out.unsent().first() else {
+            (self.probes, self.probe_backoff) = (0, 0);
+            let since_sent = u64::from(microseconds(ctx.now).wrapping_sub(self.sent_at)) * 1_000;
+            if self.silent(ctx.now).min(since_sent) < RESTS_AFTER / 2 {
+                self.probe_at = ctx.now.saturating_add(RESTS_AFTER);
+            } else {
+                self.rest(ctx.now);
+            }
+            return After::Keep;
+        };
+        let late = self
+            .settings
+            .user_timeout
+            .is_some_and(|limit| !limit.is_zero() && u128::from(self.silent(ctx.now)) >= limit.as_nanos());
+        let most = if self.is_orphan() { self.orphan_limit(ctx.config) } else { ctx.config.retries };
+        if late || self.probes >= most {
+            return self.give_up(ctx);
+        }
+        let room = self.window_left();
+        if room > 0 {
+            // A small segment has waited long enough.
+            let mss = self.snd.mss();
+            self.out.unsent_mut().push_first(piece.len.min(room).min(mss));
+            self.send_waiting(ctx, piece.len.min(room).min(mss.max(1)));
+        } else {
+            self.send_probe(ctx);
+            self.probes = self.probes.saturating_add(1);
+            self.probe_backoff = self.probe_backoff.saturating_add(1);
+        }
+        if !self.snd.has_unacked() {
+            self.probe_at = ctx.now.saturating_add(self.probe_wait(ctx.config));
+        }
+        After::Keep
+    }
+
+    /// Begins to count how long the peer is silent.
+    pub(super) fn arm_keepalive(&mut self, ctx: &Context<'_>) {
+        if self.is_orphan() {
+            return;
+        }
+        let time = self.settings.keepalive_time.unwrap_or(ctx.config.keepalive_time);
+        self.keep_at = match self.settings.keepalive {
+            true => ctx.now.saturating_add(time.as_nanos() as u64),
+            false => NEVER,
+        };
+    }
+
+    /// The peer was silent for long (RFC 9293, section 3.8.4), or nobody holds what waits for its FIN.
+    fn keepalive_due(&mut self, ctx: &mut Context<'_>) -> After {
+        self.keep_at = NEVER;
+        if self.is_orphan() {
+            if self.state != State::FinWait2 {
+                return After::Keep;
+            }
+            ctx.stats.orphans_ended += 1;
+            if self.settings.fin_wait.is_some_and(|limit| limit.is_zero()) {
+                self.send_reset(ctx);
+            }
+            self.end(ctx, None);
+            return After::Ended;
+        }
+        if !self.settings.keepalive || !self.state.is_synchronized() {
+            return After::Keep;
+        }
+        let nanos = |time: std::time::Duration| time.as_nanos() as u64;
+        let time = nanos(self.settings.keepalive_time.unwrap_or(ctx.config.keepalive_time));
+        let interval = nanos(self.settings.keepalive_interval.unwrap_or(ctx.config.keepalive_interval));
+        // Who has something under way hears of the peer by that.
+        if self.snd.has_unacked() || !self.out.unsent().is_empty() {
+            self.keep_at = ctx.now.saturating_add(time);
+            return After::Keep;
+        }
+        let silent = self.silent(ctx.now);
+        if silent < time {
+            self.keep_at = ctx.now.saturating_add(time - silent);
+            return After::Keep;
+        }
+        let most = self.settings.keepalive_probes.unwrap_or(ctx.config.keepalive_probes);
+        let late = match self.settings.user_timeout.filter(|limit| !limit.is_zero()) {
+            Some(limit) => u128::from(silent) >= limit.as_nanos() && self.probes > 0,
+            None => self.probes >= most,
+        };
+        if late {
+            self.send_reset(ctx);
+            return self.give_up(ctx);
+        }
+        self.send_probe(ctx);
+        self.probes = self.probes.saturating_add(1);
+        self.keep_at = ctx.now.saturating_add(interval);
+        After::Keep
+    }
+
+    /// The program has changed what it wants of keep-alive.
+    pub(super) fn keepalive_changed(&mut self, ctx: &Context<'_>) {
+        if self.state.is_synchronized() && !self.is_orphan() {
+            self.arm_keepalive(ctx);
+        }
+    }
+}
+
+/// The longest wait between two probes (TCP_RTO_MAX).
+const LONGEST_RTO: u64 = 120_000_000_000;

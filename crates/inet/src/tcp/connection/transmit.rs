@@ -1,0 +1,343 @@
+//! What leaves, and when (the kernel's tcp_write_xmit()).
+
+use super::limited::By;
+use super::segment::{HEADERS, TIMESTAMPS_LEN};
+use super::unsent::Piece;
+use super::{Connection, NEVER, Traits, microseconds};
+use crate::tcp::emit::Context;
+use crate::tcp::snd::{State as Recovery, Transmit};
+use crate::tcp::state::State;
+use crate::wire::{Flags, Seq};
+use onecopy_chain::Chain;
+use onecopy_chain::notify::Segment;
+
+/// How long a connection keeps what it would need if it went on.
+pub(super) const RESTS_AFTER: u64 = 1_000_000_000;
+
+/// What is known of small segments' reasons to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Small {
+    /// RFC 9293, section 3.7.4, as Minshall has it: they wait as long as another small one is unacknowledged.
+    Nagle,
+    /// They wait until there is more (TCP_CORK, MSG_MORE).
+    Wait,
+    /// They leave (TCP_NODELAY).
+    Leave,
+}
+
+/// How much of what waits may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Most {
+    All,
+    /// One packet, as large as it can be.
+    One,
+    /// One segment, whatever the window of congestion is: RFC 8985's probe.
+    Probe,
+}
+
+impl Connection {
+    fn small(&self) -> Small {
+        match (self.settings.cork, self.settings.nodelay) {
+            (true, _) => Small::Wait,
+            (false, true) => Small::Leave,
+            (false, false) => Small::Nagle,
+        }
+    }
+
+    /// Sends what may leave. Whether anything did.
+    pub(super) fn push_pending(&mut self, ctx: &mut Context<'_>) -> bool {
+        self.write(ctx, self.small(), Most::All)
+    }
+
+    /// Sends what may leave, small segments too.
+    pub(super) fn push_all(&mut self, ctx: &mut Context<'_>) -> bool {
+        self.write(ctx, Small::Leave, Most::All)
+    }
+
+    /// As [`Connection::push_pending`], where the program says that more comes.
+    pub(super) fn push_full(&mut self, ctx: &mut Context<'_>) -> bool {
+        self.write(ctx, Small::Wait, Most::All)
+    }
+
+    /// Sends one packet of a piece that is full.
+    pub(super) fn push_one(&mut self, ctx: &mut Context<'_>) -> bool {
+        self.write(ctx, Small::Leave, Most::One)
+    }
+
+    /// Asks by new data for an ACK of what may be lost. Whether there was any.
+    pub(super) fn push_probe(&mut self, ctx: &mut Context<'_>) -> bool {
+        self.write(ctx, Small::Leave, Most::Probe)
+    }
+
+    fn write(&mut self, ctx: &mut Context<'_>, small: Small, most: Most) -> bool {
+        if !matches!(
+            self.state,
+            State::Established | State::CloseWait | State::FinWait1 | State::LastAck | State::Closing
+        ) || self.out.unsent().is_empty()
+        {
+            return false;
+        }
+        let mss = self.segment_len(ctx);
+        self.snd.set_mss(mss);
+        let longest = self.longest(ctx, mss);
+        let (mut sent, mut by_cwnd, mut by_window) = (0, false, false);
+        while let Some(piece) = self.out.unsent().first() {
+            let mut quota = self.snd.quota();
+            if quota == 0 {
+                if most != Most::Probe {
+                    by_cwnd = true;
+                    break;
+                }
+                quota = 1;
+            }
+            // Never all at once, so that ACKs keep coming (tcp_cwnd_test()).
+            let packets = if most == Most::Probe {
+                1
+            } else {
+                quota.min((self.snd.congestion().cwnd() >> 1).max(1)).min(longest)
+            };
+            self.out.unsent_mut().grow_first(packets.saturating_mul(mss));
+            let piece = self.out.unsent().first().unwrap_or(piece);
+            let room = self.window_left();
+            let first = piece.len.min(mss);
+            if first > room || (piece.len == 0 && piece.fin && room == 0 && self.snd.has_unacked()) {
+                by_window = true;
+                break;
+            }
+            let last = self.out.unsent().is_last();
+            if piece.len <= mss {
+                let rule = if last { small } else { Small::Leave };
+                if self.holds_back(piece, mss, rule) {
+                    break;
+                }
+            } else if most == Most::All && self.defers(ctx, &piece, mss, longest, last, &mut by_cwnd) {
+                break;
+            }
+            let rule = if last { small } else { Small::Leave };
+            let len = self.split_point(piece, mss, packets, room, rule, last);
+            self.send_piece(ctx, len, mss);
+            sent += 1;
+            if most != Most::All {
+                break;
+            }
+        }
+        let by = match (by_window, self.snd.has_unacked() || !self.out.unsent().is_empty()) {
+            (true, _) => By::Window,
+            (false, true) => By::Busy,
+            (false, false) => By::Idle,
+        };
+        self.limited.set(ctx.now, by);
+        let _ = by_cwnd;
+        self.arm_probe(ctx);
+        sent > 0
+    }
+
+    /// Bytes of the peer's window that nothing was sent into.
+    pub(super) fn window_left(&self) -> u32 {
+        self.snd.window().saturating_sub(self.flight())
+    }
+
+    /// Packets that one super-segment has at most (tcp_tso_autosize()): what a millisecond carries, and more on short ways.
+    fn longest(&self, ctx: &Context<'_>, mss: u32) -> u32 {
+        let headers = HEADERS + TIMESTAMPS_LEN;
+        let whole = ctx.super_segment.saturating_sub(headers + 14);
+        if whole <= mss {
+            return 1;
+        }
+        let rate = self.pacing_rate(ctx).min(self.settings.max_pacing_rate.unwrap_or(u64::MAX));
+        let mut bytes = rate >> 10;
+        let round = self.snd.rtt().min_us().unwrap_or(u32::MAX) >> ctx.config.tso_rtt_log.min(31);
+        if round < 32 {
+            bytes = bytes.saturating_add(u64::from(ctx.super_segment) >> round);
+        }
+        let packets = (bytes.min(whole.into()) as u32 / mss.max(1)).max(ctx.config.min_tso_segments.into());
+        packets.min(whole / mss).max(1)
+    }
+
+    /// Bytes of a second that the window of congestion comes to, and more as it is to grow (tcp_update_pacing_rate()). Nothing is held back by
+    /// it but the length of super-segments.
+    fn pacing_rate(&self, ctx: &Context<'_>) -> u64 {
+        let congestion = self.snd.congestion();
+        let Some(srtt_us) = self.snd.rtt().srtt_us().filter(|us| *us > 0) else { return u64::MAX };
+        let percent = match congestion.cwnd() < congestion.ssthresh() / 2 {
+            true => ctx.config.pacing_slow_start,
+            false => ctx.config.pacing_avoidance,
+        };
+        let packets = u64::from(congestion.cwnd().max(self.snd.packets_out()));
+        u64::from(self.snd.mss()) * packets * u64::from(percent) * 10_000 / u64::from(srtt_us)
+    }
+
+    /// Bytes that a piece is filled up to (tcp_xmit_size_goal()).
+    pub(super) fn piece_goal(&self, ctx: &Context<'_>, mss: u32) -> u32 {
+        let whole = ctx.super_segment.saturating_sub(HEADERS + TIMESTAMPS_LEN + 14);
+        let largest = self.snd.max_window();
+        let half = if largest > 536 { largest >> 1 } else { largest };
+        let goal = if half > 0 { whole.min(half.max(68 - 20)) } else { whole };
+        (goal / mss * mss).max(mss)
+    }
+
+    /// Whether the piece, no longer than a segment, waits (tcp_nagle_test()).
+    fn holds_back(&self, piece: Piece, mss: u32, rule: Small) -> bool {
+        !piece.fin && self.waits(piece.len < mss, rule)
+    }
+
+    /// tcp_nagle_check().
+    fn waits(&self, partial: bool, rule: Small) -> bool {
+        partial
+            && match rule {
+                Small::Wait => true,
+                Small::Leave => false,
+                Small::Nagle => {
+                    self.snd.has_unacked()
+                        && self.small_end.after(self.snd.una())
+                        && !self.small_end.after(self.snd.nxt())
+                }
+            }
+    }
+
+    /// Whether a super-segment waits to become a longer one (tcp_tso_should_defer()).
+    fn defers(
+        &mut self,
+        ctx: &Context<'_>,
+        piece: &Piece,
+        mss: u32,
+        longest: u32,
+        last: bool,
+        by_cwnd: &mut bool,
+    ) -> bool {
+        if self.snd.state() >= Recovery::Recovery || piece.fin || piece.closed {
+            return false;
+        }
+        // Only while the program writes.
+        if microseconds(ctx.now).wrapping_sub(self.sent_at) > 1_000 {
+            return false;
+        }
+        let by_window = self.window_left();
+        let cwnd = self.snd.congestion().cwnd();
+        let by_congestion = cwnd.saturating_sub(self.snd.in_flight()).saturating_mul(mss);
+        let limit = by_window.min(by_congestion);
+        if limit >= longest.saturating_mul(mss) || (!last && limit >= piece.len) {
+            return false;
+        }
+        let share = self.snd.window().min(cwnd.saturating_mul(mss));
+        let enough = share.checked_div(ctx.config.tso_window_divisor.into()).unwrap_or(3 * mss + 1);
+        if limit >= enough {
+            return false;
+        }
+        let (Some(oldest), Some(srtt_us)) = (self.snd.oldest_sent_at(), self.snd.rtt().srtt_us()) else {
+            return false;
+        };
+        // An ACK that comes late would find nothing under way.
+        let srtt = u64::from(srtt_us) * 1000;
+        let soon = oldest.saturating_add(srtt).saturating_sub(ctx.now);
+        if soon > (srtt >> 1).min(1_000_000) {
+            return false;
+        }
+        if by_congestion < by_window && by_congestion <= piece.len {
+            *by_cwnd = true;
+        }
+        true
+    }
+
+    /// How much of the piece goes into one packet (tcp_mss_split_point()).
+    fn split_point(&self, piece: Piece, mss: u32, packets: u32, room: u32, rule: Small, last: bool) -> u32 {
+        if piece.len <= mss {
+            return piece.len;
+        }
+        let most = mss.saturating_mul(packets);
+        if most <= room && !last {
+            return most.min(piece.len);
+        }
+        let needed = piece.len.min(room);
+        if most <= needed {
+            return most;
+        }
+        let partial = needed % mss;
+        if self.waits(partial != 0, rule) && needed > partial { needed - partial } else { needed }
+    }
+
+    /// Sends the first `len` bytes that wait, whatever the window of congestion is.
+    pub(super) fn send_waiting(&mut self, ctx: &mut Context<'_>, len: u32) {
+        let mss = self.snd.mss();
+        self.send_piece(ctx, len, mss);
+    }
+
+    /// Sends the first `len` bytes of the first piece.
+    fn send_piece(&mut self, ctx: &mut Context<'_>, len: u32, mss: u32) {
+        let seq = self.snd.nxt();
+        // FIN comes last, so nothing but bytes is under way.
+        let offset = u64::from(self.flight());
+        let piece = self.out.unsent_mut().take(len);
+        // A range of what is queued cannot fail, but for a chain whose checksum is open, which nobody puts there.
+        let payload = self.out.range(offset, piece.len as usize).unwrap_or_default();
+        let packets = piece.len.div_ceil(mss).max(1);
+        let mut flags = Flags::ACK;
+        flags.set(Flags::PSH, (piece.push && piece.len > 0) || packets > 1);
+        flags.set(Flags::FIN, piece.fin);
+        if self.traits.contains(Traits::ECN) && self.snd.take_cwr() {
+            flags |= Flags::CWR;
+        }
+        if piece.len < mss {
+            self.small_end = seq.plus(piece.len);
+        }
+        let cut = (packets > 1).then_some(mss.min(u32::from(u16::MAX)) as u16);
+        let transmit = Transmit {
+            seq,
+            len: piece.len,
+            fin: piece.fin,
+            syn: false,
+            packets,
+            eor: piece.closed,
+            push: piece.push,
+        };
+        let header = self.header(ctx.now, flags, seq);
+        self.rcv.data_sent(ctx.now);
+        self.emit_with(ctx, header, payload, cut, true);
+        self.snd.transmitted(ctx.now, transmit);
+        self.sent_at = microseconds(ctx.now);
+    }
+
+    /// Sends again what was lost, as far as the window of congestion lets it.
+    pub(super) fn retransmit_lost(&mut self, ctx: &mut Context<'_>) {
+        while let Some(transmit) = self.snd.next_retransmission(ctx.now) {
+            self.retransmit(ctx, transmit);
+        }
+    }
+
+    /// Sends it again.
+    fn retransmit(&mut self, ctx: &mut Context<'_>, transmit: Transmit) {
+        let mss = self.snd.mss();
+        let at = transmit.seq.since(self.snd.una()).max(0) as u64;
+        let payload = self.out.range(at, transmit.len as usize).unwrap_or_default();
+        let mut flags = Flags::ACK;
+        flags.set(Flags::PSH, transmit.packets > 1 || transmit.len > 0 && transmit.push);
+        flags.set(Flags::FIN, transmit.fin);
+        let cut = (transmit.packets > 1).then_some(mss.min(u32::from(u16::MAX)) as u16);
+        let header = self.header(ctx.now, flags, transmit.seq);
+        ctx.stats.retransmitted += u64::from(transmit.packets);
+        self.emit_with(ctx, header, payload, cut, false);
+        self.snd.retransmitted(ctx.now, &transmit);
+    }
+
+    /// An empty segment of a place that the peer has: it answers what it has room for (the kernel's tcp_xmit_probe_skb()).
+    pub(super) fn send_probe(&mut self, ctx: &mut Context<'_>) {
+        let seq: Seq = self.snd.una().minus(1);
+        ctx.stats.probes += 1;
+        let header = self.header(ctx.now, Flags::ACK, seq);
+        self.emit(ctx, header, Segment::<Chain>::default(), None);
+    }
+
+    /// Where something waits and nothing is under way whose ACK would let it go, the peer's window is asked for in time. Where nothing waits,
+    /// memory is given back after a while.
+    pub(super) fn arm_probe(&mut self, ctx: &Context<'_>) {
+        if self.snd.has_unacked() {
+            self.probe_at = NEVER;
+        } else if self.probe_at == NEVER {
+            if !self.out.unsent().is_empty() {
+                self.probe_at = ctx.now.saturating_add(self.probe_wait(ctx.config));
+            } else if self.is_restless() {
+                self.probe_at = ctx.now.saturating_add(RESTS_AFTER);
+            }
+        }
+    }
+}

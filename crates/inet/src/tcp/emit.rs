@@ -1,0 +1,64 @@
+//! What a connection needs of who drives it, and how segments leave.
+
+use super::config::Config;
+use super::stats::Stats;
+use crate::wire::Tcp;
+use onecopy_chain::Chain;
+use onecopy_chain::notify::Segment;
+use onecopy_pool::Pages;
+
+/// A segment on its way down.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// Its header; the ports are the layer's below to write.
+    pub header: Tcp,
+    /// Its bytes.
+    pub payload: Segment<Chain>,
+    /// It is a super-segment, to be cut into parts of so many bytes.
+    pub cut: Option<u16>,
+    /// The network's type of service, with ECT where the connection says so.
+    pub service: u8,
+    /// Hops.
+    pub ttl: u8,
+}
+
+/// Takes segments of one connection.
+pub trait Emit {
+    /// One more, behind those before.
+    fn emit(&mut self, segment: Outgoing);
+}
+
+/// What a call on a connection is made with.
+pub struct Context<'a> {
+    /// The time, in nanoseconds of any steady clock.
+    pub now: u64,
+    /// What holds for all connections.
+    pub config: &'a Config,
+    /// What is counted for all connections.
+    pub stats: &'a mut Stats,
+    /// Where segments go.
+    pub out: &'a mut dyn Emit,
+    /// What whoever waits for the socket should hear of.
+    pub wake: Wake,
+    /// Pages that what has arrived is copied together in when memory is short; without them more of it is given up.
+    pub pages: Option<&'a dyn Pages>,
+    /// The longest packet of the way to the peer, headers of network and transport and all.
+    pub mtu: u32,
+    /// The longest super-segment, likewise; 0 where the link cuts none.
+    pub super_segment: u32,
+}
+
+bitflags::bitflags! {
+    /// Something has happened to a socket (the kernel's sk_data_ready, sk_write_space, sk_state_change, sk_error_report).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Wake: u8 {
+        /// There is something to receive, or to accept.
+        const READ = 1;
+        /// There is room to send.
+        const WRITE = 2;
+        /// The connection was made, shut down or ended.
+        const STATE = 4;
+        /// There is an error.
+        const ERROR = 8;
+    }
+}

@@ -242,6 +242,8 @@ impl Connection {
         ctx.wake |= Wake::READ | Wake::STATE;
         match self.state {
             State::Established => {
+                // What is sent from now on answers.
+                self.rcv.expect_turns();
                 self.state = State::CloseWait;
                 After::Keep
             }
@@ -320,6 +322,7 @@ impl Connection {
     pub(super) fn tell_room(&mut self, ctx: &mut Context<'_>) {
         if self.traits.contains(Traits::WANTS_ROOM) && self.has_much_room(ctx.config) {
             self.traits.remove(Traits::WANTS_ROOM);
+            self.snd.cramped(false);
             ctx.wake |= Wake::WRITE;
         }
     }

@@ -234,6 +234,7 @@ impl Connection {
         }
         if given < len {
             self.traits |= Traits::WANTS_ROOM;
+            self.snd.cramped(true);
             if self.limited.by() == By::Busy {
                 self.limited.set(ctx.now, By::Buffer);
             }

@@ -99,8 +99,9 @@ impl Connection {
             self.out.unsent_mut().grow_first(packets.saturating_mul(mss));
             let piece = self.out.unsent().first().unwrap_or(piece);
             let room = self.window_left();
-            let first = piece.len.min(mss);
-            if first > room || (piece.len == 0 && piece.fin && room == 0 && self.snd.has_unacked()) {
+            // FIN takes a number, too.
+            let first = piece.len.min(mss) + u32::from(piece.fin && piece.len <= mss);
+            if first > room {
                 by_window = true;
                 break;
             }

@@ -3,6 +3,7 @@
 //! work, and over loopback that includes the client's own receiving.
 
 mod client;
+mod congestion;
 mod direct;
 mod line;
 mod loan;
@@ -26,6 +27,7 @@ use crate::http::request::Limits;
 use crate::transport::Transport;
 use crate::{failure, process, units};
 use anyhow::Context;
+use congestion::Congestion;
 use line::Forward;
 use loan::{SendLent, Sender};
 use pool::{Backend, Pool};
@@ -212,7 +214,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let totals = Arc::new(Totals::default());
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
-        let listener = listen(args.listen)?;
+        let (listener, congestion) = listen(args.listen)?;
         let address = listener.local_addr()?;
         let reports = totals.clone();
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.json())));
@@ -248,7 +250,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         args.warn(open_files, shares);
         let listener = TcpListener::from_std(listener)?;
-        let taking = tokio::task::spawn_local(take(listener, doors, seats));
+        let taking = tokio::task::spawn_local(take(listener, congestion, doors, seats));
         let why = signal.await??;
         taking.abort();
         stop.send_replace(true);
@@ -283,22 +285,24 @@ fn renew(identity: Arc<Identity>, totals: Arc<Totals>) -> impl AsyncFn() {
     }
 }
 
-/// A listener with a queue long enough for thousands of clients that come at once.
-fn listen(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
+/// A listener with a queue long enough for thousands of clients that come at once, and what they get.
+fn listen(address: SocketAddr) -> anyhow::Result<(std::net::TcpListener, Congestion)> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     }?;
     socket.set_reuseaddr(true)?;
-    socket
+    let congestion = Congestion::new(&socket); // before anybody can come
+    let listener = socket
         .bind(address)
         .and_then(|()| socket.listen(4096))
         .and_then(TcpListener::into_std)
-        .with_context(|| format!("cannot listen on {address}"))
+        .with_context(|| format!("cannot listen on {address}"))?;
+    Ok((listener, congestion))
 }
 
 /// Takes clients and shows each to the thread that has the fewest, as long as there are places.
-async fn take(listener: TcpListener, doors: Vec<Door>, seats: Arc<Seats>) {
+async fn take(listener: TcpListener, congestion: Congestion, doors: Vec<Door>, seats: Arc<Seats>) {
     let mut told = false;
     loop {
         let full = || {
@@ -314,6 +318,9 @@ async fn take(listener: TcpListener, doors: Vec<Door>, seats: Arc<Seats>) {
         match listener.accept().await.and_then(|(tcp, from)| Ok((tcp.into_std()?, from))) {
             // A thread that ended has said why.
             Ok((tcp, from)) => {
+                if let Ok(at) = tcp.local_addr() {
+                    congestion.settle(&tcp, from.ip(), at.ip());
+                }
                 drop(door.arrivals.send(Arrival { tcp, from, seat: (door.seat.clone(), seat) }));
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}

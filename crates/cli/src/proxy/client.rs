@@ -14,7 +14,7 @@ use crate::http::response::page;
 use crate::ss::visible;
 use std::io;
 use std::net::IpAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -258,7 +258,7 @@ async fn exchange(
     let (mut lease, reply, seat) = loop {
         let mut lease = proxy.pool.lease(fresh).await?;
         let may = lending && lease.line.takes_loans(peer);
-        let seat = may.then(|| proxy.seats.one_more()).flatten().map(Rc::new);
+        let seat = may.then(|| proxy.seats.one_more()).flatten().map(Arc::new);
         let takes = seat.is_some();
         let secure = peer.plain().is_none();
         let asked = Asked { client: ip, secure, reader: lease.line.reader(), lent: takes };

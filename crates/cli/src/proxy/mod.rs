@@ -224,13 +224,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         let signal = tokio::task::spawn_local(process::asked_to_stop("onecopy proxy", plain));
         tokio::task::yield_now().await; // the handlers are in place before anybody is told
+        let shelf = Arc::new(Shelf::new(shares.kept));
+        let old = shelf.clone();
+        tokio::task::spawn_local(async move { old.sweep().await });
         let (mut doors, mut others, mut main) = (Vec::new(), Vec::new(), None);
         for n in 0..threads {
             let (door, arrivals) = mpsc::unbounded_channel();
             doors.push(Door { arrivals: door, seat: Arc::new(()) });
             let worker = Worker {
                 args: args.clone(),
-                kept: shares.kept / threads,
+                shelf: shelf.clone(),
                 backends: shares.lines / threads,
                 identity: identity.clone(),
                 totals: totals.clone(),
@@ -333,8 +336,7 @@ async fn take(listener: TcpListener, congestion: Congestion, doors: Vec<Door>, s
 /// One thread of the proxy.
 struct Worker {
     args: Args,
-    /// Lent answers that it may keep.
-    kept: usize,
+    shelf: Arc<Shelf>,
     backends: usize,
     identity: Option<Arc<Identity>>,
     totals: Arc<Totals>,
@@ -345,7 +347,7 @@ struct Worker {
 impl Worker {
     /// Serves those who arrive until asked to stop, then waits for those in flight. Returns how many were cut.
     async fn serve(self, mut arrivals: mpsc::UnboundedReceiver<Arrival>) -> anyhow::Result<usize> {
-        let Worker { args, kept, backends, identity, totals, seats, mut stopped } = self;
+        let Worker { args, shelf, backends, identity, totals, seats, mut stopped } = self;
         let direct = args.direct.then(|| direct::Direct::new(&args.backend, args.trust_backend, backends));
         let backend = Backend {
             address: args.backend,
@@ -361,7 +363,7 @@ impl Worker {
             seats,
             direct,
             sender: Sender::new(args.send_lent),
-            shelf: Rc::new(Shelf::new(kept)),
+            shelf,
             identity,
             limits: Limits { line: args.max_line, head: args.max_head, ..Limits::default() },
             ill: Cell::new(false),

@@ -11,8 +11,8 @@ const OWN: u64 = 32;
 /// Of each thread: its epoll, what wakes it, and what it keeps open for its work.
 const OWN_OF_THREAD: u64 = 16;
 
-/// The most lent answers that one thread keeps.
-const KEPT: usize = 1024;
+/// The most lent answers that are kept: to look through them all takes a fraction of a millisecond.
+const KEPT: u64 = 4096;
 
 /// How the descriptors are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Shares {
     /// Of `limit` descriptors. Connections to the backend get at most half of what the threads leave.
     pub fn of(limit: u64, threads: usize, backends: usize, of_a_line: u64) -> Shares {
         let own = (OWN + OWN_OF_THREAD * threads as u64).min(limit / 4);
-        let kept = (limit / 8).min((KEPT * threads) as u64);
+        let kept = (limit / 8).min(KEPT);
         let rest = limit - own - kept;
         let room = usize::try_from(rest / 2 / of_a_line).unwrap_or(usize::MAX);
         let lines = backends.min(room).max(1);
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(Shares::of(200, 2, 256, 4), Shares { clients: 65, lines: 15, kept: 25 });
         assert_eq!(
             Shares::of(1 << 20, 2, 256, 4),
-            Shares { clients: (1 << 20) - 64 - 1024 - 2048, lines: 256, kept: 2048 }
+            Shares { clients: (1 << 20) - 64 - 1024 - 4096, lines: 256, kept: 4096 }
         );
     }
 

@@ -10,7 +10,6 @@ use super::trouble::Patience;
 use crate::counters::Totals;
 use crate::http::request::Limits;
 use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -24,7 +23,8 @@ pub struct Proxy {
     pub seats: Arc<Seats>,
     pub direct: Option<Direct>,
     pub sender: Sender,
-    pub shelf: Rc<Shelf>,
+    /// Of all threads.
+    pub shelf: Arc<Shelf>,
     pub identity: Option<Arc<Identity>>,
     pub limits: Limits,
     pub patience: Patience,

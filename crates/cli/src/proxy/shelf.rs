@@ -5,9 +5,8 @@ use super::loan::Loan;
 use super::seats::{Loaned, Seats};
 use crate::http::request::{Method, Request};
 use lru::LruCache;
-use std::cell::{Cell, RefCell};
 use std::num::NonZeroUsize;
-use std::rc::{Rc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -24,37 +23,47 @@ pub struct Kept {
     pub head: Vec<u8>,
     until: Instant,
     /// Of all who send it now, together: it may be kept no longer, and its descriptor is open until the last of them is done.
-    seat: RefCell<Weak<Loaned>>,
+    seat: Mutex<Weak<Loaned>>,
 }
 
 impl Kept {
     /// A share of its descriptor, held while it is sent. None: there are too few for that.
-    pub fn seat(&self, seats: &Seats) -> Option<Rc<Loaned>> {
-        let mut seat = self.seat.borrow_mut();
+    pub fn seat(&self, seats: &Seats) -> Option<Arc<Loaned>> {
+        let mut seat = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(others) = seat.upgrade() {
             return Some(others);
         }
-        let own = Rc::new(seats.one_more()?);
-        *seat = Rc::downgrade(&own);
+        let own = Arc::new(seats.one_more()?);
+        *seat = Arc::downgrade(&own);
         Some(own)
     }
 }
 
-/// The answers of one thread of the proxy, by request target.
+/// The answers of all threads of the proxy, by request target: what one was lent, none needs to ask for.
 #[derive(Debug)]
 pub struct Shelf {
-    kept: RefCell<LruCache<Box<str>, Rc<Kept>>>,
-    /// When the sweeper looks again, as long as there is one.
-    next: Cell<Option<Instant>>,
-    /// It is to look sooner than that.
+    /// Held for a look alone. The kernel is asked, and what is let go of is closed, without it.
+    book: Mutex<Book>,
+    /// The sweeper is to look sooner than it meant to.
     sooner: Notify,
 }
 
+#[derive(Debug)]
+struct Book {
+    kept: LruCache<Box<str>, Arc<Kept>>,
+    /// When the sweeper looks again, if there is anything.
+    next: Option<Instant>,
+}
+
 impl Shelf {
-    /// A shelf for at most so many, one at least.
+    /// A shelf for at most so many, one at least. Somebody has to [`sweep`](Shelf::sweep) it.
     pub fn new(most: usize) -> Shelf {
-        let most = NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN);
-        Shelf { kept: RefCell::new(LruCache::new(most)), next: Cell::default(), sooner: Notify::new() }
+        let kept = LruCache::new(NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN));
+        Shelf { book: Mutex::new(Book { kept, next: None }), sooner: Notify::new() }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether nothing but its target decides the answer to a request.
@@ -67,63 +76,71 @@ impl Shelf {
     }
 
     /// The answer to give again, if there is one and its file was not changed, and is in memory.
-    pub fn find(&self, target: &str) -> Option<Rc<Kept>> {
-        let mut all = self.kept.borrow_mut();
-        let kept = all.get(target)?.clone();
-        let holds = Instant::now() < kept.until && kept.loan.is_as_lent();
-        if !holds {
-            all.pop(target);
+    pub fn find(&self, target: &str) -> Option<Arc<Kept>> {
+        let kept = self.book().kept.get(target)?.clone();
+        if Instant::now() < kept.until && kept.loan.is_as_lent() {
+            return Some(kept);
         }
-        holds.then_some(kept)
+        // Another thread may have got a new one meanwhile.
+        let mut book = self.book();
+        if book.kept.peek(target).is_some_and(|now| Arc::ptr_eq(now, &kept)) {
+            book.kept.pop(target);
+        }
+        None
     }
 
     /// Keeps an answer for so long, which is sent now with a descriptor from `seat`. It is let go then, asked for or not.
     pub fn keep(
-        self: &Rc<Self>,
+        &self,
         target: &str,
         loan: Loan,
         head: Vec<u8>,
         fresh: Duration,
-        seat: &Rc<Loaned>,
-    ) -> Rc<Kept> {
+        seat: &Arc<Loaned>,
+    ) -> Arc<Kept> {
         let until = Instant::now() + fresh.min(LONGEST);
-        let kept = Rc::new(Kept { loan, head, until, seat: RefCell::new(Rc::downgrade(seat)) });
+        let kept = Arc::new(Kept { loan, head, until, seat: Mutex::new(Arc::downgrade(seat)) });
         if !fresh.is_zero() {
-            self.kept.borrow_mut().put(target.into(), kept.clone());
-            match self.next.get() {
-                None => {
-                    self.next.set(Some(until));
-                    tokio::task::spawn_local(self.clone().sweep());
-                }
-                Some(next) if until + TOGETHER < next => self.sooner.notify_one(),
-                Some(_) => {}
+            let mut book = self.book();
+            let gone = book.kept.push(target.into(), kept.clone());
+            let sooner = book.next.is_none_or(|next| until + TOGETHER < next);
+            if sooner {
+                book.next = Some(until);
+            }
+            drop(book);
+            drop(gone);
+            if sooner {
+                self.sooner.notify_one();
             }
         }
         kept
     }
 
-    async fn sweep(self: Rc<Self>) {
+    /// Lets go of what is too old, for ever.
+    pub async fn sweep(&self) {
         loop {
-            let next = self.let_go(Instant::now());
-            self.next.set(next);
-            let Some(next) = next else { return };
-            tokio::select! {
-                () = sleep_until(next) => {}
-                () = self.sooner.notified() => {}
+            match self.let_go(Instant::now()) {
+                None => self.sooner.notified().await,
+                Some(next) => tokio::select! {
+                    () = sleep_until(next) => {}
+                    () = self.sooner.notified() => {}
+                },
             }
         }
     }
 
     /// Lets go of what is too old. When to look again, if anything is left.
     fn let_go(&self, now: Instant) -> Option<Instant> {
-        let mut all = self.kept.borrow_mut();
-        let old: Vec<_> =
-            all.iter().filter(|(_, kept)| kept.until <= now).map(|(target, _)| target.clone()).collect();
-        for target in old {
-            all.pop(&target);
-        }
+        let mut book = self.book();
+        let old = book.kept.iter().filter(|(_, kept)| kept.until <= now);
+        let old: Vec<_> = old.map(|(target, _)| target.clone()).collect();
+        let gone: Vec<_> = old.iter().filter_map(|target| book.kept.pop(target)).collect();
         // A look at each that ends would be many: those that end soon go together.
-        all.iter().map(|(_, kept)| kept.until).min().map(|next| next.max(now + TOGETHER))
+        book.next = book.kept.iter().map(|(_, kept)| kept.until).min().map(|next| next.max(now + TOGETHER));
+        let next = book.next;
+        drop(book);
+        drop(gone);
+        next
     }
 }
 

@@ -91,6 +91,21 @@ fn what_was_lent_is_sent_again() {
     pair.counts(&[("requests", 4)]);
 }
 
+/// Nor does a thread ask for what another one was lent.
+#[test]
+fn what_one_thread_was_lent_all_send_again() {
+    let pair = Pair::start("--cache 64M --revalidate 10m", "--threads 4");
+    let content = pair.file("f", 300_000);
+    // All are connected at once: each is another thread's.
+    let mut clients: Vec<_> = (0..4).map(|_| pair.client()).collect();
+    for client in &mut clients {
+        assert!(client.get("/f").body == content);
+    }
+    let stats = pair.proxy.stats(|stats| stats["requests"] == 4);
+    assert_eq!((&stats["lent"], &stats["lent_again"]), (&1.into(), &3.into()), "{stats:#}");
+    pair.counts(&[("requests", 1)]);
+}
+
 /// Where the time is short, or nothing may be kept, each request is the daemon's.
 #[test]
 fn what_was_lent_is_let_go() {

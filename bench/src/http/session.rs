@@ -135,6 +135,8 @@ pub struct Job {
     pub hot_set: Option<usize>,
     /// Whether the clients come over TLS.
     pub tls: bool,
+    /// Whether each round begins with a request for every object that does not count.
+    pub lead_in: bool,
 }
 
 /// Servers up, clients connected.
@@ -224,6 +226,9 @@ impl Session for Http {
     fn run(&mut self, work: u64) -> Result<Sample> {
         let files = &self.job.tree.files;
         let requests = (work * files.len() as u64).div_ceil(self.job.tree.bytes()).max(1);
+        if self.job.lead_in {
+            drive(&mut self.clients, files.len() as u64, |i| format!("/{}", files[i as usize].0))?;
+        }
         let turn = self.turn;
         self.turn += requests;
         let before = if self.servers.counted { Some(self.servers.counters()?) } else { None };

@@ -8,7 +8,9 @@ use crate::words::size_name;
 /// The row.
 pub const ROW: Row = Row {
     name: "http",
-    about: "4 kept connections get objects through a proxy from a storage daemon; the clients copy the bodies out. \
+    about: "4 kept connections get objects through a proxy from a storage daemon; the clients copy the bodies out. Each \
+            round begins with a request for every object that does not count: an engine has stood still while others had \
+            their turns, for longer than what it keeps is kept, and a server at work does not. \
             nginx: nginx in front of nginx (files) or of our daemon's memory; kernel: read and write; kernel-splice: \
             the daemon writes, the proxy splices; kernel-sendfile: the daemon sends file pages by reference, too; \
             cached, nt: copied into shared memory; auto: as it comes, where a body is lent to the proxy by its \
@@ -95,7 +97,7 @@ fn case(source: Source, size: u64, footprint: u64, tls: bool) -> Case {
         reach,
         work,
         open: Box::new(move |context, engine| {
-            let job = Job { tree: tree()?, source, hot_set: None, tls };
+            let job = Job { tree: tree()?, source, hot_set: None, tls, lead_in: true };
             Ok(Box::new(Http::open(context, engine, &job)?))
         }),
     }

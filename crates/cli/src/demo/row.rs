@@ -84,7 +84,7 @@ fn case(scale: Scale, name: &str, source: Source, hot_set: Option<usize>, engine
             step: SIZE,
         },
         open: Box::new(move |context, engine| {
-            let job = Job { tree: tree()?, source, hot_set, tls: false };
+            let job = Job { tree: tree()?, source, hot_set, tls: false, lead_in: false };
             Ok(Box::new(Http::open(context, engine, &job)?))
         }),
     }

@@ -64,6 +64,8 @@ impl Direct {
         counters: &mut Counters,
     ) -> Result<Lent, Trouble> {
         let Ok(_room) = self.room.try_acquire() else { return Ok(Lent::Never) };
+        // Once the loan is on its way the daemon may have written before this thread looks.
+        let before = seen(client);
         let control = loop {
             let kept = self.idle.borrow_mut().pop();
             let used = kept.is_some();
@@ -81,7 +83,7 @@ impl Direct {
                 _ => return Ok(Lent::Never),
             }
         };
-        let heard = hear(&control, client, patience, counters).await;
+        let heard = hear(&control, client, before, patience, counters).await;
         match heard {
             Ok(Lent::Done) => self.idle.borrow_mut().push((control, Instant::now())),
             // It may still have the socket: its end is the daemon's, too. (The client is told nothing more: it cannot be known
@@ -128,15 +130,15 @@ fn is_quiet(control: &UnixStream) -> bool {
     matches!(rustix::net::recv(control, &mut [0][..], look), Err(Errno::AGAIN))
 }
 
-/// Waits until the daemon says that it has let go of the socket.
+/// Waits until the daemon says that it has let go of the socket, which was as `before` when it was lent.
 async fn hear(
     control: &UnixStream,
     client: &TcpStream,
+    before: Option<(u64, u64)>,
     patience: Patience,
     counters: &mut Counters,
 ) -> Result<Lent, Trouble> {
-    let mut progress = Progress::new(client);
-    let first = progress.seen;
+    let mut progress = Progress { seen: before, since: Instant::now() };
     let mut said = Vec::new();
     loop {
         let mut buffer = [0; LINE];
@@ -151,7 +153,7 @@ async fn hear(
             Ok(n @ 1..) => said.extend_from_slice(&buffer[..n]),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // It ended (without having looked at the loan: a reset), and so did what it had of the socket.
-            _ if said.is_empty() && first.is_some() && seen(client) == first => return Ok(Lent::Back),
+            _ if said.is_empty() && before.is_some() && seen(client) == before => return Ok(Lent::Back),
             _ => return Err(Trouble::Cut("it ended while it had the client's socket".to_owned())),
         }
         if let Some((whole, bytes)) = outcome(&said)? {
@@ -171,10 +173,6 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(client: &TcpStream) -> Progress {
-        Progress { seen: seen(client), since: Instant::now() }
-    }
-
     /// How long until it is worth looking: a few times within the shorter patience.
     fn look_in(&self, patience: Patience) -> Duration {
         (patience.backend.min(patience.client) / 4).max(Duration::from_millis(10))
@@ -197,9 +195,11 @@ impl Progress {
     }
 }
 
+/// What the client has acknowledged, and what waits for that. (Asked for in this order, nothing is missed that is acknowledged
+/// in between.)
 fn seen(client: &TcpStream) -> Option<(u64, u64)> {
-    let acknowledged = tcp_acknowledged(client.as_fd()).ok()?;
-    Some((acknowledged, unread_memory(client).ok()? as u64))
+    let waits = unread_memory(client).ok()? as u64;
+    Some((tcp_acknowledged(client.as_fd()).ok()?, waits))
 }
 
 async fn offer(control: &UnixStream, head: &[u8], client: &TcpStream) -> io::Result<()> {

@@ -147,7 +147,7 @@ fn all(ways: &[Way], source: Source, secure: bool) {
 }
 
 /// Whether strace is there, and may trace.
-fn tracing() -> Result<(), String> {
+pub fn tracing() -> Result<(), String> {
     let said = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).output();
     match said {
         Ok(output) if output.status.success() => Ok(()),

@@ -1,9 +1,15 @@
 //! `--direct`: what is lent to a daemon that hangs, dies, or has half a request.
 
+use crate::counted::tracing;
 use crate::harness::*;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::Signal;
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
+use std::sync::mpsc::channel;
 
 /// A daemon that is stopped has the client's socket and does nothing with it: the client is let go in time, and the daemon's
 /// descriptor is of no use when it goes on.
@@ -64,6 +70,50 @@ fn a_loan_that_comes_back_is_answered() {
     assert_eq!(client.response("GET").status, 502);
     pair.daemon = start_daemon(pair.dir.path(), "--direct");
     assert_eq!(client.get("/f").status, 200, "and the connection goes on");
+}
+
+/// What the daemon wrote before it died counts from the moment in which the loan was on its way: the proxy may come to look at the
+/// socket only when all of it has been written and acknowledged.
+#[test]
+fn a_loan_that_was_begun_does_not_come_back() {
+    if let Err(why) = tracing() {
+        return eprintln!("skipped: {why}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("files")).unwrap();
+    std::fs::write(dir.path().join("files/f"), "whole").unwrap();
+    let _usual = start_daemon(dir.path(), "");
+    let listener = UnixListener::bind(dir.path().join("s.direct")).unwrap();
+    let slow = |args: &[&str]| {
+        let mut strace = Command::new("strace");
+        // Each look at a socket takes that long (microseconds); the daemon below does not.
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=getsockopt"]);
+        Running::traced(strace.args(["-e", "inject=getsockopt:delay_enter=400000"]), args)
+    };
+    let (proxy, addr) = start_proxy_by(slow, dir.path(), "--direct --trust-backend --threads 1");
+    let (taken, begun) = channel();
+    std::thread::spawn(move || {
+        let (loans, _) = listener.accept().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut head = [0; 4096];
+        let slices = &mut [IoSliceMut::new(&mut head)];
+        recvmsg(&loans, slices, &mut beside, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let Some(RecvAncillaryMessage::ScmRights(mut lent)) = beside.drain().next() else {
+            panic!("a socket is lent");
+        };
+        let mut client = File::from(lent.next().unwrap());
+        client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\npart").unwrap();
+        drop(client);
+        begun.recv().unwrap();
+    });
+    let mut client = Client::connect(addr);
+    client.send("GET /f HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    assert_eq!(client.head().0, 200);
+    assert_eq!(client.some(4), b"part");
+    taken.send(()).unwrap();
+    assert_eq!(client.rest(), "", "no other answer goes on from there");
+    proxy.line("it ended while it had the client's socket");
 }
 
 /// A client that takes nothing while the daemon writes is the proxy's to give up, too: the daemon may be a patient one.

@@ -33,7 +33,7 @@ const MAX_PARTS: usize = 16;
 /// Reads a Range field's value for a representation of `length` bytes.
 pub fn parse(value: &str, length: u64) -> Asked {
     let Some((unit, set)) = value.split_once('=') else { return Asked::Whole };
-    if !unit.trim().eq_ignore_ascii_case("bytes") {
+    if !unit.eq_ignore_ascii_case("bytes") {
         return Asked::Whole;
     }
     let mut parts = Vec::new();
@@ -73,10 +73,16 @@ fn part(spec: &str, length: u64) -> Option<Option<Part>> {
     }
     let start = number(first)?;
     let end = if last.is_empty() { u64::MAX } else { number(last)? };
-    if end < start {
+    if !last.is_empty() && size(last) < size(first) {
         return None;
     }
     Some((start < length).then(|| Part { start, end: end.min(length - 1) }))
+}
+
+/// What orders digits as the number that they are, however large it is.
+fn size(digits: &str) -> (usize, &str) {
+    let digits = digits.trim_start_matches('0');
+    (digits.len(), digits)
 }
 
 #[cfg(test)]
@@ -109,6 +115,7 @@ mod tests {
         assert_eq!(parse("bytes=-0", 10), Asked::Nothing);
         assert_eq!(parse("bytes=0-", 0), Asked::Nothing);
         assert_eq!(parse("bytes=99999999999999999999-", 10), Asked::Nothing);
+        assert_eq!(parse("bytes=20000000000000000000-00020000000000000000001", 10), Asked::Nothing);
     }
 
     #[test]
@@ -125,6 +132,13 @@ mod tests {
             "bytes=+1-2",
             "bytes=0-1,x",
             "bytes=1--2",
+            "bytes =0-1",
+            " bytes=0-1",
+            "bytes\u{a0}=0-1",
+            // Beyond 64 bits the first one is still behind the last.
+            "bytes=100000000000000000000-18446744073709551615",
+            "bytes=99999999999999999999-20000000000000000000",
+            "bytes=0018446744073709551617-18446744073709551616",
         ] {
             assert_eq!(parse(value, 10), Asked::Whole, "{value}");
         }

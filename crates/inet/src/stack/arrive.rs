@@ -113,7 +113,7 @@ impl Stack {
         let (settings, full) = (listener.settings.clone(), listener.is_full());
         let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, (0, 0));
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, (0, 0, 0));
         let answer = pending.request.arrive(&mut ctx, &settings, header, len);
         match answer {
             Answer::Nothing => self.timers.set(id.index(), pending.request.deadline()),
@@ -202,7 +202,7 @@ impl Stack {
         let settings = listener.settings.clone();
         let number = number.unwrap_or_else(|| self.numbers.sequence(now, &ends));
         let offset = self.clock_offset(&ends);
-        let (mtu, _) = lengths(&self.ip, 0);
+        let (mtu, ..) = lengths(&self.ip, 0);
         let mut request = Request::new(now, &self.config, &settings, syn, mtu, number, offset);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
         request.send(now, &mut self.stats, &mut lower);
@@ -230,7 +230,7 @@ impl Stack {
         let settings = listener.settings.clone();
         let Some(Slot::Request(pending)) = self.sockets.get_mut(id) else { return };
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, (0, 0));
+        let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, (0, 0, 0));
         if pending.request.advance(&mut ctx, &settings) {
             self.timers.set(id.index(), pending.request.deadline());
         } else {

@@ -361,6 +361,18 @@ impl Stack {
         Ok(())
     }
 
+    /// Sends what waits to become a full segment: setting TCP_NODELAY does so each time, whether it was on or not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSocket`], [`Error::NotConnected`].
+    pub fn tcp_push(&mut self, now: u64, id: Id) -> Result<(), Error> {
+        self.call(now, id, |connection, ctx| {
+            connection.push(ctx);
+            Ok(())
+        })
+    }
+
     /// Where it is in its life; none for what is nobody's socket.
     pub fn tcp_state(&self, id: Id) -> Option<State> {
         match self.sockets.get(id)? {
@@ -374,7 +386,13 @@ impl Stack {
     /// What is known of it (TCP_INFO).
     pub fn tcp_info(&self, now: u64, id: Id) -> Option<Info> {
         match self.sockets.get(id)? {
-            Slot::Connection(connected) => Some(connected.connection.info(now, &self.config)),
+            Slot::Connection(connected) => {
+                let mut info = connected.connection.info(now, &self.config);
+                let chosen = connected.connection.settings().max_segment.map_or(u32::MAX, u32::from);
+                info.pmtu = lengths(&self.ip, connected.path_mtu).0;
+                info.advmss = self.ip.mtu().saturating_sub(40).min(chosen);
+                Some(info)
+            }
             Slot::Listener(listener) => Some(Info {
                 state: State::Listen as u8,
                 unacked: listener.ready.len() as u32,

@@ -14,13 +14,13 @@ pub(super) struct Lower<'a> {
     pub now: u64,
 }
 
-/// Bytes of the longest packet, and of the longest super-segment, 0 where the link cuts none. `path` is what routers have said of the first
-/// one, 0 where they have not.
-pub(super) fn lengths(ip: &Interface, path: u16) -> (u32, u32) {
+/// Bytes of the longest packet, and of the longest super-segment, 0 where the link cuts none; and fragments of payload that one may have.
+/// `path` is what routers have said of the first one, 0 where they have not.
+pub(super) fn lengths(ip: &Interface, path: u16) -> (u32, u32, usize) {
     let link = ip.capabilities();
     let mtu = if path == 0 { link.mtu } else { link.mtu.min(path.into()) };
     let whole = if link.tcp_segmentation { link.super_segment.min(u16::MAX.into()) } else { 0 };
-    (mtu, whole)
+    (mtu, whole, link.fragments)
 }
 
 /// What a call on a connection is made with; `lengths` are those of its way.
@@ -29,9 +29,9 @@ pub(super) fn context<'a>(
     config: &'a Config,
     stats: &'a mut Stats,
     out: &'a mut Lower<'_>,
-    (mtu, super_segment): (u32, u32),
+    (mtu, super_segment, fragments): (u32, u32, usize),
 ) -> Context<'a> {
-    Context { now, config, stats, out, wake: Wake::empty(), pages: None, mtu, super_segment }
+    Context { now, config, stats, out, wake: Wake::empty(), pages: None, mtu, super_segment, fragments }
 }
 
 impl Emit for Lower<'_> {

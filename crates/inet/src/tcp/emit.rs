@@ -46,6 +46,8 @@ pub struct Context<'a> {
     pub mtu: u32,
     /// The longest super-segment, likewise; 0 where the link cuts none.
     pub super_segment: u32,
+    /// Fragments of payload that a packet may have.
+    pub fragments: usize,
 }
 
 bitflags::bitflags! {

@@ -1,6 +1,7 @@
 //! What a segment does (RFC 9293, section 3.10.7; the kernel's tcp_rcv_established() and tcp_rcv_state_process()).
 
 use super::close::Fin;
+use super::limited::By;
 use super::segment::HEADERS;
 use super::{After, Connection, NEVER, Traits, milliseconds};
 use crate::tcp::emit::{Context, Wake};
@@ -186,6 +187,10 @@ impl Connection {
         if done.acked > 0 {
             self.out.acknowledged(done.acked.into());
         }
+        // (tcp_ack_update_window().)
+        if done.window_update && !self.out.unsent().is_empty() {
+            self.look_idle(ctx);
+        }
         if done.acked > 0 || done.fin_acked || done.window_update {
             self.window_opened();
         }
@@ -322,6 +327,9 @@ impl Connection {
     pub(super) fn tell_room(&mut self, ctx: &mut Context<'_>) {
         if self.traits.contains(Traits::WANTS_ROOM) && self.has_much_room(ctx.config) {
             self.traits.remove(Traits::WANTS_ROOM);
+            if self.limited.by() == By::Buffer {
+                self.limited.set(ctx.now, By::Busy);
+            }
             self.snd.cramped(false);
             ctx.wake |= Wake::WRITE;
         }

@@ -1,6 +1,5 @@
 //! What the program asks of a connection.
 
-use super::limited::By;
 use super::{Connection, Traits, milliseconds};
 use crate::tcp::config::Config;
 use crate::tcp::emit::Context;
@@ -193,7 +192,7 @@ impl Connection {
             return Ok(0);
         }
         self.send_limit(ctx.config);
-        self.snd.wake(ctx.now);
+        self.look_idle(ctx);
         let mss = self.segment_len(ctx);
         let goal = self.piece_goal(ctx, mss);
         let mut given = 0;
@@ -235,9 +234,6 @@ impl Connection {
         if given < len {
             self.traits |= Traits::WANTS_ROOM;
             self.snd.cramped(true);
-            if self.limited.by() == By::Busy {
-                self.limited.set(ctx.now, By::Buffer);
-            }
         }
         if flags.contains(SendFlags::END_OF_RECORD) && given == len {
             self.out.unsent_mut().close_last();
@@ -249,6 +245,15 @@ impl Connection {
             self.push_pending(ctx);
         }
         Ok(given)
+    }
+
+    /// Where nothing was sent for long, the window of congestion says nothing any more (tcp_slow_start_after_idle_check()).
+    pub(super) fn look_idle(&mut self, ctx: &Context<'_>) {
+        let shrinks = ctx.config.slow_start_after_idle;
+        self.snd.shrinks(shrinks);
+        if shrinks {
+            self.snd.wake(ctx.now);
+        }
     }
 
     /// Whether more than half of the peer's largest window waits since the last push (forced_push()).
@@ -312,10 +317,17 @@ impl Connection {
         if !self.state.is_synchronized() && self.state != State::Established {
             return;
         }
-        if !before.nodelay && now.nodelay && !now.cork || uncorked {
+        if !before.nodelay && now.nodelay {
+            self.push(ctx);
+        } else if uncorked {
             self.push_pending(ctx);
         }
         self.tell_room(ctx);
+    }
+
+    /// Sends what waits to become a full segment, corked or not: setting TCP_NODELAY does so each time (do_tcp_setsockopt()).
+    pub fn push(&mut self, ctx: &mut Context<'_>) {
+        self.push_all(ctx);
     }
 
     /// What is known of it (TCP_INFO).

@@ -253,6 +253,8 @@ impl Connection {
     /// The send buffer: what the program chose, or what the window of congestion needs (the kernel's tcp_sndbuf_expand()).
     fn send_limit(&mut self, config: &Config) -> u32 {
         if let Some(chosen) = self.settings.send_buffer {
+            // A listener's choice is its connections', too.
+            self.send_buffer = chosen;
             return chosen;
         }
         let packets = self.snd.congestion().cwnd().max(10).max(u32::from(config.reordering) + 1);

@@ -1,6 +1,7 @@
 //! What leaves, and when (the kernel's tcp_write_xmit()).
 
 use super::limited::By;
+use super::outbox::Outbox;
 use super::segment::{HEADERS, TIMESTAMPS_LEN};
 use super::unsent::Piece;
 use super::{Connection, NEVER, Traits, microseconds};
@@ -84,7 +85,8 @@ impl Connection {
         while let Some(piece) = self.out.unsent().first() {
             let mut quota = self.snd.quota();
             if quota == 0 {
-                if most != Most::Probe {
+                // The last FIN needs no room in the window of congestion (tcp_cwnd_test()).
+                if most != Most::Probe && !(piece.fin && piece.len <= mss) {
                     by_cwnd = true;
                     break;
                 }
@@ -122,13 +124,22 @@ impl Connection {
                 break;
             }
         }
+        // All has left, the program has more, and the network would have taken it (tcp_cwnd_validate()).
+        let starves = sent > 0
+            && !by_cwnd
+            && self.out.unsent().is_empty()
+            && self.traits.contains(Traits::WANTS_ROOM)
+            && !self.snd.congestion().is_limited();
         let by = match (by_window, self.snd.has_unacked() || !self.out.unsent().is_empty()) {
+            // It lasts until there is room again.
+            _ if starves || self.limited.by() == By::Buffer && self.traits.contains(Traits::WANTS_ROOM) => {
+                By::Buffer
+            }
             (true, _) => By::Window,
             (false, true) => By::Busy,
             (false, false) => By::Idle,
         };
         self.limited.set(ctx.now, by);
-        let _ = by_cwnd;
         self.arm_probe(ctx);
         sent > 0
     }
@@ -268,9 +279,19 @@ impl Connection {
         let seq = self.snd.nxt();
         // FIN comes last, so nothing but bytes is under way.
         let offset = u64::from(self.flight());
-        let piece = self.out.unsent_mut().take(len);
         // A range of what is queued cannot fail, but for a chain whose checksum is open, which nobody puts there.
-        let payload = self.out.range(offset, piece.len as usize).unwrap_or_default();
+        let range = |out: &Outbox, len: u32| out.range(offset, len as usize).unwrap_or_default();
+        let mut len = self.out.unsent().first().map_or(0, |first| first.len.min(len));
+        let mut payload = range(&self.out, len);
+        // No more fragments than the link takes; and pushed there, as the kernel does where an sk_buff has no more place for one.
+        let full = payload.payload().fragment_count() > ctx.fragments.max(1);
+        if full {
+            let fits = payload.payload().fragments().take(ctx.fragments.max(1));
+            len = fits.map(|fragment| fragment.len() as u32).sum();
+            payload = range(&self.out, len);
+        }
+        let mut piece = self.out.unsent_mut().take(len);
+        piece.push |= full;
         let packets = piece.len.div_ceil(mss).max(1);
         let mut flags = Flags::ACK;
         flags.set(Flags::PSH, (piece.push && piece.len > 0) || packets > 1);
@@ -333,12 +354,11 @@ impl Connection {
     pub(super) fn arm_probe(&mut self, ctx: &Context<'_>) {
         if self.snd.has_unacked() {
             self.probe_at = NEVER;
-        } else if self.probe_at == NEVER {
-            if !self.out.unsent().is_empty() {
-                self.probe_at = ctx.now.saturating_add(self.probe_wait(ctx.config));
-            } else if self.is_restless() {
-                self.probe_at = ctx.now.saturating_add(RESTS_AFTER);
-            }
+        } else if !self.out.unsent().is_empty() {
+            // It may be set for a rest, which is later.
+            self.probe_at = self.probe_at.min(ctx.now.saturating_add(self.probe_wait(ctx.config)));
+        } else if self.probe_at == NEVER && self.is_restless() {
+            self.probe_at = ctx.now.saturating_add(RESTS_AFTER);
         }
     }
 }

@@ -21,12 +21,13 @@ pub struct Piece {
 pub struct Unsent {
     pieces: VecDeque<Piece>,
     len: u32,
+    since_push: u32,
 }
 
 impl Unsent {
     /// Nothing.
     pub const fn new() -> Unsent {
-        Unsent { pieces: VecDeque::new(), len: 0 }
+        Unsent { pieces: VecDeque::new(), len: 0, since_push: 0 }
     }
 
     /// Bytes; FIN does not count.
@@ -49,9 +50,9 @@ impl Unsent {
         self.pieces.len()
     }
 
-    /// Bytes behind the last one that was pushed.
+    /// Bytes that were put here since the last push, those that have left among them (write_seq - pushed_seq).
     pub fn since_push(&self) -> u32 {
-        self.pieces.iter().rev().take_while(|piece| !piece.push).map(|piece| piece.len).sum()
+        self.since_push
     }
 
     /// The first `n` bytes are a piece of their own, and pushed.
@@ -81,6 +82,7 @@ impl Unsent {
     /// Puts `n` bytes into the last one, of which there is [`Unsent::room`], or into a new one.
     pub fn put(&mut self, n: u32, goal: u32) {
         self.len += n;
+        self.since_push = self.since_push.saturating_add(n);
         if self.room(goal) >= n
             && let Some(last) = self.pieces.back_mut()
         {
@@ -94,6 +96,7 @@ impl Unsent {
     pub fn push(&mut self) {
         if let Some(last) = self.pieces.back_mut() {
             last.push = true;
+            self.since_push = 0;
         }
     }
 
@@ -127,8 +130,8 @@ impl Unsent {
             }
             if let Some(first) = self.pieces.front_mut() {
                 first.len += part;
-                // What was pushed before ends nowhere now.
-                first.push = whole && next.push;
+                // What was pushed stays so (tcp_grow_skb(), tcp_eat_one_skb()).
+                first.push |= whole && next.push;
                 first.closed = whole && next.closed;
                 first.fin = whole && next.fin;
             }
@@ -147,5 +150,32 @@ impl Unsent {
             return Piece { len: n, push: false, closed: false, fin: false };
         }
         self.pieces.pop_front().unwrap_or(Piece { len: n, push: false, closed: false, fin: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_left_counts_until_the_next_push() {
+        let mut unsent = Unsent::new();
+        unsent.put(10, 10);
+        unsent.take(10);
+        unsent.put(7, 10);
+        assert_eq!(unsent.since_push(), 17);
+        unsent.push();
+        assert_eq!(unsent.since_push(), 0);
+    }
+
+    #[test]
+    fn a_pushed_piece_that_grows_is_pushed_at_its_end() {
+        let mut unsent = Unsent::new();
+        unsent.put(10, 10);
+        unsent.push();
+        unsent.put(10, 10);
+        unsent.grow_first(15);
+        assert!(unsent.take(15).push);
+        assert!(!unsent.take(5).push);
     }
 }

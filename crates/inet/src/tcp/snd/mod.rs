@@ -80,6 +80,8 @@ bitflags::bitflags! {
         const PROBING = 0x08;
         /// The program waits for room in its send buffer.
         const CRAMPED = 0x10;
+        /// The window of congestion stays as it is while it is not used.
+        const KEEPS = 0x20;
     }
 }
 
@@ -334,6 +336,11 @@ impl Sender {
         self.has.set(Has::CRAMPED, yes);
     }
 
+    /// Whether the window of congestion shrinks while it is not used (net.ipv4.tcp_slow_start_after_idle).
+    pub fn shrinks(&mut self, yes: bool) {
+        self.has.set(Has::KEEPS, !yes);
+    }
+
     /// So many timeouts of a SYN wait no longer than the first (net.ipv4.tcp_syn_linear_timeouts: 4, for who connects actively).
     pub fn set_linear_timeouts(&mut self, count: u8) {
         self.linear = count;
@@ -467,7 +474,9 @@ impl Sender {
         let limited = in_flight >= self.congestion.cwnd();
         self.congestion.transmitted(now, flight.board.out, limited, self.una, self.nxt);
         let may_shrink = self.state == State::Open && !self.has.contains(Has::CRAMPED);
-        self.congestion.validate(now, self.rto_ns(), may_shrink);
+        if !self.has.contains(Has::KEEPS) {
+            self.congestion.validate(now, self.rto_ns(), may_shrink);
+        }
         self.flight = Some(flight);
     }
 

@@ -1,0 +1,162 @@
+//! What leaves, and when, where Linux's own scripts (packetdrill) say how it is to be.
+
+use crate::net::{Net, receive, send};
+use onecopy_chain::notify::Segment;
+use onecopy_chain::{Chain, Writer};
+use onecopy_inet::stack::slab::Id;
+use onecopy_inet::tcp::{SendFlags, Side};
+use onecopy_link::pair::Path;
+use onecopy_link::{Capabilities, Medium};
+use std::time::Duration;
+
+/// A wire on which an ACK takes 100 ms.
+fn slow() -> Path {
+    Path::new().delay(Duration::from_millis(50))
+}
+
+fn pair(net: &mut Net) -> (Id, Id) {
+    let listener = net.listen(80);
+    net.connect(listener, 80)
+}
+
+/// What b has received.
+fn got(net: &mut Net, b: Id) -> usize {
+    let mut into = Vec::new();
+    let now = net.now();
+    receive(&mut net.b, now, b, &mut into);
+    into.len()
+}
+
+#[test]
+fn a_send_buffer_that_a_listener_chose_is_its_connections() {
+    let mut net = Net::new(slow(), 1);
+    let listener = net.listen(80);
+    let now = net.now();
+    net.b.stack.tcp_set(now, listener, |settings| settings.send_buffer = Some(100_000)).unwrap();
+    let (_, b) = net.connect(listener, 80);
+    let now = net.now();
+    assert_eq!(send(&mut net.b, &net.pool, now, b, &[7; 1000]), 1000);
+}
+
+#[test]
+fn the_mss_that_was_announced_is_told() {
+    let mut net = Net::new(slow(), 2);
+    let (a, _) = pair(&mut net);
+    let told = |net: &Net| net.a.stack.tcp_info(net.now(), a).unwrap();
+    assert_eq!((told(&net).advmss, told(&net).pmtu), (1460, 1500));
+    let now = net.now();
+    net.a.stack.tcp_set(now, a, |settings| settings.max_segment = Some(1100)).unwrap();
+    assert_eq!(told(&net).advmss, 1100);
+}
+
+#[test]
+fn a_packet_has_no_more_fragments_than_the_link_takes() {
+    let of = Capabilities { fragments: 3, ..Capabilities::all(Medium::Ethernet, 1500) };
+    let mut net = Net::with(slow(), 3, of, |_, _| ());
+    let (a, b) = pair(&mut net);
+    let mut chain = Chain::new();
+    for byte in 0..20 {
+        let mut part = Chain::new();
+        Writer::new(&net.pool).append(&mut part, &[byte]).unwrap();
+        chain.concat(&mut part).unwrap();
+    }
+    assert_eq!(chain.fragment_count(), 20);
+    let (now, mut data) = (net.now(), Segment::from(chain));
+    assert_eq!(net.a.stack.tcp_send(now, a, &mut data, SendFlags::empty()), Ok(20));
+    net.run(10_000_000_000);
+    assert_eq!(got(&mut net, b), 20);
+    assert_eq!(net.a.stack.interface().stats().dropped_out(), 0);
+}
+
+#[test]
+fn the_last_fin_waits_for_no_room_in_the_window_of_congestion() {
+    let mut net = Net::new(slow(), 4);
+    let (a, _) = pair(&mut net);
+    let now = net.now();
+    let mss = net.a.stack.tcp_info(now, a).unwrap().snd_mss as usize;
+    assert_eq!(send(&mut net.a, &net.pool, now, a, &vec![7; 10 * mss]), 10 * mss);
+    let before = net.a.stack.tcp_info(now, a).unwrap();
+    assert_eq!((before.unacked, before.snd_cwnd), (10, 10));
+    net.a.stack.tcp_shutdown(now, a, Side::Write).unwrap();
+    assert_eq!(net.a.stack.tcp_info(now, a).unwrap().unacked, 11);
+}
+
+#[test]
+fn nodelay_sends_what_is_corked_each_time_it_is_set() {
+    let mut net = Net::new(slow(), 5);
+    let (a, b) = pair(&mut net);
+    let now = net.now();
+    net.a.stack.tcp_set(now, a, |settings| settings.cork = true).unwrap();
+    send(&mut net.a, &net.pool, now, a, &[7; 40]);
+    net.run(60_000_000);
+    assert_eq!(got(&mut net, b), 0);
+    let now = net.now();
+    net.a.stack.tcp_set(now, a, |settings| settings.nodelay = true).unwrap();
+    net.run(60_000_000);
+    assert_eq!(got(&mut net, b), 40);
+    // Corked still.
+    net.run(300_000_000);
+    let now = net.now();
+    send(&mut net.a, &net.pool, now, a, &[7; 50]);
+    net.run(60_000_000);
+    assert_eq!(got(&mut net, b), 0);
+    let now = net.now();
+    net.a.stack.tcp_push(now, a).unwrap();
+    net.run(60_000_000);
+    assert_eq!(got(&mut net, b), 50);
+}
+
+#[test]
+fn after_a_pause_slow_start_begins_again_unless_that_is_off() {
+    for (seed, shrinks) in [(6, true), (7, false)] {
+        let all = Capabilities::all(Medium::Ethernet, 1500);
+        let mut net = Net::with(slow(), seed, all, |_, config| config.tcp.slow_start_after_idle = shrinks);
+        let (a, b) = pair(&mut net);
+        for _ in 0..3 {
+            let now = net.now();
+            send(&mut net.a, &net.pool, now, a, &[7; 40_000]);
+            net.run(1_000_000_000);
+            got(&mut net, b);
+        }
+        let cwnd = |net: &Net| net.a.stack.tcp_info(net.now(), a).unwrap().snd_cwnd;
+        let before = cwnd(&net);
+        assert!(before > 10);
+        net.run(20_000_000_000);
+        let now = net.now();
+        send(&mut net.a, &net.pool, now, a, &[7; 1000]);
+        assert_eq!(cwnd(&net), if shrinks { 10 } else { before });
+    }
+}
+
+#[test]
+fn a_closed_window_is_asked_for_in_time_though_nothing_waited_before() {
+    let mut net = Net::with(
+        Path::new().delay(Duration::from_millis(1)),
+        8,
+        Capabilities::all(Medium::Ethernet, 1500),
+        |side, config| {
+            if side == onecopy_link::pair::Side::B {
+                config.tcp.rmem = [4096, 8192, 8192];
+            }
+        },
+    );
+    let (a, b) = pair(&mut net);
+    // What b does not read closes its window just as nothing is left at a.
+    let mut given = 0;
+    while net.a.stack.tcp_connection(a).unwrap().sender().window() > 0 && given < 100_000 {
+        let now = net.now();
+        let room = net.a.stack.tcp_connection(a).unwrap().sender().window() as usize;
+        given += send(&mut net.a, &net.pool, now, a, &vec![7; room]);
+        net.run(100_000_000);
+    }
+    let probes = |net: &Net| net.a.stack.tcp_stats().probes;
+    let (now, before) = (net.now(), probes(&net));
+    assert_eq!(net.a.stack.tcp_connection(a).unwrap().unsent(), 0, "{given} given");
+    send(&mut net.a, &net.pool, now, a, &[7; 1000]);
+    let rto = u64::from(net.a.stack.tcp_info(now, a).unwrap().rto) * 1000;
+    net.run(rto + 1_000_000);
+    assert_eq!(probes(&net), before + 1, "after {rto} ns");
+    got(&mut net, b);
+    net.run(1_000_000_000);
+    assert_eq!(got(&mut net, b), 1000);
+}

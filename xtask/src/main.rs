@@ -13,6 +13,7 @@ mod api;
 mod conformance;
 mod fuzz;
 mod man;
+mod packetdrill;
 mod shell;
 mod soak;
 mod test;
@@ -35,6 +36,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Many connections for a long time, with random kills: then nothing may be left.
     Soak(soak::Args),
+    /// packetdrill's scripts on our TCP, in virtual time; or on the kernel's.
+    Packetdrill(packetdrill::Args),
     /// Write docs/api.txt: every item that a user of the library can reach.
     Api(api::Args),
     /// Write the manual pages and shell completions below docs/ from the program's flags.
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Chore::Conformance => conformance::run(),
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Soak(args) => soak::run(&args),
+        Chore::Packetdrill(args) => packetdrill::run(&args),
         Chore::Api(args) => api::chore(&args),
         Chore::Man(args) => man::run(&args),
     };

@@ -66,6 +66,23 @@ pub struct Event {
     pub wake: Wake,
 }
 
+/// How much of everything a stack has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Sockets, connections, half-open ones and those that are over: [`Stack::len`].
+    pub sockets: usize,
+    /// Pairs of ends that packets are looked for.
+    pub connections: usize,
+    /// Addresses that are listened at.
+    pub listeners: usize,
+    /// Holds on ports.
+    pub ports: usize,
+    /// Timers that run.
+    pub timers: usize,
+    /// Connections in TIME-WAIT.
+    pub over: usize,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Stack {
@@ -178,6 +195,18 @@ impl Stack {
         self.sockets.is_empty()
     }
 
+    /// How much of everything it has. Without sockets, it is nothing at all.
+    pub fn census(&self) -> Census {
+        Census {
+            sockets: self.sockets.len(),
+            connections: self.demux.connections(),
+            listeners: self.demux.listeners(),
+            ports: self.ports.len(),
+            timers: self.timers.len(),
+            over: self.over as usize,
+        }
+    }
+
     /// Calls `call` of a connection with all that it needs, and sees to what comes of it.
     fn with<R>(
         &mut self,
@@ -191,7 +220,10 @@ impl Stack {
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
         let result = call(&mut connected.connection, &mut ctx);
         let wake = ctx.wake;
-        if !wake.is_empty() && connected.listener.is_none() {
+        if connected.connection.is_orphan() {
+            // Nobody is there to hear of it, nor of what was not told yet.
+            connected.wake = Wake::empty();
+        } else if !wake.is_empty() && connected.listener.is_none() {
             if connected.wake.is_empty() {
                 self.events.push_back(id);
             }

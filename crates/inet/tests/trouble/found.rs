@@ -1,0 +1,40 @@
+//! Faults that were found, each with the shortest story that shows it.
+
+use crate::net::{B, Net, send};
+use onecopy_inet::stack::slab::Id;
+use onecopy_inet::tcp::{Error, Readiness, State};
+use onecopy_link::pair::{Path, Side};
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn connected() -> (Net, Id, Id, Id) {
+    let mut net = Net::new(Path::new().delay(Duration::from_micros(50)), 1);
+    let listener = net.listen(80);
+    let (a, b) = net.connect(listener, 80);
+    while net.a.stack.event().is_some() || net.b.stack.event().is_some() {}
+    (net, a, b, listener)
+}
+
+#[test]
+fn who_has_closed_is_told_of_nothing() {
+    let (mut net, a, b, _) = connected();
+    let now = net.now();
+    send(&mut net.b, &net.pool, now, b, b"x");
+    net.run(SECOND);
+    // One event waits already, and its end is another one.
+    let now = net.now();
+    net.a.stack.tcp_close(now, a);
+    net.run(SECOND);
+    assert_eq!(net.a.stack.event(), None);
+    // In order, likewise.
+    let (mut net, a, b, _) = connected();
+    let now = net.now();
+    net.a.stack.tcp_close(now, a);
+    net.run(SECOND);
+    let now = net.now();
+    net.b.stack.tcp_close(now, b);
+    net.run(SECOND);
+    assert_eq!((net.a.stack.event(), net.b.stack.event()), (None, None));
+}

@@ -1,0 +1,7 @@
+//! Trouble: random programs, wires and peers, beside plain models of what has to come of it.
+
+#[path = "../tcp/net.rs"]
+#[allow(dead_code, reason = "its other users use the rest")]
+mod net;
+
+mod found;

@@ -38,3 +38,17 @@ fn who_has_closed_is_told_of_nothing() {
     net.run(SECOND);
     assert_eq!((net.a.stack.event(), net.b.stack.event()), (None, None));
 }
+
+#[test]
+fn who_filled_the_buffer_just_so_is_told_when_there_is_room() {
+    let (mut net, a, ..) = connected();
+    let now = net.now();
+    // All of it is taken, so no send says that there is no room; but poll(2) does.
+    while net.a.stack.tcp_readiness(a).contains(Readiness::WRITE) {
+        assert_eq!(send(&mut net.a, &net.pool, now, a, &[7; 1000]), 1000);
+    }
+    while net.a.stack.event().is_some() {}
+    net.run(SECOND);
+    assert!(net.a.stack.tcp_readiness(a).contains(Readiness::WRITE));
+    assert_eq!(net.a.stack.event().map(|event| event.id), Some(a));
+}

@@ -323,9 +323,13 @@ impl Connection {
         self.probes = 0;
     }
 
-    /// Tells who waits for it that there is room to send (the kernel's sk_stream_write_space()).
+    /// Tells who may wait for it that there is room to send (the kernel's sk_stream_write_space()). Whoever finds none waits, whether a call
+    /// said so or [`Connection::readiness`], which changes nothing: so it is noted here when there is none.
     pub(super) fn tell_room(&mut self, ctx: &mut Context<'_>) {
-        if self.traits.contains(Traits::WANTS_ROOM) && self.has_much_room(ctx.config) {
+        if !self.traits.contains(Traits::WANTS_ROOM) {
+            let none = !self.has_room_to_write(ctx.config);
+            self.traits.set(Traits::WANTS_ROOM, none);
+        } else if self.has_much_room(ctx.config) {
             self.traits.remove(Traits::WANTS_ROOM);
             if self.limited.by() == By::Buffer {
                 self.limited.set(ctx.now, By::Busy);

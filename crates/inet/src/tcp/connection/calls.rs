@@ -111,7 +111,7 @@ impl Connection {
     }
 
     /// sk_stream_is_writable().
-    fn has_room_to_write(&self, config: &Config) -> bool {
+    pub(super) fn has_room_to_write(&self, config: &Config) -> bool {
         let used = self.send_memory();
         u64::from(self.send_buffer).saturating_sub(used) >= used >> 1
             && self.out.unsent().len() < self.notsent_lowat(config)
@@ -243,6 +243,9 @@ impl Connection {
         } else {
             self.out.unsent_mut().push();
             self.push_pending(ctx);
+        }
+        if !self.has_room_to_write(ctx.config) {
+            self.traits |= Traits::WANTS_ROOM;
         }
         Ok(given)
     }

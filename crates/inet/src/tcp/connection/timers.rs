@@ -52,6 +52,8 @@ impl Connection {
         if self.rcv.on_timer(&moment) == AckWhen::Now && self.state.is_synchronized() {
             self.send_ack(ctx);
         }
+        // What is sent takes more memory than what waits, and leaves less that waits.
+        self.tell_room(ctx);
         After::Keep
     }
 

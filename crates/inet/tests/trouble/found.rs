@@ -52,3 +52,18 @@ fn who_filled_the_buffer_just_so_is_told_when_there_is_room() {
     assert!(net.a.stack.tcp_readiness(a).contains(Readiness::WRITE));
     assert_eq!(net.a.stack.event().map(|event| event.id), Some(a));
 }
+
+#[test]
+fn who_waits_for_fewer_bytes_is_told_of_those_that_are_there() {
+    let (mut net, a, b, _) = connected();
+    let now = net.now();
+    net.b.stack.tcp_set(now, b, |settings| settings.receive_low_water = 1000).unwrap();
+    send(&mut net.a, &net.pool, now, a, &[7; 500]);
+    net.run(SECOND);
+    assert_eq!(net.b.stack.event(), None);
+    assert_eq!(net.b.stack.tcp_readiness(b) & Readiness::READ, Readiness::empty());
+    let now = net.now();
+    net.b.stack.tcp_set(now, b, |settings| settings.receive_low_water = 500).unwrap();
+    assert_eq!(net.b.stack.tcp_readiness(b) & Readiness::READ, Readiness::READ);
+    assert_eq!(net.b.stack.event().map(|event| event.id), Some(b));
+}

@@ -2,7 +2,7 @@
 
 use super::{Connection, Traits, milliseconds};
 use crate::tcp::config::Config;
-use crate::tcp::emit::Context;
+use crate::tcp::emit::{Context, Wake};
 use crate::tcp::error::Error;
 use crate::tcp::info::Info;
 use crate::tcp::settings::Settings;
@@ -311,7 +311,11 @@ impl Connection {
             self.rcv.set_clamp(now.window_clamp.unwrap_or(0));
         }
         if before.receive_low_water != now.receive_low_water {
+            let readable = self.rcv.is_readable();
             self.rcv.set_low_water(now.receive_low_water.max(1));
+            if !readable && self.rcv.is_readable() {
+                ctx.wake |= Wake::READ;
+            }
         }
         if let Some(buffer) = now.send_buffer {
             self.send_buffer = buffer;

@@ -18,6 +18,9 @@ pub struct Request {
     /// When it is sent again, and how long the wait was.
     deadline: u64,
     wait: u64,
+    /// How often nobody had answered in time. (A SYN that comes once more is answered, and counts among [`Agreed::retries`] alone: who
+    /// sends it lives.)
+    timeouts: u8,
     /// ACKs came, but data is waited for (TCP_DEFER_ACCEPT), or there was no room to be accepted.
     acknowledged: bool,
     /// When the last ACK went out for what should not have come.
@@ -76,6 +79,7 @@ impl Request {
             ttl: settings.ttl,
             deadline: now + FIRST_WAIT,
             wait: FIRST_WAIT,
+            timeouts: 0,
             acknowledged: false,
             scolded_at: 0,
         }
@@ -152,6 +156,7 @@ impl Request {
             let limit = config.invalid_ratelimit.as_nanos() as u64;
             if now.saturating_sub(self.agreed.sent_at) >= limit.min(self.wait) || self.agreed.retries == 0 {
                 self.again(now, stats, out);
+                self.deadline = now.saturating_add(self.wait);
             } else {
                 stats.rate_limited += 1;
             }
@@ -211,7 +216,7 @@ impl Request {
             wait = (wait * 2u64).min(120);
             period += wait;
         }
-        self.agreed.retries < retries
+        self.timeouts < retries
     }
 
     /// There is no room to accept it: it stays half open.
@@ -236,15 +241,14 @@ impl Request {
         let most = settings.syn_retries.unwrap_or(ctx.config.synack_retries);
         let waits =
             self.acknowledged && settings.defer_accept.is_some_and(|limit| self.may_wait_for_data(limit));
-        if self.agreed.retries >= most && !waits {
+        if self.timeouts >= most && !waits {
             stats.attempts_failed += 1;
             stats.timed_out += 1;
             return false;
         }
-        if self.acknowledged && waits {
-            // The peer believes that it is connected: it is not asked before its time is over.
-            self.agreed.retries = self.agreed.retries.saturating_add(1);
-        } else {
+        self.timeouts = self.timeouts.saturating_add(1);
+        // Where data is waited for, the peer believes that it is connected: it is not asked before its time is over.
+        if !waits {
             self.again(now, stats, out);
         }
         self.wait = (self.wait * 2).min(LONGEST_WAIT);

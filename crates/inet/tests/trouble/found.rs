@@ -67,3 +67,20 @@ fn who_waits_for_fewer_bytes_is_told_of_those_that_are_there() {
     assert_eq!(net.b.stack.tcp_readiness(b) & Readiness::READ, Readiness::READ);
     assert_eq!(net.b.stack.event().map(|event| event.id), Some(b));
 }
+
+#[test]
+fn who_asks_again_is_not_given_up_the_sooner() {
+    let (mut net, ..) = connected();
+    let now = net.now();
+    let id = net.a.stack.tcp_open().unwrap();
+    let quiet = Path::new().delay(Duration::from_micros(50));
+    net.wire.set_path(Side::B, quiet.clone().loss(1.0));
+    assert_eq!(net.a.stack.tcp_connect(now, id, SocketAddrV4::new(B, 80)), Err(Error::InProgress));
+    // Each SYN is answered, and each answer is lost. The last one was answered a moment ago, when the listener's own patience ends.
+    net.run(6 * SECOND);
+    net.wire.set_path(Side::B, quiet);
+    net.run(2 * SECOND);
+    assert_eq!(net.a.stack.tcp_state(id), Some(State::Established));
+    assert_eq!(net.a.stack.tcp_take_error(id), None);
+    assert_eq!(net.b.stack.tcp_stats().timed_out, 0);
+}

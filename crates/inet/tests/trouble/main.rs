@@ -5,3 +5,5 @@
 mod net;
 
 mod found;
+mod program;
+mod world;

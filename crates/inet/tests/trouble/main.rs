@@ -5,5 +5,6 @@
 mod net;
 
 mod found;
+mod hostile;
 mod program;
 mod world;

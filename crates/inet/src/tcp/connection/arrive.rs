@@ -3,6 +3,7 @@
 use super::close::Fin;
 use super::limited::By;
 use super::segment::HEADERS;
+use super::timers::nanos;
 use super::{After, Connection, NEVER, Traits, milliseconds};
 use crate::tcp::emit::{Context, Wake};
 use crate::tcp::error::Error;
@@ -285,7 +286,7 @@ impl Connection {
                     }
                     limit => {
                         let limit = limit.unwrap_or(ctx.config.fin_timeout);
-                        self.keep_at = ctx.now.saturating_add(limit.as_nanos() as u64);
+                        self.keep_at = ctx.now.saturating_add(nanos(limit));
                         After::Keep
                     }
                 }

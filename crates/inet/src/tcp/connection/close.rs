@@ -1,5 +1,6 @@
 //! How a connection ends (RFC 9293, section 3.6; the kernel's __tcp_close(), tcp_shutdown()).
 
+use super::timers::nanos;
 use super::{After, Connection, Side, Traits};
 use crate::tcp::emit::{Context, Wake};
 use crate::tcp::error::Error;
@@ -102,7 +103,7 @@ impl Connection {
                 }
                 limit => {
                     let limit = limit.unwrap_or(ctx.config.fin_timeout);
-                    self.keep_at = ctx.now.saturating_add(limit.as_nanos() as u64);
+                    self.keep_at = ctx.now.saturating_add(nanos(limit));
                 }
             }
         }

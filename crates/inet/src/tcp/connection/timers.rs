@@ -8,6 +8,7 @@ use crate::tcp::error::Error;
 use crate::tcp::rcv::AckWhen;
 use crate::tcp::snd::Timeout;
 use crate::tcp::state::State;
+use std::time::Duration;
 
 impl Connection {
     /// When [`Connection::advance`] has something to do; `None` when nothing waits.
@@ -90,8 +91,15 @@ impl Connection {
     fn has_timed_out(&self, ctx: &Context<'_>) -> bool {
         let most = if self.is_orphan() { self.orphan_limit(ctx.config) } else { ctx.config.retries };
         let limit = self.settings.user_timeout.filter(|limit| !limit.is_zero());
+        if self.snd.window() == 0 && !self.is_orphan() {
+            // The peer has taken its window back: as long as it says anything, it lives (the kernel's tcp_rtx_probe0_timed_out()). What
+            // nobody holds does not wait for that.
+            let limit = limit.map_or(2 * LONGEST_RTO, nanos);
+            let first = self.snd.first_unanswered_at().unwrap_or(ctx.now);
+            return self.silent(ctx.now).min(ctx.now.saturating_sub(first)) > limit;
+        }
         let first_us = ctx.config.rto_min.as_micros() as u32;
-        self.snd.timed_out(ctx.now, most.into(), first_us, limit.map(|limit| limit.as_nanos() as u64))
+        self.snd.timed_out(ctx.now, most.into(), first_us, limit.map(nanos))
     }
 
     fn orphan_limit(&self, config: &Config) -> u8 {
@@ -140,7 +148,10 @@ impl Connection {
             .user_timeout
             .is_some_and(|limit| !limit.is_zero() && u128::from(self.silent(ctx.now)) >= limit.as_nanos());
         let most = if self.is_orphan() { self.orphan_limit(ctx.config) } else { ctx.config.retries };
-        if late || self.probes >= most {
+        // A peer may answer for ever, and never open its window: what nobody holds does not wait for that.
+        let kept =
+            self.is_orphan() && self.probe_backoff >= most && self.probe_wait(ctx.config) >= LONGEST_RTO;
+        if late || kept || self.probes >= most {
             return self.give_up(ctx);
         }
         let room = self.window_left();
@@ -167,7 +178,7 @@ impl Connection {
         }
         let time = self.settings.keepalive_time.unwrap_or(ctx.config.keepalive_time);
         self.keep_at = match self.settings.keepalive {
-            true => ctx.now.saturating_add(time.as_nanos() as u64),
+            true => ctx.now.saturating_add(nanos(time)),
             false => NEVER,
         };
     }
@@ -189,7 +200,6 @@ impl Connection {
         if !self.settings.keepalive || !self.state.is_synchronized() {
             return After::Keep;
         }
-        let nanos = |time: std::time::Duration| time.as_nanos() as u64;
         let time = nanos(self.settings.keepalive_time.unwrap_or(ctx.config.keepalive_time));
         let interval = nanos(self.settings.keepalive_interval.unwrap_or(ctx.config.keepalive_interval));
         // Who has something under way hears of the peer by that.
@@ -223,6 +233,11 @@ impl Connection {
             self.arm_keepalive(ctx);
         }
     }
+}
+
+/// As a span of the clock, as long as that can be.
+pub(super) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The longest wait between two probes (TCP_RTO_MAX).

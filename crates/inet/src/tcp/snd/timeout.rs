@@ -51,7 +51,9 @@ impl Sender {
     /// Whether the connection has waited as long as `retries` timeouts last, each twice the one before from `first_us` on (200 ms; 1 s for
     /// a SYN), up to two minutes (retransmits_timed_out, tcp_model_timeout in net/ipv4/tcp_timer.c), or for `user_timeout`.
     pub fn timed_out(&self, now: u64, retries: u32, first_us: u32, user_timeout: Option<u64>) -> bool {
-        let Some(first) = self.first_unanswered_at().filter(|_| self.retransmits > 0) else { return false };
+        // What is sent into a closed window does not count as a retry, but takes its time.
+        let counts = self.retransmits > 0 || self.window == 0;
+        let Some(first) = self.first_unanswered_at().filter(|_| counts) else { return false };
         let limit = user_timeout.unwrap_or_else(|| {
             let max = self.rtt.rto_max_ns();
             let first = u64::from(first_us.max(1)) * 1_000;

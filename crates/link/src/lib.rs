@@ -5,18 +5,20 @@
 //! | [`Pair`] | two ends in one process, in virtual time, with every trouble that a network makes |
 //! | [`Sink`] | nowhere: frees what is transmitted |
 //!
-//! [`Stacked`] gathers sends before a link.
+//! [`Stacked`] gathers sends before a link. [`Pcap`] writes down what passes one, for Wireshark.
 #![forbid(unsafe_code)]
 
 mod cut;
 mod link;
 mod packet;
 pub mod pair;
+pub mod pcap;
 mod sink;
 mod stacked;
 
 pub use link::{Capabilities, Link, Medium, NotTaken};
 pub use packet::{Gso, Head, HeadTooLong, Packet, Train};
 pub use pair::Pair;
+pub use pcap::{Pcap, PcapConfig, PcapStats};
 pub use sink::{Sink, Sunk};
 pub use stacked::Stacked;

@@ -3,6 +3,7 @@
 mod frames;
 mod packets;
 mod path;
+mod pcap;
 mod program;
 mod sums;
 mod whose;

@@ -7,6 +7,7 @@
 //! - [`ip`]: IPv4 on one link, with ICMP.
 //! - [`mod@tcp`], which has connections, without addresses.
 //! - [`stack`]: sockets by name, and who drives all of it.
+//! - [`trace`]: what packets say, a line each.
 
 #![forbid(unsafe_code)]
 
@@ -17,4 +18,5 @@ pub mod neigh;
 pub mod stack;
 pub mod tcp;
 pub mod timers;
+pub mod trace;
 pub mod wire;

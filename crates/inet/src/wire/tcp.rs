@@ -204,7 +204,7 @@ impl fmt::Display for NotWritten {
 impl std::error::Error for NotWritten {}
 
 /// Kinds of options (IANA's TCP parameters).
-mod kind {
+pub(crate) mod kind {
     pub const END: u8 = 0;
     pub const NOP: u8 = 1;
     pub const MSS: u8 = 2;
@@ -218,7 +218,7 @@ mod kind {
 }
 
 /// What a Fast Open option of before its number was given begins with (RFC 6994).
-const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
+pub(crate) const FAST_OPEN_MAGIC: [u8; 2] = [0xf9, 0x89];
 
 /// What a header's options say.
 ///

@@ -5,6 +5,7 @@ use onecopy_inet::ip::{self, Cidr};
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::stack::{Config, Stack};
 use onecopy_inet::tcp::{Error, Received, SendFlags, State};
+use onecopy_inet::trace::{Last, Trace};
 use onecopy_inet::wire::Mac;
 use onecopy_link::pair::{End, Pair, PairConfig, Path, Side, Wire};
 use onecopy_link::{Capabilities, Link, Medium};
@@ -17,7 +18,8 @@ pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 pub struct Host {
     pub stack: Stack,
-    pub link: End,
+    /// With what passed it last, to find out why.
+    pub link: Trace<End, Last>,
 }
 
 /// Host `a` connects, host `b` listens.
@@ -45,7 +47,7 @@ impl Net {
         let host = |side, link, address, number| {
             let mut config = config(of, address, number);
             change(side, &mut config);
-            Host { stack: Stack::new(config).unwrap(), link }
+            Host { stack: Stack::new(config).unwrap(), link: Trace::new(link, Last::new(100)) }
         };
         let pool = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
         Net { a: host(Side::A, a, A, 1), b: host(Side::B, b, B, 2), wire, pool }
@@ -98,9 +100,10 @@ impl Net {
         id
     }
 
-    /// What was counted, to find out why.
+    /// What was counted, and what passed the links last, to find out why.
     pub fn report(&self) {
-        for host in [&self.a, &self.b] {
+        for (name, host) in [("a", &self.a), ("b", &self.b)] {
+            eprintln!("{name}:\n{}", host.link.watch());
             let counted: Vec<_> = host.stack.tcp_stats().each().filter(|(_, count)| *count > 0).collect();
             let ip = host.stack.interface().stats();
             eprintln!(

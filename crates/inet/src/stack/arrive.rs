@@ -191,9 +191,9 @@ impl Stack {
             self.stats.accept_queue_full += 1;
             return;
         }
-        if listener.half_open >= listener.backlog.max(1).min(self.config.max_syn_backlog)
-            || self.sockets.is_full()
-        {
+        // As many as may wait to be accepted, and one more (inet_csk_reqsk_queue_is_full()).
+        let many = listener.half_open > listener.backlog || listener.half_open >= self.config.max_syn_backlog;
+        if many || self.sockets.is_full() {
             self.stats.syn_queue_full += 1;
             return;
         }

@@ -281,8 +281,8 @@ impl Stack {
                     }
                     return;
                 }
-                let (error, hard) = meaning(complaint.trouble);
-                let after = self.with(now, id, |connection, ctx| connection.unreachable(ctx, error, hard));
+                let error = meaning(complaint.trouble);
+                let after = self.with(now, id, |connection, ctx| connection.unreachable(ctx, error));
                 if let Some(after) = after {
                     self.follow(now, id, after);
                 }
@@ -299,16 +299,16 @@ impl Stack {
     }
 }
 
-/// What a complaint says to a connection, and whether one that is being made ends by it (the kernel's icmp_err_convert).
-fn meaning(trouble: Trouble) -> (Error, bool) {
+/// What a complaint says to a connection (the kernel's icmp_err_convert).
+fn meaning(trouble: Trouble) -> Error {
     match trouble {
-        Trouble::Unreachable(Unreachable::NETWORK) => (Error::NetUnreachable, false),
-        Trouble::Unreachable(Unreachable::HOST) => (Error::HostUnreachable, false),
-        Trouble::Unreachable(Unreachable::PROTOCOL) => (Error::NoProtocol, true),
-        Trouble::Unreachable(Unreachable::PORT) => (Error::Refused, true),
-        Trouble::Unreachable(_) => (Error::HostUnreachable, true),
-        Trouble::TooLong { .. } => (Error::TooLong, false),
-        Trouble::TimeExceeded(_) => (Error::HostUnreachable, false),
-        Trouble::Parameter(_) => (Error::Invalid, true),
+        Trouble::Unreachable(Unreachable::NETWORK) => Error::NetUnreachable,
+        Trouble::Unreachable(Unreachable::HOST) => Error::HostUnreachable,
+        Trouble::Unreachable(Unreachable::PROTOCOL) => Error::NoProtocol,
+        Trouble::Unreachable(Unreachable::PORT) => Error::Refused,
+        Trouble::Unreachable(_) => Error::HostUnreachable,
+        Trouble::TooLong { .. } => Error::TooLong,
+        Trouble::TimeExceeded(_) => Error::HostUnreachable,
+        Trouble::Parameter(_) => Error::Invalid,
     }
 }

@@ -349,10 +349,10 @@ impl Connection {
         }
     }
 
-    /// A router, or the peer's host, says that something is wrong (RFC 1122, section 4.2.3.9): `hard` errors end a connection that is being
-    /// made; others are told when it ends for want of answers.
-    pub fn unreachable(&mut self, ctx: &mut Context<'_>, error: Error, hard: bool) -> After {
-        if matches!(self.state, State::SynSent | State::SynReceived) && hard {
+    /// A router, or the peer's host, says that something is wrong (RFC 1122, section 4.2.3.9): a connection that is being made
+    /// ends by it (the kernel's tcp_v4_err()); one that is made tells of it when it ends for want of answers.
+    pub fn unreachable(&mut self, ctx: &mut Context<'_>, error: Error) -> After {
+        if matches!(self.state, State::SynSent | State::SynReceived) {
             ctx.stats.attempts_failed += 1;
             self.end(ctx, Some(error));
             return After::Ended;

@@ -63,7 +63,7 @@ impl Request {
         let agreed = Agreed {
             iss: number,
             irs: syn.seq,
-            offer: Offer::new(config, settings, mtu).agreed(config, settings, &syn.options),
+            offer: Offer::new(config, settings, mtu).answer(config, settings, &syn.options),
             peer_window: syn.window,
             peer_mss: syn.options.mss.filter(|mss| *mss > 0).unwrap_or(DEFAULT_MSS),
             peer_scale: syn.options.window_scale.unwrap_or(0).min(14),

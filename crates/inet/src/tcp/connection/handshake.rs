@@ -50,10 +50,9 @@ impl Offer {
     pub fn new(config: &Config, settings: &Settings, mtu: u32) -> Offer {
         let longest = u16::try_from(mtu.saturating_sub(HEADERS)).unwrap_or(u16::MAX);
         let mss = settings.max_segment.map_or(longest, |most| longest.min(most)).max(48);
-        let room = if config.timestamps { mss.saturating_sub(TIMESTAMPS_LEN as u16) } else { mss };
         Offer {
             mss,
-            window: limits(config, settings).offer(room, config.window_scaling),
+            window: limits(config, settings).offer(mss, config.window_scaling),
             scales: config.window_scaling,
             sack: config.sack,
             timestamps: config.timestamps,
@@ -70,6 +69,15 @@ impl Offer {
             window = limits(config, settings).offer(self.mss, false);
         }
         Offer { scales, sack: self.sack && theirs.sack_permitted, timestamps, window, ..self }
+    }
+
+    /// As who answers a SYN says it: the window is whole segments of those that are agreed on (the kernel's tcp_openreq_init_rwin()).
+    #[must_use]
+    pub fn answer(self, config: &Config, settings: &Settings, theirs: &Options) -> Offer {
+        let mut offer = self.agreed(config, settings, theirs);
+        let less = if offer.timestamps { TIMESTAMPS_LEN as u16 } else { 0 };
+        offer.window = limits(config, settings).offer(offer.mss.saturating_sub(less), offer.scales);
+        offer
     }
 
     /// The window as a SYN says it.

@@ -15,9 +15,13 @@ use crate::wire::{Flags, Seq, Tcp};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a peer takes that does not say (RFC 9293, section 3.7.1).
 pub const DEFAULT_MSS: u16 = 536;
+
+/// What is waited for the answer to a SYN at first (RFC 6298, section 2.1).
+const SYN_WAIT: u64 = 1_000_000_000;
 
 /// What this side says of itself in a SYN.
 #[derive(Clone, Copy, Debug)]
@@ -316,10 +320,11 @@ impl Connection {
 
     /// Nobody has answered the SYN: sends it again, or gives up (the kernel's tcp_write_timeout()).
     pub(super) fn syn_timeout(&mut self, ctx: &mut Context<'_>) -> After {
-        let mut most = u32::from(match self.state {
+        let doubled = u32::from(match self.state {
             State::SynReceived => ctx.config.synack_retries,
             _ => self.settings.syn_retries.unwrap_or(ctx.config.syn_retries),
         });
+        let mut most = doubled;
         if self.state == State::SynSent && self.settings.syn_retries.is_none() {
             // Those come on top of those that double.
             most += u32::from(ctx.config.syn_linear_timeouts);
@@ -327,7 +332,10 @@ impl Connection {
         let first_at = self.handshake.as_deref().map_or(ctx.now, |handshake| handshake.first_at);
         let waited = u128::from(ctx.now.saturating_sub(first_at));
         let limit = self.settings.user_timeout.filter(|limit| !limit.is_zero());
-        if self.snd.retries() >= most || limit.is_some_and(|limit| waited >= limit.as_nanos()) {
+        // Nor longer than as many that double would last, from a second on (retransmits_timed_out()).
+        let model = SYN_WAIT.saturating_mul((2u64 << doubled.min(30)) - 1);
+        let limit = limit.unwrap_or(Duration::from_nanos(model));
+        if self.snd.retries() >= most || waited >= limit.as_nanos() {
             let error = self.soft_error.unwrap_or(Error::TimedOut);
             ctx.stats.attempts_failed += 1;
             ctx.stats.timed_out += 1;

@@ -369,7 +369,10 @@ impl Connection {
         let reset = flags.contains(Flags::RST);
         if flags.contains(Flags::ACK) {
             if header.ack != self.snd.nxt() {
-                // Somebody's who thinks that there is an old connection.
+                // Somebody's who thinks that there is an old connection. Our reset will have told him: we need not wait to ask again.
+                if self.snd.retries() == 0 {
+                    self.snd.hasten(ctx.now);
+                }
                 return if reset { After::Keep } else { After::Refuse };
             }
             if offer.timestamps

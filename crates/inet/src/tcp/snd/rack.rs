@@ -4,7 +4,7 @@ use super::ack::{Flags, Round};
 use super::*;
 
 /// A timer takes at least so long (Linux's TCP_TIMEOUT_MIN_US).
-const TIMER_MIN_US: u32 = 2_000;
+pub(super) const TIMER_MIN_US: u32 = 2_000;
 /// What a probe waits longer for a single packet, whose acknowledgement may be delayed (Linux's tcp_rto_min).
 const DELAYED_ACK_US: u32 = 200_000;
 /// For so many recoveries a wider reordering window stays.

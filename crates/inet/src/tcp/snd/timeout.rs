@@ -79,6 +79,11 @@ impl Sender {
         (self.armed, self.deadline) = (what, at);
     }
 
+    /// The timeout comes as soon as a timer can (TCP_TIMEOUT_MIN).
+    pub fn hasten(&mut self, now: u64) {
+        self.arm(Armed::Timeout, now + u64::from(super::rack::TIMER_MIN_US) * 1_000);
+    }
+
     fn disarm(&mut self) {
         self.arm(Armed::Nothing, NEVER);
     }

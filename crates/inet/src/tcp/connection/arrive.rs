@@ -51,6 +51,13 @@ impl Connection {
             if !self.crossed_acknowledged(ctx, header) {
                 return After::Refuse;
             }
+            if header.flags.contains(Flags::SYN) {
+                // It came once before, without its ACK: the peer hears of both.
+                let moment = self.moment(ctx.now);
+                self.rcv.note_timestamp(&moment, header);
+                self.rcv.unacceptable(header.seq, 1);
+                self.send_ack(ctx);
+            }
         } else if !self.acknowledged(ctx, header, len) {
             return After::Keep;
         }

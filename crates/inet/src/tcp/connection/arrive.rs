@@ -181,10 +181,9 @@ impl Connection {
         };
         let done = self.snd.acknowledge(ctx.now, &ack);
         if done.too_new {
+            // RFC 9293, section 3.10.7.4, fifth check: it is answered.
             ctx.stats.ack_unsent += 1;
-            if self.state != State::Established {
-                self.challenge(ctx);
-            }
+            self.challenge(ctx);
             return false;
         }
         if done.too_old {

@@ -8,7 +8,7 @@ use crate::tcp::emit::{Context, Wake};
 use crate::tcp::error::Error;
 use crate::tcp::rcv::{self, Limits, Moment, Receiver};
 use crate::tcp::settings::Settings;
-use crate::tcp::snd::{Ack, Sender, Transmit};
+use crate::tcp::snd::{Ack, Habits, Sender, Transmit};
 use crate::tcp::state::State;
 use crate::wire::tcp::{Blocks, Options, Timestamps};
 use crate::wire::{Flags, Seq, Tcp};
@@ -206,6 +206,7 @@ impl Connection {
     ) -> Connection {
         let algorithm = settings.congestion.unwrap_or(ctx.config.congestion);
         let mut snd = Sender::new(iss, algorithm, ctx.config.initial_window.into());
+        snd.set_habits(Habits { tail_probes: ctx.config.tail_loss_probe, frto: ctx.config.frto });
         snd.rtt_mut().set_bounds(ctx.config.rto_min.as_micros() as u32, 120_000_000);
         rcv.set_low_water(settings.receive_low_water.max(1));
         Connection {

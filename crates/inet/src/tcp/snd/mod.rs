@@ -82,7 +82,20 @@ bitflags::bitflags! {
         const CRAMPED = 0x10;
         /// The window of congestion stays as it is while it is not used.
         const KEEPS = 0x20;
+        /// No probes of the tail.
+        const NO_PROBES = 0x40;
+        /// No looking whether a timeout was spurious.
+        const NO_FRTO = 0x80;
     }
+}
+
+/// What a sender does that it need not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Habits {
+    /// It probes the tail (RFC 8985, section 7; net.ipv4.tcp_early_retrans).
+    pub tail_probes: bool,
+    /// It looks whether a timeout was spurious (RFC 5682; net.ipv4.tcp_frto).
+    pub frto: bool,
 }
 
 /// Everything about sending but the bytes. See the module.
@@ -272,6 +285,12 @@ impl Sender {
         if self.rtt.srtt_us().is_none() {
             self.rto_us = 3_000_000;
         }
+    }
+
+    /// What it does that it need not: all of it, as long as nobody says otherwise.
+    pub fn set_habits(&mut self, habits: Habits) {
+        self.has.set(Has::NO_PROBES, !habits.tail_probes);
+        self.has.set(Has::NO_FRTO, !habits.frto);
     }
 
     /// The oldest that is not acknowledged (SND.UNA).

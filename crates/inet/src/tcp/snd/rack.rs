@@ -191,7 +191,9 @@ impl Sender {
     /// Arms the probe of the tail: after two round trips, and longer if a single packet is out; no later than the timeout
     /// (tcp_schedule_loss_probe in net/ipv4/tcp_output.c). Says whether it did. `anew`: the timeout counts from now.
     pub(super) fn schedule_probe(&mut self, f: &Flight, now: u64, anew: bool) -> bool {
-        let may = matches!(self.state, State::Open | State::Cwr) && self.has.contains(Has::SACK);
+        let may = matches!(self.state, State::Open | State::Cwr)
+            && self.has.contains(Has::SACK)
+            && !self.has.contains(Has::NO_PROBES);
         if !may || f.board.out == 0 {
             return false;
         }

@@ -213,7 +213,7 @@ impl Sender {
         f.high = self.nxt;
         f.tlp = None;
         self.has |= Has::CWR;
-        f.frto = new || self.retransmits > 0;
+        f.frto = !self.has.contains(Has::NO_FRTO) && (new || self.retransmits > 0);
     }
 
     /// The MSS became smaller, as the path takes no packets of the size that was sent: they are lost, and that says nothing of congestion

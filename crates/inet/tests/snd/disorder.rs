@@ -123,12 +123,12 @@ fn small_records_are_joined_when_they_are_sent_again() {
     }
     // The probe is the last one, alone.
     assert_eq!(tcp.fire().1, Timeout::Retransmit);
-    let last = tcp.sender.next_retransmission(tcp.ns()).unwrap();
+    let last = tcp.sender.next_retransmission(64).unwrap();
     assert_eq!(last.len, 900);
     tcp.sender.retransmitted(tcp.ns(), &last);
     assert_eq!(tcp.fire().1, Timeout::Retransmit);
     // The timeout's is as much as was not parted by a record's end.
-    let first = tcp.sender.next_retransmission(tcp.ns()).unwrap();
+    let first = tcp.sender.next_retransmission(64).unwrap();
     assert_eq!((first.len, first.packets, first.eor), (600, 1, true));
     tcp.sender.retransmitted(tcp.ns(), &first);
     assert_eq!(tcp.counts().0, 3);

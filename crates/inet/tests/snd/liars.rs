@@ -200,7 +200,7 @@ impl Run {
     }
 
     fn send(&mut self) {
-        while let Some(segment) = self.sender.next_retransmission(self.now) {
+        while let Some(segment) = self.sender.next_retransmission(64) {
             self.sender.retransmitted(self.now, &segment);
             self.leave(&segment);
         }

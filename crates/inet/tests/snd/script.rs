@@ -129,7 +129,7 @@ impl Script {
     /// What is sent again now.
     pub fn resent(&mut self) -> Vec<Packets> {
         let mut all = Vec::new();
-        while let Some(segment) = self.sender.next_retransmission(self.ns()) {
+        while let Some(segment) = self.sender.next_retransmission(64) {
             self.check();
             let first = segment.seq.since(ISS.plus(1)) as u32;
             let (from, until) = (first / MSS + 1, (first + segment.len).div_ceil(MSS));
@@ -145,7 +145,7 @@ impl Script {
     /// How many bytes are sent again now.
     pub fn resent_bytes(&mut self) -> u64 {
         let mut bytes = 0;
-        while let Some(segment) = self.sender.next_retransmission(self.ns()) {
+        while let Some(segment) = self.sender.next_retransmission(64) {
             self.sender.retransmitted(self.ns(), &segment);
             self.check();
             bytes += u64::from(segment.len);

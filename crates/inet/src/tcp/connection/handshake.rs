@@ -349,7 +349,7 @@ impl Connection {
             handshake.ecn = false;
         }
         ctx.stats.timeouts += 1;
-        while let Some(syn) = self.snd.next_retransmission(ctx.now) {
+        while let Some(syn) = self.snd.next_retransmission(1) {
             ctx.stats.retransmitted += 1;
             self.send_syn(ctx);
             self.snd.retransmitted(ctx.now, &syn);

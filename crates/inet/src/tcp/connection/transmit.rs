@@ -321,7 +321,8 @@ impl Connection {
 
     /// Sends again what was lost, as far as the window of congestion lets it.
     pub(super) fn retransmit_lost(&mut self, ctx: &mut Context<'_>) {
-        while let Some(transmit) = self.snd.next_retransmission(ctx.now) {
+        let longest = self.longest(ctx, self.snd.mss());
+        while let Some(transmit) = self.snd.next_retransmission(longest) {
             self.retransmit(ctx, transmit);
         }
     }

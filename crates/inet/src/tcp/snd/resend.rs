@@ -2,15 +2,14 @@
 
 use super::*;
 
-/// At most so many bytes leave at once (what fits an IP packet, with headers, in whole packets of any MSS).
-const LONGEST: u32 = 60_000;
-
 impl Sender {
     /// What is to be sent again now: what a timer wants, or what is lost, as far as the windows of congestion and of the peer let it go.
     /// Whoever sends it says so ([`Sender::retransmitted`]), and asks again.
-    pub fn next_retransmission(&mut self, _now: u64) -> Option<Transmit> {
+    ///
+    /// It has at most `longest` packets, which leave as one.
+    pub fn next_retransmission(&mut self, longest: u32) -> Option<Transmit> {
         let mut flight = self.flight.take()?;
-        let segment = self.choose(&mut flight);
+        let segment = self.choose(&mut flight, longest);
         if segment.is_none() {
             (flight.due, flight.forced) = (Due::Nothing, None);
         }
@@ -18,7 +17,7 @@ impl Sender {
         segment
     }
 
-    fn choose(&mut self, f: &mut Flight) -> Option<Transmit> {
+    fn choose(&mut self, f: &mut Flight, longest: u32) -> Option<Transmit> {
         match f.forced {
             Some(Forced::First) => return self.prepare(f, 0, 1),
             Some(Forced::Last) => return self.prepare_last(f),
@@ -42,7 +41,7 @@ impl Sender {
         let ahead = f.board.pieces.range(from..).position(Piece::awaits_resending)?;
         let index = from + ahead;
         f.board.hint = f.board.pieces.get(index)?.seq;
-        self.prepare(f, index, room.min((LONGEST / self.mss()).max(1)))
+        self.prepare(f, index, room.min(longest.max(1)))
     }
 
     /// The last packet, for a probe of the tail.

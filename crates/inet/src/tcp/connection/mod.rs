@@ -55,6 +55,8 @@ bitflags::bitflags! {
         const CONNECTING = 256;
         /// The program was told that there is no room, and waits to hear of some.
         const WANTS_ROOM = 512;
+        /// Nothing waits to be sent, and memory is given back when the time of a probe comes.
+        const RESTING = 1024;
     }
 }
 

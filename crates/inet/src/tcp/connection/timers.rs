@@ -1,7 +1,7 @@
 //! What happens when nothing does: timeouts, probes, deadlines.
 
 use super::transmit::RESTS_AFTER;
-use super::{After, Connection, NEVER, microseconds};
+use super::{After, Connection, NEVER, Traits, microseconds};
 use crate::tcp::config::Config;
 use crate::tcp::emit::Context;
 use crate::tcp::error::Error;
@@ -130,6 +130,7 @@ impl Connection {
     /// Something waits, and nothing is under way (the kernel's tcp_probe_timer(), tcp_send_probe0(), tcp_write_wakeup()).
     fn probe_due(&mut self, ctx: &mut Context<'_>) -> After {
         self.probe_at = NEVER;
+        self.traits.remove(Traits::RESTING);
         if self.snd.has_unacked() {
             return After::Keep;
         }
@@ -138,6 +139,7 @@ impl Connection {
             let since_sent = u64::from(microseconds(ctx.now).wrapping_sub(self.sent_at)) * 1_000;
             if self.silent(ctx.now).min(since_sent) < RESTS_AFTER / 2 {
                 self.probe_at = ctx.now.saturating_add(RESTS_AFTER);
+                self.traits |= Traits::RESTING;
             } else {
                 self.rest(ctx.now);
             }

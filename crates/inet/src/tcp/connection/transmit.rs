@@ -356,10 +356,13 @@ impl Connection {
         if self.snd.has_unacked() {
             self.probe_at = NEVER;
         } else if !self.out.unsent().is_empty() {
-            // It may be set for a rest, which is later.
-            self.probe_at = self.probe_at.min(ctx.now.saturating_add(self.probe_wait(ctx.config)));
+            if self.probe_at == NEVER || self.traits.contains(Traits::RESTING) {
+                self.probe_at = ctx.now.saturating_add(self.probe_wait(ctx.config));
+                self.traits.remove(Traits::RESTING);
+            }
         } else if self.probe_at == NEVER && self.is_restless() {
             self.probe_at = ctx.now.saturating_add(RESTS_AFTER);
+            self.traits |= Traits::RESTING;
         }
     }
 }

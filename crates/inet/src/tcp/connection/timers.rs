@@ -21,14 +21,24 @@ impl Connection {
             AckWhen::Now => 0,
             AckWhen::No => NEVER,
         };
-        let sent = self.snd.deadline().unwrap_or(NEVER);
-        let first = ack.min(sent).min(self.probe_at).min(self.keep_at);
+        let first = ack.min(self.sender_deadline()).min(self.probe_at).min(self.keep_at);
         (first != NEVER).then_some(first)
+    }
+
+    /// When what was sent is looked after: no later than the program lets the peer be silent (tcp_clamp_rto_to_user_timeout()).
+    fn sender_deadline(&self) -> u64 {
+        let at = self.snd.deadline().unwrap_or(NEVER);
+        let limit = self.settings.user_timeout.filter(|limit| !limit.is_zero());
+        let counts = self.snd.timeout_is_next() && self.snd.retries() > 0 && self.handshake.is_none();
+        match limit.zip(self.snd.first_unanswered_at().filter(|_| counts)) {
+            Some((limit, first)) => at.min(first.saturating_add(limit.as_nanos() as u64)),
+            None => at,
+        }
     }
 
     /// Does what is due.
     pub fn advance(&mut self, ctx: &mut Context<'_>) -> After {
-        if self.snd.deadline().is_some_and(|at| at <= ctx.now) {
+        if self.sender_deadline() <= ctx.now {
             let after = match self.handshake {
                 Some(_) => self.syn_timeout(ctx),
                 None => self.sender_due(ctx),

@@ -15,6 +15,7 @@
 //! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
 //! | [`signal`] | a handler that interrupts calls and tells |
 //! | [`sockopt`] | socket options |
+//! | [`tun`] | network devices that a process is the wire of |
 //! | [`unix_diag`] | what the kernel says of unix sockets: names, peers, users, queues |
 
 #[cfg(feature = "cuda")]
@@ -33,5 +34,6 @@ pub mod signal;
 pub mod socket;
 pub mod sockopt;
 pub mod spans;
+pub mod tun;
 pub mod unix_diag;
 pub mod user;

@@ -94,6 +94,57 @@ pub fn tcp_acknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
     }
 }
 
+/// Sets an option of any level whose value is one int. (One that is longer, or an address, is EINVAL to the kernel.)
+///
+/// # Errors
+///
+/// setsockopt's.
+pub fn set_int(fd: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads at most `len` bytes, one c_int, which lives through the call.
+    let r = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, (&raw const value).cast(), len) };
+    if r == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Returns an option of the levels SOL_SOCKET, IPPROTO_IP or IPPROTO_TCP whose value is one int.
+///
+/// # Errors
+///
+/// getsockopt's; EINVAL for other levels, and for an option whose length is not counted in bytes.
+pub fn int(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<i32> {
+    // SO_GET_FILTER counts instructions: it would write more than four bytes.
+    let filter = level == libc::SOL_SOCKET && option == libc::SO_ATTACH_FILTER;
+    if filter || ![libc::SOL_SOCKET, libc::IPPROTO_IP, libc::IPPROTO_TCP].contains(&level) {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: options of these levels, but for the one above, write at most `len` bytes, the size of `value`; both live through the call.
+    let r = unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, (&raw mut value).cast(), &raw mut len) };
+    if r == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Writes what the kernel tells of a TCP connection, a `struct tcp_info` (linux/tcp.h), as far as it goes into `info`; returns how many
+/// bytes that are.
+///
+/// # Errors
+///
+/// getsockopt's.
+pub fn tcp_info(fd: BorrowedFd<'_>, info: &mut [u8]) -> io::Result<usize> {
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `info`, and both live through the call.
+    let r = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if r == 0 { Ok(len as usize) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,6 +173,24 @@ mod tests {
             assert_eq!(nothing, Err(rustix::io::Errno::AGAIN));
         }
     }
+    #[test]
+    fn options_go_by_their_numbers_but_for_those_that_are_no_int() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = listener.as_fd();
+        set_int(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1).unwrap();
+        set_int(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, 700).unwrap();
+        assert_eq!(int(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE).unwrap(), 1);
+        assert_eq!(int(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG).unwrap(), 700);
+        for (level, option) in [(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER), (libc::IPPROTO_IPV6, 1)] {
+            assert_eq!(int(fd, level, option).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        }
+        // TCP_LISTEN; and no more than there is room for.
+        let mut info = [0xff; 300];
+        let len = tcp_info(fd, &mut info).unwrap();
+        assert!(info[0] == 10 && len > 100 && info[len..].iter().all(|byte| *byte == 0xff));
+        assert_eq!(tcp_info(fd, &mut info[..8]).unwrap(), 8);
+    }
+
     #[test]
     fn what_a_peer_took_is_counted() {
         use std::io::{Read, Write};

@@ -391,6 +391,16 @@ fn an_interface_that_cannot_be_is_refused() {
 }
 
 #[test]
+fn of_addresses_on_one_network_the_first_one_speaks() {
+    let mut settings = config(Capabilities::all(Medium::Ethernet, 1500), MAC_A, A);
+    let more = [([10, 0, 0, 9], 24), ([10, 0, 0, 65], 26), ([10, 0, 0, 66], 26)];
+    settings.addresses.extend(more.map(|(own, prefix)| Cidr::new(own.into(), prefix).unwrap()));
+    let ip = Interface::new(settings).unwrap();
+    assert_eq!(ip.source(B), Some(A));
+    assert_eq!(ip.source([10, 0, 0, 70].into()), Some([10, 0, 0, 65].into()), "of the longest prefix");
+}
+
+#[test]
 fn packets_beyond_our_networks_go_to_the_gateway() {
     let mut settings = config(Capabilities::all(Medium::Ethernet, 1500), MAC_A, A).gateway(B);
     settings.addresses.push(Cidr::new(Ipv4Addr::new(172, 16, 0, 1), 16).unwrap());

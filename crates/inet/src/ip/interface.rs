@@ -192,10 +192,12 @@ impl Interface {
         address.is_broadcast() || self.addresses.iter().any(all)
     }
 
-    /// Our address for packets to `to`: that of the network that the next hop is on, else the first one (RFC 1122, section 3.3.4.3).
+    /// Our address for packets to `to`: that of the network that the next hop is on, of several there the first one, else the first of all
+    /// (RFC 1122, section 3.3.4.3).
     pub fn source(&self, to: Ipv4Addr) -> Option<Ipv4Addr> {
         let hop = self.routes.hop(to)?;
-        let on = self.addresses.iter().filter(|own| own.contains(hop)).max_by_key(|own| own.prefix());
+        // Of equals the last one is the greatest.
+        let on = self.addresses.iter().rev().filter(|own| own.contains(hop)).max_by_key(|own| own.prefix());
         on.or(self.addresses.first()).map(|own| own.address())
     }
 

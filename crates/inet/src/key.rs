@@ -28,6 +28,15 @@ impl Key {
         Key(key)
     }
 
+    /// A seed, of keys that belong together.
+    pub fn seed(&self) -> Seed {
+        let half = |number: u8| self.secret(&[number]).to_le_bytes();
+        let mut seed = [0; 16];
+        seed[..8].copy_from_slice(&half(0));
+        seed[8..].copy_from_slice(&half(1));
+        seed
+    }
+
     /// A number that nobody foretells who has not got the key: SipHash-2-4, for what strangers get to see.
     pub fn secret(&self, bytes: &[u8]) -> u64 {
         SipHasher24::new_with_key(&self.0).hash(bytes)

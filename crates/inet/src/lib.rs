@@ -6,6 +6,7 @@
 //! - [`neigh`]: whose hardware address a neighbour's address is.
 //! - [`ip`]: IPv4 on one link, with ICMP.
 //! - [`mod@tcp`], which has connections, without addresses.
+//! - [`udp`]: datagrams, likewise.
 //! - [`stack`]: sockets by name, and who drives all of it.
 //! - [`trace`]: what packets say, a line each.
 
@@ -19,4 +20,5 @@ pub mod stack;
 pub mod tcp;
 pub mod timers;
 pub mod trace;
+pub mod udp;
 pub mod wire;

@@ -49,6 +49,7 @@ impl Stack {
                 let (_, payload) = packet.into_parts();
                 self.segment(now, ends, Arrived { header, payload, cut, ecn: ip.ecn() });
             }
+            Input::Udp(ip) => self.datagram(now, &ip, packet),
             Input::Complaint(complaint) => self.complaint(now, &complaint),
             _ => {}
         }
@@ -260,7 +261,8 @@ impl Stack {
     /// A router, or the peer's host, complains about a segment of ours.
     fn complaint(&mut self, now: u64, complaint: &Complaint) {
         if complaint.protocol != Protocol::TCP {
-            return;
+            // Of none but these two.
+            return self.datagram_complaint(now, complaint);
         }
         let ends = Ends { local: complaint.local, remote: complaint.remote };
         let Some(id) = self.demux.connection(&ends) else { return };

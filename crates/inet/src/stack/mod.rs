@@ -17,6 +17,7 @@ mod arrive;
 mod calls;
 mod lower;
 mod socket;
+mod udp;
 
 pub use calls::Bound;
 
@@ -41,6 +42,8 @@ pub struct Config {
     pub ip: crate::ip::Config,
     /// What holds for all connections.
     pub tcp: tcp::Config,
+    /// What holds for all sockets of UDP.
+    pub udp: crate::udp::Config,
     /// Where its secrets come from (first sequence numbers, ports, places in tables). Nobody else may know it, or foretell it: draw it from
     /// the system's random numbers, and keep it fixed in tests alone.
     pub seed: Seed,
@@ -53,7 +56,8 @@ pub struct Config {
 impl Config {
     /// With Linux's defaults.
     pub fn new(ip: crate::ip::Config, seed: Seed) -> Config {
-        Config { ip, tcp: tcp::Config::default(), seed, sockets: 1 << 20, ports: Ports::RANGE }
+        let (tcp, udp) = Default::default();
+        Config { ip, tcp, udp, seed, sockets: 1 << 20, ports: Ports::RANGE }
     }
 }
 
@@ -98,6 +102,7 @@ pub struct Stack {
     stats: tcp::Stats,
     /// Connections in TIME-WAIT.
     over: u32,
+    udp: udp::Udp,
 }
 
 impl Stack {
@@ -107,6 +112,7 @@ impl Stack {
     ///
     /// As [`Interface::new`].
     pub fn new(config: Config) -> Result<Stack, crate::ip::BadConfig> {
+        let udp = udp::Udp::new(config.udp, &config.seed, config.ports.clone(), config.ip.queue);
         Ok(Stack {
             ip: Interface::new(config.ip)?,
             sockets: Slab::new(config.sockets),
@@ -117,6 +123,7 @@ impl Stack {
             events: VecDeque::new(),
             stats: tcp::Stats::default(),
             over: 0,
+            udp,
             config: config.tcp,
         })
     }
@@ -148,7 +155,9 @@ impl Stack {
 
     /// The next packet for the link; `None` when there is none.
     pub fn transmit(&mut self) -> Option<Packet> {
-        self.ip.transmit()
+        let packet = self.ip.transmit();
+        self.udp_room();
+        packet
     }
 
     /// When [`Stack::advance`] has something to do; `None` when nothing waits.
@@ -176,6 +185,7 @@ impl Stack {
             let wake = match self.sockets.get_mut(id) {
                 Some(Slot::Connection(connected)) => std::mem::take(&mut connected.wake),
                 Some(Slot::Listener(listener)) => std::mem::take(&mut listener.wake),
+                Some(Slot::Udp(attached)) => attached.take_wake(),
                 _ => continue,
             };
             if !wake.is_empty() {
@@ -327,6 +337,7 @@ impl Stack {
                 (None, Some(listener.hold))
             }
             Some(Slot::Fresh(fresh)) => (None, fresh.hold),
+            Some(Slot::Udp(attached)) => return self.udp.forget(id, *attached),
             None => return,
         };
         if let Some(ends) = ends {
@@ -351,6 +362,7 @@ impl Stack {
     pub fn rest(&mut self) {
         self.demux.rest();
         self.ports.rest();
+        self.udp.rest();
         self.timers.rest();
         self.events.shrink_to_fit();
     }

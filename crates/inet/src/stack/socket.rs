@@ -3,6 +3,7 @@
 use super::demux::Ends;
 use super::ports::Hold;
 use super::slab::Id;
+use super::udp::Attached;
 use crate::tcp::listener::Request;
 use crate::tcp::time_wait::TimeWait;
 use crate::tcp::{Connection, Error, Settings, Wake};
@@ -23,6 +24,8 @@ pub(super) enum Slot {
     Connection(Box<Connected>),
     /// Over; nobody's socket any more.
     TimeWait(Box<Over>),
+    /// UDP's.
+    Udp(Box<Attached>),
 }
 
 /// Made, and neither connected nor listening.
@@ -88,6 +91,7 @@ impl Slot {
             Slot::Request(pending) => Some(pending.ends.local),
             Slot::Connection(connected) => Some(connected.ends.local),
             Slot::TimeWait(over) => Some(over.ends.local),
+            Slot::Udp(attached) => attached.local(),
         }
     }
 

@@ -1,0 +1,160 @@
+//! Datagrams in, and what others say of ours.
+
+use super::super::Stack;
+use super::super::demux::Ends;
+use super::super::slab::Id;
+use super::super::socket::Slot;
+use super::Attached;
+use crate::ip::{Complaint, Trouble};
+use crate::tcp::Wake;
+use crate::udp::{Full, MAX_SEGMENTS, Received, meaning};
+use crate::wire::icmp::Unreachable;
+use crate::wire::{Ipv4, Udp};
+use onecopy_link::{Packet, Train};
+use std::net::SocketAddrV4;
+
+/// The least MTU that a router is believed: net.ipv4.route.min_pmtu.
+const LEAST_PATH: u16 = 552;
+
+impl Stack {
+    /// A datagram, or a train, has come, whose header is the packet's head.
+    pub(in super::super) fn datagram(&mut self, now: u64, ip: &Ipv4, packet: Packet) {
+        let (size, len) = (packet.gso(), packet.payload().payload().len());
+        let size = match size {
+            None => None,
+            // One that is not longer than its parts is none.
+            Some(gso) if gso.train == Train::Udp && len <= gso.size.into() => None,
+            Some(gso) if gso.train == Train::Udp && len <= usize::from(gso.size) * MAX_SEGMENTS => {
+                Some(gso.size)
+            }
+            Some(_) => return self.malformed(),
+        };
+        let Ok((header, ..)) = Udp::parse(packet.head()) else { return self.malformed() };
+        let ends = Ends {
+            local: SocketAddrV4::new(ip.to, header.to),
+            remote: SocketAddrV4::new(ip.from, header.from),
+        };
+        let received = |packet: Packet| Received {
+            data: packet.into_parts().1,
+            from: ends.remote,
+            to: ends.local,
+            size,
+            service: ip.service,
+            ttl: ip.ttl,
+        };
+        let count = size.map_or(1, |size| len.div_ceil(size.into()) as u64);
+        self.udp.stats.arrived += count;
+        if !self.ip.is_local(ip.to) {
+            return self.spread(ends.local, count, received(packet));
+        }
+        match self.udp.groups.whose(&ends) {
+            Some(id) => self.deliver(id, received(packet)),
+            None => {
+                self.udp.stats.no_port += count;
+                self.ip.complain(now, ip, packet.head(), Unreachable::PORT);
+            }
+        }
+    }
+
+    fn malformed(&mut self) {
+        self.udp.stats.arrived += 1;
+        self.udp.stats.malformed += 1;
+    }
+
+    /// To everybody: each who listens gets it.
+    fn spread(&mut self, to: SocketAddrV4, count: u64, received: Received) {
+        let mut ids = std::mem::take(&mut self.udp.heard);
+        self.udp.groups.all(to, &mut ids);
+        if let Some((last, others)) = ids.split_last() {
+            for id in others {
+                self.udp.stats.copies += count;
+                self.deliver(*id, Received { data: received.data.share(), ..received });
+            }
+            self.deliver(*last, received);
+        } else {
+            self.udp.stats.unheard += count;
+        }
+        ids.clear();
+        self.udp.heard = ids;
+    }
+
+    /// Puts it where the program fetches it: a train whole where it was asked for, else each datagram of it.
+    fn deliver(&mut self, id: Id, mut received: Received) {
+        let Some(Slot::Udp(attached)) = self.sockets.get_mut(id) else { return };
+        let udp = &mut self.udp;
+        let limit = attached.socket.limit(&udp.config);
+        // Of a train that is cut each has its part: neighbours share pages, and are fetched one after the other.
+        let pages = received.data.payload().true_size() as u64;
+        let len = received.data.payload().len().max(1) as u64;
+        let mut any = false;
+        loop {
+            let left = received.datagrams();
+            let cut = received.size.filter(|_| !attached.socket.settings.gro);
+            let mut rest = None;
+            if let Some(size) = cut {
+                if received.data.payload().len() > size.into() {
+                    let Ok(behind) = received.data.divide(size.into()) else {
+                        udp.stats.malformed += left;
+                        break;
+                    };
+                    rest = Some(Received { data: behind, ..received });
+                }
+                received.size = None;
+            }
+            let count = received.datagrams();
+            let pages = (pages * received.data.payload().len() as u64).div_ceil(len);
+            let all = (&mut udp.memory, udp.config.memory);
+            match attached.socket.inbox.push(received, pages, limit, all) {
+                Ok(()) => {
+                    udp.stats.queued += count;
+                    any = true;
+                }
+                // None comes in whose predecessor did not.
+                Err(full) => {
+                    *match full {
+                        Full::Socket => &mut udp.stats.buffer_full,
+                        Full::All => &mut udp.stats.no_memory,
+                    } += left;
+                    attached.socket.drops += left;
+                    break;
+                }
+            }
+            match rest {
+                Some(rest) => received = rest,
+                None => break,
+            }
+        }
+        if any {
+            Attached::wake(attached, id, Wake::READ, &mut self.events);
+        }
+    }
+
+    /// A router, or the peer's host, complains about a datagram of ours. Who is connected is told; others have no way of knowing which
+    /// datagram it was.
+    pub(in super::super) fn datagram_complaint(&mut self, now: u64, complaint: &Complaint) {
+        let ends = Ends { local: complaint.local, remote: complaint.remote };
+        let id = self.udp.groups.connected(&ends);
+        let attached = id.and_then(|id| Some((id, self.sockets.get_mut(id)?.udp_mut()?)));
+        let Some((id, attached)) = attached else {
+            self.udp.stats.complaints_ignored += 1;
+            return;
+        };
+        let settings = &attached.socket.settings;
+        let (error, hard) = meaning(complaint.trouble);
+        let told = match complaint.trouble {
+            // Whoever lets routers cut has sent nothing that was too long.
+            Trouble::TooLong { .. } => settings.dont_fragment,
+            _ => hard || settings.all_errors,
+        };
+        if !told {
+            self.udp.stats.complaints_ignored += 1;
+            return;
+        }
+        if let Trouble::TooLong { mtu } = complaint.trouble {
+            attached.socket.path_shrunk(now, mtu.max(LEAST_PATH), self.ip.mtu());
+        }
+        self.udp.stats.complaints += 1;
+        attached.socket.fail(error);
+        Attached::wake(attached, id, Wake::READ | Wake::WRITE | Wake::ERROR, &mut self.events);
+    }
+}

@@ -1,0 +1,333 @@
+//! Sockets of UDP: what programs ask of them.
+//!
+//! Their names are of the same kind as those of TCP's, and [`Stack::event`] tells of both.
+
+mod arrive;
+mod groups;
+mod send;
+
+use super::Stack;
+use super::calls::Bound;
+use super::ports::{Hold, Ports};
+use super::slab::Id;
+use super::socket::Slot;
+use crate::key::Seed;
+use crate::tcp::{Readiness, Wake};
+use crate::udp::{Config, Error, Received, Settings, Socket, Stats};
+use groups::Groups;
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::RangeInclusive;
+
+/// What all sockets have in common.
+#[derive(Debug)]
+pub(super) struct Udp {
+    pub config: Config,
+    groups: Groups,
+    ports: Ports,
+    stats: Stats,
+    /// How many there are.
+    count: usize,
+    /// Bytes that wait to be received, in all: the sum of the inboxes' costs.
+    memory: u64,
+    /// Those that wait for room to send. Invariant: each that `waits`, once.
+    waiting: VecDeque<Id>,
+    /// So much room has them go on.
+    enough: usize,
+    /// Who gets what comes to everybody; empty between calls.
+    heard: Vec<Id>,
+}
+
+/// A socket and its addresses.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    socket: Socket,
+    /// The port, at the address that datagrams come to.
+    hold: Option<Hold>,
+    /// What the program bound it to, with port 0 where it left the choice: what stays when it is connected no more.
+    asked: Option<SocketAddrV4>,
+    reuse: bool,
+    remote: Option<SocketAddrV4>,
+    wake: Wake,
+    /// It is among those that wait for room to send.
+    waits: bool,
+}
+
+impl Attached {
+    /// Where datagrams for it come to.
+    pub fn local(&self) -> Option<SocketAddrV4> {
+        self.hold.as_ref().map(Hold::local)
+    }
+
+    /// What whoever waits was not told yet.
+    pub fn take_wake(&mut self) -> Wake {
+        std::mem::take(&mut self.wake)
+    }
+
+    /// Tells who waits for it.
+    fn wake(&mut self, id: Id, wake: Wake, events: &mut VecDeque<Id>) {
+        if self.wake.is_empty() {
+            events.push_back(id);
+        }
+        self.wake |= wake;
+    }
+}
+
+impl Slot {
+    fn udp(&self) -> Option<&Attached> {
+        if let Slot::Udp(attached) = self { Some(attached) } else { None }
+    }
+
+    fn udp_mut(&mut self) -> Option<&mut Attached> {
+        if let Slot::Udp(attached) = self { Some(attached) } else { None }
+    }
+}
+
+impl Udp {
+    /// `queue` is how many packets may wait to leave.
+    pub fn new(config: Config, seed: &Seed, ports: RangeInclusive<u16>, queue: usize) -> Udp {
+        Udp {
+            config,
+            groups: Groups::new(seed),
+            // Which port of UDP comes next says nothing of TCP's.
+            ports: Ports::new(&crate::key::Key::derive(seed, "datagrams").seed(), ports),
+            stats: Stats::default(),
+            count: 0,
+            memory: 0,
+            waiting: VecDeque::new(),
+            enough: (queue / 2).max(1),
+            heard: Vec::new(),
+        }
+    }
+
+    /// A socket is gone.
+    pub fn forget(&mut self, id: Id, mut attached: Attached) {
+        self.count -= 1;
+        if attached.waits {
+            self.waiting.retain(|other| *other != id);
+        }
+        if let Some(hold) = attached.hold.take() {
+            self.groups.remove(hold.local(), attached.remote, id);
+            self.ports.release(hold);
+        }
+        while let Some(received) = attached.socket.inbox.pop(&mut self.memory) {
+            self.stats.unread += received.datagrams();
+        }
+    }
+
+    pub fn rest(&mut self) {
+        self.groups.rest();
+        self.ports.rest();
+        self.waiting.shrink_to_fit();
+        self.heard.shrink_to_fit();
+    }
+
+    /// Moves a socket to another address or peer: its port stays.
+    fn attach(&mut self, id: Id, attached: &mut Attached, local: Ipv4Addr, remote: Option<SocketAddrV4>) {
+        let Some(hold) = attached.hold.take() else { return };
+        self.groups.remove(hold.local(), attached.remote, id);
+        let moved = self.ports.inherit(&hold, local);
+        self.ports.release(hold);
+        self.groups.add(moved.local(), remote, id);
+        attached.hold = Some(moved);
+        attached.remote = remote;
+        attached.socket.new_peer();
+    }
+
+    /// Gives it a port, where it has none.
+    fn autobind(&mut self, id: Id, attached: &mut Attached) -> Result<(), Error> {
+        if attached.hold.is_none() {
+            let address = attached.asked.map_or(Ipv4Addr::UNSPECIFIED, |asked| *asked.ip());
+            let hold = self.ports.bind(address, 0, attached.reuse);
+            let hold = hold.map_err(|_| Error::AddressNotAvailable)?;
+            self.groups.add(hold.local(), None, id);
+            attached.hold = Some(hold);
+        }
+        Ok(())
+    }
+}
+
+impl Stack {
+    /// Makes a socket (socket(2)).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMemory`] where there are as many as there may be.
+    pub fn udp_open(&mut self) -> Result<Id, Error> {
+        if self.udp.count >= self.udp.config.sockets {
+            return Err(Error::NoMemory);
+        }
+        let id = self.sockets.insert_with(|_| Slot::Udp(Box::default())).ok_or(Error::NoMemory)?;
+        self.udp.count += 1;
+        Ok(id)
+    }
+
+    /// Gives it an address (bind(2)): any, one of ours, or that of everybody on a network of ours; port 0 is one that nobody has. `reuse` is
+    /// SO_REUSEADDR: those that have it may share one address, and the last one gets what comes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::AddressNotAvailable`], [`Error::AddressInUse`], [`Error::Invalid`] where it has one.
+    pub fn udp_bind(&mut self, id: Id, address: SocketAddrV4, reuse: bool) -> Result<(), Error> {
+        let ip = *address.ip();
+        let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
+        if attached.hold.is_some() {
+            return Err(Error::Invalid);
+        }
+        if !ip.is_unspecified() && !self.ip.is_local(ip) && !self.ip.is_broadcast(ip) {
+            return Err(Error::AddressNotAvailable);
+        }
+        let hold = self.udp.ports.bind(ip, address.port(), reuse).map_err(|_| Error::AddressInUse)?;
+        self.udp.groups.add(hold.local(), None, id);
+        attached.hold = Some(hold);
+        (attached.asked, attached.reuse) = (Some(address), reuse);
+        Ok(())
+    }
+
+    /// Has it send to `to`, and get what comes from there alone (connect(2)). It may be called again; what waits to be received stays.
+    /// (The port 0, which Linux takes, is refused: nobody can have it.)
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`], [`Error::Access`], [`Error::NetUnreachable`], [`Error::AddressNotAvailable`] where no port is left.
+    pub fn udp_connect(&mut self, id: Id, to: SocketAddrV4) -> Result<(), Error> {
+        let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
+        if to.port() == 0 {
+            return Err(Error::Invalid);
+        }
+        let source = send::source(&self.ip, attached, *to.ip(), None)?;
+        self.udp.autobind(id, attached)?;
+        // What is bound to everybody's address gets what comes there.
+        let local = attached.local().map(|local| *local.ip()).filter(|local| !local.is_unspecified());
+        self.udp.attach(id, attached, local.unwrap_or(source), Some(to));
+        Ok(())
+    }
+
+    /// Has it be connected no more (connect(2) to AF_UNSPEC): it keeps the address and the port that [`Stack::udp_bind`] was told, and no
+    /// others: one that was chosen for it is given back, and the next send chooses anew.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSocket`].
+    pub fn udp_disconnect(&mut self, id: Id) -> Result<(), Error> {
+        let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
+        if attached.remote.is_none() {
+            return Ok(());
+        }
+        let asked = attached.asked.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        self.udp.attach(id, attached, *asked.ip(), None);
+        if asked.port() == 0
+            && let Some(hold) = attached.hold.take()
+        {
+            self.udp.groups.remove(hold.local(), None, id);
+            self.udp.ports.release(hold);
+        }
+        Ok(())
+    }
+
+    /// The next datagram, or train (recvmsg(2)).
+    ///
+    /// # Errors
+    ///
+    /// What a complaint said, once; [`Error::WouldBlock`] where nothing waits.
+    pub fn udp_receive(&mut self, id: Id) -> Result<Received, Error> {
+        let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
+        if let Some(error) = attached.socket.take_error() {
+            return Err(error);
+        }
+        let received = attached.socket.inbox.pop(&mut self.udp.memory).ok_or(Error::WouldBlock)?;
+        self.udp.stats.received += received.datagrams();
+        Ok(received)
+    }
+
+    /// The next datagram, or train, which stays (MSG_PEEK).
+    pub fn udp_peek(&self, id: Id) -> Option<&Received> {
+        self.sockets.get(id)?.udp()?.socket.inbox.first()
+    }
+
+    /// What would not wait (poll(2)). With an error neither way does, and as in Linux that alone is said then.
+    pub fn udp_readiness(&self, id: Id) -> Readiness {
+        let Some(attached) = self.sockets.get(id).and_then(Slot::udp) else { return Readiness::empty() };
+        let mut readiness = Readiness::empty();
+        readiness.set(Readiness::READ, !attached.socket.inbox.is_empty());
+        readiness.set(Readiness::WRITE, self.ip.room() > 0);
+        readiness.set(Readiness::ERROR, attached.socket.has_error());
+        readiness
+    }
+
+    /// What a complaint said, once (SO_ERROR).
+    pub fn udp_take_error(&mut self, id: Id) -> Option<Error> {
+        self.sockets.get_mut(id)?.udp_mut()?.socket.take_error()
+    }
+
+    /// Lets go of a socket (close(2)). What waits to be received is freed; what was sent leaves.
+    pub fn udp_close(&mut self, id: Id) {
+        if self.sockets.get(id).and_then(Slot::udp).is_some() {
+            self.forget(id);
+        }
+    }
+
+    /// Its addresses. One that is connected has an address of ours; one that is not has what it was bound to, with the port 0 where it
+    /// has none any more.
+    pub fn udp_addresses(&self, id: Id) -> Bound {
+        let attached = self.sockets.get(id).and_then(Slot::udp);
+        Bound {
+            local: attached.and_then(|attached| attached.local().or(attached.asked)),
+            remote: attached.and_then(|attached| attached.remote),
+        }
+    }
+
+    /// Its options.
+    pub fn udp_settings(&self, id: Id) -> Option<&Settings> {
+        Some(&self.sockets.get(id)?.udp()?.socket.settings)
+    }
+
+    /// Changes its options (setsockopt(2)).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSocket`].
+    pub fn udp_set(&mut self, id: Id, change: impl FnOnce(&mut Settings)) -> Result<(), Error> {
+        let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
+        change(&mut attached.socket.settings);
+        Ok(())
+    }
+
+    /// Datagrams for it that were dropped, as there was no room (SO_RXQ_OVFL).
+    pub fn udp_drops(&self, id: Id) -> Option<u64> {
+        Some(self.sockets.get(id)?.udp()?.socket.drops)
+    }
+
+    /// Bytes that wait to be received, as they count of its receive buffer (SO_MEMINFO).
+    pub fn udp_waiting(&self, id: Id) -> Option<u64> {
+        Some(self.sockets.get(id)?.udp()?.socket.inbox.cost())
+    }
+
+    /// What holds for all sockets.
+    pub fn udp_config(&self) -> &Config {
+        &self.udp.config
+    }
+
+    /// The same, to be changed.
+    pub fn udp_config_mut(&mut self) -> &mut Config {
+        &mut self.udp.config
+    }
+
+    /// What UDP has counted.
+    pub fn udp_stats(&self) -> &Stats {
+        &self.udp.stats
+    }
+
+    /// Packets have left: who waits for room goes on once there is enough of it.
+    pub(super) fn udp_room(&mut self) {
+        if self.udp.waiting.is_empty() || self.ip.room() < self.udp.enough {
+            return;
+        }
+        for id in self.udp.waiting.drain(..) {
+            if let Some(attached) = self.sockets.get_mut(id).and_then(Slot::udp_mut) {
+                attached.waits = false;
+                attached.wake(id, Wake::WRITE, &mut self.events);
+            }
+        }
+    }
+}

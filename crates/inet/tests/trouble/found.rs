@@ -1,8 +1,9 @@
 //! Faults that were found, each with the shortest story that shows it.
 
-use crate::net::{B, Net, send};
+use crate::net::{A, B, Net, receive, send};
+use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
-use onecopy_inet::tcp::{Error, Readiness, State};
+use onecopy_inet::tcp::{Error, Readiness, Side as Way, State};
 use onecopy_link::pair::{Path, Side};
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -83,4 +84,97 @@ fn who_asks_again_is_not_given_up_the_sooner() {
     assert_eq!(net.a.stack.tcp_state(id), Some(State::Established));
     assert_eq!(net.a.stack.tcp_take_error(id), None);
     assert_eq!(net.b.stack.tcp_stats().timed_out, 0);
+}
+
+/// Both call each other at once; each has the other's SYN, and neither an answer yet.
+fn crossed() -> (Net, Id, Id) {
+    let mut net = Net::new(Path::new().delay(Duration::from_millis(10)), 1);
+    // So that both know each other's neighbour.
+    let listener = net.listen(80);
+    net.connect(listener, 80);
+    let now = net.now();
+    let ends = [SocketAddrV4::new(A, 1000), SocketAddrV4::new(B, 2000)];
+    let call = |stack: &mut Stack, from, to| {
+        let id = stack.tcp_open().unwrap();
+        stack.tcp_bind(id, from, false).unwrap();
+        assert_eq!(stack.tcp_connect(now, id, to), Err(Error::InProgress));
+        id
+    };
+    let (a, b) = (call(&mut net.a.stack, ends[0], ends[1]), call(&mut net.b.stack, ends[1], ends[0]));
+    net.run(15_000_000);
+    assert_eq!(net.a.stack.tcp_state(a), Some(State::SynReceived));
+    assert_eq!(net.b.stack.tcp_state(b), Some(State::SynReceived));
+    (net, a, b)
+}
+
+#[test]
+fn both_call_at_once() {
+    let (mut net, a, b) = crossed();
+    net.run(SECOND);
+    for (host, id) in [(&mut net.a, a), (&mut net.b, b)] {
+        assert_eq!(host.stack.tcp_state(id), Some(State::Established));
+        assert_eq!(send(host, &net.pool, net.wire.now(), id, b"hello"), 5);
+    }
+    net.run(SECOND);
+    let now = net.now();
+    for (host, id) in [(&mut net.a, a), (&mut net.b, b)] {
+        let mut got = Vec::new();
+        assert!(!receive(host, now, id, &mut got));
+        assert_eq!(got, b"hello");
+    }
+}
+
+#[test]
+fn who_has_enough_before_both_calls_are_answered_ends_in_order() {
+    let (mut net, a, b) = crossed();
+    let now = net.now();
+    net.a.stack.tcp_shutdown(now, a, Way::Write).unwrap();
+    net.run(SECOND);
+    assert_eq!(net.a.stack.tcp_state(a), Some(State::FinWait2));
+    assert_eq!(net.b.stack.tcp_state(b), Some(State::CloseWait));
+    let now = net.now();
+    assert_eq!(send(&mut net.b, &net.pool, now, b, b"hello"), 5);
+    net.b.stack.tcp_shutdown(now, b, Way::Write).unwrap();
+    net.run(SECOND);
+    let (now, mut got) = (net.now(), Vec::new());
+    assert!(receive(&mut net.a, now, a, &mut got));
+    assert_eq!(got, b"hello");
+    // Without a program.
+    let (mut net, a, b) = crossed();
+    let now = net.now();
+    net.a.stack.tcp_close(now, a);
+    net.run(SECOND);
+    assert_eq!(net.b.stack.tcp_state(b), Some(State::CloseWait));
+    let now = net.now();
+    net.b.stack.tcp_close(now, b);
+    net.run(100 * SECOND);
+    assert_eq!((net.a.stack.tcp_state(a), net.b.stack.tcp_state(b)), (None, None));
+    // And where the other one is gone.
+    let (mut net, a, _) = crossed();
+    net.wire.set_path(Side::B, Path::new().loss(1.0));
+    net.wire.set_path(Side::A, Path::new().loss(1.0));
+    let now = net.now();
+    net.a.stack.tcp_close(now, a);
+    net.run(200 * SECOND);
+    assert_eq!(net.a.stack.tcp_state(a), None);
+}
+
+#[test]
+fn who_has_enough_before_both_calls_are_answered_says_so_again() {
+    let (mut net, a, b) = crossed();
+    let quiet = Path::new().delay(Duration::from_millis(10));
+    net.wire.set_path(Side::A, quiet.clone().loss(1.0));
+    let now = net.now();
+    net.a.stack.tcp_shutdown(now, a, Way::Write).unwrap();
+    net.run(100_000_000);
+    // Its SYN arrives once more, a second after the first, and FIN is lost again.
+    net.wire.set_path(Side::A, quiet.clone());
+    let begun = net.now() - 115_000_000;
+    net.run(begun + SECOND + 10_000_000 - net.now());
+    net.wire.set_path(Side::A, quiet.clone().loss(1.0));
+    net.run(SECOND / 2);
+    net.wire.set_path(Side::A, quiet);
+    net.run(20 * SECOND);
+    assert_eq!(net.a.stack.tcp_state(a), Some(State::FinWait2));
+    assert_eq!(net.b.stack.tcp_state(b), Some(State::CloseWait));
 }

@@ -55,10 +55,10 @@ impl Connection {
         Ok(After::Keep)
     }
 
-    /// Puts FIN behind all that waits.
-    fn send_fin(&mut self, ctx: &mut Context<'_>) {
+    /// Puts FIN behind all that waits; once both sides know each other, where they do not yet.
+    pub(super) fn send_fin(&mut self, ctx: &mut Context<'_>) {
         self.state = match self.state {
-            State::Established | State::SynReceived => State::FinWait1,
+            State::Established => State::FinWait1,
             State::CloseWait => State::LastAck,
             _ => return,
         };

@@ -455,6 +455,10 @@ impl Connection {
         // A SYN-ACK says the window unscaled, what comes after it scaled.
         let shift = if header.flags.contains(Flags::SYN) { 0 } else { self.peer_shift };
         self.begin(ctx, header, u32::from(header.window) << shift);
+        if self.traits.contains(Traits::SHUT_WRITE) {
+            // The program had enough before.
+            self.send_fin(ctx);
+        }
         true
     }
 }

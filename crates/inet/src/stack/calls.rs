@@ -279,11 +279,15 @@ impl Stack {
             self.forget(child);
         }
         let Some(slot) = self.sockets.get_mut(id) else { return };
-        let fresh = Box::new(Fresh { settings, reuse, hold: None, error: None });
+        let wake = Wake::READ | Wake::STATE;
+        let fresh = Box::new(Fresh { settings, reuse, hold: None, error: None, wake });
         if let Slot::Listener(mut listener) = std::mem::replace(slot, Slot::Fresh(fresh)) {
             self.ports.unlisten(&mut listener.hold);
             if let Slot::Fresh(fresh) = slot {
                 fresh.hold = Some(listener.hold);
+            }
+            if listener.wake.is_empty() {
+                self.events.push_back(id);
             }
         }
     }

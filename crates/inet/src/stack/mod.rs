@@ -186,6 +186,7 @@ impl Stack {
                 Some(Slot::Connection(connected)) => std::mem::take(&mut connected.wake),
                 Some(Slot::Listener(listener)) => std::mem::take(&mut listener.wake),
                 Some(Slot::Udp(attached)) => attached.take_wake(),
+                Some(Slot::Fresh(fresh)) => std::mem::take(&mut fresh.wake),
                 _ => continue,
             };
             if !wake.is_empty() {
@@ -360,6 +361,8 @@ impl Stack {
 
     /// Gives back memory of those that are gone.
     pub fn rest(&mut self) {
+        self.sockets.rest();
+        self.ip.rest();
         self.demux.rest();
         self.ports.rest();
         self.udp.rest();

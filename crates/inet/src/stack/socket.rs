@@ -36,6 +36,8 @@ pub(super) struct Fresh {
     pub hold: Option<Hold>,
     /// Why its last connect failed.
     pub error: Option<Error>,
+    /// It was a listener, and who waits for it was not told yet that it is none now.
+    pub wake: Wake,
 }
 
 /// Waits for connections.

@@ -178,3 +178,14 @@ fn who_has_enough_before_both_calls_are_answered_says_so_again() {
     assert_eq!(net.a.stack.tcp_state(a), Some(State::FinWait2));
     assert_eq!(net.b.stack.tcp_state(b), Some(State::CloseWait));
 }
+
+#[test]
+fn who_waits_for_a_listener_hears_that_it_listens_no_more() {
+    let (mut net, .., listener) = connected();
+    while net.b.stack.event().is_some() {}
+    let now = net.now();
+    net.b.stack.tcp_shutdown(now, listener, Way::Both).unwrap();
+    assert!(net.b.stack.tcp_readiness(listener).contains(Readiness::HUNG_UP));
+    assert_eq!(net.b.stack.event().map(|event| event.id), Some(listener));
+    assert_eq!(net.b.stack.event(), None);
+}

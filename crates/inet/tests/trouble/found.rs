@@ -189,3 +189,25 @@ fn who_waits_for_a_listener_hears_that_it_listens_no_more() {
     assert_eq!(net.b.stack.event().map(|event| event.id), Some(listener));
     assert_eq!(net.b.stack.event(), None);
 }
+
+#[test]
+fn no_time_before_a_probe_is_a_little_time() {
+    let (mut net, a, ..) = connected();
+    net.wire.set_path(Side::A, Path::new().loss(1.0));
+    let now = net.now();
+    net.a
+        .stack
+        .tcp_set(now, a, |settings| {
+            settings.keepalive = true;
+            settings.keepalive_time = Some(Duration::ZERO);
+            settings.keepalive_interval = Some(Duration::ZERO);
+        })
+        .unwrap();
+    send(&mut net.a, &net.pool, now, a, b"hello");
+    let until = net.now() + SECOND;
+    let mut steps = 0;
+    while net.step(until) {
+        steps += 1;
+    }
+    assert!(steps < 100, "{steps}");
+}

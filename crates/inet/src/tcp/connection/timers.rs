@@ -188,7 +188,7 @@ impl Connection {
         if self.is_orphan() {
             return;
         }
-        let time = self.settings.keepalive_time.unwrap_or(ctx.config.keepalive_time);
+        let time = self.settings.keepalive_time.unwrap_or(ctx.config.keepalive_time).max(LEAST_WAIT);
         self.keep_at = match self.settings.keepalive {
             true => ctx.now.saturating_add(nanos(time)),
             false => NEVER,
@@ -212,8 +212,9 @@ impl Connection {
         if !self.settings.keepalive || !self.state.is_synchronized() {
             return After::Keep;
         }
-        let time = nanos(self.settings.keepalive_time.unwrap_or(ctx.config.keepalive_time));
-        let interval = nanos(self.settings.keepalive_interval.unwrap_or(ctx.config.keepalive_interval));
+        let waits = |set: Option<Duration>, usual: Duration| nanos(set.unwrap_or(usual).max(LEAST_WAIT));
+        let time = waits(self.settings.keepalive_time, ctx.config.keepalive_time);
+        let interval = waits(self.settings.keepalive_interval, ctx.config.keepalive_interval);
         // Who has something under way hears of the peer by that.
         if self.snd.has_unacked() || !self.out.unsent().is_empty() {
             self.keep_at = ctx.now.saturating_add(time);
@@ -246,6 +247,9 @@ impl Connection {
         }
     }
 }
+
+/// The shortest wait before an idle peer is asked, whatever was set: none at all would ask for ever.
+const LEAST_WAIT: Duration = Duration::from_millis(50);
 
 /// As a span of the clock, as long as that can be.
 pub(super) fn nanos(time: Duration) -> u64 {

@@ -211,3 +211,16 @@ fn no_time_before_a_probe_is_a_little_time() {
     }
     assert!(steps < 100, "{steps}");
 }
+
+#[test]
+fn who_shut_both_ways_down_resets_what_comes() {
+    let (mut net, a, b, _) = connected();
+    let now = net.now();
+    net.a.stack.tcp_shutdown(now, a, Way::Both).unwrap();
+    net.run(SECOND);
+    let now = net.now();
+    send(&mut net.b, &net.pool, now, b, b"hello");
+    net.run(SECOND);
+    assert_eq!(net.a.stack.tcp_take_error(a), Some(Error::Reset));
+    assert_eq!(net.b.stack.tcp_take_error(b), Some(Error::BrokenPipe));
+}

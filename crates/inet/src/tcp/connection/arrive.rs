@@ -222,11 +222,15 @@ impl Connection {
             ctx.stats.urgent += 1;
         }
         let beyond = header.seq.plus(len).after(self.rcv.nxt());
-        if self.traits.contains(Traits::ORPHAN) && len > 0 && beyond {
+        // Who has sent all and reads no more, as who is gone.
+        let deaf = matches!(self.state, State::FinWait1 | State::FinWait2)
+            && self.traits.contains(Traits::SHUT_READ)
+            || self.is_orphan();
+        if deaf && len > 0 && beyond {
             // Nobody will read it: RFC 2525, section 2.17.
             ctx.stats.data_after_close += 1;
-            ctx.stats.orphans_ended += 1;
-            self.end(ctx, None);
+            ctx.stats.orphans_ended += u64::from(self.is_orphan());
+            self.end(ctx, (!self.is_orphan()).then_some(Error::Reset));
             return After::EndedRefuse;
         }
         let moment = self.moment(ctx.now);

@@ -642,3 +642,21 @@ fn who_holds_a_connection_waits_as_long_as_its_peer_answers() {
     scene.run(500 * SECOND);
     assert_eq!(scene.victim.tcp_take_error(id), Some(Error::TimedOut));
 }
+
+#[test]
+fn what_a_router_said_is_forgotten_once_the_peer_is_heard() {
+    let mut scene = Scene::new(0);
+    scene.handshake();
+    scene.act(&Op::Accept);
+    let id = scene.known[0].id.unwrap();
+    scene.act(&Op::Send { which: 0, len: 1000 });
+    scene.lie(0, 1, 0, 0);
+    let Known { ours, theirs, next, nxt, .. } = scene.known[0];
+    let raw =
+        Raw { ports: (ours, theirs), seq: next, ack: nxt, flags: 16, window: 1000, options: vec![], len: 0 };
+    scene.inject(&raw, ATTACKER);
+    assert!(!scene.victim.tcp_connection(id).unwrap().sender().has_unacked());
+    scene.act(&Op::Send { which: 0, len: 1000 });
+    scene.run(2000 * SECOND);
+    assert_eq!(scene.victim.tcp_take_error(id), Some(Error::TimedOut));
+}

@@ -61,6 +61,7 @@ impl Connection {
         } else if !self.acknowledged(ctx, header, len) {
             return After::Keep;
         }
+        self.soft_error = None;
         self.received_at = milliseconds(ctx.now);
         self.probes = 0;
         let after = self.follow_fin(ctx);

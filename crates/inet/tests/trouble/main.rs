@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "its other users use the rest")]
 mod net;
 
+mod edges;
 mod found;
 mod hostile;
 mod program;

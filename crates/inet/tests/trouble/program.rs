@@ -1,11 +1,19 @@
 //! Random programs over random wires.
 
-use crate::world::World;
+use crate::net::{A, B};
+use crate::world::{PORT, World};
+use onecopy_inet::stack::demux::Ends;
+use onecopy_inet::stack::isn::Isn;
+use onecopy_inet::tcp::config::EcnUse;
 use onecopy_inet::tcp::{SendFlags, Side as Way};
 use onecopy_link::pair::{Path, Side};
 use onecopy_link::{Capabilities, Medium};
 use proptest::prelude::*;
+use std::net::SocketAddrV4;
 use std::time::Duration;
+
+/// Where the first connection comes from.
+const FROM: u16 = 1234;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -106,7 +114,7 @@ fn op() -> impl Strategy<Value = Op> {
 fn run(world: &mut World, op: &Op) {
     let has = |world: &World, link: usize| link < world.links.len();
     match *op {
-        Op::Connect(side) if world.links.len() < 6 => world.connect(side, |_| ()),
+        Op::Connect(side) if world.links.len() < 6 => world.connect(side, 0),
         Op::Connect(_) => {}
         Op::Accept(side) => world.accept(side),
         Op::Listen { side, open: true } => world.listen(side),
@@ -158,10 +166,27 @@ proptest! {
         seed in any::<u64>(),
         offload in any::<bool>(),
         mtu in prop_oneof![3 => Just(1500u32), 1 => 600..9000u32],
+        (wraps, without, small) in (0..2_000_000u32, 0..64u8, any::<bool>()),
     ) {
         let of = if offload { Capabilities::all(Medium::Ethernet, mtu) } else { Capabilities::none(Medium::Ethernet, mtu) };
-        let mut world = World::new(first.path(), seed, of, |_, _| ());
-        world.connect(0, |_| ());
+        // The first one's numbers pass 2^32 after so many bytes.
+        let (from, to) = (SocketAddrV4::new(A, FROM), SocketAddrV4::new(B, PORT[1]));
+        let secret = Isn::new(&[1; 16]).sequence(0, &Ends { local: from, remote: to });
+        let start = u64::from(0u32.wrapping_sub(wraps).wrapping_sub(secret.0)) * 4000;
+        let mut world = World::new(first.path(), seed, of, start, |side, config| {
+            let tcp = &mut config.tcp;
+            // Mostly with all that there is; without some of it on one side, or both.
+            let lacks = |bit: u8| without & 1 << bit != 0 && (without < 32 || side == Side::A);
+            tcp.timestamps = !lacks(0);
+            tcp.sack = !lacks(1);
+            tcp.window_scaling = !lacks(2);
+            tcp.ecn = if lacks(3) { EcnUse::Ask } else { EcnUse::Accept };
+            if small {
+                tcp.rmem = [4096, 16_384, 65_536];
+                tcp.wmem = [4096, 16_384, 65_536];
+            }
+        });
+        world.connect(0, FROM);
         for op in &ops {
             run(&mut world, op);
         }

@@ -73,10 +73,16 @@ fn bytes(link: usize, end: usize, at: u64, len: usize) -> Vec<u8> {
     (at..at + len as u64).map(|at| pattern(link, end, at)).collect()
 }
 
-const PORT: [u16; 2] = [8001, 8002];
+pub const PORT: [u16; 2] = [8001, 8002];
 
 impl World {
-    pub fn new(path: Path, seed: u64, of: Capabilities, change: impl Fn(Side, &mut Config)) -> World {
+    pub fn new(
+        path: Path,
+        seed: u64,
+        of: Capabilities,
+        start: u64,
+        change: impl Fn(Side, &mut Config),
+    ) -> World {
         let mut world = World {
             net: Net::with(path, seed, of, change),
             links: Vec::new(),
@@ -85,8 +91,9 @@ impl World {
             notified: notify::Context::new(),
             lanes: HashMap::new(),
             advances: 0,
-            began: 0,
+            began: start,
         };
+        world.net.wire.advance(start);
         world.listen(0);
         world.listen(1);
         world
@@ -122,13 +129,16 @@ impl World {
         }
     }
 
-    pub fn connect(&mut self, side: usize, settings: impl FnOnce(&mut Settings)) {
+    /// Begins a connection, from `from` if that is not 0.
+    pub fn connect(&mut self, side: usize, from: u16) {
         let now = self.net.now();
         let to = SocketAddrV4::new([A, B][1 - side], PORT[1 - side]);
         let nobody = self.listeners[1 - side].is_none();
         let stack = &mut self.host(side).stack;
         let id = stack.tcp_open().unwrap();
-        stack.tcp_set(now, id, settings).unwrap();
+        if from > 0 {
+            stack.tcp_bind(id, SocketAddrV4::new([A, B][side], from), false).unwrap();
+        }
         assert_eq!(stack.tcp_connect(now, id, to), Err(Error::InProgress));
         let port = stack.tcp_addresses(id).local.unwrap().port();
         let mut link = Link { port, may_be_refused: nobody, ..Link::default() };

@@ -660,3 +660,24 @@ fn what_a_router_said_is_forgotten_once_the_peer_is_heard() {
     scene.run(2000 * SECOND);
     assert_eq!(scene.victim.tcp_take_error(id), Some(Error::TimedOut));
 }
+
+#[test]
+fn a_peer_that_answers_after_a_while_starts_no_storm() {
+    let mut scene = Scene::new(0);
+    scene.handshake();
+    scene.act(&Op::Accept);
+    let id = scene.known[0].id.unwrap();
+    let limit = std::time::Duration::from_secs(5);
+    scene.victim.tcp_set(scene.now, id, |settings| settings.user_timeout = Some(limit)).unwrap();
+    scene.act(&Op::Send { which: 0, len: 1000 });
+    scene.run(3 * SECOND);
+    // It takes its window back, after some timeouts, and lives.
+    for _ in 0..20 {
+        shut(&mut scene);
+        scene.run(SECOND);
+    }
+    assert_eq!(scene.victim.tcp_state(id), Some(State::Established));
+    assert!(scene.steps < 100, "{} timers in 23 s", scene.steps);
+    scene.run(60 * SECOND);
+    assert_eq!(scene.victim.tcp_take_error(id), Some(Error::TimedOut));
+}

@@ -178,6 +178,8 @@ impl World {
         let of = &mut self.links[link];
         let why = match error {
             Error::Reset | Error::BrokenPipe => of.may_reset || of.may_time_out || of.ends[end].shut_write,
+            // Its neighbour was asked for in vain, before it was connected.
+            Error::HostUnreachable if of.ends[end].given + of.ends[end].got == 0 => true,
             Error::TimedOut | Error::HostUnreachable => of.may_time_out,
             Error::Refused => of.may_be_refused || of.may_reset,
             _ => false,

@@ -29,9 +29,13 @@ impl Connection {
     fn sender_deadline(&self) -> u64 {
         let at = self.snd.deadline().unwrap_or(NEVER);
         let limit = self.settings.user_timeout.filter(|limit| !limit.is_zero());
-        let counts = self.snd.timeout_is_next() && self.snd.retries() > 0 && self.handshake.is_none();
+        // A peer that took its window back and answers is not silent: nothing would be due then.
+        let counts = self.snd.timeout_is_next()
+            && self.snd.retries() > 0
+            && self.handshake.is_none()
+            && self.snd.window() > 0;
         match limit.zip(self.snd.first_unanswered_at().filter(|_| counts)) {
-            Some((limit, first)) => at.min(first.saturating_add(limit.as_nanos() as u64)),
+            Some((limit, first)) => at.min(first.saturating_add(nanos(limit))),
             None => at,
         }
     }
@@ -133,7 +137,7 @@ impl Connection {
 
     /// How long the peer is not asked for its window.
     pub(super) fn probe_wait(&self, config: &Config) -> u64 {
-        let rto = self.snd.rtt().rto_ns().max(config.rto_min.as_nanos() as u64);
+        let rto = self.snd.rtt().rto_ns().max(nanos(config.rto_min));
         rto.checked_shl(self.probe_backoff.min(20).into()).unwrap_or(LONGEST_RTO).min(LONGEST_RTO)
     }
 

@@ -681,3 +681,16 @@ fn a_peer_that_answers_after_a_while_starts_no_storm() {
     scene.run(60 * SECOND);
     assert_eq!(scene.victim.tcp_take_error(id), Some(Error::TimedOut));
 }
+
+#[test]
+fn a_user_timeout_ends_what_no_window_opens_for() {
+    let (mut scene, id) = shut_scene();
+    let limit = std::time::Duration::from_secs(5);
+    scene.victim.tcp_set(scene.now, id, |settings| settings.user_timeout = Some(limit)).unwrap();
+    scene.act(&Op::Send { which: 0, len: 1000 });
+    for _ in 0..30 {
+        shut(&mut scene);
+        scene.run(SECOND);
+    }
+    assert_eq!(scene.victim.tcp_take_error(id), Some(Error::TimedOut));
+}

@@ -137,8 +137,12 @@ impl Connection {
 
     /// How long the peer is not asked for its window.
     pub(super) fn probe_wait(&self, config: &Config) -> u64 {
+        self.backed_off(config, self.probe_backoff)
+    }
+
+    fn backed_off(&self, config: &Config, backoff: u8) -> u64 {
         let rto = self.snd.rtt().rto_ns().max(nanos(config.rto_min));
-        rto.checked_shl(self.probe_backoff.min(20).into()).unwrap_or(LONGEST_RTO).min(LONGEST_RTO)
+        rto.saturating_mul(1 << backoff.min(20)).min(LONGEST_RTO)
     }
 
     /// Something waits, and nothing is under way (the kernel's tcp_probe_timer(), tcp_send_probe0(), tcp_write_wakeup()).
@@ -159,10 +163,12 @@ impl Connection {
             }
             return After::Keep;
         };
-        let late = self
-            .settings
-            .user_timeout
-            .is_some_and(|limit| !limit.is_zero() && u128::from(self.silent(ctx.now)) >= limit.as_nanos());
+        // Answers without room do not count: what the program waits for is that its bytes go. The waits since the first question say
+        // for how long it has been asked.
+        let asking: u64 = (1..=self.probe_backoff).map(|backoff| self.backed_off(ctx.config, backoff)).sum();
+        let waited = u128::from(self.silent(ctx.now).max(asking));
+        let late =
+            self.settings.user_timeout.is_some_and(|limit| !limit.is_zero() && waited >= limit.as_nanos());
         let most = if self.is_orphan() { self.orphan_limit(ctx.config) } else { ctx.config.retries };
         // A peer may answer for ever, and never open its window: what nobody holds does not wait for that.
         let kept =

@@ -81,13 +81,21 @@ fn code(error: std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 
+/// A device of IP packets, which takes super-segments of TCP over IPv4, and packets whose checksum is not finished.
+fn device() -> rustix::io::Result<OwnedFd> {
+    let device = tun::open()?;
+    tun::attach(&device, "tun0", tun::Kind::default())?;
+    tun::set_offload(&device, tun::CHECKSUM | tun::TSO4)?;
+    Ok(device)
+}
+
 impl Kernel {
     /// A namespace with a device in it that leads to the peer.
     fn new() -> Result<Kernel, String> {
         let flags = rustix::thread::UnshareFlags::NEWNET;
         #[expect(deprecated, reason = "it unshares no descriptors, of which the unsafe one warns")]
         rustix::thread::unshare(flags).map_err(|error| format!("no network namespace: {error}"))?;
-        let device = tun::open("tun0").map_err(|error| format!("no TUN device: {error}"))?;
+        let device = device().map_err(|error| format!("no TUN device: {error}"))?;
         let _ = std::fs::write("/proc/sys/net/ipv6/conf/all/disable_ipv6", "1");
         let commands = format!(
             "link set lo up\naddress add {HOST}/24 dev tun0\nlink set tun0 up\nroute add default dev tun0\n"

@@ -4,18 +4,19 @@
 //! |---|---|
 //! | [`memfd`] | sealed anonymous files that two processes map, made and verified |
 //! | [`map`] | shared mappings of such files, and views into them that are never `&[u8]` |
-//! | [`spans`] | pread, writev and sendmsg on such views |
+//! | [`spans`] | pread, readv, writev and sendmsg on such views |
 //! | [`socket`] | how much lies unread in the kernel, and the longest names |
 //! | [`eventfd`] | a descriptor that is readable while something waits |
 //! | [`fork`] | being told of forks, and forking |
 //! | [`futex`] | wait and wake on a word that processes share |
 //! | [`life`] | who of the processes that share something still lives |
 //! | `cuda` | whether a CUDA driver is there and works, opened at run time |
+//! | [`netns`] | network namespaces of this process' own |
 //! | [`load`] | how many tasks want a CPU right now |
 //! | [`scm`] | descriptors and credentials as control messages, and who the peer is |
 //! | [`signal`] | a handler that interrupts calls and tells |
 //! | [`sockopt`] | socket options |
-//! | [`tun`] | network devices that a process is the wire of |
+//! | [`tun`] | network interfaces whose other side is a descriptor |
 //! | [`unix_diag`] | what the kernel says of unix sockets: names, peers, users, queues |
 
 #[cfg(feature = "cuda")]
@@ -28,6 +29,7 @@ pub mod life;
 pub mod load;
 pub mod map;
 pub mod memfd;
+pub mod netns;
 pub mod page_cache;
 pub mod scm;
 pub mod signal;

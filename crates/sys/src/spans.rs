@@ -73,6 +73,21 @@ fn gather<'a>(iov: &'a mut [libc::iovec; MAX_GATHER], spans: &[Span<'_>]) -> &'a
 
 const NO_BYTES: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
 
+/// readv(2) into any number of views, the first [`MAX_GATHER`] of them. Returns bytes read.
+///
+/// # Errors
+///
+/// What readv(2) says; EFAULT when a view is not writable.
+pub fn read_scattered(fd: impl AsFd, spans: &[Span<'_>]) -> io::Result<usize> {
+    if spans.iter().any(|span| !span.is_writable()) {
+        return Err(Errno::FAULT);
+    }
+    let mut iov = [NO_BYTES; MAX_GATHER];
+    let iov = gather(&mut iov, spans);
+    // SAFETY: the views are writable, as just checked, and valid for their lifetime, which outlasts the call; there are at most 64.
+    check(unsafe { libc::readv(fd.as_fd().as_raw_fd(), iov.as_ptr(), iov.len() as libc::c_int) })
+}
+
 /// writev(2) of any number of views, the first [`MAX_GATHER`] of them. Returns bytes written.
 ///
 /// # Errors
@@ -100,4 +115,21 @@ pub fn send_gathered(fd: impl AsFd, spans: &[Span<'_>], flags: i32) -> io::Resul
     message.msg_iovlen = iov.len() as _;
     // SAFETY: `message` points at `iov`, and the views are valid for reads for longer than the call.
     check(unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &message, flags) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gathered_is_scattered_again() {
+        let (from, to) = rustix::pipe::pipe().unwrap();
+        let out = [Span::of_shared(b"one"), Span::EMPTY, Span::of_shared(b"three")];
+        assert_eq!(write_gathered(&to, &out), Ok(8));
+        let (mut a, mut b) = ([0; 5], [0; 5]);
+        assert_eq!(read_scattered(&from, &[Span::of(&mut a), Span::of(&mut b)]), Ok(8));
+        assert_eq!((&a, &b), (b"oneth", b"ree\0\0"));
+        // What others may be reading is not written.
+        assert_eq!(read_scattered(&from, &[Span::of(&mut a), Span::of_shared(&b)]), Err(Errno::FAULT));
+    }
 }

@@ -3,6 +3,7 @@
 //! | link | where it leads |
 //! |---|---|
 //! | [`Pair`] | two ends in one process, in virtual time, with every trouble that a network makes |
+//! | [`Tap`] | to the kernel of this host, by a TAP or TUN device |
 //! | [`Sink`] | nowhere: frees what is transmitted |
 //!
 //! [`Stacked`] gathers sends before a link. [`Pcap`] writes down what passes one, for Wireshark.
@@ -15,6 +16,7 @@ pub mod pair;
 pub mod pcap;
 mod sink;
 mod stacked;
+pub mod tap;
 
 pub use link::{Capabilities, Link, Medium, NotTaken};
 pub use packet::{Gso, Head, HeadTooLong, Packet, Train};
@@ -22,3 +24,4 @@ pub use pair::Pair;
 pub use pcap::{Pcap, PcapConfig, PcapStats};
 pub use sink::{Sink, Sunk};
 pub use stacked::Stacked;
+pub use tap::{Tap, TapConfig};

@@ -13,7 +13,8 @@ use crate::packet::Packet;
 ///
 /// The payload goes by reference with what keeps its sends from completing: [`Packet::free`] says what became of it.
 pub trait Link {
-    /// What it takes. It does not change while the link is open.
+    /// What it takes. It may become less while the link is open, where the other side refuses what it agreed to; what was told before is
+    /// taken all the same, and done by the link itself.
     fn capabilities(&self) -> Capabilities;
 
     /// Packets that it takes now. What is transmitted beyond that is dropped.

@@ -1,0 +1,38 @@
+//! What packets are read from and written to: a descriptor, or what a test puts in its place.
+
+use onecopy_sys::map::Span;
+use onecopy_sys::spans::{read_scattered, write_gathered};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// One packet a call.
+pub(super) trait Device {
+    /// Reads the next packet; EAGAIN while there is none. As many bytes as there is room for mean that it may be longer.
+    fn read(&mut self, into: &[Span<'_>]) -> Result<usize, Errno>;
+
+    /// Writes one.
+    fn write(&mut self, from: &[Span<'_>]) -> Result<(), Errno>;
+}
+
+impl Device for OwnedFd {
+    #[inline]
+    fn read(&mut self, into: &[Span<'_>]) -> Result<usize, Errno> {
+        loop {
+            match read_scattered(&*self, into) {
+                Err(Errno::INTR) => {}
+                done => return done,
+            }
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, from: &[Span<'_>]) -> Result<(), Errno> {
+        loop {
+            match write_gathered(&*self, from) {
+                Err(Errno::INTR) => {}
+                // It takes a packet whole or not at all.
+                done => return done.map(drop),
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Packets in: the headers to the head, the payload to pages of its own, where the kernel's one copy puts it.
+//!
+//! How long the headers are is known only when the packet is there. So it is guessed: they are as long as those of the packet before. So
+//! many bytes go to a buffer, the rest to pages, from a place on that leaves room before it. A guess that was wrong costs the copy of
+//! the difference, and no more: headers that were longer are copied out of the page, payload that was taken for headers is copied in
+//! front of the rest.
+
+use super::device::Device;
+use super::header::{self, Header};
+use super::parse::layers;
+use super::stats::Stats;
+use crate::link::Medium;
+use crate::packet::{Head, Packet};
+use onecopy_chain::{Chain, Checksum, Fragment};
+use onecopy_pool::{Page, PagePool};
+use onecopy_sys::map::Span;
+use onecopy_sys::spans::MAX_GATHER;
+use rustix::io::Errno;
+
+/// Bytes of the first page that are left free: as many as can be guessed too many.
+const HEADROOM: usize = Head::MAX;
+
+/// Views beside those of pages: virtio's header, and the headers.
+const BESIDE: usize = 2;
+
+pub(super) struct Receiver {
+    medium: Medium,
+    pool: PagePool,
+    /// Pages for the next packet, each ours alone.
+    ready: Vec<Page>,
+    /// How many it may need.
+    need: usize,
+    /// Headers of the packet before, in bytes. Invariant: at most [`Head::MAX`].
+    guess: usize,
+}
+
+impl Receiver {
+    /// For packets of at most `longest` bytes, with pages from `pool`.
+    pub fn new(medium: Medium, longest: usize, pool: PagePool) -> Receiver {
+        // One byte more, which tells that a packet was longer.
+        let need = (HEADROOM + longest + 1).div_ceil(pool.page_len() as usize).min(MAX_GATHER - BESIDE);
+        Receiver { medium, pool, ready: Vec::with_capacity(need), need, guess: medium.header_len() + 20 + 32 }
+    }
+
+    pub fn pool(&self) -> &PagePool {
+        &self.pool
+    }
+
+    /// The next packet. None where there is none now, or where a few in a row had to be dropped.
+    pub fn receive(&mut self, device: &mut impl Device, stats: &mut Stats) -> Option<Packet> {
+        /// Of a flood of such, the program's turn comes all the same.
+        const DROPS: usize = 64;
+        for _ in 0..DROPS {
+            match self.next(device, stats) {
+                Ok(packet) => {
+                    stats.received += 1;
+                    stats.received_bytes += packet.len() as u64;
+                    stats.received_trains += u64::from(packet.gso().is_some());
+                    return Some(packet);
+                }
+                Err(Dropped::Nothing) => return None,
+                Err(Dropped::Gone) => {
+                    stats.gone += 1;
+                    return None;
+                }
+                Err(Dropped::Failed) => {
+                    stats.failed += 1;
+                    return None;
+                }
+                Err(Dropped::NoPage) => stats.no_page += 1,
+                Err(Dropped::TooLong) => stats.too_long += 1,
+                Err(Dropped::BadHeader) => stats.bad_header += 1,
+            }
+        }
+        None
+    }
+
+    fn next(&mut self, device: &mut impl Device, stats: &mut Stats) -> Result<Packet, Dropped> {
+        while self.ready.len() < self.need
+            && let Ok(page) = self.pool.alloc()
+        {
+            self.ready.push(page);
+        }
+        let mut virtio = [0; header::LEN];
+        let mut front = [0; Head::MAX];
+        // With no page at all the headers alone still come: of acknowledgements, which are what makes pages free again.
+        let guess = if self.ready.is_empty() { Head::MAX } else { self.guess };
+        let mut spans = [Span::EMPTY; MAX_GATHER];
+        (spans[0], spans[1]) = (Span::of(&mut virtio), Span::of(&mut front[..guess]));
+        let (mut count, mut skip) = (BESIDE, HEADROOM);
+        for (span, page) in spans[BESIDE..].iter_mut().zip(&mut self.ready) {
+            // (Pages in here have no other holder.)
+            let Some(bytes) = page.bytes_mut() else { break };
+            *span = Span::of(&mut bytes[std::mem::take(&mut skip)..]);
+            count += 1;
+        }
+        let room: usize = spans[..count].iter().map(Span::len).sum();
+        let read = device.read(&spans[..count]).map_err(|errno| match errno {
+            Errno::AGAIN => Dropped::Nothing,
+            Errno::BADFD => Dropped::Gone,
+            _ => Dropped::Failed,
+        })?;
+        if read >= room {
+            return Err(if self.ready.len() < self.need { Dropped::NoPage } else { Dropped::TooLong });
+        }
+        let len = read.checked_sub(header::LEN).ok_or(Dropped::BadHeader)?;
+        self.build(Header::of_bytes(&virtio), front, guess, len, stats)
+    }
+
+    /// Makes a packet of what was read: `len` bytes, of which the first `guess` are in `front`, and the others in pages.
+    fn build(
+        &mut self,
+        header: Header,
+        mut front: [u8; Head::MAX],
+        guess: usize,
+        len: usize,
+        stats: &mut Stats,
+    ) -> Result<Packet, Dropped> {
+        let seen = len.min(Head::MAX);
+        if let Some(bytes) = self.ready.first().and_then(Page::bytes)
+            && seen > guess
+        {
+            front[guess..seen].copy_from_slice(&bytes[HEADROOM..HEADROOM + seen - guess]);
+        }
+        let layers = layers(&front[..seen], self.medium);
+        let mut end = layers.end;
+        let checksum = header.checksum();
+        if let Checksum::Partial { start, offset } = checksum {
+            // It is written there, so there is a header, known here or not.
+            end = end.max(usize::from(start) + usize::from(offset) + 2);
+            if end > seen {
+                return Err(Dropped::BadHeader);
+            }
+        }
+        let gso = header.gso(layers.network as u8).map_err(|_| Dropped::BadHeader)?;
+        let payload = self.payload(&front, guess, end, len, stats)?;
+        let mut packet = Packet::new(&front[..end], payload).map_err(|_| Dropped::BadHeader)?;
+        packet.set_checksum(checksum).map_err(|_| Dropped::BadHeader)?;
+        packet.set_gso(gso);
+        if len > end {
+            self.guess = end;
+        }
+        Ok(packet)
+    }
+
+    /// What is behind the first `end` of `len` bytes.
+    fn payload(
+        &mut self,
+        front: &[u8; Head::MAX],
+        guess: usize,
+        end: usize,
+        len: usize,
+        stats: &mut Stats,
+    ) -> Result<Chain, Dropped> {
+        let mut chain = Chain::new();
+        if len == end {
+            return Ok(chain);
+        }
+        // Where the payload begins in the first page, once what lies in front has been put there.
+        let surplus = guess.min(len).saturating_sub(end);
+        if surplus > 0 {
+            let bytes = self.ready.first_mut().and_then(Page::bytes_mut).ok_or(Dropped::NoPage)?;
+            bytes[HEADROOM - surplus..HEADROOM].copy_from_slice(&front[end..end + surplus]);
+            stats.moved += 1;
+            stats.moved_bytes += surplus as u64;
+        }
+        let mut from = HEADROOM - surplus + end.saturating_sub(guess);
+        let mut left = len - end;
+        let each = self.pool.page_len() as usize;
+        let pages = (from + left).div_ceil(each);
+        for page in self.ready.drain(..pages) {
+            let part = left.min(each - from);
+            let fragment = Fragment::new(page, from, part).map_err(|_| Dropped::BadHeader)?;
+            chain.append(fragment).map_err(|_| Dropped::BadHeader)?;
+            (left, from) = (left - part, 0);
+        }
+        Ok(chain)
+    }
+}
+
+/// Why there is no packet.
+enum Dropped {
+    /// There is none.
+    Nothing,
+    NoPage,
+    TooLong,
+    BadHeader,
+    Gone,
+    Failed,
+}

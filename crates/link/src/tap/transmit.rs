@@ -1,0 +1,178 @@
+//! Packets out: one writev each, of virtio's header, the headers and the payload's fragments, from where they lie.
+//!
+//! A kernel may refuse at run time what it agreed to (they became stricter about where headers end). What it refuses is cut, or its
+//! checksum finished, here; if it takes that, it is not asked again.
+
+use super::device::Device;
+use super::header::Header;
+use super::stats::Stats;
+use crate::link::Capabilities;
+use crate::packet::{Packet, Train};
+use onecopy_chain::notify::Fate;
+use onecopy_chain::{Checksum, Kind};
+use onecopy_sys::map::Span;
+use onecopy_sys::spans::MAX_GATHER;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+
+/// Views beside those of fragments: virtio's header, and the headers.
+const BESIDE: usize = 2;
+
+/// Fragments that one call gathers.
+pub(super) const FRAGMENTS: usize = MAX_GATHER - BESIDE;
+
+pub(super) struct Transmitter {
+    /// What was said when it was opened: that is taken, whatever the kernel has refused since.
+    promised: Capabilities,
+    /// What the kernel does.
+    kernel: Capabilities,
+    /// What waits for the descriptor to be writable: one packet, or the parts of one.
+    waiting: VecDeque<(Packet, Option<Offload>)>,
+}
+
+/// What the kernel does not do, if it takes this packet after it refused the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offload {
+    Checksum,
+    Segmentation(Train),
+}
+
+impl Transmitter {
+    pub fn new(promised: Capabilities) -> Transmitter {
+        Transmitter { promised, kernel: promised, waiting: VecDeque::new() }
+    }
+
+    /// What the kernel does, as far as is known.
+    pub fn capabilities(&self) -> Capabilities {
+        self.kernel
+    }
+
+    pub fn room(&self) -> usize {
+        if self.waiting.is_empty() { usize::MAX } else { 0 }
+    }
+
+    pub fn transmit(&mut self, device: &mut impl Device, stats: &mut Stats, packet: Packet) {
+        self.flush(device, stats);
+        if !self.waiting.is_empty() {
+            stats.full += 1;
+        } else if self.promised.takes(&packet).is_err() {
+            stats.not_taken += 1;
+        } else {
+            self.waiting.push_back((packet, None));
+            self.flush(device, stats);
+        }
+    }
+
+    /// Writes what waits, as far as the kernel takes it.
+    pub fn flush(&mut self, device: &mut impl Device, stats: &mut Stats) {
+        while let Some((packet, doubt)) = self.waiting.pop_front() {
+            if let Err(packet) = self.send(device, stats, packet, doubt) {
+                stats.waited += 1;
+                self.waiting.push_front((packet, doubt));
+                return;
+            }
+        }
+    }
+
+    /// Writes it, puts what is to be sent in its place in front, or drops it; gives it back where the kernel takes nothing now.
+    #[expect(clippy::result_large_err, reason = "it is what was passed in")]
+    fn send(
+        &mut self,
+        device: &mut impl Device,
+        stats: &mut Stats,
+        mut packet: Packet,
+        doubt: Option<Offload>,
+    ) -> Result<(), Packet> {
+        if let Some(gso) = packet.gso()
+            && !self.kernel_cuts(gso.train)
+        {
+            self.cut(packet, stats, None);
+            return Ok(());
+        }
+        if matches!(packet.checksum(), Checksum::Partial { .. }) && !self.kernel.checksum {
+            if packet.finish().is_err() {
+                stats.not_taken += 1;
+                return Ok(());
+            }
+            stats.finished += 1;
+        }
+        let Some(header) = Header::of(&packet) else {
+            stats.not_taken += 1;
+            return Ok(());
+        };
+        match write(device, &packet, header) {
+            Ok(()) => {
+                if let Some(offload) = doubt {
+                    stats.offload_refused += 1;
+                    self.give_up(offload);
+                }
+                stats.transmitted += 1;
+                stats.transmitted_bytes += packet.len() as u64;
+                stats.transmitted_trains += u64::from(packet.gso().is_some());
+                // The kernel has it in memory of its own.
+                packet.free(Fate::Copied);
+            }
+            Err(Errno::AGAIN) => return Err(packet),
+            Err(Errno::INVAL) => self.doubt(packet, stats),
+            Err(Errno::IO) => stats.down += 1,
+            Err(Errno::NOMEM | Errno::NOBUFS) => stats.no_memory += 1,
+            Err(Errno::BADFD) => stats.gone += 1,
+            Err(_) => stats.failed += 1,
+        }
+        Ok(())
+    }
+
+    /// The kernel says that it is not valid: because of what is wrong with it, or because of what it leaves to the kernel.
+    fn doubt(&mut self, mut packet: Packet, stats: &mut Stats) {
+        if let Some(gso) = packet.gso() {
+            return self.cut(packet, stats, Some(Offload::Segmentation(gso.train)));
+        }
+        if matches!(packet.checksum(), Checksum::Partial { .. }) && packet.finish().is_ok() {
+            stats.finished += 1;
+            self.waiting.push_front((packet, Some(Offload::Checksum)));
+        } else {
+            stats.refused += 1;
+        }
+    }
+
+    /// Has its parts be sent in its place. If they go, the kernel has refused `doubt`.
+    fn cut(&mut self, packet: Packet, stats: &mut Stats, mut doubt: Option<Offload>) {
+        debug_assert!(self.waiting.is_empty(), "a super-segment goes alone");
+        match packet.cut(|part| self.waiting.push_back((part, doubt.take()))) {
+            Ok(()) => stats.cut += 1,
+            Err(_) => stats.not_taken += 1,
+        }
+    }
+
+    fn kernel_cuts(&self, train: Train) -> bool {
+        match train {
+            Train::Tcp => self.kernel.tcp_segmentation,
+            Train::Udp => self.kernel.udp_segmentation,
+        }
+    }
+
+    fn give_up(&mut self, offload: Offload) {
+        let kernel = &mut self.kernel;
+        match offload {
+            Offload::Segmentation(Train::Tcp) => kernel.tcp_segmentation = false,
+            Offload::Segmentation(Train::Udp) => kernel.udp_segmentation = false,
+            // Who cuts has to finish, too.
+            Offload::Checksum => {
+                (kernel.checksum, kernel.tcp_segmentation, kernel.udp_segmentation) = (false, false, false);
+            }
+        }
+    }
+}
+
+fn write(device: &mut impl Device, packet: &Packet, header: Header) -> Result<(), Errno> {
+    let virtio = header.to_bytes();
+    let mut spans = [Span::EMPTY; MAX_GATHER];
+    (spans[0], spans[1]) = (Span::of_shared(&virtio), Span::of_shared(packet.head()));
+    let mut count = BESIDE;
+    for (span, fragment) in spans[BESIDE..].iter_mut().zip(packet.payload().payload().fragments()) {
+        debug_assert_ne!(fragment.kind(), Kind::Device, "not among the capabilities");
+        *span = fragment.page().span(fragment.offset(), fragment.len()).ok_or(Errno::FAULT)?;
+        count += 1;
+    }
+    device.write(&spans[..count])
+}

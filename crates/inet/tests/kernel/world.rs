@@ -1,0 +1,243 @@
+//! A stack of ours on a TAP, the kernel on its other side, and the loop that drives the stack: poll(2), on the test's own thread.
+
+use onecopy_inet::ip::{self, Cidr};
+use onecopy_inet::stack::{Config, Event, Stack};
+use onecopy_inet::wire::Mac;
+use onecopy_link::{Link, Medium, Tap, TapConfig};
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{PagePool, PoolConfig};
+use onecopy_sys::eventfd::EventFd;
+use onecopy_sys::netns::Namespace;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::process::Command;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The kernel's address, and ours.
+pub const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+
+pub fn ours(port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(OURS, port)
+}
+
+/// How it is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub medium: Medium,
+    pub mtu: u32,
+    pub checksum: bool,
+    pub segmentation: bool,
+}
+
+impl Setup {
+    pub fn all(mtu: u32) -> Setup {
+        Setup { medium: Medium::Ethernet, mtu, checksum: true, segmentation: true }
+    }
+}
+
+/// The program's part: called with what has happened, until it says that it is done.
+pub trait Program {
+    fn turn(&mut self, host: &mut Host, events: &[Event]) -> bool;
+}
+
+/// What a program holds.
+pub struct Host {
+    pub stack: Stack,
+    pub pool: PagePool,
+    pub now: u64,
+}
+
+pub struct World {
+    pub namespace: Arc<Namespace>,
+    pub host: Host,
+    tap: Tap,
+    begun: Instant,
+    /// Rung by threads on the kernel's side when they end.
+    bell: Arc<EventFd>,
+}
+
+impl World {
+    /// None, with a reason on stderr, where the machine has not what it takes.
+    pub fn new(setup: Setup) -> Option<World> {
+        let namespace = match Namespace::new() {
+            Err(Errno::PERM) => {
+                eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)");
+                return None;
+            }
+            namespace => namespace.expect("a network namespace"),
+        };
+        let config = TapConfig::new("onecopy0")
+            .medium(setup.medium)
+            .mtu(setup.mtu)
+            .checksum(setup.checksum)
+            .segmentation(setup.segmentation);
+        let tap = match namespace.run(|| Tap::open(config)).unwrap() {
+            Err(error)
+                if [Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&error.errno()) =>
+            {
+                eprintln!("skipped: {error}");
+                return None;
+            }
+            tap => tap.expect("a TAP"),
+        };
+        if !tool(&namespace, "ip -V") {
+            eprintln!("skipped: no ip (iproute2) to give the kernel an address with");
+            return None;
+        }
+        let capabilities = tap.capabilities();
+        assert_eq!((capabilities.checksum, capabilities.mtu), (setup.checksum, setup.mtu));
+        assert_eq!(capabilities.tcp_segmentation, setup.segmentation && setup.checksum);
+        // Nothing of its own on the link: no IPv6, so no multicast either.
+        for line in [
+            "ip link set lo up".to_string(),
+            "sysctl -qw net.ipv6.conf.onecopy0.disable_ipv6=1".to_string(),
+            format!("ip addr add {KERNEL}/24 dev onecopy0"),
+            "ip link set onecopy0 up".to_string(),
+        ] {
+            let _ = tool(&namespace, &line) || line.starts_with("sysctl") || panic!("{line} failed");
+        }
+        let seed = rand();
+        let address = Cidr::new(OURS, 24).unwrap();
+        let ip = ip::Config::new(capabilities, Mac([2, 0, 0, 0, 0, 2]), &[address], seed).gateway(KERNEL);
+        let mut config = Config::new(ip, seed);
+        // So that a test sees the end of it.
+        config.tcp.time_wait = Duration::from_millis(200);
+        let stack = Stack::new(config).unwrap();
+        let pool = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
+        Some(World {
+            namespace: Arc::new(namespace),
+            host: Host { stack, pool, now: 0 },
+            tap,
+            begun: Instant::now(),
+            bell: Arc::new(EventFd::new().unwrap()),
+        })
+    }
+
+    /// Runs `act` on a thread on the kernel's side. The program has a turn when it ends.
+    pub fn kernel<R: Send + 'static>(&self, act: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
+        /// Rings when it is dropped, so after a panic, too.
+        struct Rings(Arc<EventFd>);
+        impl Drop for Rings {
+            fn drop(&mut self) {
+                self.0.ring();
+            }
+        }
+        let (namespace, bell) = (self.namespace.clone(), Rings(self.bell.clone()));
+        std::thread::spawn(move || {
+            let _bell = bell;
+            namespace.enter().unwrap();
+            act()
+        })
+    }
+
+    /// Drives the stack until the program is done; panics where that takes more than two minutes.
+    pub fn run(&mut self, program: &mut dyn Program) {
+        let limit = Instant::now() + Duration::from_secs(120);
+        let mut events = Vec::new();
+        loop {
+            self.round(&mut events);
+            let done = program.turn(&mut self.host, &events);
+            events.clear();
+            self.transmit();
+            if done {
+                return;
+            }
+            if Instant::now() > limit {
+                self.report();
+                panic!("it is not done after two minutes");
+            }
+            // The calls themselves may have made something happen.
+            events.extend(std::iter::from_fn(|| self.host.stack.event()));
+            if events.is_empty() {
+                self.wait();
+            }
+        }
+    }
+
+    /// Takes what has come, and does what is due.
+    fn round(&mut self, events: &mut Vec<Event>) {
+        self.host.now = self.begun.elapsed().as_nanos() as u64;
+        let (now, stack) = (self.host.now, &mut self.host.stack);
+        // A few at a time, as what they cause has to leave, too.
+        for _ in 0..64 {
+            match self.tap.receive(now) {
+                Some(packet) => stack.receive(now, packet),
+                None => break,
+            }
+        }
+        stack.advance(now);
+        events.extend(std::iter::from_fn(|| stack.event()));
+    }
+
+    fn transmit(&mut self) {
+        let now = self.host.now;
+        while self.tap.room(now) > 0
+            && let Some(packet) = self.host.stack.transmit()
+        {
+            self.tap.transmit(now, packet);
+        }
+    }
+
+    /// Sleeps until something happens.
+    fn wait(&self) {
+        let room = if self.tap.room(self.host.now) == 0 { PollFlags::OUT } else { PollFlags::empty() };
+        let mut fds = [PollFd::new(&self.tap, PollFlags::IN | room), PollFd::new(&*self.bell, PollFlags::IN)];
+        let now = self.begun.elapsed().as_nanos() as u64;
+        let due = self.host.stack.deadline().map_or(1_000_000_000, |at| at.saturating_sub(now));
+        let timeout = Timespec { tv_sec: (due / 1_000_000_000) as _, tv_nsec: (due % 1_000_000_000) as _ };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => panic!("poll: {error}"),
+        }
+        self.bell.drain();
+    }
+
+    /// What was counted, to find out why.
+    pub fn report(&self) {
+        let stack = &self.host.stack;
+        let counted: Vec<_> = stack.tcp_stats().each().filter(|(_, count)| *count > 0).collect();
+        let drops: Vec<_> = stack.interface().stats().drops().collect();
+        eprintln!("{} sockets, {counted:?}\n{drops:?}\n{:?}", stack.len(), self.tap);
+    }
+
+    /// Waits until no socket is left, and looks that every page came home, and that nothing was dropped on the way.
+    pub fn finish(mut self) -> onecopy_link::tap::Stats {
+        /// Until nothing is left.
+        struct Rest;
+        impl Program for Rest {
+            fn turn(&mut self, host: &mut Host, _: &[Event]) -> bool {
+                host.stack.is_empty()
+            }
+        }
+        self.run(&mut Rest);
+        let World { host: Host { stack, pool, .. }, tap, .. } = self;
+        let (sent, stats, received) = (pool.monitor(), *tap.stats(), tap.pool().monitor());
+        drop((pool, tap));
+        assert_eq!((sent.in_flight(), received.in_flight()), (0, 0), "pages that the stack still has");
+        let said =
+            (stats.no_page, stats.too_long, stats.bad_header, stats.not_taken, stats.refused, stats.failed);
+        assert_eq!(said, (0, 0, 0, 0, 0, 0), "{stats:?}");
+        assert_eq!((stats.offload_refused, stats.gone, stats.down), (0, 0, 0), "{stats:?}");
+        let checksums = stack.interface().stats().dropped(onecopy_inet::ip::Reason::Checksum);
+        assert_eq!(checksums, 0, "packets with wrong checksums");
+        stats
+    }
+}
+
+/// Runs a command in there; false where it fails, or is not to be had.
+pub fn tool(namespace: &Namespace, line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words);
+    namespace.run(|| command.output().is_ok_and(|output| output.status.success())).unwrap()
+}
+
+fn rand() -> [u8; 16] {
+    let mut seed = [0; 16];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty()).unwrap();
+    seed
+}

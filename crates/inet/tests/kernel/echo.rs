@@ -15,7 +15,7 @@ fn served(setup: Setup) {
     let client = world.kernel(|| kernel_client(TcpStream::connect(ours(7)).unwrap(), 1, LEN));
     world.run(&mut echo);
     let stats = world.finish();
-    client.join().unwrap();
+    client.join();
     look(setup, stats);
 }
 
@@ -28,7 +28,7 @@ fn connected(setup: Setup) {
     let mut clients = Clients::connect(&mut world.host, at, 1, LEN);
     world.run(&mut clients);
     let stats = world.finish();
-    server.join().unwrap();
+    server.join();
     look(setup, stats);
 }
 

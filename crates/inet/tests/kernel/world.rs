@@ -11,14 +11,19 @@ use onecopy_sys::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd};
+use std::panic::resume_unwind;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The kernel's address, and ours.
 pub const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The kernel's, behind a router.
+pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
 pub fn ours(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(OURS, port)
@@ -58,6 +63,43 @@ pub struct World {
     begun: Instant,
     /// Rung by threads on the kernel's side when they end.
     bell: Arc<EventFd>,
+    /// Where the TAP is, if not where the kernel's sockets are.
+    router: Option<Arc<Namespace>>,
+}
+
+/// Rings when it is dropped, so after a panic, too.
+struct Rings(Arc<EventFd>);
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
+/// Something that goes on on the kernel's side.
+pub struct Kernel<R> {
+    result: Receiver<R>,
+    thread: JoinHandle<()>,
+}
+
+impl<R> Kernel<R> {
+    /// Waits for its end.
+    pub fn join(self) -> R {
+        self.thread.join().unwrap_or_else(|panic| resume_unwind(panic));
+        self.result.recv().unwrap()
+    }
+
+    /// Takes what came of it, once it has ended.
+    pub fn take(of: &mut Option<Kernel<R>>) -> Option<R> {
+        match of.as_ref()?.result.try_recv() {
+            Ok(result) => {
+                *of = None;
+                Some(result)
+            }
+            Err(TryRecvError::Disconnected) => of.take().map(Kernel::join),
+            Err(TryRecvError::Empty) => None,
+        }
+    }
 }
 
 impl World {
@@ -91,15 +133,7 @@ impl World {
         let capabilities = tap.capabilities();
         assert_eq!((capabilities.checksum, capabilities.mtu), (setup.checksum, setup.mtu));
         assert_eq!(capabilities.tcp_segmentation, setup.segmentation && setup.checksum);
-        // Nothing of its own on the link: no IPv6, so no multicast either.
-        for line in [
-            "ip link set lo up".to_string(),
-            "sysctl -qw net.ipv6.conf.onecopy0.disable_ipv6=1".to_string(),
-            format!("ip addr add {KERNEL}/24 dev onecopy0"),
-            "ip link set onecopy0 up".to_string(),
-        ] {
-            let _ = tool(&namespace, &line) || line.starts_with("sysctl") || panic!("{line} failed");
-        }
+        all(&namespace, &[&format!("ip addr add {KERNEL}/24 dev onecopy0"), "ip link set onecopy0 up"]);
         let seed = rand();
         let address = Cidr::new(OURS, 24).unwrap();
         let ip = ip::Config::new(capabilities, Mac([2, 0, 0, 0, 0, 2]), &[address], seed).gateway(KERNEL);
@@ -114,24 +148,65 @@ impl World {
             tap,
             begun: Instant::now(),
             bell: Arc::new(EventFd::new().unwrap()),
+            router: None,
         })
     }
 
-    /// Runs `act` on a thread on the kernel's side. The program has a turn when it ends.
-    pub fn kernel<R: Send + 'static>(&self, act: impl FnOnce() -> R + Send + 'static) -> JoinHandle<R> {
-        /// Rings when it is dropped, so after a panic, too.
-        struct Rings(Arc<EventFd>);
-        impl Drop for Rings {
-            fn drop(&mut self) {
-                self.0.ring();
-            }
+    /// The same with the kernel's sockets ([`FAR`]) one hop away, behind a router that `nft` has drop packets as `rule` says, and count them.
+    pub fn routed(setup: Setup, rule: &str) -> Option<World> {
+        let mut world = World::new(setup)?;
+        let (router, far) = (world.namespace.clone(), Namespace::new().unwrap());
+        if !tool(&router, "nft --version") {
+            eprintln!("skipped: no nft (nftables) to drop packets with");
+            return None;
         }
+        let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());
+        let alone = if setup.segmentation { "" } else { "gso_max_segs 1" };
+        all(
+            &router,
+            &[
+                &format!("ip link add router type veth peer name far netns {there}"),
+                "ip addr add 10.78.0.2/24 dev router",
+                "ip link set router up",
+                "nft add table ip trouble",
+                "nft add chain ip trouble forward { type filter hook forward priority 0 ; }",
+                &format!("nft add rule ip trouble forward {rule} counter drop"),
+            ],
+        );
+        router.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap()).unwrap();
+        all(
+            &far,
+            &[
+                &format!("ip addr add {FAR}/24 dev far"),
+                &format!("ip link set far up mtu {} {alone}", setup.mtu),
+                "ip route add default via 10.78.0.2",
+            ],
+        );
+        world.namespace = Arc::new(far);
+        world.router = Some(router);
+        Some(world)
+    }
+
+    /// Packets that the router dropped.
+    pub fn dropped(&self) -> u64 {
+        let list = || Command::new("nft").args(["list", "table", "ip", "trouble"]).output().unwrap();
+        let output = self.router.as_ref().unwrap().run(list).unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let counted = said.split("counter packets ").nth(1).and_then(|rest| rest.split(' ').next());
+        counted.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("nft says {said}"))
+    }
+
+    /// Runs `act` on a thread on the kernel's side. The program has a turn when it ends.
+    pub fn kernel<R: Send + 'static>(&self, act: impl FnOnce() -> R + Send + 'static) -> Kernel<R> {
+        let (sender, result) = std::sync::mpsc::channel();
         let (namespace, bell) = (self.namespace.clone(), Rings(self.bell.clone()));
-        std::thread::spawn(move || {
-            let _bell = bell;
+        let thread = std::thread::spawn(move || {
+            // The result is there, or known to be none, when it rings.
+            let (_bell, sender) = (bell, sender);
             namespace.enter().unwrap();
-            act()
-        })
+            let _ = sender.send(act());
+        });
+        Kernel { result, thread }
     }
 
     /// Drives the stack until the program is done; panics where that takes more than two minutes.
@@ -234,6 +309,13 @@ pub fn tool(namespace: &Namespace, line: &str) -> bool {
     let mut command = Command::new(words.next().unwrap());
     command.args(words);
     namespace.run(|| command.output().is_ok_and(|output| output.status.success())).unwrap()
+}
+
+/// Runs commands in there, each of which has to succeed.
+fn all(namespace: &Namespace, lines: &[&str]) {
+    for line in lines {
+        assert!(tool(namespace, line), "{line} failed");
+    }
 }
 
 fn rand() -> [u8; 16] {

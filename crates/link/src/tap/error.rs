@@ -29,12 +29,10 @@ pub(super) enum What {
     SetMtu(u32, Errno),
     /// No pages for what is received.
     Pages(OpenError),
-    /// It has one queue.
-    SingleQueue,
 }
 
 impl TapError {
-    /// The kernel's number; EINVAL, EOPNOTSUPP or ENOMEM where it was not asked.
+    /// The kernel's number; ENOMEM where it was not asked.
     pub fn errno(&self) -> Errno {
         match self.what {
             What::Open(errno)
@@ -44,7 +42,6 @@ impl TapError {
             | What::Mtu(errno)
             | What::SetMtu(_, errno) => errno,
             What::Pages(_) => Errno::NOMEM,
-            What::SingleQueue => Errno::OPNOTSUPP,
         }
     }
 }
@@ -105,12 +102,6 @@ impl fmt::Display for TapError {
                 write!(f, "no device {name} of MTU {mtu}: {errno}; {next}")
             }
             What::Pages(error) => write!(f, "no device {name}: no pages for what it receives: {error}"),
-            What::SingleQueue => {
-                write!(
-                    f,
-                    "the device {name} has one queue, which is taken; open it with multi_queue for more"
-                )
-            }
         }
     }
 }

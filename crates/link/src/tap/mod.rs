@@ -100,7 +100,8 @@ impl TapConfig {
         TapConfig { segmentation, ..self }
     }
 
-    /// Whether the device may have more than one descriptor, each with a queue of its own ([`Tap::another`]): one for each thread. The kernel
+    /// Whether the device may have more than one descriptor, each with a queue of its own: one for each thread, who open it by the same
+    /// name. The kernel
     /// keeps a connection's packets to one of them (the one by which that connection's last packet was transmitted).
     #[must_use]
     pub fn multi_queue(self, multi_queue: bool) -> TapConfig {
@@ -139,20 +140,6 @@ impl Tap {
     pub fn open_with(config: TapConfig, pool: PagePool) -> Result<Tap, TapError> {
         let requested = config.name.clone();
         Tap::attach(config, pool).map_err(|what| TapError { name: requested, what })
-    }
-
-    /// Another queue of the same device, with pages of `pool`; for another thread.
-    ///
-    /// # Errors
-    ///
-    /// As [`Tap::open`]; the device has one queue unless it was opened with [`TapConfig::multi_queue`].
-    pub fn another(&self, pool: PagePool) -> Result<Tap, TapError> {
-        let config = TapConfig { mtu: None, ..self.config.clone() };
-        let name = config.name.clone();
-        if !config.multi_queue {
-            return Err(TapError { name, what: What::SingleQueue });
-        }
-        Tap::open_with(config, pool)
     }
 
     fn attach(mut config: TapConfig, pool: PagePool) -> Result<Tap, What> {

@@ -1,0 +1,140 @@
+//! A real device, in a network namespace of the test's own: it needs root and /dev/net/tun, and says so where it has neither.
+
+use onecopy_chain::notify::Segment;
+use onecopy_link::tap::{Tap, TapConfig, TapError};
+use onecopy_link::{Link, Medium, Packet};
+use onecopy_sys::netns::Namespace;
+use rustix::io::Errno;
+use std::process::Command;
+
+fn namespace() -> Option<Namespace> {
+    let namespace = match Namespace::new() {
+        Err(Errno::PERM) => {
+            eprintln!("skipped: a network namespace needs root (CAP_SYS_ADMIN)");
+            return None;
+        }
+        namespace => namespace.unwrap(),
+    };
+    match namespace.run(|| Tap::open(TapConfig::new("probe"))).unwrap() {
+        Err(error) if [Errno::NOENT, Errno::NODEV, Errno::ACCESS, Errno::PERM].contains(&error.errno()) => {
+            eprintln!("skipped: {error}");
+            None
+        }
+        probe => {
+            probe.unwrap();
+            Some(namespace)
+        }
+    }
+}
+
+fn open(namespace: &Namespace, config: TapConfig) -> Result<Tap, TapError> {
+    namespace.run(|| Tap::open(config)).unwrap()
+}
+
+fn ip(namespace: &Namespace, line: &str) {
+    let run = || Command::new("ip").args(line.split(' ')).status().unwrap();
+    assert!(namespace.run(run).unwrap().success(), "ip {line}");
+}
+
+#[test]
+fn it_is_what_was_asked_for() {
+    let Some(namespace) = namespace() else { return };
+    let tap = open(&namespace, TapConfig::new("onecopy%d").mtu(9000)).unwrap();
+    let has = tap.capabilities();
+    assert_eq!((tap.name(), has.mtu, has.medium), ("onecopy0", 9000, Medium::Ethernet));
+    assert!(has.checksum && has.tcp_segmentation && !has.unreadable && has.super_segment == 65536);
+    // The name is given once, and is free again when the last descriptor is closed.
+    let next = open(&namespace, TapConfig::new("onecopy%d").checksum(false)).unwrap();
+    let has = next.capabilities();
+    assert_eq!((next.name(), has.mtu, has.super_segment), ("onecopy1", 1500, 0));
+    assert!(!has.checksum && !has.tcp_segmentation && !has.udp_segmentation);
+    drop(tap);
+    let again = open(&namespace, TapConfig::new("onecopy0").medium(Medium::Ip).segmentation(false)).unwrap();
+    let has = again.capabilities();
+    assert!(has.medium == Medium::Ip && has.checksum && !has.tcp_segmentation);
+}
+
+#[test]
+fn an_error_says_what_to_do() {
+    let Some(namespace) = namespace() else { return };
+    let _tap = open(&namespace, TapConfig::new("taken")).unwrap();
+    let cases = [
+        (TapConfig::new("taken"), Errno::BUSY, "end its program, or choose another name"),
+        (TapConfig::new("lo"), Errno::INVAL, "choose another name"),
+        (TapConfig::new("sixteen-letters-"), Errno::INVAL, "1 to 15 bytes"),
+        (TapConfig::new("a/b"), Errno::INVAL, "no slash"),
+        (TapConfig::new(""), Errno::INVAL, "1 to 15 bytes"),
+        (TapConfig::new("long").mtu(65522), Errno::INVAL, "take one of 68 to 65521"),
+        (TapConfig::new("short").mtu(67), Errno::INVAL, "take one of 68 to 65521"),
+    ];
+    for (config, errno, advice) in cases {
+        let error = open(&namespace, config.clone()).unwrap_err();
+        assert_eq!(error.errno(), errno, "{config:?}");
+        assert!(error.to_string().contains(advice), "{config:?}: {error}");
+        assert!(std::io::Error::from(error).to_string().contains(advice));
+    }
+    // Nobody in particular: the right to make one is root's.
+    let nobody = || {
+        rustix::thread::set_capabilities(None, no_capabilities()).unwrap();
+        Tap::open(TapConfig::new("nobodys"))
+    };
+    let error = namespace.run(nobody).unwrap().unwrap_err();
+    assert_eq!(error.errno(), Errno::PERM);
+    assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+}
+
+fn no_capabilities() -> rustix::thread::CapabilitySets {
+    let none = rustix::thread::CapabilitySet::empty();
+    rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none }
+}
+
+#[test]
+fn queues_share_a_device() {
+    let Some(namespace) = namespace() else { return };
+    let shared = TapConfig::new("shared").multi_queue(true);
+    let first = open(&namespace, shared.clone().mtu(4000)).unwrap();
+    let second = open(&namespace, shared.clone()).unwrap();
+    assert_eq!((second.name(), second.capabilities()), ("shared", first.capabilities()));
+    drop(first);
+    // It is there as long as one of them is.
+    assert_eq!(open(&namespace, shared.clone()).unwrap().capabilities().mtu, 4000);
+    let error = open(&namespace, TapConfig::new("shared")).unwrap_err();
+    assert_eq!(error.errno(), Errno::INVAL, "{error}");
+    drop(second);
+    assert_eq!(open(&namespace, shared).unwrap().capabilities().mtu, 1500);
+}
+
+#[test]
+fn what_the_interface_does_is_counted() {
+    let Some(namespace) = namespace() else { return };
+    if Command::new("ip").arg("-V").output().is_err() {
+        return eprintln!("skipped: no ip (iproute2) to set the interface up with");
+    }
+    let mut tap = open(&namespace, TapConfig::new("onecopy0").medium(Medium::Ip)).unwrap();
+    // An echo, from who is on the link to the kernel: IPv4 and ICMP, both summed.
+    let echo = [
+        0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 1, 0x26, 0x45, 10, 77, 0, 2, 10, 77, 0, 1, 8, 0, 0xf7, 0xfe, 0, 0,
+        0, 1,
+    ];
+    let packet = || Packet::new(&echo, Segment::default()).unwrap();
+    assert!(tap.receive(0).is_none());
+    tap.transmit(0, packet());
+    assert_eq!((tap.stats().down, tap.stats().transmitted), (1, 0));
+    ip(&namespace, "addr add 10.77.0.1/24 dev onecopy0");
+    ip(&namespace, "link set onecopy0 up");
+    // The kernel answers while it is written to.
+    tap.transmit(0, packet());
+    let answer = loop {
+        assert!(onecopy_testing::readable(&tap), "no answer: {tap:?}");
+        let packet = tap.receive(0).unwrap();
+        if packet.head()[9] == 1 {
+            break packet;
+        }
+    };
+    assert_eq!((answer.head().len(), answer.len(), answer.head()[20]), (28, 28, 0));
+    assert_eq!((tap.stats().transmitted, tap.room(0), tap.deadline()), (1, usize::MAX, None));
+    ip(&namespace, "link del onecopy0");
+    while tap.receive(0).is_some() {}
+    tap.transmit(0, packet());
+    assert!(tap.stats().gone > 0, "{tap:?}");
+}

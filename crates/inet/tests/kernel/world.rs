@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd};
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -215,7 +215,11 @@ impl World {
         let mut events = Vec::new();
         loop {
             self.round(&mut events);
-            let done = program.turn(&mut self.host, &events);
+            let turn = catch_unwind(AssertUnwindSafe(|| program.turn(&mut self.host, &events)));
+            let done = turn.unwrap_or_else(|panic| {
+                self.report();
+                resume_unwind(panic)
+            });
             events.clear();
             self.transmit();
             if done {
@@ -277,6 +281,13 @@ impl World {
         let counted: Vec<_> = stack.tcp_stats().each().filter(|(_, count)| *count > 0).collect();
         let drops: Vec<_> = stack.interface().stats().drops().collect();
         eprintln!("{} sockets, {counted:?}\n{drops:?}\n{:?}", stack.len(), self.tap);
+        let theirs = self.namespace.run(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
+        let theirs = theirs.unwrap_or_default();
+        let mut lines = theirs.lines().map(str::split_whitespace);
+        if let (Some(names), Some(counts)) = (lines.next(), lines.next()) {
+            let theirs: Vec<_> = names.zip(counts).skip(1).filter(|(_, count)| *count != "0").collect();
+            eprintln!("the kernel: {theirs:?}");
+        }
     }
 
     /// Waits until no socket is left, and looks that every page came home, and that nothing was dropped on the way.

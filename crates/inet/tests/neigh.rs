@@ -3,7 +3,8 @@
 mod net;
 
 use net::*;
-use onecopy_inet::ip::{Input, Outgoing, Reason, Trouble};
+use onecopy_inet::ip::{Input, NotSent, Outgoing, Reason, Trouble};
+use onecopy_inet::neigh::{WAITING, WAITING_ALL, WAITING_EACH};
 use onecopy_inet::wire::{Mac, Protocol, arp::Operation, icmp::Unreachable};
 use onecopy_link::pair::{Path, Side};
 use onecopy_link::{Capabilities, Medium, Packet};
@@ -29,13 +30,51 @@ fn the_first_packet_asks_and_the_next_ones_go_at_once() {
 #[test]
 fn of_those_that_wait_the_newest_stay() {
     let mut net = Net::ethernet();
+    let last = WAITING as u32 + 2;
+    for seq in 1..=last {
+        send(&mut net, seq, b"wait");
+    }
+    net.run_for(SECOND);
+    assert_eq!(sequence(&net.b.came), (3..=last).collect::<Vec<_>>());
+    assert_eq!(net.a.ip.stats().dropped(Reason::NeighbourQueue), 2);
+    assert_eq!(net.a.ip.stats().asked, 1);
+}
+
+fn send_to(net: &mut Net, to: Ipv4Addr, seq: u32) -> Result<(), NotSent> {
+    let now = net.now();
+    net.a.ip.output(now, &Outgoing::new(A, to, Protocol::TCP), segment(A, to, seq, b"wait"))
+}
+
+#[test]
+fn the_silent_take_nothing_from_others() {
+    let mut net = Net::ethernet();
+    let silent = |number: usize| Ipv4Addr::new(10, 0, 0, 100 + number as u8);
+    let hosts = WAITING_ALL / WAITING + 5;
+    for host in 0..hosts {
+        for seq in 0..WAITING {
+            assert_eq!(send_to(&mut net, silent(host), seq as u32), Ok(()));
+        }
+    }
+    // Some have all of theirs, and the last ones a few.
+    let full = WAITING_ALL / WAITING;
+    let kept = net.a.ip.stats().dropped(Reason::NeighbourQueue);
+    assert_eq!(
+        kept as usize,
+        (hosts - full) * WAITING - (WAITING_ALL - full * WAITING) - (hosts - full - 1) * WAITING_EACH
+    );
     for seq in 1..=5 {
         send(&mut net, seq, b"wait");
     }
     net.run_for(SECOND);
     assert_eq!(sequence(&net.b.came), [3, 4, 5]);
-    assert_eq!(net.a.ip.stats().dropped(Reason::NeighbourQueue), 2);
-    assert_eq!(net.a.ip.stats().asked, 1);
+    // Once they are given up there is room again.
+    net.run_for(10 * SECOND);
+    for seq in 1..=WAITING as u32 {
+        assert_eq!(send_to(&mut net, silent(0), seq), Ok(()));
+    }
+    let lost = net.a.ip.stats().dropped(Reason::NeighbourQueue);
+    assert_eq!(lost, kept + 2);
+    assert_balanced(net.a.ip.stats());
 }
 
 #[test]

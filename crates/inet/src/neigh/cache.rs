@@ -1,6 +1,6 @@
 //! The entries, and what moves them.
 
-use super::{ASK_NS, ASKS, DELAY_NS, LOCK_NS, REACHABLE_NS, WAITING};
+use super::{ASK_NS, ASKS, DELAY_NS, LOCK_NS, REACHABLE_NS, WAITING, WAITING_ALL, WAITING_EACH};
 use crate::bucket::Bucket;
 use crate::key::{Key, Seed, Table};
 use crate::timers::Wheel;
@@ -83,6 +83,8 @@ pub struct Cache {
     ready: VecDeque<(Mac, Packet)>,
     failed: VecDeque<Packet>,
     displaced: u64,
+    /// Packets that wait, of all entries.
+    held: usize,
     evicted: u64,
 }
 
@@ -105,6 +107,7 @@ impl Cache {
             ready: VecDeque::new(),
             failed: VecDeque::new(),
             displaced: 0,
+            held: 0,
             evicted: 0,
         }
     }
@@ -137,9 +140,12 @@ impl Cache {
             self.ready.push_back((entry.mac, packet));
             return;
         }
-        if entry.waiting.len() == WAITING {
+        let most = if self.held < WAITING_ALL { WAITING } else { WAITING_EACH };
+        if entry.waiting.len() >= most {
             entry.waiting.pop_front();
             self.displaced += 1;
+        } else {
+            self.held += 1;
         }
         entry.waiting.push_back(packet);
     }
@@ -180,6 +186,7 @@ impl Cache {
             (entry.mac, entry.changed) = (mac, now);
             // Their memory goes along: nothing waits again for long.
             let waiting = std::mem::take(&mut entry.waiting);
+            self.held -= waiting.len();
             self.ready.extend(waiting.into_iter().map(|packet| (mac, packet)));
             if !asked {
                 // It is known now, if by hearsay.
@@ -321,6 +328,7 @@ impl Cache {
         self.timers.cancel(place as u32);
         let entry = self.entries.swap_remove(place);
         self.places.remove(&entry.address);
+        self.held -= entry.waiting.len();
         self.failed.extend(entry.waiting);
         if let Some(moved) = self.entries.get(place) {
             self.places.insert(moved.address, place as u32);

@@ -32,5 +32,11 @@ pub const REACHABLE_NS: u64 = 30_000_000_000;
 pub const DELAY_NS: u64 = 5_000_000_000;
 /// How long nobody but who was asked changes an entry that was changed: the kernel's locktime.
 pub const LOCK_NS: u64 = 1_000_000_000;
-/// Packets that wait for one neighbour; the oldest goes for a newer one.
-pub const WAITING: usize = 3;
+/// Packets that wait for one neighbour; the oldest goes for a newer one. As many as the kernel's (unres_qlen): many connections that begin
+/// at once lose none of their SYNs, which would be sent again a second later.
+pub const WAITING: usize = 101;
+/// Packets that wait for all of them. Where there are as many, each neighbour has [`WAITING_EACH`] all the same: silent hosts, however many,
+/// take nothing from others.
+pub const WAITING_ALL: usize = 1024;
+/// See [`WAITING_ALL`].
+pub const WAITING_EACH: usize = 3;

@@ -2,6 +2,7 @@
 
 use crate::programs::{Clients, Echo, check, kernel_echo, pattern};
 use crate::world::{Host, KERNEL, Kernel, Program, Setup, World, ours};
+use onecopy_inet::ip::Reason;
 use onecopy_inet::stack::Event;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Error;
@@ -62,6 +63,19 @@ fn we_have_many_connections() {
     let server = world.kernel(|| kernel_echo(listener, COUNT));
     let mut clients = Clients::connect(&mut world.host, at, COUNT as u64, LEN);
     world.run(&mut clients);
+    world.finish();
+    server.join();
+}
+
+#[test]
+fn who_begins_at_once_waits_for_the_neighbour_once() {
+    let Some(mut world) = World::new(Setup::all(1500)) else { return };
+    let at = SocketAddrV4::new(KERNEL, 7);
+    let listener = world.namespace.run(|| TcpListener::bind(at).unwrap()).unwrap();
+    let server = world.kernel(|| kernel_echo(listener, 100));
+    let mut clients = Clients::connect(&mut world.host, at, 100, LEN);
+    world.run(&mut clients);
+    assert_eq!(world.host.stack.interface().stats().dropped(Reason::NeighbourQueue), 0);
     world.finish();
     server.join();
 }

@@ -8,6 +8,7 @@ use crate::socket::AGAIN;
 use crate::world::{self, World};
 use onecopy_chain::notify::{Segment, lane};
 use onecopy_chain::{Chain, Writer};
+use std::cell::Cell;
 use std::net::SocketAddrV4;
 
 /// include/uapi/linux/tcp.h: TCP_CM_INQ is TCP_INQ.
@@ -28,15 +29,26 @@ pub(crate) fn send(fd: i32, message: Message<'_>) -> Outcome<isize> {
     let mut done = 0;
     let mut queue: Option<Segment<Chain>> = None;
     let mut told = None;
+    // The address of a connection that this call has begun and waits for.
+    let mut begun = None;
+    let early = Cell::new(None);
     world::blocking(
         |world| {
             let timeout = world.socket(fd)?.send_timeout;
-            if message.flags & libc::MSG_FASTOPEN != 0 {
-                fast_open(world, fd, message)?;
+            let id = world.socket(fd)?.id;
+            if message.flags & libc::MSG_FASTOPEN != 0 || world.tcp.is_deferred(id) {
+                early.set(Some(fast_open(world, fd, message)?));
             }
             Ok(timeout.map(|timeout| world.now + timeout))
         },
         |world, late| {
+            if let Some(early) = early.take() {
+                (done, queue, begun) = (early.taken, early.rest, early.begun);
+                if early.over {
+                    world.watch(fd, done);
+                    return Ok(done as isize);
+                }
+            }
             let socket = world.socket(fd)?;
             let (id, before) = (socket.id, socket.told);
             let now = world.now;
@@ -44,6 +56,13 @@ pub(crate) fn send(fd: i32, message: Message<'_>) -> Outcome<isize> {
                 return Err(Stop::Wait);
             }
             let wait = !late && !world.socket(fd)?.nonblocking && message.flags & libc::MSG_DONTWAIT == 0;
+            if let Some(to) = begun {
+                if let Err(stop) = control::finish_connect(world, fd, to, late) {
+                    told = Some(before);
+                    return Err(stop);
+                }
+                begun = None;
+            }
             // What the kernel asks of the state comes before the bytes.
             world.tcp.may_send(now, id)?;
             // Of what comes of this, who waits hears, too.
@@ -56,7 +75,8 @@ pub(crate) fn send(fd: i32, message: Message<'_>) -> Outcome<isize> {
                 None => queue.insert(gather(world, fd, message)?),
             };
             if bytes.payload().is_empty() {
-                return Ok(0);
+                world.watch(fd, done);
+                return Ok(done as isize);
             }
             let before = bytes.payload().len();
             let sent = world.tcp.send(now, id, bytes, message.flags);
@@ -107,19 +127,47 @@ fn gather(world: &mut World, fd: i32, message: Message<'_>) -> Outcome<Segment<C
     Ok(segment)
 }
 
-/// sendto(2) with MSG_FASTOPEN: makes the connection with the bytes.
-fn fast_open(world: &mut World, fd: i32, message: Message<'_>) -> Outcome<()> {
+/// What came of connecting by a send.
+#[derive(Default)]
+struct Early {
+    /// Bytes that went with the SYN, and those that did not, if any were looked at.
+    taken: usize,
+    rest: Option<Segment<Chain>>,
+    /// Where to, if the call waits for the connection.
+    begun: Option<SocketAddrV4>,
+    /// The call is over.
+    over: bool,
+}
+
+/// sendto(2) with MSG_FASTOPEN, or the first send after a connect that waited for it: makes the connection with the bytes
+/// (tcp_sendmsg_fastopen()).
+fn fast_open(world: &mut World, fd: i32, message: Message<'_>) -> Outcome<Early> {
     let (id, now) = (world.socket(fd)?.id, world.now);
+    let waits = !world.socket(fd)?.nonblocking && message.flags & libc::MSG_DONTWAIT == 0;
     if message.nowhere || !control::fast_open_client() {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    let to = message.to.ok_or(Errno(libc::EINVAL))?;
-    if world.tcp.is_connecting(id) {
-        return Err(Errno(libc::EALREADY));
+    let nowhere = SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0);
+    let to = if world.tcp.is_deferred(id) { nowhere } else { message.to.ok_or(Errno(libc::EINVAL))? };
+    if !world.tcp.is_unconnected(id) && !world.tcp.is_deferred(id) {
+        // Whoever is connected just sends.
+        world.tcp.connect(now, id, to)?;
+        return Ok(Early::default());
     }
-    // Without a cookie there is nothing to send it with.
-    world.tcp.connect(now, id, to)?;
-    if world.socket(fd)?.nonblocking { Err(Errno(libc::EINPROGRESS)) } else { Ok(()) }
+    // Bytes that stay here have no notification.
+    let carries = world.tcp.carries(now, id, to);
+    let mut bytes = if carries { Some(gather(world, fd, message)?) } else { None };
+    // A blocked call gives its bytes as soon as it may, those that no SYN has taken, too.
+    let more = message.buffers.iter().any(|buffer| buffer.1 > 0);
+    let mut none = Segment::default();
+    let result = world.tcp.connect_with(now, id, to, bytes.as_mut().unwrap_or(&mut none), waits && more);
+    match result {
+        Ok(taken) => Ok(Early { taken, rest: bytes, begun: waits.then_some(to), over: !waits }),
+        Err(Errno(libc::EINPROGRESS)) if waits => {
+            Ok(Early { taken: 0, rest: bytes, begun: Some(to), over: false })
+        }
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Where bytes that are received go.
@@ -150,6 +198,13 @@ pub(crate) fn receive(fd: i32, into: Into<'_>) -> Outcome<isize> {
             let peek = into.flags & libc::MSG_PEEK != 0;
             let all = into.flags & libc::MSG_WAITALL != 0;
             loop {
+                if done > 0
+                    && !(all && wait)
+                    && world.tcp.readable(id).0 <= if peek { done as u64 } else { 0 }
+                {
+                    // Why there is no more is told by the next call.
+                    break;
+                }
                 match world.tcp.peek(now, id, if peek { done } else { 0 }, wanted - done) {
                     Ok(bytes) if bytes.is_empty() => break,
                     Ok(bytes) => {

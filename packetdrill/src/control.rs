@@ -170,6 +170,7 @@ pub(crate) fn connect(fd: i32, at: User, len: u32) -> Outcome<isize> {
             };
             let now = world.now;
             match world.tcp.connect(now, id, to) {
+                Ok(()) if world.tcp.is_deferred(id) => {}
                 // A blocking call waits for the one under way.
                 Err(Errno(libc::EALREADY)) if !nonblocking => {}
                 Ok(()) | Err(Errno(libc::EINPROGRESS)) if nonblocking => {
@@ -188,8 +189,16 @@ pub(crate) fn connect(fd: i32, at: User, len: u32) -> Outcome<isize> {
 }
 
 /// Waits until the handshake is over.
-fn finish_connect(world: &mut World, fd: i32, to: SocketAddrV4, late: bool) -> Result<isize, Stop> {
+pub(crate) fn finish_connect(
+    world: &mut World,
+    fd: i32,
+    to: SocketAddrV4,
+    late: bool,
+) -> Result<isize, Stop> {
     let (id, now) = (world.socket(fd)?.id, world.now);
+    if world.tcp.is_deferred(id) {
+        return Ok(0);
+    }
     if world.tcp.is_connecting(id) {
         return if late { Err(Errno(libc::EINPROGRESS).into()) } else { Err(Stop::Wait) };
     }

@@ -13,6 +13,8 @@ const INTERFACE: &str = "tun0";
 pub(crate) struct Environment {
     /// Commands have run since it was looked at last.
     stale: bool,
+    /// What is remembered of other hosts is to be forgotten (`ip tcp_metrics flush`).
+    flushed: bool,
     /// The link drops all packets (`tc qdisc ... pfifo limit 0`).
     pub(crate) refuses: bool,
     /// The link cuts no super-segments (`ethtool -K tun0 tso off`): they are cut before it.
@@ -28,6 +30,7 @@ impl Environment {
     pub(crate) fn new() -> Environment {
         let mut environment = Environment {
             stale: true,
+            flushed: false,
             refuses: false,
             plain: false,
             address: (Ipv4Addr::new(192, 168, 0, 1), 16),
@@ -41,9 +44,15 @@ impl Environment {
     /// A command has run: `text`. That of ethtool is noted, since a tun device of nobody tells nothing of it.
     pub(crate) fn ran(&mut self, text: &str) {
         self.stale = true;
+        self.flushed |= text.contains("tcp_metrics flush");
         for line in text.lines().filter(|line| line.contains("ethtool -K") && line.contains(INTERFACE)) {
             self.plain = line.contains("tso off");
         }
+    }
+
+    /// Whether what is remembered of other hosts is to be forgotten; once.
+    pub(crate) fn take_flush(&mut self) -> bool {
+        std::mem::take(&mut self.flushed)
     }
 
     /// Looks at all of it again, if a command has run; whether one had.

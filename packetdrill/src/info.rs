@@ -22,11 +22,11 @@ impl Layout {
     }
 }
 
-/// The bytes of `info`. What is not known of it is 0: Fast Open, pacing, the delivery rate, accurate ECN.
+/// The bytes of `info`. What is not known of it is 0: pacing, the delivery rate, accurate ECN.
 pub(crate) fn bytes(info: &Info) -> Vec<u8> {
     let mut out = Layout(Vec::with_capacity(LEN));
     out.bytes([info.state, info.ca_state, info.retransmits, info.probes, info.backoff, info.options]);
-    out.bytes([info.snd_wscale & 15 | info.rcv_wscale << 4, 0]);
+    out.bytes([info.snd_wscale & 15 | info.rcv_wscale << 4, info.fast_open_fail << 1]);
     out.words([info.rto, info.ato, info.snd_mss, info.rcv_mss]);
     out.words([info.unacked, info.sacked, info.lost, info.retrans, 0]);
     out.words([info.last_data_sent, 0, info.last_data_recv, info.last_ack_recv]);

@@ -5,7 +5,7 @@ use crate::control;
 use crate::environment;
 use crate::errno::{Errno, Outcome};
 use crate::memory::User;
-use crate::tcp::{Info, Settings};
+use crate::tcp::{Info, Keys, Settings};
 use crate::world::{self, World};
 use libc::{IPPROTO_TCP, SOL_IP, SOL_SOCKET};
 use std::time::Duration;
@@ -13,6 +13,9 @@ use std::time::Duration;
 /// include/uapi/asm-generic/socket.h.
 const SO_MEMINFO: i32 = 55;
 const SO_ZEROCOPY: i32 = 60;
+/// include/uapi/linux/tcp.h.
+const TCP_FASTOPEN_KEY: i32 = 33;
+const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 /// The least that a send buffer is (SOCK_MIN_SNDBUF), and a receive buffer (SOCK_MIN_RCVBUF), in include/net/sock.h.
 const LEAST_SEND_BUFFER: u32 = 4608;
 const LEAST_RECEIVE_BUFFER: u32 = 2304;
@@ -21,7 +24,7 @@ const DEFAULT_MSS: u32 = 536;
 
 /// Options that are kept and told again: the kernel's stack does something by them that no script here looks at, or that the adapter has no
 /// use for. (level, name, value before it is set)
-const KEPT: [(i32, i32, i32); 21] = [
+const KEPT: [(i32, i32, i32); 18] = [
     (SOL_SOCKET, libc::SO_DEBUG, 0),
     (SOL_SOCKET, libc::SO_DONTROUTE, 0),
     (SOL_SOCKET, libc::SO_OOBINLINE, 0),
@@ -39,9 +42,6 @@ const KEPT: [(i32, i32, i32); 21] = [
     (IPPROTO_TCP, libc::TCP_QUICKACK, 1),
     (IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, 0),
     (IPPROTO_TCP, libc::TCP_THIN_DUPACK, 0),
-    (IPPROTO_TCP, libc::TCP_FASTOPEN, 0),
-    (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 0),
-    (IPPROTO_TCP, 34, 0), // TCP_FASTOPEN_NO_COOKIE
     (IPPROTO_TCP, libc::TCP_SAVE_SYN, 0),
 ];
 
@@ -65,6 +65,13 @@ pub(crate) fn set(fd: i32, level: i32, name: i32, at: User, len: u32) -> Outcome
                 &mut socket.send_timeout
             };
             *timeout = (span > 0).then_some(span);
+            return Ok(0);
+        }
+        if (level, name) == (IPPROTO_TCP, TCP_FASTOPEN_KEY) {
+            let bytes = at.read((len as usize).min(33))?;
+            let mut settings = world.tcp.settings(id);
+            settings.fast_open_keys = Some(Keys::from_bytes(&bytes).ok_or(Errno(libc::EINVAL))?);
+            world.tcp.set(now, id, &settings)?;
             return Ok(0);
         }
         // As IP_TOS and its like, a single byte is a number, too.
@@ -95,9 +102,6 @@ fn set_own(world: &mut World, fd: i32, level: i32, name: i32, value: i32) -> Out
         }
         (IPPROTO_TCP, TCP_INQ) if !(0..=1).contains(&value) => return Err(Errno(libc::EINVAL)),
         (IPPROTO_TCP, TCP_INQ) => socket.inquire = value != 0,
-        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) if !control::fast_open_client() => {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
         _ if KEPT.iter().any(|kept| (kept.0, kept.1) == (level, name)) => socket.keep(level, name, value),
         _ => return Ok(false),
     }
@@ -111,6 +115,8 @@ fn set_connection(world: &mut World, fd: i32, level: i32, name: i32, value: i32)
     let set = &mut settings;
     let seconds = |value: i32| Duration::from_secs(value.max(0) as u64);
     let invalid = Err(Errno(libc::EINVAL));
+    // (TCP_CLOSE and TCP_LISTEN.)
+    let idle = world.tcp.is_unconnected(id) || world.tcp.listens(id);
     match (level, name) {
         (SOL_SOCKET, libc::SO_KEEPALIVE) => set.keepalive = value != 0,
         (SOL_SOCKET, libc::SO_SNDBUF) => set.send_buffer = Some(buffer(value, "wmem_max", LEAST_SEND_BUFFER)),
@@ -153,6 +159,16 @@ fn set_connection(world: &mut World, fd: i32, level: i32, name: i32, value: i32)
             set.user_timeout = (value > 0).then(|| Duration::from_millis(value as u64));
         }
         (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => set.notsent_lowat = (value != 0).then_some(value as u32),
+        (IPPROTO_TCP, libc::TCP_FASTOPEN) if value < 0 || !idle => return invalid,
+        (IPPROTO_TCP, libc::TCP_FASTOPEN) => set.fast_open_queue = Some(value as u32),
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) if !(0..=1).contains(&value) => return invalid,
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) if !control::fast_open_client() => {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) if !world.tcp.is_unconnected(id) => return invalid,
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => set.fast_open_connect = value != 0,
+        (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) if !(0..=1).contains(&value) || !idle => return invalid,
+        (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => set.fast_open_no_cookie = value != 0,
         _ => return Err(Errno(libc::ENOPROTOOPT)),
     }
     world.tcp.set(now, id, &settings)?;
@@ -252,6 +268,14 @@ fn answer(world: &mut World, fd: i32, level: i32, name: i32) -> Outcome<Vec<u8>>
         (IPPROTO_TCP, libc::TCP_WINDOW_CLAMP) => settings.window_clamp.unwrap_or(0) as i32,
         (IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
             settings.user_timeout.map_or(0, |span| span.as_millis() as i32)
+        }
+        (IPPROTO_TCP, libc::TCP_FASTOPEN) => settings.fast_open_queue.unwrap_or(0) as i32,
+        (IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT) => i32::from(settings.fast_open_connect),
+        (IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE) => i32::from(settings.fast_open_no_cookie),
+        (IPPROTO_TCP, TCP_FASTOPEN_KEY) => {
+            let own = settings.fast_open_keys;
+            let keys = own.or_else(|| Keys::parse(&environment::word("tcp_fastopen_key")));
+            return Ok(keys.map(|keys| keys.bytes()).unwrap_or_default());
         }
         (IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => settings.notsent_lowat.unwrap_or(0) as i32,
         _ => return Err(Errno(libc::ENOPROTOOPT)),

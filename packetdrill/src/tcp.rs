@@ -7,12 +7,14 @@ use onecopy_chain::notify::{Fate, Segment};
 use onecopy_inet::stack::{self, Stack, slab};
 use onecopy_inet::tcp::config::EcnUse;
 use onecopy_inet::tcp::congestion::Algorithm;
+use onecopy_inet::tcp::fast_open::Use;
 use onecopy_inet::tcp::{Error, Received, SendFlags, Side, State};
 use onecopy_inet::{ip, wire};
 use onecopy_link::{Capabilities, Medium, Packet};
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
+pub(crate) use onecopy_inet::tcp::fast_open::Keys;
 pub(crate) use onecopy_inet::tcp::{Info, Readiness, Settings, Wake};
 pub(crate) use slab::Id;
 
@@ -41,9 +43,12 @@ impl Tcp {
     }
 
     /// Takes over what commands have changed.
-    pub(crate) fn configure(&mut self, environment: &Environment) {
+    pub(crate) fn configure(&mut self, environment: &mut Environment) {
         if let Some(stack) = &mut self.stack {
             read_sysctls(stack.tcp_config_mut(), environment);
+            if environment.take_flush() {
+                stack.tcp_forget_cookies();
+            }
         }
     }
 
@@ -108,6 +113,38 @@ impl Tcp {
 
     pub(crate) fn connect(&mut self, now: u64, id: Id, address: SocketAddrV4) -> Outcome<()> {
         Ok(self.stack()?.tcp_connect(now, id, address)?)
+    }
+
+    /// Connects with as many bytes from the front of `bytes` as go with the SYN, and says how many; `waits`: the caller will give the rest.
+    pub(crate) fn connect_with(
+        &mut self,
+        now: u64,
+        id: Id,
+        address: SocketAddrV4,
+        bytes: &mut Segment<Chain>,
+        waits: bool,
+    ) -> Outcome<usize> {
+        let flags = if waits { SendFlags::WAITS } else { SendFlags::empty() };
+        Ok(self.stack()?.tcp_connect_with(now, id, address, bytes, flags)?)
+    }
+
+    /// Whether bytes would go with the SYN.
+    pub(crate) fn carries(&self, now: u64, id: Id, to: SocketAddrV4) -> bool {
+        self.stack.as_ref().is_some_and(|stack| stack.tcp_carries(now, id, *to.ip()))
+    }
+
+    /// Whether connect waits for the first bytes.
+    pub(crate) fn is_deferred(&self, id: Id) -> bool {
+        self.stack.as_ref().is_some_and(|stack| stack.tcp_is_deferred(id))
+    }
+
+    /// Whether it is neither connected nor listens.
+    pub(crate) fn is_unconnected(&self, id: Id) -> bool {
+        self.stack.as_ref().and_then(|stack| stack.tcp_state(id)) == Some(State::Closed)
+    }
+
+    pub(crate) fn listens(&self, id: Id) -> bool {
+        self.stack.as_ref().and_then(|stack| stack.tcp_state(id)) == Some(State::Listen)
     }
 
     pub(crate) fn accept(&mut self, id: Id) -> Outcome<(Id, SocketAddrV4)> {
@@ -204,8 +241,8 @@ impl Tcp {
 
     /// Whether a handshake is under way.
     pub(crate) fn is_connecting(&self, id: Id) -> bool {
-        let state = self.stack.as_ref().and_then(|stack| stack.tcp_state(id));
-        matches!(state, Some(State::SynSent | State::SynReceived))
+        let connection = self.stack.as_ref().and_then(|stack| stack.tcp_connection(id));
+        connection.is_some_and(onecopy_inet::tcp::Connection::is_connecting)
     }
 
     /// Whether sending fails whatever is sent, and how.
@@ -339,6 +376,12 @@ fn read_sysctls(config: &mut onecopy_inet::tcp::Config, environment: &Environmen
     set(&mut config.frto, "tcp_frto");
     set(&mut config.abort_on_overflow, "tcp_abort_on_overflow");
     set(&mut config.rfc1337, "tcp_rfc1337");
+    if let Some(value) = one("tcp_fastopen") {
+        config.fast_open = Use::from_bits_truncate(value as u16);
+    }
+    // One of zeros cannot be told from none, but is one (`sysctl` shows both so).
+    config.fast_open_keys = Keys::parse(&environment::word("tcp_fastopen_key"));
+    seconds(&mut config.fast_open_pause, "tcp_fastopen_blackhole_timeout_sec");
     config.timestamp_offsets = one("tcp_timestamps") == Some(1);
     config.rack = one("tcp_recovery").is_none_or(|value| value & 1 != 0);
     config.tail_loss_probe = one("tcp_early_retrans").is_none_or(|value| value >= 3);

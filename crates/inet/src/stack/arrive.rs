@@ -17,16 +17,16 @@ use onecopy_link::Packet;
 use std::net::SocketAddrV4;
 
 /// A segment that has come.
-struct Arrived {
-    header: Tcp,
-    payload: Segment<Chain>,
+pub(super) struct Arrived {
+    pub(super) header: Tcp,
+    pub(super) payload: Segment<Chain>,
     /// How long the segments were that it was put together of; 0 where it came as it is.
     cut: u16,
     ecn: Ecn,
 }
 
 impl Arrived {
-    fn len(&self) -> u32 {
+    pub(super) fn len(&self) -> u32 {
         // A chain has less than 4 GiB.
         self.payload.payload().len() as u32
     }
@@ -66,7 +66,7 @@ impl Stack {
     fn segment(&mut self, now: u64, ends: Ends, arrived: Arrived) {
         self.stats.segments_in += 1;
         let Some(id) = self.demux.connection(&ends) else {
-            return self.without_connection(now, ends, &arrived, None);
+            return self.without_connection(now, ends, arrived, None);
         };
         match self.sockets.get_mut(id) {
             Some(Slot::Connection(_)) => self.for_connection(now, id, ends, arrived),
@@ -82,7 +82,7 @@ impl Stack {
                         if self.demux.listener(ends.local).is_some() {
                             self.forget(id);
                         }
-                        self.without_connection(now, ends, &arrived, Some(number));
+                        self.without_connection(now, ends, arrived, Some(number));
                     }
                 }
             }
@@ -156,6 +156,7 @@ impl Stack {
             ends,
             hold: Some(hold),
             listener: Some(parent),
+            early: None,
             wake: Wake::empty(),
             path_mtu: 0,
         };
@@ -167,7 +168,7 @@ impl Stack {
     }
 
     /// For nobody, or for who waits for connections. `number` is our first, where an old connection has given way.
-    fn without_connection(&mut self, now: u64, ends: Ends, arrived: &Arrived, number: Option<Seq>) {
+    fn without_connection(&mut self, now: u64, ends: Ends, arrived: Arrived, number: Option<Seq>) {
         let (header, flags, len) = (&arrived.header, arrived.header.flags, arrived.len());
         let Some(parent) = self.demux.listener(ends.local) else {
             self.stats.no_socket += 1;
@@ -179,14 +180,14 @@ impl Stack {
             self.stats.no_socket += 1;
             self.refuse(now, ends, header, len);
         } else if flags.contains(Flags::SYN) && !flags.contains(Flags::FIN) {
-            self.half_open(now, parent, ends, header, number);
+            self.half_open(now, parent, ends, arrived, number);
         } else {
             self.stats.stray += 1;
         }
     }
 
     /// Somebody wants to be connected (the kernel's tcp_conn_request()).
-    fn half_open(&mut self, now: u64, parent: Id, ends: Ends, syn: &Tcp, number: Option<Seq>) {
+    fn half_open(&mut self, now: u64, parent: Id, ends: Ends, arrived: Arrived, number: Option<Seq>) {
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
         if listener.is_full() {
             self.stats.accept_queue_full += 1;
@@ -199,14 +200,20 @@ impl Stack {
             return;
         }
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
-        listener.half_open += 1;
         let settings = listener.settings.clone();
         let number = number.unwrap_or_else(|| self.numbers.sequence(now, &ends));
         let offset = self.clock_offset(&ends);
         let (mtu, ..) = lengths(&self.ip, 0);
-        let mut request = Request::new(now, &self.config, &settings, syn, mtu, number, offset);
+        let mut request = Request::new(now, &self.config, &settings, &arrived.header, mtu, number, offset);
+        let opening = self.opening(now, parent, &ends, &arrived);
+        if opening.early {
+            return self.begin_early(now, parent, ends, &request, arrived, opening.cookie);
+        }
+        if let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) {
+            listener.half_open += 1;
+        }
         let mut lower = Lower { ip: &mut self.ip, ends, now };
-        request.send(now, &mut self.stats, &mut lower);
+        request.send(now, opening.cookie, &mut self.stats, &mut lower);
         let deadline = request.deadline();
         let pending = Box::new(Pending { request, ends, listener: parent });
         let Some(id) = self.sockets.insert_with(|_| Slot::Request(pending)) else { return };
@@ -284,7 +291,9 @@ impl Stack {
                     return;
                 }
                 let error = meaning(complaint.trouble);
-                let after = self.with(now, id, |connection, ctx| connection.unreachable(ctx, error));
+                // One that was begun early and accepted is as good as made.
+                let made = connected.connection.opens_early() && connected.listener.is_none();
+                let after = self.with(now, id, |connection, ctx| connection.unreachable(ctx, error, made));
                 if let Some(after) = after {
                     self.follow(now, id, after);
                 }

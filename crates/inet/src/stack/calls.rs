@@ -6,6 +6,7 @@ use super::ports::NoPort;
 use super::slab::Id;
 use super::socket::{Connected, Fresh, Listener, Slot};
 use super::{Stack, context, lengths};
+use crate::tcp::fast_open::{Attempt, Queue, Use};
 use crate::tcp::{
     Connection, Context, Error, Info, Readiness, Received, SendFlags, Settings, Side, State, Wake,
 };
@@ -68,6 +69,8 @@ impl Stack {
     /// [`Error::AddressInUse`], [`Error::Invalid`] for a connection.
     pub fn tcp_listen(&mut self, id: Id, backlog: u32) -> Result<(), Error> {
         let backlog = backlog.min(self.config.somaxconn);
+        let all = self.config.fast_open.contains(Use::SERVER | Use::ALL_LISTENERS);
+        let usual = if all { backlog } else { 0 };
         let slot = self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)?;
         match slot {
             Slot::Listener(listener) => listener.backlog = backlog,
@@ -87,6 +90,7 @@ impl Stack {
                     hold,
                     backlog,
                     half_open: 0,
+                    fast_open: Queue::new(usual),
                     ready: Default::default(),
                     wake: Wake::empty(),
                 }));
@@ -103,13 +107,27 @@ impl Stack {
     ///
     /// [`Error::InProgress`] where it has begun; why it cannot, else.
     pub fn tcp_connect(&mut self, now: u64, id: Id, to: SocketAddrV4) -> Result<(), Error> {
-        let slot = self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)?;
-        let fresh = match slot {
+        let fresh = match self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)? {
             Slot::Fresh(fresh) => fresh,
             Slot::Listener(_) => return Err(Error::Connected),
             Slot::Connection(connected) => return connected.connection.connect_again(),
             _ => return Err(Error::NoSuchSocket),
         };
+        if fresh.deferred.is_some() {
+            return Err(Error::Connected);
+        }
+        let deferred = fresh.settings.fast_open_connect && self.config.fast_open.contains(Use::CLIENT);
+        let ends = self.resolve(id, to)?;
+        if deferred {
+            return self.connect_deferred(now, id, ends);
+        }
+        self.send_first(now, id, ends, None);
+        Err(Error::InProgress)
+    }
+
+    /// The ends of a connection that is to be made; the socket has its port from then on.
+    pub(super) fn resolve(&mut self, id: Id, to: SocketAddrV4) -> Result<Ends, Error> {
+        let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else { return Err(Error::NoSuchSocket) };
         if let Some(error) = fresh.error.take() {
             return Err(error);
         }
@@ -122,7 +140,7 @@ impl Stack {
         let bound = fresh.hold.as_ref().map(|hold| *hold.local().ip()).filter(|ip| !ip.is_unspecified());
         let source = self.ip.source(*remote.ip()).ok_or(Error::NetUnreachable)?;
         let local = bound.unwrap_or(source);
-        let (reuse, settings) = (fresh.reuse, fresh.settings.clone());
+        let reuse = fresh.reuse;
         let held = fresh.hold.take();
         let demux = &self.demux;
         let hold = match held {
@@ -142,20 +160,40 @@ impl Stack {
             }
         };
         let ends = Ends { local: SocketAddrV4::new(local, hold.local().port()), remote };
+        fresh.hold = Some(hold);
+        Ok(ends)
+    }
+
+    /// Sends the SYN; with data, where that is wanted: how, what of, and whether the caller waits to give the rest.
+    pub(super) fn send_first(
+        &mut self,
+        now: u64,
+        id: Id,
+        ends: Ends,
+        early: Option<(&Attempt, &mut Segment<Chain>, bool)>,
+    ) {
+        let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else { return };
+        let (settings, hold) = (fresh.settings.clone(), fresh.hold.take());
         let number = self.numbers.sequence(now, &ends);
         let offset = self.clock_offset(&ends);
         let lengths = lengths(&self.ip, 0);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
-        let connection = Connection::connect(&mut ctx, settings, number, offset);
+        let connection = match early {
+            Some((attempt, data, waits)) => {
+                Connection::connect_early(&mut ctx, settings, (number, offset), attempt, data, waits)
+            }
+            None => Connection::connect(&mut ctx, settings, number, offset),
+        };
         if let Some(at) = connection.deadline() {
             self.timers.set(id.index(), at);
         }
         let connected = Connected {
             connection,
             ends,
-            hold: Some(hold),
+            hold,
             listener: None,
+            early: None,
             wake: Wake::empty(),
             path_mtu: 0,
         };
@@ -163,7 +201,6 @@ impl Stack {
             *slot = Slot::Connection(Box::new(connected));
         }
         self.demux.connect(ends, id);
-        Err(Error::InProgress)
     }
 
     /// The next connection that waits (accept(2)), and who it is with.
@@ -208,6 +245,9 @@ impl Stack {
         data: &mut Segment<Chain>,
         flags: SendFlags,
     ) -> Result<usize, Error> {
+        if self.tcp_is_deferred(id) {
+            return self.send_deferred(now, id, data, flags);
+        }
         self.call(now, id, |connection, ctx| connection.send(ctx, data, flags)).map_err(unsent)
     }
 
@@ -224,6 +264,11 @@ impl Stack {
         writer: &Writer<'_, A>,
         flags: SendFlags,
     ) -> Result<usize, Error> {
+        if self.tcp_is_deferred(id) {
+            let mut chain = Chain::new();
+            writer.append(&mut chain, bytes).map_err(|_| Error::NoMemory)?;
+            return self.send_deferred(now, id, &mut chain.into(), flags);
+        }
         self.call(now, id, |connection, ctx| connection.send_bytes(ctx, bytes, writer, flags)).map_err(unsent)
     }
 
@@ -233,6 +278,9 @@ impl Stack {
     ///
     /// As [`Connection::receive`].
     pub fn tcp_receive(&mut self, now: u64, id: Id, max: usize) -> Result<Received, Error> {
+        if self.tcp_is_deferred(id) {
+            return Err(Error::WouldBlock);
+        }
         self.call(now, id, |connection, ctx| connection.receive(ctx, max))
     }
 
@@ -280,7 +328,7 @@ impl Stack {
         }
         let Some(slot) = self.sockets.get_mut(id) else { return };
         let wake = Wake::READ | Wake::STATE;
-        let fresh = Box::new(Fresh { settings, reuse, hold: None, error: None, wake });
+        let fresh = Box::new(Fresh { settings, reuse, hold: None, error: None, deferred: None, wake });
         if let Slot::Listener(mut listener) = std::mem::replace(slot, Slot::Fresh(fresh)) {
             self.ports.unlisten(&mut listener.hold);
             if let Slot::Fresh(fresh) = slot {
@@ -322,6 +370,7 @@ impl Stack {
         match self.sockets.get(id) {
             Some(Slot::Connection(connected)) => connected.connection.readiness(&self.config),
             Some(Slot::Listener(listener)) if !listener.ready.is_empty() => Readiness::READ,
+            Some(Slot::Fresh(fresh)) if fresh.deferred.is_some() => Readiness::WRITE,
             Some(Slot::Fresh(_)) => Readiness::WRITE | Readiness::HUNG_UP,
             _ => Readiness::empty(),
         }
@@ -380,6 +429,7 @@ impl Stack {
     /// Where it is in its life; none for what is nobody's socket.
     pub fn tcp_state(&self, id: Id) -> Option<State> {
         match self.sockets.get(id)? {
+            Slot::Fresh(fresh) if fresh.deferred.is_some() => Some(State::SynSent),
             Slot::Fresh(_) => Some(State::Closed),
             Slot::Listener(_) => Some(State::Listen),
             Slot::Connection(connected) => Some(connected.connection.state()),

@@ -31,7 +31,18 @@ pub(super) fn context<'a>(
     out: &'a mut Lower<'_>,
     (mtu, super_segment, fragments): (u32, u32, usize),
 ) -> Context<'a> {
-    Context { now, config, stats, out, wake: Wake::empty(), pages: None, mtu, super_segment, fragments }
+    Context {
+        now,
+        config,
+        stats,
+        out,
+        wake: Wake::empty(),
+        news: None,
+        pages: None,
+        mtu,
+        super_segment,
+        fragments,
+    }
 }
 
 impl Emit for Lower<'_> {

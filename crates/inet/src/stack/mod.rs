@@ -15,6 +15,7 @@ pub mod slab;
 
 mod arrive;
 mod calls;
+mod fast_open;
 mod lower;
 mod socket;
 mod udp;
@@ -22,7 +23,8 @@ mod udp;
 pub use calls::Bound;
 
 use crate::ip::Interface;
-use crate::key::Seed;
+use crate::key::{Key, Seed};
+use crate::tcp::fast_open::{Cache, Keys};
 use crate::tcp::{self, After, Connection, Context, Wake};
 use crate::timers::Wheel;
 use demux::Demux;
@@ -96,6 +98,10 @@ pub struct Stack {
     demux: Demux,
     ports: Ports,
     numbers: Isn,
+    /// What is known of servers.
+    cookies: Cache,
+    /// What this side's cookies are made of, where nobody said it.
+    own_keys: Keys,
     timers: Wheel,
     /// Sockets that something has happened to; what it was stands with them.
     events: VecDeque<Id>,
@@ -119,6 +125,8 @@ impl Stack {
             demux: Demux::new(&config.seed),
             ports: Ports::new(&config.seed, config.ports.clone()),
             numbers: Isn::new(&config.seed),
+            cookies: Cache::new(Key::derive(&config.seed, "servers")),
+            own_keys: Keys::derive(&Key::derive(&config.seed, "cookies")),
             timers: Wheel::new(),
             events: VecDeque::new(),
             stats: tcp::Stats::default(),
@@ -230,7 +238,7 @@ impl Stack {
         let mut lower = Lower { ip: &mut self.ip, ends: connected.ends, now };
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
         let result = call(&mut connected.connection, &mut ctx);
-        let wake = ctx.wake;
+        let (wake, news) = (ctx.wake, ctx.news);
         if connected.connection.is_orphan() {
             // Nobody is there to hear of it, nor of what was not told yet.
             connected.wake = Wake::empty();
@@ -245,6 +253,9 @@ impl Stack {
             None => {
                 self.timers.cancel(id.index());
             }
+        }
+        if connected.early.is_some() || news.is_some() {
+            self.follow_fast_open(now, id, news);
         }
         Some(result)
     }
@@ -337,7 +348,7 @@ impl Stack {
                 self.demux.unlisten(listener.hold.local(), id);
                 (None, Some(listener.hold))
             }
-            Some(Slot::Fresh(fresh)) => (None, fresh.hold),
+            Some(Slot::Fresh(fresh)) => (fresh.deferred, fresh.hold),
             Some(Slot::Udp(attached)) => return self.udp.forget(id, *attached),
             None => return,
         };

@@ -4,6 +4,7 @@ use super::demux::Ends;
 use super::ports::Hold;
 use super::slab::Id;
 use super::udp::Attached;
+use crate::tcp::fast_open::Queue;
 use crate::tcp::listener::Request;
 use crate::tcp::time_wait::TimeWait;
 use crate::tcp::{Connection, Error, Settings, Wake};
@@ -38,6 +39,8 @@ pub(super) struct Fresh {
     pub error: Option<Error>,
     /// It was a listener, and who waits for it was not told yet that it is none now.
     pub wake: Wake,
+    /// Its connect waits for the first bytes (TCP_FASTOPEN_CONNECT).
+    pub deferred: Option<Ends>,
 }
 
 /// Waits for connections.
@@ -50,6 +53,8 @@ pub(super) struct Listener {
     pub backlog: u32,
     /// Those that are half open.
     pub half_open: u32,
+    /// Those that were begun with a SYN.
+    pub fast_open: Queue,
     /// Those that wait to be accepted.
     pub ready: VecDeque<Id>,
     pub wake: Wake,
@@ -71,6 +76,8 @@ pub(super) struct Connected {
     pub hold: Option<Hold>,
     /// It waits to be accepted there.
     pub listener: Option<Id>,
+    /// It was begun by that listener with a SYN, and its handshake is not over.
+    pub early: Option<Id>,
     /// What whoever waits for it was not told yet.
     pub wake: Wake,
     /// The longest packet that the way takes, as routers say.

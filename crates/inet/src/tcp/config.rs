@@ -85,6 +85,13 @@ pub struct Config {
     pub max_time_wait: u32,
     /// Whether a reset ends TIME-WAIT only where its number is right (tcp_rfc1337).
     pub rfc1337: bool,
+    /// Data in SYNs: who may, and how (tcp_fastopen).
+    pub fast_open: super::fast_open::Use,
+    /// What cookies are made of (tcp_fastopen_key); of the stack's seed where there is none.
+    pub fast_open_keys: Option<super::fast_open::Keys>,
+    /// How long nothing of it is tried after SYNs seem to have been swallowed; longer each time, 0 for not at all
+    /// (tcp_fastopen_blackhole_timeout_sec).
+    pub fast_open_pause: Duration,
     /// The congestion control of new connections (tcp_congestion_control).
     pub congestion: super::congestion::Algorithm,
     /// Packets that are sent at first (RFC 6928; `ip route ... initcwnd`).
@@ -152,6 +159,9 @@ impl Default for Config {
             time_wait_reuse: false,
             max_time_wait: 262_144,
             rfc1337: false,
+            fast_open: super::fast_open::Use::default(),
+            fast_open_keys: None,
+            fast_open_pause: Duration::ZERO,
             congestion: super::congestion::Algorithm::Cubic,
             initial_window: 10,
             rto_min: Duration::from_millis(200),

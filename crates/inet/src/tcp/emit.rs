@@ -1,6 +1,7 @@
 //! What a connection needs of who drives it, and how segments leave.
 
 use super::config::Config;
+use super::fast_open::News;
 use super::stats::Stats;
 use crate::wire::Tcp;
 use onecopy_chain::Chain;
@@ -40,6 +41,8 @@ pub struct Context<'a> {
     pub out: &'a mut dyn Emit,
     /// What whoever waits for the socket should hear of.
     pub wake: Wake,
+    /// What was learned of the peer's host, for the next connection.
+    pub news: Option<News>,
     /// Pages that what has arrived is copied together in when memory is short; without them more of it is given up.
     pub pages: Option<&'a dyn Pages>,
     /// The longest packet of the way to the peer, headers of network and transport and all.

@@ -22,6 +22,8 @@ pub enum Error {
     Invalid,
     /// A listener does not do this: EOPNOTSUPP.
     Listening,
+    /// It is switched off: EOPNOTSUPP.
+    NotSupported,
     /// Nothing may be sent any more: EPIPE.
     BrokenPipe,
     /// The peer refused the connection: ECONNREFUSED.
@@ -61,7 +63,7 @@ impl Error {
             Error::NotConnected => 107,
             Error::NoSuchSocket => 9,
             Error::Invalid => 22,
-            Error::Listening => 95,
+            Error::Listening | Error::NotSupported => 95,
             Error::BrokenPipe => 32,
             Error::Refused => 111,
             Error::Reset => 104,
@@ -90,6 +92,7 @@ impl fmt::Display for Error {
             Error::NoSuchSocket => "there is no such socket; it was closed",
             Error::Invalid => "the socket's state or the value does not allow it",
             Error::Listening => "a listening socket cannot do this; accept a connection",
+            Error::NotSupported => "this is switched off for all of the stack; switch it on in its settings",
             Error::BrokenPipe => "nothing can be sent any more; the connection was shut down or has failed",
             Error::Refused => "the peer refused the connection; nobody listens on that port",
             Error::Reset => "the peer reset the connection",

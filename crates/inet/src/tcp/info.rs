@@ -3,7 +3,7 @@
 /// What Linux's `struct tcp_info` has (include/uapi/linux/tcp.h), as far as it makes sense here, in the same units. Each part of a
 /// connection fills in what it knows; what nobody knows stays 0.
 ///
-/// Left out are the fields for Fast Open, pacing and the delivery rate, which nothing here keeps, and how long it was limited by what.
+/// Left out are the fields for pacing and the delivery rate, which nothing here keeps, and how long it was limited by what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// Its state, as `TCP_ESTABLISHED` (1) to `TCP_NEW_SYN_RECV` (12) number it.
@@ -16,13 +16,16 @@ pub struct Info {
     pub probes: u8,
     /// By how many bits the timeout is longer than the round trips ask for.
     pub backoff: u8,
-    /// `TCPI_OPT_TIMESTAMPS` 1, `TCPI_OPT_SACK` 2, `TCPI_OPT_WSCALE` 4, `TCPI_OPT_ECN` 8, `TCPI_OPT_ECN_SEEN` 16.
+    /// `TCPI_OPT_TIMESTAMPS` 1, `TCPI_OPT_SACK` 2, `TCPI_OPT_WSCALE` 4, `TCPI_OPT_ECN` 8, `TCPI_OPT_ECN_SEEN` 16,
+    /// `TCPI_OPT_SYN_DATA` 32.
     pub options: u8,
     /// By how many bits the peer's windows are shifted.
     pub snd_wscale: u8,
     /// By how many bits ours are.
     pub rcv_wscale: u8,
 
+    /// Why the data of a SYN came to nothing (`enum tcp_fastopen_client_fail`).
+    pub fast_open_fail: u8,
     /// Retransmission timeout, µs.
     pub rto: u32,
     /// How long an acknowledgement is delayed, µs.

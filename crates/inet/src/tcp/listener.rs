@@ -5,6 +5,7 @@ use super::connection::{Agreed, DEFAULT_MSS, Offer};
 use super::emit::{Context, Emit, Outgoing};
 use super::settings::Settings;
 use super::stats::Stats;
+use crate::wire::tcp::Cookie;
 use crate::wire::{Flags, Seq, Tcp};
 use onecopy_chain::notify::Segment;
 
@@ -99,8 +100,8 @@ impl Request {
         ((now / 1_000_000) as u32).wrapping_add(self.agreed.clock_offset)
     }
 
-    /// Sends the SYN-ACK.
-    pub fn send(&mut self, now: u64, stats: &mut Stats, out: &mut dyn Emit) {
+    /// Sends the SYN-ACK, with a cookie if the peer is to have one.
+    pub fn send(&mut self, now: u64, cookie: Option<Cookie>, stats: &mut Stats, out: &mut dyn Emit) {
         let mut header = Tcp {
             seq: self.agreed.iss,
             ack: self.agreed.irs.plus(1),
@@ -109,6 +110,7 @@ impl Request {
             ..Tcp::default()
         };
         header.options = self.agreed.offer.options(self.clock(now), self.agreed.ts_recent);
+        header.options.fast_open = cookie;
         header.flags.set(Flags::ECE, self.agreed.ecn);
         self.emit(header, stats, out);
     }
@@ -228,7 +230,7 @@ impl Request {
         self.agreed.retries = self.agreed.retries.saturating_add(1);
         self.agreed.sent_at = now;
         stats.retransmitted += 1;
-        self.send(now, stats, out);
+        self.send(now, None, stats, out);
     }
 
     /// Nobody has answered: sends the SYN-ACK again. False when it is given up.

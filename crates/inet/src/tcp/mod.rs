@@ -7,6 +7,7 @@
 //! | [`rcv`] | all that has arrived: in order or not, windows, when to acknowledge |
 //! | [`congestion`], [`rtt`] | how much may be under way, and how long an answer takes |
 //! | [`listener`], [`time_wait`] | what there is of a connection before, and after |
+//! | [`fast_open`] | cookies, and what is remembered of servers: data in the SYN |
 //!
 //! Where the RFCs leave a choice, this does what Linux does: its peers expect that, and its tests say so.
 
@@ -15,6 +16,7 @@ pub mod congestion;
 pub mod connection;
 pub mod emit;
 mod error;
+pub mod fast_open;
 mod info;
 pub mod listener;
 pub mod rcv;

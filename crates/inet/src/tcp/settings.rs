@@ -46,6 +46,14 @@ pub struct Settings {
     pub ttl: u8,
     /// TCP_CONGESTION.
     pub congestion: Option<Algorithm>,
+    /// Connections that may have begun early and not be through; 0 for none, the stack's rule where it is none (TCP_FASTOPEN).
+    pub fast_open_queue: Option<u32>,
+    /// What its cookies are made of; the stack's where there is none (TCP_FASTOPEN_KEY).
+    pub fast_open_keys: Option<super::fast_open::Keys>,
+    /// connect waits for the first bytes where they may go with the SYN (TCP_FASTOPEN_CONNECT).
+    pub fast_open_connect: bool,
+    /// No cookie is needed, nor asked for (TCP_FASTOPEN_NO_COOKIE).
+    pub fast_open_no_cookie: bool,
     /// Bytes of a second that it is paced at, at most (SO_MAX_PACING_RATE).
     pub max_pacing_rate: Option<u64>,
 }
@@ -73,6 +81,10 @@ impl Default for Settings {
             service: 0,
             ttl: 64,
             congestion: None,
+            fast_open_queue: None,
+            fast_open_keys: None,
+            fast_open_connect: false,
+            fast_open_no_cookie: false,
             max_pacing_rate: None,
         }
     }

@@ -94,6 +94,20 @@ counters! {
     time_wait_segments,
     /// Beyond the most connections in TIME-WAIT (TcpExtTCPTimeWaitOverflow).
     time_wait_overflow,
+    /// Connections whose data in the SYN the server took (TcpExtTCPFastOpenActive).
+    fast_open_taken,
+    /// Those whose data it did not take (TcpExtTCPFastOpenActiveFail).
+    fast_open_not_taken,
+    /// Connections that a listener took with a SYN (TcpExtTCPFastOpenPassive).
+    fast_open_begun,
+    /// Those of them whose cookie was made by the backup key (TcpExtTCPFastOpenPassiveAltKey).
+    fast_open_old_keys,
+    /// SYNs whose cookie was wrong: made as if it was not there (TcpExtTCPFastOpenPassiveFail).
+    fast_open_wrong_cookies,
+    /// SYNs that asked for a cookie (TcpExtTCPFastOpenCookieReqd).
+    fast_open_asked,
+    /// SYNs with data or a cookie for which a listener's queue had no room (TcpExtTCPFastOpenListenOverflow).
+    fast_open_overflows,
     /// Urgent pointers: their bytes stay in the stream.
     urgent,
 }

@@ -332,6 +332,12 @@ impl Cookie {
         right.then_some(cookie)
     }
 
+    /// The same, in the option of before its number was given, or not.
+    #[must_use]
+    pub fn in_experiment(self, experimental: bool) -> Cookie {
+        Cookie { experimental, ..self }
+    }
+
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len).min(Cookie::MAX)]

@@ -37,6 +37,9 @@ impl Connection {
             State::SynSent => return self.arrive_syn_sent(ctx, header, payload),
             _ => {}
         }
+        if self.repeats_early_syn(ctx, header) {
+            return After::Keep;
+        }
         let len = payload.payload().len() as u32;
         match self.check(ctx, header, len) {
             Check::Good => {}
@@ -47,7 +50,11 @@ impl Connection {
             ctx.stats.no_ack += 1;
             return After::Keep;
         }
-        if self.state == State::SynReceived {
+        let early = self.opens_early();
+        if early && !self.acknowledges_sent(header) {
+            return After::Refuse;
+        }
+        if self.state == State::SynReceived && !early {
             if !self.crossed_acknowledged(ctx, header) {
                 return After::Refuse;
             }
@@ -62,6 +69,9 @@ impl Connection {
             return After::Keep;
         }
         self.soft_error = None;
+        if early {
+            self.early_is_through(ctx);
+        }
         self.received_at = milliseconds(ctx.now);
         self.probes = 0;
         let after = self.follow_fin(ctx);
@@ -265,6 +275,7 @@ impl Connection {
                 After::Keep
             }
             State::FinWait1 => {
+                self.send_ack(ctx);
                 self.state = State::Closing;
                 After::Keep
             }
@@ -317,7 +328,7 @@ impl Connection {
     fn reset_by_peer(&mut self, ctx: &mut Context<'_>) -> After {
         ctx.stats.established_resets += 1;
         let error = match self.state {
-            State::SynReceived => Error::Refused,
+            State::SynReceived if !self.opens_early() => Error::Refused,
             State::CloseWait => Error::BrokenPipe,
             _ => Error::Reset,
         };
@@ -353,6 +364,9 @@ impl Connection {
 
     /// A router says that a packet was too long for the way (RFC 1191): the way is `ctx.mtu` long now.
     pub fn path_shrunk(&mut self, ctx: &mut Context<'_>) {
+        if self.syn_data_too_long(ctx) {
+            return;
+        }
         if ctx.mtu > HEADERS {
             self.snd.set_mss(self.segment_len(ctx));
             self.snd.packets_too_big();
@@ -361,9 +375,10 @@ impl Connection {
     }
 
     /// A router, or the peer's host, says that something is wrong (RFC 1122, section 4.2.3.9): a connection that is being made
-    /// ends by it (the kernel's tcp_v4_err()); one that is made tells of it when it ends for want of answers.
-    pub fn unreachable(&mut self, ctx: &mut Context<'_>, error: Error) -> After {
-        if matches!(self.state, State::SynSent | State::SynReceived) {
+    /// ends by it (the kernel's tcp_v4_err()); one that is made tells of it when it ends for want of answers. `made`: it is as
+    /// good as made.
+    pub fn unreachable(&mut self, ctx: &mut Context<'_>, error: Error, made: bool) -> After {
+        if !made && matches!(self.state, State::SynSent | State::SynReceived) {
             ctx.stats.attempts_failed += 1;
             self.end(ctx, Some(error));
             return After::Ended;

@@ -31,6 +31,8 @@ bitflags::bitflags! {
         const MORE = 1;
         /// Nothing is put into one segment with the last byte (MSG_EOR).
         const END_OF_RECORD = 2;
+        /// The caller waits, and gives what was not taken as soon as there is a connection: what makes the connection waits for that.
+        const WAITS = 4;
     }
 }
 
@@ -76,7 +78,7 @@ impl Connection {
         if shut_read || peer_closed {
             ready |= Readiness::READ | Readiness::PEER_CLOSED;
         }
-        if !matches!(self.state, State::SynSent | State::SynReceived) {
+        if !self.is_connecting() {
             if self.rcv.is_readable() {
                 ready |= Readiness::READ;
             }
@@ -132,10 +134,7 @@ impl Connection {
         if self.traits.contains(Traits::SHUT_WRITE) || self.state == State::Closed {
             return Err(Error::BrokenPipe);
         }
-        match self.state {
-            State::SynSent | State::SynReceived => Err(Error::WouldBlock),
-            _ => Ok(()),
-        }
+        if self.is_connecting() { Err(Error::WouldBlock) } else { Ok(()) }
     }
 
     /// Gives bytes to be sent: takes as many from the front of `data` as there is room for, and says how many. They go by reference, and
@@ -285,7 +284,6 @@ impl Connection {
         let over = self.peer_closed() || self.traits.contains(Traits::SHUT_READ);
         match self.state {
             _ if over => Ok(Received::End),
-            State::SynSent | State::SynReceived => Err(Error::NotConnected),
             _ => Err(Error::WouldBlock),
         }
     }
@@ -346,6 +344,8 @@ impl Connection {
         info.backoff = info.backoff.max(self.probe_backoff);
         let scaled = self.traits.contains(Traits::SCALED);
         info.options |= u8::from(scaled) << 2 | u8::from(self.traits.contains(Traits::ECN)) << 3;
+        info.options |= u8::from(self.traits.contains(Traits::SYN_DATA)) << 5;
+        info.fast_open_fail = (self.traits.bits() >> 12) as u8 & 3;
         info.snd_wscale = self.peer_shift;
         info.rcv_wscale = if scaled { self.rcv.shift() } else { 0 };
         info.ato = figures.delay;

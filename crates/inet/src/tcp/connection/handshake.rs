@@ -1,5 +1,6 @@
 //! How a connection comes to be (RFC 9293, section 3.5).
 
+use super::fast_open::{FastOpen, SynData};
 use super::outbox::Outbox;
 use super::segment::{HEADERS, TIMESTAMPS_LEN};
 use super::{After, Connection, NEVER, Traits, microseconds, milliseconds};
@@ -141,6 +142,32 @@ pub struct Handshake {
     ecn: bool,
     /// The peer's SYN came, too, before ours was acknowledged: ours is a SYN-ACK.
     crossed: bool,
+    /// What only those have that are opened with data in the SYN.
+    pub(super) fast_open: Option<FastOpen>,
+}
+
+impl Handshake {
+    /// Of a connection that has begun before its last ACK.
+    pub(super) fn early(now: u64, agreed: &Agreed, fast_open: FastOpen) -> Handshake {
+        let fast_open = Some(fast_open);
+        Handshake { offer: agreed.offer, first_at: now, ecn: agreed.ecn, crossed: true, fast_open }
+    }
+
+    /// The way is shorter than was believed.
+    pub(super) fn shorten(&mut self, mtu: u32) {
+        let longest = u16::try_from(mtu.saturating_sub(HEADERS)).unwrap_or(u16::MAX);
+        self.offer.mss = self.offer.mss.min(longest);
+    }
+
+    /// Whether the SYN asks for ECN.
+    pub(super) fn asks_for_ecn(&self) -> bool {
+        self.ecn
+    }
+
+    /// What was offered.
+    pub(super) fn offer(&self) -> &Offer {
+        &self.offer
+    }
 }
 
 /// What a listener knows of a connection whose last ACK has come.
@@ -178,9 +205,28 @@ impl Connection {
         iss: Seq,
         clock_offset: u32,
     ) -> Connection {
+        let mut connection = Connection::new_active(ctx, settings, iss, clock_offset);
+        connection.send_syn(ctx);
+        let syn = Transmit { seq: iss, syn: true, packets: 1, ..Transmit::default() };
+        connection.snd.transmitted(ctx.now, syn);
+        connection
+    }
+
+    /// One that has not sent its SYN.
+    pub(super) fn new_active(
+        ctx: &mut Context<'_>,
+        settings: Arc<Settings>,
+        iss: Seq,
+        clock_offset: u32,
+    ) -> Connection {
         let offer = Offer::new(ctx.config, &settings, ctx.mtu);
-        let handshake =
-            Handshake { offer, first_at: ctx.now, ecn: ctx.config.ecn == EcnUse::Ask, crossed: false };
+        let handshake = Handshake {
+            offer,
+            first_at: ctx.now,
+            ecn: ctx.config.ecn == EcnUse::Ask,
+            crossed: false,
+            fast_open: None,
+        };
         let moment = Moment { now: ctx.now, ..Moment::default() };
         let nobody = Theirs { irs: Seq(0), mss: DEFAULT_MSS, ts_recent: 0, ecn: false };
         let rcv = offer.receiver(&moment, &limits(ctx.config, &settings), &nobody);
@@ -191,9 +237,6 @@ impl Connection {
             connection.snd.set_linear_timeouts(ctx.config.syn_linear_timeouts);
         }
         ctx.stats.active_opens += 1;
-        connection.send_syn(ctx);
-        let syn = Transmit { seq: iss, syn: true, packets: 1, ..Transmit::default() };
-        connection.snd.transmitted(ctx.now, syn);
         connection
     }
 
@@ -242,6 +285,19 @@ impl Connection {
         agreed: &Agreed,
         header: &Tcp,
     ) -> Connection {
+        let mut connection = Connection::new_passive(ctx, settings, agreed);
+        // The SYN-ACK left before there was a connection.
+        let syn = Transmit { seq: agreed.iss, syn: true, packets: 1, ..Transmit::default() };
+        connection.snd.transmitted(agreed.sent_at, syn);
+        for _ in 0..agreed.retries {
+            connection.snd.retransmitted(agreed.sent_at, &syn);
+        }
+        connection.begin(ctx, header, u32::from(header.window) << connection.peer_shift);
+        connection
+    }
+
+    /// One whose SYN has come.
+    pub(super) fn new_passive(ctx: &mut Context<'_>, settings: Arc<Settings>, agreed: &Agreed) -> Connection {
         let moment = Moment {
             now: ctx.now,
             stamp: milliseconds(ctx.now).wrapping_add(agreed.clock_offset),
@@ -256,14 +312,7 @@ impl Connection {
         connection.traits.set(Traits::ECN, agreed.ecn);
         connection.peer_shift = if agreed.offer.scales { agreed.peer_scale } else { 0 };
         connection.peer_mss = agreed.peer_mss;
-        // The SYN-ACK left before there was a connection.
-        let syn = Transmit { seq: agreed.iss, syn: true, packets: 1, ..Transmit::default() };
         connection.snd.set_window(agreed.irs, agreed.peer_window.into());
-        connection.snd.transmitted(agreed.sent_at, syn);
-        for _ in 0..agreed.retries {
-            connection.snd.retransmitted(agreed.sent_at, &syn);
-        }
-        connection.begin(ctx, header, u32::from(header.window) << connection.peer_shift);
         ctx.stats.passive_opens += 1;
         connection
     }
@@ -288,7 +337,8 @@ impl Connection {
             clock: self.clock(ctx.now),
             unsent: !self.out.unsent().is_empty(),
         };
-        self.snd.acknowledge(ctx.now, &ack);
+        let done = self.snd.acknowledge(ctx.now, &ack);
+        self.out.acknowledged(done.acked.into());
         self.snd.set_window(header.seq, window);
         let algorithm = self.settings.congestion.unwrap_or(ctx.config.congestion);
         self.snd.established(algorithm, ctx.config.initial_window.into());
@@ -303,6 +353,7 @@ impl Connection {
 
     /// Sends the SYN, or the SYN-ACK where the peer's came.
     pub(super) fn send_syn(&mut self, ctx: &mut Context<'_>) {
+        let cookie = self.take_cookie();
         let Some(handshake) = self.handshake.as_deref() else { return };
         let mut header = Tcp { seq: self.snd.iss(), flags: Flags::SYN, ..Tcp::default() };
         let clock = self.clock(ctx.now);
@@ -311,6 +362,7 @@ impl Connection {
             header.flags |= Flags::ACK;
             header.ack = self.rcv.nxt();
             header.options = handshake.offer.options(clock, self.rcv.ts_recent().unwrap_or(0));
+            header.options.fast_open = cookie;
             header.flags.set(Flags::ECE, self.traits.contains(Traits::ECN));
         } else {
             header.options = handshake.offer.options(clock, 0);
@@ -348,6 +400,7 @@ impl Connection {
             // A host on the way may not like it (RFC 3168, section 6.1.1.1).
             handshake.ecn = false;
         }
+        self.syn_goes_plain(ctx);
         ctx.stats.timeouts += 1;
         while let Some(syn) = self.snd.next_retransmission(1) {
             ctx.stats.retransmitted += 1;
@@ -369,7 +422,7 @@ impl Connection {
         let flags = header.flags;
         let reset = flags.contains(Flags::RST);
         if flags.contains(Flags::ACK) {
-            if header.ack != self.snd.nxt() {
+            if !header.ack.after(self.snd.una()) || header.ack.after(self.snd.nxt()) {
                 // Somebody's who thinks that there is an old connection. Our reset will have told him: we need not wait to ask again.
                 if self.snd.retries() == 0 {
                     self.snd.hasten(ctx.now);
@@ -407,8 +460,10 @@ impl Connection {
         };
         self.agree(ctx, header, &agreed, ecn);
         if answered {
+            let asked = self.handshake.as_deref_mut().and_then(|handshake| handshake.fast_open.take());
             // What a SYN says of the window is not scaled.
             self.begin(ctx, header, header.window.into());
+            let answered = self.syn_data_answered(ctx, header, asked);
             if flags.contains(Flags::FIN) || !payload.payload().is_empty() {
                 // They come behind the SYN.
                 let behind = Tcp { seq: header.seq.plus(1), flags: header.flags - Flags::SYN, ..*header };
@@ -418,7 +473,14 @@ impl Connection {
                 }
             }
             if !self.push_pending(ctx) {
-                self.send_ack(ctx);
+                match answered {
+                    SynData::SentAgain => {}
+                    SynData::MoreComes => {
+                        let moment = self.moment(ctx.now);
+                        self.rcv.delay_ack(&moment);
+                    }
+                    SynData::Over => self.send_ack(ctx),
+                }
             }
             return After::Keep;
         }
@@ -449,7 +511,7 @@ impl Connection {
 
     /// The peer has acknowledged our SYN-ACK: both had called each other. Whether it has.
     pub(super) fn crossed_acknowledged(&mut self, ctx: &mut Context<'_>, header: &Tcp) -> bool {
-        if header.ack != self.snd.nxt() {
+        if !header.ack.after(self.snd.una()) || header.ack.after(self.snd.nxt()) {
             return false;
         }
         // A SYN-ACK says the window unscaled, what comes after it scaled.

@@ -9,6 +9,7 @@
 mod arrive;
 mod calls;
 mod close;
+mod fast_open;
 mod handshake;
 mod limited;
 mod outbox;
@@ -57,6 +58,10 @@ bitflags::bitflags! {
         const WANTS_ROOM = 512;
         /// Nothing waits to be sent, and memory is given back when the time of a probe comes.
         const RESTING = 1024;
+        /// A SYN's data was taken, ours or the peer's (Fast Open).
+        const SYN_DATA = 2048;
+        /// Why ours was not: two bits, as Linux numbers it.
+        const SYN_DATA_FAIL = 4096 | 8192;
     }
 }
 
@@ -185,7 +190,8 @@ impl Connection {
 
     /// Whether `seq` is under way: who says something of it knows the connection.
     pub fn has_sent(&self, seq: Seq) -> bool {
-        !seq.before(self.snd.una()) && seq.before(self.snd.nxt())
+        let first = if self.opens_early() { self.snd.iss() } else { self.snd.una() };
+        !seq.before(first) && seq.before(self.snd.nxt())
     }
 
     /// What connect(2) says when it is called again.

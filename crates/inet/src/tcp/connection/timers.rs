@@ -27,7 +27,7 @@ impl Connection {
 
     /// When what was sent is looked after: no later than the program lets the peer be silent (tcp_clamp_rto_to_user_timeout()).
     fn sender_deadline(&self) -> u64 {
-        let at = self.snd.deadline().unwrap_or(NEVER);
+        let at = self.sent_deadline().unwrap_or(NEVER);
         let limit = self.settings.user_timeout.filter(|limit| !limit.is_zero());
         // A peer that took its window back and answers is not silent: nothing would be due then.
         let counts = self.snd.timeout_is_next()
@@ -44,6 +44,7 @@ impl Connection {
     pub fn advance(&mut self, ctx: &mut Context<'_>) -> After {
         if self.sender_deadline() <= ctx.now {
             let after = match self.handshake {
+                _ if self.opens_early() => self.early_timeout(ctx),
                 Some(_) => self.syn_timeout(ctx),
                 None => self.sender_due(ctx),
             };

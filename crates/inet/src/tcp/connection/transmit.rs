@@ -74,7 +74,8 @@ impl Connection {
         if !matches!(
             self.state,
             State::Established | State::CloseWait | State::FinWait1 | State::LastAck | State::Closing
-        ) || self.out.unsent().is_empty()
+        ) && !self.opens_early()
+            || self.out.unsent().is_empty()
         {
             return false;
         }

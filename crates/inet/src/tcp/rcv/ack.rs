@@ -188,6 +188,11 @@ impl Acks {
         self.quick |= 1;
     }
 
+    /// What has come says nothing of a rhythm, and is acknowledged.
+    pub fn begin_anew(&mut self) {
+        (self.delay, self.quick, self.turns, self.owed) = (0, 0, 0, Owed::empty());
+    }
+
     pub fn no_hurry(&mut self) {
         self.quick = 0;
     }

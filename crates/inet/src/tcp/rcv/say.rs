@@ -65,6 +65,11 @@ impl Receiver {
         self.acks.wait(moment);
     }
 
+    /// What has come came with the SYN, and goes with its ACK (tcp_fastopen_add_skb()).
+    pub fn took_syn_data(&mut self) {
+        self.acks.begin_anew();
+    }
+
     /// TCP_QUICKACK. True if an ACK was waiting, and leaves now.
     pub fn set_quick_ack(&mut self, on: bool) -> bool {
         self.acks.set_quick(on);

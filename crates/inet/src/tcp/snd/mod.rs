@@ -381,6 +381,29 @@ impl Sender {
         self.settle_rto();
     }
 
+    /// The SYN-ACK is sent elsewhere, and data goes behind it before it is acknowledged.
+    pub fn begin_behind_syn(&mut self) {
+        (self.una, self.nxt, self.bytes_acked) = (self.iss.plus(1), self.iss.plus(1), 1);
+    }
+
+    /// That SYN-ACK is acknowledged, after `rtt_us` if it was sent once. What was sent behind it has time from now on.
+    pub fn syn_acknowledged(&mut self, now: u64, rtt_us: Option<u32>) {
+        self.delivered = self.delivered.wrapping_add(1);
+        if let (None, Some(rtt_us)) = (self.rtt.srtt_us(), rtt_us) {
+            self.measured(now, rtt_us);
+        }
+        if self.packets_out() > 0 {
+            self.arm(Armed::Timeout, now + self.rto_ns());
+        }
+    }
+
+    /// A SYN and its data were one packet, and were counted as two.
+    pub fn syn_data_acknowledged(&mut self) {
+        if self.delivered > 1 {
+            self.delivered -= 1;
+        }
+    }
+
     /// The window of congestion.
     pub fn congestion(&self) -> &Congestion {
         &self.congestion

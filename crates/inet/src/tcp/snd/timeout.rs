@@ -228,6 +228,25 @@ impl Sender {
                 f.lost_ever = f.lost_ever.wrapping_add(f.board.mark_lost(index));
             }
         }
+        self.lost_without_congestion(f);
+        self.flight = Some(flight);
+    }
+
+    /// The peer has our SYN and not all of its data: that was thrown away, and is to be sent again at once (tcp_rcv_fastopen_synack()). Before
+    /// its answer: the way takes no packet as long as the SYN with it (tcp_simple_retransmit()).
+    pub fn syn_data_lost(&mut self) {
+        let Some(mut flight) = self.flight.take() else { return };
+        let f = &mut *flight;
+        for index in 0..f.board.pieces.len() {
+            f.lost_ever = f.lost_ever.wrapping_add(f.board.mark_lost(index));
+        }
+        f.frto = false;
+        self.lost_without_congestion(f);
+        self.flight = Some(flight);
+    }
+
+    /// tcp_non_congestion_loss_retransmit().
+    fn lost_without_congestion(&mut self, f: &mut Flight) {
         if f.board.lost > 0 {
             if !self.has.contains(Has::SACK) {
                 f.board.sacked = f.board.sacked.min(f.board.out - f.board.lost.min(f.board.out));
@@ -243,6 +262,5 @@ impl Sender {
             }
             f.due = Due::Lost;
         }
-        self.flight = Some(flight);
     }
 }

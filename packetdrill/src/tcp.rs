@@ -368,7 +368,6 @@ fn read_sysctls(config: &mut onecopy_inet::tcp::Config, environment: &Environmen
     seconds(&mut config.keepalive_time, "tcp_keepalive_time");
     seconds(&mut config.keepalive_interval, "tcp_keepalive_intvl");
     set(&mut config.sack, "tcp_sack");
-    set(&mut config.dsack, "tcp_dsack");
     set(&mut config.timestamps, "tcp_timestamps");
     set(&mut config.window_scaling, "tcp_window_scaling");
     set(&mut config.moderate_rcvbuf, "tcp_moderate_rcvbuf");
@@ -383,7 +382,6 @@ fn read_sysctls(config: &mut onecopy_inet::tcp::Config, environment: &Environmen
     config.fast_open_keys = Keys::parse(&environment::word("tcp_fastopen_key"));
     seconds(&mut config.fast_open_pause, "tcp_fastopen_blackhole_timeout_sec");
     config.timestamp_offsets = one("tcp_timestamps") == Some(1);
-    config.rack = one("tcp_recovery").is_none_or(|value| value & 1 != 0);
     config.tail_loss_probe = one("tcp_early_retrans").is_none_or(|value| value >= 3);
     config.ecn = match one("tcp_ecn") {
         Some(0) => EcnUse::Never,
@@ -417,8 +415,5 @@ fn read_sysctls(config: &mut onecopy_inet::tcp::Config, environment: &Environmen
     }
     if let Some(window) = environment.metric("initcwnd") {
         config.initial_window = window.min(255) as u8;
-    }
-    if let Some(window) = environment.metric("initrwnd") {
-        config.initial_receive_window = window.min(255) as u8;
     }
 }

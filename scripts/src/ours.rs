@@ -371,7 +371,8 @@ fn set_sysctl(config: &mut Config, name: &str, text: &str) -> Result<(), String>
                 _ => return Err(wrong()),
             }
         }
-        "tcp_dsack" => config.dsack = yes()?,
+        // Ours has these on, always.
+        "tcp_dsack" | "tcp_recovery" if number()? & 1 == 1 => {}
         "tcp_early_retrans" => config.tail_loss_probe = number()? >= 3,
         "tcp_ecn" => {
             config.ecn = match number()? {
@@ -390,7 +391,6 @@ fn set_sysctl(config: &mut Config, name: &str, text: &str) -> Result<(), String>
         "tcp_moderate_rcvbuf" => config.moderate_rcvbuf = yes()?,
         "tcp_notsent_lowat" => config.notsent_lowat = number()? as u32,
         "tcp_orphan_retries" => config.orphan_retries = byte()?,
-        "tcp_recovery" => config.rack = number()? & 1 != 0,
         "tcp_reordering" => config.reordering = byte()?,
         "tcp_retries2" => config.retries = byte()?,
         "tcp_rfc1337" => config.rfc1337 = yes()?,

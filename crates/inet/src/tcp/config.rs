@@ -27,8 +27,6 @@ pub struct Config {
     pub keepalive_probes: u8,
     /// Whether SACK is offered and taken (tcp_sack).
     pub sack: bool,
-    /// Whether what came twice is said (tcp_dsack).
-    pub dsack: bool,
     /// Whether timestamps are offered and taken (tcp_timestamps).
     pub timestamps: bool,
     /// Whether timestamps begin at a place that is secret for each pair of hosts (tcp_timestamps = 1), or at the stack's start (2).
@@ -51,8 +49,6 @@ pub struct Config {
     pub slow_start_after_idle: bool,
     /// Whether timeouts are looked at for being spurious (tcp_frto).
     pub frto: bool,
-    /// Whether losses are found by time (RACK, tcp_recovery & 1).
-    pub rack: bool,
     /// Whether the tail is probed (TLP, tcp_early_retrans >= 3).
     pub tail_loss_probe: bool,
     /// Reordering that is assumed at first, in packets (tcp_reordering).
@@ -77,10 +73,6 @@ pub struct Config {
     pub abort_on_overflow: bool,
     /// The least time between two answers to segments that should not be (tcp_invalid_ratelimit).
     pub invalid_ratelimit: Duration,
-    /// Challenge ACKs of the whole stack in a second (tcp_challenge_ack_limit); none is counted where it is `u32::MAX`.
-    pub challenge_ack_limit: u32,
-    /// Whether a connection in TIME-WAIT gives way to a new one (tcp_tw_reuse).
-    pub time_wait_reuse: bool,
     /// Connections in TIME-WAIT (tcp_max_tw_buckets); beyond it, they end at once.
     pub max_time_wait: u32,
     /// Whether a reset ends TIME-WAIT only where its number is right (tcp_rfc1337).
@@ -98,10 +90,6 @@ pub struct Config {
     pub initial_window: u8,
     /// The shortest timeout (tcp_rto_min_us).
     pub rto_min: Duration,
-    /// The window right after a SYN: a window scale is chosen for it, but no more is offered (`ip route ... initrwnd`), in packets.
-    pub initial_receive_window: u8,
-    /// The largest share of a receive buffer that is window, as a power of two; below or at 0, what is left (tcp_adv_win_scale).
-    pub advertise_window_scale: i8,
 }
 
 /// tcp_ecn.
@@ -130,7 +118,6 @@ impl Default for Config {
             keepalive_interval: Duration::from_secs(75),
             keepalive_probes: 9,
             sack: true,
-            dsack: true,
             timestamps: true,
             timestamp_offsets: true,
             window_scaling: true,
@@ -142,7 +129,6 @@ impl Default for Config {
             moderate_rcvbuf: true,
             slow_start_after_idle: true,
             frto: true,
-            rack: true,
             tail_loss_probe: true,
             reordering: 3,
             notsent_lowat: u32::MAX,
@@ -155,8 +141,6 @@ impl Default for Config {
             somaxconn: 4096,
             abort_on_overflow: false,
             invalid_ratelimit: Duration::from_millis(500),
-            challenge_ack_limit: u32::MAX,
-            time_wait_reuse: false,
             max_time_wait: 262_144,
             rfc1337: false,
             fast_open: super::fast_open::Use::default(),
@@ -165,8 +149,6 @@ impl Default for Config {
             congestion: super::congestion::Algorithm::Cubic,
             initial_window: 10,
             rto_min: Duration::from_millis(200),
-            initial_receive_window: 0,
-            advertise_window_scale: 1,
         }
     }
 }

@@ -141,7 +141,8 @@ impl Model {
 
     /// All of it is sent again until all of it is there.
     fn finish(&mut self) {
-        for _ in 0..2000 {
+        // Each time at least a byte comes: a small buffer without a scale may let no more through.
+        for _ in 0..2000 + self.len {
             if self.world.rcv.end() {
                 break;
             }

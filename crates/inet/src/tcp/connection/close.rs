@@ -55,10 +55,11 @@ impl Connection {
         Ok(After::Keep)
     }
 
-    /// Puts FIN behind all that waits; once both sides know each other, where they do not yet.
+    /// Puts FIN behind all that waits; once both sides know each other, where they do not yet. (Who was opened by a SYN's data may send.)
     pub(super) fn send_fin(&mut self, ctx: &mut Context<'_>) {
         self.state = match self.state {
             State::Established => State::FinWait1,
+            State::SynReceived if self.opens_early() => State::FinWait1,
             State::CloseWait => State::LastAck,
             _ => return,
         };

@@ -2,7 +2,7 @@
 //! scripts run on our stack, unmodified and in virtual time.
 //!
 //! `cargo xtask packetdrill` builds it and runs scripts with it. packetdrill is to be given `--so_filename`, and the object preloaded
-//! (`LD_PRELOAD`), since packetdrill does not ask for everything through the table that it has for such objects ([`preload`]).
+//! (`LD_PRELOAD`), since packetdrill does not ask for everything through the table that it has for such objects (`preload`).
 //!
 //! | file | what |
 //! |---|---|

@@ -46,19 +46,7 @@ fn segment(seq: u32, ack: u32, flags: Flags, payload: &[u8]) -> Vec<u8> {
     tcp.write(packet.head_mut(), pseudo_v4(PEER, ours, Protocol::TCP, len as u32)).unwrap();
     leave_unfinished(&mut packet, 0, Tcp::CHECKSUM).unwrap();
     packet.finish().unwrap();
-    let ip = Ipv4 {
-        from: PEER,
-        to: ours,
-        protocol: Protocol::TCP,
-        ttl: 64,
-        service: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        offset: 0,
-        payload_len: len as u16,
-        options_len: 0,
-    };
+    let ip = Ipv4::new(PEER, ours, Protocol::TCP, len as u16);
     ip.write(packet.head_mut()).unwrap();
     packet.to_vec().unwrap()
 }

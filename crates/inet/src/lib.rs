@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod counters;
 pub mod ip;
 pub mod key;
 pub mod neigh;

@@ -4,7 +4,7 @@ use super::demux::Ends;
 use super::lower::Lower;
 use super::ports::NoPort;
 use super::slab::Id;
-use super::socket::{Connected, Fresh, Listener, Slot};
+use super::socket::{Bound, Connected, Fresh, Listener, Slot};
 use super::{Stack, context, lengths};
 use crate::tcp::fast_open::{Attempt, Queue, Use};
 use crate::tcp::{
@@ -15,15 +15,6 @@ use onecopy_chain::{Chain, Writer};
 use onecopy_pool::Pages;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
-
-/// What a socket is bound to, and connected to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// Its own address (getsockname(2)).
-    pub local: Option<SocketAddrV4>,
-    /// The other end's (getpeername(2)).
-    pub remote: Option<SocketAddrV4>,
-}
 
 impl Listener {
     /// Whether no more connections may wait to be accepted (sk_acceptq_is_full(): there is one more than the backlog says).

@@ -145,7 +145,14 @@ impl Stack {
 
     fn attempt(&self, now: u64, id: Id, to: Ipv4Addr) -> Attempt {
         match self.tcp_settings(id) {
-            Some(settings) => self.cookies.attempt(now, &self.config, settings, to),
+            Some(settings) => {
+                let mut how = self.config.fast_open;
+                how.set(
+                    Use::CLIENT_NO_COOKIE,
+                    how.contains(Use::CLIENT_NO_COOKIE) || settings.fast_open_no_cookie,
+                );
+                self.cookies.attempt(now, how, self.config.fast_open_pause, to)
+            }
             None => Attempt::default(),
         }
     }

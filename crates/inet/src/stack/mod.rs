@@ -20,7 +20,7 @@ mod lower;
 mod socket;
 mod udp;
 
-pub use calls::Bound;
+pub use socket::Bound;
 
 use crate::ip::Interface;
 use crate::key::{Key, Seed};

@@ -12,6 +12,15 @@ use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+/// What a socket is bound to, and connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Its own address (getsockname(2)).
+    pub local: Option<SocketAddrV4>,
+    /// The other end's (getpeername(2)).
+    pub remote: Option<SocketAddrV4>,
+}
+
 /// A socket, or what is left of one.
 #[derive(Debug)]
 pub(super) enum Slot {

@@ -1,56 +1,45 @@
 //! What a stack's UDP counts.
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of all sockets together, in datagrams: a train of 30 counts 30. The names in brackets are the kernel's (`nstat`), where it has
-        /// one. What never came here, since its header or its checksum is wrong, is in [`ip::Stats`](crate::ip::Stats).
-        ///
-        /// `arrived` and `copies` are together what was `queued`, and what was dropped, by its reasons ([`Stats::dropped`]); of what was
-        /// queued all was `received`, or `unread`, or waits.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
-
-        impl Stats {
-            /// Each with its name.
-            pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-                [$((stringify!($name), self.$name)),*].into_iter()
-            }
-        }
-    };
-}
+use crate::counters::counters;
 
 counters! {
-    /// Came.
-    arrived,
-    /// Came to everybody, and were given to one more socket.
-    copies,
-    /// Were given to a socket (UdpInDatagrams).
-    queued,
-    /// Were fetched by a program.
-    received,
-    /// Were not fetched when the socket was closed.
-    unread,
-    /// Dropped: for a port that nobody has (UdpNoPorts). The sender is told, now and then.
-    no_port,
-    /// Dropped: to everybody, and nobody listens.
-    unheard,
-    /// Dropped: trains that cannot be (UdpInErrors). Such a train counts as one.
-    malformed,
-    /// Dropped: the socket's receive buffer is full (UdpRcvbufErrors).
-    buffer_full,
-    /// Dropped: all sockets together have as much as they may (UdpMemErrors).
-    no_memory,
-    /// Were sent (UdpOutDatagrams).
-    sent,
-    /// Calls of send that were refused, since too much waits to leave (UdpSndbufErrors).
-    no_room,
-    /// Calls of send that were refused for another reason, or whose bytes [`ip`](crate::ip) dropped.
-    refused,
-    /// Complaints of routers and peers that a socket was told of.
-    complaints,
-    /// Complaints that nobody was told of: not of a connected socket, or of what may pass.
-    complaints_ignored,
+    /// Counters of all sockets together, in datagrams: a train of 30 counts 30. The names in brackets are the kernel's (`nstat`), where it has
+    /// one. What never came here, since its header or its checksum is wrong, is in [`ip::Stats`](crate::ip::Stats).
+    ///
+    /// `arrived` and `copies` are together what was `queued`, and what was dropped, by its reasons ([`Stats::dropped`]); of what was
+    /// queued all was `received`, or `unread`, or waits.
+    pub struct Stats {
+        /// Came.
+        arrived,
+        /// Came to everybody, and were given to one more socket.
+        copies,
+        /// Were given to a socket (UdpInDatagrams).
+        queued,
+        /// Were fetched by a program.
+        received,
+        /// Were not fetched when the socket was closed.
+        unread,
+        /// Dropped: for a port that nobody has (UdpNoPorts). The sender is told, now and then.
+        no_port,
+        /// Dropped: to everybody, and nobody listens.
+        unheard,
+        /// Dropped: trains that cannot be (UdpInErrors). Such a train counts as one.
+        malformed,
+        /// Dropped: the socket's receive buffer is full (UdpRcvbufErrors).
+        buffer_full,
+        /// Dropped: all sockets together have as much as they may (UdpMemErrors).
+        no_memory,
+        /// Were sent (UdpOutDatagrams).
+        sent,
+        /// Calls of send that were refused, since too much waits to leave (UdpSndbufErrors).
+        no_room,
+        /// Calls of send that were refused for another reason, or whose bytes [`ip`](crate::ip) dropped.
+        refused,
+        /// Complaints of routers and peers that a socket was told of.
+        complaints,
+        /// Complaints that nobody was told of: not of a connected socket, or of what may pass.
+        complaints_ignored,
+    }
 }
 
 impl Stats {

@@ -98,6 +98,23 @@ impl Ipv4 {
     /// Bytes without options.
     pub const LEN: usize = size_of::<Layout>();
 
+    /// One of a packet that nobody may cut, with 64 hops (net.ipv4.ip_default_ttl), and nothing particular.
+    pub fn new(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol, payload_len: u16) -> Ipv4 {
+        Ipv4 {
+            from,
+            to,
+            protocol,
+            ttl: 64,
+            service: 0,
+            id: 0,
+            dont_fragment: true,
+            more_fragments: false,
+            offset: 0,
+            payload_len,
+            options_len: 0,
+        }
+    }
+
     /// Reads a header with its checksum, and gives what is behind it and its options. Whether `payload_len` bytes are there is the
     /// caller's to see, who knows where they lie.
     ///

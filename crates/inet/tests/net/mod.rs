@@ -156,19 +156,7 @@ pub fn arp(operation: Operation, to: Mac, sender: (Mac, Ipv4Addr), target: (Mac,
 /// A packet of these bytes behind an IPv4 header, for A, as the medium has it.
 pub fn whole(medium: Medium, from: Ipv4Addr, protocol: Protocol, bytes: &[u8]) -> Vec<u8> {
     let mut head = Head::new();
-    let ip = Ipv4 {
-        from,
-        to: A,
-        protocol,
-        ttl: 64,
-        service: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        offset: 0,
-        payload_len: bytes.len() as u16,
-        options_len: 0,
-    };
+    let ip = Ipv4::new(from, A, protocol, bytes.len() as u16);
     ip.write(&mut head).unwrap();
     if medium == Medium::Ethernet {
         Ethernet { to: MAC_A, from: MAC_B, kind: EtherType::IPV4 }.write(&mut head).unwrap();

@@ -52,19 +52,7 @@ impl Host {
         checksum::leave_unfinished(&mut packet, 0, Tcp::CHECKSUM).unwrap();
         packet.finish().unwrap();
         let mut head = Head::new();
-        let ip = Ipv4 {
-            from: *from.ip(),
-            to: SERVER,
-            protocol: Protocol::TCP,
-            ttl: 64,
-            service: 0,
-            id: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            offset: 0,
-            payload_len: len as u16,
-            options_len: 0,
-        };
+        let ip = Ipv4::new(*from.ip(), SERVER, Protocol::TCP, len as u16);
         ip.write(&mut head).unwrap();
         let whole = [&head[..], &packet.to_vec().unwrap()].concat();
         self.stack.receive(now, chain(&whole));

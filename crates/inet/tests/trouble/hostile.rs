@@ -37,19 +37,7 @@ fn words(bytes: &[u8]) -> u32 {
 
 fn in_ip(from: Ipv4Addr, protocol: Protocol, bytes: &[u8], pool: &PagePool) -> Packet {
     let mut head = Head::new();
-    let ip = Ipv4 {
-        from,
-        to: VICTIM,
-        protocol,
-        ttl: 64,
-        service: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        offset: 0,
-        payload_len: bytes.len() as u16,
-        options_len: 0,
-    };
+    let ip = Ipv4::new(from, VICTIM, protocol, bytes.len() as u16);
     ip.write(&mut head).unwrap();
     let at = bytes.len().min(60);
     let mut chain = Chain::new();
@@ -346,19 +334,7 @@ impl Scene {
     fn lie(&mut self, which: usize, code: u8, mtu: u16, offset: u32) {
         let Some(known) = self.known(which) else { return };
         let mut head = Head::new();
-        let ip = Ipv4 {
-            from: VICTIM,
-            to: ATTACKER,
-            protocol: Protocol::TCP,
-            ttl: 64,
-            service: 0,
-            id: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            offset: 0,
-            payload_len: 1000,
-            options_len: 0,
-        };
+        let ip = Ipv4::new(VICTIM, ATTACKER, Protocol::TCP, 1000);
         let mut quoted = Packet::default();
         let icmp = match code {
             0..16 => Icmp::Unreachable { code: Unreachable(code), mtu },

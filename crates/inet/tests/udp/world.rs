@@ -187,19 +187,7 @@ pub fn written(bytes: &[u8]) -> Segment<Chain> {
 
 /// A packet of IP alone, from A's host to B's: these bytes behind IP's header.
 pub fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol, bytes: &[u8]) -> Packet {
-    let ip = Ipv4 {
-        from,
-        to,
-        protocol,
-        ttl: 64,
-        service: 0,
-        id: 0,
-        dont_fragment: true,
-        more_fragments: false,
-        offset: 0,
-        payload_len: bytes.len() as u16,
-        options_len: 0,
-    };
+    let ip = Ipv4::new(from, to, protocol, bytes.len() as u16);
     let mut head = Head::new();
     ip.write(&mut head).unwrap();
     Packet::new(&head, written(bytes)).unwrap()

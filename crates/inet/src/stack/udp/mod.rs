@@ -3,17 +3,18 @@
 //! Their names are of the same kind as those of TCP's, and [`Stack::event`] tells of both.
 
 mod arrive;
+mod attached;
 mod groups;
 mod send;
 
 use super::Stack;
-use super::calls::Bound;
-use super::ports::{Hold, Ports};
+use super::ports::Ports;
 use super::slab::Id;
-use super::socket::Slot;
+use super::socket::{Bound, Slot};
 use crate::key::Seed;
 use crate::tcp::{Readiness, Wake};
-use crate::udp::{Config, Error, Received, Settings, Socket, Stats};
+use crate::udp::{Config, Error, Received, Settings, Stats};
+pub(super) use attached::Attached;
 use groups::Groups;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -36,41 +37,6 @@ pub(super) struct Udp {
     enough: usize,
     /// Who gets what comes to everybody; empty between calls.
     heard: Vec<Id>,
-}
-
-/// A socket and its addresses.
-#[derive(Debug, Default)]
-pub(super) struct Attached {
-    socket: Socket,
-    /// The port, at the address that datagrams come to.
-    hold: Option<Hold>,
-    /// What the program bound it to, with port 0 where it left the choice: what stays when it is connected no more.
-    asked: Option<SocketAddrV4>,
-    reuse: bool,
-    remote: Option<SocketAddrV4>,
-    wake: Wake,
-    /// It is among those that wait for room to send.
-    waits: bool,
-}
-
-impl Attached {
-    /// Where datagrams for it come to.
-    pub fn local(&self) -> Option<SocketAddrV4> {
-        self.hold.as_ref().map(Hold::local)
-    }
-
-    /// What whoever waits was not told yet.
-    pub fn take_wake(&mut self) -> Wake {
-        std::mem::take(&mut self.wake)
-    }
-
-    /// Tells who waits for it.
-    fn wake(&mut self, id: Id, wake: Wake, events: &mut VecDeque<Id>) {
-        if self.wake.is_empty() {
-            events.push_back(id);
-        }
-        self.wake |= wake;
-    }
 }
 
 impl Slot {

@@ -6,6 +6,7 @@
 //! Who accepts such a SYN has a connection at once, in SYN-RECEIVED, that may be read and written. It sends its SYN-ACK itself, again and
 //! again, and nothing else a second time, until the peer's ACK has come: [`Connection::opens_early`].
 
+use super::early::{Client, FastOpen, Server, SynData};
 use super::handshake::Handshake;
 use super::limited::By;
 use super::segment::HEADERS;
@@ -21,54 +22,6 @@ use crate::wire::{Ecn, Flags, Seq, Tcp};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use std::sync::Arc;
-
-/// What only such connections have.
-#[derive(Debug)]
-pub(super) enum FastOpen {
-    /// This side has connected.
-    Client(Client),
-    /// The peer has, and its ACK has not come.
-    Server(Server),
-}
-
-/// What a SYN said, until it is answered.
-#[derive(Debug)]
-pub(super) struct Client {
-    /// The option it had.
-    option: Option<Cookie>,
-    /// Bytes of data it had.
-    data: u32,
-    /// It was sent again, without both.
-    again: bool,
-    /// The program waits to give more.
-    waits: bool,
-}
-
-/// How the SYN-ACK goes.
-#[derive(Debug)]
-pub(super) struct Server {
-    /// The peer's SYN's place.
-    irs: Seq,
-    /// When it is sent again, and how long that wait is.
-    due_at: u64,
-    wait: u64,
-    /// When it was sent first, and how often again.
-    sent_at: u64,
-    retries: u8,
-    /// What its first one says.
-    cookie: Option<Cookie>,
-}
-
-/// What became of a SYN's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SynData {
-    /// There was none, or all of it was taken.
-    Over,
-    /// As that, and more is about to be given.
-    MoreComes,
-    /// Some is sent again.
-    SentAgain,
-}
 
 /// The first wait for the last ACK, and the longest (TCP_TIMEOUT_INIT, TCP_RTO_MAX).
 const FIRST_WAIT: u64 = 1_000_000_000;

@@ -1,6 +1,6 @@
 //! How a connection comes to be (RFC 9293, section 3.5).
 
-use super::fast_open::{FastOpen, SynData};
+use super::early::{FastOpen, SynData};
 use super::outbox::Outbox;
 use super::segment::{HEADERS, TIMESTAMPS_LEN};
 use super::{After, Connection, NEVER, Traits, microseconds, milliseconds};

@@ -9,6 +9,7 @@
 mod arrive;
 mod calls;
 mod close;
+mod early;
 mod fast_open;
 mod handshake;
 mod limited;

@@ -2,9 +2,9 @@
 
 use super::{Fail, Use};
 use crate::key::{Key, Table};
-use crate::tcp::{Config, Settings};
 use crate::wire::tcp::Cookie;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 /// Of so many hosts, at most. The one that was learned of first makes room.
 const HOSTS: usize = 1024;
@@ -68,13 +68,14 @@ impl Cache {
     }
 
     /// How to open a connection to `to` (tcp_fastopen_cookie_check()).
-    pub fn attempt(&self, now: u64, config: &Config, settings: &Settings, to: Ipv4Addr) -> Attempt {
+    /// `pause` is how long nothing is tried once it was swallowed.
+    pub fn attempt(&self, now: u64, how: Use, pause: Duration, to: Ipv4Addr) -> Attempt {
         let host = self.hosts.get(&to).copied().unwrap_or_default();
         let mss = (host.mss > 0).then_some(host.mss);
-        if self.is_paused(now, config) {
+        if self.is_paused(now, pause) {
             return Attempt { mss, ..Attempt::default() };
         }
-        if config.fast_open.contains(Use::CLIENT_NO_COOKIE) || settings.fast_open_no_cookie {
+        if how.contains(Use::CLIENT_NO_COOKIE) {
             return Attempt { carries: true, mss, ..Attempt::default() };
         }
         match host.cookie {
@@ -87,8 +88,8 @@ impl Cache {
     }
 
     /// Whether nothing is tried, since it was swallowed (tcp_fastopen_active_should_disable()).
-    fn is_paused(&self, now: u64, config: &Config) -> bool {
-        let span = config.fast_open_pause.as_nanos() as u64;
+    fn is_paused(&self, now: u64, pause: Duration) -> bool {
+        let span = pause.as_nanos() as u64;
         let doubled = self.pauses.saturating_sub(1).min(6);
         self.pauses > 0 && now.saturating_sub(self.paused_at) < span.saturating_mul(1 << doubled)
     }
@@ -146,7 +147,6 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     fn cache() -> Cache {
         Cache::new(Key::derive(&[1; 16], "a test"))
@@ -158,20 +158,21 @@ mod tests {
 
     #[test]
     fn it_is_bounded_and_forgets_the_oldest() {
-        let (mut cache, config, settings) = (cache(), Config::default(), Settings::default());
+        let mut cache = cache();
         for host in 0..3 * HOSTS as u32 {
             cache.learn(0, Ipv4Addr::from(host), answered(Some(&[1; 8]), 0));
         }
         assert_eq!((cache.len(), cache.ring.len()), (HOSTS, HOSTS));
-        let knows = |host: u32| cache.attempt(0, &config, &settings, Ipv4Addr::from(host)).carries;
+        let knows = |host: u32| cache.attempt(0, Use::CLIENT, Duration::ZERO, Ipv4Addr::from(host)).carries;
         assert!(!knows(2 * HOSTS as u32 - 1) && knows(2 * HOSTS as u32) && knows(3 * HOSTS as u32 - 1));
     }
 
     #[test]
     fn the_old_option_is_tried_once() {
-        let (mut cache, config, settings) = (cache(), Config::default(), Settings::default());
+        let mut cache = cache();
         let to = Ipv4Addr::LOCALHOST;
-        let asks = |cache: &Cache| cache.attempt(0, &config, &settings, to).option.unwrap().experimental;
+        let asks =
+            |cache: &Cache| cache.attempt(0, Use::CLIENT, Duration::ZERO, to).option.unwrap().experimental;
         assert!(!asks(&cache));
         cache.learn(0, to, answered(None, 1));
         assert!(asks(&cache));
@@ -179,19 +180,19 @@ mod tests {
         cache.learn(0, to, answered(None, 1));
         assert!(!asks(&cache));
         cache.learn(0, to, answered(Some(&[7; 4]), 0));
-        let attempt = cache.attempt(0, &config, &settings, to);
+        let attempt = cache.attempt(0, Use::CLIENT, Duration::ZERO, to);
         assert!(attempt.carries && attempt.mss == Some(900));
         cache.clear();
-        assert!(!cache.attempt(0, &config, &settings, to).carries);
+        assert!(!cache.attempt(0, Use::CLIENT, Duration::ZERO, to).carries);
     }
 
     #[test]
     fn after_a_black_hole_it_pauses_longer_each_time() {
-        let (mut cache, settings) = (cache(), Settings::default());
-        let config = Config { fast_open_pause: Duration::from_secs(10), ..Config::default() };
+        let mut cache = cache();
+        let pause = Duration::from_secs(10);
         let to = Ipv4Addr::LOCALHOST;
         let second = 1_000_000_000;
-        let tries = |cache: &Cache, at| cache.attempt(at, &config, &settings, to).option.is_some();
+        let tries = |cache: &Cache, at| cache.attempt(at, Use::CLIENT, pause, to).option.is_some();
         cache.learn(0, to, News::Swallowed);
         assert!(!tries(&cache, 10 * second - 1) && tries(&cache, 10 * second));
         cache.learn(10 * second, to, News::Swallowed);
@@ -201,7 +202,7 @@ mod tests {
         assert!(tries(&cache, 40 * second));
         // Off, as the kernel has it by default.
         cache.learn(40 * second, to, News::Swallowed);
-        let off = cache.attempt(40 * second, &Config::default(), &settings, to);
+        let off = cache.attempt(40 * second, Use::CLIENT, Duration::ZERO, to);
         assert!(off.option.is_some());
     }
 }

@@ -3,5 +3,6 @@
 mod as_linux;
 mod fast_open;
 mod fast_open_hostile;
+mod kinds;
 mod net;
 mod transfer;

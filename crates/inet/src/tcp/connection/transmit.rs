@@ -291,8 +291,11 @@ impl Connection {
             len = fits.map(|fragment| fragment.len() as u32).sum();
             payload = range(&self.out, len);
         }
-        let mut piece = self.out.unsent_mut().take(len);
+        // It ends, too, where memory of another kind begins that no chain has both of, and is not joined to that when it is sent again.
+        let ends = payload.payload().len() as u32;
+        let mut piece = self.out.unsent_mut().take(len.min(ends));
         piece.push |= full;
+        piece.closed |= ends < len;
         let packets = piece.len.div_ceil(mss).max(1);
         let mut flags = Flags::ACK;
         flags.set(Flags::PSH, (piece.push && piece.len > 0) || packets > 1);
@@ -329,10 +332,15 @@ impl Connection {
     }
 
     /// Sends it again.
-    fn retransmit(&mut self, ctx: &mut Context<'_>, transmit: Transmit) {
+    fn retransmit(&mut self, ctx: &mut Context<'_>, mut transmit: Transmit) {
         let mss = self.snd.mss();
         let at = transmit.seq.since(self.snd.una()).max(0) as u64;
         let payload = self.out.range(at, transmit.len as usize).unwrap_or_default();
+        let ends = payload.payload().len() as u32;
+        if ends < transmit.len {
+            // Small pieces of two kinds of memory were joined: the rest of it comes once this is there.
+            transmit = Transmit { len: ends, fin: false, push: true, ..transmit };
+        }
         let mut flags = Flags::ACK;
         flags.set(Flags::PSH, transmit.packets > 1 || transmit.len > 0 && transmit.push);
         flags.set(Flags::FIN, transmit.fin);

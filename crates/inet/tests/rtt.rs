@@ -11,8 +11,14 @@ const START: Seq = Seq(u32::MAX - 3_000);
 fn sampled(rtt: &mut Rtt, una: &mut Seq, samples: impl IntoIterator<Item = u32>) {
     for (at, us) in samples.into_iter().enumerate() {
         *una = una.plus(1_000);
-        rtt.sample(at as u64 * 100 * MS, us, *una, una.plus(500));
+        take(rtt, at as u64 * 100 * MS, us, *una, una.plus(500));
     }
+}
+
+/// A round trip of what was sent first and last alike.
+fn take(rtt: &mut Rtt, now: u64, us: u32, una: Seq, nxt: Seq) {
+    rtt.sample_min(now, us);
+    rtt.sample(us, una, nxt);
 }
 
 #[test]
@@ -27,7 +33,7 @@ fn before_a_sample_it_is_a_second() {
 fn the_first_sample_makes_it_three_round_trips() {
     for (us, rto_us) in [(100_000, 300_000), (150_000, 450_000), (1_000, 201_000), (99, 200_099)] {
         let mut rtt = Rtt::new();
-        rtt.sample(0, us, Seq(0), Seq(1));
+        take(&mut rtt, 0, us, Seq(0), Seq(1));
         assert_eq!(rtt.srtt_us(), Some(us));
         assert_eq!(rtt.rttvar_us(), us / 2);
         assert_eq!(rtt.rto_ns(), rto_us * 1_000, "{us} us");
@@ -46,7 +52,7 @@ fn rising_round_trips_follow_the_rfc() {
         rttvar = 0.75 * rttvar + 0.25 * (srtt - f64::from(sample)).abs();
         srtt = 0.875 * srtt + 0.125 * f64::from(sample);
         una = una.plus(1_000);
-        rtt.sample(0, sample as u32, una, una);
+        take(&mut rtt, 0, sample as u32, una, una);
         let near = |got: u32, want: f64| (f64::from(got) - want).abs() <= 20.0;
         assert!(near(rtt.srtt_us().unwrap(), srtt), "{rtt:?} {srtt}");
         assert!(near(rtt.rttvar_us(), rttvar), "{rtt:?} {rttvar}");
@@ -73,8 +79,8 @@ fn a_drop_moves_the_variation_little() {
     sampled(&mut up, &mut START.clone(), std::iter::repeat_n(500_000, 50));
     sampled(&mut down, &mut START.clone(), std::iter::repeat_n(500_000, 50));
     let before = up.rttvar_us();
-    up.sample(0, 900_000, Seq(0), Seq(0));
-    down.sample(0, 100_000, Seq(0), Seq(0));
+    take(&mut up, 0, 900_000, Seq(0), Seq(0));
+    take(&mut down, 0, 100_000, Seq(0), Seq(0));
     assert!(up.rttvar_us() - before > 90_000, "{up:?}");
     assert!(down.rttvar_us() - before < 13_000, "{down:?}");
     assert!(down.rto_ns() < up.rto_ns());
@@ -84,14 +90,14 @@ fn a_drop_moves_the_variation_little() {
 #[test]
 fn the_variation_shrinks_once_a_window() {
     let mut rtt = Rtt::new();
-    rtt.sample(0, 1_000_000, Seq(0), Seq(100_000));
+    take(&mut rtt, 0, 1_000_000, Seq(0), Seq(100_000));
     for una in 1..1_000 {
-        rtt.sample(0, 1_000_000, Seq(una), Seq(100_000 + una));
+        take(&mut rtt, 0, 1_000_000, Seq(una), Seq(100_000 + una));
     }
     assert_eq!(rtt.rto_ns() / MS, 3_000);
-    rtt.sample(0, 1_000_000, Seq(100_001), Seq(200_000));
+    take(&mut rtt, 0, 1_000_000, Seq(100_001), Seq(200_000));
     assert_eq!(rtt.rto_ns() / MS, 3_000, "the largest of that window was the first");
-    rtt.sample(0, 1_000_000, Seq(200_001), Seq(300_000));
+    take(&mut rtt, 0, 1_000_000, Seq(200_001), Seq(300_000));
     assert_eq!(rtt.rto_ns() / MS, 1_000 + 2_000 - (2_000 - 200) / 4);
 }
 
@@ -99,12 +105,12 @@ fn the_variation_shrinks_once_a_window() {
 fn the_shortest_is_of_the_last_five_minutes() {
     let mut rtt = Rtt::new();
     let second = 1_000 * MS;
-    rtt.sample(0, 10_000, Seq(0), Seq(0));
+    take(&mut rtt, 0, 10_000, Seq(0), Seq(0));
     for at in 1..=300 {
-        rtt.sample(at * second, 20_000, Seq(0), Seq(0));
+        take(&mut rtt, at * second, 20_000, Seq(0), Seq(0));
         assert_eq!(rtt.min_us(), Some(10_000), "after {at} s");
     }
-    rtt.sample(301 * second, 20_000, Seq(0), Seq(0));
+    take(&mut rtt, 301 * second, 20_000, Seq(0), Seq(0));
     assert_eq!(rtt.min_us(), Some(20_000));
     rtt.sample_min(302 * second, 15_000);
     assert_eq!(rtt.min_us(), Some(15_000));
@@ -116,7 +122,7 @@ fn the_shortest_is_of_the_last_five_minutes() {
 #[test]
 fn an_absurd_round_trip_waits_no_longer_than_the_longest() {
     let mut rtt = Rtt::new();
-    rtt.sample(0, u32::MAX, Seq(0), Seq(1));
+    take(&mut rtt, 0, u32::MAX, Seq(0), Seq(1));
     assert_eq!(rtt.srtt_us(), Some(1 << 28));
     assert_eq!(rtt.rto_ns(), rtt.rto_max_ns());
 }
@@ -135,7 +141,7 @@ proptest! {
         }
         let mut least = u32::MAX;
         for (us, una, nxt, now) in samples {
-            rtt.sample(now, us, Seq(una), Seq(nxt));
+            take(&mut rtt, now, us, Seq(una), Seq(nxt));
             least = least.min(us.clamp(1, 1 << 28));
             let rto_us = rtt.rto_ns() / 1_000;
             prop_assert!((u64::from(min)..=u64::from(max)).contains(&rto_us), "{rtt:?}");

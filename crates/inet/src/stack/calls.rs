@@ -417,6 +417,18 @@ impl Stack {
         })
     }
 
+    /// Whether its ACKs leave at once, for now (TCP_QUICKACK).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchSocket`], [`Error::NotConnected`].
+    pub fn tcp_quick_ack(&mut self, now: u64, id: Id, on: bool) -> Result<(), Error> {
+        self.call(now, id, |connection, ctx| {
+            connection.quick_ack(ctx, on);
+            Ok(())
+        })
+    }
+
     /// Where it is in its life; none for what is nobody's socket.
     pub fn tcp_state(&self, id: Id) -> Option<State> {
         match self.sockets.get(id)? {

@@ -66,11 +66,10 @@ impl Rtt {
         (self.rto_min, self.rto_max) = (min_us, max_us.max(min_us).max(1));
     }
 
-    /// Takes a round trip of `rtt_us`. `una` and `nxt` are the oldest byte that is not acknowledged, after the acknowledgement that
-    /// ended it, and the next one to be sent.
-    pub fn sample(&mut self, now: u64, rtt_us: u32, una: Seq, nxt: Seq) {
+    /// Takes a round trip of `rtt_us`; the shortest one is [`Rtt::sample_min`]'s. `una` and `nxt` are the oldest byte that is not acknowledged,
+    /// after the acknowledgement that ended it, and the next one to be sent.
+    pub fn sample(&mut self, rtt_us: u32, una: Seq, nxt: Seq) {
         let rtt = rtt_us.min(LONGEST_SAMPLE_US);
-        self.sample_min(now, rtt);
         if self.srtt_8 == 0 {
             self.srtt_8 = (rtt << 3).max(1);
             // So that the first RTO is three times the round trip.

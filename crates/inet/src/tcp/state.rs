@@ -42,11 +42,6 @@ impl State {
         matches!(self, State::Established | State::CloseWait)
     }
 
-    /// Whether more bytes may come.
-    pub fn may_receive(self) -> bool {
-        matches!(self, State::Established | State::FinWait1 | State::FinWait2)
-    }
-
     /// Whether our FIN has left, or is to leave.
     pub fn has_closed(self) -> bool {
         matches!(self, State::FinWait1 | State::FinWait2 | State::Closing | State::LastAck | State::TimeWait)

@@ -26,7 +26,7 @@ impl Flow {
     pub fn new(window: Congestion, handshake_ms: u64) -> Flow {
         let mut rtt = Rtt::new();
         let (una, now) = (Seq(u32::MAX - 5_000), 1_000 * MS);
-        rtt.sample(now, (handshake_ms * 1_000) as u32, una, una);
+        rtt.sample((handshake_ms * 1_000) as u32, una, una);
         Flow { now, window, rtt, out: VecDeque::new(), una, nxt: una, queued: 0, last_sent: now }
     }
 
@@ -70,7 +70,7 @@ impl Flow {
         self.una = self.una.plus(packets * MSS);
         let us = |sent: Option<&u64>| ((self.now - sent.unwrap()) / 1_000) as u32;
         let (first, last) = (us(sent.first()), us(sent.last()));
-        self.rtt.sample(self.now, first, self.una, self.nxt);
+        self.rtt.sample(first, self.una, self.nxt);
         let srtt_us = self.rtt.srtt_us();
         let (una, nxt, mss, rtt_us) = (self.una, self.nxt, MSS, Some(last));
         self.window.acked(self.now, &Acked { packets, rtt_us, srtt_us, mss, una, nxt });

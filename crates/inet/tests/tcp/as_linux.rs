@@ -4,6 +4,7 @@ use crate::net::{Net, receive, send};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Writer};
 use onecopy_inet::stack::slab::Id;
+use onecopy_inet::tcp::congestion::Algorithm;
 use onecopy_inet::tcp::{SendFlags, Side};
 use onecopy_link::pair::Path;
 use onecopy_link::{Capabilities, Medium};
@@ -159,4 +160,34 @@ fn a_closed_window_is_asked_for_in_time_though_nothing_waited_before() {
     got(&mut net, b);
     net.run(1_000_000_000);
     assert_eq!(got(&mut net, b), 1000);
+}
+
+#[test]
+fn congestion_control_is_changed_on_the_way() {
+    let mut net = Net::new(slow(), 1);
+    let (a, _) = pair(&mut net);
+    let goes_by = |net: &Net| net.a.stack.tcp_connection(a).unwrap().sender().congestion().algorithm();
+    assert_eq!(goes_by(&net), Algorithm::Cubic);
+    let now = net.now();
+    net.a.stack.tcp_set(now, a, |settings| settings.congestion = Some(Algorithm::Reno)).unwrap();
+    assert_eq!(goes_by(&net), Algorithm::Reno);
+}
+
+#[test]
+fn an_ack_that_waits_leaves_when_it_is_to_be_quick() {
+    let mut net = Net::new(Path::new(), 1);
+    let (a, b) = pair(&mut net);
+    let now = net.now();
+    net.b.stack.tcp_quick_ack(now, b, false).unwrap();
+    send(&mut net.a, &net.pool, now, a, &[7; 100]);
+    net.settle();
+    net.settle();
+    assert_eq!(got(&mut net, b), 100);
+    net.settle();
+    let unacked = |net: &Net| net.a.stack.tcp_info(net.now(), a).unwrap().unacked;
+    assert_eq!(unacked(&net), 1, "it waits for an answer to go with");
+    net.b.stack.tcp_quick_ack(now, b, true).unwrap();
+    net.settle();
+    net.settle();
+    assert_eq!((unacked(&net), net.now()), (0, now));
 }

@@ -305,6 +305,9 @@ impl Connection {
         {
             self.rcv.set_buffer(buffer);
         }
+        if let Some(algorithm) = now.congestion.filter(|_| before.congestion != now.congestion) {
+            self.snd.set_algorithm(algorithm);
+        }
         if before.window_clamp != now.window_clamp {
             self.rcv.set_clamp(now.window_clamp.unwrap_or(0));
         }
@@ -333,6 +336,13 @@ impl Connection {
     /// Sends what waits to become a full segment, corked or not: setting TCP_NODELAY does so each time (do_tcp_setsockopt()).
     pub fn push(&mut self, ctx: &mut Context<'_>) {
         self.push_all(ctx);
+    }
+
+    /// Whether ACKs leave at once, for now; one that waits does (TCP_QUICKACK, which the kernel does not keep, either).
+    pub fn quick_ack(&mut self, ctx: &mut Context<'_>, on: bool) {
+        if self.rcv.set_quick_ack(on) && self.state.is_synchronized() {
+            self.send_ack(ctx);
+        }
     }
 
     /// What is known of it (TCP_INFO).

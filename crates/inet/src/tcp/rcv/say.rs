@@ -54,11 +54,6 @@ impl Receiver {
         self.ack_due()
     }
 
-    /// An ACK is wanted, for reasons of who calls: now, or with what is sent anyway.
-    pub fn owe_ack(&mut self, now: bool) {
-        self.acks.owed |= if now { Owed::ACK | Owed::DUE } else { Owed::ACK };
-    }
-
     /// The ACK that ends the handshake may wait for data to go with it; those that follow leave at once.
     pub fn delay_ack(&mut self, moment: &Moment) {
         self.acks.hurry(QUICK, self.windows.size());

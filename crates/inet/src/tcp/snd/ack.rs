@@ -402,7 +402,7 @@ impl Sender {
                 self.rtt.sample_min(round.now, last);
             }
         }
-        self.rtt.sample(round.now, rtt, self.una, self.nxt);
+        self.rtt.sample(rtt, self.una, self.nxt);
         self.settle_rto();
         true
     }

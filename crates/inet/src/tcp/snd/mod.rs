@@ -377,7 +377,8 @@ impl Sender {
 
     /// A round trip that was measured elsewhere, of a SYN-ACK that was sent once.
     pub fn measured(&mut self, now: u64, rtt_us: u32) {
-        self.rtt.sample(now, rtt_us, self.una, self.nxt);
+        self.rtt.sample_min(now, rtt_us);
+        self.rtt.sample(rtt_us, self.una, self.nxt);
         self.settle_rto();
     }
 
@@ -407,6 +408,11 @@ impl Sender {
     /// The window of congestion.
     pub fn congestion(&self) -> &Congestion {
         &self.congestion
+    }
+
+    /// The window goes by other rules from now on.
+    pub fn set_algorithm(&mut self, algorithm: Algorithm) {
+        self.congestion.set_algorithm(algorithm);
     }
 
     /// What it does at present.

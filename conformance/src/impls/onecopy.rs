@@ -376,6 +376,7 @@ macro_rules! in_common {
             let word = |c| match c {
                 Carrier::Kernel => "kernel",
                 Carrier::SharedMemory => "shared memory",
+                Carrier::Stack => "a stack of its own",
             };
             (word(self.0.path().send), word(self.0.path().receive))
         }

@@ -17,6 +17,8 @@ pub enum Carrier {
     Kernel,
     /// The ring in shared memory.
     SharedMemory,
+    /// A stack of protocols in the program's own process, and its link.
+    Stack,
 }
 
 /// Which way the bytes of both directions take at this moment.

@@ -24,6 +24,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::SealFlags;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -45,7 +46,18 @@ mod word {
     pub const SETTINGS: usize = 3;
     pub const RECEIVE_CAPACITY: usize = 4;
     pub const SEND_CAPACITY: usize = 5;
+    /// State of TCP, as tcp_states.h numbers them; 0 of others.
+    pub const STATE_OF_TCP: usize = 6;
+    /// Bytes that wait to be received, or connections to be accepted.
+    pub const QUEUE: usize = 7;
     pub const COUNTERS: usize = 8;
+    /// Two words each, an IPv6 address; IPv4 is mapped into it.
+    pub const LOCAL: usize = 26;
+    pub const REMOTE: usize = 28;
+    /// The ports, 16 bits each: the local one, the remote one; above, a bit each: whether there is an address.
+    pub const PORTS: usize = 30;
+    /// Bytes that were sent and are not acknowledged.
+    pub const UNACKNOWLEDGED: usize = 31;
 }
 
 /// The words of the header.
@@ -69,7 +81,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"ONECOPYS");
 
 /// A hash of what the words mean. It changes with the version and with the counters.
 const LAYOUT: u64 = {
-    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 1; // FNV-1a, and the version
+    let mut sum = 0xCBF2_9CE4_8422_2325 ^ 2; // FNV-1a, and the version
     let mut name = 0;
     while name < NAMES.len() {
         let bytes = NAMES[name].as_bytes();
@@ -84,7 +96,7 @@ const LAYOUT: u64 = {
     sum
 };
 
-const _: () = assert!(word::COUNTERS + NAMES.len() <= WORDS);
+const _: () = assert!(word::COUNTERS + NAMES.len() <= word::LOCAL);
 
 type Words = &'static [AtomicU64; WORDS];
 
@@ -111,6 +123,36 @@ pub enum Type {
 
 const TYPES: [Type; 3] = [Type::Stream, Type::SeqPacket, Type::Datagram];
 const LISTENING: u64 = 1 << 8;
+/// Where the protocol begins.
+const PROTOCOL: u32 = 16;
+
+/// The protocol of a socket, as its row shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// A unix socket.
+    #[default]
+    Unix,
+    /// TCP on a stack of the program's own: it has no descriptor that names it, and its inode is 0.
+    Tcp,
+    /// UDP on a stack of the program's own, likewise.
+    Udp,
+}
+
+const PROTOCOLS: [Protocol; 3] = [Protocol::Unix, Protocol::Tcp, Protocol::Udp];
+
+fn address_words(address: Option<SocketAddr>) -> [u64; 2] {
+    let bits = match address.map(|address| address.ip()) {
+        None => 0,
+        Some(IpAddr::V4(ip)) => ip.to_ipv6_mapped().to_bits(),
+        Some(IpAddr::V6(ip)) => ip.to_bits(),
+    };
+    [(bits >> 64) as u64, bits as u64]
+}
+
+fn address_of(words: &[u64], port: u16) -> SocketAddr {
+    let ip = Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1]));
+    SocketAddr::new(ip.to_canonical(), port)
+}
 
 /// How long a call waits for the lock. In a child whose fork came while the lock was held, it stays locked
 /// for ever.
@@ -200,11 +242,20 @@ impl Row {
     /// Takes a row for `socket`, shown as `kind`. `pid` is the id of this process: with its first row, a
     /// forked child makes its own table. If no row is free, the counters are in memory that nobody sees.
     pub fn claim(pid: u32, socket: impl AsFd, kind: Type, listening: bool) -> Row {
+        let inode = rustix::fs::fstat(&socket).map_or(0, |stat| stat.st_ino);
+        Row::claim_for(pid, inode, kind, listening)
+    }
+
+    /// As [`Row::claim`], for a socket on a stack, which has no descriptor that names it: its inode is 0. [`Row::names`] says more.
+    pub fn claim_unnamed(pid: u32, kind: Type, listening: bool) -> Row {
+        Row::claim_for(pid, 0, kind, listening)
+    }
+
+    fn claim_for(pid: u32, inode: u64, kind: Type, listening: bool) -> Row {
         let registry = &*REGISTRY;
         // The count is read before the lock is taken. After a fork from this line on, the row must not be
         // reused.
         let forks = registry.forks.load(Relaxed);
-        let inode = rustix::fs::fstat(&socket).map_or(0, |stat| stat.st_ino);
         let (words, listed) = match registry.state.lock_for(PATIENCE) {
             Some(mut state) => state.claim(pid),
             None => (unseen(), None),
@@ -233,6 +284,29 @@ impl Row {
     /// Makes settings that the row shows. Use them only while the row lives.
     pub fn settings(&self, policy: Policy, reader: Reader, wait: Wait) -> Settings {
         Settings::new(&self.words[word::SETTINGS], policy, reader, wait)
+    }
+
+    /// Shows its protocol and its addresses.
+    pub fn names(&self, protocol: Protocol, local: Option<SocketAddr>, remote: Option<SocketAddr>) {
+        let code = PROTOCOLS.iter().position(|one| *one == protocol).unwrap_or(0) as u64;
+        let kind = self.words[word::KIND].load(Relaxed) & ((1 << PROTOCOL) - 1);
+        for (at, address) in [(word::LOCAL, local), (word::REMOTE, remote)] {
+            let [high, low] = address_words(address);
+            self.words[at].store(high, Relaxed);
+            self.words[at + 1].store(low, Relaxed);
+        }
+        let port = |address: Option<SocketAddr>| address.map_or(0, |address| u64::from(address.port()));
+        let there = u64::from(local.is_some()) | u64::from(remote.is_some()) << 1;
+        self.words[word::PORTS].store(port(local) | port(remote) << 16 | there << 32, Relaxed);
+        self.words[word::KIND].store(kind | code << PROTOCOL, Relaxed);
+    }
+
+    /// Shows TCP's state (tcp_states.h), what waits to be received or accepted, and what is not acknowledged yet.
+    #[inline]
+    pub fn moves(&self, state: u8, queue: u64, unacknowledged: u64) {
+        self.words[word::STATE_OF_TCP].store(state.into(), Relaxed);
+        self.words[word::QUEUE].store(queue, Relaxed);
+        self.words[word::UNACKNOWLEDGED].store(unacknowledged, Relaxed);
     }
 
     /// Shows the size in bytes of the ring that this socket receives from.
@@ -268,8 +342,20 @@ impl Drop for Row {
 /// A socket, as its row shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Inode of its descriptor, by which /proc and sock_diag(7) identify it.
+    /// Inode of its descriptor, by which /proc and sock_diag(7) identify it; 0 of a socket on a stack, which has none.
     pub inode: u64,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Its own address, of TCP and UDP.
+    pub local: Option<SocketAddr>,
+    /// The peer's address, of TCP and UDP.
+    pub remote: Option<SocketAddr>,
+    /// State of TCP, as Linux numbers them (include/net/tcp_states.h).
+    pub state: u8,
+    /// Bytes that wait to be received, or connections to be accepted: of a socket on a stack.
+    pub queue: u64,
+    /// Bytes that were sent and are not acknowledged: of a socket on a stack.
+    pub unacknowledged: u64,
     /// Its type.
     pub kind: Type,
     /// Whether it accepts connections instead of carrying bytes.
@@ -382,9 +468,17 @@ fn words(table: impl AsFd, count: usize) -> Result<Vec<u64>, Refused> {
 /// Reads a row. Returns None for one that is impossible.
 fn entry(row: &[u64; WORDS]) -> Option<Entry> {
     let settings = Shown::decode(row[word::SETTINGS])?;
+    let kind = row[word::KIND];
+    let ports = row[word::PORTS];
     Some(Entry {
         inode: row[word::INODE],
-        kind: *TYPES.get(usize::try_from(row[word::KIND] & !LISTENING).ok()?)?,
+        protocol: *PROTOCOLS.get(usize::try_from(kind >> PROTOCOL).ok()?)?,
+        local: (ports >> 32 & 1 != 0).then(|| address_of(&row[word::LOCAL..], ports as u16)),
+        remote: (ports >> 33 & 1 != 0).then(|| address_of(&row[word::REMOTE..], (ports >> 16) as u16)),
+        state: row[word::STATE_OF_TCP] as u8,
+        queue: row[word::QUEUE],
+        unacknowledged: row[word::UNACKNOWLEDGED],
+        kind: *TYPES.get(usize::try_from(kind & ((1 << PROTOCOL) - 1) & !LISTENING).ok()?)?,
         listening: row[word::KIND] & LISTENING != 0,
         policy: settings.policy,
         reader: settings.reader,
@@ -441,6 +535,25 @@ mod tests {
         let entry = find(&b).unwrap();
         assert_eq!((entry.stats, entry.receive_capacity, entry.nonblocking), (Stats::default(), 0, false));
         assert_eq!(find(&a), None);
+    }
+
+    #[test]
+    fn addresses_of_both_families_are_shown_as_they_are() {
+        alone!();
+        let row = Row::claim_unnamed(std::process::id(), Type::Stream, true);
+        let entry = || entries().find(|entry| entry.inode == 0).unwrap();
+        assert_eq!((entry().protocol, entry().local), (Protocol::Unix, None));
+        for (local, remote) in
+            [("10.0.0.1:80", None), ("[fe80::1]:65535", Some("[::1]:1")), ("0.0.0.0:0", Some("1.2.3.4:5"))]
+        {
+            let (local, remote) = (Some(local.parse().unwrap()), remote.map(|text| text.parse().unwrap()));
+            row.names(Protocol::Tcp, local, remote);
+            row.moves(10, 3, 4);
+            let seen = entry();
+            assert_eq!((seen.protocol, seen.local, seen.remote), (Protocol::Tcp, local, remote));
+            assert_eq!((seen.listening, seen.kind, seen.state, seen.queue), (true, Type::Stream, 10, 3));
+            assert_eq!(seen.unacknowledged, 4);
+        }
     }
 
     #[test]

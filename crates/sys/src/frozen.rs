@@ -6,9 +6,13 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::SealFlags;
 use rustix::io::{self, Errno};
 use std::ops::Deref;
+use std::sync::Arc;
 
 /// What makes it so (fcntl(2)): neither bytes nor size change, nor does this.
 const SEALS: SealFlags = memfd::REQUIRED_SEALS.union(SealFlags::WRITE);
+
+/// What a mapping ends at a multiple of, on every CPU that this runs on or a divisor of it.
+const PAGE: usize = 4096;
 
 /// Bytes that are read in one step while it is made.
 const STEP: usize = 256 << 10;
@@ -19,7 +23,9 @@ const STEP: usize = 256 << 10;
 #[derive(Debug)]
 pub struct Frozen {
     fd: OwnedFd,
-    mapping: Mapping,
+    /// Whole pages. (Behind the last byte is nothing but zeroes.)
+    mapping: Arc<Mapping>,
+    len: usize,
 }
 
 impl Frozen {
@@ -59,8 +65,8 @@ impl Frozen {
             at += got;
         }
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-        let mapping = Mapping::frozen(&fd, len)?;
-        Ok(Frozen { fd, mapping })
+        let mapping = Arc::new(Mapping::frozen(&fd, len.next_multiple_of(PAGE))?);
+        Ok(Frozen { fd, mapping, len })
     }
 
     /// Maps what somebody else froze, whole.
@@ -79,10 +85,16 @@ impl Frozen {
             let len = usize::try_from(stat.st_size).unwrap_or(0);
             if sealed && on_tmpfs && whole && len > 0 { Ok(len) } else { Err(Errno::INVAL) }
         };
-        match len().and_then(|len| Mapping::frozen(&fd, len)) {
-            Ok(mapping) => Ok(Frozen { fd, mapping }),
+        let mapped = len().and_then(|len| Ok((len, Mapping::frozen(&fd, len.next_multiple_of(PAGE))?)));
+        match mapped {
+            Ok((len, mapping)) => Ok(Frozen { fd, mapping: Arc::new(mapping), len }),
             Err(error) => Err((fd, error)),
         }
+    }
+
+    /// Where it is mapped: whole pages of 4096 bytes, the last one filled up with zeroes.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
     }
 }
 
@@ -92,7 +104,7 @@ impl Deref for Frozen {
     fn deref(&self) -> &[u8] {
         // SAFETY: the mapping is readable as long as `self` lives, and F_SEAL_WRITE and F_SEAL_SHRINK, set before it was
         // made and never taken off again, keep everybody from changing its bytes or cutting them off.
-        unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr(), self.mapping.len()) }
+        unsafe { std::slice::from_raw_parts(self.mapping.base().as_ptr(), self.len) }
     }
 }
 

@@ -1,8 +1,9 @@
 //! Network namespaces of this process' own: interfaces, addresses, ports and firewall apart from the rest of the machine.
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io;
+use rustix::path::Arg;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::panic::resume_unwind;
 
@@ -31,8 +32,21 @@ impl Namespace {
     ///
     /// What open(2) says: ENOENT without /proc.
     pub fn current() -> io::Result<Namespace> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty()).map(Namespace)
+        Namespace::open("/proc/thread-self/ns/net")
+    }
+
+    /// Another process': at [`Namespace::path`], `/proc/PID/ns/net`, or where `ip netns` has put its name.
+    ///
+    /// # Errors
+    ///
+    /// What open(2) says. What is no network namespace is told of by [`Namespace::enter`], with EINVAL.
+    pub fn open(path: impl Arg) -> io::Result<Namespace> {
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Namespace)
+    }
+
+    /// Where other processes find it as long as this process has it open.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
 
     /// Has the calling thread, and what it starts from now on, be in there. Sockets keep the namespace that they were made in.
@@ -80,6 +94,8 @@ mod tests {
         assert_ne!(own, theirs);
         assert_eq!(namespace.run(|| inode(&Namespace::current().unwrap())), Ok(theirs));
         assert_eq!(inode(&Namespace::current().unwrap()), own);
+        assert_eq!(inode(&Namespace::open(namespace.path()).unwrap()), theirs);
+        assert_eq!(Namespace::open("/dev/null").unwrap().enter(), Err(io::Errno::INVAL));
         // What is made in there is not here.
         let Ok(fd) = namespace.run(tun::open).unwrap() else {
             return eprintln!("skipped the rest: no {} here", tun::PATH);
@@ -93,6 +109,21 @@ mod tests {
         );
         namespace.run(|| tun::set_mtu(&name, 9000)).unwrap().unwrap();
         assert_eq!(namespace.run(|| tun::mtu(&name)).unwrap(), Ok(9000));
+        // It is up, with an address: one may bind to that, and what one sends there comes.
+        let address = std::net::Ipv4Addr::new(10, 9, 0, 1);
+        let speak = || {
+            tun::set_address(&name, address, 24)?;
+            tun::set_up(&name)?;
+            tun::set_up("lo")?;
+            let socket = std::net::UdpSocket::bind((address, 0)).unwrap();
+            socket.send_to(b"?", socket.local_addr().unwrap()).unwrap();
+            let (_, from) = socket.recv_from(&mut [0]).unwrap();
+            assert_eq!(from.ip(), address);
+            std::fs::read_to_string("/proc/thread-self/net/route").map_err(|_| io::Errno::NOENT)
+        };
+        let routes = namespace.run(speak).unwrap().unwrap();
+        // 10.9.0.0, mask 255.255.255.0.
+        assert!(routes.contains("0000090A") && routes.contains("00FFFFFF"), "{routes}");
         // One descriptor has it, and whoever comes second is told so.
         let other = namespace.run(tun::open).unwrap().unwrap();
         assert_eq!(tun::attach(&other, &name, kind), Err(io::Errno::BUSY));

@@ -6,6 +6,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{self, Errno};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::net::Ipv4Addr;
 
 /// Where such descriptors come from.
 pub const PATH: &str = "/dev/net/tun";
@@ -114,6 +115,52 @@ pub fn set_mtu(name: &str, mtu: u32) -> io::Result<()> {
     check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFMTU as _, &raw mut request) })
 }
 
+/// Gives an interface of this thread's network namespace an address, and with it the route to its network; an IPv4 address that it had is
+/// gone.
+///
+/// # Errors
+///
+/// What SIOCSIFADDR and SIOCSIFNETMASK say: ENODEV, EPERM without CAP_NET_ADMIN; EINVAL for an address that no host can have, or more than
+/// 32 bits of a network.
+pub fn set_address(name: &str, address: Ipv4Addr, prefix: u8) -> io::Result<()> {
+    if prefix > 32 {
+        return Err(Errno::INVAL);
+    }
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+    let socket = socket()?;
+    for (call, address) in [(libc::SIOCSIFADDR, address), (libc::SIOCSIFNETMASK, Ipv4Addr::from_bits(mask))] {
+        let mut request = request(name)?;
+        let there = libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: 0,
+            sin_addr: libc::in_addr { s_addr: address.to_bits().to_be() },
+            sin_zero: [0; 8],
+        };
+        // SAFETY: both are plain numbers in 16 bytes; the family says which of the two it is.
+        request.ifr_ifru.ifru_addr =
+            unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(there) };
+        // SAFETY: the request reads one `struct ifreq`, which lives through the call.
+        check(unsafe { libc::ioctl(socket.as_raw_fd(), call as _, &raw mut request) })?;
+    }
+    Ok(())
+}
+
+/// Sets an interface of this thread's network namespace up.
+///
+/// # Errors
+///
+/// What SIOCSIFFLAGS says: ENODEV, EPERM without CAP_NET_ADMIN.
+pub fn set_up(name: &str) -> io::Result<()> {
+    let mut request = request(name)?;
+    let socket = socket()?;
+    // SAFETY: the requests read and write one `struct ifreq`, which lives through the calls; the first fills in the union's flags.
+    unsafe {
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &raw mut request))?;
+        request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short;
+        check(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw mut request))
+    }
+}
+
 fn request(name: &str) -> io::Result<libc::ifreq> {
     if name.is_empty() || name.len() > NAME_MAX || name.bytes().any(|byte| byte == 0) {
         return Err(Errno::INVAL);
@@ -147,8 +194,11 @@ mod tests {
         for name in ["", "sixteen-letters-", "a\0b"] {
             assert_eq!(mtu(name), Err(Errno::INVAL), "{name:?}");
             assert_eq!(set_mtu(name, 1500), Err(Errno::INVAL), "{name:?}");
+            assert_eq!(set_up(name), Err(Errno::INVAL), "{name:?}");
         }
         assert_eq!(mtu("no-such-device"), Err(Errno::NODEV));
+        assert_eq!(set_up("no-such-device"), Err(Errno::NODEV));
+        assert_eq!(set_address("lo", Ipv4Addr::LOCALHOST, 33), Err(Errno::INVAL));
         assert_eq!(mtu("lo").is_ok(), std::path::Path::new("/sys/class/net/lo").exists());
     }
 

@@ -1,15 +1,18 @@
 //! Datagram sockets for mio's `Poll`, as those of [`onecopy_unix::mio`].
 
+use onecopy_socket::{mio_socket, mio_type};
 use onecopy_unix::named;
-use onecopy_unix::{Config, SocketAddr, ToSocketAddr, mio_socket, mio_type};
+use onecopy_unix::{Config, SocketAddr, ToSocketAddr, mio_pair};
 use std::io;
 
 mio_type!(
     /// A datagram socket for mio.
     Datagram,
-    crate::Datagram
+    crate::Datagram,
+    SocketAddr
 );
-mio_socket!(Datagram, crate::Datagram);
+mio_pair!(Datagram, crate::Datagram);
+mio_socket!(Datagram, SocketAddr);
 
 impl Datagram {
     /// Makes a socket without a name and without a peer.

@@ -1,13 +1,14 @@
 //! Datagram sockets for tokio. [`onecopy_unix::tokio`] says what holds for all sockets there.
 
 use bytes::BufMut;
+use onecopy_socket::tokio::{Direction, Registered, fill};
+use onecopy_socket::{ready_methods, registered_methods};
 use onecopy_sync::Mutex;
+use onecopy_unix::credentials_methods;
 use onecopy_unix::named;
-use onecopy_unix::tokio::{Direction, Registered, fill};
 use onecopy_unix::{
     Ancillary, Config, Op, Received, RecvFlags, Result, SendAncillary, SendFlags, SocketAddr, ToSocketAddr,
 };
-use onecopy_unix::{ready_methods, registered_methods};
 use rustix::fd::BorrowedFd;
 use std::future::Future;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -507,8 +508,9 @@ mod socket;
 
 pub use socket::Socket;
 
-registered_methods!(Datagram, crate::Datagram, Op::Socket, pause: Mutex::new(None));
-ready_methods!(Datagram);
+registered_methods!(Datagram, crate::Datagram, SocketAddr, Op::Socket, |_| Ok(()), pause: Mutex::new(None));
+ready_methods!(Datagram, SocketAddr);
+credentials_methods!(Datagram);
 
 fn fill_from(socket: &crate::Datagram, buffer: &mut impl BufMut) -> Result<(usize, SocketAddr)> {
     let mut from = None;

@@ -49,8 +49,8 @@ use crate::config::Config;
 use crate::connection::Connection;
 use crate::connection::kind::Kind;
 use crate::connection::open::Connecting;
-use onecopy_socket::Result;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use onecopy_socket::{Result, mio_socket, mio_stream, mio_type};
+use std::io;
 use std::sync::Arc;
 
 /// Connects, and does not wait for room in the listener's backlog.
@@ -61,118 +61,10 @@ fn connect(kind: Kind, name: SocketAddr, config: &Config) -> Result<Arc<Connecti
     connecting.finish()
 }
 
-/// Defines a type for mio over a plain socket or listener, and what all of them have.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! mio_type {
-    ($(#[$doc:meta])* $name:ident, $plain:ty) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub struct $name($plain);
-
-        impl $name {
-            /// Makes a plain one non-blocking, and takes it.
-            ///
-            /// # Errors
-            ///
-            /// What ioctl(2) says.
-            pub fn new(plain: $plain) -> std::io::Result<$name> {
-                plain.set_nonblocking(true)?;
-                Ok($name(plain))
-            }
-
-            /// Takes one of std's, an `OwnedFd` (a connected socket of these stays with the kernel), or a plain one of
-            /// ours. It must be non-blocking already, as for mio's: this does not look.
-            pub fn from_std(plain: impl Into<$plain>) -> $name {
-                $name(plain.into())
-            }
-
-            /// Returns the plain one, which stays non-blocking.
-            pub fn into_inner(self) -> $plain {
-                self.0
-            }
-
-            /// Returns the name that it is bound to (getsockname(2)).
-            ///
-            /// # Errors
-            ///
-            /// What getsockname(2) says.
-            pub fn local_addr(&self) -> std::io::Result<$crate::SocketAddr> {
-                Ok(self.0.local_addr()?)
-            }
-
-            /// Returns the pending error, once (SO_ERROR).
-            ///
-            /// # Errors
-            ///
-            /// What getsockopt(2) says.
-            pub fn take_error(&self) -> std::io::Result<Option<std::io::Error>> {
-                Ok(self.0.take_error()?.map(std::io::Error::from))
-            }
-        }
-
-        impl std::ops::Deref for $name {
-            type Target = $plain;
-
-            fn deref(&self) -> &$plain {
-                &self.0
-            }
-        }
-
-        impl rustix::fd::AsFd for $name {
-            fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
-                self.0.as_fd()
-            }
-        }
-
-        impl rustix::fd::AsRawFd for $name {
-            fn as_raw_fd(&self) -> rustix::fd::RawFd {
-                self.0.as_raw_fd()
-            }
-        }
-
-        $crate::mio_source!($name);
-        $crate::mio_source!($plain);
-    };
-}
-
-/// Has a type be registered by its descriptor.
-#[doc(hidden)]
-#[macro_export]
-macro_rules! mio_source {
-    ($name:ty) => {
-        impl ::mio::event::Source for $name {
-            fn register(
-                &mut self,
-                registry: &::mio::Registry,
-                token: ::mio::Token,
-                interests: ::mio::Interest,
-            ) -> std::io::Result<()> {
-                ::mio::unix::SourceFd(&rustix::fd::AsRawFd::as_raw_fd(self))
-                    .register(registry, token, interests)
-            }
-
-            fn reregister(
-                &mut self,
-                registry: &::mio::Registry,
-                token: ::mio::Token,
-                interests: ::mio::Interest,
-            ) -> std::io::Result<()> {
-                ::mio::unix::SourceFd(&rustix::fd::AsRawFd::as_raw_fd(self))
-                    .reregister(registry, token, interests)
-            }
-
-            fn deregister(&mut self, registry: &::mio::Registry) -> std::io::Result<()> {
-                ::mio::unix::SourceFd(&rustix::fd::AsRawFd::as_raw_fd(self)).deregister(registry)
-            }
-        }
-    };
-}
-
 /// Defines what the sockets have that send and receive.
 #[doc(hidden)]
 #[macro_export]
-macro_rules! mio_socket {
+macro_rules! mio_pair {
     ($name:ident, $plain:ty) => {
         impl $name {
             /// Makes two connected sockets.
@@ -192,34 +84,6 @@ macro_rules! mio_socket {
             pub fn pair_with(config: &$crate::Config) -> std::io::Result<($name, $name)> {
                 let (a, b) = <$plain>::pair_with(config)?;
                 Ok(($name::new(a)?, $name::new(b)?))
-            }
-
-            /// Returns the name that the peer is bound to (getpeername(2)).
-            ///
-            /// # Errors
-            ///
-            /// ENOTCONN when it is not connected.
-            pub fn peer_addr(&self) -> std::io::Result<$crate::SocketAddr> {
-                Ok(self.0.peer_addr()?)
-            }
-
-            /// Shuts one or both directions down (shutdown(2)).
-            ///
-            /// # Errors
-            ///
-            /// What shutdown(2) says.
-            pub fn shutdown(&self, how: std::net::Shutdown) -> std::io::Result<()> {
-                Ok(self.0.shutdown(how)?)
-            }
-
-            /// Calls `io` and returns what it returns. With mio's sockets, input and output that they do not know
-            /// go through this on some systems; here it is for programs that are written so.
-            ///
-            /// # Errors
-            ///
-            /// What `io` says.
-            pub fn try_io<R>(&self, io: impl FnOnce() -> std::io::Result<R>) -> std::io::Result<R> {
-                io()
             }
         }
     };
@@ -259,7 +123,8 @@ macro_rules! mio_connection {
             }
         }
 
-        $crate::mio_socket!($name, $plain);
+        mio_pair!($name, $plain);
+        mio_socket!($name, SocketAddr);
 
         impl $listener {
             /// Binds and listens.
@@ -305,24 +170,28 @@ macro_rules! mio_connection {
 mio_type!(
     /// A connected stream socket for mio.
     Stream,
-    crate::api::stream::Stream
+    crate::api::stream::Stream,
+    SocketAddr
 );
 mio_type!(
     /// A listening stream socket for mio.
     Listener,
-    crate::api::listener::Listener
+    crate::api::listener::Listener,
+    SocketAddr
 );
 mio_connection!(Stream, crate::api::stream::Stream, Kind::Stream, Listener, crate::api::listener::Listener);
 
 mio_type!(
     /// A connected seqpacket socket for mio.
     SeqPacket,
-    crate::api::seqpacket::SeqPacket
+    crate::api::seqpacket::SeqPacket,
+    SocketAddr
 );
 mio_type!(
     /// A listening seqpacket socket for mio.
     SeqListener,
-    crate::api::listener::SeqListener
+    crate::api::listener::SeqListener,
+    SocketAddr
 );
 mio_connection!(
     SeqPacket,
@@ -332,50 +201,4 @@ mio_connection!(
     crate::api::listener::SeqListener
 );
 
-impl Read for &Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&self.0).read(buffer)
-    }
-
-    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&self.0).read_vectored(slices)
-    }
-}
-
-impl Write for &Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&self.0).write(bytes)
-    }
-
-    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&self.0).write_vectored(slices)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        (&*self).read(buffer)
-    }
-
-    fn read_vectored(&mut self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&*self).read_vectored(slices)
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        (&*self).write(bytes)
-    }
-
-    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        (&*self).write_vectored(slices)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+mio_stream!(Stream);

@@ -14,3 +14,10 @@ pub mod slot;
 pub mod stream;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+
+/// For code that takes streams of any family.
+mod any {
+    use crate::{Listener, Slot, SocketAddr, Stream, View};
+
+    onecopy_socket::byte_stream!(Stream, Listener, View, Slot, SocketAddr);
+}

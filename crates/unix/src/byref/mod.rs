@@ -14,7 +14,7 @@
 //! A pool is bound to the stream that it is first used on. From then on the peer may map and read all of it
 //! at any time, whatever was sent. It can never write. What it gives back is checked against what it was
 //! lent. What it never gives back is bounded by the pool's size and by [`onecopy_ring::lend::SLOTS`]. That
-//! comes home when the peer is gone, which the channel for descriptors tells ([`crate::ancillary::channel`]).
+//! comes home when the peer is gone, which the channel for descriptors tells (`ancillary/channel.rs`).
 //!
 //! | file | what |
 //! |---|---|

@@ -1,9 +1,9 @@
 //! Listeners for tokio.
 
 use crate::addr::{SocketAddr, ToSocketAddr, named};
-use crate::api::tokio::registered::{Direction, Registered};
 use crate::api::tokio::{SeqPacket, Stream};
 use crate::config::Config;
+use onecopy_socket::tokio::{Direction, Registered};
 use onecopy_socket::{Op, Result};
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -84,7 +84,7 @@ macro_rules! listener {
             }
         }
 
-        registered_methods!($listener, $inner, Op::Accept);
+        onecopy_socket::registered_methods!($listener, $inner, SocketAddr, Op::Accept, |_| Ok(()));
     };
 }
 

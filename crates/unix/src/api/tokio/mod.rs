@@ -29,15 +29,12 @@
 mod methods;
 mod connecting;
 mod listener;
-mod registered;
 mod seqpacket;
 mod socket;
 mod split;
 mod stream;
 
 pub use listener::{Listener, SeqListener};
-#[doc(hidden)]
-pub use registered::{Direction, Registered, fill};
 pub use seqpacket::SeqPacket;
 #[doc(hidden)]
 pub use socket::StreamSocket;

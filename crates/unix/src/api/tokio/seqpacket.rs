@@ -4,7 +4,6 @@ use crate::addr::{SocketAddr, ToSocketAddr, named};
 use crate::ancillary::attached::{Ancillary, SendAncillary};
 use crate::api::slot::Slot;
 use crate::api::tokio::connecting;
-use crate::api::tokio::registered::{Direction, Registered, refused};
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
 use crate::config::Config;
@@ -14,6 +13,7 @@ use crate::connection::received::Received;
 use crate::connection::view::View;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
+use onecopy_socket::tokio::{Direction, Registered, refused};
 use onecopy_socket::{Op, ReceivedFlags, RecvFlags, Result, SendFlags};
 use rustix::fd::BorrowedFd;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -457,6 +457,13 @@ impl SeqPacket {
     }
 }
 
-registered_methods!(SeqPacket, crate::api::seqpacket::SeqPacket, Op::Socket);
-ready_methods!(SeqPacket);
+onecopy_socket::registered_methods!(
+    SeqPacket,
+    crate::api::seqpacket::SeqPacket,
+    SocketAddr,
+    Op::Socket,
+    |_| Ok(())
+);
+onecopy_socket::ready_methods!(SeqPacket, SocketAddr);
+credentials_methods!(SeqPacket);
 upgrade_methods!(SeqPacket, SeqPacket);

@@ -4,7 +4,6 @@ use crate::addr::{SocketAddr, ToSocketAddr, named};
 use crate::ancillary::attached::{Ancillary, SendAncillary};
 use crate::api::slot::Slot;
 use crate::api::tokio::connecting;
-use crate::api::tokio::registered::{Direction, Registered, fill, refused};
 use crate::api::tokio::split::{self, OwnedReadHalf, OwnedWriteHalf, ReadHalf, WriteHalf};
 use crate::byref::pool::Loan;
 use crate::byref::send::NotSent;
@@ -12,16 +11,12 @@ use crate::config::Config;
 use crate::connection::kind::Kind;
 use crate::connection::open::Connecting;
 use crate::connection::view::View;
-use bytes::BufMut;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
-use onecopy_socket::{Op, RecvFlags, Result, SendFlags};
+use onecopy_socket::tokio::{Direction, Registered, refused};
+use onecopy_socket::{Op, RecvFlags, Result, SendFlags, ready_methods, registered_methods, tokio_stream};
 use rustix::fd::BorrowedFd;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::net::Shutdown;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use std::io::{IoSlice, IoSliceMut};
 
 /// A connected stream in a tokio runtime, as tokio's `UnixStream`. All methods but those of `AsyncRead` and
 /// `AsyncWrite` take `&self`, and several tasks may use it: whole sends never interleave.
@@ -163,59 +158,6 @@ impl Stream {
         Stream::assuming(stream, &[Direction::Read, Direction::Write])
     }
 
-    /// Waits for room and sends what fits: at least one byte of a slice that is not empty. Returns how many
-    /// bytes were sent.
-    ///
-    /// # Errors
-    ///
-    /// EPIPE, EPROTO, as [`crate::Stream::send`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if it is dropped, nothing was sent.
-    pub async fn send(&self, bytes: &[u8]) -> Result<usize> {
-        self.send_with_flags(bytes, SendFlags::empty()).await
-    }
-
-    /// Does as [`Stream::send`], with flags. With [`SendFlags::DONTWAIT`] it does not wait.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::send`]; EAGAIN with DONTWAIT where there is no room.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Stream::send`].
-    pub async fn send_with_flags(&self, bytes: &[u8], flags: SendFlags) -> Result<usize> {
-        self.io.send(flags, |stream, flags| stream.send_with_flags(bytes, flags)).await
-    }
-
-    /// Sends the slices one after the other, as one send, as [`Stream::send`] does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::send`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Stream::send`].
-    pub async fn send_vectored(&self, slices: &[IoSlice<'_>]) -> Result<usize> {
-        self.send_vectored_with_flags(slices, SendFlags::empty()).await
-    }
-
-    /// Does as [`Stream::send_vectored`], with flags.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::send_with_flags`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Stream::send`].
-    pub async fn send_vectored_with_flags(&self, slices: &[IoSlice<'_>], flags: SendFlags) -> Result<usize> {
-        self.io.send(flags, |stream, flags| stream.send_vectored_with_flags(slices, flags)).await
-    }
-
     /// Sends as [`Stream::send`] does, and descriptors with the first byte (SCM_RIGHTS). The peer gets copies
     /// of them. If a part of the bytes was sent, all of the descriptors were.
     ///
@@ -265,77 +207,6 @@ impl Stream {
         flags: SendFlags,
     ) -> Result<usize> {
         self.io.send(flags, |stream, flags| stream.send_msg(slices, ancillary, flags)).await
-    }
-
-    /// Waits for the first byte and receives what is there. Returns how many bytes were received; 0 at the
-    /// end of the stream.
-    ///
-    /// # Errors
-    ///
-    /// ECONNRESET, EPROTO, as [`crate::Stream::recv`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: if it is dropped, nothing was received.
-    pub async fn recv(&self, buffer: &mut [u8]) -> Result<usize> {
-        self.recv_with_flags(buffer, RecvFlags::empty()).await
-    }
-
-    /// Does as [`Stream::recv`], with flags. With [`RecvFlags::DONTWAIT`] it does not wait. With
-    /// [`RecvFlags::WAITALL`] it takes what is there, since nothing waits in the call.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::recv`]; EAGAIN with DONTWAIT where nothing is there.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Stream::recv`].
-    pub async fn recv_with_flags(&self, buffer: &mut [u8], flags: RecvFlags) -> Result<usize> {
-        self.io.recv(flags, |stream, flags| stream.recv_with_flags(buffer, flags)).await
-    }
-
-    /// Does as [`Stream::recv`], and leaves the bytes there for the next receive (MSG_PEEK).
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::recv`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe: it takes nothing.
-    pub async fn peek(&self, buffer: &mut [u8]) -> Result<usize> {
-        self.recv_with_flags(buffer, RecvFlags::PEEK).await
-    }
-
-    /// Receives as [`Stream::recv`] does, into the slices one after the other.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::recv`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Stream::recv`].
-    pub async fn recv_vectored(&self, slices: &mut [IoSliceMut<'_>]) -> Result<usize> {
-        self.recv_vectored_with_flags(slices, RecvFlags::empty()).await
-    }
-
-    /// Does as [`Stream::recv_vectored`], with flags.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::recv_with_flags`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Stream::recv`].
-    pub async fn recv_vectored_with_flags(
-        &self,
-        slices: &mut [IoSliceMut<'_>],
-        flags: RecvFlags,
-    ) -> Result<usize> {
-        self.io.recv(flags, |stream, flags| stream.recv_vectored_with_flags(slices, flags)).await
     }
 
     /// Receives as [`Stream::recv`] does, and the descriptors that were sent with the first of the bytes.
@@ -388,157 +259,8 @@ impl Stream {
 
 mod by_reference;
 
-/// What tokio's `UnixStream` has besides.
-impl Stream {
-    /// Does as [`ready(Interest::READABLE)`](Stream::ready), for a task that polls. Only the last task that
-    /// polled for reading is woken.
-    ///
-    /// # Errors
-    ///
-    /// When the runtime shuts down.
-    pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_ready(context, Direction::Read)
-    }
-
-    /// Does as [`ready(Interest::WRITABLE)`](Stream::ready), for a task that polls. Only the last task that
-    /// polled for writing is woken.
-    ///
-    /// # Errors
-    ///
-    /// When the runtime shuts down.
-    pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.io.poll_ready(context, Direction::Write)
-    }
-
-    /// Receives what is there now, 0 bytes at the end of the stream.
-    ///
-    /// # Errors
-    ///
-    /// EAGAIN (`WouldBlock`) if nothing is there; as [`crate::Stream::recv`].
-    pub fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let flags = RecvFlags::DONTWAIT;
-        Ok(self.io.attempt(Direction::Read, |stream| stream.recv_with_flags(buffer, flags))?)
-    }
-
-    /// Receives as [`Stream::try_read`] does, into the slices one after the other.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::try_read`].
-    pub fn try_read_vectored(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let flags = RecvFlags::DONTWAIT;
-        Ok(self.io.attempt(Direction::Read, |stream| stream.recv_vectored_with_flags(slices, flags))?)
-    }
-
-    /// Receives as [`Stream::try_read`] does, into the free space of `buffer`, and advances it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::try_read`].
-    pub fn try_read_buf<B: BufMut>(&self, buffer: &mut B) -> io::Result<usize> {
-        let flags = RecvFlags::DONTWAIT;
-        let recv =
-            |stream: &crate::api::stream::Stream| fill(buffer, |bytes| stream.recv_with_flags(bytes, flags));
-        Ok(self.io.attempt(Direction::Read, recv)?)
-    }
-
-    /// Sends what there is room for now.
-    ///
-    /// # Errors
-    ///
-    /// EAGAIN (`WouldBlock`) if there is no room; as [`crate::Stream::send`].
-    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.try_write_vectored(&[IoSlice::new(bytes)])
-    }
-
-    /// Sends as [`Stream::try_write`] does: the slices one after the other, as one send.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::try_write`].
-    pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let flags = SendFlags::DONTWAIT;
-        Ok(self.io.attempt(Direction::Write, |stream| stream.send_vectored_with_flags(slices, flags))?)
-    }
-
-    /// Splits it into a half that reads and a half that writes, which borrow it.
-    pub fn split(&mut self) -> (ReadHalf<'_>, WriteHalf<'_>) {
-        split::split(self)
-    }
-
-    /// Splits it into a half that reads and a half that writes, for two tasks. When the half that writes is
-    /// dropped, the peer reads the end.
-    pub fn into_split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
-        split::into_split(self)
-    }
-
-    pub(super) fn poll_recv(
-        &self,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let unfilled = buffer.initialize_unfilled();
-        let recv =
-            |stream: &crate::api::stream::Stream| stream.recv_with_flags(unfilled, RecvFlags::DONTWAIT);
-        let n = ready!(self.io.poll(context, Direction::Read, recv))?;
-        buffer.advance(n);
-        Poll::Ready(Ok(()))
-    }
-
-    pub(super) fn poll_send(
-        &self,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let send = |stream: &crate::api::stream::Stream| {
-            stream.send_vectored_with_flags(slices, SendFlags::DONTWAIT)
-        };
-        self.io.poll(context, Direction::Write, send)
-    }
-
-    pub(super) fn end_sending(&self) -> io::Result<()> {
-        Ok(self.get_ref().shutdown(Shutdown::Write)?)
-    }
-}
-
-registered_methods!(Stream, crate::api::stream::Stream, Op::Socket);
-ready_methods!(Stream);
+registered_methods!(Stream, crate::api::stream::Stream, SocketAddr, Op::Socket, |_| Ok(()));
+ready_methods!(Stream, SocketAddr);
+tokio_stream!(crate::api::stream::Stream);
+credentials_methods!(Stream);
 upgrade_methods!(Stream, Stream);
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.poll_recv(context, buffer)
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.poll_send(context, &[IoSlice::new(bytes)])
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.poll_send(context, slices)
-    }
-
-    /// A program that has many pieces need not put them together: they are copied once, to where the peer
-    /// reads.
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.end_sending())
-    }
-}

@@ -1,7 +1,7 @@
 //! A socket and its registration with the runtime: how calls wait for readiness, and keep their errors.
 
+use crate::{Error, Op, RecvFlags, Result, SendFlags};
 use bytes::BufMut;
-use onecopy_socket::{Error, Op, RecvFlags, Result, SendFlags};
 use onecopy_sync::atomic::AtomicU32;
 use onecopy_sync::atomic::Ordering::Relaxed;
 use rustix::fd::AsRawFd;

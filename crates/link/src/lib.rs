@@ -9,6 +9,7 @@
 //! [`Stacked`] gathers sends before a link. [`Pcap`] writes down what passes one, for Wireshark.
 #![forbid(unsafe_code)]
 
+mod counters;
 mod cut;
 mod link;
 mod packet;

@@ -46,6 +46,7 @@ use crate::packet::{Gso, Packet, Train};
 use block::{Block, flag, kind, option};
 use onecopy_chain::{Chain, ChainError, Checksum, Kind};
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How packets are to be written down.
@@ -298,6 +299,13 @@ impl<L: Link, W: Write> Link for Pcap<L, W> {
 
     fn deadline(&self) -> Option<u64> {
         self.link.deadline()
+    }
+}
+
+/// That of the link.
+impl<L: AsFd, W> AsFd for Pcap<L, W> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
     }
 }
 

@@ -32,6 +32,7 @@
 //! it is opened. (It agrees for the device, whoever has a descriptor of it.) A packet that it refuses later is cut, and finished, here,
 //! and [`Link::capabilities`] no longer has what was refused; `offload_refused` in [`Stats`] counts it.
 
+mod cable;
 mod device;
 mod error;
 mod header;

@@ -103,6 +103,10 @@ impl Receiver {
         if read >= room {
             return Err(if self.ready.len() < self.need { Dropped::NoPage } else { Dropped::TooLong });
         }
+        if read == 0 {
+            // The other end of a cable is closed. (A packet has virtio's header at least.)
+            return Err(Dropped::Gone);
+        }
         let len = read.checked_sub(header::LEN).ok_or(Dropped::BadHeader)?;
         self.build(Header::of_bytes(&virtio), front, guess, len, stats)
     }

@@ -12,13 +12,14 @@
 //! full of it, too. `cargo test -p onecopy-fuzz` plays for a moment, `cargo xtask fuzz --steps 10000000` for long;
 //! `FUZZ_SEED` repeats one.
 //!
-//! [`trade`] does the like to chains of pages that several threads hold at once.
+//! [`trade`] does the like to chains of pages that several threads hold at once, [`tcp`] to TCP of our own.
 
 mod chains;
 mod meet;
 mod neighbours;
 mod pairs;
 mod peer;
+pub mod tcp;
 mod victim;
 mod watch;
 

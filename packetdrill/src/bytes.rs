@@ -5,10 +5,11 @@ use crate::errno::{Errno, Outcome, Stop};
 use crate::memory::{User, msghdr};
 use crate::news::{control_message, put_control};
 use crate::socket::AGAIN;
-use crate::world::{self, World};
+use crate::world::{self, File, World};
+use onecopy_chain::notify::zerocopy::{Begun, Tell};
 use onecopy_chain::notify::{Segment, lane};
 use onecopy_chain::{Chain, Writer};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddrV4;
 
 /// include/uapi/linux/tcp.h: TCP_CM_INQ is TCP_INQ.
@@ -27,11 +28,70 @@ pub(crate) struct Message<'a> {
 /// write(2), send(2), sendmsg(2) and the like.
 pub(crate) fn send(fd: i32, message: Message<'_>) -> Outcome<isize> {
     let mut done = 0;
-    let mut queue: Option<Segment<Chain>> = None;
+    let queue: RefCell<Option<Bytes>> = RefCell::new(None);
     let mut told = None;
     // The address of a connection that this call has begun and waits for.
     let mut begun = None;
-    let early = Cell::new(None);
+    let early: Cell<Option<Early>> = Cell::new(None);
+    let mut attempt = |world: &mut World, late: bool| {
+        if let Some(early) = early.take() {
+            (done, begun) = (early.taken, early.begun);
+            queue.replace(early.rest);
+            if early.over {
+                world.watch(fd, done);
+                return Ok(done as isize);
+            }
+        }
+        let socket = world.socket(fd)?;
+        let (id, before) = (socket.id, socket.told);
+        let now = world.now;
+        if !late && told == Some(before) {
+            return Err(Stop::Wait);
+        }
+        let wait = !late && !world.socket(fd)?.nonblocking && message.flags & libc::MSG_DONTWAIT == 0;
+        if let Some(to) = begun {
+            if let Err(stop) = control::finish_connect(world, fd, to, late) {
+                told = Some(before);
+                return Err(stop);
+            }
+            begun = None;
+        }
+        // What the kernel asks of the state comes before the bytes.
+        world.tcp.may_send(now, id)?;
+        // Of what comes of this, who waits hears, too.
+        told = Some(before);
+        if world.tcp.is_connecting(id) {
+            return if wait { Err(Stop::Wait) } else { Err(AGAIN.into()) };
+        }
+        let mut bytes = queue.borrow_mut();
+        let bytes = match &mut *bytes {
+            Some(bytes) => bytes.data(),
+            none @ None => none.insert(gather(world, fd, message)?).data(),
+        };
+        if bytes.payload().is_empty() {
+            world.watch(fd, done);
+            return Ok(done as isize);
+        }
+        let before = bytes.payload().len();
+        let sent = world.tcp.send(now, id, bytes, message.flags);
+        let taken = before - bytes.payload().len();
+        done += taken;
+        let rest = !bytes.payload().is_empty();
+        match sent {
+            Ok(()) | Err(Errno(libc::EAGAIN)) if rest => {
+                if wait {
+                    return Err(Stop::Wait);
+                }
+                world.watch(fd, done);
+                if done > 0 { Ok(done as isize) } else { Err(AGAIN.into()) }
+            }
+            Err(errno) if done == 0 => Err(errno.into()),
+            _ => {
+                world.watch(fd, done);
+                Ok(done as isize)
+            }
+        }
+    };
     world::blocking(
         |world| {
             let timeout = world.socket(fd)?.send_timeout;
@@ -42,67 +102,42 @@ pub(crate) fn send(fd: i32, message: Message<'_>) -> Outcome<isize> {
             Ok(timeout.map(|timeout| world.now + timeout))
         },
         |world, late| {
-            if let Some(early) = early.take() {
-                (done, queue, begun) = (early.taken, early.rest, early.begun);
-                if early.over {
-                    world.watch(fd, done);
-                    return Ok(done as isize);
-                }
+            let result = attempt(world, late);
+            if !matches!(result, Err(Stop::Wait)) {
+                over(world, fd, queue.take());
             }
-            let socket = world.socket(fd)?;
-            let (id, before) = (socket.id, socket.told);
-            let now = world.now;
-            if !late && told == Some(before) {
-                return Err(Stop::Wait);
-            }
-            let wait = !late && !world.socket(fd)?.nonblocking && message.flags & libc::MSG_DONTWAIT == 0;
-            if let Some(to) = begun {
-                if let Err(stop) = control::finish_connect(world, fd, to, late) {
-                    told = Some(before);
-                    return Err(stop);
-                }
-                begun = None;
-            }
-            // What the kernel asks of the state comes before the bytes.
-            world.tcp.may_send(now, id)?;
-            // Of what comes of this, who waits hears, too.
-            told = Some(before);
-            if world.tcp.is_connecting(id) {
-                return if wait { Err(Stop::Wait) } else { Err(AGAIN.into()) };
-            }
-            let bytes = match &mut queue {
-                Some(bytes) => bytes,
-                None => queue.insert(gather(world, fd, message)?),
-            };
-            if bytes.payload().is_empty() {
-                world.watch(fd, done);
-                return Ok(done as isize);
-            }
-            let before = bytes.payload().len();
-            let sent = world.tcp.send(now, id, bytes, message.flags);
-            let taken = before - bytes.payload().len();
-            done += taken;
-            let rest = !bytes.payload().is_empty();
-            match sent {
-                Ok(()) | Err(Errno(libc::EAGAIN)) if rest => {
-                    if wait {
-                        return Err(Stop::Wait);
-                    }
-                    world.watch(fd, done);
-                    if done > 0 { Ok(done as isize) } else { Err(AGAIN.into()) }
-                }
-                Err(errno) if done == 0 => Err(errno.into()),
-                _ => {
-                    world.watch(fd, done);
-                    Ok(done as isize)
-                }
-            }
+            result
         },
     )
 }
 
+/// What a send gives to the stack.
+enum Bytes {
+    Plain(Segment<Chain>),
+    /// With MSG_ZEROCOPY.
+    Zerocopy(Box<Begun>),
+}
+
+impl Bytes {
+    fn data(&mut self) -> &mut Segment<Chain> {
+        match self {
+            Bytes::Plain(data) => data,
+            Bytes::Zerocopy(send) => &mut send.data,
+        }
+    }
+}
+
+/// The call is over: what was not taken is no part of its send.
+fn over(world: &mut World, fd: i32, bytes: Option<Bytes>) {
+    if let Some(Bytes::Zerocopy(send)) = bytes
+        && let Some(sends) = world.socket(fd).ok().and_then(|socket| socket.sends.as_mut())
+    {
+        sends.end(*send);
+    }
+}
+
 /// The bytes of a send, in pages. Those of one with MSG_ZEROCOPY carry its notification, and each buffer is a fragment of its own.
-fn gather(world: &mut World, fd: i32, message: Message<'_>) -> Outcome<Segment<Chain>> {
+fn gather(world: &mut World, fd: i32, message: Message<'_>) -> Outcome<Bytes> {
     let zerocopy = message.flags & libc::MSG_ZEROCOPY != 0 && world.socket(fd)?.zerocopy;
     let mut chain = Chain::new();
     let failed = |_| Errno(libc::ENOBUFS);
@@ -114,17 +149,18 @@ fn gather(world: &mut World, fd: i32, message: Message<'_>) -> Outcome<Segment<C
         writer.append(into, &bytes).map_err(failed)?;
         chain.concat(&mut part).map_err(failed)?;
     }
-    let mut segment = Segment::from(chain);
-    if zerocopy && !segment.payload().is_empty() {
-        let now = world.now;
-        let lane = match world.socket(fd)?.lane.take() {
-            Some(lane) => lane,
-            None => world.notifications.lane(lane::Config::default()).map_err(|_| Errno(libc::ENOBUFS))?,
-        };
-        let lane = world.socket(fd)?.lane.insert(lane);
-        lane.send_there(&mut segment, 0, now).map_err(|_| Errno(libc::ENOBUFS))?;
+    if !zerocopy || chain.is_empty() {
+        return Ok(Bytes::Plain(chain.into()));
     }
-    Ok(segment)
+    let sends = match world.socket(fd)?.sends.take() {
+        Some(sends) => sends,
+        None => world.account.socket(lane::Config::default()).map_err(|_| Errno(libc::ENOBUFS))?,
+    };
+    let World { files, pool, now, .. } = world;
+    let Some(File::Socket(socket)) = files.get_mut(&fd) else { return Err(Errno(libc::EBADF)) };
+    let sends = socket.sends.insert(sends);
+    let begun = sends.begin(chain, Tell::Notice, &Writer::new(pool), *now);
+    begun.map(|begun| Bytes::Zerocopy(Box::new(begun))).map_err(|(_, why)| Errno(why.errno()))
 }
 
 /// What came of connecting by a send.
@@ -132,7 +168,7 @@ fn gather(world: &mut World, fd: i32, message: Message<'_>) -> Outcome<Segment<C
 struct Early {
     /// Bytes that went with the SYN, and those that did not, if any were looked at.
     taken: usize,
-    rest: Option<Segment<Chain>>,
+    rest: Option<Bytes>,
     /// Where to, if the call waits for the connection.
     begun: Option<SocketAddrV4>,
     /// The call is over.
@@ -160,13 +196,17 @@ fn fast_open(world: &mut World, fd: i32, message: Message<'_>) -> Outcome<Early>
     // A blocked call gives its bytes as soon as it may, those that no SYN has taken, too.
     let more = message.buffers.iter().any(|buffer| buffer.1 > 0);
     let mut none = Segment::default();
-    let result = world.tcp.connect_with(now, id, to, bytes.as_mut().unwrap_or(&mut none), waits && more);
+    let result =
+        world.tcp.connect_with(now, id, to, bytes.as_mut().map_or(&mut none, Bytes::data), waits && more);
     match result {
         Ok(taken) => Ok(Early { taken, rest: bytes, begun: waits.then_some(to), over: !waits }),
         Err(Errno(libc::EINPROGRESS)) if waits => {
             Ok(Early { taken: 0, rest: bytes, begun: Some(to), over: false })
         }
-        Err(errno) => Err(errno),
+        Err(errno) => {
+            over(world, fd, bytes);
+            Err(errno)
+        }
     }
 }
 

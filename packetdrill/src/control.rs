@@ -210,14 +210,8 @@ pub(crate) fn finish_connect(
 /// connect(2) with AF_UNSPEC (tcp_disconnect): the connection is reset, the socket may connect again.
 fn disconnect(world: &mut World, fd: i32, id: Id) -> Outcome<()> {
     let now = world.now;
-    let settings = world.tcp.settings(id);
-    world.tcp.abort(now, id);
-    let World { tcp, environment, .. } = world;
-    let fresh = tcp.open(environment)?;
-    world.tcp.set(now, fresh, &settings)?;
-    let socket = world.socket(fd)?;
-    socket.id = fresh;
-    socket.written = 0;
+    world.tcp.disconnect(now, id)?;
+    world.socket(fd)?.written = 0;
     Ok(())
 }
 

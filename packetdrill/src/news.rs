@@ -4,6 +4,7 @@ use crate::errno::{Errno, Outcome};
 use crate::memory::{User, msghdr};
 use crate::socket::{AGAIN, News, Watched};
 use crate::world::{File, World};
+use onecopy_chain::notify::Zerocopy;
 
 /// include/uapi/linux/errqueue.h.
 const SO_EE_ORIGIN_TIMESTAMPING: u8 = 4;
@@ -47,18 +48,18 @@ impl World {
     /// Sends whose last byte was acknowledged are stamped; those with MSG_ZEROCOPY that are complete are told of.
     pub(crate) fn complete(&mut self) {
         let mut told = Vec::new();
-        let World { files, tcp, now, completions, .. } = self;
-        let mut ranges = Vec::new();
-        completions.reap_ranges(|range| ranges.push(range));
+        let World { files, tcp, now, account, .. } = self;
+        account.collect();
+        let news = account.news();
         for (fd, file) in files.iter_mut() {
             let File::Socket(socket) = file else { continue };
             let before = socket.news.len();
             let mut any = false;
-            if let Some(lane) = socket.lane.as_ref().map(onecopy_chain::notify::Lane::index) {
-                for range in ranges.iter().filter(|range| range.lane == lane) {
-                    socket.completed(range.lo, range.hi, range.copied);
-                    any = true;
-                }
+            while let Some(range) =
+                socket.sends.as_ref().filter(|sends| news.contains(&sends.index())).and_then(Zerocopy::notice)
+            {
+                socket.completed(range);
+                any = true;
             }
             if !socket.watched.is_empty() {
                 let (_, acknowledged) = tcp.progress(socket.id);
@@ -99,11 +100,11 @@ impl World {
         let mut flags = libc::MSG_ERRQUEUE;
         let mut error = [0; 32];
         match news {
-            News::Zerocopy { lo, hi, copied } => {
+            News::Zerocopy(range) => {
                 error[4] = SO_EE_ORIGIN_ZEROCOPY;
-                error[6] = if copied { SO_EE_CODE_ZEROCOPY_COPIED } else { 0 };
-                error[8..12].copy_from_slice(&lo.to_le_bytes());
-                error[12..16].copy_from_slice(&hi.to_le_bytes());
+                error[6] = if range.copied { SO_EE_CODE_ZEROCOPY_COPIED } else { 0 };
+                error[8..12].copy_from_slice(&range.lo.to_le_bytes());
+                error[12..16].copy_from_slice(&range.hi.to_le_bytes());
             }
             News::Stamp { kind, key, at } => {
                 let mut stamps = [0; 48];

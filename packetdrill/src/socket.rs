@@ -2,14 +2,14 @@
 
 use crate::errno::Errno;
 use crate::tcp::{Id, Readiness, Tcp, Wake};
-use onecopy_chain::notify::Lane;
+use onecopy_chain::notify::{Range, Zerocopy};
 use std::collections::VecDeque;
 
 /// What was queued for recvmsg(MSG_ERRQUEUE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// The sends `lo..=hi` with MSG_ZEROCOPY are complete.
-    Zerocopy { lo: u32, hi: u32, copied: bool },
+    /// Sends with MSG_ZEROCOPY are complete.
+    Zerocopy(Range),
     /// The last byte of a send has come so far (SCM_TSTAMP_SCHED, SND, ACK) at that time.
     Stamp { kind: u32, key: u32, at: u64 },
 }
@@ -66,8 +66,8 @@ pub(crate) struct Socket {
     pub(crate) receive_timeout: Option<u64>,
     /// Options that are kept and do nothing here, or that their name says all of: (level, name, value).
     pub(crate) kept: Vec<(i32, i32, i32)>,
-    /// Sends with MSG_ZEROCOPY are numbered by it; made by the first one.
-    pub(crate) lane: Option<Lane>,
+    /// Sends with MSG_ZEROCOPY; made by the first one.
+    pub(crate) sends: Option<Zerocopy>,
     pub(crate) news: VecDeque<News>,
     pub(crate) told: Told,
     /// Bytes that were taken to be sent.
@@ -90,7 +90,7 @@ impl Socket {
             send_timeout: None,
             receive_timeout: None,
             kept: Vec::new(),
-            lane: None,
+            sends: None,
             news: VecDeque::new(),
             told: Told::default(),
             written: 0,
@@ -152,15 +152,13 @@ impl Socket {
     }
 
     /// Adds what has completed: to the last range if that ends where this begins (skb_zerocopy_notify_extend).
-    pub(crate) fn completed(&mut self, lo: u32, hi: u32, copied: bool) {
-        match self.news.back_mut() {
-            Some(News::Zerocopy { hi: last, copied: same, .. })
-                if *last == lo.wrapping_sub(1) && *same == copied =>
-            {
-                *last = hi;
-            }
-            _ => self.news.push_back(News::Zerocopy { lo, hi, copied }),
+    pub(crate) fn completed(&mut self, range: Range) {
+        if let Some(News::Zerocopy(last)) = self.news.back_mut()
+            && last.extend(&range)
+        {
+            return;
         }
+        self.news.push_back(News::Zerocopy(range));
     }
 
     /// What the kept option was set to.

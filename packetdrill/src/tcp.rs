@@ -11,7 +11,7 @@ use onecopy_inet::tcp::fast_open::Use;
 use onecopy_inet::tcp::{Error, Received, SendFlags, Side, State};
 use onecopy_inet::{ip, wire};
 use onecopy_link::{Capabilities, Medium, Packet};
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 pub(crate) use onecopy_inet::tcp::fast_open::Keys;
@@ -20,6 +20,8 @@ pub(crate) use slab::Id;
 
 /// MAX_SKB_FRAGS: scripts see where a packet ends for it.
 const FRAGMENTS: usize = 17;
+/// Packets that wait to leave.
+const QUEUE: usize = 4096;
 /// Bytes of the longest packet that IP can say.
 const LONGEST: u32 = 65535;
 /// A run repeats: its secrets are always the same.
@@ -46,6 +48,8 @@ impl Tcp {
     pub(crate) fn configure(&mut self, environment: &mut Environment) {
         if let Some(stack) = &mut self.stack {
             read_sysctls(stack.tcp_config_mut(), environment);
+            // A qdisc that takes nothing.
+            stack.interface_mut().set_queue(if environment.refuses { 0 } else { QUEUE });
             if environment.take_flush() {
                 stack.tcp_forget_cookies();
             }
@@ -104,7 +108,7 @@ impl Tcp {
     }
 
     pub(crate) fn bind(&mut self, id: Id, address: SocketAddrV4, reuse: bool) -> Outcome<()> {
-        Ok(self.stack()?.tcp_bind(id, address, reuse)?)
+        Ok(self.stack()?.tcp_bind(id, address.into(), reuse)?)
     }
 
     pub(crate) fn listen(&mut self, id: Id, backlog: u32) -> Outcome<()> {
@@ -112,7 +116,7 @@ impl Tcp {
     }
 
     pub(crate) fn connect(&mut self, now: u64, id: Id, address: SocketAddrV4) -> Outcome<()> {
-        Ok(self.stack()?.tcp_connect(now, id, address)?)
+        Ok(self.stack()?.tcp_connect(now, id, address.into())?)
     }
 
     /// Connects with as many bytes from the front of `bytes` as go with the SYN, and says how many; `waits`: the caller will give the rest.
@@ -125,12 +129,12 @@ impl Tcp {
         waits: bool,
     ) -> Outcome<usize> {
         let flags = if waits { SendFlags::WAITS } else { SendFlags::empty() };
-        Ok(self.stack()?.tcp_connect_with(now, id, address, bytes, flags)?)
+        Ok(self.stack()?.tcp_connect_with(now, id, address.into(), bytes, flags)?)
     }
 
     /// Whether bytes would go with the SYN.
     pub(crate) fn carries(&self, now: u64, id: Id, to: SocketAddrV4) -> bool {
-        self.stack.as_ref().is_some_and(|stack| stack.tcp_carries(now, id, *to.ip()))
+        self.stack.as_ref().is_some_and(|stack| stack.tcp_carries(now, id, (*to.ip()).into()))
     }
 
     /// Whether connect waits for the first bytes.
@@ -148,7 +152,8 @@ impl Tcp {
     }
 
     pub(crate) fn accept(&mut self, id: Id) -> Outcome<(Id, SocketAddrV4)> {
-        Ok(self.stack()?.tcp_accept(id)?)
+        let (id, peer) = self.stack()?.tcp_accept(id)?;
+        Ok((id, of_ipv4(peer).ok_or(Errno(libc::EAFNOSUPPORT))?))
     }
 
     /// Takes bytes from the front of `bytes`, as many as there is room for.
@@ -212,11 +217,8 @@ impl Tcp {
         }
     }
 
-    pub(crate) fn abort(&mut self, now: u64, id: Id) {
-        if let Some(stack) = &mut self.stack {
-            stack.tcp_abort(now, id);
-            stack.tcp_close(now, id);
-        }
+    pub(crate) fn disconnect(&mut self, now: u64, id: Id) -> Outcome<()> {
+        Ok(self.stack()?.tcp_disconnect(now, id)?)
     }
 
     pub(crate) fn set(&mut self, now: u64, id: Id, settings: &Settings) -> Outcome<()> {
@@ -279,7 +281,7 @@ impl Tcp {
     }
 
     pub(crate) fn local(&self, id: Id) -> Option<SocketAddrV4> {
-        self.stack.as_ref()?.tcp_addresses(id).local
+        of_ipv4(self.stack.as_ref()?.tcp_addresses(id).local?)
     }
 
     /// What TCP_CONGESTION tells.
@@ -306,6 +308,11 @@ impl Tcp {
         }
         memory
     }
+}
+
+/// What scripts know: sockets of AF_INET.
+fn of_ipv4(address: SocketAddr) -> Option<SocketAddrV4> {
+    if let SocketAddr::V4(address) = address { Some(address) } else { None }
 }
 
 /// A stack as the script wants it.

@@ -9,7 +9,7 @@ use crate::epoll::Epoll;
 use crate::errno::{Errno, Outcome, Stop};
 use crate::socket::Socket;
 use crate::tcp::Tcp;
-use onecopy_chain::notify::{Context, queue::Queue};
+use onecopy_chain::notify::zerocopy::{Account, Allowance, Small};
 use onecopy_pool::{PagePool, PoolConfig, provider::Heap};
 use onecopy_sync::atomic::Ordering;
 use onecopy_sync::{Mutex, MutexGuard, Word};
@@ -52,10 +52,8 @@ pub(crate) struct World {
     pub(crate) environment: Environment,
     /// Where the bytes of sends lie.
     pub(crate) pool: PagePool,
-    /// Makes the lanes of sends with MSG_ZEROCOPY.
-    pub(crate) notifications: Context,
-    /// Tells which of them are complete.
-    pub(crate) completions: Queue,
+    /// Of sends with MSG_ZEROCOPY: which are complete, and what they may keep.
+    pub(crate) account: Account,
     /// Packets that have left, and when.
     out: VecDeque<(u64, Vec<u8>)>,
     sleepers: Vec<Sleeper>,
@@ -84,7 +82,8 @@ static SHARED: OnceLock<Shared> = OnceLock::new();
 pub(crate) fn create(flags: &str) {
     SHARED.get_or_init(|| {
         let environment = Environment::new();
-        let (notifications, completions) = Context::new();
+        // As root: memory is not charged. A script says what is sent without a copy.
+        let allowance = Allowance { pinned: None, small: Small::Below(0), ..Allowance::default() };
         let pool = PagePool::new(PoolConfig::new(), Heap::new());
         let world = World {
             now: EPOCH,
@@ -92,8 +91,7 @@ pub(crate) fn create(flags: &str) {
             files: BTreeMap::new(),
             environment,
             pool: pool.expect("a pool on the heap needs nothing"),
-            notifications,
-            completions,
+            account: Account::new(allowance),
             out: VecDeque::new(),
             sleepers: Vec::new(),
             busy: 0,

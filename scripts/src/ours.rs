@@ -18,7 +18,7 @@ use onecopy_link::{Capabilities, Medium, Packet};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 /// What passes by each packet and each call: no two packets of a real host leave at the same moment.
@@ -167,7 +167,7 @@ impl Host for Ours {
     }
 
     fn bind(&mut self, socket: usize, port: u16) -> Result<(), i32> {
-        let address = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+        let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
         let reuse = self.sockets.get(socket).is_some_and(|open| open.reuse);
         let bound = self.stack.tcp_bind(self.id(socket)?, address, reuse);
         self.called(bound)
@@ -179,7 +179,7 @@ impl Host for Ours {
     }
 
     fn connect(&mut self, socket: usize, port: u16) -> Result<(), i32> {
-        let begun = self.stack.tcp_connect(self.now, self.id(socket)?, SocketAddrV4::new(PEER, port));
+        let begun = self.stack.tcp_connect(self.now, self.id(socket)?, SocketAddr::new(PEER.into(), port));
         self.called(begun)
     }
 
@@ -269,15 +269,12 @@ impl Host for Ours {
             self.sockets[socket].reuse = matches!(value, Setting::Number(value) if value != 0);
             return Ok(());
         }
-        let limits = {
-            let config = self.stack.tcp_config();
-            (config.rmem_max, config.wmem_max)
-        };
+        let config = self.stack.tcp_config().clone();
         let mut known = Ok(());
         let set = self
             .stack
-            .tcp_set(self.now, id, |settings| known = change(settings, limits, level, option, value));
-        self.called(set).and(known)
+            .tcp_set(self.now, id, |settings| known = change(settings, &config, level, option, value));
+        known.and(self.called(set))
     }
 
     fn get(&mut self, socket: usize, level: i32, option: i32) -> Result<i32, i32> {
@@ -291,6 +288,16 @@ impl Host for Ours {
                     Some(own) if info.snd_mss == 0 => own.into(),
                     _ => info.snd_mss as i32,
                 })
+            }
+            (1, 7 | 8) | (6, 8 | 10) => {
+                let settings = self.stack.tcp_settings(id).ok_or(Error::Invalid.errno())?;
+                let number = match (level, option) {
+                    (1, 7) => settings.send_buffer,
+                    (1, 8) => settings.receive_buffer,
+                    (6, 8) => settings.fin_wait.map(|limit| limit.as_secs() as u32),
+                    _ => settings.window_clamp,
+                };
+                Ok(number.unwrap_or(0).cast_signed())
             }
             _ => Err(Error::NoProtocol.errno()),
         }
@@ -311,17 +318,22 @@ fn copy(segment: &Segment<Chain>, into: &mut Vec<u8>) {
 /// setsockopt(2), for the options that scripts set.
 fn change(
     settings: &mut Settings,
-    limits: (u32, u32),
+    config: &Config,
     level: i32,
     option: i32,
     value: Setting<'_>,
 ) -> Result<(), i32> {
-    let seconds = |value: i32| Some(Duration::from_secs(value.unsigned_abs().into()));
-    // What the kernel says of the ends: SOCK_MIN_RCVBUF, SOCK_MIN_SNDBUF.
-    let buffer = |value: i32, most: u32, least: u32| Some((value.unsigned_abs().min(most) * 2).max(least));
+    let wrong = |_| Error::Invalid.errno();
+    let seconds =
+        |value: i32| u64::try_from(value).map(|value| Some(Duration::from_secs(value))).map_err(wrong);
+    let byte = |value: i32| u8::try_from(value).map_err(wrong);
     match (level, option, value) {
-        (1, 7, Setting::Number(value)) => settings.send_buffer = buffer(value, limits.1, 4608),
-        (1, 8, Setting::Number(value)) => settings.receive_buffer = buffer(value, limits.0, 2304),
+        (1, 7, Setting::Number(value)) => {
+            settings.send_buffer = Some(config.send_buffer(value.cast_unsigned()))
+        }
+        (1, 8, Setting::Number(value)) => {
+            settings.receive_buffer = Some(config.receive_buffer(value.cast_unsigned()))
+        }
         (1, 9, Setting::Number(value)) => settings.keepalive = value != 0,
         // Urgent bytes are bytes like others in any case.
         (1, 10, Setting::Number(_)) => {}
@@ -330,20 +342,21 @@ fn change(
         }
         (1, 18, Setting::Number(value)) => settings.receive_low_water = value.unsigned_abs(),
         (0, 1, Setting::Number(value)) => settings.service = value as u8 & !3,
-        (0, 2, Setting::Number(value)) => settings.ttl = value as u8,
+        (0, 2, Setting::Number(value)) => settings.ttl = byte(value)?,
         (6, 1, Setting::Number(value)) => settings.nodelay = value != 0,
-        (6, 2, Setting::Number(value)) => settings.max_segment = u16::try_from(value).ok(),
+        (6, 2, Setting::Number(value)) => settings.max_segment = Some(u16::try_from(value).map_err(wrong)?),
         (6, 3, Setting::Number(value)) => settings.cork = value != 0,
-        (6, 4, Setting::Number(value)) => settings.keepalive_time = seconds(value),
-        (6, 5, Setting::Number(value)) => settings.keepalive_interval = seconds(value),
-        (6, 6, Setting::Number(value)) => settings.keepalive_probes = u8::try_from(value).ok(),
-        (6, 7, Setting::Number(value)) => settings.syn_retries = u8::try_from(value).ok(),
-        (6, 8, Setting::Number(value)) => settings.fin_wait = seconds(value),
-        (6, 10, Setting::Number(value)) => settings.window_clamp = u32::try_from(value).ok(),
+        (6, 4, Setting::Number(value)) => settings.keepalive_time = seconds(value)?,
+        (6, 5, Setting::Number(value)) => settings.keepalive_interval = seconds(value)?,
+        (6, 6, Setting::Number(value)) => settings.keepalive_probes = Some(byte(value)?),
+        (6, 7, Setting::Number(value)) => settings.syn_retries = Some(byte(value)?),
+        (6, 8, Setting::Number(value)) => settings.fin_wait = seconds(value)?,
+        (6, 10, Setting::Number(value)) => settings.window_clamp = Some(u32::try_from(value).map_err(wrong)?),
         (6, 13, Setting::Text("reno")) => settings.congestion = Some(Algorithm::Reno),
         (6, 13, Setting::Text("cubic")) => settings.congestion = Some(Algorithm::Cubic),
         (6, 18, Setting::Number(value)) => {
-            settings.user_timeout = Some(Duration::from_millis(value.unsigned_abs().into()));
+            let limit = u64::try_from(value).map_err(wrong)?;
+            settings.user_timeout = Some(Duration::from_millis(limit));
         }
         (6, 25, Setting::Number(value)) => settings.notsent_lowat = u32::try_from(value).ok(),
         _ => return Err(Error::NoProtocol.errno()),

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: a peer that does anything at all, for long.
+//! `cargo xtask fuzz`: a peer that does anything at all, for long: over a unix socket, and over TCP of our own.
 
 use crate::shell::{command, run as sh};
 
@@ -16,7 +16,7 @@ pub struct Args {
 /// Plays, optimised, with overflows and assertions checked.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut play = command("cargo", ["test", "--profile", "fuzz", "--quiet", "--package", "onecopy-fuzz"]);
-    play.args(["--test", "hostile_peer", "--", "--nocapture"]);
+    play.args(["--test", "hostile_peer", "--test", "tcp_segments", "--", "--nocapture"]);
     play.env("FUZZ_STEPS", args.steps.to_string());
     if let Some(seed) = args.seed {
         play.env("FUZZ_SEED", seed.to_string());

@@ -17,6 +17,7 @@ mod packetdrill;
 mod shell;
 mod soak;
 mod test;
+mod trouble;
 
 /// The chores of this project.
 #[derive(Debug, Parser)]
@@ -36,6 +37,8 @@ enum Chore {
     Fuzz(fuzz::Args),
     /// Many connections for a long time, with random kills: then nothing may be left.
     Soak(soak::Args),
+    /// TCP of our own through loss, reordering, duplication and damage, a million times.
+    Trouble(trouble::Args),
     /// packetdrill's scripts on our TCP, in virtual time; or on the kernel's.
     Packetdrill(packetdrill::Args),
     /// Write docs/api.txt: every item that a user of the library can reach.
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Chore::Conformance => conformance::run(),
         Chore::Fuzz(args) => fuzz::run(&args),
         Chore::Soak(args) => soak::run(&args),
+        Chore::Trouble(args) => trouble::run(&args),
         Chore::Packetdrill(args) => packetdrill::run(&args),
         Chore::Api(args) => api::chore(&args),
         Chore::Man(args) => man::run(&args),

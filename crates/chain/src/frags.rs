@@ -176,9 +176,12 @@ impl Frags {
     pub fn pop_front(&mut self) -> Option<Fragment> {
         match self {
             Frags::Inline(list) => {
-                let first = list[0].take();
-                list.rotate_left(1);
-                first
+                // The others move up.
+                let mut next = None;
+                for place in list.iter_mut().rev() {
+                    std::mem::swap(place, &mut next);
+                }
+                next
             }
             Frags::Deque(list) => {
                 let first = list.pop_front();
@@ -218,6 +221,13 @@ impl Frags {
 
     /// Moves all of `other` behind what is here, or what is here before `other`, whichever is fewer.
     pub fn append(&mut self, other: &mut Frags) {
+        // What a small send comes to.
+        if let (Frags::Inline([one @ Some(_), None]), false) = (&mut *other, self.first().is_none()) {
+            if let Some(fragment) = one.take() {
+                self.push_back(fragment);
+            }
+            return;
+        }
         if self.len() >= other.len() {
             self.reserve(other.len());
             while let Some(fragment) = other.pop_front() {

@@ -55,6 +55,11 @@ impl<'p, A: Pages + ?Sized> Writer<'p, A> {
         Writer { pool, copy_break: COPY_BREAK, headroom: 0, hint: Hint::AUTO }
     }
 
+    /// Where its pages come from.
+    pub fn pages(&self) -> &'p A {
+        self.pool
+    }
+
     /// Copies pieces shorter than `bytes` instead of holding their page; 0: none.
     #[must_use]
     pub fn copy_break(self, bytes: usize) -> Writer<'p, A> {

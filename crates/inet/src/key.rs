@@ -5,6 +5,7 @@
 
 use siphasher::sip::{SipHasher13, SipHasher24};
 use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
 
 /// What a stack's secrets come from: 16 bytes that nobody else knows.
 pub type Seed = [u8; 16];
@@ -56,6 +57,40 @@ impl BuildHasher for Key {
     #[inline]
     fn build_hasher(&self) -> SipHasher13 {
         SipHasher13::new_with_key(&self.0)
+    }
+}
+
+/// Hands the bytes of two addresses of one family, and at most eight more, one behind the other, to `with`.
+#[inline]
+pub(crate) fn of_pair<const N: usize, R>(
+    first: IpAddr,
+    second: IpAddr,
+    more: [u8; N],
+    with: impl FnOnce(&[u8]) -> R,
+) -> R {
+    const { assert!(N <= 8) };
+    let mut bytes = [0; 40];
+    let len = match (first, second) {
+        (IpAddr::V4(first), IpAddr::V4(second)) => {
+            bytes[..4].copy_from_slice(&first.octets());
+            bytes[4..8].copy_from_slice(&second.octets());
+            8
+        }
+        (first, second) => {
+            bytes[..16].copy_from_slice(&octets(first));
+            bytes[16..32].copy_from_slice(&octets(second));
+            32
+        }
+    };
+    bytes[len..len + N].copy_from_slice(&more);
+    with(&bytes[..len + N])
+}
+
+/// Sixteen bytes, whatever it is.
+fn octets(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
     }
 }
 

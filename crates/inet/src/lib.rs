@@ -4,7 +4,7 @@
 //! - [`timers`]: when something is due.
 //! - [`key`]: secrets, from one seed.
 //! - [`neigh`]: whose hardware address a neighbour's address is.
-//! - [`ip`]: IPv4 on one link, with ICMP.
+//! - [`ip`]: IPv4 and IPv6 on one link, with ICMP and fragments.
 //! - [`mod@tcp`], which has connections, without addresses.
 //! - [`udp`]: datagrams, likewise.
 //! - [`stack`]: sockets by name, and who drives all of it.
@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
-mod counters;
 pub mod ip;
 pub mod key;
 pub mod neigh;

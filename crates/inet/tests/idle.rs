@@ -8,7 +8,7 @@ use onecopy_inet::wire::Mac;
 use onecopy_link::{Capabilities, Medium};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
 const CONNECTIONS: usize = 100_000;
 /// So many at once: as many as a listener keeps waiting.
@@ -49,7 +49,7 @@ fn an_idle_connection_costs_a_kibibyte_at_most() {
     let counted = allocation_counter::measure(|| {
         for batch in 0..CONNECTIONS / BATCH {
             let port = 80 + (batch / 10) as u16;
-            let place = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), port);
+            let place = SocketAddr::new(Ipv4Addr::new(10, 0, 0, 2).into(), port);
             let listener = b.tcp_open().unwrap();
             b.tcp_bind(listener, place, true).unwrap();
             b.tcp_listen(listener, BATCH as u32).unwrap();

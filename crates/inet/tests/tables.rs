@@ -1,19 +1,19 @@
 //! Names that are never another one's, packets that find their owners, ports that are shared by rule.
 
-use onecopy_inet::stack::demux::{Demux, Ends};
+use onecopy_inet::stack::demux::{Demux, Ends, Place};
 use onecopy_inet::stack::ports::{NoPort, Ports};
 use onecopy_inet::stack::slab::{Id, Slab};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const SEED: [u8; 16] = *b"a seed of a test";
-const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
-const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const ALSO_HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+const ALSO_HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
-fn at(address: Ipv4Addr, port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(address, port)
+fn at(address: IpAddr, port: u16) -> Place {
+    Place { ip: address, port }
 }
 
 proptest! {
@@ -138,25 +138,41 @@ fn of_those_who_share_a_port_one_may_listen() {
 }
 
 #[test]
+fn a_port_of_ipv6_is_not_in_the_way_of_ipv4s() {
+    let mut ports = Ports::new(&SEED, Ports::RANGE);
+    let (any, here) = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::LOCALHOST));
+    let both = [ports.bind(ANY, 80, false).unwrap(), ports.bind(any, 80, false).unwrap()];
+    assert_eq!(ports.bind(here, 80, false), Err(NoPort::InUse));
+    assert_eq!(ports.bind(HERE, 80, false), Err(NoPort::InUse));
+    let [four, six] = both;
+    ports.release(four);
+    assert_eq!(ports.bind(here, 80, false), Err(NoPort::InUse));
+    let four = ports.bind(HERE, 80, false).unwrap();
+    ports.release(six);
+    ports.release(four);
+    assert!(ports.is_empty());
+}
+
+#[test]
 fn all_ports_of_the_range_are_given_once_and_then_none() {
-    let to = at(Ipv4Addr::new(10, 9, 8, 7), 443);
+    let to = at(IpAddr::from([10, 9, 8, 7]), 443);
     for range in [100..=120u16, 100..=119, 65530..=65535, 7..=7] {
         let count = range.clone().count();
         let mut ports = Ports::new(&SEED, range.clone());
         let mut taken = BTreeSet::new();
         for _ in 0..count {
             let hold = ports.connect(HERE, to, false, |port| !taken.contains(&port)).unwrap();
-            assert!(range.contains(&hold.local().port()) && taken.insert(hold.local().port()));
+            assert!(range.contains(&hold.local().port) && taken.insert(hold.local().port));
         }
         assert_eq!(ports.connect(HERE, to, false, |port| !taken.contains(&port)), Err(NoPort::Exhausted));
         assert_eq!(ports.bind(HERE, 0, false), Err(NoPort::Exhausted));
         // To another one the same ports are free.
         let hold = ports.connect(HERE, at(ALSO_HERE, 443), false, |_| true).unwrap();
-        assert!(taken.contains(&hold.local().port()));
+        assert!(taken.contains(&hold.local().port));
 
         let mut bound = Ports::new(&SEED, range);
         let holds: Vec<_> = (0..count).map(|_| bound.bind(ANY, 0, false).unwrap()).collect();
-        assert_eq!(holds.iter().map(|hold| hold.local().port()).collect::<BTreeSet<_>>().len(), count);
+        assert_eq!(holds.iter().map(|hold| hold.local().port).collect::<BTreeSet<_>>().len(), count);
         // What is bound is nobody's to connect from.
         assert_eq!(bound.connect(HERE, to, false, |_| true), Err(NoPort::Exhausted));
     }
@@ -176,8 +192,8 @@ impl RangeOf {
 fn ports_are_chosen_by_the_seed_and_by_whom_they_go_to() {
     let chosen = |seed: [u8; 16], host: u8| {
         let mut ports = Ports::new(&seed, Ports::RANGE);
-        let to = at(Ipv4Addr::new(10, 9, 8, host), 443);
-        (0..20).map(|_| ports.connect(HERE, to, false, |_| true).unwrap().local().port()).collect::<Vec<_>>()
+        let to = at(IpAddr::from([10, 9, 8, host]), 443);
+        (0..20).map(|_| ports.connect(HERE, to, false, |_| true).unwrap().local().port).collect::<Vec<_>>()
     };
     let first = chosen(SEED, 1);
     assert_eq!(first, chosen(SEED, 1));
@@ -187,5 +203,5 @@ fn ports_are_chosen_by_the_seed_and_by_whom_they_go_to() {
     assert!(first.iter().all(|port| port % 2 == 0));
     assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 20);
     let mut ports = Ports::new(&SEED, Ports::RANGE);
-    assert!((0..20).all(|_| ports.bind(ANY, 0, false).unwrap().local().port() % 2 == 1));
+    assert!((0..20).all(|_| ports.bind(ANY, 0, false).unwrap().local().port % 2 == 1));
 }

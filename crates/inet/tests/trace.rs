@@ -234,7 +234,7 @@ fn what_the_bytes_do_not_say_stands_behind() {
     assert_eq!(said(&mut tracer, &cut(0)), "[|ip]");
     let bytes = |bytes: &[u8]| Packet::new(bytes, Chain::new()).unwrap();
     assert_eq!(said(&mut tracer, &bytes(&[0x44; 30])), "IP, [bad ip length], length 30");
-    assert_eq!(said(&mut tracer, &bytes(&[0x60; 40])), "IP6, length 40");
+    assert_eq!(said(&mut tracer, &bytes(&[0x60; 39])), "IP6, [|ip6], length 39");
     assert_eq!(said(&mut tracer, &bytes(&[0xf0; 40])), "IP version 15, length 40");
     // What IP's header does not count is the link's, also where it looks like a header.
     let mut counted = header(Protocol::TCP, 19);
@@ -360,7 +360,7 @@ fn frames_that_carry_no_packet() {
     let filled = |len: usize| move |head: &mut Head| head.push(len).unwrap().fill(0);
     assert_eq!(line(EtherType::ARP, &filled(27)), "0.000000 > ARP, [|arp], length 27");
     assert_eq!(line(EtherType::ARP, &filled(28)), "0.000000 > ARP, [bad arp version], length 28");
-    assert_eq!(line(EtherType::IPV6, &filled(40)), "0.000000 > IP6, length 40");
+    assert_eq!(line(EtherType::IPV6, &filled(40)), "0.000000 > IP6, [bad ip6 version], length 40");
     let other = "0.000000 > 02:00:00:00:00:09 > ff:ff:ff:ff:ff:ff, ethertype 0x88cc, length 3";
     assert_eq!(line(EtherType(0x88cc), &filled(3)), other);
     let packet = Packet::new(&[0; 13], Chain::new()).unwrap();

@@ -441,7 +441,7 @@ fn a_complaint_says_whose_packet_it_was() {
     assert_eq!(icmp, too_long);
     // Eight bytes of the transport are all that has to be there.
     let said = icmp.quoted(&rest[..28]).unwrap().unwrap();
-    assert_eq!((said.ip, said.ports, said.seq), (Ipv4 { ttl: 0, ..quoted }, (4000, 80), 77));
+    assert_eq!((said.ip, said.ports, said.seq), (Ipv4 { ttl: 0, ..quoted }.into(), (4000, 80), 77));
     assert_eq!(icmp.quoted(&rest[..27]), Some(Err(Malformed::Short)));
     assert_eq!(Icmp::Echo { id: 1, seq: 1 }.quoted(rest), None);
     // What a later fragment begins with is payload, and no port.

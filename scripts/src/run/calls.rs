@@ -15,7 +15,6 @@ const POLLOUT: i16 = 4;
 const POLLERR: i16 = 8;
 const POLLHUP: i16 = 0x10;
 const SOL_SOCKET: i32 = 1;
-const SO_ERROR: i32 = 4;
 const SO_LINGER: i32 = 13;
 const SOCK_NONBLOCK: i64 = 0o4000;
 const O_NONBLOCK: i64 = 0o4000;
@@ -242,12 +241,16 @@ impl Run<'_> {
         progress: &mut Progress,
     ) -> Result<Answer, String> {
         if !progress.connecting {
-            if self.about != Some(fd) {
-                self.streams.connects(port);
-                self.about = Some(fd);
-            }
             match self.host.connect(handle, port) {
-                Err(EINPROGRESS) if !nonblocking => progress.connecting = true,
+                Err(EINPROGRESS) => {
+                    // It has begun, and may come from a port of its own.
+                    self.streams.connects(port);
+                    self.about = Some(fd);
+                    progress.connecting = !nonblocking;
+                    if nonblocking {
+                        return Ok(Answer::Done(Err(EINPROGRESS)));
+                    }
+                }
                 result => return Ok(Answer::Done(result.map(|()| 0))),
             }
         }
@@ -255,10 +258,8 @@ impl Run<'_> {
         if ready & (POLLOUT | POLLERR | POLLHUP) == 0 {
             return Ok(Answer::Wait);
         }
-        Ok(Answer::Done(match self.host.get(handle, SOL_SOCKET, SO_ERROR) {
-            Ok(0) => Ok(0),
-            Ok(errno) | Err(errno) => Err(errno),
-        }))
+        // What came of it is told by the next call, as to one who waits in it.
+        Ok(Answer::Done(self.host.connect(handle, port).map(|()| 0)))
     }
 
     /// `poll([{fd=4, events=POLLIN, revents=POLLIN}], 1, TIMEOUT)`

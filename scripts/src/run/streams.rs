@@ -51,6 +51,8 @@ impl Streams {
     pub fn connects(&mut self, port: u16) {
         self.usual = Some((port, 0));
         self.connecting = true;
+        // Where it did so before, from the same port, it begins elsewhere.
+        self.all.iter_mut().filter(|(ports, _)| ports.0 == port).for_each(|(_, stream)| stream.anew = true);
     }
 
     /// The program listens on `port`.

@@ -121,11 +121,14 @@ impl Segment<Chain> {
     ///
     /// As [`Chain::split_to`]; the segment is as it was.
     pub fn advance(&mut self, n: usize, fate: Fate) -> Result<(), ChainError> {
-        if self.notif().is_none() {
-            return self.payload_mut().advance(n);
+        if self.is_astray() {
+            let rest = self.divide(n)?;
+            std::mem::replace(self, rest).free(fate);
+            return Ok(());
         }
-        let rest = self.divide(n)?;
-        std::mem::replace(self, rest).free(fate);
+        // The bytes first: a send never completes before its last fragment is free.
+        self.payload_mut().advance(n)?;
+        self.free_places(n as u64, fate);
         Ok(())
     }
 

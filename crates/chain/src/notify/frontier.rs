@@ -150,6 +150,12 @@ impl Frontier {
         }
     }
 
+    /// Whether there is one reference on `id`, the caller's, and nothing to be said of it.
+    pub(super) fn is_held_once(&self, id: u64) -> bool {
+        // Relaxed: only who holds a reference makes another, and the caller holds the only one.
+        self.slot(id).word.load(Ordering::Relaxed) == 1
+    }
+
     /// Notes of the sends `lo..=hi` how some of their bytes left. Only for who holds a reference at or before `lo`.
     pub(super) fn mark(&self, lo: u64, hi: u64, flag: u32) {
         for id in lo..=hi {

@@ -1,7 +1,7 @@
 //! Submission: the sends of one socket, numbered and stacked.
 
-use super::frontier::{DROPPED, Frontier};
-use super::outcome::First;
+use super::frontier::{COPIED, DROPPED, Frontier};
+use super::outcome::{Fate, First};
 use super::pins::Pins;
 use super::refused::Refused;
 use super::segment::{NotifRef, Payload, Segment};
@@ -76,6 +76,16 @@ impl Lane {
     /// Sends whose completions have not been reaped.
     pub fn outstanding(&self) -> u64 {
         self.tail - self.inner.reaped()
+    }
+
+    /// Sends that may wait for their completion to be reaped.
+    pub fn capacity(&self) -> u64 {
+        self.inner.capacity()
+    }
+
+    /// Whether every send is refused from here on.
+    pub fn is_closed(&self) -> bool {
+        self.inner.is_shut()
     }
 
     /// How far sends are stacked.
@@ -231,6 +241,40 @@ impl Lane {
                 Ok(id)
             }
         }
+    }
+
+    /// A send of `bytes` bytes that were copied before anybody saw them: it holds nothing, and completes behind those before it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Full`] and [`Refused::Closed`].
+    pub fn send_copied(&mut self, user_data: u64, bytes: u32) -> Result<u64, Refused> {
+        self.look_for_room()?;
+        let id = self.fill(user_data, bytes);
+        self.inner.mark(id, id, COPIED);
+        self.inner.release(id);
+        Ok(id)
+    }
+
+    /// What is left in `rest` of the newest send, and of no other, was not taken by whoever it was given to: these bytes are no part of it
+    /// any more. False where that was all of it: the send was never made, its number is the next one's, and nothing is told of it.
+    pub fn take_back<P>(&mut self, rest: &mut Segment<P>) -> bool {
+        let Some(id) = self.tail.checked_sub(1) else { return true };
+        let only = rest.notif().and_then(|notif| notif.pins().only(&self.inner, id));
+        let Some(bytes) = only else { return true };
+        // The reference in `rest` holds the frontier meanwhile.
+        let whole = self.inner.end_of(id.wrapping_sub(1)).wrapping_add(bytes) == self.position;
+        self.position = self.position.wrapping_sub(bytes);
+        self.inner.set_end(id, self.position);
+        let unmade = whole && self.inner.is_held_once(id);
+        if unmade {
+            // The slot behind the last send is held by one reference.
+            self.inner.acquire(id);
+            (self.tail, self.room) = (id, self.room + 1);
+        }
+        rest.set_fate(Fate::Sent);
+        *rest.notif_mut() = None;
+        !unmade
     }
 
     /// A send whose bytes go on several segments, or that may yet fail.

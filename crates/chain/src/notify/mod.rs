@@ -25,6 +25,8 @@
 //! | [`SegmentQueue`] | a list of segments as one run of bytes: what is to be sent or sent again, and what was received |
 //! | [`queue`] | completions: reap, wait, a descriptor for poll |
 //! | [`ranges`] | the same completions as MSG_ZEROCOPY tells them |
+//! | [`zerocopy`] | what programs call: MSG_ZEROCOPY's notices and a handle for each send over one object, small sends copied, memory charged |
+//! | [`threshold`] | from how many bytes on that is worth it, measured |
 //! | [`loan`] | the buffer itself is given to a send and comes back: future, or blocking wait |
 //!
 //! # Against stacking as merged in Linux 6.10
@@ -49,6 +51,8 @@ mod refused;
 pub mod segment;
 mod segments;
 mod table;
+pub mod threshold;
+pub mod zerocopy;
 
 #[cfg(all(test, loom))]
 mod models;
@@ -63,3 +67,4 @@ pub use ranges::Range;
 pub use refused::Refused;
 pub use segment::{NotifRef, Payload, Segment};
 pub use segments::SegmentQueue;
+pub use zerocopy::{Account, Sent, Zerocopy};

@@ -172,6 +172,13 @@ impl Pins {
         &self.first.lane
     }
 
+    /// How many bytes there are, if they are all send `id`'s of that lane.
+    pub(super) fn only(&self, lane: &Arc<Frontier>, id: u64) -> Option<u32> {
+        let first = &self.first;
+        let one = Arc::ptr_eq(&first.lane, lane) && (first.lo, first.hi) == (id, id) && self.more.0.is_none();
+        one.then_some(first.bytes)
+    }
+
     #[inline]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes

@@ -27,7 +27,7 @@ pub struct Range {
 }
 
 impl Range {
-    fn of(one: Completion) -> Range {
+    pub(super) fn of(one: Completion) -> Range {
         Range {
             lane: one.lane,
             lo: one.id as u32,
@@ -40,11 +40,11 @@ impl Range {
 
     /// Sends in it.
     pub fn sends(&self) -> u32 {
-        self.hi.wrapping_sub(self.lo) + 1
+        self.hi.wrapping_sub(self.lo).wrapping_add(1)
     }
 
     /// Whether `next` went into this one (skb_zerocopy_notify_extend: the new `lo` is the old `hi` plus one).
-    fn extend(&mut self, next: &Range) -> bool {
+    pub fn extend(&mut self, next: &Range) -> bool {
         let fits = next.lane == self.lane
             && next.lo == self.hi.wrapping_add(1)
             && (next.copied, next.dropped) == (self.copied, self.dropped)

@@ -33,6 +33,8 @@ pub enum Refused {
         /// Bytes that it would carry.
         would_be: u64,
     },
+    /// The bytes lie in a device's memory, and the link takes none of it.
+    Unreadable,
     /// What is kept back cannot go: the link takes nothing now.
     NoRoom,
     /// Another send was made behind this one, so that it gets no more bytes: let a further one take the rest. (A lane's bytes are in
@@ -42,6 +44,18 @@ pub enum Refused {
         id: u64,
         /// The number of its lane's next one.
         next: u64,
+    },
+    /// Memory of sends that are not complete: as much is kept in place as may be (RLIMIT_MEMLOCK).
+    Pinned {
+        /// Pages that there would be.
+        would_be: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// As many notices wait to be read as may (net.core.optmem_max).
+    Unread {
+        /// The limit, in notices.
+        limit: u32,
     },
     /// The segment's first send has waited for longer than [`Limits::age`](super::Limits::age).
     Age {
@@ -60,7 +74,23 @@ impl Refused {
                 | Refused::TooLong { .. }
                 | Refused::Passed { .. }
                 | Refused::NoRoom
+                | Refused::Unreadable
+                | Refused::Pinned { .. }
+                | Refused::Unread { .. }
         )
+    }
+}
+
+impl Refused {
+    /// The number that Linux gives in the same place (include/uapi/asm-generic/errno.h): ENOBUFS, EFAULT, EPIPE, EINVAL, EAGAIN.
+    pub fn errno(self) -> i32 {
+        match self {
+            Refused::Full { .. } | Refused::Pinned { .. } | Refused::Unread { .. } => 105,
+            Refused::Unreadable => 14,
+            Refused::Closed => 32,
+            Refused::TooLong { .. } | Refused::Passed { .. } => 22,
+            _ => 11,
+        }
     }
 }
 
@@ -87,11 +117,19 @@ impl fmt::Display for Refused {
             Refused::TooLong { would_be } => {
                 write!(f, "a send of {would_be} bytes: one has at most 4 GiB - 1, make it several")
             }
+            Refused::Unreadable => f.write_str("the link takes no bytes that lie in a device's memory: copy them to the host first"),
             Refused::NoRoom => f.write_str("the link has no room: come back at its deadline"),
             Refused::Passed { id, next } => write!(
                 f,
                 "send {id} is not the last one of the lane that it is linked in (the next is {next}): finish it, and open another for the rest"
             ),
+            Refused::Pinned { would_be, limit } => write!(
+                f,
+                "sends would keep {would_be} pages in place, of {limit}: wait for some to complete, send a copy, or raise the limit"
+            ),
+            Refused::Unread { limit } => {
+                write!(f, "{limit} notices wait to be read: read the socket's error queue, or raise the limit")
+            }
             Refused::Age { age } => write!(
                 f,
                 "the segment's first send has waited for {} us: transmit it and open a fresh one",

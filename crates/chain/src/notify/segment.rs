@@ -166,6 +166,16 @@ impl<P> Segment<P> {
         Segment { payload, notif: notif.map(NotifRef) }
     }
 
+    /// The first `n` bytes are gone from the payload: gives up the references of their sends, and says what became of them.
+    pub(super) fn free_places(&mut self, n: u64, fate: Fate) {
+        let Some(NotifRef(pins)) = self.notif.take() else { return };
+        let (front, back) = pins.split(n);
+        self.notif = back.map(NotifRef);
+        if let Some(mut front) = front {
+            front.set_fate(fate);
+        }
+    }
+
     /// Splits at byte `at` of the payload: `split` leaves what is before it and returns the rest. Each part keeps those
     /// sends waiting that it carries bytes of, and the front one those without bytes that lie at `at`.
     pub fn split_off(&mut self, at: u64, split: impl FnOnce(&mut P) -> P) -> Segment<P> {

@@ -80,6 +80,37 @@ impl SegmentQueue {
         }
     }
 
+    /// Copies `bytes` to the end: behind copied ones, as long as nobody else holds their page (a page for each small write is dear), and in
+    /// pages of the writer's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::append`]; nothing is done then.
+    pub fn write<A: Pages + ?Sized>(
+        &mut self,
+        writer: &Writer<'_, A>,
+        bytes: &[u8],
+    ) -> Result<(), ChainError> {
+        let room = |last: &&mut Segment<Chain>| {
+            let lent = last.notif().map_or(0, |notif| notif.pins().end());
+            let last = last.payload();
+            let copied = last.kind() == Some(Kind::Host) && lent < last.len() as u64;
+            let closed = matches!(last.checksum(), Checksum::Partial { .. });
+            copied && last.tailroom() > 0 && !closed && last.len() + bytes.len() <= JOINED
+        };
+        let Some(last) = self.list.back_mut().filter(room) else {
+            let mut chain = Chain::new();
+            writer.append(&mut chain, bytes)?;
+            self.push(chain.into());
+            return Ok(());
+        };
+        let before = last.payload().true_size();
+        writer.append(last.payload_mut(), bytes)?;
+        self.true_size += (last.payload().true_size() - before) as u64;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
     /// Moves all of `other` behind what is here; it is empty then.
     pub fn append(&mut self, other: &mut SegmentQueue) {
         for segment in std::mem::take(other).list {
@@ -165,14 +196,25 @@ impl SegmentQueue {
         self.inside(n)?;
         let mut left = n;
         while left > 0
-            && let Some(first) = self.list.front()
+            && let Some(first) = self.list.front_mut()
         {
-            // A segment has less than 4 GiB.
-            let part = left.min(first.payload().len() as u64);
-            if let Some(taken) = self.take(part as usize)? {
-                taken.free(fate);
-            }
+            let (len, before) = (first.payload().len() as u64, first.payload().true_size() as u64);
+            let part = left.min(len);
+            let after = if part < len {
+                // A segment has less than 4 GiB.
+                first.advance(part as usize, fate)?;
+                first.payload().true_size() as u64
+            } else {
+                0
+            };
+            self.true_size -= before - after;
+            self.len -= part;
             left -= part;
+            if part == len
+                && let Some(gone) = self.list.pop_front()
+            {
+                gone.free(fate);
+            }
         }
         Ok(())
     }

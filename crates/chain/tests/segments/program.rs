@@ -25,6 +25,8 @@ pub type Place = u64;
 pub enum Step {
     /// Sends, one behind the other, on one segment: what cannot be on it begins another.
     Push(Vec<(Memory, usize)>),
+    /// Copies so many bytes to the end.
+    Write(usize),
     /// A part by reference, kept on its way.
     Range(Place, usize),
     /// What is on its way has gone, or is lost: the one with that number, of those that there are.
@@ -55,6 +57,7 @@ pub fn step() -> impl Strategy<Value = Step> {
     let bytes = prop_oneof![1 => Just(0usize), 4 => 1usize..60, 2 => 60usize..4097];
     prop_oneof![
         6 => prop::collection::vec((memory, bytes), 1..5).prop_map(Step::Push),
+        3 => (0usize..6000).prop_map(Step::Write),
         6 => (place(), 0usize..3000).prop_map(|(at, len)| Step::Range(at, len)),
         4 => (0usize..8, prop::option::of(fate())).prop_map(|(which, fate)| Step::Gone(which, fate)),
         4 => (place(), fate()).prop_map(|(at, fate)| Step::Advance(at, fate)),

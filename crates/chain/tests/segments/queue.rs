@@ -42,6 +42,34 @@ fn a_packet_ends_where_a_devices_memory_begins() {
 }
 
 #[test]
+fn what_is_written_bit_by_bit_shares_pages_until_somebody_holds_them() {
+    let ours = host(16);
+    let (mut queue, writer) = (SegmentQueue::new(), Writer::new(&ours));
+    for _ in 0..10 {
+        queue.write(&writer, &[1; 100]).unwrap();
+    }
+    assert_eq!((queue.len(), queue.true_size(), in_use(&ours)), (1000, PAGE as u64, 1));
+    // Handed down: what lies behind it may be anybody's.
+    let sent = queue.range(0, 1000).unwrap();
+    queue.write(&writer, &[2; 100]).unwrap();
+    queue.write(&writer, &[3; 100]).unwrap();
+    assert_eq!((queue.true_size(), in_use(&ours)), (2 * PAGE as u64, 2));
+    drop(sent);
+    // Behind bytes that were lent nothing is written.
+    queue.push(page(&ours, 100));
+    let (context, _completions) = Context::new();
+    let mut lane = context.lane(Config::default()).unwrap();
+    let mut lent = page(&ours, 100);
+    lane.send_there(&mut lent, 0, 0).unwrap();
+    queue.push(lent);
+    queue.write(&writer, &[4; 100]).unwrap();
+    assert_eq!((queue.len(), in_use(&ours)), (1500, 5));
+    let all: Vec<u8> =
+        queue.segments().flat_map(|segment| segment.payload().host().unwrap().to_vec()).collect();
+    assert_eq!((all[999], all[1000], all[1199], all[1400], all.len()), (1, 2, 3, 4, 1500));
+}
+
+#[test]
 fn small_ones_become_one_and_large_ones_stay_apart() {
     let ours = host(1200);
     let mut queue = SegmentQueue::new();

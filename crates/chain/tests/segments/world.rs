@@ -79,6 +79,11 @@ impl World {
         self.turn = self.turn.wrapping_add(1);
         match step {
             Step::Push(parts) => self.push(parts),
+            Step::Write(len) => {
+                let bytes = pattern(*len, self.turn);
+                self.queue.write(&Writer::new(&self.ours), &bytes).unwrap();
+                self.plain.extend(bytes.iter().map(|byte| Byte { value: Some(*byte), send: None }));
+            }
             Step::Range(at, len) => self.range(self.place(*at), *len),
             Step::Gone(which, fate) => self.gone(*which, *fate),
             Step::Advance(at, fate) => {

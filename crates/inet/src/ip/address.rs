@@ -1,54 +1,81 @@
 //! Addresses with their prefix, and where packets go.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address and how many of its bits are the network's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
-    address: Ipv4Addr,
+    address: IpAddr,
     prefix: u8,
 }
 
 impl Cidr {
-    /// All there is.
-    pub const ALL: Cidr = Cidr { address: Ipv4Addr::UNSPECIFIED, prefix: 0 };
+    /// All of IPv4.
+    pub const ALL: Cidr = Cidr { address: IpAddr::V4(Ipv4Addr::UNSPECIFIED), prefix: 0 };
+    /// All of IPv6.
+    pub const ALL_V6: Cidr = Cidr { address: IpAddr::V6(Ipv6Addr::UNSPECIFIED), prefix: 0 };
 
-    /// None for more than 32 bits.
-    pub fn new(address: Ipv4Addr, prefix: u8) -> Option<Cidr> {
-        (prefix <= 32).then_some(Cidr { address, prefix })
+    /// None for more bits than the address has.
+    pub fn new(address: impl Into<IpAddr>, prefix: u8) -> Option<Cidr> {
+        let address = address.into();
+        let bits = if address.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS };
+        (u32::from(prefix) <= bits).then_some(Cidr { address, prefix })
     }
 
     /// The address.
-    pub fn address(&self) -> Ipv4Addr {
+    #[inline]
+    pub fn address(&self) -> IpAddr {
         self.address
     }
 
     /// Bits of the network.
+    #[inline]
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    #[inline]
-    fn mask(&self) -> u32 {
-        u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0)
-    }
-
     /// Whether `address` is in its network.
     #[inline]
-    pub fn contains(&self, address: Ipv4Addr) -> bool {
-        (address.to_bits() ^ self.address.to_bits()) & self.mask() == 0
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (own.to_bits() ^ other.to_bits()) & mask_v4(self.prefix) == 0
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix)).unwrap_or(0);
+                (own.to_bits() ^ other.to_bits()) & mask == 0
+            }
+            _ => false,
+        }
     }
 
-    /// The address of all in the network; none for one of a single host, or of two (RFC 3021).
-    pub fn broadcast(&self) -> Option<Ipv4Addr> {
-        (self.prefix < 31).then(|| Ipv4Addr::from_bits(self.address.to_bits() | !self.mask()))
+    /// The address of all in the network; none for one of a single host, or of two (RFC 3021), and none in IPv6.
+    #[inline]
+    pub fn broadcast(&self) -> Option<IpAddr> {
+        self.group(|own, mask| own | !mask)
     }
 
     /// The network's own address, which hosts of old took for that of all (RFC 1122, section 3.3.6).
-    pub fn network(&self) -> Option<Ipv4Addr> {
-        (self.prefix < 31).then(|| Ipv4Addr::from_bits(self.address.to_bits() & self.mask()))
+    #[inline]
+    pub fn network(&self) -> Option<IpAddr> {
+        self.group(|own, mask| own & mask)
     }
+
+    #[inline]
+    fn group(&self, make: impl Fn(u32, u32) -> u32) -> Option<IpAddr> {
+        match self.address {
+            IpAddr::V4(own) if self.prefix < 31 => {
+                Some(Ipv4Addr::from_bits(make(own.to_bits(), mask_v4(self.prefix))).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+#[inline]
+fn mask_v4(prefix: u8) -> u32 {
+    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
 }
 
 impl fmt::Display for Cidr {
@@ -63,7 +90,7 @@ pub struct Route {
     /// The network.
     pub to: Cidr,
     /// Who brings them on; they go straight there where nobody does.
-    pub gateway: Option<Ipv4Addr>,
+    pub gateway: Option<IpAddr>,
 }
 
 /// Routes, the longest prefix first.
@@ -91,7 +118,7 @@ impl Routes {
 
     /// Who is to get a packet for `to` next.
     #[inline]
-    pub fn hop(&self, to: Ipv4Addr) -> Option<Ipv4Addr> {
+    pub fn hop(&self, to: IpAddr) -> Option<IpAddr> {
         self.0.iter().find(|route| route.to.contains(to)).map(|route| route.gateway.unwrap_or(to))
     }
 }
@@ -102,10 +129,10 @@ mod tests {
 
     fn cidr(text: &str) -> Cidr {
         let (address, prefix) = text.split_once('/').unwrap();
-        Cidr::new(address.parse().unwrap(), prefix.parse().unwrap()).unwrap()
+        Cidr::new(ip(address), prefix.parse().unwrap()).unwrap()
     }
 
-    fn ip(text: &str) -> Ipv4Addr {
+    fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
 
@@ -120,6 +147,17 @@ mod tests {
             cidr("10.1.2.3/32").contains(ip("10.1.2.3")) && !cidr("10.1.2.3/32").contains(ip("10.1.2.2"))
         );
         assert!(Cidr::ALL.contains(ip("255.255.255.255")) && Cidr::new(ip("1.2.3.4"), 33).is_none());
+    }
+
+    #[test]
+    fn a_prefix_of_ipv6_does_likewise() {
+        let net = cidr("2001:db8:1:2::3/60");
+        assert!(net.contains(ip("2001:db8:1:f::")) && !net.contains(ip("2001:db8:1:10::")));
+        assert_eq!((net.broadcast(), net.network()), (None, None));
+        assert!(cidr("::1/128").contains(ip("::1")) && !cidr("::1/128").contains(ip("::2")));
+        assert!(Cidr::ALL_V6.contains(ip("ff02::1")) && Cidr::new(ip("::1"), 129).is_none());
+        // Neither has anything of the other's.
+        assert!(!Cidr::ALL_V6.contains(ip("10.0.0.1")) && !Cidr::ALL.contains(ip("::a00:1")));
     }
 
     #[test]

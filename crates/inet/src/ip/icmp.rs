@@ -1,14 +1,16 @@
 //! ICMP: what is answered, what is said to others, and what others say of packets of ours.
 
 use super::interface::{Interface, is_host};
+use super::layout::gather;
 use super::output::Outgoing;
 use super::stats::Reason;
 use crate::bucket::Bucket;
+use crate::wire::checksum::{self, pseudo};
 use crate::wire::icmp::{Quoted, Unreachable};
-use crate::wire::{Icmp, Ipv4, Protocol, Seq, checksum};
+use crate::wire::{Icmp, Icmpv6, Ip, Ipv4, Protocol, Seq};
 use onecopy_chain::{Checksum, Sum};
-use onecopy_link::Packet;
-use std::net::SocketAddrV4;
+use onecopy_link::{Head, HeadTooLong, Packet};
+use std::net::{IpAddr, SocketAddr};
 
 /// What went wrong with a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +20,7 @@ pub enum Trouble {
     /// The next hop's MTU is this, and it was longer ([`Unreachable::TOO_LONG`]). Where the router does not say, a guess (RFC 1191,
     /// section 7.1).
     TooLong {
-        /// Bytes, IP's header among them; never less than 68.
+        /// Bytes, IP's header among them; never less than 68, in IPv6 1280.
         mtu: u16,
     },
     /// It was under way for too long (0), or its fragments were (1).
@@ -35,38 +37,36 @@ pub struct Complaint {
     /// TCP or UDP.
     pub protocol: Protocol,
     /// Our end.
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
     /// Whom it was for.
-    pub remote: SocketAddrV4,
+    pub remote: SocketAddr,
     /// Of TCP: its sequence number.
     pub seq: Seq,
 }
 
 impl Complaint {
-    fn of(trouble: Trouble, quoted: &Quoted) -> Option<Complaint> {
+    pub(super) fn of(trouble: Trouble, quoted: &Quoted) -> Option<Complaint> {
         let Quoted { ip, ports: (from, to), seq } = quoted;
-        matches!(ip.protocol, Protocol::TCP | Protocol::UDP).then(|| Complaint {
+        matches!(ip.protocol(), Protocol::TCP | Protocol::UDP).then(|| Complaint {
             trouble,
-            protocol: ip.protocol,
-            local: SocketAddrV4::new(ip.from, *from),
-            remote: SocketAddrV4::new(ip.to, *to),
+            protocol: ip.protocol(),
+            local: SocketAddr::new(ip.from(), *from),
+            remote: SocketAddr::new(ip.to(), *to),
             seq: Seq(*seq),
         })
     }
 
     /// That a packet, whose head begins with IP's header, found its neighbour silent.
     pub(super) fn silent(head: &[u8]) -> Option<Complaint> {
-        let why = Icmp::Unreachable { code: Unreachable::HOST, mtu: 0 };
-        let quoted = why.quoted(head)?.ok()?;
-        Complaint::of(Trouble::Unreachable(Unreachable::HOST), &quoted)
+        Complaint::of(Trouble::Unreachable(Unreachable::HOST), &Quoted::parse(head).ok()?)
     }
 }
 
 /// How often ICMP is spoken.
 #[derive(Debug)]
 pub(super) struct Limits {
-    echoes: Bucket,
-    complaints: Bucket,
+    pub echoes: Bucket,
+    pub complaints: Bucket,
 }
 
 impl Limits {
@@ -81,6 +81,9 @@ const PLATEAUS: [u16; 10] = [32000, 17914, 8166, 4352, 2002, 1492, 1006, 508, 29
 
 /// Bytes of a complaint's header, the longest IP header and the eight behind it.
 const QUOTED: usize = Icmp::LEN + 60 + 8;
+
+/// Bytes of a question's payload that may stand in the head of the answer: IPv6's header and Ethernet's go there, too.
+const STAYS: usize = 32;
 
 /// What came of a message.
 pub(super) enum Heard {
@@ -116,8 +119,8 @@ impl Interface {
                 if !self.limits.echoes.take(now) {
                     return Err(Reason::IcmpTooMany);
                 }
-                self.echo(now, ip, std::mem::take(packet), Icmp::EchoReply { id, seq });
-                self.stats.echoes += 1;
+                let answer = |head: &mut Head, _| Icmp::EchoReply { id, seq }.write(head);
+                self.echo(now, &Ip::V4(*ip), std::mem::take(packet), answer);
                 Ok(Heard::Done)
             }
             Icmp::EchoReply { id, seq } => Ok(Heard::Reply { id, seq }),
@@ -136,11 +139,11 @@ impl Interface {
                 self.bring(packet, quoted, Reason::IcmpMalformed)?;
                 let rest = packet.head().get(Icmp::LEN..quoted).unwrap_or_default();
                 let Some(Ok(quoted)) = icmp.quoted(rest) else { return Err(Reason::IcmpMalformed) };
-                if !self.is_local(quoted.ip.from) {
+                if !self.is_local(quoted.ip.from()) {
                     return Err(Reason::IcmpForeign);
                 }
                 let trouble = match trouble {
-                    (3, 4, mtu) => Trouble::TooLong { mtu: next_mtu(mtu, &quoted.ip) },
+                    (3, 4, mtu) => Trouble::TooLong { mtu: next_mtu(mtu, quoted.ip.payload_len()) },
                     (3, code, _) => Trouble::Unreachable(Unreachable(code)),
                     (11, code, _) => Trouble::TimeExceeded(code),
                     (_, code, _) => Trouble::Parameter(code),
@@ -162,45 +165,75 @@ impl Interface {
         (id, seq): (u16, u16),
         mut packet: Packet,
     ) -> Result<(), super::NotSent> {
-        let about = Outgoing { protocol: Protocol::ICMP, ..*about };
         // A head that has no room for it has none for IP's header either.
-        let question = Icmp::Echo { id, seq };
-        if question.write(packet.head_mut()).is_ok() {
+        let written = match about.to {
+            IpAddr::V4(_) => Icmp::Echo { id, seq }.write(packet.head_mut()),
+            IpAddr::V6(_) => {
+                let len = (Icmpv6::LEN + packet.len()) as u32;
+                let sum = pseudo(about.from, about.to, Protocol::ICMPV6, len);
+                Icmpv6::Echo { id, seq }.write(packet.head_mut(), sum)
+            }
+        };
+        if written.is_ok() {
             let _ = checksum::leave_unfinished(&mut packet, 0, Icmp::CHECKSUM);
         }
+        let about = Outgoing { protocol: protocol_for(about.to), ..*about };
         self.output(now, &about, packet)
     }
 
-    /// Sends a question back as its answer, its payload as it is.
-    fn echo(&mut self, now: u64, ip: &Ipv4, mut packet: Packet, answer: Icmp) {
-        // Bytes in the head behind the message's header stay there.
+    /// Sends a question back as its answer, its payload as it is: `answer` writes the header, and is told the pseudo-header's sum.
+    pub(super) fn echo(
+        &mut self,
+        now: u64,
+        ip: &Ip,
+        mut packet: Packet,
+        answer: impl FnOnce(&mut Head, Sum) -> Result<(), HeadTooLong>,
+    ) {
+        // Bytes in the head behind the message's header stay there, where they leave room for headers. (Without a page nothing is answered.)
+        if packet.head().len() > Icmp::LEN + STAYS && self.split(&mut packet, Icmp::LEN).is_err() {
+            return;
+        }
         let _ = packet.set_checksum(Checksum::None);
         packet.set_gso(None);
+        let sum = ip.pseudo(packet.len() as u32);
         packet.head_mut().pull(Icmp::LEN);
-        if answer.write(packet.head_mut()).is_ok() {
+        if answer(packet.head_mut(), sum).is_ok() {
             let _ = checksum::leave_unfinished(&mut packet, 0, Icmp::CHECKSUM);
         }
         let about = Outgoing {
-            service: ip.service & !3,
+            service: ip.service() & !3,
             dont_fragment: false,
-            ..Outgoing::new(ip.to, ip.from, Protocol::ICMP)
+            ..Outgoing::new(ip.to(), ip.from(), ip.protocol())
         };
+        self.stats.echoes += 1;
         // It was counted: nobody is to be told.
         let _ = self.output(now, &about, packet);
     }
 
-    /// Tells the sender of a packet to us, of which `ip` is the header and `transport` what is behind it, that it came to nobody, as `code`
-    /// says: now and then, and nobody who is many (RFC 1122, section 3.2.2). Whether it was told.
-    pub fn complain(&mut self, now: u64, ip: &Ipv4, transport: &[u8], code: Unreachable) -> bool {
-        if !self.is_local(ip.to) || !is_host(ip.from) || ip.offset > 0 || !self.limits.complaints.take(now) {
+    /// Tells the sender of a packet to us, of which `ip` is the header and `packet` what is behind it, that it came to nobody, as `code`
+    /// says: now and then, and nobody who is many (RFC 1122, section 3.2.2; RFC 4443, section 2.4). Whether it was told.
+    pub fn complain(&mut self, now: u64, ip: &Ip, packet: Packet, code: Unreachable) -> bool {
+        let host = is_host(ip.from()) || self.is_local(ip.from());
+        if !self.is_local(ip.to()) || !host {
+            return false;
+        }
+        match ip {
+            Ip::V4(ip) => self.complain_v4(now, ip, packet, Icmp::Unreachable { code, mtu: 0 }),
+            Ip::V6(ip) => self.came_to_nobody(now, ip, packet, code),
+        }
+    }
+
+    /// The same with another complaint, of IPv4.
+    pub(super) fn complain_v4(&mut self, now: u64, ip: &Ipv4, mut about: Packet, complaint: Icmp) -> bool {
+        let some = about.len().min(8);
+        if gather(&mut about, some).is_err() || ip.offset > 0 || !self.limits.complaints.take(now) {
             return false;
         }
         let mut packet = Packet::default();
         let head = packet.head_mut();
-        let quoted = &transport[..transport.len().min(8)];
+        let quoted = &about.head()[..some];
         let written = head.push(quoted.len()).map(|room| room.copy_from_slice(quoted));
         let written = written.and_then(|()| ip.write(head));
-        let complaint = Icmp::Unreachable { code, mtu: 0 };
         if written.and_then(|()| complaint.write(head)).is_err() {
             return false;
         }
@@ -217,9 +250,15 @@ impl Interface {
     }
 }
 
+/// ICMP's number in the family that `address` is of.
+fn protocol_for(address: IpAddr) -> Protocol {
+    if address.is_ipv4() { Protocol::ICMP } else { Protocol::ICMPV6 }
+}
+
 /// The MTU that a router says, or the next one below the packet's length where it says none, or what cannot be.
-fn next_mtu(said: u16, ip: &Ipv4) -> u16 {
-    let len = ip.payload_len.saturating_add(Ipv4::LEN as u16 + u16::from(ip.options_len));
+fn next_mtu(said: u16, payload_len: u16) -> u16 {
+    // Of ours, which have no options.
+    let len = payload_len.saturating_add(Ipv4::LEN as u16);
     if (68..len).contains(&said) {
         return said;
     }
@@ -229,23 +268,9 @@ fn next_mtu(said: u16, ip: &Ipv4) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::Ipv4Addr;
 
     #[test]
     fn a_router_that_says_no_mtu_is_guessed_for() {
-        let of = |len: u16| Ipv4 {
-            from: Ipv4Addr::UNSPECIFIED,
-            to: Ipv4Addr::UNSPECIFIED,
-            protocol: Protocol::TCP,
-            ttl: 1,
-            service: 0,
-            id: 0,
-            dont_fragment: true,
-            more_fragments: false,
-            offset: 0,
-            payload_len: len - 20,
-            options_len: 0,
-        };
         for (said, len, mtu) in [
             (1400, 1500, 1400),
             (0, 1500, 1492),
@@ -257,7 +282,7 @@ mod tests {
             (0, 20, 68),
             (0, 65535, 32000),
         ] {
-            assert_eq!(next_mtu(said, &of(len)), mtu, "said {said} of {len}");
+            assert_eq!(next_mtu(said, len - 20), mtu, "said {said} of {len}");
         }
     }
 }

@@ -3,29 +3,33 @@
 use super::icmp::{Complaint, Heard};
 use super::interface::{Interface, is_host};
 use super::layout::{Apart, gather, spill, trim};
+use super::reassembly::{Gathered, Lost, Part};
 use super::stats::Reason;
 use crate::neigh;
 use crate::wire::arp::Operation;
 use crate::wire::icmp::Unreachable;
-use crate::wire::{Arp, EtherType, Ethernet, Ipv4, Mac, Malformed, Protocol, Tcp, Udp, checksum};
+use crate::wire::ipv6::{Behind, Fragment, Stopped, walk};
+use crate::wire::{
+    Arp, EtherType, Ethernet, Icmp, Icmpv6, Ip, Ipv4, Ipv6, Mac, Malformed, Protocol, Tcp, Udp, checksum,
+};
 use onecopy_chain::Checksum;
-use onecopy_link::{Medium, Packet};
-use std::net::Ipv4Addr;
+use onecopy_link::{Head, Medium, Packet};
+use std::net::IpAddr;
 
 /// Whose a packet is that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
     /// TCP's. The packet has its header, whole, in the head, and nothing else there; the payload ends where IP's header says; it is intact.
     /// Its [`Gso`](onecopy_link::Gso), if it has one, says how long the segments were that it was made of, and no more.
-    Tcp(Ipv4),
+    Tcp(Ip),
     /// UDP's, likewise; it may be to all.
-    Udp(Ipv4),
+    Udp(Ip),
     /// Somebody has something to say of a packet of ours.
     Complaint(Complaint),
     /// Somebody is there who was asked ([`Interface::ping`]); the payload is what it was sent.
     Echo {
         /// Who.
-        from: Ipv4Addr,
+        from: IpAddr,
         /// Of the question.
         id: u16,
         /// Of the question.
@@ -35,6 +39,9 @@ pub enum Input {
     Done,
 }
 
+/// What may stand behind IPv6's header, and is spoken here.
+const KNOWN: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::ICMPV6];
+
 impl Interface {
     /// Takes a packet that came. Where it is a transport's, headers below that are taken off, and `packet` is the transport's; else there
     /// is nothing left of it that matters.
@@ -42,8 +49,13 @@ impl Interface {
         self.stats.received += 1;
         let heard = match self.capabilities.medium {
             Medium::Ethernet => self.ethernet(now, packet),
-            Medium::Ip => self.ip(now, packet, false),
+            Medium::Ip => self.either(now, packet),
         };
+        self.heard(heard)
+    }
+
+    /// What a packet came to is counted.
+    pub(super) fn heard(&mut self, heard: Result<Input, Reason>) -> Input {
         match heard {
             Ok(input) => input,
             Err(reason) => {
@@ -69,7 +81,7 @@ impl Interface {
         self.bring(packet, Ethernet::LEN, Reason::Short)?;
         let (frame, _) = Ethernet::parse(packet.head()).map_err(|_| Reason::Short)?;
         let all = frame.to == Mac::BROADCAST;
-        if !all && frame.to != self.mac {
+        if !all && frame.to != self.mac && !self.hears(frame.to) {
             return Err(Reason::OtherStation);
         }
         if !frame.from.is_station() {
@@ -77,7 +89,8 @@ impl Interface {
         }
         self.pull(packet, Ethernet::LEN);
         match frame.kind {
-            EtherType::IPV4 => self.ip(now, packet, all),
+            EtherType::IPV4 => self.ipv4(now, packet, frame.to != self.mac),
+            EtherType::IPV6 => self.ipv6(now, packet, frame.to != self.mac),
             EtherType::ARP => self.arp(now, packet),
             _ => Err(Reason::EtherType),
         }
@@ -99,15 +112,15 @@ impl Interface {
         if !arp.sender_mac.is_station() {
             return Err(Reason::ArpMalformed);
         }
-        let ours = self.is_local(arp.target);
-        if self.is_local(arp.sender) {
+        let ours = self.is_local(arp.target.into()) && !arp.target.is_loopback();
+        if self.is_local(arp.sender.into()) {
             return Err(Reason::ArpConflict);
         }
         // In a probe the sender says no address (RFC 5227, section 1.1).
         let mut heard = neigh::Heard::Unknown;
-        if is_host(arp.sender) && !self.is_broadcast(arp.sender) {
+        if is_host(arp.sender.into()) && !self.is_broadcast(arp.sender.into()) {
             let answer = arp.operation == Operation::REPLY && ours && arp.target_mac == self.mac;
-            heard = self.neighbours.hear(now, arp.sender, arp.sender_mac, answer);
+            heard = self.neighbours.hear(now, arp.sender.into(), arp.sender_mac, answer);
             self.settle();
         }
         let asked = arp.operation == Operation::REQUEST && ours;
@@ -131,7 +144,16 @@ impl Interface {
         Ok(Input::Done)
     }
 
-    fn ip(&mut self, now: u64, packet: &mut Packet, all_stations: bool) -> Result<Input, Reason> {
+    /// Of a link that carries nothing but IP.
+    fn either(&mut self, now: u64, packet: &mut Packet) -> Result<Input, Reason> {
+        self.bring(packet, 1, Reason::Short)?;
+        match packet.head()[0] >> 4 {
+            6 => self.ipv6(now, packet, false),
+            _ => self.ipv4(now, packet, false),
+        }
+    }
+
+    fn ipv4(&mut self, now: u64, packet: &mut Packet, all_stations: bool) -> Result<Input, Reason> {
         self.bring(packet, Ipv4::LEN, Reason::Short)?;
         let header = usize::from(packet.head()[0] & 15) * 4;
         self.bring(packet, header, Reason::Short)?;
@@ -145,15 +167,14 @@ impl Interface {
         if packet.len() < whole {
             return Err(Reason::Truncated);
         }
-        if ip.is_fragment() {
-            return Err(Reason::Fragment);
-        }
-        if !is_host(ip.from) || self.is_broadcast(ip.from) || self.is_local(ip.from) {
+        let (from, to) = (ip.from.into(), ip.to.into());
+        let loops = ip.to.is_loopback();
+        if loops || !is_host(from) || self.is_broadcast(from) || self.is_local(from) {
             return Err(Reason::Martian);
         }
-        let all = !self.is_local(ip.to);
+        let all = !self.is_local(to);
         if all {
-            if !self.is_broadcast(ip.to) {
+            if !self.is_broadcast(to) {
                 return Err(Reason::OtherHost);
             }
         } else if all_stations {
@@ -161,45 +182,235 @@ impl Interface {
         }
         trim(packet, whole)?;
         self.pull(packet, header);
-        match ip.protocol {
-            Protocol::TCP if all => Err(Reason::Broadcast),
-            Protocol::TCP => {
-                self.tcp(&ip, packet)?;
-                self.stats.tcp += 1;
-                Ok(Input::Tcp(ip))
+        if ip.is_fragment() {
+            let Ipv4 { id, offset, more_fragments: more, .. } = ip;
+            let about = (u32::from(id), offset, more);
+            let most = usize::from(u16::MAX) - Ipv4::LEN;
+            let Some((Ip::V4(first), len)) = self.gather(now, Ip::V4(ip), about, most, packet)? else {
+                return Ok(Input::Done);
+            };
+            let (more_fragments, payload_len) = (false, len);
+            return self.transport(now, Ip::V4(Ipv4 { more_fragments, payload_len, ..first }), packet, all);
+        }
+        self.transport(now, Ip::V4(ip), packet, all)
+    }
+
+    fn ipv6(&mut self, now: u64, packet: &mut Packet, all_stations: bool) -> Result<Input, Reason> {
+        self.bring(packet, Ipv6::LEN, Reason::Short)?;
+        let (ip, _) = Ipv6::parse(packet.head()).map_err(|_| Reason::Version)?;
+        let whole = Ipv6::LEN + usize::from(ip.payload_len);
+        if packet.len() < whole {
+            return Err(Reason::Truncated);
+        }
+        let from = ip.from.into();
+        // Who has no address yet asks whether anybody has the one that he wants (RFC 4862, section 5.4.2).
+        let nobody = ip.from.is_unspecified() && ip.protocol == Protocol::ICMPV6;
+        let loops = ip.to.is_loopback();
+        if loops || !nobody && !is_host(from) || self.is_local(from) {
+            return Err(Reason::Martian);
+        }
+        let all = !self.is_local(ip.to.into());
+        if all {
+            if !self.is_member(ip.to) {
+                return Err(Reason::OtherHost);
             }
-            Protocol::UDP => {
-                self.udp(&ip, packet)?;
-                self.stats.udp += 1;
-                Ok(Input::Udp(ip))
+        } else if all_stations {
+            return Err(Reason::Broadcast);
+        }
+        trim(packet, whole)?;
+        self.upper(now, ip, packet, all, true)
+    }
+
+    /// What is behind IPv6's header, which `packet` begins with; `part`: it may be one of a packet.
+    fn upper(
+        &mut self,
+        now: u64,
+        mut ip: Ipv6,
+        packet: &mut Packet,
+        all: bool,
+        part: bool,
+    ) -> Result<Input, Reason> {
+        if KNOWN.contains(&ip.protocol) {
+            self.pull(packet, Ipv6::LEN);
+            return self.transport(now, Ip::V6(ip), packet, all);
+        }
+        let behind = self.behind(now, &ip, packet, all)?;
+        // As if what is between had not been there.
+        let len = packet.len() - behind.at;
+        let Some(Fragment { offset, more, id }) = behind.fragment else {
+            (ip.protocol, ip.payload_len) = (behind.protocol, len as u16);
+            self.pull(packet, behind.at);
+            return self.transport(now, Ip::V6(ip), packet, all);
+        };
+        let wrong = if more && !len.is_multiple_of(8) {
+            Some(4)
+        } else if usize::from(offset) + len > usize::from(u16::MAX) {
+            Some(behind.says as u32 + 2)
+        } else {
+            None
+        };
+        if let Some(pointer) = wrong {
+            let what = Icmpv6::ParameterProblem { code: 0, pointer };
+            if !all {
+                self.complain_v6(now, &ip, std::mem::take(packet), what);
             }
-            Protocol::ICMP => {
-                let heard = self.icmp(now, &ip, packet, all)?;
-                let input = match heard {
-                    Heard::Done => Input::Done,
-                    Heard::Complaint(complaint) => Input::Complaint(complaint),
-                    Heard::Reply { id, seq } => {
-                        self.split(packet, crate::wire::Icmp::LEN)?;
-                        packet.head_mut().pull(crate::wire::Icmp::LEN);
-                        Input::Echo { from: ip.from, id, seq }
-                    }
-                };
-                self.stats.icmp += 1;
-                Ok(input)
+            return Err(Reason::Fragment);
+        }
+        if !part {
+            return Err(Reason::Fragment);
+        }
+        ip.protocol = behind.protocol;
+        self.pull(packet, behind.at);
+        let about = (id, offset, more);
+        let Some((Ip::V6(first), len)) = self.gather(now, Ip::V6(ip), about, u16::MAX.into(), packet)? else {
+            return Ok(Input::Done);
+        };
+        // There may be more headers behind that of the fragments.
+        let ip = Ipv6 { payload_len: len, ..first };
+        ip.write(packet.head_mut()).map_err(|_| Reason::Fragment)?;
+        self.upper(now, ip, packet, all, false)
+    }
+
+    /// Keeps a part until the others are there: then `packet` is all of it, without a header; the first one's, and how long it is, is returned.
+    #[cold]
+    fn gather(
+        &mut self,
+        now: u64,
+        ip: Ip,
+        (id, offset, more): (u32, u16, bool),
+        most: usize,
+        packet: &mut Packet,
+    ) -> Result<Option<(Ip, u16)>, Reason> {
+        let len = packet.len();
+        // One that is whole is nobody's part (RFC 6946).
+        let alone = offset == 0 && !more;
+        if usize::from(offset) + len > most || more && !len.is_multiple_of(8) || len == 0 && !alone {
+            return Err(Reason::Fragment);
+        }
+        if alone {
+            return Ok(Some((ip, len as u16)));
+        }
+        self.split(packet, 0)?;
+        let (_, data) = std::mem::take(packet).into_parts();
+        let part = Part { ip, id, offset, more, data };
+        // It may make room for itself.
+        self.stats.fragments += 1;
+        let stats = &mut self.stats;
+        let mut lost = |lost: Lost| stats.lose_parts(Reason::FragmentMemory, lost.parts);
+        let gathered = self.parts_in.take(now, part, &mut lost);
+        if !matches!(gathered, Gathered::Kept) {
+            self.stats.fragments -= 1;
+        }
+        match gathered {
+            Gathered::Kept => Ok(None),
+            Gathered::Whole(ip, data) => {
+                self.stats.reassembled += 1;
+                let len = data.payload().len() as u16;
+                *packet = Packet::from(data);
+                Ok(Some((ip, len)))
             }
-            _ => {
-                let some = packet.len().min(8);
-                if gather(packet, some).is_ok() {
-                    let mut quoted = [0; 8];
-                    quoted[..some].copy_from_slice(&packet.head()[..some]);
-                    self.complain(now, &ip, &quoted[..some], Unreachable::PROTOCOL);
-                }
-                Err(Reason::Protocol)
+            Gathered::Overlap(others) => {
+                self.stats.lose_parts(Reason::FragmentOverlap, others);
+                Err(Reason::FragmentOverlap)
+            }
+            Gathered::Twice => Err(Reason::FragmentTwice),
+            Gathered::TooMany(others) => {
+                self.stats.lose_parts(Reason::FragmentMemory, others);
+                Err(Reason::FragmentMemory)
             }
         }
     }
 
-    fn tcp(&mut self, ip: &Ipv4, packet: &mut Packet) -> Result<(), Reason> {
+    /// Drops packets whose other parts did not come in time. Who sent one is told, if its first part is there (RFC 792; RFC 8200, section 4.5).
+    pub(super) fn lose_overdue(&mut self, now: u64) {
+        while let Some(Lost { parts, first }) = self.parts_in.overdue(now) {
+            self.stats.lose_parts(Reason::FragmentTimeout, parts);
+            match first {
+                Some((Ip::V4(ip), data)) => {
+                    let what = Icmp::TimeExceeded { code: 1 };
+                    self.complain_v4(now, &ip, Packet::from(data), what);
+                }
+                Some((Ip::V6(ip), data)) => {
+                    let mut packet = Packet::from(data);
+                    if ip.write(packet.head_mut()).is_ok() {
+                        self.complain_v6(now, &ip, packet, Icmpv6::TimeExceeded { code: 1 });
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Passes over IPv6's extension headers.
+    #[cold]
+    fn behind(&mut self, now: u64, ip: &Ipv6, packet: &mut Packet, all: bool) -> Result<Behind, Reason> {
+        let most = packet.len().min(Head::MAX);
+        self.bring(packet, most, Reason::Extension)?;
+        let stopped = match walk(ip, packet.head()) {
+            // What is known of protocols is that of both families.
+            Ok(Behind { protocol: Protocol::NOTHING, .. }) => return Err(Reason::Nothing),
+            Ok(behind) if behind.fragment.is_some() => return Ok(behind),
+            Ok(behind) if KNOWN.contains(&behind.protocol) => {
+                return Ok(behind);
+            }
+            Ok(Behind { says, .. }) => {
+                Stopped::Problem { code: 1, pointer: says as u32, even_if_many: false }
+            }
+            Err(stopped) => stopped,
+        };
+        match stopped {
+            Stopped::Short | Stopped::Silently => Err(Reason::Extension),
+            Stopped::Problem { code, pointer, even_if_many } => {
+                if !all || even_if_many {
+                    let what = Icmpv6::ParameterProblem { code, pointer };
+                    // It begins with IPv6's header still.
+                    self.complain_v6(now, ip, std::mem::take(packet), what);
+                }
+                Err(if code == 1 { Reason::Protocol } else { Reason::Extension })
+            }
+        }
+    }
+
+    /// What is behind IP's header, whichever that is; `all`: it is for more hosts than us.
+    pub(super) fn transport(
+        &mut self,
+        now: u64,
+        ip: Ip,
+        packet: &mut Packet,
+        all: bool,
+    ) -> Result<Input, Reason> {
+        let heard = match (ip.protocol(), &ip) {
+            (Protocol::TCP, _) if all => return Err(Reason::Broadcast),
+            (Protocol::TCP, _) => {
+                self.tcp(&ip, packet)?;
+                self.stats.tcp += 1;
+                return Ok(Input::Tcp(ip));
+            }
+            (Protocol::UDP, _) => {
+                self.udp(&ip, packet)?;
+                self.stats.udp += 1;
+                return Ok(Input::Udp(ip));
+            }
+            (Protocol::ICMP, Ip::V4(ip)) => self.icmp(now, ip, packet, all)?,
+            (Protocol::ICMPV6, Ip::V6(ip)) => self.icmpv6(now, ip, packet, all)?,
+            _ => {
+                self.complain(now, &ip, std::mem::take(packet), Unreachable::PROTOCOL);
+                return Err(Reason::Protocol);
+            }
+        };
+        self.stats.icmp += 1;
+        Ok(match heard {
+            Heard::Done => Input::Done,
+            Heard::Complaint(complaint) => Input::Complaint(complaint),
+            Heard::Reply { id, seq } => {
+                self.split(packet, Icmp::LEN)?;
+                packet.head_mut().pull(Icmp::LEN);
+                Input::Echo { from: ip.from(), id, seq }
+            }
+        })
+    }
+
+    fn tcp(&mut self, ip: &Ip, packet: &mut Packet) -> Result<(), Reason> {
         self.bring(packet, Tcp::LEN, Reason::Transport)?;
         let header = usize::from(packet.head()[12] >> 4) * 4;
         if header < Tcp::LEN {
@@ -210,7 +421,7 @@ impl Interface {
         self.split(packet, header)
     }
 
-    fn udp(&mut self, ip: &Ipv4, packet: &mut Packet) -> Result<(), Reason> {
+    fn udp(&mut self, ip: &Ip, packet: &mut Packet) -> Result<(), Reason> {
         self.bring(packet, Udp::LEN, Reason::Transport)?;
         let (udp, summed, _) = Udp::parse(packet.head()).map_err(|_| Reason::Transport)?;
         let whole = Udp::LEN + usize::from(udp.payload_len);
@@ -219,16 +430,18 @@ impl Interface {
         }
         // What is behind it is nobody's (RFC 9868 gives it to options, which are not spoken here).
         trim(packet, whole)?;
-        if summed {
-            self.intact(ip, packet)?;
+        match (summed, ip) {
+            (true, _) => self.intact(ip, packet)?,
+            (false, Ip::V4(_)) => {}
+            // RFC 8200, section 8.1.
+            (false, Ip::V6(_)) => return Err(Reason::Checksum),
         }
         self.split(packet, Udp::LEN)
     }
 
-    fn intact(&self, ip: &Ipv4, packet: &Packet) -> Result<(), Reason> {
+    fn intact(&self, ip: &Ip, packet: &Packet) -> Result<(), Reason> {
         // At most 65535 bytes: they were held against IP's header.
-        let pseudo = checksum::pseudo_v4(ip.from, ip.to, ip.protocol, packet.len() as u32);
-        match checksum::verify(packet, 0, pseudo) {
+        match checksum::verify(packet, 0, ip.pseudo(packet.len() as u32)) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Reason::Checksum),
             Err(_) => Err(Reason::Unreadable),
@@ -236,7 +449,7 @@ impl Interface {
     }
 
     /// Has the head hold the header alone.
-    fn split(&mut self, packet: &mut Packet, header: usize) -> Result<(), Reason> {
+    pub(super) fn split(&mut self, packet: &mut Packet, header: usize) -> Result<(), Reason> {
         self.stats.moved += u64::from(spill(packet, header, &mut self.pages)?);
         Ok(())
     }

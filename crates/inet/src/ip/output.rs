@@ -5,26 +5,28 @@ use super::interface::{Interface, is_host};
 use super::stats::Reason;
 use crate::neigh::Hop;
 use crate::wire::arp::Operation;
-use crate::wire::{Arp, EtherType, Ethernet, Ipv4, Mac, Protocol};
+use crate::wire::ipv6::Fragment;
+use crate::wire::{Arp, EtherType, Ethernet, Ip, Ipv4, Ipv6, Mac, Protocol};
 use onecopy_chain::Checksum;
+use onecopy_chain::notify::Segment;
 use onecopy_link::{Gso, Head, Medium, NotTaken, Packet};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// What is said of a packet that is to be sent, beside what is in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing {
     /// Our address.
-    pub from: Ipv4Addr,
+    pub from: IpAddr,
     /// Whom it is for.
-    pub to: Ipv4Addr,
+    pub to: IpAddr,
     /// What it is.
     pub protocol: Protocol,
-    /// The type of service, [`Ecn`](crate::wire::Ecn) in it.
+    /// The type of service, or traffic class, [`Ecn`](crate::wire::Ecn) in it.
     pub service: u8,
     /// Hops.
     pub ttl: u8,
-    /// Nobody may cut it.
+    /// Nobody may cut it; in IPv6 nobody does on its way.
     pub dont_fragment: bool,
     /// Its number, of a super-segment that of the first packet; one is chosen where it is None (0 for what nobody may cut).
     pub id: Option<u16>,
@@ -35,7 +37,8 @@ impl Outgoing {
     pub const TTL: u8 = 64;
 
     /// Nothing particular: 64 hops, and nobody may cut it.
-    pub fn new(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol) -> Outgoing {
+    pub fn new(from: impl Into<IpAddr>, to: impl Into<IpAddr>, protocol: Protocol) -> Outgoing {
+        let (from, to) = (from.into(), to.into());
         Outgoing { from, to, protocol, service: 0, ttl: Outgoing::TTL, dont_fragment: true, id: None }
     }
 }
@@ -63,7 +66,8 @@ impl std::error::Error for NotSent {}
 impl Interface {
     /// Sends `packet`, whose head begins with the transport's header, and whose [`Checksum::Partial`] and [`Gso`] count from there
     /// (whatever [`Gso::network`] says): writes the headers before that, has it wait where the neighbour is not known yet, and makes of
-    /// it what the link takes: checksums are finished, super-segments cut, where it does neither.
+    /// it what the link takes: checksums are finished, super-segments cut, where it does neither. What is longer than the way takes, and may
+    /// be cut, is sent in parts.
     ///
     /// # Errors
     ///
@@ -78,8 +82,14 @@ impl Interface {
     }
 
     fn send(&mut self, now: u64, about: &Outgoing, mut packet: Packet) -> Result<(), Reason> {
-        // Not to ourselves: nothing would come back from the link.
-        if !self.is_local(about.from) || self.is_local(about.to) {
+        if !self.is_local(about.from) {
+            return Err(Reason::BadAddress);
+        }
+        if self.is_local(about.to) {
+            return self.loop_back(now, about, packet);
+        }
+        // (Nobody else knows whom to answer.)
+        if about.from.is_loopback() {
             return Err(Reason::BadAddress);
         }
         let broadcast = self.is_broadcast(about.to);
@@ -87,7 +97,17 @@ impl Interface {
             return Err(Reason::BadAddress);
         }
         let hop = if broadcast { about.to } else { self.routes.hop(about.to).ok_or(Reason::NoRoute)? };
+        let mtu = self.path_mtu(now, about.to) as usize;
+        let whole = Ip::header_len(about.to) + packet.len();
+        if whole > mtu && !about.dont_fragment && packet.gso().is_none() {
+            return self.in_parts(now, about, hop, broadcast, mtu, packet);
+        }
         self.write(about, &mut packet)?;
+        self.hand(now, hop, broadcast, packet)
+    }
+
+    /// Hands a packet with IP's header to the link, or has it wait for the neighbour.
+    fn hand(&mut self, now: u64, hop: IpAddr, broadcast: bool, packet: Packet) -> Result<(), Reason> {
         if self.out.len() >= self.queue {
             return Err(Reason::QueueFull);
         }
@@ -109,10 +129,80 @@ impl Interface {
         }
     }
 
+    /// Sends it in parts that the way takes.
+    #[cold]
+    fn in_parts(
+        &mut self,
+        now: u64,
+        about: &Outgoing,
+        hop: IpAddr,
+        broadcast: bool,
+        mtu: usize,
+        mut packet: Packet,
+    ) -> Result<(), Reason> {
+        let len = packet.len();
+        // Whoever puts it together can say no more.
+        let most = usize::from(u16::MAX) - if about.to.is_ipv4() { Ipv4::LEN } else { 0 };
+        if len > most {
+            return Err(Reason::TooLong);
+        }
+        let between = if about.to.is_ipv4() { 0 } else { Fragment::LEN };
+        // Of all but the last a multiple of 8. An MTU is 68 bytes at least.
+        let each = (mtu - Ip::header_len(about.to) - between) & !7;
+        if self.room() < len.div_ceil(each) {
+            return Err(Reason::QueueFull);
+        }
+        // Only the whole has a checksum.
+        packet.finish().map_err(|_| Reason::DeviceMemory)?;
+        let id = self.ids.take(about.from, about.to, about.protocol.0, 1);
+        let id = about.id.map_or(id, u32::from);
+        let (mut head, mut rest) = packet.into_parts();
+        let mut offset = 0;
+        while offset < len {
+            let size = each.min(len - offset);
+            let (more, front) = (offset + size < len, head.len());
+            let bytes = size.checked_sub(front).ok_or(Reason::Malformed)?;
+            let behind =
+                if more { rest.divide(bytes).map_err(|_| Reason::Malformed)? } else { Segment::default() };
+            let mut part = Packet::from(std::mem::replace(&mut rest, behind));
+            *part.head_mut() = std::mem::take(&mut head);
+            self.part(about, (id, offset as u16, more), size, &mut part)?;
+            self.hand(now, hop, broadcast, part)?;
+            offset += size;
+        }
+        self.stats.fragmented += 1;
+        Ok(())
+    }
+
+    /// Puts the headers of a part of `size` bytes in front.
+    fn part(
+        &mut self,
+        about: &Outgoing,
+        (id, offset, more): (u32, u16, bool),
+        size: usize,
+        part: &mut Packet,
+    ) -> Result<(), Reason> {
+        // What is of all is of each; it has its number, and nobody knows another one of it.
+        let about = &Outgoing { id: Some(id as u16), ..*about };
+        let head = part.head_mut();
+        let between = match about.to {
+            IpAddr::V4(_) => Ok(0),
+            IpAddr::V6(_) => {
+                Fragment { offset, more, id }.write(head, about.protocol).map(|()| Fragment::LEN)
+            }
+        };
+        let between = between.map_err(|_| Reason::Malformed)?;
+        let header = match self.header(about, size + between, part)? {
+            Ip::V4(ip) => Ip::V4(Ipv4 { more_fragments: more, offset, ..ip }),
+            Ip::V6(ip) => Ip::V6(Ipv6 { protocol: Protocol::FRAGMENT, ..ip }),
+        };
+        header.write(part.head_mut()).map_err(|_| Reason::Malformed)
+    }
+
     /// Packets that may be sent before too many wait to leave. (A super-segment that the link does not cut is as many as it is cut to;
     /// the last one may go beyond that.)
     pub fn room(&self) -> usize {
-        self.queue.saturating_sub(self.out.len())
+        self.queue.saturating_sub(self.out.len().max(self.local.len()))
     }
 
     /// The next packet for the link.
@@ -126,47 +216,53 @@ impl Interface {
         let network = self.capabilities.medium.header_len();
         let len = packet.len();
         let gso = packet.gso().map(|gso| Gso { network: network as u8, ..gso });
-        let payload_len = match u16::try_from(len) {
-            Ok(payload_len) if len + Ipv4::LEN <= usize::from(u16::MAX) => payload_len,
-            _ => return Err(Reason::TooLong),
-        };
-        let id = about.id.unwrap_or_else(|| {
-            // Each part of a train gets one; what nobody cuts needs none (RFC 6864, section 4.1).
-            let parts =
-                gso.map_or(1, |gso| packet.payload().payload().len().div_ceil(gso.size.max(1).into()));
-            match about.dont_fragment {
-                true => 0,
-                false => self.ids.take(about.from, about.to, about.protocol.0, parts as u16),
-            }
-        });
-        let ip = Ipv4 {
-            from: about.from,
-            to: about.to,
-            protocol: about.protocol,
-            ttl: about.ttl,
-            service: about.service,
-            id,
-            dont_fragment: about.dont_fragment,
-            more_fragments: false,
-            offset: 0,
-            payload_len,
-            options_len: 0,
-        };
+        let ip = self.header(about, len, packet)?;
+        let header = Ip::header_len(about.to);
         let checksum = packet.checksum();
         ip.write(packet.head_mut()).map_err(|_| Reason::Malformed)?;
         packet.set_gso(gso);
         if let Checksum::Partial { start, offset } = checksum {
             // Counted with the link's header before it; it is put there next ([`Interface::frame`] sets it).
-            let start = start.checked_add(Ipv4::LEN as u16).ok_or(Reason::Malformed)?;
+            let start = start.checked_add(header as u16).ok_or(Reason::Malformed)?;
             packet.set_checksum(Checksum::Partial { start, offset }).map_err(|_| Reason::Malformed)?;
         }
         Ok(())
     }
 
+    /// IP's header for `len` bytes.
+    pub(super) fn header(&mut self, about: &Outgoing, len: usize, packet: &Packet) -> Result<Ip, Reason> {
+        let payload_len = u16::try_from(len).map_err(|_| Reason::TooLong)?;
+        let Outgoing { protocol, ttl, service, dont_fragment, .. } = *about;
+        match (about.from, about.to) {
+            (IpAddr::V4(_), IpAddr::V4(_)) if len + Ipv4::LEN > usize::from(u16::MAX) => Err(Reason::TooLong),
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let id = about.id.unwrap_or_else(|| {
+                    // Each part of a train gets one; what nobody cuts needs none (RFC 6864, section 4.1).
+                    let all = packet.payload().payload().len();
+                    let parts = packet.gso().map_or(1, |gso| all.div_ceil(gso.size.max(1).into()));
+                    match dont_fragment {
+                        true => 0,
+                        false => self.ids.take(about.from, about.to, protocol.0, parts as u16) as u16,
+                    }
+                });
+                let usual = Ipv4::new(from, to, protocol, payload_len);
+                Ok(Ip::V4(Ipv4 { ttl, service, id, dont_fragment, ..usual }))
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                Ok(Ip::V6(Ipv6 { ttl, service, ..Ipv6::new(from, to, protocol, payload_len) }))
+            }
+            _ => Err(Reason::BadAddress),
+        }
+    }
+
     /// Puts the link's header in front, and has it leave.
     fn frame(&mut self, to: Mac, mut packet: Packet) -> Result<(), Reason> {
         let checksum = packet.checksum();
-        let header = Ethernet { to, from: self.mac, kind: EtherType::IPV4 };
+        let kind = match packet.head().first().map(|first| first >> 4) {
+            Some(6) => EtherType::IPV6,
+            _ => EtherType::IPV4,
+        };
+        let header = Ethernet { to, from: self.mac, kind };
         header.write(packet.head_mut()).map_err(|_| Reason::Malformed)?;
         if let Checksum::Partial { start, offset } = checksum {
             let start = start.checked_add(Ethernet::LEN as u16).ok_or(Reason::Malformed)?;
@@ -246,18 +342,10 @@ impl Interface {
             }
         }
         while let Some(ask) = self.neighbours.question() {
-            // The address of the network that it is on, which it may have an answer for.
-            let Some(sender) = self.source(ask.address) else { continue };
-            self.stats.asked += 1;
-            let target_mac = if ask.to == Mac::BROADCAST { Mac::default() } else { ask.to };
-            let question = Arp {
-                operation: Operation::REQUEST,
-                sender_mac: self.mac,
-                sender,
-                target_mac,
-                target: ask.address,
-            };
-            self.say(ask.to, &question);
+            match ask.address {
+                IpAddr::V4(address) => self.ask_v4(address, ask.to),
+                IpAddr::V6(address) => self.ask_v6(address, ask.to),
+            }
         }
         while let Some(packet) = self.neighbours.failed() {
             self.drop_packet(Reason::NeighbourSilent);
@@ -269,6 +357,16 @@ impl Interface {
         }
         let displaced = self.neighbours.displaced();
         self.stats.drop_many(Reason::NeighbourQueue, displaced - self.stats.dropped(Reason::NeighbourQueue));
+    }
+
+    /// Asks for a neighbour by ARP: everybody, or itself alone.
+    fn ask_v4(&mut self, target: Ipv4Addr, to: Option<Mac>) {
+        // The address of the network that it is on, which it may have an answer for.
+        let Some(IpAddr::V4(sender)) = self.source(target.into()) else { return };
+        self.stats.asked += 1;
+        let (operation, sender_mac) = (Operation::REQUEST, self.mac);
+        let question = Arp { operation, sender_mac, sender, target_mac: to.unwrap_or_default(), target };
+        self.say(to.unwrap_or(Mac::BROADCAST), &question);
     }
 
     /// Sends a packet of ARP.

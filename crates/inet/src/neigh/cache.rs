@@ -7,7 +7,7 @@ use crate::timers::Wheel;
 use crate::wire::Mac;
 use onecopy_link::Packet;
 use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -21,7 +21,7 @@ enum State {
 
 #[derive(Debug)]
 struct Entry {
-    address: Ipv4Addr,
+    address: IpAddr,
     mac: Mac,
     state: State,
     /// Questions that are open.
@@ -43,7 +43,7 @@ pub enum Hop {
     Unknown,
 }
 
-/// What was heard of a neighbour by ARP.
+/// What was heard of a neighbour by ARP, or by NDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// It answered a question: what waited for it can go ([`Cache::ready`]).
@@ -59,9 +59,9 @@ pub enum Heard {
 /// A question to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    pub address: Ipv4Addr,
-    /// Whom it goes to; everybody, where that is not known.
-    pub to: Mac,
+    pub address: IpAddr,
+    /// Whom it goes to; everybody who may have the address, where that is not known.
+    pub to: Option<Mac>,
 }
 
 /// Neighbours on an Ethernet.
@@ -69,7 +69,7 @@ pub(crate) struct Ask {
 pub struct Cache {
     entries: Vec<Entry>,
     /// Which of them each address has.
-    places: Table<Ipv4Addr, u32>,
+    places: Table<IpAddr, u32>,
     limit: usize,
     /// By place.
     timers: Wheel,
@@ -114,7 +114,7 @@ impl Cache {
 
     /// Where a packet for `address` goes.
     #[inline]
-    pub fn hop(&mut self, now: u64, address: Ipv4Addr) -> Hop {
+    pub fn hop(&mut self, now: u64, address: IpAddr) -> Hop {
         let Some(place) = self.find(address) else { return Hop::Unknown };
         self.last = place;
         let entry = &mut self.entries[place];
@@ -133,7 +133,7 @@ impl Cache {
 
     /// Keeps `packet`, which begins with the network's header, until `address` has answered; asks it, if it was not asked. Of those that
     /// wait the oldest goes where there are too many ([`Cache::displaced`]).
-    pub fn wait(&mut self, now: u64, address: Ipv4Addr, packet: Packet) {
+    pub fn wait(&mut self, now: u64, address: IpAddr, packet: Packet) {
         let place = self.find(address).unwrap_or_else(|| self.enter(now, address));
         let entry = &mut self.entries[place];
         if entry.state != State::Incomplete {
@@ -152,7 +152,7 @@ impl Cache {
 
     /// A transport heard of `address`: it is reachable (RFC 1122, section 2.3.2.1; RFC 4861, section 7.3.1).
     #[inline]
-    pub fn confirm(&mut self, now: u64, address: Ipv4Addr) {
+    pub fn confirm(&mut self, now: u64, address: IpAddr) {
         let Some(place) = self.find(address) else { return };
         match self.entries[place].state {
             // Nothing to ask, nor soon: what each ACK comes to.
@@ -163,7 +163,7 @@ impl Cache {
     }
 
     /// `address` said that it is at `mac`; `answer`: to us, as who was asked does.
-    pub fn hear(&mut self, now: u64, address: Ipv4Addr, mac: Mac, answer: bool) -> Heard {
+    pub fn hear(&mut self, now: u64, address: IpAddr, mac: Mac, answer: bool) -> Heard {
         let Some(place) = self.find(address) else { return Heard::Unknown };
         let entry = &mut self.entries[place];
         let asked = answer && entry.asks > 0;
@@ -200,6 +200,16 @@ impl Cache {
             return Heard::Answer;
         }
         Heard::Known
+    }
+
+    /// Somebody says that `address` is elsewhere than it is known to be, and does not want that to be forgotten: it is asked once it is used
+    /// (RFC 4861, section 7.2.5).
+    pub fn doubt(&mut self, address: IpAddr) {
+        if let Some(place) = self.find(address)
+            && let State::Reachable(_) = self.entries[place].state
+        {
+            self.entries[place].state = State::Stale;
+        }
     }
 
     /// Runs what is due.
@@ -243,13 +253,13 @@ impl Cache {
     }
 
     /// Where `address` is known to be, whether that is new or not.
-    pub fn get(&self, address: Ipv4Addr) -> Option<Mac> {
+    pub fn get(&self, address: IpAddr) -> Option<Mac> {
         let entry = &self.entries[self.find(address)?];
         (entry.state != State::Incomplete).then_some(entry.mac)
     }
 
     /// Whether `address` was heard of lately.
-    pub fn is_reachable(&self, now: u64, address: Ipv4Addr) -> bool {
+    pub fn is_reachable(&self, now: u64, address: IpAddr) -> bool {
         let state = self.find(address).map(|place| self.entries[place].state);
         matches!(state, Some(State::Reachable(until)) if now < until)
     }
@@ -285,14 +295,14 @@ impl Cache {
     }
 
     #[inline]
-    fn find(&self, address: Ipv4Addr) -> Option<usize> {
+    fn find(&self, address: IpAddr) -> Option<usize> {
         if self.entries.get(self.last).is_some_and(|last| last.address == address) {
             return Some(self.last);
         }
         self.places.get(&address).map(|place| *place as usize)
     }
 
-    fn enter(&mut self, now: u64, address: Ipv4Addr) -> usize {
+    fn enter(&mut self, now: u64, address: IpAddr) -> usize {
         if self.entries.len() >= self.limit {
             self.evict();
         }
@@ -346,7 +356,7 @@ impl Cache {
         entry.asks += 1;
         self.timers.set(place as u32, now.saturating_add(ASK_NS));
         if self.questions.take(now) {
-            let to = if entry.state == State::Probed { entry.mac } else { Mac::BROADCAST };
+            let to = (entry.state == State::Probed).then_some(entry.mac);
             self.asks.push_back(Ask { address: entry.address, to });
         }
     }
@@ -354,12 +364,20 @@ impl Cache {
     fn reach(&mut self, now: u64, place: usize) {
         let entry = &mut self.entries[place];
         // Not all at once, and not when a stranger expects it (RFC 4861, section 6.3.2).
-        let mut bytes = [0; 12];
-        bytes[..4].copy_from_slice(&entry.address.octets());
-        bytes[4..].copy_from_slice(&now.to_le_bytes());
-        let random = self.random.secret(&bytes) % REACHABLE_NS;
+        let random = match entry.address {
+            IpAddr::V4(address) => self.random_of(&address.octets(), now),
+            IpAddr::V6(address) => self.random_of(&address.octets(), now),
+        };
+        let entry = &mut self.entries[place];
         entry.state = State::Reachable(now.saturating_add(REACHABLE_NS / 2 + random));
         entry.asks = 0;
         self.timers.cancel(place as u32);
+    }
+    /// Less than [`REACHABLE_NS`].
+    fn random_of(&self, address: &[u8], now: u64) -> u64 {
+        let mut bytes = [0; 24];
+        bytes[..address.len()].copy_from_slice(address);
+        bytes[address.len()..][..8].copy_from_slice(&now.to_le_bytes());
+        self.random.secret(&bytes[..address.len() + 8]) % REACHABLE_NS
     }
 }

@@ -1,10 +1,10 @@
-//! Whose hardware address a neighbour's address is: ARP's cache (RFC 826; RFC 1122, section 2.3.2).
+//! Whose hardware address a neighbour's address is: the cache of ARP (RFC 826; RFC 1122, section 2.3.2) and of NDP (RFC 4861).
 //!
 //! # What becomes of an entry
 //!
 //! | state | what | leaves it |
 //! |---|---|---|
-//! | incomplete | asked everybody, packets wait | an answer; [`ASKS`] questions without one, and it is gone |
+//! | incomplete | asked everybody (in IPv6 the solicited-node group), packets wait | an answer; [`ASKS`] questions without one, and it is gone |
 //! | reachable | it answered a question, or a transport heard of it, in the last [`REACHABLE_NS`] or so | time, used or not |
 //! | stale | it may have moved | a packet goes there |
 //! | delayed | a packet went there, and a transport may still hear of it | [`DELAY_NS`] |

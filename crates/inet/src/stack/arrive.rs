@@ -1,9 +1,10 @@
 //! Whose a segment is, and what it does.
 
-use super::demux::Ends;
+use super::demux::{Ends, Place};
 use super::lower::Lower;
+use super::memory::Charge;
 use super::slab::Id;
-use super::socket::{Connected, Pending, Slot};
+use super::socket::{Asked, Connected, Pending, Slot};
 use super::{Stack, context, lengths};
 use crate::ip::{Complaint, Input, Trouble};
 use crate::tcp::listener::{Answer, Request};
@@ -14,7 +15,6 @@ use crate::wire::{Ecn, Flags, Protocol, Seq, Tcp};
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use onecopy_link::Packet;
-use std::net::SocketAddrV4;
 
 /// A segment that has come.
 pub(super) struct Arrived {
@@ -35,15 +35,29 @@ impl Arrived {
 impl Stack {
     /// A packet has come.
     pub fn receive(&mut self, now: u64, mut packet: Packet) {
-        match self.ip.input(now, &mut packet) {
+        let input = self.ip.input(now, &mut packet);
+        self.take(now, packet, input);
+    }
+
+    /// What this side has sent to its own addresses comes in: no more than there is now, though it may be answered by more.
+    pub(super) fn receive_own(&mut self, now: u64) {
+        for _ in 0..self.ip.looped() {
+            let Some((packet, input)) = self.ip.input_looped(now) else { break };
+            self.take(now, packet, input);
+        }
+    }
+
+    fn take(&mut self, now: u64, packet: Packet, input: Input) {
+        self.take_back();
+        match input {
             Input::Tcp(ip) => {
                 let Ok((header, _)) = Tcp::parse(packet.head()) else {
                     self.stats.malformed += 1;
                     return;
                 };
                 let ends = Ends {
-                    local: SocketAddrV4::new(ip.to, header.to),
-                    remote: SocketAddrV4::new(ip.from, header.from),
+                    local: Place { ip: ip.to(), port: header.to },
+                    remote: Place { ip: ip.from(), port: header.from },
                 };
                 let cut = packet.gso().map_or(0, |gso| gso.size);
                 let (_, payload) = packet.into_parts();
@@ -95,10 +109,6 @@ impl Stack {
         let Arrived { header, payload, cut, ecn } = arrived;
         let after = self.with(now, id, |connection, ctx| connection.arrive(ctx, &header, payload, cut, ecn));
         let Some(after) = after else { return };
-        if after == After::Keep && header.flags.contains(Flags::ACK) {
-            // The way there is good (RFC 1122, section 2.3.2.1).
-            self.ip.confirm(now, *ends.remote.ip());
-        }
         if matches!(after, After::Refuse | After::EndedRefuse) {
             self.refuse(now, ends, &header, len);
         }
@@ -146,8 +156,8 @@ impl Stack {
         let settings = listener.settings.clone();
         listener.half_open -= 1;
         listener.ready.push_back(id);
-        let hold = self.ports.inherit(&listener.hold, *ends.local.ip());
-        let lengths = lengths(&self.ip, 0);
+        let hold = self.ports.inherit(&listener.hold, ends.local.ip);
+        let lengths = lengths(&self.ip, now, &ends);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
         let connection = Connection::accepted(&mut ctx, settings, &agreed, &arrived.header);
@@ -155,10 +165,11 @@ impl Stack {
             connection,
             ends,
             hold: Some(hold),
+            asked: Asked::default(),
             listener: Some(parent),
             early: None,
             wake: Wake::empty(),
-            path_mtu: 0,
+            charge: Charge::default(),
         };
         if let Some(slot) = self.sockets.get_mut(id) {
             *slot = Slot::Connection(Box::new(connected));
@@ -203,7 +214,7 @@ impl Stack {
         let settings = listener.settings.clone();
         let number = number.unwrap_or_else(|| self.numbers.sequence(now, &ends));
         let offset = self.clock_offset(&ends);
-        let (mtu, ..) = lengths(&self.ip, 0);
+        let (mtu, ..) = lengths(&self.ip, now, &ends);
         let mut request = Request::new(now, &self.config, &settings, &arrived.header, mtu, number, offset);
         let opening = self.opening(now, parent, &ends, &arrived);
         if opening.early {
@@ -224,7 +235,7 @@ impl Stack {
     /// What a connection's clock begins with.
     pub(super) fn clock_offset(&self, ends: &Ends) -> u32 {
         match self.config.timestamp_offsets {
-            true => self.numbers.timestamp(*ends.local.ip(), *ends.remote.ip()),
+            true => self.numbers.timestamp(ends.local.ip, ends.remote.ip),
             false => 0,
         }
     }
@@ -271,7 +282,7 @@ impl Stack {
             // Of none but these two.
             return self.datagram_complaint(now, complaint);
         }
-        let ends = Ends { local: complaint.local, remote: complaint.remote };
+        let ends = Ends::new(complaint.local, complaint.remote);
         let Some(id) = self.demux.connection(&ends) else { return };
         match self.sockets.get_mut(id) {
             Some(Slot::Connection(connected)) => {
@@ -281,11 +292,9 @@ impl Stack {
                     return;
                 }
                 if let Trouble::TooLong { mtu } = complaint.trouble {
-                    // What IPv4 takes at least is 68; less than 552 nobody is made to believe (net.ipv4.route.min_pmtu).
-                    let mtu = mtu.max(552);
-                    let less = connected.path_mtu == 0 || mtu < connected.path_mtu;
-                    if less && u32::from(mtu) < self.ip.mtu() {
-                        connected.path_mtu = mtu;
+                    // Where another connection has heard of it before, this one's segments are too long all the same.
+                    self.ip.path_shrunk(now, ends.remote.ip, mtu);
+                    if u32::from(mtu) < self.ip.mtu() {
                         self.with(now, id, |connection, ctx| connection.path_shrunk(ctx));
                     }
                     return;

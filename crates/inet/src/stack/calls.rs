@@ -1,19 +1,22 @@
 //! What programs ask of sockets.
 
-use super::demux::Ends;
+use super::demux::{Ends, Place};
 use super::lower::Lower;
-use super::ports::NoPort;
+use super::memory::Charge;
+use super::ports::{Hold, NoPort};
 use super::slab::Id;
-use super::socket::{Bound, Connected, Fresh, Listener, Slot};
+use super::socket::{Asked, Bound, Connected, Fresh, Listener, Slot};
 use super::{Stack, context, lengths};
+use crate::tcp::After;
 use crate::tcp::fast_open::{Attempt, Queue, Use};
 use crate::tcp::{
     Connection, Context, Error, Info, Readiness, Received, SendFlags, Settings, Side, State, Wake,
 };
+use crate::wire::{Ip, Ipv4, Tcp};
 use onecopy_chain::notify::Segment;
-use onecopy_chain::{Chain, Writer};
+use onecopy_chain::{Chain, Kind, Writer};
 use onecopy_pool::Pages;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 impl Listener {
@@ -38,8 +41,8 @@ impl Stack {
     /// # Errors
     ///
     /// [`Error::AddressNotAvailable`], [`Error::AddressInUse`], [`Error::Invalid`] where it has one.
-    pub fn tcp_bind(&mut self, id: Id, address: SocketAddrV4, reuse: bool) -> Result<(), Error> {
-        if !address.ip().is_unspecified() && !self.ip.is_local(*address.ip()) {
+    pub fn tcp_bind(&mut self, id: Id, address: SocketAddr, reuse: bool) -> Result<(), Error> {
+        if !address.ip().is_unspecified() && !self.ip.is_local(address.ip()) {
             return Err(Error::AddressNotAvailable);
         }
         let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else {
@@ -48,8 +51,9 @@ impl Stack {
         if fresh.hold.is_some() {
             return Err(Error::Invalid);
         }
-        fresh.reuse = reuse;
-        fresh.hold = Some(self.ports.bind(*address.ip(), address.port(), reuse).map_err(no_port)?);
+        fresh.asked.reuse = reuse;
+        fresh.hold = Some(self.ports.bind(address.ip(), address.port(), reuse).map_err(no_port)?);
+        fresh.asked.address = Some(address.into());
         Ok(())
     }
 
@@ -68,7 +72,11 @@ impl Stack {
             Slot::Fresh(fresh) => {
                 let mut hold = match fresh.hold.take() {
                     Some(hold) => hold,
-                    None => self.ports.bind(Ipv4Addr::UNSPECIFIED, 0, fresh.reuse).map_err(no_port)?,
+                    None => {
+                        let Asked { address, reuse } = fresh.asked;
+                        let address = address.map_or(Ipv4Addr::UNSPECIFIED.into(), |address| address.ip);
+                        self.ports.bind(address, 0, reuse).map_err(no_port)?
+                    }
                 };
                 if let Err(error) = self.ports.listen(&mut hold) {
                     fresh.hold = Some(hold);
@@ -77,7 +85,7 @@ impl Stack {
                 self.demux.listen(hold.local(), id);
                 *slot = Slot::Listener(Box::new(Listener {
                     settings: fresh.settings.clone(),
-                    reuse: fresh.reuse,
+                    asked: fresh.asked,
                     hold,
                     backlog,
                     half_open: 0,
@@ -92,23 +100,23 @@ impl Stack {
     }
 
     /// Begins a connection (connect(2)). Later calls say how it goes: [`Error::Already`] while it is being made, then once that it is made,
-    /// then [`Error::Connected`].
+    /// then [`Error::Connected`]. Where it could not be made they say why, once, and the next one begins anew.
     ///
     /// # Errors
     ///
     /// [`Error::InProgress`] where it has begun; why it cannot, else.
-    pub fn tcp_connect(&mut self, now: u64, id: Id, to: SocketAddrV4) -> Result<(), Error> {
+    pub fn tcp_connect(&mut self, now: u64, id: Id, to: SocketAddr) -> Result<(), Error> {
         let fresh = match self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)? {
             Slot::Fresh(fresh) => fresh,
             Slot::Listener(_) => return Err(Error::Connected),
-            Slot::Connection(connected) => return connected.connection.connect_again(),
+            Slot::Connection(_) => return self.connect_again(id),
             _ => return Err(Error::NoSuchSocket),
         };
         if fresh.deferred.is_some() {
             return Err(Error::Connected);
         }
         let deferred = fresh.settings.fast_open_connect && self.config.fast_open.contains(Use::CLIENT);
-        let ends = self.resolve(id, to)?;
+        let ends = self.resolve(id, to.into())?;
         if deferred {
             return self.connect_deferred(now, id, ends);
         }
@@ -117,26 +125,30 @@ impl Stack {
     }
 
     /// The ends of a connection that is to be made; the socket has its port from then on.
-    pub(super) fn resolve(&mut self, id: Id, to: SocketAddrV4) -> Result<Ends, Error> {
+    pub(super) fn resolve(&mut self, id: Id, to: Place) -> Result<Ends, Error> {
         let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else { return Err(Error::NoSuchSocket) };
-        if let Some(error) = fresh.error.take() {
-            return Err(error);
-        }
-        // This host, where no other is said (as the kernel does).
-        let remote = if to.ip().is_unspecified() {
-            SocketAddrV4::new(self.ip.addresses().first().ok_or(Error::NetUnreachable)?.address(), to.port())
-        } else {
-            to
+        let asked = fresh.hold.as_ref().map(Hold::local).or(fresh.asked.address).map(|asked| asked.ip);
+        let bound = asked.filter(|ip| !ip.is_unspecified());
+        // This host, where no other is said (as the kernel does): 127.0.0.1, if it has that.
+        let own = || bound.or_else(|| self.ip.loopback_like(to.ip)).or_else(|| self.ip.first_like(to.ip));
+        let remote = match to.ip.is_unspecified() {
+            true => Place { ip: own().ok_or(Error::NetUnreachable)?, ..to },
+            false => to,
         };
-        let bound = fresh.hold.as_ref().map(|hold| *hold.local().ip()).filter(|ip| !ip.is_unspecified());
-        let source = self.ip.source(*remote.ip()).ok_or(Error::NetUnreachable)?;
+        if asked.is_some_and(|asked| asked.is_ipv4() != remote.ip.is_ipv4()) {
+            return Err(Error::AddressFamily);
+        }
+        if bound.is_some_and(|bound| bound.is_loopback()) && !self.ip.is_local(remote.ip) {
+            return Err(Error::Invalid);
+        }
+        let source = self.ip.source(remote.ip).ok_or(Error::NetUnreachable)?;
         let local = bound.unwrap_or(source);
-        let reuse = fresh.reuse;
+        let reuse = fresh.asked.reuse;
         let held = fresh.hold.take();
         let demux = &self.demux;
         let hold = match held {
             Some(hold) => {
-                let ends = Ends { local: SocketAddrV4::new(local, hold.local().port()), remote };
+                let ends = Ends { local: Place { ip: local, ..hold.local() }, remote };
                 if demux.connection(&ends).is_some() {
                     fresh.hold = Some(hold);
                     return Err(Error::AddressNotAvailable);
@@ -144,13 +156,12 @@ impl Stack {
                 hold
             }
             None => {
-                let free = |port| {
-                    demux.connection(&Ends { local: SocketAddrV4::new(local, port), remote }).is_none()
-                };
+                let free =
+                    |port| demux.connection(&Ends { local: Place { ip: local, port }, remote }).is_none();
                 self.ports.connect(local, remote, reuse, free).map_err(|_| Error::AddressNotAvailable)?
             }
         };
-        let ends = Ends { local: SocketAddrV4::new(local, hold.local().port()), remote };
+        let ends = Ends { local: Place { ip: local, ..hold.local() }, remote };
         fresh.hold = Some(hold);
         Ok(ends)
     }
@@ -164,10 +175,10 @@ impl Stack {
         early: Option<(&Attempt, &mut Segment<Chain>, bool)>,
     ) {
         let Some(Slot::Fresh(fresh)) = self.sockets.get_mut(id) else { return };
-        let (settings, hold) = (fresh.settings.clone(), fresh.hold.take());
+        let (settings, hold, asked) = (fresh.settings.clone(), fresh.hold.take(), fresh.asked);
         let number = self.numbers.sequence(now, &ends);
         let offset = self.clock_offset(&ends);
-        let lengths = lengths(&self.ip, 0);
+        let lengths = lengths(&self.ip, now, &ends);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
         let connection = match early {
@@ -183,14 +194,16 @@ impl Stack {
             connection,
             ends,
             hold,
+            asked,
             listener: None,
             early: None,
             wake: Wake::empty(),
-            path_mtu: 0,
+            charge: Charge::default(),
         };
         if let Some(slot) = self.sockets.get_mut(id) {
             *slot = Slot::Connection(Box::new(connected));
         }
+        self.charge(id);
         self.demux.connect(ends, id);
     }
 
@@ -199,7 +212,7 @@ impl Stack {
     /// # Errors
     ///
     /// [`Error::WouldBlock`], [`Error::Invalid`] for what does not listen.
-    pub fn tcp_accept(&mut self, id: Id) -> Result<(Id, SocketAddrV4), Error> {
+    pub fn tcp_accept(&mut self, id: Id) -> Result<(Id, SocketAddr), Error> {
         let listener = match self.sockets.get_mut(id) {
             Some(Slot::Listener(listener)) => listener,
             Some(_) => return Err(Error::Invalid),
@@ -208,7 +221,8 @@ impl Stack {
         let child = listener.ready.pop_front().ok_or(Error::WouldBlock)?;
         let connected = self.sockets.get_mut(child).and_then(Slot::connected_mut).ok_or(Error::WouldBlock)?;
         connected.listener = None;
-        Ok((child, connected.ends.remote))
+        connected.connection.told();
+        Ok((child, connected.ends.remote.into()))
     }
 
     fn call<R>(
@@ -217,18 +231,30 @@ impl Stack {
         id: Id,
         call: impl FnOnce(&mut Connection, &mut Context<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        match self.sockets.get(id) {
+        match self.sockets.get_mut(id) {
             Some(Slot::Connection(_)) => self.with(now, id, call).unwrap_or(Err(Error::NoSuchSocket)),
-            Some(Slot::Fresh(_) | Slot::Listener(_)) => Err(Error::NotConnected),
+            Some(Slot::Fresh(fresh)) => Err(fresh.error.take().unwrap_or(Error::NotConnected)),
+            Some(Slot::Listener(_)) => Err(Error::NotConnected),
             _ => Err(Error::NoSuchSocket),
         }
+    }
+
+    /// Whether the link takes such memory. What it does not is refused when it is given: it would be dropped each time it is sent.
+    pub(super) fn takes(&mut self, data: &Segment<Chain>) -> Result<(), Error> {
+        let link = self.ip.capabilities();
+        let device = data.payload().kind() == Some(Kind::Device);
+        if device && !(link.unreadable && link.checksum) {
+            self.stats.device_memory += 1;
+            return Err(Error::DeviceMemory);
+        }
+        Ok(())
     }
 
     /// Gives bytes to be sent, by reference: takes as many from the front of `data` as there is room for.
     ///
     /// # Errors
     ///
-    /// As [`Connection::send`].
+    /// As [`Connection::send`], and [`Error::DeviceMemory`].
     pub fn tcp_send(
         &mut self,
         now: u64,
@@ -236,6 +262,7 @@ impl Stack {
         data: &mut Segment<Chain>,
         flags: SendFlags,
     ) -> Result<usize, Error> {
+        self.takes(data)?;
         if self.tcp_is_deferred(id) {
             return self.send_deferred(now, id, data, flags);
         }
@@ -280,7 +307,7 @@ impl Stack {
         self.sockets.get(id)?.connected()?.connection.peek(offset, max)
     }
 
-    /// Shuts one way down, or both (shutdown(2)).
+    /// Shuts one way down, or both (shutdown(2)). Where the connection is still being made, that is [`Stack::tcp_disconnect`].
     ///
     /// # Errors
     ///
@@ -292,18 +319,23 @@ impl Stack {
             }
             return Ok(());
         }
+        match self.sockets.get(id) {
+            Some(Slot::Fresh(fresh)) if fresh.deferred.is_none() => return Err(Error::NotConnected),
+            _ if self.tcp_state(id) == Some(State::SynSent) => return self.tcp_disconnect(now, id),
+            _ => {}
+        }
         let after = self.call(now, id, |connection, ctx| connection.shutdown(ctx, side))?;
         self.follow(now, id, after);
         Ok(())
     }
 
     /// Has a listener wait no more: what waits to be accepted is reset.
-    fn unlisten(&mut self, now: u64, id: Id) {
+    pub(super) fn unlisten(&mut self, now: u64, id: Id) {
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(id) else { return };
         let waiting: Vec<Id> = std::mem::take(&mut listener.ready).into();
         let half_open = listener.half_open;
         self.demux.unlisten(listener.hold.local(), id);
-        let (settings, reuse) = (listener.settings.clone(), listener.reuse);
+        let (settings, asked) = (listener.settings.clone(), listener.asked);
         if half_open > 0 {
             let theirs: Vec<Id> = self
                 .sockets
@@ -319,7 +351,7 @@ impl Stack {
         }
         let Some(slot) = self.sockets.get_mut(id) else { return };
         let wake = Wake::READ | Wake::STATE;
-        let fresh = Box::new(Fresh { settings, reuse, hold: None, error: None, deferred: None, wake });
+        let fresh = Box::new(Fresh { settings, asked, hold: None, error: None, deferred: None, wake });
         if let Slot::Listener(mut listener) = std::mem::replace(slot, Slot::Fresh(fresh)) {
             self.ports.unlisten(&mut listener.hold);
             if let Slot::Fresh(fresh) = slot {
@@ -334,11 +366,11 @@ impl Stack {
     /// Lets go of a socket (close(2)); its connection ends in order, without it.
     pub fn tcp_close(&mut self, now: u64, id: Id) {
         match self.sockets.get(id) {
-            Some(Slot::Connection(_)) => {
-                if let Some(after) = self.with(now, id, |connection, ctx| connection.close(ctx)) {
-                    self.follow(now, id, after);
-                }
-            }
+            Some(Slot::Connection(_)) => match self.with(now, id, |connection, ctx| connection.close(ctx)) {
+                Some(After::Keep) if self.ends_orphan(now, id) => {}
+                Some(after) => self.follow(now, id, after),
+                None => {}
+            },
             Some(Slot::Listener(_)) => {
                 self.unlisten(now, id);
                 self.forget(id);
@@ -362,6 +394,9 @@ impl Stack {
             Some(Slot::Connection(connected)) => connected.connection.readiness(&self.config),
             Some(Slot::Listener(listener)) if !listener.ready.is_empty() => Readiness::READ,
             Some(Slot::Fresh(fresh)) if fresh.deferred.is_some() => Readiness::WRITE,
+            Some(Slot::Fresh(fresh)) if fresh.error.is_some() => {
+                Readiness::WRITE | Readiness::HUNG_UP | Readiness::ERROR
+            }
             Some(Slot::Fresh(_)) => Readiness::WRITE | Readiness::HUNG_UP,
             _ => Readiness::empty(),
         }
@@ -390,15 +425,17 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSocket`].
+    /// [`Error::NoSuchSocket`], and [`Error::BadSetting`] with nothing changed.
     pub fn tcp_set(&mut self, now: u64, id: Id, change: impl FnOnce(&mut Settings)) -> Result<(), Error> {
+        let mut settings = self.tcp_settings(id).ok_or(Error::NoSuchSocket)?.clone();
+        change(&mut settings);
+        settings.settle(self.tcp_state(id) == Some(State::Closed)).map_err(Error::BadSetting)?;
+        let settings = Arc::new(settings);
         match self.sockets.get_mut(id) {
-            Some(Slot::Fresh(fresh)) => change(Arc::make_mut(&mut fresh.settings)),
-            Some(Slot::Listener(listener)) => change(Arc::make_mut(&mut listener.settings)),
-            Some(Slot::Connection(connected)) => {
-                let mut settings = Settings::clone(connected.connection.settings());
-                change(&mut settings);
-                self.with(now, id, |connection, ctx| connection.set(ctx, Arc::new(settings)));
+            Some(Slot::Fresh(fresh)) => fresh.settings = settings,
+            Some(Slot::Listener(listener)) => listener.settings = settings,
+            Some(Slot::Connection(_)) => {
+                self.with(now, id, |connection, ctx| connection.set(ctx, settings));
             }
             _ => return Err(Error::NoSuchSocket),
         }
@@ -446,8 +483,14 @@ impl Stack {
             Slot::Connection(connected) => {
                 let mut info = connected.connection.info(now, &self.config);
                 let chosen = connected.connection.settings().max_segment.map_or(u32::MAX, u32::from);
-                info.pmtu = lengths(&self.ip, connected.path_mtu).0;
-                info.advmss = self.ip.mtu().saturating_sub(40).min(chosen);
+                let header = Ip::header_len(connected.ends.remote.ip) as u32;
+                let (segment, ..) = lengths(&self.ip, now, &connected.ends);
+                info.pmtu = segment + header - Ipv4::LEN as u32;
+                info.advmss = self
+                    .ip
+                    .mtu_to(now, connected.ends.remote.ip)
+                    .saturating_sub(header + Tcp::LEN as u32)
+                    .min(chosen);
                 Some(info)
             }
             Slot::Listener(listener) => Some(Info {
@@ -461,6 +504,14 @@ impl Stack {
         }
     }
 
+    /// Connections that wait to be accepted there.
+    pub fn tcp_waiting(&self, id: Id) -> usize {
+        match self.sockets.get(id) {
+            Some(Slot::Listener(listener)) => listener.ready.len(),
+            _ => 0,
+        }
+    }
+
     /// The connection of that name, to be looked at.
     pub fn tcp_connection(&self, id: Id) -> Option<&Connection> {
         Some(&self.sockets.get(id)?.connected()?.connection)
@@ -470,8 +521,8 @@ impl Stack {
     pub fn tcp_addresses(&self, id: Id) -> Bound {
         let slot = self.sockets.get(id);
         Bound {
-            local: slot.and_then(Slot::local),
-            remote: slot.and_then(Slot::connected).map(|connected| connected.ends.remote),
+            local: slot.and_then(Slot::local).map(SocketAddr::from),
+            remote: slot.and_then(Slot::connected).map(|connected| connected.ends.remote.into()),
         }
     }
 }

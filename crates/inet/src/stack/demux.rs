@@ -1,26 +1,90 @@
 //! Whose a packet is.
 
 use super::slab::Id;
-use crate::key::{Key, Seed, Table};
+use crate::key::{self, Key, Seed, Table};
 use std::hash::{Hash, Hasher};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// An address and a port: of a [`SocketAddr`] what tells one from another (all is on one link, so that a scope says nothing).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The address; the unspecified one of its family stands for any of that.
+    pub ip: IpAddr,
+    /// The port.
+    pub port: u16,
+}
+
+// Each connection has some.
+const _: () = assert!(size_of::<Place>() <= 20);
+
+impl Place {
+    /// The same port at any address of its family.
+    #[inline]
+    pub fn any(self) -> Place {
+        Place { ip: any_like(self.ip), ..self }
+    }
+}
+
+/// The address that stands for any of the family that `ip` is of.
+#[inline]
+pub(super) fn any_like(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+impl From<SocketAddr> for Place {
+    #[inline]
+    fn from(address: SocketAddr) -> Place {
+        Place { ip: address.ip(), port: address.port() }
+    }
+}
+
+impl From<Place> for SocketAddr {
+    #[inline]
+    fn from(place: Place) -> SocketAddr {
+        SocketAddr::new(place.ip, place.port)
+    }
+}
+
+impl Hash for Place {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.ip {
+            IpAddr::V4(ip) => {
+                let ([a, b, c, d], [e, f]) = (ip.octets(), self.port.to_be_bytes());
+                state.write(&[a, b, c, d, e, f]);
+            }
+            IpAddr::V6(ip) => {
+                state.write(&ip.octets());
+                state.write_u16(self.port);
+            }
+        }
+    }
+}
 
 /// The two ends of a connection, as seen from here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
     /// Ours.
-    pub local: SocketAddrV4,
-    /// The other one.
-    pub remote: SocketAddrV4,
+    pub local: Place,
+    /// The other one, of the same family.
+    pub remote: Place,
 }
 
 impl Ends {
-    /// The bytes of both.
+    /// Of these addresses.
     #[inline]
-    pub(super) fn bytes(&self) -> [u8; 12] {
-        let ([a, b, c, d], [e, f, g, h]) = (self.local.ip().octets(), self.remote.ip().octets());
-        let ([i, j], [k, l]) = (self.local.port().to_be_bytes(), self.remote.port().to_be_bytes());
-        [a, b, c, d, e, f, g, h, i, j, k, l]
+    pub fn new(local: impl Into<Place>, remote: impl Into<Place>) -> Ends {
+        Ends { local: local.into(), remote: remote.into() }
+    }
+
+    /// Hands the bytes of both to `with`.
+    #[inline]
+    pub(super) fn bytes<R>(&self, with: impl FnOnce(&[u8]) -> R) -> R {
+        let ([a, b], [c, d]) = (self.local.port.to_be_bytes(), self.remote.port.to_be_bytes());
+        key::of_pair(self.local.ip, self.remote.ip, [a, b, c, d], with)
     }
 }
 
@@ -28,7 +92,7 @@ impl Hash for Ends {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         // At once: field by field costs three times as much.
-        state.write(&self.bytes());
+        self.bytes(|bytes| state.write(bytes));
     }
 }
 
@@ -36,8 +100,7 @@ impl Hash for Ends {
 #[derive(Debug)]
 pub struct Demux {
     connections: Table<Ends, Id>,
-    /// By address, [`Ipv4Addr::UNSPECIFIED`] for any, and port.
-    listeners: Table<SocketAddrV4, Id>,
+    listeners: Table<Place, Id>,
 }
 
 impl Demux {
@@ -57,8 +120,8 @@ impl Demux {
 
     /// Who listens at this address, else who listens at its port at any.
     #[inline]
-    pub fn listener(&self, local: SocketAddrV4) -> Option<Id> {
-        let any = || self.listeners.get(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port()));
+    pub fn listener(&self, local: Place) -> Option<Id> {
+        let any = || self.listeners.get(&local.any());
         self.listeners.get(&local).or_else(any).copied()
     }
 
@@ -76,7 +139,7 @@ impl Demux {
     }
 
     /// Has `id` listen there. False, with nothing done, where somebody does at that very address.
-    pub fn listen(&mut self, local: SocketAddrV4, id: Id) -> bool {
+    pub fn listen(&mut self, local: Place, id: Id) -> bool {
         let entry = self.listeners.entry(local);
         let free = matches!(entry, std::collections::hash_map::Entry::Vacant(_));
         entry.or_insert(id);
@@ -84,7 +147,7 @@ impl Demux {
     }
 
     /// It listens no more, if it did.
-    pub fn unlisten(&mut self, local: SocketAddrV4, id: Id) -> bool {
+    pub fn unlisten(&mut self, local: Place, id: Id) -> bool {
         self.listeners.get(&local) == Some(&id) && self.listeners.remove(&local).is_some()
     }
 

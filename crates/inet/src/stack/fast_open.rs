@@ -3,8 +3,9 @@
 use super::arrive::Arrived;
 use super::demux::Ends;
 use super::lower::Lower;
+use super::memory::Charge;
 use super::slab::Id;
-use super::socket::{Connected, Slot};
+use super::socket::{Asked, Connected, Slot};
 use super::{Stack, context, lengths};
 use crate::tcp::fast_open::{Attempt, Keys, News, Use, cookie};
 use crate::tcp::listener::Request;
@@ -12,7 +13,7 @@ use crate::tcp::{Connection, Error, SendFlags, Wake};
 use crate::wire::tcp::Cookie;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 /// What a listener makes of a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +54,7 @@ impl Stack {
         let Some(shown) = shown else { return Opening::PLAIN };
         let chosen = listener.settings.fast_open_keys;
         let keys = self.keys(chosen);
-        let (client, server) = (*ends.remote.ip(), *ends.local.ip());
+        let (client, server) = (ends.remote.ip, ends.local.ip);
         // The answer comes in the option that was asked in.
         let said = |cookie: Cookie| Some(cookie.in_experiment(shown.experimental));
         if shown.bytes().is_empty() {
@@ -84,8 +85,8 @@ impl Stack {
     ) {
         let Some(Slot::Listener(listener)) = self.sockets.get_mut(parent) else { return };
         let settings = listener.settings.clone();
-        let hold = self.ports.inherit(&listener.hold, *ends.local.ip());
-        let lengths = lengths(&self.ip, 0);
+        let hold = self.ports.inherit(&listener.hold, ends.local.ip);
+        let lengths = lengths(&self.ip, now, &ends);
         let mut lower = Lower { ip: &mut self.ip, ends, now };
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
         let Arrived { header, payload, .. } = arrived;
@@ -96,13 +97,15 @@ impl Stack {
             connection,
             ends,
             hold: Some(hold),
+            asked: Asked::default(),
             listener: Some(parent),
             early: Some(parent),
             wake: Wake::empty(),
-            path_mtu: 0,
+            charge: Charge::default(),
         });
         // (That there is room was seen before.)
         let Some(id) = self.sockets.insert_with(|_| Slot::Connection(connected)) else { return };
+        self.charge(id);
         self.demux.connect(ends, id);
         if let Some(at) = deadline {
             self.timers.set(id.index(), at);
@@ -119,7 +122,7 @@ impl Stack {
     pub(super) fn follow_fast_open(&mut self, now: u64, id: Id, news: Option<News>) {
         let Some(connected) = self.sockets.get_mut(id).and_then(Slot::connected_mut) else { return };
         if let Some(news) = news {
-            self.cookies.learn(now, *connected.ends.remote.ip(), news);
+            self.cookies.learn(now, connected.ends.remote.ip, news);
         }
         if connected.early.is_some()
             && !connected.connection.opens_early()
@@ -143,7 +146,7 @@ impl Stack {
         }
     }
 
-    fn attempt(&self, now: u64, id: Id, to: Ipv4Addr) -> Attempt {
+    fn attempt(&self, now: u64, id: Id, to: IpAddr) -> Attempt {
         match self.tcp_settings(id) {
             Some(settings) => {
                 let mut how = self.config.fast_open;
@@ -158,9 +161,9 @@ impl Stack {
     }
 
     /// Whether [`Stack::tcp_connect_with`] would send data with the SYN: there is a cookie of `to`, or none is needed.
-    pub fn tcp_carries(&self, now: u64, id: Id, to: Ipv4Addr) -> bool {
+    pub fn tcp_carries(&self, now: u64, id: Id, to: IpAddr) -> bool {
         let to = match self.sockets.get(id) {
-            Some(Slot::Fresh(fresh)) => fresh.deferred.map_or(to, |ends| *ends.remote.ip()),
+            Some(Slot::Fresh(fresh)) => fresh.deferred.map_or(to, |ends| ends.remote.ip),
             _ => return false,
         };
         self.config.fast_open.contains(Use::CLIENT) && self.attempt(now, id, to).carries
@@ -182,16 +185,17 @@ impl Stack {
         &mut self,
         now: u64,
         id: Id,
-        to: SocketAddrV4,
+        to: SocketAddr,
         data: &mut Segment<Chain>,
         flags: SendFlags,
     ) -> Result<usize, Error> {
         if !self.config.fast_open.contains(Use::CLIENT) {
             return Err(Error::NotSupported);
         }
+        self.takes(data)?;
         let deferred = match self.sockets.get_mut(id).ok_or(Error::NoSuchSocket)? {
-            Slot::Connection(connected) => {
-                connected.connection.connect_again()?;
+            Slot::Connection(_) => {
+                self.connect_again(id)?;
                 return self.tcp_send(now, id, data, flags);
             }
             Slot::Fresh(fresh) => fresh.deferred.take(),
@@ -200,9 +204,9 @@ impl Stack {
         };
         let ends = match deferred {
             Some(ends) => ends,
-            None => self.resolve(id, to)?,
+            None => self.resolve(id, to.into())?,
         };
-        let attempt = self.attempt(now, id, *ends.remote.ip());
+        let attempt = self.attempt(now, id, ends.remote.ip);
         self.send_first(now, id, ends, Some((&attempt, data, flags.contains(SendFlags::WAITS))));
         match self.tcp_connection(id).map_or(0, Connection::syn_data) {
             0 => Err(Error::InProgress),
@@ -218,12 +222,12 @@ impl Stack {
         data: &mut Segment<Chain>,
         flags: SendFlags,
     ) -> Result<usize, Error> {
-        self.tcp_connect_with(now, id, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0), data, flags)
+        self.tcp_connect_with(now, id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), data, flags)
     }
 
     /// connect(2) of a socket with TCP_FASTOPEN_CONNECT (tcp_fastopen_defer_connect()): with a cookie, it waits for the first bytes.
     pub(super) fn connect_deferred(&mut self, now: u64, id: Id, ends: Ends) -> Result<(), Error> {
-        let attempt = self.attempt(now, id, *ends.remote.ip());
+        let attempt = self.attempt(now, id, ends.remote.ip);
         if !attempt.carries {
             self.send_first(now, id, ends, Some((&attempt, &mut Segment::default(), false)));
             return Err(Error::InProgress);

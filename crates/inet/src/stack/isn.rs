@@ -1,9 +1,9 @@
 //! Where sequence numbers and timestamps begin, so that nobody guesses them who has not seen the connection.
 
 use super::demux::Ends;
-use crate::key::{Key, Seed};
+use crate::key::{self, Key, Seed};
 use crate::wire::Seq;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// First sequence numbers (RFC 6528), and offsets of timestamps (RFC 7323, section 5.4).
 #[derive(Debug)]
@@ -25,27 +25,24 @@ impl Isn {
     /// are none of a new one's.
     pub fn sequence(&self, now: u64, ends: &Ends) -> Seq {
         let clock = (now / Isn::TICK) as u32;
-        Seq((self.numbers.secret(&ends.bytes()) as u32).wrapping_add(clock))
+        Seq(ends.bytes(|bytes| self.numbers.secret(bytes) as u32).wrapping_add(clock))
     }
 
     /// What is added to the clock in timestamps between two addresses: the same for all their ports, since a host compares those of a
     /// connection with those of the one before (RFC 7323, appendix B.2; RFC 6191), as the kernel does.
-    pub fn timestamp(&self, local: Ipv4Addr, remote: Ipv4Addr) -> u32 {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&local.octets());
-        bytes[4..].copy_from_slice(&remote.octets());
-        self.stamps.secret(&bytes) as u32
+    pub fn timestamp(&self, local: IpAddr, remote: IpAddr) -> u32 {
+        key::of_pair(local, remote, [], |bytes| self.stamps.secret(bytes) as u32)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::SocketAddrV4;
+    use std::net::SocketAddr;
 
     fn ends(port: u16) -> Ends {
-        let at = |host, port| SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, host), port);
-        Ends { local: at(1, port), remote: at(2, 80) }
+        let at = |host, port| SocketAddr::from(([10, 0, 0, host], port));
+        Ends::new(at(1, port), at(2, 80))
     }
 
     #[test]
@@ -64,7 +61,7 @@ mod tests {
     #[test]
     fn timestamps_are_a_pair_of_hosts_own() {
         let isn = Isn::new(&[3; 16]);
-        let (a, b, c) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), Ipv4Addr::new(10, 0, 0, 3));
+        let [a, b, c] = [1, 2, 3].map(|host| IpAddr::from([10, 0, 0, host]));
         assert_eq!(isn.timestamp(a, b), isn.timestamp(a, b));
         assert_ne!(isn.timestamp(a, b), isn.timestamp(a, c));
         assert_ne!(isn.timestamp(a, b), isn.timestamp(b, a));

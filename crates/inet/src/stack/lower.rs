@@ -1,10 +1,11 @@
 //! How a connection's segments become packets.
 
 use super::demux::Ends;
-use crate::ip::{self, Interface};
-use crate::tcp::{Config, Context, Emit, Outgoing, Stats, Wake};
-use crate::wire::checksum::{leave_unfinished, pseudo_v4};
-use crate::wire::{Protocol, Tcp};
+use crate::ip::{self, Interface, NotSent, Reason};
+use crate::tcp::memory::Pressure;
+use crate::tcp::{Config, Context, Emit, Outgoing, Sent, Stats, Wake};
+use crate::wire::checksum::{leave_unfinished, pseudo};
+use crate::wire::{Ip, Ipv4, Protocol, Tcp};
 use onecopy_link::{Gso, Packet, Train};
 
 /// What lies below one connection.
@@ -15,12 +16,16 @@ pub(super) struct Lower<'a> {
 }
 
 /// Bytes of the longest packet, and of the longest super-segment, 0 where the link cuts none; and fragments of payload that one may have.
-/// `path` is what routers have said of the first one, 0 where they have not.
-pub(super) fn lengths(ip: &Interface, path: u16) -> (u32, u32, usize) {
+/// To an address of ours no packet is cut. TCP knows no addresses, and counts IPv4's header in both: what IPv6's is longer by is taken off.
+pub(super) fn lengths(ip: &Interface, now: u64, ends: &Ends) -> (u32, u32, usize) {
+    let longer = (Ip::header_len(ends.remote.ip) - Ipv4::LEN) as u32;
+    if ip.is_local(ends.remote.ip) {
+        return (ip::LOCAL_MTU - longer, 0, usize::MAX);
+    }
     let link = ip.capabilities();
-    let mtu = if path == 0 { link.mtu } else { link.mtu.min(path.into()) };
+    let mtu = ip.path_mtu(now, ends.remote.ip);
     let whole = if link.tcp_segmentation { link.super_segment.min(u16::MAX.into()) } else { 0 };
-    (mtu, whole, link.fragments)
+    (mtu - longer, whole.saturating_sub(longer), link.fragments)
 }
 
 /// What a call on a connection is made with; `lengths` are those of its way.
@@ -37,7 +42,11 @@ pub(super) fn context<'a>(
         stats,
         out,
         wake: Wake::empty(),
+        heard: false,
         news: None,
+        pressure: Pressure::None,
+        memory_left: u64::MAX,
+        memory_share: u64::MAX,
         pages: None,
         mtu,
         super_segment,
@@ -46,19 +55,22 @@ pub(super) fn context<'a>(
 }
 
 impl Emit for Lower<'_> {
-    fn emit(&mut self, segment: Outgoing) {
+    fn emit(&mut self, segment: Outgoing) -> Sent {
         let Outgoing { mut header, payload, cut, service, ttl } = segment;
         let (from, to) = (self.ends.local, self.ends.remote);
-        (header.from, header.to) = (from.port(), to.port());
+        (header.from, header.to) = (from.port, to.port);
         let len = header.len() + payload.payload().len();
-        let pseudo = pseudo_v4(*from.ip(), *to.ip(), Protocol::TCP, len as u32);
+        let sum = pseudo(from.ip, to.ip, Protocol::TCP, len as u32);
         let mut packet = Packet::from(payload);
-        let written = header.write(packet.head_mut(), pseudo).is_ok()
+        let written = header.write(packet.head_mut(), sum).is_ok()
             && leave_unfinished(&mut packet, 0, Tcp::CHECKSUM).is_ok();
         debug_assert!(written, "a segment's options fit its header, and that the head");
         packet.set_gso(cut.map(|size| Gso { train: Train::Tcp, size, network: 0 }));
-        let about = ip::Outgoing { service, ttl, ..ip::Outgoing::new(*from.ip(), *to.ip(), Protocol::TCP) };
-        // What is not sent is lost, and counted there: it will be sent again.
-        let _ = self.ip.output(self.now, &about, packet);
+        let about = ip::Outgoing { service, ttl, ..ip::Outgoing::new(from.ip, to.ip, Protocol::TCP) };
+        match self.ip.output(self.now, &about, packet) {
+            Err(NotSent(Reason::QueueFull)) => Sent::Refused,
+            // What else is not sent is lost, and counted there: it will be sent again.
+            _ => Sent::Left,
+        }
     }
 }

@@ -7,6 +7,8 @@
 //! 3. the program's calls;
 //! 4. [`Stack::event`], until there is none: what whoever waits for a socket should hear;
 //! 5. [`Stack::transmit`], until there is none, as far as the link has room.
+//!
+//! What is sent to an address of this side's never leaves: it comes in by the next [`Stack::advance`], which is due at once then.
 
 pub mod demux;
 pub mod isn;
@@ -15,8 +17,10 @@ pub mod slab;
 
 mod arrive;
 mod calls;
+mod disconnect;
 mod fast_open;
 mod lower;
+mod memory;
 mod socket;
 mod udp;
 
@@ -108,6 +112,8 @@ pub struct Stack {
     stats: tcp::Stats,
     /// Connections in TIME-WAIT.
     over: u32,
+    /// What all connections keep.
+    shared: memory::Shared,
     udp: udp::Udp,
 }
 
@@ -131,6 +137,7 @@ impl Stack {
             events: VecDeque::new(),
             stats: tcp::Stats::default(),
             over: 0,
+            shared: memory::Shared::default(),
             udp,
             config: config.tcp,
         })
@@ -180,6 +187,7 @@ impl Stack {
     pub fn advance(&mut self, now: u64) {
         self.ip.advance(now);
         self.hear_complaints(now);
+        self.receive_own(now);
         while let Some(index) = self.timers.pop(now) {
             if let Some(id) = self.sockets.id_at(index) {
                 self.due(now, id);
@@ -233,12 +241,20 @@ impl Stack {
         id: Id,
         call: impl FnOnce(&mut Connection, &mut Context<'_>) -> R,
     ) -> Option<R> {
+        let share = self.share();
         let connected = self.sockets.get_mut(id)?.connected_mut()?;
-        let lengths = lengths(&self.ip, connected.path_mtu);
+        let lengths = lengths(&self.ip, now, &connected.ends);
         let mut lower = Lower { ip: &mut self.ip, ends: connected.ends, now };
         let mut ctx = context(now, &self.config, &mut self.stats, &mut lower, lengths);
+        (ctx.pressure, ctx.memory_left) =
+            (self.shared.pressure(&self.config), self.shared.left(&self.config));
+        ctx.memory_share = share;
         let result = call(&mut connected.connection, &mut ctx);
-        let (wake, news) = (ctx.wake, ctx.news);
+        let (wake, news, heard) = (ctx.wake, ctx.news, ctx.heard);
+        if heard {
+            // The way there is good (RFC 1122, section 2.3.2.1).
+            self.ip.confirm(now, connected.ends.remote.ip);
+        }
         if connected.connection.is_orphan() {
             // Nobody is there to hear of it, nor of what was not told yet.
             connected.wake = Wake::empty();
@@ -248,6 +264,7 @@ impl Stack {
             }
             connected.wake |= wake;
         }
+        self.shared.charge(&self.config, &mut self.stats, id, connected);
         match connected.connection.deadline() {
             Some(at) => self.timers.set(id.index(), at),
             None => {
@@ -264,6 +281,9 @@ impl Stack {
     fn due(&mut self, now: u64, id: Id) {
         match self.sockets.get_mut(id) {
             Some(Slot::Connection(_)) => {
+                if self.ends_orphan(now, id) {
+                    return;
+                }
                 if let Some(after) = self.with(now, id, |connection, ctx| connection.advance(ctx)) {
                     self.follow(now, id, after);
                 }
@@ -294,11 +314,13 @@ impl Stack {
         self.timers.cancel(id.index());
         let Some(connected) = self.sockets.get_mut(id).and_then(Slot::connected_mut) else { return };
         self.demux.disconnect(&connected.ends, id);
-        if let Some(hold) = connected.hold.take() {
+        let orphan = connected.connection.is_orphan();
+        // What the program has bound it keeps until it closes (tcp_set_state()).
+        if let Some(hold) = connected.hold.take_if(|_| orphan || !connected.asked.has_port()) {
             self.ports.release(hold);
         }
-        if connected.connection.is_orphan() {
-            self.sockets.remove(id);
+        if orphan {
+            self.remove_connection(id);
         }
     }
 
@@ -306,13 +328,20 @@ impl Stack {
     fn enter_time_wait(&mut self, now: u64, id: Id) {
         let Some(connected) = self.sockets.get_mut(id).and_then(Slot::connected_mut) else { return };
         let (ends, hold) = (connected.ends, connected.hold.take());
+        if let Some(hold) = hold.as_ref().filter(|_| connected.asked.has_port()) {
+            // The program has what it bound, and so has what is left of the connection.
+            connected.hold = Some(self.ports.inherit(hold, hold.local().ip));
+        }
         let rest = tcp::time_wait::TimeWait::new(now, &self.config, &mut connected.connection);
         connected.connection.over();
         let orphan = connected.connection.is_orphan();
         self.demux.disconnect(&ends, id);
         self.timers.cancel(id.index());
-        if orphan {
-            self.sockets.remove(id);
+        if orphan
+            && let Some(mut gone) = self.remove_connection(id)
+            && let Some(hold) = gone.hold.take()
+        {
+            self.ports.release(hold);
         }
         if self.over >= self.config.max_time_wait || self.sockets.is_full() {
             self.stats.time_wait_overflow += 1;
@@ -333,7 +362,10 @@ impl Stack {
     fn forget(&mut self, id: Id) {
         self.timers.cancel(id.index());
         let (ends, hold) = match self.sockets.remove(id) {
-            Some(Slot::Connection(connected)) => (Some(connected.ends), connected.hold),
+            Some(Slot::Connection(connected)) => {
+                self.shared.release(&self.config, &connected.charge);
+                (Some(connected.ends), connected.hold)
+            }
             Some(Slot::TimeWait(over)) => {
                 self.over -= 1;
                 (Some(over.ends), over.hold)
@@ -377,6 +409,7 @@ impl Stack {
         self.demux.rest();
         self.ports.rest();
         self.udp.rest();
+        self.shared.rest();
         self.timers.rest();
         self.events.shrink_to_fit();
     }

@@ -1,28 +1,28 @@
 //! Who has which port, and which one comes next.
 
-use crate::key::{Key, Seed, Table};
+use super::demux::Place;
+use crate::key::{self, Key, Seed, Table};
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-/// A port that is held, at an address ([`Ipv4Addr::UNSPECIFIED`]: at any): given back by [`Ports::release`].
+/// A port that is held, at an address, or at any of its family: given back by [`Ports::release`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a port that is not released stays taken"]
 pub struct Hold {
-    address: Ipv4Addr,
-    port: u16,
+    place: Place,
     reuse: bool,
     listening: bool,
     /// Taken by [`Ports::connect`].
     chosen: bool,
 }
 
-const _: () = assert!(size_of::<Hold>() <= 10);
+const _: () = assert!(size_of::<Hold>() <= 24);
 
 impl Hold {
     /// Where.
-    pub fn local(&self) -> SocketAddrV4 {
-        SocketAddrV4::new(self.address, self.port)
+    pub fn local(&self) -> Place {
+        self.place
     }
 
     /// Whether it is a listener's.
@@ -86,9 +86,9 @@ impl Uses {
 #[derive(Debug)]
 pub struct Ports {
     range: RangeInclusive<u16>,
-    /// By port, for all addresses together.
-    ports: Table<u16, Uses>,
-    places: Table<SocketAddrV4, Uses>,
+    /// By port, for all addresses of a family together: the place is that of any.
+    ports: Table<Place, Uses>,
+    places: Table<Place, Uses>,
     /// RFC 6056's F and G.
     offset: Key,
     group: Key,
@@ -120,20 +120,21 @@ impl Ports {
         }
     }
 
-    fn uses(&self, address: Ipv4Addr, port: u16) -> Uses {
-        self.places.get(&SocketAddrV4::new(address, port)).copied().unwrap_or_default()
+    fn uses(&self, place: Place) -> Uses {
+        self.places.get(&place).copied().unwrap_or_default()
     }
 
-    fn of(&self, port: u16) -> Uses {
-        self.ports.get(&port).copied().unwrap_or_default()
+    /// What all have that hold the port of `place` at an address of its family.
+    fn of(&self, place: Place) -> Uses {
+        self.ports.get(&place.any()).copied().unwrap_or_default()
     }
 
-    /// What `address` and others that hold `port` meet in.
-    fn overlap(&self, address: Ipv4Addr, port: u16) -> Uses {
-        if address.is_unspecified() {
-            return self.of(port);
+    /// What `place` and others that hold its port meet in. (IPv6's "any" is not IPv4's, as with IPV6_V6ONLY.)
+    fn overlap(&self, place: Place) -> Uses {
+        if place.ip.is_unspecified() {
+            return self.of(place);
         }
-        let (here, any) = (self.uses(address, port), self.uses(Ipv4Addr::UNSPECIFIED, port));
+        let (here, any) = (self.uses(place), self.uses(place.any()));
         Uses {
             all: here.all + any.all,
             alone: here.alone + any.alone,
@@ -148,13 +149,14 @@ impl Ports {
     /// # Errors
     ///
     /// [`NoPort`].
-    pub fn bind(&mut self, address: Ipv4Addr, port: u16, reuse: bool) -> Result<Hold, NoPort> {
-        let port = if port == 0 { self.unused().ok_or(NoPort::Exhausted)? } else { port };
-        let others = self.overlap(address, port);
+    pub fn bind(&mut self, address: IpAddr, port: u16, reuse: bool) -> Result<Hold, NoPort> {
+        let port = if port == 0 { self.unused(address).ok_or(NoPort::Exhausted)? } else { port };
+        let place = Place { ip: address, port };
+        let others = self.overlap(place);
         if others.all > 0 && (!reuse || others.alone > 0 || others.listening > 0) {
             return Err(NoPort::InUse);
         }
-        Ok(self.hold(Hold { address, port, reuse, listening: false, chosen: false }))
+        Ok(self.hold(Hold { place, reuse, listening: false, chosen: false }))
     }
 
     /// Has it be a listener's: of those who share a port only one may listen.
@@ -166,7 +168,7 @@ impl Ports {
         if hold.listening {
             return Ok(());
         }
-        let others = self.overlap(hold.address, hold.port);
+        let others = self.overlap(hold.place);
         // Itself among them.
         if others.all > 1 && (!hold.reuse || others.alone > 0 || others.listening > 0) {
             return Err(NoPort::InUse);
@@ -186,8 +188,9 @@ impl Ports {
     }
 
     /// The same port once more, for a connection that a listener got, at `address`. Nobody is asked: its other end makes it another one.
-    pub fn inherit(&mut self, listener: &Hold, address: Ipv4Addr) -> Hold {
-        self.hold(Hold { address, listening: false, chosen: false, ..*listener })
+    pub fn inherit(&mut self, listener: &Hold, address: IpAddr) -> Hold {
+        let place = Place { ip: address, ..listener.place };
+        self.hold(Hold { place, listening: false, chosen: false, ..*listener })
     }
 
     /// Chooses a port for a connection from `address` to `to`, of those that nobody has bound; `free` says of each whether the connection
@@ -199,25 +202,23 @@ impl Ports {
     /// [`NoPort::Exhausted`].
     pub fn connect(
         &mut self,
-        address: Ipv4Addr,
-        to: SocketAddrV4,
+        address: IpAddr,
+        to: Place,
         reuse: bool,
         mut free: impl FnMut(u16) -> bool,
     ) -> Result<Hold, NoPort> {
-        let mut bytes = [0; 10];
-        bytes[..4].copy_from_slice(&address.octets());
-        bytes[4..8].copy_from_slice(&to.ip().octets());
-        bytes[8..].copy_from_slice(&to.port().to_be_bytes());
-        let group = self.group.secret(&bytes) as usize % GROUPS;
-        let first = (self.offset.secret(&bytes) as u32).wrapping_add(self.counts[group]);
+        let (group, offset) = key::of_pair(address, to.ip, to.port.to_be_bytes(), |bytes| {
+            (self.group.secret(bytes) as usize % GROUPS, self.offset.secret(bytes) as u32)
+        });
+        let first = offset.wrapping_add(self.counts[group]);
         let found = self.search(first & !1, |port| {
-            let uses = self.of(port);
+            let uses = self.of(Place { ip: address, port });
             uses.all == uses.chosen && free(port)
         });
         let (port, tried) = found.ok_or(NoPort::Exhausted)?;
         // Behind the one that was found, and on the same side of odd and even.
         self.counts[group] = self.counts[group].wrapping_add(tried + 2);
-        Ok(self.hold(Hold { address, port, reuse, listening: false, chosen: true }))
+        Ok(self.hold(Hold { place: Place { ip: address, port }, reuse, listening: false, chosen: true }))
     }
 
     /// Gives it back.
@@ -241,11 +242,11 @@ impl Ports {
         self.places.shrink_to_fit();
     }
 
-    /// A port that nobody has.
-    fn unused(&mut self) -> Option<u16> {
+    /// A port that nobody has at an address of the family that `address` is of.
+    fn unused(&mut self, address: IpAddr) -> Option<u16> {
         self.binds = self.binds.wrapping_add(1);
         let first = self.offset.secret(&self.binds.to_le_bytes()) as u32;
-        let (port, _) = self.search(first | 1, |port| self.of(port).all == 0)?;
+        let (port, _) = self.search(first | 1, |port| self.of(Place { ip: address, port }).all == 0)?;
         Some(port)
     }
 
@@ -262,25 +263,27 @@ impl Ports {
     }
 
     fn hold(&mut self, hold: Hold) -> Hold {
-        self.ports.entry(hold.port).or_default().add(&hold);
-        self.places.entry(hold.local()).or_default().add(&hold);
+        self.ports.entry(hold.place.any()).or_default().add(&hold);
+        self.places.entry(hold.place).or_default().add(&hold);
         hold
     }
 
     fn change(&mut self, hold: &mut Hold, change: impl FnOnce(&mut Hold)) {
-        for uses in [self.ports.get_mut(&hold.port), self.places.get_mut(&hold.local())].into_iter().flatten()
+        for uses in
+            [self.ports.get_mut(&hold.place.any()), self.places.get_mut(&hold.place)].into_iter().flatten()
         {
             uses.take(hold);
         }
         change(hold);
-        for uses in [self.ports.get_mut(&hold.port), self.places.get_mut(&hold.local())].into_iter().flatten()
+        for uses in
+            [self.ports.get_mut(&hold.place.any()), self.places.get_mut(&hold.place)].into_iter().flatten()
         {
             uses.add(hold);
         }
     }
 
     fn forget(&mut self, hold: &Hold) {
-        fn one<K: std::hash::Hash + Eq>(table: &mut Table<K, Uses>, key: K, hold: &Hold) {
+        fn one(table: &mut Table<Place, Uses>, key: Place, hold: &Hold) {
             if let std::collections::hash_map::Entry::Occupied(mut entry) = table.entry(key) {
                 entry.get_mut().take(hold);
                 if entry.get().all == 0 {
@@ -288,7 +291,7 @@ impl Ports {
                 }
             }
         }
-        one(&mut self.ports, hold.port, hold);
-        one(&mut self.places, hold.local(), hold);
+        one(&mut self.ports, hold.place.any(), hold);
+        one(&mut self.places, hold.place, hold);
     }
 }

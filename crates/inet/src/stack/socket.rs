@@ -1,6 +1,7 @@
 //! What a socket's name stands for.
 
-use super::demux::Ends;
+use super::demux::{Ends, Place};
+use super::memory::Charge;
 use super::ports::Hold;
 use super::slab::Id;
 use super::udp::Attached;
@@ -9,16 +10,16 @@ use crate::tcp::listener::Request;
 use crate::tcp::time_wait::TimeWait;
 use crate::tcp::{Connection, Error, Settings, Wake};
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What a socket is bound to, and connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// Its own address (getsockname(2)).
-    pub local: Option<SocketAddrV4>,
+    pub local: Option<SocketAddr>,
     /// The other end's (getpeername(2)).
-    pub remote: Option<SocketAddrV4>,
+    pub remote: Option<SocketAddr>,
 }
 
 /// A socket, or what is left of one.
@@ -38,13 +39,28 @@ pub(super) enum Slot {
     Udp(Box<Attached>),
 }
 
+/// What bind(2) was told: it holds for as long as the socket is there, however often it connects.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// With port 0 where it left the choice (SOCK_BINDADDR_LOCK, SOCK_BINDPORT_LOCK).
+    pub address: Option<Place>,
+    pub reuse: bool,
+}
+
+impl Asked {
+    /// Whether it asked for this very port.
+    pub fn has_port(&self) -> bool {
+        self.address.is_some_and(|address| address.port != 0)
+    }
+}
+
 /// Made, and neither connected nor listening.
 #[derive(Debug, Default)]
 pub(super) struct Fresh {
     pub settings: Arc<Settings>,
-    pub reuse: bool,
+    pub asked: Asked,
     pub hold: Option<Hold>,
-    /// Why its last connect failed.
+    /// Why it is not connected any more, until somebody is told.
     pub error: Option<Error>,
     /// It was a listener, and who waits for it was not told yet that it is none now.
     pub wake: Wake,
@@ -56,7 +72,7 @@ pub(super) struct Fresh {
 #[derive(Debug)]
 pub(super) struct Listener {
     pub settings: Arc<Settings>,
-    pub reuse: bool,
+    pub asked: Asked,
     pub hold: Hold,
     /// Connections that may wait to be accepted.
     pub backlog: u32,
@@ -83,14 +99,15 @@ pub(super) struct Connected {
     pub connection: Connection,
     pub ends: Ends,
     pub hold: Option<Hold>,
+    pub asked: Asked,
     /// It waits to be accepted there.
     pub listener: Option<Id>,
     /// It was begun by that listener with a SYN, and its handshake is not over.
     pub early: Option<Id>,
     /// What whoever waits for it was not told yet.
     pub wake: Wake,
-    /// The longest packet that the way takes, as routers say.
-    pub path_mtu: u16,
+    /// What it keeps of the memory of all.
+    pub charge: Charge,
 }
 
 /// Over.
@@ -102,9 +119,9 @@ pub(super) struct Over {
 }
 
 impl Slot {
-    pub fn local(&self) -> Option<SocketAddrV4> {
+    pub fn local(&self) -> Option<Place> {
         match self {
-            Slot::Fresh(fresh) => fresh.hold.as_ref().map(Hold::local),
+            Slot::Fresh(fresh) => fresh.hold.as_ref().map(Hold::local).or(fresh.asked.address),
             Slot::Listener(listener) => Some(listener.hold.local()),
             Slot::Request(pending) => Some(pending.ends.local),
             Slot::Connection(connected) => Some(connected.ends.local),

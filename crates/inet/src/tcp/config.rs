@@ -1,5 +1,6 @@
 //! What holds for all of a stack's connections: Linux's sysctls under net.ipv4, with Linux's defaults.
 
+use super::settings::{LEAST_RECEIVE_BUFFER, LEAST_SEND_BUFFER};
 use std::time::Duration;
 
 /// The name of each sysctl stands beside it (Documentation/networking/ip-sysctl.rst). It may be changed at any time.
@@ -39,6 +40,11 @@ pub struct Config {
     pub rmem: [u32; 3],
     /// Send buffer, likewise (tcp_wmem).
     pub wmem: [u32; 3],
+    /// What all connections together may keep, in bytes of pages: below the first number memory is enough, above the second it is short,
+    /// at the third there is none (tcp_mem, which counts pages; Linux takes it from the machine's memory, this is what 8 GiB come to).
+    pub memory: [u64; 3],
+    /// Connections that no program holds any more; beyond it, they are reset at once (tcp_max_orphans).
+    pub max_orphans: u32,
     /// The most that a program may ask for by SO_RCVBUF (net.core.rmem_max).
     pub rmem_max: u32,
     /// Likewise by SO_SNDBUF (net.core.wmem_max).
@@ -92,6 +98,18 @@ pub struct Config {
     pub rto_min: Duration,
 }
 
+impl Config {
+    /// The send buffer of a program that asks for `bytes` (SO_SNDBUF): [`Settings::send_buffer`](super::Settings::send_buffer).
+    pub fn send_buffer(&self, bytes: u32) -> u32 {
+        bytes.min(self.wmem_max).saturating_mul(2).max(LEAST_SEND_BUFFER)
+    }
+
+    /// The receive buffer, likewise (SO_RCVBUF).
+    pub fn receive_buffer(&self, bytes: u32) -> u32 {
+        bytes.min(self.rmem_max).saturating_mul(2).max(LEAST_RECEIVE_BUFFER)
+    }
+}
+
 /// tcp_ecn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnUse {
@@ -124,6 +142,8 @@ impl Default for Config {
             ecn: EcnUse::Accept,
             rmem: [4096, 131_072, 6_291_456],
             wmem: [4096, 16_384, 4_194_304],
+            memory: [384 << 20, 512 << 20, 768 << 20],
+            max_orphans: 32_768,
             rmem_max: 212_992,
             wmem_max: 212_992,
             moderate_rcvbuf: true,

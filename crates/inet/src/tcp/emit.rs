@@ -2,6 +2,7 @@
 
 use super::config::Config;
 use super::fast_open::News;
+use super::memory::Pressure;
 use super::stats::Stats;
 use crate::wire::Tcp;
 use onecopy_chain::Chain;
@@ -23,10 +24,19 @@ pub struct Outgoing {
     pub ttl: u8,
 }
 
+/// What became of a segment below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// It is on its way; whether it arrives nobody knows.
+    Left,
+    /// There is no room on this host: it was dropped, and counted (the kernel's NET_XMIT_DROP).
+    Refused,
+}
+
 /// Takes segments of one connection.
 pub trait Emit {
     /// One more, behind those before.
-    fn emit(&mut self, segment: Outgoing);
+    fn emit(&mut self, segment: Outgoing) -> Sent;
 }
 
 /// What a call on a connection is made with.
@@ -41,8 +51,16 @@ pub struct Context<'a> {
     pub out: &'a mut dyn Emit,
     /// What whoever waits for the socket should hear of.
     pub wake: Wake,
+    /// The peer has acknowledged something that it had to get to do so: the way there is good (sk_dst_confirm()).
+    pub heard: bool,
     /// What was learned of the peer's host, for the next connection.
     pub news: Option<News>,
+    /// How short memory is for all connections together.
+    pub pressure: Pressure,
+    /// Bytes of it until there is none.
+    pub memory_left: u64,
+    /// What each connection may have while it is short: as many bytes as all others.
+    pub memory_share: u64,
     /// Pages that what has arrived is copied together in when memory is short; without them more of it is given up.
     pub pages: Option<&'a dyn Pages>,
     /// The longest packet of the way to the peer, headers of network and transport and all.

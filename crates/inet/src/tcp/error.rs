@@ -1,5 +1,6 @@
 //! Why a call on a socket failed, or a connection ended.
 
+use super::settings::BadSetting;
 use std::fmt;
 
 /// Each has the errno that Linux gives in the same place ([`Error::errno`]).
@@ -20,6 +21,8 @@ pub enum Error {
     NoSuchSocket,
     /// Not in this state, or no such value: EINVAL.
     Invalid,
+    /// An option does not take this value: EINVAL.
+    BadSetting(BadSetting),
     /// A listener does not do this: EOPNOTSUPP.
     Listening,
     /// It is switched off: EOPNOTSUPP.
@@ -46,10 +49,14 @@ pub enum Error {
     AddressInUse,
     /// No address of this stack, or no port is left: EADDRNOTAVAIL.
     AddressNotAvailable,
+    /// The address is of another family than the socket's own: EAFNOSUPPORT.
+    AddressFamily,
     /// No address was given: EDESTADDRREQ.
     NoAddress,
     /// No memory is left for it: ENOBUFS.
     NoMemory,
+    /// The bytes lie in a device's memory, and the link takes none of it, or finishes no checksums: EFAULT.
+    DeviceMemory,
 }
 
 impl Error {
@@ -62,7 +69,7 @@ impl Error {
             Error::Connected => 106,
             Error::NotConnected => 107,
             Error::NoSuchSocket => 9,
-            Error::Invalid => 22,
+            Error::Invalid | Error::BadSetting(_) => 22,
             Error::Listening | Error::NotSupported => 95,
             Error::BrokenPipe => 32,
             Error::Refused => 111,
@@ -75,8 +82,10 @@ impl Error {
             Error::TooLong => 90,
             Error::AddressInUse => 98,
             Error::AddressNotAvailable => 99,
+            Error::AddressFamily => 97,
             Error::NoAddress => 89,
             Error::NoMemory => 105,
+            Error::DeviceMemory => 14,
         }
     }
 }
@@ -84,6 +93,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Error::BadSetting(bad) => return bad.fmt(f),
             Error::WouldBlock => "nothing can be done now; wait for the next event of the socket",
             Error::InProgress => "the connection is being made; wait until the socket can be written",
             Error::Already => "a connection is being made already; wait until the socket can be written",
@@ -104,8 +114,12 @@ impl fmt::Display for Error {
             Error::TooLong => "a packet was too long for a link on the way, and may not be cut",
             Error::AddressInUse => "another socket has this address; choose another port, or set reuse",
             Error::AddressNotAvailable => "no address of this stack, or no port is left; choose another",
+            Error::AddressFamily => {
+                "the address is of another family than the socket's own; bind it to one of the same, or to none"
+            }
             Error::NoAddress => "no address was given",
             Error::NoMemory => "no memory is left for it; raise the limit, or send less",
+            Error::DeviceMemory => "the link takes no bytes that lie in a device's memory; copy them to the host first",
         })
     }
 }

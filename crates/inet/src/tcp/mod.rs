@@ -7,6 +7,7 @@
 //! | [`rcv`] | all that has arrived: in order or not, windows, when to acknowledge |
 //! | [`congestion`], [`rtt`] | how much may be under way, and how long an answer takes |
 //! | [`listener`], [`time_wait`] | what there is of a connection before, and after |
+//! | [`memory`] | what all connections may keep together |
 //! | [`fast_open`] | cookies, and what is remembered of servers: data in the SYN |
 //!
 //! Where the RFCs leave a choice, this does what Linux does: its peers expect that, and its tests say so.
@@ -19,6 +20,7 @@ mod error;
 pub mod fast_open;
 mod info;
 pub mod listener;
+pub mod memory;
 pub mod rcv;
 pub mod rtt;
 pub mod settings;
@@ -29,9 +31,9 @@ pub mod time_wait;
 
 pub use config::Config;
 pub use connection::{After, Connection, Readiness, Received, SendFlags, Side};
-pub use emit::{Context, Emit, Outgoing, Wake};
+pub use emit::{Context, Emit, Outgoing, Sent, Wake};
 pub use error::Error;
 pub use info::Info;
-pub use settings::Settings;
+pub use settings::{BadSetting, Settings};
 pub use state::State;
 pub use stats::Stats;

@@ -1,9 +1,27 @@
 //! What a program sets of one socket.
 
 use super::congestion::Algorithm;
+use std::fmt;
 use std::time::Duration;
 
+/// The smallest send buffer, and receive buffer, with which anything moves: the kernel's SOCK_MIN_SNDBUF, SOCK_MIN_RCVBUF.
+pub const LEAST_SEND_BUFFER: u32 = 4608;
+/// See [`LEAST_SEND_BUFFER`].
+pub const LEAST_RECEIVE_BUFFER: u32 = 2304;
+/// The smallest TCP_WINDOW_CLAMP.
+const LEAST_CLAMP: u32 = LEAST_RECEIVE_BUFFER / 2;
+/// The longest TCP_LINGER2 (TCP_FIN_TIMEOUT_MAX).
+const LONGEST_FIN_WAIT: Duration = Duration::from_secs(120);
+/// What TCP_KEEPIDLE and TCP_KEEPINTVL take (MAX_TCP_KEEPIDLE, MAX_TCP_KEEPINTVL).
+const KEEPALIVE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(32_767);
+/// What TCP_KEEPCNT and TCP_SYNCNT take (MAX_TCP_KEEPCNT, MAX_TCP_SYNCNT).
+const COUNTS: std::ops::RangeInclusive<u8> = 1..=127;
+/// What TCP_MAXSEG takes (TCP_MIN_MSS, MAX_TCP_WINDOW).
+const SEGMENTS: std::ops::RangeInclusive<u16> = 88..=32_767;
+
 /// Socket options, with the names of setsockopt(2) beside them. A connection that is accepted begins with its listener's.
+///
+/// What is set is made what Linux makes of it, or refused ([`BadSetting`]), by [`Stack::tcp_set`](crate::stack::Stack::tcp_set).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Small segments leave at once (TCP_NODELAY).
@@ -18,31 +36,32 @@ pub struct Settings {
     pub keepalive_interval: Option<Duration>,
     /// TCP_KEEPCNT.
     pub keepalive_probes: Option<u8>,
-    /// How long sent bytes may go without being acknowledged (TCP_USER_TIMEOUT).
+    /// How long sent bytes may go without being acknowledged (TCP_USER_TIMEOUT); none where it is zero.
     pub user_timeout: Option<Duration>,
     /// How long close waits; zero resets (SO_LINGER).
     pub linger: Option<Duration>,
-    /// How long FIN-WAIT-2 lasts; none where it is negative (TCP_LINGER2).
+    /// How long FIN-WAIT-2 lasts, at most 120 s; not at all where it is zero (TCP_LINGER2, there by -1).
     pub fin_wait: Option<Duration>,
-    /// The longest segment, both ways (TCP_MAXSEG).
+    /// The longest segment, both ways, of 88 to 32767 bytes (TCP_MAXSEG); 0 is none.
     pub max_segment: Option<u16>,
     /// SYNs that are sent again (TCP_SYNCNT).
     pub syn_retries: Option<u8>,
     /// A connection is accepted when its first bytes are there, or this long after (TCP_DEFER_ACCEPT).
     pub defer_accept: Option<Duration>,
-    /// Bytes of the send buffer, if the program chose (SO_SNDBUF, doubled as Linux does).
+    /// Bytes of the send buffer, if the program chose: what SO_SNDBUF makes of its number ([`Config::send_buffer`](super::Config::send_buffer)), or
+    /// SO_SNDBUFFORCE. At least [`LEAST_SEND_BUFFER`].
     pub send_buffer: Option<u32>,
-    /// Bytes of the receive buffer, likewise (SO_RCVBUF).
+    /// Bytes of the receive buffer, likewise (SO_RCVBUF, SO_RCVBUFFORCE).
     pub receive_buffer: Option<u32>,
     /// Bytes that make it readable (SO_RCVLOWAT).
     pub receive_low_water: u32,
     /// Bytes that may wait to be sent before it stops being writable (TCP_NOTSENT_LOWAT).
     pub notsent_lowat: Option<u32>,
-    /// The largest window that is offered (TCP_WINDOW_CLAMP).
+    /// The largest window that is offered (TCP_WINDOW_CLAMP): at least 1152 bytes.
     pub window_clamp: Option<u32>,
     /// The type of service (IP_TOS), without the bits of congestion.
     pub service: u8,
-    /// Hops (IP_TTL).
+    /// Hops (IP_TTL), 1 at least.
     pub ttl: u8,
     /// TCP_CONGESTION.
     pub congestion: Option<Algorithm>,
@@ -87,5 +106,90 @@ impl Default for Settings {
             fast_open_no_cookie: false,
             max_pacing_rate: None,
         }
+    }
+}
+
+/// An option has a value that it does not take (EINVAL).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BadSetting {
+    /// [`Settings::max_segment`].
+    MaxSegment,
+    /// [`Settings::keepalive_time`].
+    KeepaliveTime,
+    /// [`Settings::keepalive_interval`].
+    KeepaliveInterval,
+    /// [`Settings::keepalive_probes`].
+    KeepaliveProbes,
+    /// [`Settings::syn_retries`].
+    SynRetries,
+    /// [`Settings::user_timeout`].
+    UserTimeout,
+    /// [`Settings::window_clamp`], of what is connected or listens.
+    WindowClamp,
+    /// [`Settings::ttl`], or UDP's.
+    Ttl,
+}
+
+impl fmt::Display for BadSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            BadSetting::MaxSegment => "a longest segment has 88 to 32767 bytes, or 0 for none",
+            BadSetting::KeepaliveTime => "keep-alive begins after 1 to 32767 seconds",
+            BadSetting::KeepaliveInterval => "between two probes of keep-alive are 1 to 32767 seconds",
+            BadSetting::KeepaliveProbes => "keep-alive asks 1 to 127 times",
+            BadSetting::SynRetries => "a SYN is sent again 1 to 127 times",
+            BadSetting::UserTimeout => "a user timeout is at most 2147483647 milliseconds, 0 for none",
+            BadSetting::WindowClamp => {
+                "a window can be limited to no bytes before there is a connection alone"
+            }
+            BadSetting::Ttl => "a packet makes 1 to 255 hops",
+        })
+    }
+}
+
+impl Settings {
+    /// Makes of it what setsockopt(2) does (sk_setsockopt(), do_tcp_setsockopt(), do_ip_setsockopt()); `closed`: there is no connection, and it
+    /// does not listen.
+    ///
+    /// # Errors
+    ///
+    /// What it refuses.
+    pub fn settle(&mut self, closed: bool) -> Result<(), BadSetting> {
+        self.max_segment = self.max_segment.filter(|most| *most != 0);
+        if self.max_segment.is_some_and(|most| !SEGMENTS.contains(&most)) {
+            return Err(BadSetting::MaxSegment);
+        }
+        let bad = |set: Option<Duration>| set.is_some_and(|time| !KEEPALIVE.contains(&time));
+        if bad(self.keepalive_time) {
+            return Err(BadSetting::KeepaliveTime);
+        }
+        if bad(self.keepalive_interval) {
+            return Err(BadSetting::KeepaliveInterval);
+        }
+        if self.keepalive_probes.is_some_and(|count| !COUNTS.contains(&count)) {
+            return Err(BadSetting::KeepaliveProbes);
+        }
+        if self.syn_retries.is_some_and(|count| !COUNTS.contains(&count)) {
+            return Err(BadSetting::SynRetries);
+        }
+        if self.user_timeout.is_some_and(|limit| limit.as_millis() > i32::MAX as u128) {
+            return Err(BadSetting::UserTimeout);
+        }
+        if self.ttl == 0 {
+            return Err(BadSetting::Ttl);
+        }
+        if self.window_clamp == Some(0) {
+            if !closed {
+                return Err(BadSetting::WindowClamp);
+            }
+            self.window_clamp = None;
+        }
+        self.window_clamp = self.window_clamp.map(|clamp| clamp.max(LEAST_CLAMP));
+        self.send_buffer = self.send_buffer.map(|bytes| bytes.max(LEAST_SEND_BUFFER));
+        self.receive_buffer = self.receive_buffer.map(|bytes| bytes.max(LEAST_RECEIVE_BUFFER));
+        self.fin_wait = self.fin_wait.map(|limit| limit.min(LONGEST_FIN_WAIT));
+        self.service &= !3;
+        Ok(())
     }
 }

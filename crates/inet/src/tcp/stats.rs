@@ -1,6 +1,6 @@
 //! What a stack's TCP counts.
 
-use crate::counters::counters;
+use onecopy_link::counters;
 
 counters! {
     /// Counters of all connections together: each segment that is thrown away is in one of them. The names in brackets are the kernel's
@@ -12,6 +12,8 @@ counters! {
         segments_out,
         /// Bytes received in order.
         bytes_in,
+        /// Segments for which there was no room below: dropped before they left.
+        refused,
         /// Segments sent again (TcpRetransSegs).
         retransmitted,
         /// Resets sent (TcpOutRsts).
@@ -60,6 +62,12 @@ counters! {
         behind_fin,
         /// Data beyond what there is memory for (TcpExtTCPRcvQDrop, TCPOFODrop).
         no_memory,
+        /// Of these, since all connections together have as much as they may keep.
+        memory_full,
+        /// Times that memory became short for all connections together (TcpExtTCPMemoryPressures).
+        memory_pressures,
+        /// Connections that nobody held and that were reset, since there were too many of them, or no memory (TcpExtTCPAbortOnMemory).
+        aborted_on_memory,
         /// Data received out of order (TcpExtTCPOFOQueue).
         out_of_order,
         /// What came out of order was let go of again (TcpExtTCPRcvCollapsed's neighbour, OfoPruned).
@@ -96,6 +104,8 @@ counters! {
         fast_open_asked,
         /// SYNs with data or a cookie for which a listener's queue had no room (TcpExtTCPFastOpenListenOverflow).
         fast_open_overflows,
+        /// Sends that were refused, as the link does not take a device's memory.
+        device_memory,
         /// Urgent pointers: their bytes stay in the stream.
         urgent,
     }

@@ -6,6 +6,7 @@ use onecopy_link::{Capabilities, Link, Packet};
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Who watches a link.
 pub trait Watch {
@@ -84,6 +85,13 @@ impl<L: Link, T: Watch> Link for Trace<L, T> {
 
     fn deadline(&self) -> Option<u64> {
         self.link.deadline()
+    }
+}
+
+/// That of the link.
+impl<L: AsFd, T> AsFd for Trace<L, T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
     }
 }
 

@@ -27,8 +27,8 @@
 //! use onecopy_chain::notify::Segment;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let mut link = Trace::new(Sink::new(), Last::new(100));
-//! link.transmit(1_500_000_000, Packet::new(&[0x60; 40], Segment::default())?);
-//! assert_eq!(link.watch().to_string(), "1.500000 > IP6, length 40\n");
+//! link.transmit(1_500_000_000, Packet::new(&[0x88; 14], Segment::default())?);
+//! assert_eq!(link.watch().to_string(), "1.500000 > IP version 8, length 14\n");
 //! # Ok(())
 //! # }
 //! ```

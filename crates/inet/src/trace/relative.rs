@@ -2,10 +2,10 @@
 
 use crate::wire::{Flags, Seq, Tcp};
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// Both ends, the lower one first.
-type Key = (SocketAddrV4, SocketAddrV4);
+type Key = (SocketAddr, SocketAddr);
 
 /// Each end's first number: its SYN's, or the one before the first that was seen.
 type Bases = [Option<Seq>; 2];
@@ -18,7 +18,7 @@ pub(super) struct Connections {
     order: VecDeque<Key>,
 }
 
-fn key(from: SocketAddrV4, to: SocketAddrV4) -> (Key, usize) {
+fn key(from: SocketAddr, to: SocketAddr) -> (Key, usize) {
     match from <= to {
         true => ((from, to), 0),
         false => ((to, from), 1),
@@ -30,7 +30,7 @@ impl Connections {
     pub const MOST: usize = 1024;
 
     /// Learns from a segment, and says from where on its sender's numbers count, and the other one's.
-    pub fn of(&mut self, from: SocketAddrV4, to: SocketAddrV4, tcp: &Tcp) -> (Seq, Seq) {
+    pub fn of(&mut self, from: SocketAddr, to: SocketAddr, tcp: &Tcp) -> (Seq, Seq) {
         let (key, side) = key(from, to);
         if !self.bases.contains_key(&key) {
             if self.order.len() >= Connections::MOST
@@ -61,7 +61,7 @@ impl Connections {
     }
 
     /// From where on the numbers of `from` count; from 0 where nothing is known.
-    pub fn known(&self, from: SocketAddrV4, to: SocketAddrV4) -> Seq {
+    pub fn known(&self, from: SocketAddr, to: SocketAddr) -> Seq {
         let (key, side) = key(from, to);
         self.bases.get(&key).and_then(|bases| bases[side]).unwrap_or_default()
     }

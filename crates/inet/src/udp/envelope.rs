@@ -1,18 +1,18 @@
 //! What is said of a datagram beside its bytes.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 /// Whom a datagram is for, and how it goes: what sendmsg(2) is told beside the bytes. What is none is as the socket has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Envelope {
     /// Whom it is for; none: whom the socket is connected to.
-    pub to: Option<SocketAddrV4>,
+    pub to: Option<SocketAddr>,
     /// The bytes are a train, of datagrams of so many bytes each, of which the last one may be shorter (UDP_SEGMENT); 0 says that it is none.
     pub gso: Option<u16>,
     /// The type of service, [`Ecn`](crate::wire::Ecn) in it (IP_TOS).
     pub service: Option<u8>,
-    /// From which of this side's addresses, where the socket is bound to none (IP_PKTINFO).
-    pub source: Option<Ipv4Addr>,
+    /// From which of this side's addresses, whichever the socket is bound to (IP_PKTINFO).
+    pub source: Option<IpAddr>,
 }
 
 impl Envelope {
@@ -21,7 +21,7 @@ impl Envelope {
 
     /// For `to`.
     #[must_use]
-    pub fn to(to: SocketAddrV4) -> Envelope {
+    pub fn to(to: SocketAddr) -> Envelope {
         Envelope { to: Some(to), ..Envelope::CONNECTED }
     }
 
@@ -39,7 +39,7 @@ impl Envelope {
 
     /// From this address.
     #[must_use]
-    pub fn source(self, source: Ipv4Addr) -> Envelope {
+    pub fn source(self, source: IpAddr) -> Envelope {
         Envelope { source: Some(source), ..self }
     }
 }

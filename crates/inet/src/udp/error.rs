@@ -39,10 +39,12 @@ errors! {
     DeviceMemory 14 "the bytes lie in a device's memory, which the link does not take; copy them to the host first",
     /// Not in this state, or no such value: EINVAL.
     Invalid 22 "the socket's state or the value does not allow it",
+    /// No packet goes no hop: EINVAL.
+    BadTtl 22 "a packet makes 1 to 255 hops",
     /// Nobody was said whom it is for: EDESTADDRREQ.
     NoAddress 89 "nobody knows whom it is for; connect the socket, or say an address",
     /// Longer than goes in one packet: EMSGSIZE.
-    TooLong 90 "it is longer than the way takes in one packet, and fragments are not made; send it in parts",
+    TooLong 90 "it is longer than the way takes in one packet, and may not be cut; send it in parts, or allow fragments",
     /// The host has no such protocol: ENOPROTOOPT.
     NoProtocol 92 "the host does not speak UDP",
     /// A router found a header that it did not understand: EPROTO.
@@ -63,6 +65,8 @@ errors! {
     AddressInUse 98 "another socket has this address; choose another port, or set reuse on both",
     /// No address of this stack, or no port is left: EADDRNOTAVAIL.
     AddressNotAvailable 99 "no address of this stack, or no port is left; choose another",
+    /// The address is of another family than the socket's own: EAFNOSUPPORT.
+    AddressFamily 97 "the address is of another family than the socket's own; bind it to one of the same, or to none",
     /// No memory is left for it: ENOBUFS.
     NoMemory 105 "no memory is left for it; raise the limit, or close sockets",
 }

@@ -4,7 +4,7 @@ use crate::wire::Ecn;
 use onecopy_chain::Chain;
 use onecopy_chain::notify::Segment;
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 /// A datagram, or a train of them, with what is known of it (recvmsg(2)).
 #[derive(Debug)]
@@ -12,9 +12,9 @@ pub struct Received {
     /// Its bytes: none, where the datagram has none.
     pub data: Segment<Chain>,
     /// Who sent it.
-    pub from: SocketAddrV4,
+    pub from: SocketAddr,
     /// Where it was sent to: an address of this side, or that of everybody (IP_PKTINFO).
-    pub to: SocketAddrV4,
+    pub to: SocketAddr,
     /// It is a train, of datagrams of so many bytes each, of which the last one may be shorter (UDP_GRO).
     pub size: Option<u16>,
     /// The type of service (IP_RECVTOS).

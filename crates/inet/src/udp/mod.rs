@@ -5,8 +5,8 @@
 //! packet, which the link cuts if it can; one that comes up whole is handed over whole where the socket asks ([`Settings::gro`], UDP_GRO), and
 //! cut else, by reference too.
 //!
-//! What is longer than the way takes in one packet is refused ([`Error::TooLong`]): neither this side nor [`ip`](crate::ip) makes
-//! fragments, or puts them together. Nor does it go to this host's own addresses, or to groups.
+//! What is longer than the way takes in one packet is refused ([`Error::TooLong`]), unless it may be cut ([`Settings::dont_fragment`]): then
+//! [`ip`](crate::ip) sends it in parts. Nothing goes to this host's own addresses, or to groups.
 
 mod envelope;
 mod error;

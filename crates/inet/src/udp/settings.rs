@@ -1,5 +1,8 @@
 //! What a program sets of one socket, and what holds for all.
 
+use super::error::Error;
+use crate::tcp::settings::LEAST_RECEIVE_BUFFER;
+
 /// Socket options, with the names of setsockopt(2) beside them. (Checksums are always sent: UDP_NO_CHECK6_TX and SO_NO_CHECK have no place here.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -11,13 +14,13 @@ pub struct Settings {
     pub gso: u16,
     /// The type of service (IP_TOS).
     pub service: u8,
-    /// Hops (IP_TTL).
+    /// Hops (IP_TTL), 1 at least.
     pub ttl: u8,
-    /// No router may cut what is sent (IP_MTU_DISCOVER: IP_PMTUDISC_DO, else IP_PMTUDISC_DONT). This side never does.
+    /// No router may cut what is sent (IP_MTU_DISCOVER: IP_PMTUDISC_DO, else IP_PMTUDISC_DONT), nor this side: what is too long is refused.
     pub dont_fragment: bool,
     /// Errors are told that may pass: a router's that sees no way just now (IP_RECVERR has them come to a connected socket).
     pub all_errors: bool,
-    /// Bytes of the receive buffer, if the program chose (SO_RCVBUF, doubled as Linux does).
+    /// Bytes of the receive buffer, if the program chose (SO_RCVBUF, doubled as Linux does): 2304 at least.
     pub receive_buffer: Option<u32>,
 }
 
@@ -33,6 +36,18 @@ impl Default for Settings {
             all_errors: false,
             receive_buffer: None,
         }
+    }
+}
+
+impl Settings {
+    /// Makes of it what setsockopt(2) does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadTtl`].
+    pub fn settle(&mut self) -> Result<(), Error> {
+        self.receive_buffer = self.receive_buffer.map(|bytes| bytes.max(LEAST_RECEIVE_BUFFER));
+        if self.ttl == 0 { Err(Error::BadTtl) } else { Ok(()) }
     }
 }
 

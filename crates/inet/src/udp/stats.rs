@@ -1,6 +1,6 @@
 //! What a stack's UDP counts.
 
-use crate::counters::counters;
+use onecopy_link::counters;
 
 counters! {
     /// Counters of all sockets together, in datagrams: a train of 30 counts 30. The names in brackets are the kernel's (`nstat`), where it has

@@ -3,7 +3,7 @@
 use super::ipv4::Protocol;
 use onecopy_chain::{Checksum, Sum};
 use onecopy_link::{NotTaken, Packet};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The sum of IPv4's pseudo-header (RFC 9293, section 3.1) for `len` bytes of transport, its header among them.
 pub fn pseudo_v4(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol, len: u32) -> Sum {
@@ -16,6 +16,17 @@ pub fn pseudo_v4(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol, len: u32) -> 
 pub fn pseudo_v6(from: Ipv6Addr, to: Ipv6Addr, protocol: Protocol, len: u32) -> Sum {
     let addresses = Sum::of(&from.octets()).then(Sum::of(&to.octets()), 16);
     addresses.then(rest(protocol, len), 32)
+}
+
+/// The sum of the pseudo-header between two addresses of one family.
+#[inline]
+pub fn pseudo(from: IpAddr, to: IpAddr, protocol: Protocol, len: u32) -> Sum {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => pseudo_v4(from, to, protocol, len),
+        (IpAddr::V6(from), IpAddr::V6(to)) => pseudo_v6(from, to, protocol, len),
+        // Of two families there is no packet.
+        _ => Sum::ZERO,
+    }
 }
 
 fn rest(protocol: Protocol, len: u32) -> Sum {

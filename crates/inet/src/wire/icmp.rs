@@ -1,6 +1,6 @@
 //! ICMP for IPv4 (RFC 792): questions and answers, and complaints that quote the packet that they are about.
 
-use super::ipv4::Ipv4;
+use super::ip::Ip;
 use super::malformed::Malformed;
 use onecopy_link::{Head, HeadTooLong};
 use zerocopy::byteorder::network_endian::U16;
@@ -8,12 +8,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
-struct Layout {
-    kind: u8,
-    code: u8,
-    checksum: U16,
+pub(super) struct Layout {
+    pub(super) kind: u8,
+    pub(super) code: u8,
+    pub(super) checksum: U16,
     /// What the kind makes of it.
-    rest: [u8; 4],
+    pub(super) rest: [u8; 4],
 }
 
 /// A message's header. Its checksum covers the whole message, and no pseudo-header.
@@ -84,11 +84,27 @@ impl Unreachable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
     /// Its header.
-    pub ip: Ipv4,
+    pub ip: Ip,
     /// The sender's port, and the other one: the first four bytes of the transport's header.
     pub ports: (u16, u16),
     /// The next four: TCP's sequence number, by which a stranger's complaint is told from a true one (RFC 5927, section 4.1).
     pub seq: u32,
+}
+
+impl Quoted {
+    /// Reads it.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`].
+    pub fn parse(bytes: &[u8]) -> Result<Quoted, Malformed> {
+        let (ip, transport) = Ip::parse_quoted(bytes)?;
+        let Some(&[a, b, c, d, e, f, g, h]) = transport.first_chunk() else {
+            return Err(Malformed::Short);
+        };
+        let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        Ok(Quoted { ip, ports, seq: u32::from_be_bytes([e, f, g, h]) })
+    }
 }
 
 impl Icmp {
@@ -132,15 +148,8 @@ impl Icmp {
             Icmp::Echo { .. } | Icmp::EchoReply { .. } => false,
         };
         quotes.then(|| {
-            let (ip, transport) = Ipv4::parse_quoted(rest)?;
-            if ip.offset > 0 {
-                return Err(Malformed::Fragment);
-            }
-            let Some(&[a, b, c, d, e, f, g, h]) = transport.first_chunk() else {
-                return Err(Malformed::Short);
-            };
-            let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-            Ok(Quoted { ip, ports, seq: u32::from_be_bytes([e, f, g, h]) })
+            let quoted = Quoted::parse(rest)?;
+            if matches!(quoted.ip, Ip::V4(_)) { Ok(quoted) } else { Err(Malformed::Version) }
         })
     }
 

@@ -39,6 +39,12 @@ impl Protocol {
     pub const TCP: Protocol = Protocol(6);
     /// [`Udp`](super::Udp).
     pub const UDP: Protocol = Protocol(17);
+    /// A part of an IPv6 packet ([`Fragment`](super::ipv6::Fragment)).
+    pub const FRAGMENT: Protocol = Protocol(44);
+    /// [`Icmpv6`](super::Icmpv6).
+    pub const ICMPV6: Protocol = Protocol(58);
+    /// Nothing at all, in IPv6 (RFC 8200, section 4.7).
+    pub const NOTHING: Protocol = Protocol(59);
 }
 
 /// Congestion, in the two low bits of the type of service (RFC 3168, section 5).

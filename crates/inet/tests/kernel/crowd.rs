@@ -8,7 +8,7 @@ use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::Error;
 use std::io::ErrorKind;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Barrier};
 
 const COUNT: usize = 500;
@@ -56,7 +56,7 @@ fn the_kernel_has_many_connections() {
 #[test]
 fn we_have_many_connections() {
     let Some(mut world) = World::new(Setup::all(1500)) else { return };
-    let at = SocketAddrV4::new(KERNEL, 7);
+    let at = SocketAddr::new(KERNEL.into(), 7);
     let listener = world.namespace.run(|| TcpListener::bind(at).unwrap()).unwrap();
     // std asks for 128: of more at once the kernel resets some whose cookies it cannot place.
     rustix::net::listen(&listener, 2 * COUNT as i32).unwrap();
@@ -70,7 +70,7 @@ fn we_have_many_connections() {
 #[test]
 fn who_begins_at_once_waits_for_the_neighbour_once() {
     let Some(mut world) = World::new(Setup::all(1500)) else { return };
-    let at = SocketAddrV4::new(KERNEL, 7);
+    let at = SocketAddr::new(KERNEL.into(), 7);
     let listener = world.namespace.run(|| TcpListener::bind(at).unwrap()).unwrap();
     let server = world.kernel(|| kernel_echo(listener, 100));
     let mut clients = Clients::connect(&mut world.host, at, 100, LEN);
@@ -86,7 +86,7 @@ fn nobody_listens() {
     let client = world.kernel(|| TcpStream::connect(ours(9)).unwrap_err().kind());
     let mut refused = Refused { client: Some(client), own: None };
     let id = world.host.stack.tcp_open().unwrap();
-    let begun = world.host.stack.tcp_connect(0, id, SocketAddrV4::new(KERNEL, 9));
+    let begun = world.host.stack.tcp_connect(0, id, SocketAddr::new(KERNEL.into(), 9));
     assert_eq!(begun, Err(Error::InProgress));
     refused.own = Some(id);
     world.run(&mut refused);

@@ -4,7 +4,7 @@ use crate::programs::{Clients, Echo, kernel_client, kernel_echo};
 use crate::world::{KERNEL, Setup, World, ours};
 use onecopy_link::Medium;
 use onecopy_link::tap::Stats;
-use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 const LEN: u64 = 64 << 20;
 
@@ -22,7 +22,7 @@ fn served(setup: Setup) {
 /// Our client, the kernel's server.
 fn connected(setup: Setup) {
     let Some(mut world) = World::new(setup) else { return };
-    let at = SocketAddrV4::new(KERNEL, 7);
+    let at = SocketAddr::new(KERNEL.into(), 7);
     let listener = world.namespace.run(|| TcpListener::bind(at).unwrap()).unwrap();
     let server = world.kernel(|| kernel_echo(listener, 1));
     let mut clients = Clients::connect(&mut world.host, at, 1, LEN);

@@ -2,7 +2,7 @@
 
 use crate::programs::{Clients, Echo, kernel_client, kernel_echo};
 use crate::world::{FAR, Setup, World, ours};
-use std::net::{SocketAddrV4, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 const LEN: u64 = 16 << 20;
 
@@ -31,7 +31,7 @@ fn the_kernel_sends_through_loss_and_we_send_back() {
 fn we_send_through_loss_and_the_kernel_sends_back() {
     for setup in setups() {
         let Some(mut world) = World::routed(setup, RULE) else { return };
-        let at = SocketAddrV4::new(FAR, 7);
+        let at = SocketAddr::new(FAR.into(), 7);
         let listener = world.namespace.run(|| TcpListener::bind(at).unwrap()).unwrap();
         let server = world.kernel(|| kernel_echo(listener, 1));
         let mut clients = Clients::connect(&mut world.host, at, 1, LEN);

@@ -6,4 +6,6 @@ mod echo;
 mod http;
 mod loss;
 mod programs;
+mod random;
+mod six;
 mod world;

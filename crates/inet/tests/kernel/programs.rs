@@ -8,7 +8,7 @@ use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::{Error, Received, SendFlags, Side};
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::LazyLock;
 
 /// Bytes that are the same nowhere near, so that none can stand in for another one: those of a stream are these again and again.
@@ -51,7 +51,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    pub fn listen(host: &mut Host, at: SocketAddrV4, count: usize) -> Echo {
+    pub fn listen(host: &mut Host, at: SocketAddr, count: usize) -> Echo {
         let id = host.stack.tcp_open().unwrap();
         host.stack.tcp_bind(id, at, false).unwrap();
         host.stack.tcp_listen(id, 1024).unwrap();
@@ -117,7 +117,7 @@ struct Client {
 }
 
 impl Clients {
-    pub fn connect(host: &mut Host, to: SocketAddrV4, count: u64, len: u64) -> Clients {
+    pub fn connect(host: &mut Host, to: SocketAddr, count: u64, len: u64) -> Clients {
         let mut connections = HashMap::new();
         for stream in 0..count {
             let id = host.stack.tcp_open().unwrap();

@@ -10,7 +10,7 @@ use onecopy_sys::eventfd::EventFd;
 use onecopy_sys::netns::Namespace;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
@@ -24,9 +24,14 @@ pub const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 /// The kernel's, behind a router.
 pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
+pub const FAR6: Ipv6Addr = Ipv6Addr::new(0xfd78, 0, 0, 0, 0, 0, 0, 1);
 
-pub fn ours(port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(OURS, port)
+/// Those of IPv6.
+pub const KERNEL6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+pub const OURS6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
+
+pub fn ours(port: u16) -> SocketAddr {
+    SocketAddr::new(OURS.into(), port)
 }
 
 /// How it is to be.
@@ -36,11 +41,18 @@ pub struct Setup {
     pub mtu: u32,
     pub checksum: bool,
     pub segmentation: bool,
+    /// Both have an address of IPv6, too.
+    pub six: bool,
 }
 
 impl Setup {
     pub fn all(mtu: u32) -> Setup {
-        Setup { medium: Medium::Ethernet, mtu, checksum: true, segmentation: true }
+        Setup { medium: Medium::Ethernet, mtu, checksum: true, segmentation: true, six: false }
+    }
+
+    /// With IPv6.
+    pub fn six(self) -> Setup {
+        Setup { six: true, ..self }
     }
 }
 
@@ -135,8 +147,19 @@ impl World {
         assert_eq!(capabilities.tcp_segmentation, setup.segmentation && setup.checksum);
         all(&namespace, &[&format!("ip addr add {KERNEL}/24 dev onecopy0"), "ip link set onecopy0 up"]);
         let seed = rand();
-        let address = Cidr::new(OURS, 24).unwrap();
-        let ip = ip::Config::new(capabilities, Mac([2, 0, 0, 0, 0, 2]), &[address], seed).gateway(KERNEL);
+        let mut addresses = vec![Cidr::new(OURS, 24).unwrap()];
+        if setup.six {
+            addresses.push(Cidr::new(OURS6, 64).unwrap());
+            // It may be used at once: nobody else has it.
+            if !tool(&namespace, &format!("ip addr add {KERNEL6}/64 dev onecopy0 nodad")) {
+                eprintln!("skipped: the kernel takes no address of IPv6");
+                return None;
+            }
+        }
+        let mut ip = ip::Config::new(capabilities, Mac([2, 0, 0, 0, 0, 2]), &addresses, seed).gateway(KERNEL);
+        if setup.six {
+            ip = ip.gateway(KERNEL6);
+        }
         let mut config = Config::new(ip, seed);
         // So that a test sees the end of it.
         config.tcp.time_wait = Duration::from_millis(200);
@@ -180,6 +203,40 @@ impl World {
                 &format!("ip addr add {FAR}/24 dev far"),
                 &format!("ip link set far up mtu {} {alone}", setup.mtu),
                 "ip route add default via 10.78.0.2",
+            ],
+        );
+        world.namespace = Arc::new(far);
+        world.router = Some(router);
+        Some(world)
+    }
+
+    /// The same with the kernel's sockets ([`FAR`], [`FAR6`]) behind a router that sends them packets of at most `mtu` bytes, and says so to
+    /// who sends longer ones.
+    pub fn narrow(setup: Setup, mtu: u32) -> Option<World> {
+        let mut world = World::new(setup.six())?;
+        let (router, far) = (world.namespace.clone(), Namespace::new().unwrap());
+        let there = format!("/proc/{}/fd/{}", std::process::id(), far.as_fd().as_raw_fd());
+        all(
+            &router,
+            &[
+                &format!("ip link add router type veth peer name far netns {there}"),
+                "ip addr add 10.78.0.2/24 dev router",
+                "ip addr add fd78::2/64 dev router nodad",
+                &format!("ip link set router up mtu {mtu}"),
+            ],
+        );
+        for family in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            let file = format!("/proc/sys/net/{family}");
+            router.run(|| std::fs::write(file, "1").unwrap()).unwrap();
+        }
+        all(
+            &far,
+            &[
+                &format!("ip addr add {FAR}/24 dev far"),
+                &format!("ip addr add {FAR6}/64 dev far nodad"),
+                "ip link set far up",
+                "ip route add default via 10.78.0.2",
+                "ip route add default via fd78::2",
             ],
         );
         world.namespace = Arc::new(far);
@@ -259,6 +316,25 @@ impl World {
         {
             self.tap.transmit(now, packet);
         }
+    }
+
+    /// Lets all happen that happens now.
+    pub fn settle(&mut self) {
+        let mut events = Vec::new();
+        loop {
+            let before = *self.tap.stats();
+            self.round(&mut events);
+            self.transmit();
+            let after = self.tap.stats();
+            if (before.received, before.transmitted) == (after.received, after.transmitted) {
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until the link or a timer has something.
+    pub fn pause(&self) {
+        self.wait();
     }
 
     /// Sleeps until something happens.

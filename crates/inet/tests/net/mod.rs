@@ -166,6 +166,6 @@ pub fn whole(medium: Medium, from: Ipv4Addr, protocol: Protocol, bytes: &[u8]) -
 
 /// Each packet that came or was to leave was counted once, in what it came to.
 pub fn assert_balanced(stats: &Stats) {
-    let came = stats.tcp + stats.udp + stats.icmp + stats.arp + stats.dropped_in();
+    let came = stats.tcp + stats.udp + stats.icmp + stats.arp + stats.fragments + stats.dropped_in();
     assert_eq!(stats.received, came, "{stats:?}");
 }

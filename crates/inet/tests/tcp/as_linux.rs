@@ -1,6 +1,6 @@
 //! What leaves, and when, where Linux's own scripts (packetdrill) say how it is to be.
 
-use crate::net::{Net, receive, send};
+use crate::net::{A, B, Net, receive, send};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Writer};
 use onecopy_inet::stack::slab::Id;
@@ -190,4 +190,43 @@ fn an_ack_that_waits_leaves_when_it_is_to_be_quick() {
     net.settle();
     net.settle();
     assert_eq!((unacked(&net), net.now()), (0, now));
+}
+
+#[test]
+fn only_an_ack_that_counts_says_that_the_way_to_the_neighbour_is_good() {
+    use onecopy_inet::wire::{EtherType, Ethernet, Flags, Ipv4, Mac, Protocol, Seq, Tcp, checksum};
+    use onecopy_link::Packet;
+    let mut net = Net::new(Path::new().delay(Duration::from_millis(1)), 1);
+    let listener = net.listen(80);
+    let (a, b) = net.connect(listener, 80);
+    let fresh = |net: &Net| net.a.stack.interface().neighbours().is_reachable(net.now(), B.into());
+    assert!(fresh(&net));
+    net.run(60_000_000_000);
+    assert!(!fresh(&net), "it may have moved");
+    // Somebody who knows the ports alone: what it acknowledges, and where it says it is, cannot be.
+    let Some(local) = net.a.stack.tcp_addresses(a).local else { panic!("it is bound") };
+    let nxt = net.a.stack.tcp_connection(a).unwrap().receiver().nxt();
+    for seq in [nxt.plus(1 << 30), nxt] {
+        let mut packet = Packet::default();
+        let ack = Seq(net.a.stack.tcp_connection(a).unwrap().sender().nxt().0.wrapping_add(1 << 20));
+        let tcp = Tcp { from: 80, to: local.port(), seq, ack, flags: Flags::ACK, ..Tcp::default() };
+        let pseudo = checksum::pseudo_v4(B, A, Protocol::TCP, Tcp::LEN as u32);
+        tcp.write(packet.head_mut(), pseudo).unwrap();
+        checksum::leave_unfinished(&mut packet, 0, Tcp::CHECKSUM).unwrap();
+        packet.finish().unwrap();
+        Ipv4::new(B, A, Protocol::TCP, Tcp::LEN as u16).write(packet.head_mut()).unwrap();
+        let (to, from) = (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]));
+        Ethernet { to, from, kind: EtherType::IPV4 }.write(packet.head_mut()).unwrap();
+        let now = net.now();
+        let before = net.a.stack.interface().stats().tcp;
+        net.a.stack.receive(now, packet);
+        assert_eq!(net.a.stack.interface().stats().tcp, before + 1);
+        assert!(!fresh(&net));
+    }
+    // What it sent is acknowledged.
+    let now = net.now();
+    assert_eq!(send(&mut net.a, &net.pool, now, a, b"hello"), 5);
+    net.run(100_000_000);
+    assert!(fresh(&net));
+    let _ = b;
 }

@@ -8,11 +8,11 @@ use onecopy_inet::tcp::fast_open::{Fail, Keys, Use};
 use onecopy_inet::tcp::{Error, Readiness, Received, SendFlags, Side, State};
 use onecopy_link::pair::{Path, Side as End};
 use onecopy_link::{Capabilities, Medium};
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 const MS: u64 = 1_000_000;
-const TO: SocketAddrV4 = SocketAddrV4::new(B, 80);
+const TO: SocketAddr = SocketAddr::new(IpAddr::V4(B), 80);
 /// `TCPI_OPT_SYN_DATA`.
 const SYN_DATA: u8 = 32;
 
@@ -85,7 +85,7 @@ fn a_cookie_is_asked_for_and_then_data_comes_with_the_syn_and_is_answered_before
     // The SYN alone is there; its ACK's ACK cannot be.
     net.run(60 * MS);
     let (b, peer) = net.b.stack.tcp_accept(listener).unwrap();
-    assert_eq!(*peer.ip(), A);
+    assert_eq!(peer.ip(), A);
     assert_eq!(net.b.stack.tcp_state(b), Some(State::SynReceived));
     assert!(net.b.stack.tcp_readiness(b).contains(Readiness::READ | Readiness::WRITE));
     assert_eq!(got(&mut net, b), b"hello");

@@ -31,7 +31,7 @@ impl Host {
         config.tcp.fast_open_keys = Keys::parse(KEY);
         let mut stack = Stack::new(config).unwrap();
         let listener = stack.tcp_open().unwrap();
-        stack.tcp_bind(listener, SocketAddrV4::new(SERVER, 80), false).unwrap();
+        stack.tcp_bind(listener, SocketAddrV4::new(SERVER, 80).into(), false).unwrap();
         stack.tcp_listen(listener, 64).unwrap();
         stack.tcp_set(0, listener, |set| set.fast_open_queue = Some(queue)).unwrap();
         Host { stack, pool: PagePool::new(PoolConfig::new(), Heap::new()).unwrap(), listener }
@@ -61,7 +61,7 @@ impl Host {
 
     /// A SYN with data, and the cookie of `owner`.
     fn syn(&mut self, now: u64, from: SocketAddrV4, owner: Ipv4Addr, data: &[u8]) {
-        let cookie = Keys::parse(KEY).unwrap().cookie(owner, SERVER);
+        let cookie = Keys::parse(KEY).unwrap().cookie(owner.into(), SERVER.into());
         self.syn_with(now, from, Some(cookie), data);
     }
 
@@ -119,7 +119,7 @@ fn another_hosts_cookie_is_refused_and_the_right_one_given() {
     let (owner, thief) = (stranger(1), stranger(2));
     host.syn(0, thief, *owner.ip(), b"mine");
     let said = host.said();
-    let right = Keys::parse(KEY).unwrap().cookie(*thief.ip(), SERVER);
+    let right = Keys::parse(KEY).unwrap().cookie((*thief.ip()).into(), SERVER.into());
     assert_eq!((said[0].ack, said[0].options.fast_open), (Seq(1001), Some(right)));
     assert_eq!(host.stack.tcp_early(host.listener), Some(0));
     assert!(host.stack.tcp_accept(host.listener).is_err());

@@ -4,8 +4,9 @@ use crate::net::Net;
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Fragment, Kind, Writer};
 use onecopy_inet::stack::slab::Id;
-use onecopy_inet::tcp::{Received, SendFlags};
+use onecopy_inet::tcp::{Error, Received, SendFlags};
 use onecopy_link::pair::Path;
+use onecopy_link::{Capabilities, Medium};
 use onecopy_pool::provider::Opaque;
 use onecopy_pool::{DeviceId, PagePool, PoolConfig};
 use std::time::Duration;
@@ -74,5 +75,29 @@ fn what_is_sent_again_of_both_kinds_comes_whole() {
         let path = Path::new().delay(Duration::from_millis(1)).loss(0.4);
         alternate(path.clone(), true, seed);
         alternate(path, false, seed);
+    }
+}
+
+#[test]
+fn a_link_that_takes_no_device_memory_has_it_refused_at_once() {
+    for (unreadable, checksum) in [(false, true), (true, false)] {
+        let of = Capabilities { unreadable, checksum, ..Capabilities::all(Medium::Ethernet, 1500) };
+        let mut net = Net::with(Path::new(), 1, of, |_, _| ());
+        let gpu = PagePool::new(PoolConfig::new(), Opaque::new(DeviceId(1))).unwrap();
+        let listener = net.listen(80);
+        let (a, b) = net.connect(listener, 80);
+        let (now, mut data) = (net.now(), device(&gpu, 300));
+        assert_eq!(net.a.stack.tcp_send(now, a, &mut data, SendFlags::empty()), Err(Error::DeviceMemory));
+        assert_eq!(
+            (data.payload().len(), net.a.stack.tcp_stats().device_memory),
+            (300, 1),
+            "it is the caller's"
+        );
+        // The connection goes on with what the link takes.
+        assert_eq!(net.a.stack.tcp_send(now, a, &mut host(&net, 300), SendFlags::empty()), Ok(300));
+        let mut runs = Vec::new();
+        net.run(100_000_000);
+        got(&mut net, b, &mut runs);
+        assert_eq!(runs, [(Kind::Host, 300)]);
     }
 }

@@ -4,5 +4,8 @@ mod as_linux;
 mod fast_open;
 mod fast_open_hostile;
 mod kinds;
+mod local_congestion;
 mod net;
+mod notify;
+mod settings;
 mod transfer;

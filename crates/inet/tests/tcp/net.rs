@@ -11,7 +11,7 @@ use onecopy_link::pair::{End, Pair, PairConfig, Path, Side, Wire};
 use onecopy_link::{Capabilities, Link, Medium};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -28,6 +28,8 @@ pub struct Net {
     pub b: Host,
     pub wire: Wire,
     pub pool: PagePool,
+    /// Where `b` listens.
+    pub server: IpAddr,
 }
 
 pub fn config(capabilities: Capabilities, address: Ipv4Addr, number: u8) -> Config {
@@ -50,7 +52,7 @@ impl Net {
             Host { stack: Stack::new(config).unwrap(), link: Trace::new(link, Last::new(100)) }
         };
         let pool = PagePool::new(PoolConfig::new(), Heap::new()).unwrap();
-        Net { a: host(Side::A, a, A, 1), b: host(Side::B, b, B, 2), wire, pool }
+        Net { a: host(Side::A, a, A, 1), b: host(Side::B, b, B, 2), wire, pool, server: B.into() }
     }
 
     pub fn now(&self) -> u64 {
@@ -95,7 +97,7 @@ impl Net {
 
     pub fn listen(&mut self, port: u16) -> Id {
         let id = self.b.stack.tcp_open().unwrap();
-        self.b.stack.tcp_bind(id, SocketAddrV4::new(B, port), false).unwrap();
+        self.b.stack.tcp_bind(id, SocketAddr::new(self.server, port), false).unwrap();
         self.b.stack.tcp_listen(id, 16).unwrap();
         id
     }
@@ -120,7 +122,7 @@ impl Net {
     pub fn connect(&mut self, listener: Id, port: u16) -> (Id, Id) {
         let id = self.a.stack.tcp_open().unwrap();
         let now = self.now();
-        let begun = self.a.stack.tcp_connect(now, id, SocketAddrV4::new(B, port));
+        let begun = self.a.stack.tcp_connect(now, id, SocketAddr::new(self.server, port));
         assert_eq!(begun, Err(Error::InProgress));
         let limit = now + 300_000_000_000;
         let mut goes_on = true;

@@ -6,7 +6,7 @@ use onecopy_inet::stack::{Census, Config};
 use onecopy_inet::tcp::{Error, Readiness, Side as Way, State};
 use onecopy_link::pair::{Path, Side};
 use onecopy_link::{Capabilities, Medium};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -19,9 +19,9 @@ fn net(change: impl Fn(Side, &mut Config)) -> Net {
 fn call(host: &mut Host, now: u64, from: Option<u16>, to: u16) -> (Id, Result<(), Error>) {
     let id = host.stack.tcp_open().unwrap();
     if let Some(port) = from {
-        host.stack.tcp_bind(id, SocketAddrV4::new(A, port), true).unwrap();
+        host.stack.tcp_bind(id, SocketAddr::new(A.into(), port), true).unwrap();
     }
-    (id, host.stack.tcp_connect(now, id, SocketAddrV4::new(B, to)))
+    (id, host.stack.tcp_connect(now, id, SocketAddr::new(B.into(), to)))
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn ports_run_out_and_come_back() {
     net.a.stack.tcp_close(now, a.0);
     net.run(SECOND);
     // It lingers on the other side's end, then in TIME-WAIT: its port is not free yet.
-    let again = SocketAddrV4::new(B, 80);
+    let again = SocketAddr::new(B.into(), 80);
     assert_eq!(net.a.stack.tcp_connect(now, c, again), Err(Error::AddressNotAvailable));
     let now = net.now();
     while let Ok((id, _)) = net.b.stack.tcp_accept(listener) {
@@ -166,7 +166,7 @@ fn who_calls_nobody_is_told_so() {
     // Its own address is nobody's on the link.
     let now = net.now();
     let id = net.a.stack.tcp_open().unwrap();
-    let _ = net.a.stack.tcp_connect(now, id, SocketAddrV4::new(A, 80));
+    let _ = net.a.stack.tcp_connect(now, id, SocketAddr::new(A.into(), 80));
     net.run(300 * SECOND);
     assert_eq!(net.a.stack.tcp_state(id), Some(State::Closed));
 }

@@ -5,7 +5,7 @@ use onecopy_inet::stack::Stack;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::tcp::{Error, Readiness, Side as Way, State};
 use onecopy_link::pair::{Path, Side};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -76,7 +76,7 @@ fn who_asks_again_is_not_given_up_the_sooner() {
     let id = net.a.stack.tcp_open().unwrap();
     let quiet = Path::new().delay(Duration::from_micros(50));
     net.wire.set_path(Side::B, quiet.clone().loss(1.0));
-    assert_eq!(net.a.stack.tcp_connect(now, id, SocketAddrV4::new(B, 80)), Err(Error::InProgress));
+    assert_eq!(net.a.stack.tcp_connect(now, id, SocketAddr::new(B.into(), 80)), Err(Error::InProgress));
     // Each SYN is answered, and each answer is lost. The last one was answered a moment ago, when the listener's own patience ends.
     net.run(6 * SECOND);
     net.wire.set_path(Side::B, quiet);
@@ -93,7 +93,7 @@ fn crossed() -> (Net, Id, Id) {
     let listener = net.listen(80);
     net.connect(listener, 80);
     let now = net.now();
-    let ends = [SocketAddrV4::new(A, 1000), SocketAddrV4::new(B, 2000)];
+    let ends = [SocketAddr::new(A.into(), 1000), SocketAddr::new(B.into(), 2000)];
     let call = |stack: &mut Stack, from, to| {
         let id = stack.tcp_open().unwrap();
         stack.tcp_bind(id, from, false).unwrap();
@@ -195,14 +195,9 @@ fn no_time_before_a_probe_is_a_little_time() {
     let (mut net, a, ..) = connected();
     net.wire.set_path(Side::A, Path::new().loss(1.0));
     let now = net.now();
-    net.a
-        .stack
-        .tcp_set(now, a, |settings| {
-            settings.keepalive = true;
-            settings.keepalive_time = Some(Duration::ZERO);
-            settings.keepalive_interval = Some(Duration::ZERO);
-        })
-        .unwrap();
+    let config = net.a.stack.tcp_config_mut();
+    (config.keepalive_time, config.keepalive_interval) = (Duration::ZERO, Duration::ZERO);
+    net.a.stack.tcp_set(now, a, |settings| settings.keepalive = true).unwrap();
     send(&mut net.a, &net.pool, now, a, b"hello");
     let until = net.now() + SECOND;
     let mut steps = 0;
@@ -210,6 +205,78 @@ fn no_time_before_a_probe_is_a_little_time() {
         steps += 1;
     }
     assert!(steps < 100, "{steps}");
+}
+
+#[test]
+fn who_waits_for_much_hears_of_less_where_no_more_can_come() {
+    let (mut net, a, b, _) = connected();
+    let now = net.now();
+    net.a.stack.tcp_set(now, a, |settings| settings.nodelay = true).unwrap();
+    net.b
+        .stack
+        .tcp_set(now, b, |settings| {
+            settings.receive_buffer = Some(16_000);
+            settings.receive_low_water = 7_000;
+        })
+        .unwrap();
+    // Each takes a page.
+    for _ in 0..20 {
+        let now = net.now();
+        send(&mut net.a, &net.pool, now, a, &[7; 100]);
+        net.run(SECOND / 10);
+    }
+    assert!(net.b.stack.tcp_readiness(b).contains(Readiness::READ));
+    assert_eq!(net.b.stack.event().map(|event| event.id), Some(b));
+    let mut got = Vec::new();
+    while got.len() < 2000 {
+        let (now, before) = (net.now(), got.len());
+        receive(&mut net.b, now, b, &mut got);
+        assert!(got.len() > before, "{before}");
+        net.run(100 * SECOND);
+    }
+}
+
+/// Each has sent more than the other one has memory for, and both take their windows back: their ACKs stand behind these.
+#[test]
+fn two_that_take_their_windows_back_at_once_still_hear_each_other() {
+    let (mut net, a, b, _) = connected();
+    let now = net.now();
+    let small = |settings: &mut onecopy_inet::tcp::Settings| settings.receive_buffer = Some(25_000);
+    net.a.stack.tcp_set(now, a, small).unwrap();
+    net.b.stack.tcp_set(now, b, small).unwrap();
+    // Each takes a page.
+    for _ in 0..40 {
+        assert_eq!(send(&mut net.a, &net.pool, now, a, &[7; 400]), 400);
+        assert_eq!(send(&mut net.b, &net.pool, now, b, &[7; 400]), 400);
+    }
+    let (mut at_a, mut at_b) = (Vec::new(), Vec::new());
+    for _ in 0..100 {
+        net.run(SECOND);
+        let now = net.now();
+        receive(&mut net.a, now, a, &mut at_a);
+        receive(&mut net.b, now, b, &mut at_b);
+    }
+    assert!(net.a.stack.tcp_stats().no_memory > 0 && net.b.stack.tcp_stats().no_memory > 0);
+    assert_eq!((at_a.len(), at_b.len()), (16_000, 16_000));
+}
+
+/// As the kernel has it: a reset behind the FIN is an error of who sends.
+#[test]
+fn who_has_heard_of_the_end_hears_of_it_again_though_a_reset_came() {
+    let (mut net, a, b, _) = connected();
+    let now = net.now();
+    send(&mut net.a, &net.pool, now, a, b"hello");
+    net.a.stack.tcp_shutdown(now, a, Way::Write).unwrap();
+    net.run(SECOND);
+    let now = net.now();
+    net.a.stack.tcp_set(now, a, |settings| settings.linger = Some(Duration::ZERO)).unwrap();
+    net.a.stack.tcp_close(now, a);
+    net.run(SECOND);
+    assert!(net.b.stack.tcp_readiness(b).contains(Readiness::READ | Readiness::ERROR));
+    let (now, mut got) = (net.now(), Vec::new());
+    assert!(receive(&mut net.b, now, b, &mut got));
+    assert_eq!(got, b"hello");
+    assert_eq!(net.b.stack.tcp_take_error(b), Some(Error::BrokenPipe));
 }
 
 #[test]

@@ -11,8 +11,10 @@ use onecopy_link::{Capabilities, Head, Medium, Packet};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
 use proptest::prelude::*;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 
+#[path = "floods.rs"]
+mod floods;
 #[path = "shut.rs"]
 mod shut;
 
@@ -184,8 +186,8 @@ impl Scene {
             Stack::new(config).unwrap()
         };
         // The victim's number for the attacker's first connection is `wraps` before 2^32.
-        let at = |address, port| SocketAddrV4::new(address, port);
-        let ends = Ends { local: at(VICTIM, 80), remote: at(ATTACKER, 5000) };
+        let at = |address: Ipv4Addr, port| SocketAddr::new(address.into(), port);
+        let ends = Ends::new(at(VICTIM, 80), at(ATTACKER, 5000));
         let secret = Isn::new(&[2; 16]).sequence(0, &ends);
         let now = u64::from(0u32.wrapping_sub(wraps).wrapping_sub(secret.0)) * 4000 + 5 * SECOND;
         let (mut victim, mut innocent) = (stack(VICTIM, 2), stack(INNOCENT, 3));
@@ -412,7 +414,7 @@ impl Scene {
             Op::Handshake if self.known.len() < 8 => self.handshake(),
             Op::Connect if self.known.len() < 8 => {
                 let id = self.victim.tcp_open().unwrap();
-                let to = SocketAddrV4::new(ATTACKER, 7);
+                let to = SocketAddr::new(ATTACKER.into(), 7);
                 assert_eq!(self.victim.tcp_connect(self.now, id, to), Err(Error::InProgress));
                 let theirs = self.victim.tcp_addresses(id).local.unwrap().port();
                 let (una, nxt) = (Seq(0), Seq(0));

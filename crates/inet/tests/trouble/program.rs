@@ -9,7 +9,7 @@ use onecopy_inet::tcp::{SendFlags, Side as Way};
 use onecopy_link::pair::{Path, Side};
 use onecopy_link::{Capabilities, Medium};
 use proptest::prelude::*;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Where the first connection comes from.
@@ -170,8 +170,8 @@ proptest! {
     ) {
         let of = if offload { Capabilities::all(Medium::Ethernet, mtu) } else { Capabilities::none(Medium::Ethernet, mtu) };
         // The first one's numbers pass 2^32 after so many bytes.
-        let (from, to) = (SocketAddrV4::new(A, FROM), SocketAddrV4::new(B, PORT[1]));
-        let secret = Isn::new(&[1; 16]).sequence(0, &Ends { local: from, remote: to });
+        let (from, to) = (SocketAddr::new(A.into(), FROM), SocketAddr::new(B.into(), PORT[1]));
+        let secret = Isn::new(&[1; 16]).sequence(0, &Ends::new(from, to));
         let start = u64::from(0u32.wrapping_sub(wraps).wrapping_sub(secret.0)) * 4000;
         let mut world = World::new(first.path(), seed, of, start, |side, config| {
             let tcp = &mut config.tcp;

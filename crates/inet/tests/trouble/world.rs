@@ -9,7 +9,7 @@ use onecopy_inet::tcp::{Error, Readiness, Received, SendFlags, Settings, Side as
 use onecopy_link::Capabilities;
 use onecopy_link::pair::{Path, Side};
 use std::collections::HashMap;
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -107,7 +107,7 @@ impl World {
         if self.listeners[side].is_some() {
             return;
         }
-        let address = SocketAddrV4::new([A, B][side], PORT[side]);
+        let address = SocketAddr::new([A, B][side].into(), PORT[side]);
         let stack = &mut self.host(side).stack;
         let id = stack.tcp_open().unwrap();
         stack.tcp_bind(id, address, true).unwrap();
@@ -132,12 +132,12 @@ impl World {
     /// Begins a connection, from `from` if that is not 0.
     pub fn connect(&mut self, side: usize, from: u16) {
         let now = self.net.now();
-        let to = SocketAddrV4::new([A, B][1 - side], PORT[1 - side]);
+        let to = SocketAddr::new([A, B][1 - side].into(), PORT[1 - side]);
         let nobody = self.listeners[1 - side].is_none();
         let stack = &mut self.host(side).stack;
         let id = stack.tcp_open().unwrap();
         if from > 0 {
-            stack.tcp_bind(id, SocketAddrV4::new([A, B][side], from), false).unwrap();
+            stack.tcp_bind(id, SocketAddr::new([A, B][side].into(), from), false).unwrap();
         }
         assert_eq!(stack.tcp_connect(now, id, to), Err(Error::InProgress));
         let port = stack.tcp_addresses(id).local.unwrap().port();

@@ -63,9 +63,13 @@ fn calls_that_cannot_be_fail_as_linuxs_do() {
     assert_eq!(send(&Envelope::to(at([255; 4].into(), 9))), Err(13), "EACCES");
     assert_eq!(send(&Envelope::to(at([8, 8, 8, 8].into(), 9))), Err(101), "ENETUNREACH");
     assert_eq!(send(&Envelope::to(at([224, 0, 0, 1].into(), 9))), Err(101), "no groups here");
-    assert_eq!(send(&Envelope::to(at(A, 9))), Err(101), "nothing comes back from the link");
+    assert_eq!(send(&Envelope::to(at([127, 0, 0, 1].into(), 9))), Err(101), "no loopback was configured");
     assert_eq!(send(&Envelope::to(at(B, 9)).source(B)), Err(22), "not ours");
     assert_eq!(send(&Envelope::to(at(B, 9)).source(A)), Ok(1));
+    // What is said of one datagram comes before what the socket is bound to, as with IP_PKTINFO.
+    let bound = world.a.bound(A, 0);
+    let foreign = Envelope::to(at(B, 9)).source(B);
+    assert_eq!(world.send(bound, &foreign, b"x").map_err(Error::errno), Err(22), "not ours");
 
     let stack = &mut world.a.stack;
     assert_eq!(stack.udp_bind(a, at(ANY, 0), false), Err(Error::Invalid), "sending gave it a port");
@@ -158,7 +162,7 @@ fn without_a_peer_it_keeps_what_it_was_bound_to_and_no_more() {
         }
         stack.udp_connect(id, at(B, 7)).unwrap();
         let local = stack.udp_addresses(id).local.unwrap();
-        assert!(*local.ip() == A && local.port() != 0, "{local} while it is connected");
+        assert!(local.ip() == A && local.port() != 0, "{local} while it is connected");
         stack.udp_disconnect(id).unwrap();
         assert_eq!(stack.udp_addresses(id).local, left);
         // The port that it chose is free.

@@ -7,7 +7,7 @@ use onecopy_inet::udp::{Envelope, Error};
 use onecopy_inet::wire::icmp::Unreachable;
 use onecopy_inet::wire::{Icmp, Protocol, checksum};
 use onecopy_link::{Medium, Packet};
-use std::net::SocketAddrV4;
+use std::net::SocketAddr;
 
 #[test]
 fn who_is_connected_hears_once_that_nobody_has_the_port() {
@@ -42,8 +42,8 @@ fn who_is_connected_hears_once_that_nobody_has_the_port() {
 }
 
 /// What a router, or B, says of a datagram of ours.
-fn complaint(about: (SocketAddrV4, SocketAddrV4), icmp: Icmp) -> Packet {
-    let quoted = packet(*about.0.ip(), *about.1.ip(), Protocol::UDP, &datagram(about.0, about.1, &[0; 1400]));
+fn complaint(about: (SocketAddr, SocketAddr), icmp: Icmp) -> Packet {
+    let quoted = packet(about.0.ip(), about.1.ip(), Protocol::UDP, &datagram(about.0, about.1, &[0; 1400]));
     let mut message = Packet::from(written(&quoted.to_vec().unwrap()[..28]));
     icmp.write(message.head_mut()).unwrap();
     checksum::leave_unfinished(&mut message, 0, Icmp::CHECKSUM).unwrap();
@@ -51,7 +51,7 @@ fn complaint(about: (SocketAddrV4, SocketAddrV4), icmp: Icmp) -> Packet {
     packet(B, A, Protocol::ICMP, &message.to_vec().unwrap())
 }
 
-fn hear(world: &mut World, id: Id, about: (SocketAddrV4, SocketAddrV4), icmp: Icmp) -> Option<Error> {
+fn hear(world: &mut World, id: Id, about: (SocketAddr, SocketAddr), icmp: Icmp) -> Option<Error> {
     let now = world.wire.now();
     world.a.stack.receive(now, complaint(about, icmp));
     world.a.stack.udp_take_error(id)

@@ -4,9 +4,9 @@ use crate::world::*;
 use onecopy_inet::stack::slab::Id;
 use onecopy_inet::udp::{Envelope, Error};
 use onecopy_link::Medium;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-fn try_bind(host: &mut Host, address: Ipv4Addr, port: u16, reuse: bool) -> Result<Id, Error> {
+fn try_bind(host: &mut Host, address: IpAddr, port: u16, reuse: bool) -> Result<Id, Error> {
     let id = host.stack.udp_open().unwrap();
     host.stack.udp_bind(id, at(address, port), reuse).map(|()| id)
 }
@@ -33,7 +33,7 @@ fn an_address_is_shared_by_those_alone_who_all_say_so() {
 }
 
 /// Sends a datagram to each of these, and says who got it.
-fn who(world: &mut World, from: Id, to: Ipv4Addr, among: &[Id]) -> Vec<Id> {
+fn who(world: &mut World, from: Id, to: IpAddr, among: &[Id]) -> Vec<Id> {
     world.send(from, &Envelope::to(at(to, 7)), b"whose?").unwrap();
     world.go();
     among.iter().copied().filter(|id| !world.b.all(*id).is_empty()).collect()
@@ -79,7 +79,7 @@ fn what_is_for_everybody_each_one_gets() {
         let got = who(&mut world, a, ALL, &ids);
         assert_eq!(got, [ids[0], ids[2], ids[3]], "not who is bound to one address, or connected");
         assert_eq!(world.b.stack.udp_stats().copies, 2);
-        let everybody = Ipv4Addr::BROADCAST;
+        let everybody = IpAddr::V4(Ipv4Addr::BROADCAST);
         assert_eq!(who(&mut world, a, everybody, &ids), [ids[0], ids[2]], "nobody is bound to that one");
         assert_eq!(world.b.stack.interface().stats().complaints, 0, "nobody complains of such ones");
         world.b.assert_balanced(0);

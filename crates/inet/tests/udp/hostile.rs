@@ -23,7 +23,7 @@ fn length(bytes: &mut [u8], len: u16) {
     bytes[4..6].copy_from_slice(&len.to_be_bytes());
     bytes[6..8].fill(0);
     let covered = bytes.len().min(len.into());
-    let pseudo = checksum::pseudo_v4(A, B, Protocol::UDP, len.into());
+    let pseudo = checksum::pseudo(A, B, Protocol::UDP, len.into());
     let sum = pseudo.then(onecopy_chain::Sum::of(&bytes[..covered]), 0).checksum();
     bytes[6..8].copy_from_slice(&sum.to_be_bytes());
 }
@@ -187,7 +187,7 @@ proptest! {
                 let last = bytes.len() - 1;
                 bytes[place.min(last)] ^= value;
             }
-            let mut packet = packet(A, *to.ip(), Protocol::UDP, &bytes);
+            let mut packet = packet(A, to.ip(), Protocol::UDP, &bytes);
             if verified {
                 packet.set_checksum(Checksum::Verified).unwrap();
             }

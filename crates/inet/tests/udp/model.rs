@@ -6,7 +6,7 @@ use onecopy_inet::udp::{Envelope, Error};
 use onecopy_link::Medium;
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 #[derive(Clone, Debug)]
 enum Call {
@@ -55,7 +55,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-const ADDRESSES: [Ipv4Addr; 4] = [B, B2, ANY, ALL];
+const ADDRESSES: [IpAddr; 4] = [B, B2, ANY, ALL];
 const PORTS: u16 = 700;
 const BUFFER: u64 = 20_000;
 
@@ -63,13 +63,13 @@ const BUFFER: u64 = 20_000;
 struct Plain {
     id: Id,
     /// Where, once it has a port, and since when: of equals the newest gets it.
-    local: Option<SocketAddrV4>,
+    local: Option<SocketAddr>,
     since: u64,
     reuse: bool,
-    asked: Option<SocketAddrV4>,
-    remote: Option<SocketAddrV4>,
+    asked: Option<SocketAddr>,
+    remote: Option<SocketAddr>,
     /// Bytes, sender, and cost.
-    queue: VecDeque<(Vec<u8>, SocketAddrV4, u64)>,
+    queue: VecDeque<(Vec<u8>, SocketAddr, u64)>,
 }
 
 #[derive(Default)]
@@ -86,17 +86,17 @@ impl Model {
         self.time
     }
 
-    fn may_bind(&self, address: Ipv4Addr, port: u16, reuse: bool) -> bool {
-        let meet = |local: SocketAddrV4| {
+    fn may_bind(&self, address: IpAddr, port: u16, reuse: bool) -> bool {
+        let meet = |local: SocketAddr| {
             local.port() == port
-                && (*local.ip() == address || local.ip().is_unspecified() || address.is_unspecified())
+                && (local.ip() == address || local.ip().is_unspecified() || address.is_unspecified())
         };
         let shares = |other: &Plain| reuse && other.reuse;
         self.sockets.iter().all(|other| other.local.is_none_or(|local| !meet(local) || shares(other)))
     }
 
     /// Whether it fits.
-    fn give(&mut self, index: usize, part: &[u8], from: SocketAddrV4, pages: u64) -> bool {
+    fn give(&mut self, index: usize, part: &[u8], from: SocketAddr, pages: u64) -> bool {
         let queue = &mut self.sockets[index].queue;
         let cost = pages + 768;
         let used: u64 = queue.iter().map(|(_, _, cost)| cost).sum();
@@ -107,7 +107,7 @@ impl Model {
         fits
     }
 
-    fn arrive(&mut self, from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8], gso: u16) {
+    fn arrive(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8], gso: u16) {
         let parts: Vec<&[u8]> = match usize::from(gso) {
             0 => vec![bytes],
             size if bytes.len() <= size => vec![bytes],
@@ -127,7 +127,7 @@ impl Model {
             .filter_map(|index| Some((rank(&self.sockets[index])?, self.sockets[index].since, index)))
             .collect();
         ranked.sort_unstable();
-        let all = *to.ip() == ALL;
+        let all = to.ip() == ALL;
         let getters: Vec<usize> = match all {
             true => ranked.iter().filter(|(rank, ..)| *rank < 3).map(|(.., index)| *index).collect(),
             false => ranked.last().map(|(.., index)| *index).into_iter().collect(),
@@ -177,7 +177,7 @@ proptest! {
                 }
                 Call::Bind { at: index, address, port, reuse } if index < count => {
                     let wanted = at(ADDRESSES[address], PORTS + port);
-                    let may = model.may_bind(*wanted.ip(), wanted.port(), reuse);
+                    let may = model.may_bind(wanted.ip(), wanted.port(), reuse);
                     let since = model.stamp();
                     let socket = &mut model.sockets[index];
                     let want = if socket.local.is_some() {
@@ -198,7 +198,7 @@ proptest! {
                     let local = stack.udp_addresses(socket.id).local.unwrap();
                     // Its own port and address, where it had them.
                     let had = socket.local.unwrap_or(at(ANY, local.port()));
-                    let address = if had.ip().is_unspecified() { B } else { *had.ip() };
+                    let address = if had.ip().is_unspecified() { B } else { had.ip() };
                     prop_assert_eq!(local, at(address, had.port()));
                     (socket.local, socket.remote, socket.since) = (Some(local), Some(to), since);
                 }

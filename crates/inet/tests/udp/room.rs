@@ -17,6 +17,8 @@ fn who_finds_no_room_hears_of_it_when_half_of_it_is_free() {
         world.send(ids[0], &to, b"x").unwrap();
     }
     for id in ids {
+        // Nobody would tell one that has not asked when there is room again.
+        assert_eq!(world.a.stack.udp_readiness(id), Readiness::WRITE);
         let mut data = segment(&world.pool, b"stays");
         for _ in 0..2 {
             assert_eq!(world.a.stack.udp_send(0, id, &mut data, &to), Err(Error::WouldBlock));

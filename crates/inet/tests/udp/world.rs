@@ -11,22 +11,22 @@ use onecopy_link::pair::{End, Pair, PairConfig, Path, Side, Wire};
 use onecopy_link::{Capabilities, Head, Link, Medium, Packet};
 use onecopy_pool::provider::Heap;
 use onecopy_pool::{PagePool, PoolConfig};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-pub const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
-pub const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-pub const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+pub const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+pub const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 /// Of the same host as [`B`].
-pub const B2: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+pub const B2: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3));
 /// Of everybody on their network.
-pub const ALL: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 255);
+pub const ALL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 255));
 /// Nobody's.
-pub const NOBODY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
+pub const NOBODY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 99));
 pub const SECOND: u64 = 1_000_000_000;
 pub const MEDIA: [Medium; 2] = [Medium::Ethernet, Medium::Ip];
 
-pub fn at(address: Ipv4Addr, port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(address, port)
+pub fn at(address: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(address, port)
 }
 
 pub struct Host {
@@ -41,7 +41,7 @@ pub struct World {
     pub pool: PagePool,
 }
 
-pub fn config(of: Capabilities, addresses: &[Ipv4Addr], number: u8) -> Config {
+pub fn config(of: Capabilities, addresses: &[IpAddr], number: u8) -> Config {
     let cidrs: Vec<_> = addresses.iter().map(|address| Cidr::new(*address, 24).unwrap()).collect();
     Config::new(ip::Config::new(of, Mac([2, 0, 0, 0, 0, number]), &cidrs, [number; 16]), [number; 16])
 }
@@ -57,7 +57,7 @@ impl World {
 
     pub fn with(of: Capabilities, path: Path, seed: u64, change: impl Fn(Side, &mut Config)) -> World {
         let Pair { a, b, wire } = Pair::new(PairConfig::new().seed(seed).capabilities(of).both(path));
-        let host = |side, link, addresses: &[Ipv4Addr], number| {
+        let host = |side, link, addresses: &[IpAddr], number| {
             let mut config = config(of, addresses, number);
             change(side, &mut config);
             Host { stack: Stack::new(config).unwrap(), link }
@@ -120,13 +120,13 @@ impl World {
 
 impl Host {
     /// A socket that is bound.
-    pub fn bound(&mut self, address: Ipv4Addr, port: u16) -> Id {
+    pub fn bound(&mut self, address: IpAddr, port: u16) -> Id {
         let id = self.stack.udp_open().unwrap();
         self.stack.udp_bind(id, at(address, port), false).unwrap();
         id
     }
 
-    pub fn connected(&mut self, to: SocketAddrV4) -> Id {
+    pub fn connected(&mut self, to: SocketAddr) -> Id {
         let id = self.stack.udp_open().unwrap();
         self.stack.udp_connect(id, to).unwrap();
         id
@@ -144,7 +144,7 @@ impl Host {
     }
 
     /// All that came, and who sent it.
-    pub fn all(&mut self, id: Id) -> Vec<(Vec<u8>, SocketAddrV4)> {
+    pub fn all(&mut self, id: Id) -> Vec<(Vec<u8>, SocketAddr)> {
         std::iter::from_fn(|| self.stack.udp_receive(id).ok()).map(|one| (bytes(&one), one.from)).collect()
     }
 
@@ -152,7 +152,7 @@ impl Host {
         std::iter::from_fn(|| self.stack.event()).collect()
     }
 
-    pub fn local(&self, id: Id) -> SocketAddrV4 {
+    pub fn local(&self, id: Id) -> SocketAddr {
         self.stack.udp_addresses(id).local.unwrap()
     }
 
@@ -186,7 +186,8 @@ pub fn written(bytes: &[u8]) -> Segment<Chain> {
 }
 
 /// A packet of IP alone, from A's host to B's: these bytes behind IP's header.
-pub fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol, bytes: &[u8]) -> Packet {
+pub fn packet(from: IpAddr, to: IpAddr, protocol: Protocol, bytes: &[u8]) -> Packet {
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (from, to) else { panic!("of IPv4") };
     let ip = Ipv4::new(from, to, protocol, bytes.len() as u16);
     let mut head = Head::new();
     ip.write(&mut head).unwrap();
@@ -194,9 +195,9 @@ pub fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol, bytes: &[u8]) ->
 }
 
 /// A datagram's bytes, its checksum right.
-pub fn datagram(from: SocketAddrV4, to: SocketAddrV4, payload: &[u8]) -> Vec<u8> {
+pub fn datagram(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let mut packet = Packet::from(written(payload));
-    let pseudo = checksum::pseudo_v4(*from.ip(), *to.ip(), Protocol::UDP, (Udp::LEN + payload.len()) as u32);
+    let pseudo = checksum::pseudo(from.ip(), to.ip(), Protocol::UDP, (Udp::LEN + payload.len()) as u32);
     let header = Udp { from: from.port(), to: to.port(), payload_len: payload.len() as u16 };
     header.write(packet.head_mut(), pseudo).unwrap();
     checksum::leave_unfinished(&mut packet, 0, Udp::CHECKSUM).unwrap();

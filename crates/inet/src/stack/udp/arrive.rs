@@ -1,7 +1,7 @@
 //! Datagrams in, and what others say of ours.
 
 use super::super::Stack;
-use super::super::demux::Ends;
+use super::super::demux::{Ends, Place};
 use super::super::slab::Id;
 use super::super::socket::Slot;
 use super::Attached;
@@ -9,16 +9,12 @@ use crate::ip::{Complaint, Trouble};
 use crate::tcp::Wake;
 use crate::udp::{Full, MAX_SEGMENTS, Received, meaning};
 use crate::wire::icmp::Unreachable;
-use crate::wire::{Ipv4, Udp};
+use crate::wire::{Ip, Udp};
 use onecopy_link::{Packet, Train};
-use std::net::SocketAddrV4;
-
-/// The least MTU that a router is believed: net.ipv4.route.min_pmtu.
-const LEAST_PATH: u16 = 552;
 
 impl Stack {
     /// A datagram, or a train, has come, whose header is the packet's head.
-    pub(in super::super) fn datagram(&mut self, now: u64, ip: &Ipv4, packet: Packet) {
+    pub(in super::super) fn datagram(&mut self, now: u64, ip: &Ip, packet: Packet) {
         let (size, len) = (packet.gso(), packet.payload().payload().len());
         let size = match size {
             None => None,
@@ -31,27 +27,27 @@ impl Stack {
         };
         let Ok((header, ..)) = Udp::parse(packet.head()) else { return self.malformed() };
         let ends = Ends {
-            local: SocketAddrV4::new(ip.to, header.to),
-            remote: SocketAddrV4::new(ip.from, header.from),
+            local: Place { ip: ip.to(), port: header.to },
+            remote: Place { ip: ip.from(), port: header.from },
         };
         let received = |packet: Packet| Received {
             data: packet.into_parts().1,
-            from: ends.remote,
-            to: ends.local,
+            from: ends.remote.into(),
+            to: ends.local.into(),
             size,
-            service: ip.service,
-            ttl: ip.ttl,
+            service: ip.service(),
+            ttl: ip.ttl(),
         };
         let count = size.map_or(1, |size| len.div_ceil(size.into()) as u64);
         self.udp.stats.arrived += count;
-        if !self.ip.is_local(ip.to) {
+        if !self.ip.is_local(ends.local.ip) {
             return self.spread(ends.local, count, received(packet));
         }
         match self.udp.groups.whose(&ends) {
             Some(id) => self.deliver(id, received(packet)),
             None => {
                 self.udp.stats.no_port += count;
-                self.ip.complain(now, ip, packet.head(), Unreachable::PORT);
+                self.ip.complain(now, ip, packet, Unreachable::PORT);
             }
         }
     }
@@ -62,7 +58,7 @@ impl Stack {
     }
 
     /// To everybody: each who listens gets it.
-    fn spread(&mut self, to: SocketAddrV4, count: u64, received: Received) {
+    fn spread(&mut self, to: Place, count: u64, received: Received) {
         let mut ids = std::mem::take(&mut self.udp.heard);
         self.udp.groups.all(to, &mut ids);
         if let Some((last, others)) = ids.split_last() {
@@ -132,7 +128,13 @@ impl Stack {
     /// A router, or the peer's host, complains about a datagram of ours. Who is connected is told; others have no way of knowing which
     /// datagram it was.
     pub(in super::super) fn datagram_complaint(&mut self, now: u64, complaint: &Complaint) {
-        let ends = Ends { local: complaint.local, remote: complaint.remote };
+        let ends = Ends::new(complaint.local, complaint.remote);
+        // What the way takes is of use to all; a stranger who makes it up has to know a port that somebody has.
+        if let Trouble::TooLong { mtu } = complaint.trouble
+            && self.udp.groups.whose(&ends).is_some()
+        {
+            self.ip.path_shrunk(now, ends.remote.ip, mtu);
+        }
         let id = self.udp.groups.connected(&ends);
         let attached = id.and_then(|id| Some((id, self.sockets.get_mut(id)?.udp_mut()?)));
         let Some((id, attached)) = attached else {
@@ -149,9 +151,6 @@ impl Stack {
         if !told {
             self.udp.stats.complaints_ignored += 1;
             return;
-        }
-        if let Trouble::TooLong { mtu } = complaint.trouble {
-            attached.socket.path_shrunk(now, mtu.max(LEAST_PATH), self.ip.mtu());
         }
         self.udp.stats.complaints += 1;
         attached.socket.fail(error);

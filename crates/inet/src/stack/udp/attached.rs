@@ -1,11 +1,11 @@
 //! One socket of UDP, and its addresses.
 
+use crate::stack::demux::Place;
 use crate::stack::ports::Hold;
 use crate::stack::slab::Id;
 use crate::tcp::Wake;
 use crate::udp::Socket;
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
 
 /// A socket and its addresses.
 #[derive(Debug, Default)]
@@ -14,9 +14,9 @@ pub(in crate::stack) struct Attached {
     /// The port, at the address that datagrams come to.
     pub(super) hold: Option<Hold>,
     /// What the program bound it to, with port 0 where it left the choice: what stays when it is connected no more.
-    pub(super) asked: Option<SocketAddrV4>,
+    pub(super) asked: Option<Place>,
     pub(super) reuse: bool,
-    pub(super) remote: Option<SocketAddrV4>,
+    pub(super) remote: Option<Place>,
     pub(super) wake: Wake,
     /// It is among those that wait for room to send.
     pub(super) waits: bool,
@@ -24,7 +24,7 @@ pub(in crate::stack) struct Attached {
 
 impl Attached {
     /// Where datagrams for it come to.
-    pub fn local(&self) -> Option<SocketAddrV4> {
+    pub fn local(&self) -> Option<Place> {
         self.hold.as_ref().map(Hold::local)
     }
 

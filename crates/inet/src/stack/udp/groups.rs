@@ -1,11 +1,10 @@
 //! Whose a datagram is.
 
-use super::super::demux::Ends;
+use super::super::demux::{Ends, Place};
 use super::super::slab::Id;
 use crate::key::{Key, Seed, Table};
 use std::collections::hash_map::Entry;
 use std::hash::Hash;
-use std::net::{Ipv4Addr, SocketAddrV4};
 
 /// Sockets of one address: the last one gets what comes to one, as with Linux; it is the others' turn when it is gone.
 #[derive(Debug)]
@@ -18,8 +17,7 @@ struct Group {
 #[derive(Debug)]
 pub(super) struct Groups {
     connected: Table<Ends, Group>,
-    /// By address, [`Ipv4Addr::UNSPECIFIED`] for any, and port.
-    bound: Table<SocketAddrV4, Group>,
+    bound: Table<Place, Group>,
 }
 
 impl Groups {
@@ -32,7 +30,7 @@ impl Groups {
     }
 
     /// Has `id` get what comes to `local`, from `remote` alone where there is one.
-    pub fn add(&mut self, local: SocketAddrV4, remote: Option<SocketAddrV4>, id: Id) {
+    pub fn add(&mut self, local: Place, remote: Option<Place>, id: Id) {
         match remote {
             Some(remote) => add(&mut self.connected, Ends { local, remote }, id),
             None => add(&mut self.bound, local, id),
@@ -40,7 +38,7 @@ impl Groups {
     }
 
     /// It gets nothing more from there.
-    pub fn remove(&mut self, local: SocketAddrV4, remote: Option<SocketAddrV4>, id: Id) {
+    pub fn remove(&mut self, local: Place, remote: Option<Place>, id: Id) {
         match remote {
             Some(remote) => remove(&mut self.connected, Ends { local, remote }, id),
             None => remove(&mut self.bound, local, id),
@@ -57,14 +55,14 @@ impl Groups {
     #[inline]
     pub fn whose(&self, ends: &Ends) -> Option<Id> {
         self.connected(ends).or_else(|| {
-            let any = || self.bound.get(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, ends.local.port()));
+            let any = || self.bound.get(&ends.local.any());
             self.bound.get(&ends.local).or_else(any).map(|group| group.last)
         })
     }
 
     /// Puts all of those into `ids` who get what comes to everybody at `to`: who has that very address, or its port at any.
-    pub fn all(&self, to: SocketAddrV4, ids: &mut Vec<Id>) {
-        let places = [to, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, to.port())];
+    pub fn all(&self, to: Place, ids: &mut Vec<Id>) {
+        let places = [to, to.any()];
         for group in places.iter().filter_map(|place| self.bound.get(place)) {
             ids.extend_from_slice(&group.before);
             ids.push(group.last);

@@ -8,6 +8,7 @@ mod groups;
 mod send;
 
 use super::Stack;
+use super::demux::{Place, any_like};
 use super::ports::Ports;
 use super::slab::Id;
 use super::socket::{Bound, Slot};
@@ -17,7 +18,7 @@ use crate::udp::{Config, Error, Received, Settings, Stats};
 pub(super) use attached::Attached;
 use groups::Groups;
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 /// What all sockets have in common.
@@ -89,7 +90,7 @@ impl Udp {
     }
 
     /// Moves a socket to another address or peer: its port stays.
-    fn attach(&mut self, id: Id, attached: &mut Attached, local: Ipv4Addr, remote: Option<SocketAddrV4>) {
+    fn attach(&mut self, id: Id, attached: &mut Attached, local: IpAddr, remote: Option<Place>) {
         let Some(hold) = attached.hold.take() else { return };
         self.groups.remove(hold.local(), attached.remote, id);
         let moved = self.ports.inherit(&hold, local);
@@ -97,13 +98,12 @@ impl Udp {
         self.groups.add(moved.local(), remote, id);
         attached.hold = Some(moved);
         attached.remote = remote;
-        attached.socket.new_peer();
     }
 
-    /// Gives it a port, where it has none.
-    fn autobind(&mut self, id: Id, attached: &mut Attached) -> Result<(), Error> {
+    /// Gives it a port, where it has none, that it may send to `to` from.
+    fn autobind(&mut self, id: Id, attached: &mut Attached, to: IpAddr) -> Result<(), Error> {
         if attached.hold.is_none() {
-            let address = attached.asked.map_or(Ipv4Addr::UNSPECIFIED, |asked| *asked.ip());
+            let address = attached.asked.map_or(any_like(to), |asked| asked.ip);
             let hold = self.ports.bind(address, 0, attached.reuse);
             let hold = hold.map_err(|_| Error::AddressNotAvailable)?;
             self.groups.add(hold.local(), None, id);
@@ -134,8 +134,8 @@ impl Stack {
     /// # Errors
     ///
     /// [`Error::AddressNotAvailable`], [`Error::AddressInUse`], [`Error::Invalid`] where it has one.
-    pub fn udp_bind(&mut self, id: Id, address: SocketAddrV4, reuse: bool) -> Result<(), Error> {
-        let ip = *address.ip();
+    pub fn udp_bind(&mut self, id: Id, address: SocketAddr, reuse: bool) -> Result<(), Error> {
+        let ip = address.ip();
         let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
         if attached.hold.is_some() {
             return Err(Error::Invalid);
@@ -146,7 +146,7 @@ impl Stack {
         let hold = self.udp.ports.bind(ip, address.port(), reuse).map_err(|_| Error::AddressInUse)?;
         self.udp.groups.add(hold.local(), None, id);
         attached.hold = Some(hold);
-        (attached.asked, attached.reuse) = (Some(address), reuse);
+        (attached.asked, attached.reuse) = (Some(address.into()), reuse);
         Ok(())
     }
 
@@ -156,16 +156,16 @@ impl Stack {
     /// # Errors
     ///
     /// [`Error::Invalid`], [`Error::Access`], [`Error::NetUnreachable`], [`Error::AddressNotAvailable`] where no port is left.
-    pub fn udp_connect(&mut self, id: Id, to: SocketAddrV4) -> Result<(), Error> {
+    pub fn udp_connect(&mut self, id: Id, to: SocketAddr) -> Result<(), Error> {
         let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
         if to.port() == 0 {
             return Err(Error::Invalid);
         }
-        let source = send::source(&self.ip, attached, *to.ip(), None)?;
-        self.udp.autobind(id, attached)?;
+        let source = send::source(&self.ip, attached, to.ip(), None)?;
+        self.udp.autobind(id, attached, to.ip())?;
         // What is bound to everybody's address gets what comes there.
-        let local = attached.local().map(|local| *local.ip()).filter(|local| !local.is_unspecified());
-        self.udp.attach(id, attached, local.unwrap_or(source), Some(to));
+        let local = attached.local().map(|local| local.ip).filter(|local| !local.is_unspecified());
+        self.udp.attach(id, attached, local.unwrap_or(source), Some(to.into()));
         Ok(())
     }
 
@@ -180,9 +180,10 @@ impl Stack {
         if attached.remote.is_none() {
             return Ok(());
         }
-        let asked = attached.asked.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
-        self.udp.attach(id, attached, *asked.ip(), None);
-        if asked.port() == 0
+        let any = attached.local().map_or(Ipv4Addr::UNSPECIFIED.into(), |local| any_like(local.ip));
+        let asked = attached.asked.unwrap_or(Place { ip: any, port: 0 });
+        self.udp.attach(id, attached, asked.ip, None);
+        if asked.port == 0
             && let Some(hold) = attached.hold.take()
         {
             self.udp.groups.remove(hold.local(), None, id);
@@ -211,12 +212,14 @@ impl Stack {
         self.sockets.get(id)?.udp()?.socket.inbox.first()
     }
 
-    /// What would not wait (poll(2)). With an error neither way does, and as in Linux that alone is said then.
+    /// What would not wait (poll(2)). With an error neither way does, and as in Linux that alone is said then. A send that found no room
+    /// waits until [`Stack::event`] tells of some; one that was not tried yet is not known to.
     pub fn udp_readiness(&self, id: Id) -> Readiness {
         let Some(attached) = self.sockets.get(id).and_then(Slot::udp) else { return Readiness::empty() };
         let mut readiness = Readiness::empty();
         readiness.set(Readiness::READ, !attached.socket.inbox.is_empty());
-        readiness.set(Readiness::WRITE, self.ip.room() > 0);
+        // (Not whether there is room just now: nobody would tell those that did not ask when there is some again.)
+        readiness.set(Readiness::WRITE, !attached.waits);
         readiness.set(Readiness::ERROR, attached.socket.has_error());
         readiness
     }
@@ -238,8 +241,8 @@ impl Stack {
     pub fn udp_addresses(&self, id: Id) -> Bound {
         let attached = self.sockets.get(id).and_then(Slot::udp);
         Bound {
-            local: attached.and_then(|attached| attached.local().or(attached.asked)),
-            remote: attached.and_then(|attached| attached.remote),
+            local: attached.and_then(|attached| attached.local().or(attached.asked)).map(SocketAddr::from),
+            remote: attached.and_then(|attached| attached.remote).map(SocketAddr::from),
         }
     }
 
@@ -252,10 +255,13 @@ impl Stack {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchSocket`].
+    /// [`Error::NoSuchSocket`]; [`Error::BadTtl`] with nothing changed.
     pub fn udp_set(&mut self, id: Id, change: impl FnOnce(&mut Settings)) -> Result<(), Error> {
         let attached = self.sockets.get_mut(id).and_then(Slot::udp_mut).ok_or(Error::NoSuchSocket)?;
-        change(&mut attached.socket.settings);
+        let mut settings = attached.socket.settings.clone();
+        change(&mut settings);
+        settings.settle()?;
+        attached.socket.settings = settings;
         Ok(())
     }
 

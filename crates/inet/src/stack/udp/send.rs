@@ -1,25 +1,28 @@
 //! Datagrams out.
 
 use super::super::Stack;
+use super::super::demux::Place;
 use super::super::slab::Id;
 use super::super::socket::Slot;
 use super::Attached;
 use crate::ip::{self, Interface, Reason};
 use crate::udp::{Envelope, Error, MAX_LEN, MAX_SEGMENTS};
-use crate::wire::checksum::{leave_unfinished, pseudo_v4};
-use crate::wire::{Ipv4, Protocol, Udp};
+use crate::wire::checksum::{leave_unfinished, pseudo};
+use crate::wire::{Ip, Protocol, Udp};
 use onecopy_chain::notify::Segment;
 use onecopy_chain::{Chain, Kind, Writer};
 use onecopy_link::{Gso, Packet, Train};
 use onecopy_pool::Pages;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::IpAddr;
 
 /// How a datagram goes, when all is known of it.
 struct Way {
-    from: SocketAddrV4,
-    to: SocketAddrV4,
+    from: Place,
+    to: Place,
     /// A train's.
     size: Option<u16>,
+    /// IP cuts it to fragments.
+    in_parts: bool,
     service: u8,
     ttl: u8,
     dont_fragment: bool,
@@ -29,25 +32,26 @@ struct Way {
 pub(super) fn source(
     ip: &Interface,
     attached: &Attached,
-    to: Ipv4Addr,
-    asked: Option<Ipv4Addr>,
-) -> Result<Ipv4Addr, Error> {
+    to: IpAddr,
+    asked: Option<IpAddr>,
+) -> Result<IpAddr, Error> {
+    let own = attached.local().or(attached.asked).map(|local| local.ip);
+    if own.into_iter().chain(asked).any(|own| own.is_ipv4() != to.is_ipv4()) {
+        return Err(Error::AddressFamily);
+    }
     let all = ip.is_broadcast(to);
     if all && !attached.socket.settings.broadcast {
         return Err(Error::Access);
     }
-    // Nothing comes back from the link that goes to ourselves, and there are no groups.
-    if ip.is_local(to) || !all && matches!(to.octets()[0], 0 | 127 | 224..) {
+    // There are no groups.
+    if !all && !ip.is_local(to) && !ip::is_host(to) {
         return Err(Error::NetUnreachable);
     }
-    let bound = attached.local().map(|local| *local.ip()).filter(|local| ip.is_local(*local));
-    let routed = ip.source(to).or_else(|| {
-        let first = || ip.addresses().first().map(ip::Cidr::address);
-        if all { first() } else { None }
-    });
+    let bound = attached.local().map(|local| local.ip).filter(|local| ip.is_local(*local));
+    let routed = ip.source(to).or_else(|| if all { ip.first_like(to) } else { None });
     let routed = routed.ok_or(Error::NetUnreachable)?;
-    match bound.or(asked) {
-        Some(from) if !ip.is_local(from) => Err(Error::Invalid),
+    match asked.or(bound) {
+        Some(from) if !ip.is_local(from) || from.is_loopback() && !ip.is_local(to) => Err(Error::Invalid),
         from => Ok(from.unwrap_or(routed)),
     }
 }
@@ -72,10 +76,13 @@ impl Stack {
         let payload = data.payload();
         let way = self.way(now, id, payload.len(), envelope)?;
         let link = self.ip.capabilities();
+        let leaves = !self.ip.is_local(way.to.ip);
         let device = payload.kind() == Some(Kind::Device);
-        let refused = if device && !(link.unreadable && link.checksum) {
+        let refused = if !leaves {
+            None
+        } else if device && (way.in_parts || !(link.unreadable && link.checksum)) {
             Some(Error::DeviceMemory)
-        } else if way.size.is_none() && payload.fragment_count() > link.fragments {
+        } else if way.size.is_none() && !way.in_parts && payload.fragment_count() > link.fragments {
             Some(Error::TooLong)
         } else {
             None
@@ -100,11 +107,30 @@ impl Stack {
         writer: &Writer<'_, A>,
         envelope: &Envelope,
     ) -> Result<usize, Error> {
-        let way = self.way(now, id, bytes.len(), envelope)?;
+        self.udp_send_slices(now, id, std::iter::once(bytes), writer, envelope)
+    }
+
+    /// As [`Stack::udp_send_bytes`], of several slices, one after the other, as one datagram or one train.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn udp_send_slices<'a, A: Pages + ?Sized>(
+        &mut self,
+        now: u64,
+        id: Id,
+        slices: impl Iterator<Item = &'a [u8]> + Clone,
+        writer: &Writer<'_, A>,
+        envelope: &Envelope,
+    ) -> Result<usize, Error> {
+        let len = slices.clone().fold(0, |len: usize, slice| len.saturating_add(slice.len()));
+        let way = self.way(now, id, len, envelope)?;
         let mut chain = Chain::new();
-        if writer.append(&mut chain, bytes).is_err() {
-            self.udp.stats.refused += 1;
-            return Err(Error::NoMemory);
+        for slice in slices {
+            if writer.append(&mut chain, slice).is_err() {
+                self.udp.stats.refused += 1;
+                return Err(Error::NoMemory);
+            }
         }
         self.launch(now, &way, Segment::new(chain))
     }
@@ -116,31 +142,29 @@ impl Stack {
             if let Some(error) = attached.socket.take_error() {
                 return Err(error);
             }
-            let to = envelope.to.or(attached.remote).ok_or(Error::NoAddress)?;
-            if to.port() == 0 {
+            let to = envelope.to.map(Place::from).or(attached.remote).ok_or(Error::NoAddress)?;
+            if to.port == 0 {
                 return Err(Error::Invalid);
             }
-            let from = source(&self.ip, attached, *to.ip(), envelope.source)?;
+            let from = source(&self.ip, attached, to.ip, envelope.source)?;
             let gso = envelope.gso.unwrap_or(attached.socket.settings.gso);
             let each = if gso == 0 { len } else { len.min(gso.into()) };
-            let link = self.ip.mtu();
-            let mtu = match attached.remote == Some(to) {
-                true => attached.socket.path_mtu(now, link),
-                false => link,
-            };
-            if len > MAX_LEN || Ipv4::LEN + Udp::LEN + each > mtu as usize {
+            let in_parts = Ip::header_len(to.ip) + Udp::LEN + each > self.ip.mtu_to(now, to.ip) as usize;
+            // A train's are not cut again; others are where they may be.
+            if len > MAX_LEN || in_parts && (attached.socket.settings.dont_fragment || each < len) {
                 return Err(Error::TooLong);
             }
             if each < len && len > each * MAX_SEGMENTS {
                 return Err(Error::Invalid);
             }
-            self.udp.autobind(id, attached)?;
-            let port = attached.local().ok_or(Error::AddressNotAvailable)?.port();
+            self.udp.autobind(id, attached, to.ip)?;
+            let port = attached.local().ok_or(Error::AddressNotAvailable)?.port;
             let settings = &attached.socket.settings;
             Ok(Way {
-                from: SocketAddrV4::new(from, port),
+                from: Place { ip: from, port },
                 to,
                 size: (each < len).then_some(gso),
+                in_parts,
                 service: envelope.service.unwrap_or(settings.service),
                 ttl: settings.ttl,
                 dont_fragment: settings.dont_fragment,
@@ -160,12 +184,12 @@ impl Stack {
     /// Has it leave.
     fn launch(&mut self, now: u64, way: &Way, payload: Segment<Chain>) -> Result<usize, Error> {
         let len = payload.payload().len();
-        let (from, to) = (*way.from.ip(), *way.to.ip());
+        let (from, to) = (way.from.ip, way.to.ip);
         // Both are within what 16 bits say.
-        let pseudo = pseudo_v4(from, to, Protocol::UDP, (Udp::LEN + len) as u32);
-        let header = Udp { from: way.from.port(), to: way.to.port(), payload_len: len as u16 };
+        let sum = pseudo(from, to, Protocol::UDP, (Udp::LEN + len) as u32);
+        let header = Udp { from: way.from.port, to: way.to.port, payload_len: len as u16 };
         let mut packet = Packet::from(payload);
-        let written = header.write(packet.head_mut(), pseudo).is_ok()
+        let written = header.write(packet.head_mut(), sum).is_ok()
             && leave_unfinished(&mut packet, 0, Udp::CHECKSUM).is_ok();
         debug_assert!(written, "a header of 8 bytes fits an empty head");
         packet.set_gso(way.size.map(|size| Gso { train: Train::Udp, size, network: 0 }));

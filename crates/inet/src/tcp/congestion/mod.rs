@@ -227,6 +227,11 @@ impl Congestion {
         }
     }
 
+    /// The time for which it was not used begins now.
+    pub fn stamp(&mut self, now: u64) {
+        self.stamp_ms = ms(now);
+    }
+
     /// Shrinks a window of which only a part was used for a whole RTO (RFC 2861, section 3.2; `rto_ns` as it is backed off), half of the
     /// way to what was used. To be called after [`Congestion::transmitted`], unless `tcp_slow_start_after_idle` is off. `may_shrink`:
     /// nothing is lost or out of order, and the program does not wait for room in its own send buffer.

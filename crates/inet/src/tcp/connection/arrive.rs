@@ -7,6 +7,7 @@ use super::timers::nanos;
 use super::{After, Connection, NEVER, Traits, milliseconds};
 use crate::tcp::emit::{Context, Wake};
 use crate::tcp::error::Error;
+use crate::tcp::memory::Pressure;
 use crate::tcp::rcv::{AckWhen, Arrival, Check as Acceptable, Paws, Refused};
 use crate::tcp::snd::Ack;
 use crate::tcp::state::State;
@@ -191,6 +192,7 @@ impl Connection {
             unsent: !self.out.unsent().is_empty(),
         };
         let done = self.snd.acknowledge(ctx.now, &ack);
+        ctx.heard |= done.progress || done.is_dup;
         if done.too_new {
             // RFC 9293, section 3.10.7.4, fifth check: it is answered.
             ctx.stats.ack_unsent += 1;
@@ -245,18 +247,24 @@ impl Connection {
             return After::EndedRefuse;
         }
         let moment = self.moment(ctx.now);
+        let pressure = self.pressure(ctx, 0);
+        self.rcv.set_pressure(pressure);
         let took = self.rcv.accept(&moment, Arrival { header, payload, cut, ecn }, ctx.pages);
         ctx.stats.bytes_in += u64::from(took.readable);
         ctx.stats.out_of_order += u64::from(took.out_of_order);
         ctx.stats.pruned += u64::from(took.reneged > 0);
         match took.refused {
             Some(Refused::Old | Refused::Overlap) => ctx.stats.duplicate += 1,
-            Some(Refused::Memory) => ctx.stats.no_memory += 1,
+            Some(Refused::Memory) => {
+                ctx.stats.no_memory += 1;
+                ctx.stats.memory_full += u64::from(pressure == Pressure::Full);
+            }
             Some(Refused::BehindFin) => ctx.stats.behind_fin += 1,
             Some(_) => ctx.stats.outside_window += 1,
             None => {}
         }
-        if took.readable > 0 && self.rcv.is_readable() {
+        // Who waits for more than there is room for has to read first.
+        if (took.readable > 0 || took.refused == Some(Refused::Memory)) && self.rcv.is_readable() {
             ctx.wake |= Wake::READ;
         }
         if took.fin {
@@ -347,12 +355,21 @@ impl Connection {
     }
 
     /// Tells who may wait for it that there is room to send (the kernel's sk_stream_write_space()). Whoever finds none waits, whether a call
-    /// said so or [`Connection::readiness`], which changes nothing: so it is noted here when there is none.
+    /// said so or [`Connection::readiness`], which changes nothing: so it is noted here when there is none. Where the window of congestion has room, and
+    /// only the buffer has not, the buffer grows first.
     pub(super) fn tell_room(&mut self, ctx: &mut Context<'_>) {
+        self.breathe(ctx);
         if !self.traits.contains(Traits::WANTS_ROOM) {
             let none = !self.has_room_to_write(ctx.config);
             self.traits.set(Traits::WANTS_ROOM, none);
-        } else if self.has_much_room(ctx.config) {
+            return;
+        }
+        // (tcp_new_space(), tcp_should_expand_sndbuf().)
+        if self.settings.send_buffer.is_none() && self.snd.quota() > 0 {
+            self.expand_send_buffer(ctx.config);
+            self.snd.refrain(ctx.now);
+        }
+        if self.has_room_to_write(ctx.config) {
             self.traits.remove(Traits::WANTS_ROOM);
             if self.limited.by() == By::Buffer {
                 self.limited.set(ctx.now, By::Busy);

@@ -5,6 +5,7 @@ use crate::tcp::config::Config;
 use crate::tcp::emit::{Context, Wake};
 use crate::tcp::error::Error;
 use crate::tcp::info::Info;
+use crate::tcp::memory::Pressure;
 use crate::tcp::settings::Settings;
 use crate::tcp::state::State;
 use onecopy_chain::notify::Segment;
@@ -103,7 +104,8 @@ impl Connection {
     }
 
     fn notsent_lowat(&self, config: &Config) -> u32 {
-        self.settings.notsent_lowat.filter(|limit| *limit > 0).unwrap_or(config.notsent_lowat)
+        // (Linux would never take a byte with a sysctl of 0.)
+        self.settings.notsent_lowat.filter(|limit| *limit > 0).unwrap_or(config.notsent_lowat).max(1)
     }
 
     /// sk_stream_memory_free().
@@ -112,17 +114,34 @@ impl Connection {
             && self.out.unsent().len() < self.notsent_lowat(config)
     }
 
-    /// sk_stream_is_writable().
-    pub(super) fn has_room_to_write(&self, config: &Config) -> bool {
-        let used = self.send_memory();
-        u64::from(self.send_buffer).saturating_sub(used) >= used >> 1
-            && self.out.unsent().len() < self.notsent_lowat(config)
+    /// How short memory is for this connection, which has taken `more` since the call began: while it is short, there is none for who has
+    /// more than his share, so that there is some for who has less (__sk_mem_raise_allocated()).
+    pub(super) fn pressure(&self, ctx: &Context<'_>, more: u64) -> Pressure {
+        match ctx.pressure {
+            _ if more >= ctx.memory_left => Pressure::Full,
+            Pressure::Short if self.memory() > ctx.memory_share => Pressure::Full,
+            pressure => pressure,
+        }
     }
 
-    /// What wakes who was told that there is none: more than the least.
-    pub(super) fn has_much_room(&self, config: &Config) -> bool {
+    /// Whether there is no memory for more to be sent. A little may always be given: it is acknowledged some time, and then the program
+    /// hears of room.
+    fn is_squeezed(&self, ctx: &Context<'_>, more: u64) -> bool {
+        self.pressure(ctx, more) == Pressure::Full && self.send_memory() >= u64::from(ctx.config.wmem[0])
+    }
+
+    /// Looks whether memory has come back for who found none.
+    pub(super) fn breathe(&mut self, ctx: &Context<'_>) {
+        if self.traits.contains(Traits::SQUEEZED) && !self.is_squeezed(ctx, 0) {
+            self.traits.remove(Traits::SQUEEZED);
+        }
+    }
+
+    /// Whether poll(2) says so, and whether who was told that there is none is woken: __sk_stream_is_writeable() with `wake`.
+    pub(super) fn has_room_to_write(&self, config: &Config) -> bool {
         let used = self.send_memory();
-        u64::from(self.send_buffer).saturating_sub(used) >= used >> 1
+        !self.traits.contains(Traits::SQUEEZED)
+            && u64::from(self.send_buffer).saturating_sub(used) >= used >> 1
             && u64::from(self.out.unsent().len()) * 2 < u64::from(self.notsent_lowat(config))
     }
 
@@ -150,7 +169,8 @@ impl Connection {
         flags: SendFlags,
     ) -> Result<usize, Error> {
         self.give(ctx, data.payload().len(), flags, |queue, len| {
-            let rest = data.divide(len)?;
+            // Most often it is all of it, and nothing is to be divided.
+            let rest = if len < data.payload().len() { data.divide(len)? } else { Segment::default() };
             queue.push(std::mem::replace(data, rest));
             Ok(())
         })
@@ -170,10 +190,8 @@ impl Connection {
     ) -> Result<usize, Error> {
         let mut at = 0;
         self.give(ctx, bytes.len(), flags, |queue, len| {
-            let mut chain = Chain::new();
-            writer.append(&mut chain, &bytes[at..at + len])?;
+            queue.write(writer, &bytes[at..at + len])?;
             at += len;
-            queue.push(chain.into());
             Ok(())
         })
     }
@@ -190,13 +208,17 @@ impl Connection {
         if len == 0 {
             return Ok(0);
         }
-        self.send_limit(ctx.config);
         self.look_idle(ctx);
         let mss = self.segment_len(ctx);
         let goal = self.piece_goal(ctx, mss);
         let mut given = 0;
         let mut failed = None;
+        let kept = self.out.true_size();
         while given < len {
+            if self.is_squeezed(ctx, self.out.true_size().saturating_sub(kept)) {
+                self.traits |= Traits::SQUEEZED;
+                break;
+            }
             let mut room = self.out.unsent().room(goal);
             if room == 0 {
                 if !self.may_queue(ctx.config) {
@@ -270,6 +292,8 @@ impl Connection {
     /// [`Error::WouldBlock`], [`Error::NotConnected`], and why the connection ended.
     pub fn receive(&mut self, ctx: &mut Context<'_>, max: usize) -> Result<Received, Error> {
         let moment = self.moment(ctx.now);
+        let pressure = self.pressure(ctx, 0);
+        self.rcv.set_pressure(pressure);
         if let Some(data) = self.rcv.read(&moment, max) {
             let bytes = data.payload().len() as u64;
             if self.state.is_synchronized() && self.rcv.window_update_due(bytes) {
@@ -277,6 +301,10 @@ impl Connection {
             }
             self.arm_probe(ctx);
             return Ok(Received::Data(data));
+        }
+        // What has come to its end has, whatever happened then (SOCK_DONE); a call that sends, or SO_ERROR, is told.
+        if self.rcv.finished() {
+            return Ok(Received::End);
         }
         if let Some(error) = self.error.take() {
             return Err(error);

@@ -36,9 +36,9 @@ impl Connection {
     pub fn shutdown(&mut self, ctx: &mut Context<'_>, side: Side) -> Result<After, Error> {
         match self.state {
             State::Closed => return Err(Error::NotConnected),
-            State::SynSent if side != Side::Read => {
-                // There is nothing yet to be ended in order.
-                self.end(ctx, None);
+            State::SynSent => {
+                // There is nothing yet to be ended in order, whichever side it is (inet_shutdown()).
+                self.end(ctx, Some(Error::Reset));
                 return Ok(After::Ended);
             }
             _ => {}

@@ -194,7 +194,7 @@ impl Connection {
         connection.snd.established(algorithm, ctx.config.initial_window.into());
         connection.snd.set_mss(connection.segment_len(ctx));
         connection.small_end = connection.snd.nxt();
-        connection.send_limit(ctx.config);
+        connection.expand_send_buffer(ctx.config);
         let moment = connection.moment(ctx.now);
         connection.rcv.established(&moment);
         if !payload.payload().is_empty() {

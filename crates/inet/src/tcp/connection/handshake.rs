@@ -5,10 +5,10 @@ use super::outbox::Outbox;
 use super::segment::{HEADERS, TIMESTAMPS_LEN};
 use super::{After, Connection, NEVER, Traits, microseconds, milliseconds};
 use crate::tcp::config::{Config, EcnUse};
-use crate::tcp::emit::{Context, Wake};
+use crate::tcp::emit::{Context, Sent, Wake};
 use crate::tcp::error::Error;
 use crate::tcp::rcv::{self, Limits, Moment, Receiver};
-use crate::tcp::settings::Settings;
+use crate::tcp::settings::{LEAST_RECEIVE_BUFFER, Settings};
 use crate::tcp::snd::{Ack, Habits, Sender, Transmit};
 use crate::tcp::state::State;
 use crate::wire::tcp::{Blocks, Options, Timestamps};
@@ -42,7 +42,7 @@ pub struct Offer {
 /// What a socket of these settings may keep of what arrives.
 pub(super) fn limits(config: &Config, settings: &Settings) -> Limits {
     Limits {
-        buffer: settings.receive_buffer.unwrap_or(config.rmem[1]),
+        buffer: settings.receive_buffer.unwrap_or(config.rmem[1]).max(LEAST_RECEIVE_BUFFER),
         most: config.rmem[2],
         settable: config.rmem_max,
         locked: settings.receive_buffer.is_some() || !config.moderate_rcvbuf,
@@ -338,13 +338,14 @@ impl Connection {
             unsent: !self.out.unsent().is_empty(),
         };
         let done = self.snd.acknowledge(ctx.now, &ack);
+        ctx.heard |= done.progress;
         self.out.acknowledged(done.acked.into());
         self.snd.set_window(header.seq, window);
         let algorithm = self.settings.congestion.unwrap_or(ctx.config.congestion);
         self.snd.established(algorithm, ctx.config.initial_window.into());
         self.snd.set_mss(self.segment_len(ctx));
         self.snd.rest(ctx.now);
-        self.send_limit(ctx.config);
+        self.expand_send_buffer(ctx.config);
         let moment = self.moment(ctx.now);
         self.rcv.established(&moment);
         self.arm_keepalive(ctx);
@@ -352,9 +353,9 @@ impl Connection {
     }
 
     /// Sends the SYN, or the SYN-ACK where the peer's came.
-    pub(super) fn send_syn(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn send_syn(&mut self, ctx: &mut Context<'_>) -> Sent {
         let cookie = self.take_cookie();
-        let Some(handshake) = self.handshake.as_deref() else { return };
+        let Some(handshake) = self.handshake.as_deref() else { return Sent::Left };
         let mut header = Tcp { seq: self.snd.iss(), flags: Flags::SYN, ..Tcp::default() };
         let clock = self.clock(ctx.now);
         header.window = handshake.offer.said();
@@ -368,7 +369,7 @@ impl Connection {
             header.options = handshake.offer.options(clock, 0);
             header.flags.set(Flags::ECE | Flags::CWR, handshake.ecn);
         }
-        self.emit(ctx, header, Segment::default(), None);
+        self.emit(ctx, header, Segment::default(), None)
     }
 
     /// Nobody has answered the SYN: sends it again, or gives up (the kernel's tcp_write_timeout()).
@@ -404,7 +405,10 @@ impl Connection {
         ctx.stats.timeouts += 1;
         while let Some(syn) = self.snd.next_retransmission(1) {
             ctx.stats.retransmitted += 1;
-            self.send_syn(ctx);
+            if self.send_syn(ctx) == Sent::Refused {
+                self.snd.not_retransmitted(ctx.now, &syn);
+                break;
+            }
             self.snd.retransmitted(ctx.now, &syn);
         }
         After::Keep

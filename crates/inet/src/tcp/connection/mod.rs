@@ -26,7 +26,7 @@ use super::config::Config;
 use super::emit::{Context, Wake};
 use super::error::Error;
 use super::rcv::{Moment, Receiver};
-use super::settings::Settings;
+use super::settings::{LEAST_SEND_BUFFER, Settings};
 use super::snd::Sender;
 use super::state::State;
 use crate::wire::{Flags, Seq, Tcp};
@@ -63,6 +63,8 @@ bitflags::bitflags! {
         const SYN_DATA = 2048;
         /// Why ours was not: two bits, as Linux numbers it.
         const SYN_DATA_FAIL = 4096 | 8192;
+        /// The program found no room since all connections together have no memory left.
+        const SQUEEZED = 16384;
     }
 }
 
@@ -168,6 +170,16 @@ impl Connection {
         self.out.len()
     }
 
+    /// Bytes of pages that it keeps: what has arrived and was not read, what was given to be sent and is not acknowledged.
+    pub fn memory(&self) -> u64 {
+        self.out.true_size() + self.rcv.held()
+    }
+
+    /// Memory is short elsewhere: what came behind a hole is given up. Returns bytes of pages that it kept.
+    pub fn give_up_holes(&mut self) -> u64 {
+        self.rcv.give_up()
+    }
+
     /// The milliseconds that timestamps tell.
     fn clock(&self, now: u64) -> u32 {
         milliseconds(now).wrapping_add(self.clock_offset)
@@ -199,23 +211,31 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`Error::Already`] while the connection is being made, then, after it was said once that it is made, [`Error::Connected`].
+    /// [`Error::Already`] while the connection is being made, then, after it was said once that it is made, [`Error::Connected`]. Why it could
+    /// not be made, or ended before anybody was told that it was: [`Error::Aborted`] where that was asked for before.
     pub fn connect_again(&mut self) -> Result<(), Error> {
-        if let Some(error) = self.error.take() {
-            return Err(error);
-        }
         match self.state {
+            _ if self.traits.contains(Traits::TOLD) => Err(Error::Connected),
             State::SynSent | State::SynReceived => {
                 self.traits |= Traits::CONNECTING;
                 Err(Error::Already)
             }
-            State::Closed => Err(Error::Aborted),
-            _ if !self.traits.contains(Traits::TOLD) => {
+            State::Closed => Err(self.error.take().unwrap_or(Error::Aborted)),
+            _ => {
                 self.traits |= Traits::TOLD;
                 Ok(())
             }
-            _ => Err(Error::Connected),
         }
+    }
+
+    /// The program knows that it is connected (accept(2)).
+    pub fn told(&mut self) {
+        self.traits |= Traits::TOLD;
+    }
+
+    /// Whether it ended before the program knew that it was made: then its socket may connect again (sock->state is not SS_CONNECTED).
+    pub fn has_failed(&self) -> bool {
+        self.state == State::Closed && !self.traits.contains(Traits::TOLD)
     }
 
     /// What a segment without data would say now: what is left of a connection that is over answers with it. And what its clock begins
@@ -259,19 +279,18 @@ impl Connection {
         self.rcv.rest();
     }
 
-    /// The send buffer: what the program chose, or what the window of congestion needs (the kernel's tcp_sndbuf_expand()).
-    fn send_limit(&mut self, config: &Config) -> u32 {
+    /// Has the send buffer be what the program chose, or what the window of congestion needs (the kernel's tcp_sndbuf_expand()).
+    fn expand_send_buffer(&mut self, config: &Config) {
         if let Some(chosen) = self.settings.send_buffer {
             // A listener's choice is its connections', too.
             self.send_buffer = chosen;
-            return chosen;
+            return;
         }
         let packets = self.snd.congestion().cwnd().max(10).max(u32::from(config.reordering) + 1);
         // As the kernel counts a packet of such a length, with all that it needs itself.
         let each = (u32::from(self.peer_mss) + 640).next_power_of_two() + 256;
         let wanted = packets.saturating_mul(each).saturating_mul(2).min(config.wmem[2]);
-        self.send_buffer = self.send_buffer.max(wanted).max(config.wmem[1]);
-        self.send_buffer
+        self.send_buffer = self.send_buffer.max(wanted).max(config.wmem[1]).max(LEAST_SEND_BUFFER);
     }
 }
 

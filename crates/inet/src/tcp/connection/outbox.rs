@@ -22,6 +22,11 @@ impl Outbox {
         self.0.as_ref().map_or(0, |bytes| bytes.queue.len())
     }
 
+    /// Bytes of the pages that it keeps.
+    pub fn true_size(&self) -> u64 {
+        self.0.as_ref().map_or(0, |bytes| bytes.queue.true_size())
+    }
+
     /// What has not left.
     pub fn unsent(&self) -> &Unsent {
         self.0.as_ref().map_or(&NOTHING, |bytes| &bytes.unsent)

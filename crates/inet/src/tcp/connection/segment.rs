@@ -1,7 +1,7 @@
 //! How a segment's header is made.
 
 use super::{Connection, Traits, milliseconds};
-use crate::tcp::emit::{Context, Outgoing};
+use crate::tcp::emit::{Context, Outgoing, Sent};
 use crate::wire::tcp::Timestamps;
 use crate::wire::{Flags, Seq, Tcp};
 use onecopy_chain::Chain;
@@ -55,16 +55,16 @@ impl Connection {
         header
     }
 
-    /// Sends it.
+    /// Sends it; says whether it left.
     pub(super) fn emit(
         &mut self,
         ctx: &mut Context<'_>,
         header: Tcp,
         payload: Segment<Chain>,
         cut: Option<u16>,
-    ) {
+    ) -> Sent {
         let fresh = !payload.payload().is_empty() && header.seq == self.snd.nxt();
-        self.emit_with(ctx, header, payload, cut, fresh);
+        self.emit_with(ctx, header, payload, cut, fresh)
     }
 
     /// As [`Connection::emit`]; `fresh` data takes part in ECN (RFC 3168, section 6.1.5: what is sent again does not).
@@ -75,14 +75,22 @@ impl Connection {
         payload: Segment<Chain>,
         cut: Option<u16>,
         fresh: bool,
-    ) {
+    ) -> Sent {
         let ect = if fresh && self.traits.contains(Traits::ECN) { ECT0 } else { 0 };
         if header.flags.contains(Flags::ACK) {
             self.rcv.ack_sent();
         }
         ctx.stats.segments_out += 1;
         let (service, ttl) = (self.settings.service & !3 | ect, self.settings.ttl);
-        ctx.out.emit(Outgoing { header, payload, cut, service, ttl });
+        let sent = ctx.out.emit(Outgoing { header, payload, cut, service, ttl });
+        if sent == Sent::Refused {
+            ctx.stats.refused += 1;
+            if self.state.is_synchronized() {
+                // This host is congested, as any other on the way may be (tcp_transmit_skb()).
+                self.snd.congested();
+            }
+        }
+        sent
     }
 
     /// Says what has arrived.

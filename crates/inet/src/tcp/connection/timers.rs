@@ -3,10 +3,10 @@
 use super::transmit::RESTS_AFTER;
 use super::{After, Connection, NEVER, Traits, microseconds};
 use crate::tcp::config::Config;
-use crate::tcp::emit::Context;
+use crate::tcp::emit::{Context, Sent};
 use crate::tcp::error::Error;
 use crate::tcp::rcv::AckWhen;
-use crate::tcp::snd::Timeout;
+use crate::tcp::snd::{RESOURCE_WAIT, Timeout};
 use crate::tcp::state::State;
 use std::time::Duration;
 
@@ -88,7 +88,9 @@ impl Connection {
             Timeout::Nothing => {}
             Timeout::ProbeNew => {
                 ctx.stats.loss_probes += 1;
-                self.push_probe(ctx);
+                if !self.push_probe(ctx) {
+                    self.snd.not_probed();
+                }
             }
             Timeout::Retransmit => {
                 if expires {
@@ -178,18 +180,24 @@ impl Connection {
             return self.give_up(ctx);
         }
         let room = self.window_left();
-        if room > 0 {
+        let sent = if room > 0 {
             // A small segment has waited long enough.
             let mss = self.snd.mss();
             self.out.unsent_mut().push_first(piece.len.min(room).min(mss));
-            self.send_waiting(ctx, piece.len.min(room).min(mss.max(1)));
+            self.send_waiting(ctx, piece.len.min(room).min(mss.max(1)))
         } else {
-            self.send_probe(ctx);
+            self.send_probe(ctx)
+        };
+        if sent == Sent::Refused || room == 0 {
             self.probes = self.probes.saturating_add(1);
+        }
+        if sent == Sent::Left && room == 0 {
             self.probe_backoff = self.probe_backoff.saturating_add(1);
         }
         if !self.snd.has_unacked() {
-            self.probe_at = ctx.now.saturating_add(self.probe_wait(ctx.config));
+            // Where this host is what holds it back, nobody has been waited for in vain (tcp_send_probe0()).
+            let wait = if sent == Sent::Refused { RESOURCE_WAIT } else { self.probe_wait(ctx.config) };
+            self.probe_at = ctx.now.saturating_add(wait);
         }
         After::Keep
     }
@@ -245,9 +253,14 @@ impl Connection {
             self.send_reset(ctx);
             return self.give_up(ctx);
         }
-        self.send_probe(ctx);
-        self.probes = self.probes.saturating_add(1);
-        self.keep_at = ctx.now.saturating_add(interval);
+        let wait = match self.send_probe(ctx) {
+            Sent::Left => {
+                self.probes = self.probes.saturating_add(1);
+                interval
+            }
+            Sent::Refused => RESOURCE_WAIT,
+        };
+        self.keep_at = ctx.now.saturating_add(wait);
         After::Keep
     }
 

@@ -1,11 +1,10 @@
 //! What leaves, and when (the kernel's tcp_write_xmit()).
 
 use super::limited::By;
-use super::outbox::Outbox;
 use super::segment::{HEADERS, TIMESTAMPS_LEN};
 use super::unsent::Piece;
 use super::{Connection, NEVER, Traits, microseconds};
-use crate::tcp::emit::Context;
+use crate::tcp::emit::{Context, Sent};
 use crate::tcp::snd::{State as Recovery, Transmit};
 use crate::tcp::state::State;
 use crate::wire::{Flags, Seq};
@@ -81,7 +80,7 @@ impl Connection {
         }
         let mss = self.segment_len(ctx);
         self.snd.set_mss(mss);
-        let longest = self.longest(ctx, mss);
+        let mut longest = None;
         let (mut sent, mut by_cwnd, mut by_window) = (0, false, false);
         while let Some(piece) = self.out.unsent().first() {
             let mut quota = self.snd.quota();
@@ -93,6 +92,12 @@ impl Connection {
                 }
                 quota = 1;
             }
+            if self.window_left() == 0 {
+                // A program that writes on while the window is shut need not pay for what is not sent.
+                by_window = true;
+                break;
+            }
+            let longest = *longest.get_or_insert_with(|| self.longest(ctx, mss));
             // Never all at once, so that ACKs keep coming (tcp_cwnd_test()).
             let packets = if most == Most::Probe {
                 1
@@ -119,7 +124,9 @@ impl Connection {
             }
             let rule = if last { small } else { Small::Leave };
             let len = self.split_point(piece, mss, packets, room, rule, last);
-            self.send_piece(ctx, len, mss);
+            if self.send_piece(ctx, len, mss) == Sent::Refused {
+                break;
+            }
             sent += 1;
             if most != Most::All {
                 break;
@@ -270,30 +277,26 @@ impl Connection {
     }
 
     /// Sends the first `len` bytes that wait, whatever the window of congestion is.
-    pub(super) fn send_waiting(&mut self, ctx: &mut Context<'_>, len: u32) {
+    pub(super) fn send_waiting(&mut self, ctx: &mut Context<'_>, len: u32) -> Sent {
         let mss = self.snd.mss();
-        self.send_piece(ctx, len, mss);
+        self.send_piece(ctx, len, mss)
     }
 
-    /// Sends the first `len` bytes of the first piece.
-    fn send_piece(&mut self, ctx: &mut Context<'_>, len: u32, mss: u32) {
+    /// Sends the first `len` bytes of the first piece. What does not leave this host goes on waiting.
+    fn send_piece(&mut self, ctx: &mut Context<'_>, len: u32, mss: u32) -> Sent {
         let seq = self.snd.nxt();
         // FIN comes last, so nothing but bytes is under way.
         let offset = u64::from(self.flight());
-        // A range of what is queued cannot fail, but for a chain whose checksum is open, which nobody puts there.
-        let range = |out: &Outbox, len: u32| out.range(offset, len as usize).unwrap_or_default();
         let mut len = self.out.unsent().first().map_or(0, |first| first.len.min(len));
-        let mut payload = range(&self.out, len);
         // No more fragments than the link takes; and pushed there, as the kernel does where an sk_buff has no more place for one.
-        let full = payload.payload().fragment_count() > ctx.fragments.max(1);
+        let (payload, full) = self.payload(ctx, offset, len);
         if full {
-            let fits = payload.payload().fragments().take(ctx.fragments.max(1));
-            len = fits.map(|fragment| fragment.len() as u32).sum();
-            payload = range(&self.out, len);
+            len = payload.payload().len() as u32;
         }
         // It ends, too, where memory of another kind begins that no chain has both of, and is not joined to that when it is sent again.
         let ends = payload.payload().len() as u32;
         let mut piece = self.out.unsent_mut().take(len.min(ends));
+        let taken = piece;
         piece.push |= full;
         piece.closed |= ends < len;
         let packets = piece.len.div_ceil(mss).max(1);
@@ -302,9 +305,6 @@ impl Connection {
         flags.set(Flags::FIN, piece.fin);
         if self.traits.contains(Traits::ECN) && self.snd.take_cwr() {
             flags |= Flags::CWR;
-        }
-        if piece.len < mss {
-            self.small_end = seq.plus(piece.len);
         }
         let cut = (packets > 1).then_some(mss.min(u32::from(u16::MAX)) as u16);
         let transmit = Transmit {
@@ -318,28 +318,52 @@ impl Connection {
         };
         let header = self.header(ctx.now, flags, seq);
         self.rcv.data_sent(ctx.now);
-        self.emit_with(ctx, header, payload, cut, true);
+        let sent = self.emit_with(ctx, header, payload, cut, true);
+        if sent == Sent::Refused {
+            self.out.unsent_mut().put_back(taken);
+            return sent;
+        }
+        if piece.len < mss {
+            self.small_end = seq.plus(piece.len);
+        }
         self.snd.transmitted(ctx.now, transmit);
         self.sent_at = microseconds(ctx.now);
+        sent
+    }
+
+    /// Up to `len` bytes from byte `at` of what is queued, by reference: fewer where memory of another kind begins, and where the link takes
+    /// no more fragments; whether it is that.
+    fn payload(&self, ctx: &Context<'_>, at: u64, len: u32) -> (Segment<Chain>, bool) {
+        // A range of what is queued cannot fail, but for a chain whose checksum is open, which nobody puts there.
+        let range = |len: u32| self.out.range(at, len as usize).unwrap_or_default();
+        let (payload, most) = (range(len), ctx.fragments.max(1));
+        if payload.payload().fragment_count() <= most {
+            return (payload, false);
+        }
+        let fits = payload.payload().fragments().take(most);
+        (range(fits.map(|fragment| fragment.len() as u32).sum()), true)
     }
 
     /// Sends again what was lost, as far as the window of congestion lets it.
     pub(super) fn retransmit_lost(&mut self, ctx: &mut Context<'_>) {
         let longest = self.longest(ctx, self.snd.mss());
         while let Some(transmit) = self.snd.next_retransmission(longest) {
-            self.retransmit(ctx, transmit);
+            if self.retransmit(ctx, transmit) == Sent::Refused {
+                break;
+            }
         }
     }
 
     /// Sends it again.
-    fn retransmit(&mut self, ctx: &mut Context<'_>, mut transmit: Transmit) {
+    fn retransmit(&mut self, ctx: &mut Context<'_>, mut transmit: Transmit) -> Sent {
         let mss = self.snd.mss();
         let at = transmit.seq.since(self.snd.una()).max(0) as u64;
-        let payload = self.out.range(at, transmit.len as usize).unwrap_or_default();
+        let (payload, _) = self.payload(ctx, at, transmit.len);
         let ends = payload.payload().len() as u32;
         if ends < transmit.len {
-            // Small pieces of two kinds of memory were joined: the rest of it comes once this is there.
-            transmit = Transmit { len: ends, fin: false, push: true, ..transmit };
+            // Small pieces were joined that are of two kinds of memory, or more fragments than the link takes: the rest goes next.
+            let packets = ends.div_ceil(mss).max(1);
+            transmit = Transmit { len: ends, fin: false, push: true, packets, ..transmit };
         }
         let mut flags = Flags::ACK;
         flags.set(Flags::PSH, transmit.packets > 1 || transmit.len > 0 && transmit.push);
@@ -347,16 +371,20 @@ impl Connection {
         let cut = (transmit.packets > 1).then_some(mss.min(u32::from(u16::MAX)) as u16);
         let header = self.header(ctx.now, flags, transmit.seq);
         ctx.stats.retransmitted += u64::from(transmit.packets);
-        self.emit_with(ctx, header, payload, cut, false);
-        self.snd.retransmitted(ctx.now, &transmit);
+        let sent = self.emit_with(ctx, header, payload, cut, false);
+        match sent {
+            Sent::Left => self.snd.retransmitted(ctx.now, &transmit),
+            Sent::Refused => self.snd.not_retransmitted(ctx.now, &transmit),
+        }
+        sent
     }
 
     /// An empty segment of a place that the peer has: it answers what it has room for (the kernel's tcp_xmit_probe_skb()).
-    pub(super) fn send_probe(&mut self, ctx: &mut Context<'_>) {
+    pub(super) fn send_probe(&mut self, ctx: &mut Context<'_>) -> Sent {
         let seq: Seq = self.snd.una().minus(1);
         ctx.stats.probes += 1;
         let header = self.header(ctx.now, Flags::ACK, seq);
-        self.emit(ctx, header, Segment::<Chain>::default(), None);
+        self.emit(ctx, header, Segment::<Chain>::default(), None)
     }
 
     /// Where something waits and nothing is under way whose ACK would let it go, the peer's window is asked for in time. Where nothing waits,

@@ -138,6 +138,12 @@ impl Unsent {
         }
     }
 
+    /// What was taken did not leave: it is the first again.
+    pub fn put_back(&mut self, piece: Piece) {
+        self.len += piece.len;
+        self.pieces.push_front(piece);
+    }
+
     /// Takes the first `n` bytes, all of one piece, and says what ends with them.
     pub fn take(&mut self, n: u32) -> Piece {
         let Some(first) = self.pieces.front_mut() else {

@@ -3,7 +3,7 @@
 use super::{Fail, Use};
 use crate::key::{Key, Table};
 use crate::wire::tcp::Cookie;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Of so many hosts, at most. The one that was learned of first makes room.
@@ -12,9 +12,9 @@ const HOSTS: usize = 1024;
 /// See the module.
 #[derive(Debug)]
 pub struct Cache {
-    hosts: Table<Ipv4Addr, Host>,
+    hosts: Table<IpAddr, Host>,
     /// In the order in which they are forgotten, from `hand` on.
-    ring: Vec<Ipv4Addr>,
+    ring: Vec<IpAddr>,
     hand: usize,
     /// Since when nothing is tried, and how often that was so in a row.
     paused_at: u64,
@@ -69,7 +69,7 @@ impl Cache {
 
     /// How to open a connection to `to` (tcp_fastopen_cookie_check()).
     /// `pause` is how long nothing is tried once it was swallowed.
-    pub fn attempt(&self, now: u64, how: Use, pause: Duration, to: Ipv4Addr) -> Attempt {
+    pub fn attempt(&self, now: u64, how: Use, pause: Duration, to: IpAddr) -> Attempt {
         let host = self.hosts.get(&to).copied().unwrap_or_default();
         let mss = (host.mss > 0).then_some(host.mss);
         if self.is_paused(now, pause) {
@@ -95,7 +95,7 @@ impl Cache {
     }
 
     /// Takes what was learned of `of` (tcp_fastopen_cache_set()).
-    pub fn learn(&mut self, now: u64, of: Ipv4Addr, news: News) {
+    pub fn learn(&mut self, now: u64, of: IpAddr, news: News) {
         let News::Answered { mss, cookie, unknown, good } = news else {
             self.paused_at = now;
             self.pauses = self.pauses.saturating_add(1);
@@ -115,7 +115,7 @@ impl Cache {
         }
     }
 
-    fn host(&mut self, of: Ipv4Addr) -> &mut Host {
+    fn host(&mut self, of: IpAddr) -> &mut Host {
         if !self.hosts.contains_key(&of) {
             if self.ring.len() < HOSTS {
                 self.ring.push(of);
@@ -160,17 +160,18 @@ mod tests {
     fn it_is_bounded_and_forgets_the_oldest() {
         let mut cache = cache();
         for host in 0..3 * HOSTS as u32 {
-            cache.learn(0, Ipv4Addr::from(host), answered(Some(&[1; 8]), 0));
+            cache.learn(0, IpAddr::V4(host.into()), answered(Some(&[1; 8]), 0));
         }
         assert_eq!((cache.len(), cache.ring.len()), (HOSTS, HOSTS));
-        let knows = |host: u32| cache.attempt(0, Use::CLIENT, Duration::ZERO, Ipv4Addr::from(host)).carries;
+        let knows =
+            |host: u32| cache.attempt(0, Use::CLIENT, Duration::ZERO, IpAddr::V4(host.into())).carries;
         assert!(!knows(2 * HOSTS as u32 - 1) && knows(2 * HOSTS as u32) && knows(3 * HOSTS as u32 - 1));
     }
 
     #[test]
     fn the_old_option_is_tried_once() {
         let mut cache = cache();
-        let to = Ipv4Addr::LOCALHOST;
+        let to = IpAddr::from([127, 0, 0, 1]);
         let asks =
             |cache: &Cache| cache.attempt(0, Use::CLIENT, Duration::ZERO, to).option.unwrap().experimental;
         assert!(!asks(&cache));
@@ -190,7 +191,7 @@ mod tests {
     fn after_a_black_hole_it_pauses_longer_each_time() {
         let mut cache = cache();
         let pause = Duration::from_secs(10);
-        let to = Ipv4Addr::LOCALHOST;
+        let to = IpAddr::from([127, 0, 0, 1]);
         let second = 1_000_000_000;
         let tries = |cache: &Cache, at| cache.attempt(at, Use::CLIENT, pause, to).option.is_some();
         cache.learn(0, to, News::Swallowed);

@@ -1,10 +1,10 @@
 //! What a server makes cookies of.
 
-use crate::key::Key;
+use crate::key::{self, Key};
 use crate::wire::tcp::Cookie;
 use siphasher::sip::SipHasher24;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// The keys of cookies (net.ipv4.tcp_fastopen_key, TCP_FASTOPEN_KEY): the first makes them, both are good for showing one, so that keys
 /// can be changed while clients have cookies of the old one.
@@ -70,12 +70,12 @@ impl Keys {
     }
 
     /// The cookie of `client` with `server` (__tcp_fastopen_cookie_gen_cipher()).
-    pub fn cookie(&self, client: Ipv4Addr, server: Ipv4Addr) -> Cookie {
+    pub fn cookie(&self, client: IpAddr, server: IpAddr) -> Cookie {
         make(&self.primary, client, server)
     }
 
     /// Looks at one that was shown (tcp_fastopen_cookie_gen_check()).
-    pub fn check(&self, shown: &Cookie, client: Ipv4Addr, server: Ipv4Addr) -> Shown {
+    pub fn check(&self, shown: &Cookie, client: IpAddr, server: IpAddr) -> Shown {
         let right = self.cookie(client, server);
         if same(&right, shown) {
             return Shown::Good;
@@ -87,11 +87,8 @@ impl Keys {
     }
 }
 
-fn make(key: &[u8; 16], client: Ipv4Addr, server: Ipv4Addr) -> Cookie {
-    let mut addresses = [0; 8];
-    addresses[..4].copy_from_slice(&client.octets());
-    addresses[4..].copy_from_slice(&server.octets());
-    let number = SipHasher24::new_with_key(key).hash(&addresses);
+fn make(secret: &[u8; 16], client: IpAddr, server: IpAddr) -> Cookie {
+    let number = key::of_pair(client, server, [], |bytes| SipHasher24::new_with_key(secret).hash(bytes));
     Cookie::new(&number.to_le_bytes()).unwrap_or(Cookie::REQUEST)
 }
 
@@ -111,17 +108,18 @@ impl fmt::Debug for Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     const KEY: &str = "a0bf63f7-ed803d81-cd641d30-cebc4a90";
-    const SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 2);
-    const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 248, 0, 2);
+    const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 168, 0, 2));
+    const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 248, 0, 2));
 
     #[test]
     fn cookies_are_those_of_the_kernel() {
         // packetdrill's tcp/fastopen/server/simple1 and simple2.
         let keys = Keys::parse(KEY).unwrap();
         assert_eq!(keys.cookie(CLIENT, SERVER).bytes(), 0x00ab_aaab_e8e9_54c2_u64.to_be_bytes());
-        let other = Ipv4Addr::new(10, 248, 0, 3);
+        let other = IpAddr::from([10, 248, 0, 3]);
         assert_eq!(keys.cookie(other, SERVER).bytes(), 0x1313_a2da_994a_0951_u64.to_be_bytes());
         // As bytes, it is the same key (sockopt-fastopen-key).
         let bytes = *b"\xf7\x63\xbf\xa0\x81\x3d\x80\xed\x30\x1d\x64\xcd\x90\x4a\xbc\xce";

@@ -48,6 +48,7 @@ impl Receiver {
     /// Whether a segment of `len` bytes of data lies in the window. A FIN may stand right behind it.
     pub fn check(&self, header: &Tcp, len: u32) -> Check {
         let (seq, limit) = (header.seq, self.nxt.plus(self.window_left()));
+        let limit = if self.windows.furthest().after(limit) { self.windows.furthest() } else { limit };
         let data = seq.plus(len + u32::from(header.flags.contains(Flags::SYN)));
         let end = data.plus(header.flags.contains(Flags::FIN).into());
         if end.before(self.windows.told()) {
@@ -264,7 +265,9 @@ impl Receiver {
             let taken = self.held().saturating_sub(held);
             self.grow_window(incoming.len, taken);
         }
-        self.windows.enlarge_for(nxt, self.highest());
+        if !self.is.contains(Is::SHORT) {
+            self.windows.enlarge_for(nxt, self.highest());
+        }
         accepted
     }
 
@@ -283,6 +286,9 @@ impl Receiver {
     }
 
     fn grow_window(&mut self, len: u32, taken: u64) {
+        if self.is.contains(Is::SHORT) {
+            return;
+        }
         let held = self.held();
         if self.windows.grow(len, taken, held, self.acks.mss()) {
             self.acks.hurry_once();

@@ -1,12 +1,22 @@
 //! How much may be kept, and what is done when it is more (tcp_prune_queue).
 
 use super::reassembly::bloated;
-use super::{Accepted, Receiver};
+use super::{Accepted, Is, Receiver};
+use crate::tcp::memory::Pressure;
 use crate::wire::tcp::Seq;
 use onecopy_chain::Writer;
 use onecopy_pool::Pages;
 
+/// Segments that are let come while memory is short.
+pub(super) const FEW: u32 = 4;
+
 impl Receiver {
+    /// How short memory is for all connections together: to be said before something is taken in, or read.
+    pub fn set_pressure(&mut self, pressure: Pressure) {
+        self.is.set(Is::SHORT, pressure >= Pressure::Short);
+        self.is.set(Is::FULL, pressure == Pressure::Full);
+    }
+
     fn fits(&self) -> bool {
         self.held() <= self.windows.buffer().into()
     }
@@ -18,11 +28,21 @@ impl Receiver {
         pages: Option<&dyn Pages>,
         accepted: &mut Accepted,
     ) -> bool {
+        if self.is.contains(Is::FULL) {
+            // What others have cannot be had here: one segment at a time goes through, for who reads it. Who is told of more would send
+            // it in vain, and wait for long.
+            self.acks.no_hurry();
+            self.windows.shrink(1);
+            return false;
+        }
         if self.fits() {
             return true;
         }
         self.acks.no_hurry();
-        self.windows.overrun(self.held());
+        match self.is.contains(Is::SHORT) {
+            true => self.windows.shrink(FEW),
+            false => self.windows.overrun(self.held()),
+        }
         if self.fits() {
             return true;
         }

@@ -179,6 +179,10 @@ bitflags::bitflags! {
         const ECN_SEEN = 16;
         /// Congestion is to be echoed until the peer says that it has slowed down.
         const ECHO = 32;
+        /// Memory is short for all connections together.
+        const SHORT = 64;
+        /// There is none left for them.
+        const FULL = 128;
     }
 }
 
@@ -253,9 +257,18 @@ impl Receiver {
         self.queue.len()
     }
 
-    /// Whether that is as much as the program waits for (SO_RCVLOWAT), or all that will come.
+    /// Whether that is as much as the program waits for (SO_RCVLOWAT), or all that will come; or all that can come before it reads, since
+    /// there is no room for more (tcp_epollin_ready()).
     pub fn is_readable(&self) -> bool {
-        self.available() >= self.low_water.into() || self.finished()
+        let available = self.available();
+        available >= self.low_water.into() || self.finished() || available > 0 && self.is_full()
+    }
+
+    fn is_full(&self) -> bool {
+        let buffer = u64::from(self.windows.buffer());
+        self.held() > buffer - (buffer >> 3)
+            || self.window_left() <= self.acks.mss()
+            || self.acks.owed.contains(Owed::NO_MEMORY)
     }
 
     /// Whether the FIN has been reached: all bytes have come.
@@ -292,7 +305,9 @@ impl Receiver {
     pub fn read(&mut self, moment: &Moment, max: usize) -> Option<Segment<Chain>> {
         let taken = self.queue.take(max).expect("no checksum is left to be finished")?;
         let highest = self.highest();
-        self.windows.adjust(moment.now, self.read_to(), self.nxt, highest);
+        if !self.is.contains(Is::SHORT) {
+            self.windows.adjust(moment.now, self.read_to(), self.nxt, highest);
+        }
         Some(taken)
     }
 

@@ -1,6 +1,7 @@
 //! What the peer is told: that its bytes came, what is missing, and how much more it may send.
 
 use super::ack::{AckWhen, Owed, QUICK};
+use super::memory::FEW;
 use super::{Is, Moment, Receiver};
 use crate::wire::tcp::{Blocks, Seq};
 
@@ -95,9 +96,13 @@ impl Receiver {
     }
 
     pub(super) fn select_window(&mut self) -> u32 {
-        let (window, cramped) = self.windows.select(self.held(), self.acks.mss());
+        let (mut window, cramped) = self.windows.select(self.held(), self.acks.mss());
         if cramped {
             self.acks.no_hurry();
+            if self.is.contains(Is::SHORT) {
+                self.windows.shrink(FEW);
+                window = self.windows.select(self.held(), self.acks.mss()).0;
+            }
         }
         window
     }

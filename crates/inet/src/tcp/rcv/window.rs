@@ -118,6 +118,9 @@ struct Tuning {
     echo: u32,
     /// Bytes read in a round trip, at most.
     space: u32,
+    /// The furthest that the peer was ever told to stop at: it may have sent so much before it hears that less is left. (It stands here
+    /// since there is room for it.)
+    furthest: Seq,
 }
 
 impl Windows {
@@ -136,7 +139,7 @@ impl Windows {
             ratio: HALF,
             shift: if scaled { shift } else { 0 },
             locked: limits.locked,
-            tuning: Tuning::default(),
+            tuning: Tuning { furthest: nxt.plus(window), ..Tuning::default() },
         }
     }
 
@@ -199,6 +202,12 @@ impl Windows {
         self.told.plus(self.size)
     }
 
+    /// Behind which nothing is the peer's: [`Windows::edge`], or an earlier one that was taken back since. Of what lies between these two
+    /// the ACK counts, at least (RFC 7323, section 2.4): where both sides take their windows back, all that they send lies there.
+    pub fn furthest(&self) -> Seq {
+        self.tuning.furthest
+    }
+
     /// What is left of the window that was said last.
     pub fn left(&self, nxt: Seq) -> u32 {
         self.edge().since(nxt).max(0) as u32
@@ -248,6 +257,9 @@ impl Windows {
         let window = if window < left { left.next_multiple_of(unit) } else { window };
         let window = window.min(u32::from(u16::MAX) << self.shift);
         (self.told, self.size) = (nxt, window);
+        if self.edge().after(self.tuning.furthest) {
+            self.tuning.furthest = self.edge();
+        }
         (window >> self.shift) as u16
     }
 
@@ -333,6 +345,11 @@ impl Windows {
         if held > self.buffer.into() {
             self.threshold = self.clamp.min(2 * u32::from(self.limit));
         }
+    }
+
+    /// Memory is short for all connections together: so many segments are let come, until it is not (tcp_adjust_rcv_ssthresh).
+    pub fn shrink(&mut self, segments: u32) {
+        self.threshold = self.threshold.min(segments * u32::from(self.limit));
     }
 
     /// Memory that `window` bytes of data take (tcp_space_from_win).

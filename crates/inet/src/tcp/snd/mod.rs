@@ -34,8 +34,8 @@ use crate::wire::Seq;
 pub use ack::{Ack, AckResult};
 pub use recovery::State;
 use sent::{Copy, Marks, Piece, Scoreboard, packets};
-pub use timeout::Timeout;
 use timeout::{Armed, NEVER};
+pub use timeout::{RESOURCE_WAIT, Timeout};
 
 /// Duplicate acknowledgements that tell of a loss, until the network is seen to change the order of packets (net.ipv4.tcp_reordering).
 const REORDERING: u16 = 3;
@@ -162,6 +162,8 @@ struct Flight {
     rack_dsack: bool,
     /// `delivered` when the reordering window was made wider.
     rack_delivered: u32,
+    /// What a timeout found, before it doubled the wait: the wait, how often it had doubled, and how often it was not to.
+    before_timeout: Option<(u32, u8, u8)>,
     /// F-RTO has not found out yet whether the timeout was right.
     frto: bool,
     /// The receiver threw away what it had selected.
@@ -353,6 +355,18 @@ impl Sender {
     /// Whether the program waits for room to write: then it is not the program that leaves the window unused, and the window stays.
     pub fn cramped(&mut self, yes: bool) {
         self.has.set(Has::CRAMPED, yes);
+    }
+
+    /// This host had no room for a segment: it is congested, as the network may be (tcp_enter_cwr()).
+    pub fn congested(&mut self) {
+        let mut flight = self.flight.take().unwrap_or_else(|| self.empty_flight());
+        self.enter_cwr(&mut flight);
+        self.flight = Some(flight);
+    }
+
+    /// The send buffer has grown: that the window was not used until now says nothing (tcp_new_space()).
+    pub fn refrain(&mut self, now: u64) {
+        self.congestion.stamp(now);
     }
 
     /// Whether the window of congestion shrinks while it is not used (net.ipv4.tcp_slow_start_after_idle).

@@ -112,12 +112,53 @@ impl Sender {
         }
     }
 
-    /// What [`Sender::next_retransmission`] said was sent.
+    /// The probe that the timer asked for did not leave (tcp_send_loss_probe()).
+    pub fn not_probed(&mut self) {
+        self.has -= Has::PROBING;
+    }
+
+    /// What [`Sender::next_retransmission`] said did not leave this host, which had no room for it. It was tried, and may be on its way for
+    /// all that anybody knows later; but a timeout's wait does not grow by it, as the peer was not asked (tcp_retransmit_skb(),
+    /// tcp_retransmit_timer()). Nothing else is sent again now.
+    pub fn not_retransmitted(&mut self, now: u64, segment: &Transmit) {
+        let Some(mut flight) = self.flight.take() else { return };
+        let f = &mut *flight;
+        let index = f.board.at(segment.seq);
+        let piece = f.board.pieces.get_mut(index).filter(|piece| piece.seq == segment.seq);
+        let (mut count, mut data) = (0, 0);
+        if let Some(piece) = piece {
+            piece.marks |= Marks::EVER_RESENT;
+            (count, data) = (piece.packets.min(segment.packets.max(1)), piece.data().min(segment.len));
+        }
+        let history = self.history();
+        history.total_retrans = history.total_retrans.wrapping_add(count);
+        history.bytes_retrans += u64::from(data);
+        let forced = f.forced.take();
+        if forced != Some(Forced::Last) {
+            f.first_resent.get_or_insert(us(now));
+            f.undo_retrans = Some(f.undo_retrans.unwrap_or(0) + count);
+        }
+        if forced == Some(Forced::First) {
+            if let Some(before) = f.before_timeout.take() {
+                (self.rto_us, self.backoff, self.linear) = before;
+            }
+            self.arm(Armed::Timeout, now + RESOURCE_WAIT);
+        }
+        f.due = Due::Nothing;
+        self.flight = Some(flight);
+    }
+
+    /// What [`Sender::next_retransmission`] said was sent; or its first bytes, if the link takes no more of it at once: the rest is still lost.
     pub fn retransmitted(&mut self, now: u64, segment: &Transmit) {
         let Some(mut flight) = self.flight.take() else { return };
         let f = &mut *flight;
         let index = f.board.at(segment.seq);
-        let delivered = self.delivered;
+        let (delivered, mss, reno) = (self.delivered, self.mss, !self.has.contains(Has::SACK));
+        let syn = u32::from(segment.syn);
+        let longer = f.board.pieces.get(index).is_some_and(|piece| piece.data() > segment.len);
+        if longer && segment.len > 0 {
+            f.board.split(index, segment.len + syn, mss, reno);
+        }
         let Some(piece) = f.board.pieces.get_mut(index).filter(|piece| piece.seq == segment.seq) else {
             debug_assert!(false, "what is sent again was sent");
             self.flight = Some(flight);

@@ -6,6 +6,9 @@ use super::*;
 /// No deadline.
 pub(super) const NEVER: u64 = u64::MAX;
 
+/// After that what this host had no room for is tried again (TCP_RESOURCE_PROBE_INTERVAL).
+pub const RESOURCE_WAIT: u64 = 500_000_000;
+
 /// Which timer is armed; there is one at a time (Linux's icsk_pending).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Armed {
@@ -165,6 +168,7 @@ impl Sender {
         }
         f.forced = Some(Forced::First);
         f.due = Due::Nothing;
+        f.before_timeout = Some((self.rto_us, self.backoff, self.linear));
         if self.linear > 0 {
             self.linear -= 1;
         } else {

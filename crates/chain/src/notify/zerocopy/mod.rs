@@ -1,0 +1,111 @@
+//! Sends without a copy as programs make them: MSG_ZEROCOPY's notices, or a handle for each send.
+//!
+//! A stack has one [`Account`], a socket one [`Zerocopy`]. A send [begins](Zerocopy::begin) with a chain, becomes a segment that is given
+//! to the socket, and [ends](Zerocopy::end) with what the socket has not taken of it:
+//!
+//! ```
+//! use onecopy_chain::notify::zerocopy::{Account, Allowance, Small, Tell};
+//! use onecopy_chain::notify::{Config, Fate};
+//! use onecopy_chain::{Chain, Fragment, Writer};
+//! # use onecopy_pool::{PagePool, PoolConfig, provider::Heap};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = PagePool::new(PoolConfig::new(), Heap::new())?;
+//! let account = Account::new(Allowance { small: Small::Below(1000), ..Allowance::default() });
+//! let mut socket = account.socket(Config::default())?;
+//! let chain = Chain::from(Fragment::new(pool.alloc()?, 0, 4000)?);
+//!
+//! let mut send = socket.begin(chain, Tell::Handle, &Writer::new(&pool), 0).map_err(|(_, why)| why)?;
+//! let rest = send.data.divide(3000)?; // the socket takes 3000 bytes
+//! let taken = std::mem::replace(&mut send.data, rest);
+//! let (sent, rest) = socket.end(send);
+//! assert_eq!(rest.len(), 1000);
+//!
+//! taken.free(Fate::Sent); // acknowledged
+//! let how = sent.expect("a part was taken").wait();
+//! assert!(!how.copied && !how.dropped && account.pinned_pages() == 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | told by | who | |
+//! |---|---|---|
+//! | [`Tell::Handle`] | [`Sent`] | a future and a blocking wait: exactly one for each send |
+//! | [`Tell::Notice`] | [`Zerocopy::notice`] | ranges of numbers, as recvmsg(MSG_ERRQUEUE) gives them |
+//!
+//! Both are of the same lane, and in the order of its sends. (One that is copied has its notice in its turn, too; its handle is over at
+//! once, since its buffer was never lent.)
+//!
+//! # What it costs others
+//!
+//! Memory that was lent stays where it is until the send is complete, so it is charged, by the kernel's rule
+//! (mm_account_pinned_pages()): two pages more than its bytes come to, against [`Allowance::pinned`], for all sockets together. Notices
+//! that nobody reads are charged as well, to their socket ([`Allowance::unread`]). Beyond either a send is refused, and by ENOBUFS. What
+//! is charged is given back when the completion is taken in: by whoever waits, by the next send that would be refused, and by
+//! [`Account::collect`], which whoever drives a stack calls after each turn.
+//!
+//! # Small sends
+//!
+//! Below some size a copy costs less than being told. Where that is depends on the machine, so it is measured ([`Small::Measured`]) there, once.
+
+mod account;
+mod sent;
+mod socket;
+
+pub use account::Account;
+pub use sent::Sent;
+pub use socket::{Begun, Zerocopy};
+
+/// Which sends are copied although they need not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Small {
+    /// Those that cost less so, as was measured on this machine.
+    Measured,
+    /// Those of fewer bytes; 0: none.
+    Below(u32),
+}
+
+/// What all sends without a copy of a stack may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Bytes that may be kept in place (RLIMIT_MEMLOCK); `None` for as many as there are (RLIM_INFINITY, CAP_IPC_LOCK).
+    pub pinned: Option<u64>,
+    /// Bytes of notices that may wait to be read at a socket (net.core.optmem_max).
+    pub unread: u32,
+    /// Which sends are copied instead.
+    pub small: Small,
+}
+
+impl Default for Allowance {
+    /// 8 MiB and 128 KiB, as Linux has it (since 5.16 and 6.7); what is small is measured.
+    fn default() -> Allowance {
+        Allowance { pinned: Some(8 << 20), unread: 128 << 10, small: Small::Measured }
+    }
+}
+
+/// How the caller hears of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tell {
+    /// By its own handle.
+    Handle,
+    /// By the socket's notices.
+    Notice,
+}
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sends by reference.
+    pub lent: u64,
+    /// Copied, since a copy costs less than being told.
+    pub copied_small: u64,
+    /// Copied, since the link takes fewer fragments than a packet of it would have.
+    pub copied_fragments: u64,
+    /// Refused, as the link does not take a device's memory.
+    pub refused_unreadable: u64,
+    /// Refused, since too much is kept in place.
+    pub refused_pinned: u64,
+    /// Refused, since too many notices wait to be read.
+    pub refused_unread: u64,
+    /// Refused, since as many sends wait for their completion as there are slots.
+    pub refused_full: u64,
+}

@@ -1,0 +1,276 @@
+//! Sends of one socket.
+
+use super::account::{Entry, Notices, Shared, State, Tag};
+use super::sent::{Sent, Where};
+use super::{Allowance, Small, Tell};
+use crate::chain::Chain;
+use crate::kind::Kind;
+use crate::notify::lane::Lane;
+use crate::notify::outcome::How;
+use crate::notify::ranges::Range;
+use crate::notify::refused::Refused;
+use crate::notify::segment::Segment;
+use crate::notify::threshold::Measured;
+use crate::writer::Writer;
+use onecopy_pool::Pages;
+use onecopy_sync::atomic::Ordering;
+use std::fmt;
+use std::sync::Arc;
+
+/// Bytes of a page, as memory is charged.
+const PAGE_SHIFT: u32 = 12;
+/// Pages that a send is charged beyond those of its bytes (mm_account_pinned_pages: the worst case of where it begins and ends).
+const BEYOND: u64 = 2;
+/// What the kernel charges for a notice that waits to be read: an sk_buff without data (SKB_TRUESIZE(0)).
+const NOTICE: u32 = 768;
+
+/// A send that was begun and is to be [ended](Zerocopy::end), whatever became of it.
+#[must_use = "a send is ended, or its bytes are said to be dropped"]
+#[derive(Debug)]
+pub struct Begun {
+    /// What is given to the socket, which takes as much from its front as it has room for.
+    pub data: Segment<Chain>,
+    tag: u64,
+    /// What the caller gave, where `data` is a copy of it.
+    original: Option<Chain>,
+    tell: Tell,
+}
+
+impl Begun {
+    /// Whether what goes to the socket is a copy.
+    pub fn is_copied(&self) -> bool {
+        self.original.is_some()
+    }
+}
+
+/// What a send is to be.
+enum Way {
+    Lend,
+    Small,
+    Fragments,
+}
+
+/// One socket's sends without a copy. Dropped: what is under way completes all the same, its memory stays charged until then, and
+/// nobody reads its notices.
+pub struct Zerocopy {
+    lane: Lane,
+    shared: Arc<Shared>,
+    fragments: usize,
+    unreadable: bool,
+}
+
+impl Zerocopy {
+    pub(super) fn new(lane: Lane, shared: Arc<Shared>) -> Zerocopy {
+        Zerocopy { lane, shared, fragments: usize::MAX, unreadable: true }
+    }
+
+    /// What the link takes: fragments that a packet may have, and whether payload may lie in a device's memory. As much as there is, where
+    /// nobody says otherwise.
+    pub fn set_link(&mut self, fragments: usize, unreadable: bool) {
+        (self.fragments, self.unreadable) = (fragments, unreadable);
+    }
+
+    /// Under which number [`Account::news`](super::Account::news) names it.
+    pub fn index(&self) -> u32 {
+        self.lane.index()
+    }
+
+    /// The number of the next send (of 64 bits; notices have the lower 32 of them).
+    pub fn next(&self) -> u64 {
+        self.lane.sends()
+    }
+
+    /// Begins a send of `chain`: by reference, or as a copy by `writer`, where that costs less or the link asks for it. Whether it is one says
+    /// the completion. `now_ns` is any steady clock's.
+    ///
+    /// # Errors
+    ///
+    /// The chain, and [`Refused`] with ENOBUFS ([`Refused::errno`]); [`Refused::Unreadable`] where the link does not take such memory.
+    pub fn begin<A: Pages + ?Sized>(
+        &mut self,
+        chain: Chain,
+        tell: Tell,
+        writer: &Writer<'_, A>,
+        now_ns: u64,
+    ) -> Result<Begun, (Chain, Refused)> {
+        let allowance = self.shared.state.lock().allowance;
+        let small = match allowance.small {
+            Small::Below(bytes) => bytes as usize,
+            Small::Measured => Measured::here(writer.pages()).below as usize,
+        };
+        let readable = matches!(chain.kind(), None | Some(Kind::Host));
+        if chain.kind() == Some(Kind::Device) && !self.unreadable {
+            self.shared.state.lock().counts.refused_unreadable += 1;
+            return Err((chain, Refused::Unreadable));
+        }
+        let many =
+            chain.fragment_count() > self.fragments.max(1) && chain.len() < chain.fragment_count() * 1024;
+        let way = match readable {
+            true if chain.len() < small => Way::Small,
+            true if many => Way::Fragments,
+            _ => Way::Lend,
+        };
+        if matches!(way, Way::Small | Way::Fragments)
+            && let Some(data) = copy(&chain, writer)
+        {
+            if tell == Tell::Notice
+                && let Err(why) = self.charge(None, tell, &allowance)
+            {
+                return Err((chain, self.refused(why)));
+            }
+            let counts = &mut self.shared.state.lock().counts;
+            match way {
+                Way::Small => counts.copied_small += 1,
+                _ => counts.copied_fragments += 1,
+            }
+            return Ok(Begun { data: data.into(), tag: 0, original: Some(chain), tell });
+        }
+        match self.charge(Some(chain.len()), tell, &allowance) {
+            Ok(tag) => {
+                let mut data = Segment::new(chain);
+                match self.lane.send_there(&mut data, tag, now_ns) {
+                    Ok(_) => Ok(Begun { data, tag, original: None, tell }),
+                    Err(why) => {
+                        self.uncharge(tag);
+                        Err((data.into_parts().0, self.refused(why)))
+                    }
+                }
+            }
+            Err(why) => Err((chain, self.refused(why))),
+        }
+    }
+
+    /// Ends a send, `data` being what the socket has not taken: the handle, if any was taken and it was to have one, and the bytes that the
+    /// caller has still, which are no part of this send.
+    pub fn end(&mut self, send: Begun) -> (Option<Sent>, Chain) {
+        let Begun { mut data, tag, original, tell } = send;
+        if let Some(mut original) = original {
+            let taken = original.len() - data.payload().len();
+            if taken == 0 {
+                return (None, original);
+            }
+            // Nothing is in the way of a cut: the copy was cut so, too.
+            let _ = original.advance(taken);
+            let how = How { copied: true, dropped: false };
+            if tell == Tell::Handle {
+                // The buffer is the caller's already.
+                return (Some(Sent(Where::Here(how))), original);
+            }
+            // Told of in its turn. There is a slot: it was looked for when this began, and there was no send since.
+            let told = self.lane.send_copied(0, taken as u32);
+            debug_assert!(told.is_ok() || self.lane.is_closed(), "{told:?}");
+            return (None, original);
+        }
+        let made = self.lane.take_back(&mut data);
+        let rest = data.into_parts().0;
+        if !made {
+            self.uncharge(tag);
+            return (None, rest);
+        }
+        let handle = Tag::unpack(tag).entry;
+        (handle.map(|index| Sent(Where::There { shared: self.shared.clone(), index })), rest)
+    }
+
+    /// The next notice: of sends whose buffers are the caller's again (recvmsg(2) with MSG_ERRQUEUE).
+    pub fn notice(&self) -> Option<Range> {
+        let index = self.index() as usize;
+        self.shared.with(|state, pinned, wake| {
+            state.settle(pinned, wake);
+            state.sockets[index].list.pop_front()
+        })
+    }
+
+    /// Whether there is one (EPOLLERR).
+    pub fn has_notice(&self) -> bool {
+        let index = self.index() as usize;
+        self.shared.with(|state, pinned, wake| {
+            state.settle(pinned, wake);
+            !state.sockets[index].list.is_empty()
+        })
+    }
+
+    /// Sends whose completions have not been taken in.
+    pub fn outstanding(&self) -> u64 {
+        self.lane.outstanding()
+    }
+
+    /// Charges a send of so many bytes that are lent, or one that is copied, and gives it an entry if it has a handle. What has completed
+    /// is looked at only where it would be refused.
+    fn charge(&self, lent: Option<usize>, tell: Tell, allowance: &Allowance) -> Result<u64, Refused> {
+        let (lane, index) = (&self.lane, self.index() as usize);
+        let pages = lent.filter(|bytes| *bytes > 0).map_or(0, |bytes| (bytes as u64 >> PAGE_SHIFT) + BEYOND);
+        let limit = allowance.pinned.map_or(u64::MAX, |bytes| bytes >> PAGE_SHIFT);
+        let most = allowance.unread / NOTICE;
+        self.shared.with(|state, pinned, wake| {
+            let fits = |state: &State| {
+                let would_be = pinned.load(Ordering::Relaxed) + pages;
+                if lane.outstanding() >= lane.capacity() {
+                    Err(Refused::Full { capacity: lane.capacity() as u32 })
+                } else if would_be > limit && pages > 0 {
+                    Err(Refused::Pinned { would_be, limit })
+                } else if tell == Tell::Notice && state.sockets[index].list.len() >= most as usize {
+                    Err(Refused::Unread { limit: most })
+                } else {
+                    Ok(())
+                }
+            };
+            // How many notices there are is known once completions are taken in.
+            if tell == Tell::Notice || fits(state).is_err() {
+                state.settle(pinned, wake);
+                fits(state)?;
+            }
+            pinned.store(pinned.load(Ordering::Relaxed) + pages, Ordering::Relaxed);
+            state.counts.lent += u64::from(lent.is_some());
+            let entry = (tell == Tell::Handle && lent.is_some()).then(|| {
+                state.free.pop().unwrap_or_else(|| {
+                    state.entries.push(Entry::default());
+                    state.entries.len() as u32 - 1
+                })
+            });
+            Ok(Tag { pages: pages as u32, entry }.pack())
+        })
+    }
+
+    /// A send was not made after all.
+    fn uncharge(&self, tag: u64) {
+        let tag = Tag::unpack(tag);
+        self.shared.with(|state, pinned, _| {
+            pinned.store(pinned.load(Ordering::Relaxed) - u64::from(tag.pages), Ordering::Relaxed);
+            state.counts.lent -= 1;
+            state.free.extend(tag.entry);
+        });
+    }
+
+    fn refused(&self, why: Refused) -> Refused {
+        let counts = &mut self.shared.state.lock().counts;
+        match why {
+            Refused::Pinned { .. } => counts.refused_pinned += 1,
+            Refused::Unread { .. } => counts.refused_unread += 1,
+            Refused::Full { .. } => counts.refused_full += 1,
+            _ => {}
+        }
+        why
+    }
+}
+
+/// A copy of readable bytes in pages of the writer's; `None` where there is none left, so that they go by reference.
+fn copy<A: Pages + ?Sized>(chain: &Chain, writer: &Writer<'_, A>) -> Option<Chain> {
+    let mut copy = Chain::new();
+    if !chain.is_empty() {
+        chain.host().ok()?.slices().try_for_each(|slice| writer.append(&mut copy, slice)).ok()?;
+    }
+    Some(copy)
+}
+
+impl Drop for Zerocopy {
+    fn drop(&mut self) {
+        let index = self.index() as usize;
+        self.shared.state.lock().sockets[index] = Notices::default();
+    }
+}
+
+impl fmt::Debug for Zerocopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Zerocopy").field(&self.lane).finish()
+    }
+}

@@ -1,0 +1,18 @@
+//! TCP of our own at random: two stacks with every impairment between them, and a stack that gets segments nobody would send.
+//!
+//! [`trouble()`] is one connection over [`link::Pair`](onecopy_link::Pair) in virtual time, of at least 64 KiB, through at least 1 % loss,
+//! delay, a limited rate, duplication, reordering and damage. What must hold: every byte arrives, in order and once; each send by
+//! reference is told of once, and not before its bytes have come; no timer runs wild; and in the end no page, socket, port or timer is
+//! left. `cargo test -p onecopy-fuzz` plays some, `cargo xtask trouble --cases 1000000` many.
+//!
+//! [`strike`] changes what a real peer sends on its way to a stack, and makes the checksums right again. What must hold: no panic, memory
+//! and sockets within their bounds, no storm of answers or timers, nothing left in the end; and a connection beside it, of somebody
+//! innocent, does not notice. `cargo xtask fuzz` strikes for long.
+
+mod plan;
+mod segments;
+mod trouble;
+
+pub use plan::{BYTES, LOSS};
+pub use segments::{Strikes, strike};
+pub use trouble::{Troubles, trouble};

@@ -1,0 +1,85 @@
+//! TCP through trouble for a moment. `TROUBLE_CASES` says how many cases, `TROUBLE_SEED` from which seed on, `TROUBLE_JOBS` on how many
+//! threads at once; `TROUBLE_CASES=1` with the seed of a failure repeats it, and shows its last packets.
+
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use onecopy_fuzz::attempt;
+use onecopy_fuzz::tcp::{BYTES, LOSS, Troubles, trouble};
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{PagePool, PoolConfig};
+
+fn env(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|v| v.parse().ok())
+}
+
+/// What a thread tells: cases so far, or the seed of one that failed, and why.
+type Told = Result<Troubles, (u64, String)>;
+
+fn pool() -> PagePool {
+    PagePool::new(PoolConfig::new(), Heap::new()).expect("a pool of pages")
+}
+
+/// Every `step`th case from `first` on, of those before `behind`. Tells of each few hundred.
+fn play(first: u64, behind: u64, step: u64, told: &Sender<Told>) {
+    let pool = pool();
+    let mut troubles = Troubles::default();
+    for (number, seed) in (first..behind).step_by(step as usize).enumerate() {
+        if let Err(why) = attempt(|| trouble(seed, &pool, false, &mut troubles)) {
+            let _ = told.send(Err((seed, why)));
+            return;
+        }
+        if number % 256 == 255 && told.send(Ok(std::mem::take(&mut troubles))).is_err() {
+            return;
+        }
+    }
+    let _ = told.send(Ok(troubles));
+}
+
+#[test]
+fn every_byte_arrives_once_whatever_the_wire_does() {
+    let cases = env("TROUBLE_CASES").unwrap_or(if cfg!(debug_assertions) { 100 } else { 1000 });
+    let jobs = env("TROUBLE_JOBS").unwrap_or(1).clamp(1, 64);
+    let now = std::time::UNIX_EPOCH.elapsed().map_or(1, |d| d.as_nanos() as u64);
+    let first = env("TROUBLE_SEED").unwrap_or(now >> 8 & 0xffff_ffff);
+    let (mut all, begun, mut shown) = (Troubles::default(), Instant::now(), Instant::now());
+    let (sender, told) = channel();
+    std::thread::scope(|scope| {
+        for job in 0..jobs {
+            let sender = sender.clone();
+            scope.spawn(move || play(first + job, first + cases, jobs, &sender));
+        }
+        drop(sender);
+        while let Ok(news) = told.recv() {
+            match news {
+                Ok(some) => all.add(&some),
+                Err((seed, why)) => {
+                    // Once more, with its packets.
+                    let again = attempt(|| trouble(seed, &pool(), true, &mut Troubles::default()));
+                    let again = again.err().unwrap_or_else(|| "the second time it held".to_owned());
+                    println!("{again}");
+                    // (The others end with what they are at: nobody listens any more.)
+                    drop(told);
+                    panic!("{why}\nrepeat it: cargo xtask trouble --cases 1 --seed {seed}");
+                }
+            }
+            if shown.elapsed() > Duration::from_secs(10) {
+                shown = Instant::now();
+                let seconds = begun.elapsed().as_secs_f64();
+                let left = seconds * (cases as f64 / all.cases.max(1) as f64 - 1.0);
+                println!("{} of {cases} cases in {seconds:.0} s, {left:.0} s left", all.cases);
+            }
+        }
+    });
+    println!("from seed {first}, in {:.0} s: {all:?}", begun.elapsed().as_secs_f64());
+    assert_eq!(all.cases, cases);
+    assert!(all.bytes >= cases * BYTES);
+    if cases >= 100 {
+        let Troubles { packets, lost, duplicated, reordered, corrupted, told, .. } = all;
+        assert!(lost as f64 > packets as f64 * LOSS * 0.9, "too little was lost: {all:?}");
+        assert!(
+            duplicated > 0 && reordered > 0 && corrupted > 0 && told > cases,
+            "not all was tried: {all:?}"
+        );
+    }
+}

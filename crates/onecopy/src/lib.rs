@@ -79,6 +79,25 @@
 //! # }
 //! ```
 //!
+//! # Across hosts
+//!
+//! A [`Stack`] is TCP and UDP in the program's own process, on a TAP device or another link. [`tcp::Stream`] has the calls of
+//! [`unix::Stream`], [`udp::Socket`] those of std's `UdpSocket`, and trains, batches and congestion marks besides.
+//!
+//! ```no_run
+//! use onecopy::{Stack, tcp};
+//! use std::io::Write;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let stack = Stack::builder().tap("onecopy0").address("10.0.0.2/24").build()?;
+//! let mut stream = tcp::Stream::connect(&stack, "10.0.0.1:9000".parse()?)?;
+//! stream.write_all(b"hello")?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Code that takes either is generic over [`ByteStream`] and [`ByteListener`].
+//!
 //! # What else there is
 //!
 //! - Records ([`unix::SeqPacket`]) and datagrams ([`unix::Datagram`]), with the same calls.
@@ -97,6 +116,20 @@ pub use onecopy_unix::{
     Carrier, Error, Op, Path, Policy, Reader, ReceivedFlags, RecvFlags, Result, SendFlags, Stats, Transport,
     Wait,
 };
+
+pub use onecopy_net::{ByteListener, ByteSlot, ByteStream, ByteView};
+
+pub use onecopy_net::{BuildError, Builder, Cidr, Driver, Mac, Port, Sealed, Stack};
+
+/// TCP on a [`Stack`]. With the features `tokio` and `mio` it has modules of these names, with the shapes of these crates' own types.
+pub mod tcp {
+    pub use onecopy_net::tcp::*;
+}
+
+/// UDP on a [`Stack`].
+pub mod udp {
+    pub use onecopy_net::udp::*;
+}
 
 /// Unix sockets over shared memory.
 ///
@@ -214,7 +247,7 @@ pub mod advanced {
     /// What every process shows of its sockets, as `onecopy ss` reads it.
     pub mod registry {
         pub use onecopy_unix::is_invitation;
-        pub use onecopy_unix::registry::{Entry, Listing, NAME, Refused, SIZE, Type, read};
+        pub use onecopy_unix::registry::{Entry, Listing, NAME, Protocol, Refused, SIZE, Type, read};
     }
 }
 

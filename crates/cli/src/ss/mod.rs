@@ -6,7 +6,7 @@ mod walk;
 
 use crate::terminal;
 use onecopy::Wait;
-use onecopy::advanced::registry::Type;
+use onecopy::advanced::registry::{Protocol, Type};
 use onecopy::{Policy, Reader};
 pub use rows::{COLUMNS, Rates, cells, lines, visible};
 use serde_json::{Value, json};
@@ -16,7 +16,8 @@ pub use walk::{Found, Socket};
 const AFTER_HELP: &str = "\
 Columns (bytes: K is 1024; counts: k is 1000):
   type          stream, seqpacket or dgram; listening; or kernel: no
-                shared memory, or not yet
+                shared memory, or not yet; or, of a stack of the program's
+                own: tcp and its state, udp
   process       who has the socket: number and name
   peer          the process at the other end, if this user may look
   queue         bytes sent to it that it has not taken; of a
@@ -33,7 +34,8 @@ Columns (bytes: K is 1024; counts: k is 1000):
   spins         times that looking again and again paid
   lies          what the peer did against the protocol
   stores        the policy for stores, and who reads what it sends
-  path          its name, or its peer's; @ for an abstract one
+  path          its name, or its peer's; @ for an abstract one; of tcp
+                and udp: its address and its peer's
 
 A process shows its sockets itself, to its own user and to root. `--json` has
 every counter, by its name in `onecopy::Stats`; peer_pid, path and queue
@@ -131,6 +133,32 @@ pub fn reader_name(reader: Reader) -> &'static str {
     }
 }
 
+/// A state of TCP, as ss(8) calls it.
+pub fn state_name(state: u8) -> &'static str {
+    match state {
+        1 => "established",
+        2 => "syn-sent",
+        3 => "syn-recv",
+        4 => "fin-wait-1",
+        5 => "fin-wait-2",
+        6 => "time-wait",
+        7 => "closed",
+        8 => "close-wait",
+        9 => "last-ack",
+        10 => "listening",
+        11 => "closing",
+        _ => "unknown",
+    }
+}
+
+fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Unix => "unix",
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
+}
+
 fn wait_name(wait: Wait) -> &'static str {
     match wait {
         Wait::Adaptive => "adaptive",
@@ -152,18 +180,34 @@ fn one_line(object: &Value) -> String {
 
 fn object(socket: &Socket) -> Value {
     let entry = &socket.entry;
-    let carrier = |capacity: u64| if capacity > 0 { "shared memory" } else { "kernel" };
+    let stack = entry.protocol != Protocol::Unix;
+    let carrier = |capacity: u64| match capacity {
+        _ if stack => "stack",
+        0 => "kernel",
+        _ => "shared memory",
+    };
+    let state = match (entry.protocol, entry.listening) {
+        (Protocol::Tcp, _) => state_name(entry.state),
+        (_, true) => "listening",
+        (_, false) => "connected",
+    };
     let counters: serde_json::Map<String, Value> =
         entry.stats.named().map(|(name, count)| (name.to_owned(), count.into())).collect();
     let mut object = json!({
         "type": type_name(entry.kind),
-        "state": if entry.listening { "listening" } else { "connected" },
+        "protocol": protocol_name(entry.protocol),
+        "state": state,
         "pid": socket.pid,
         "command": socket.command,
         "inode": entry.inode,
         "path": socket.path,
         "queue": socket.queue,
     });
+    if stack && let Some(object) = object.as_object_mut() {
+        object.insert("local".into(), entry.local.map(|address| address.to_string()).into());
+        object.insert("remote".into(), entry.remote.map(|address| address.to_string()).into());
+        object.insert("unacknowledged".into(), entry.unacknowledged.into());
+    }
     if !entry.listening {
         let more = json!({
             "peer_pid": socket.peer,

@@ -1,8 +1,9 @@
 //! Sockets as lines of a table, for a person.
 
-use super::walk::Socket;
-use super::{policy_name, reader_name, type_name};
+use super::walk::{Key, Socket};
+use super::{policy_name, reader_name, state_name, type_name};
 use onecopy::Stats;
+use onecopy::advanced::registry::Protocol;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -31,19 +32,20 @@ pub const COLUMNS: [(&str, bool); 17] = [
 /// What was counted before, and how long ago: counts are then shown by the second.
 #[derive(Clone, Debug)]
 pub struct Rates {
-    before: HashMap<u64, Stats>,
+    before: HashMap<(u32, Key), Stats>,
     span: Duration,
 }
 
 impl Rates {
     /// Against an earlier look.
     pub fn since(before: &[Socket], span: Duration) -> Rates {
-        Rates { before: before.iter().map(|s| (s.entry.inode, s.entry.stats)).collect(), span }
+        Rates { before: before.iter().map(|s| ((s.pid, s.key()), s.entry.stats)).collect(), span }
     }
 
-    fn of(&self, inode: u64, now: u64, then: impl Fn(&Stats) -> u64) -> u64 {
+    fn of(&self, socket: &Socket, then: impl Fn(&Stats) -> u64) -> u64 {
+        let now = then(&socket.entry.stats);
         // A socket that was not there has done all of it since.
-        let then = self.before.get(&inode).map_or(0, then);
+        let then = self.before.get(&(socket.pid, socket.key())).map_or(0, then);
         (now.saturating_sub(then) as f64 / self.span.as_secs_f64().max(1e-3)) as u64
     }
 }
@@ -53,12 +55,14 @@ pub fn cells(socket: &Socket, rates: Option<&Rates>) -> [String; COLUMNS.len()] 
     let entry = &socket.entry;
     let count = |of: fn(&Stats) -> u64| match rates {
         _ if entry.listening => 0,
-        Some(rates) => rates.of(entry.inode, of(&entry.stats), of),
+        Some(rates) => rates.of(socket, of),
         None => of(&entry.stats),
     };
     let bytes = |of: fn(&Stats) -> u64| if entry.listening { "-".to_owned() } else { size(count(of)) };
     let times = |of: fn(&Stats) -> u64| if entry.listening { "-".to_owned() } else { short(count(of)) };
     let kind = match (entry.listening, entry.receive_capacity > 0 || entry.send_capacity > 0) {
+        _ if entry.protocol == Protocol::Tcp => format!("tcp {}", state_name(entry.state)),
+        _ if entry.protocol == Protocol::Udp => "udp".to_owned(),
         (true, _) => format!("{} listening", type_name(entry.kind)),
         (false, true) => type_name(entry.kind).to_owned(),
         (false, false) => format!("{} kernel", type_name(entry.kind)),
@@ -170,6 +174,12 @@ mod tests {
         }
         let entry = Entry {
             inode: 7,
+            protocol: Protocol::Unix,
+            local: None,
+            remote: None,
+            state: 0,
+            queue: 0,
+            unacknowledged: 0,
             kind: Type::Stream,
             listening: false,
             policy: Policy::Auto,
@@ -204,6 +214,22 @@ mod tests {
         assert_eq!(heads[10..15], ["stalls", "sleeps", "doorbells", "spins", "lies"]);
         let rates = Rates::since(&[socket(10)], Duration::from_secs(2));
         assert_eq!(cells(&socket(30), Some(&rates))[4..7], ["10", "20", "30"]);
+    }
+
+    #[test]
+    fn a_socket_on_a_stack_shows_its_state_and_where_it_is() {
+        let mut tcp = socket(1);
+        (tcp.entry.protocol, tcp.entry.state, tcp.entry.inode) = (Protocol::Tcp, 1, 0);
+        (tcp.peer, tcp.path) = (None, Some("10.0.0.2:80 10.0.0.1:4000".to_owned()));
+        let row = cells(&tcp, None);
+        assert_eq!((&*row[0], &*row[16]), ("tcp established", "10.0.0.2:80 10.0.0.1:4000"));
+        tcp.entry.state = 200;
+        assert_eq!(cells(&tcp, None)[0], "tcp unknown");
+        // Two of one process are not one.
+        let mut other = tcp.clone();
+        other.entry.remote = Some("10.0.0.1:4001".parse().unwrap());
+        let rates = Rates::since(&[tcp], Duration::from_secs(1));
+        assert_eq!(cells(&other, Some(&rates))[4], "1");
     }
 
     /// What a hostile process may say of its sockets.

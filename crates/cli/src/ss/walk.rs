@@ -2,11 +2,12 @@
 //! its onecopy sockets. No process is asked for anything, and none has to answer.
 
 use super::diag::{self, Known};
-use onecopy::advanced::registry::{self, Entry};
+use onecopy::advanced::registry::{self, Entry, Protocol};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, Stat};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// A live onecopy socket.
@@ -27,6 +28,26 @@ pub struct Socket {
     pub queue: Option<u64>,
     /// What its process says of it.
     pub entry: Entry,
+}
+
+/// What tells a socket of a process from its others: its inode, or its protocol and addresses where it has none.
+pub type Key = (u64, u8, Option<SocketAddr>, Option<SocketAddr>);
+
+impl Socket {
+    /// See [`Key`].
+    pub fn key(&self) -> Key {
+        let entry = &self.entry;
+        (entry.inode, entry.protocol as u8, entry.local, entry.remote)
+    }
+}
+
+/// What a socket on a stack is called: where it is, and who with.
+fn addresses(entry: &Entry) -> Option<String> {
+    match (entry.local, entry.remote) {
+        (Some(local), Some(remote)) => Some(format!("{local} {remote}")),
+        (Some(one), None) | (None, Some(one)) => Some(one.to_string()),
+        (None, None) => None,
+    }
 }
 
 /// A table, read once however many hold it: a forked child has its parent's, and any process may hold one many times.
@@ -87,7 +108,10 @@ pub fn look() -> anyhow::Result<Found> {
     for told in tables {
         let mut others = 0;
         for entry in &told.entries {
-            let Some(holders) = descriptors.holders.get(&entry.inode) else {
+            // A socket on a stack has no descriptor: whoever holds the table has it.
+            let on_a_stack = entry.protocol != Protocol::Unix;
+            let holders = if on_a_stack { Some(&told.pids) } else { descriptors.holders.get(&entry.inode) };
+            let Some(holders) = holders else {
                 continue; // closed while we looked, or left behind by a fork
             };
             let Some(pid) = told.believed(holders, |pid| *users.entry(pid).or_insert_with(|| user(pid)))
@@ -95,6 +119,19 @@ pub fn look() -> anyhow::Result<Found> {
                 others += 1;
                 continue;
             };
+            if on_a_stack {
+                found.sockets.push(Socket {
+                    pid,
+                    command: commands.entry(pid).or_insert_with(|| command(pid)).clone(),
+                    path: addresses(entry),
+                    peer: None,
+                    peer_inode: None,
+                    // (Of UDP it is not told.)
+                    queue: (entry.protocol == Protocol::Tcp).then_some(entry.queue),
+                    entry: *entry,
+                });
+                continue;
+            }
             let kernel = known.get(&entry.inode).cloned().unwrap_or_default();
             let peer = kernel.peer.and_then(|peer| descriptors.holders.get(&peer)).map(|pids| pids[0]);
             found.sockets.push(Socket {
@@ -118,7 +155,7 @@ pub fn look() -> anyhow::Result<Found> {
         }
     }
     queues(&mut found.sockets);
-    found.sockets.sort_by_key(|socket| (socket.pid, socket.entry.inode));
+    found.sockets.sort_by_key(|socket| (socket.pid, socket.key()));
     Ok(found)
 }
 
@@ -162,14 +199,16 @@ fn tables(places: &[(u32, PathBuf)], skipped: &mut Vec<String>) -> Vec<Told> {
 fn once_each(mut entries: Vec<Entry>) -> Vec<Entry> {
     let mut seen = HashSet::new();
     entries.reverse();
-    entries.retain(|entry| seen.insert(entry.inode));
+    entries.retain(|entry| entry.protocol != Protocol::Unix || seen.insert(entry.inode));
     entries
 }
 
 /// What one end sent and the other has not taken lies between them, in ring and kernel together.
 fn queues(sockets: &mut [Socket]) {
-    let sent: HashMap<u64, u64> = sockets.iter().map(|s| (s.entry.inode, s.entry.stats.sent)).collect();
-    for socket in sockets.iter_mut().filter(|socket| !socket.entry.listening) {
+    let unix = |socket: &Socket| socket.entry.protocol == Protocol::Unix;
+    let sent = sockets.iter().filter(|socket| unix(socket));
+    let sent: HashMap<u64, u64> = sent.map(|s| (s.entry.inode, s.entry.stats.sent)).collect();
+    for socket in sockets.iter_mut().filter(|socket| unix(socket) && !socket.entry.listening) {
         if let Some(sent) = socket.peer_inode.and_then(|peer| sent.get(&peer)) {
             // The two were read one after the other.
             socket.queue = Some(sent.saturating_sub(socket.entry.stats.received));

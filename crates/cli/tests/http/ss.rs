@@ -217,3 +217,41 @@ fn records_and_datagrams_too() {
     drop((a, b, bound));
     assert!(!sockets(&[own]).iter().any(|s| s["type"] == "dgram"));
 }
+
+/// Sockets of this very process that no descriptor names: on two stacks, joined by a cable.
+#[test]
+fn sockets_on_a_stack_too() {
+    use onecopy::advanced::link::Tap;
+    use onecopy::{Stack, tcp};
+    alone!();
+    let (a, b) = Tap::cable(1500).unwrap();
+    let a = Stack::builder().link(a).address("10.0.0.1/24").build().unwrap();
+    let b = Stack::builder().link(b).address("10.0.0.2/24").build().unwrap();
+    let at = "10.0.0.2:80".parse().unwrap();
+    let listener = tcp::Listener::bind(&b, at).unwrap();
+    let client = tcp::Stream::connect(&a, at).unwrap();
+    let (server, from) = listener.accept().unwrap();
+    let waiting = tcp::Stream::connect(&a, at).unwrap();
+    client.send(b"unread").unwrap();
+    // Both are there once the next connection's bytes and its own are.
+    while server.readable_bytes().unwrap() < 6 || sockets(&[std::process::id()]).len() < 4 {
+        std::thread::yield_now();
+    }
+    let shown = sockets(&[std::process::id()]);
+    let one = |local: &str, state: &str| {
+        let of = |s: &&Value| s["local"] == local && s["state"] == state;
+        let found: Vec<_> = shown.iter().filter(of).collect();
+        assert_eq!(found.len(), 1, "{local} {state}: {shown:#?}");
+        found[0].clone()
+    };
+    let accepted = one("10.0.0.2:80", "established");
+    assert_eq!((&accepted["protocol"], &accepted["type"]), (&"tcp".into(), &"stream".into()));
+    assert_eq!(accepted["remote"], from.to_string());
+    assert_eq!((&accepted["queue"], &accepted["receive"]), (&6.into(), &"stack".into()));
+    assert_eq!(one(&from.to_string(), "established")["counters"]["sent"], 6);
+    assert_eq!(one("10.0.0.2:80", "listening")["remote"], Value::Null);
+    assert_eq!(one(&waiting.local_addr().unwrap().to_string(), "established")["remote"], "10.0.0.2:80");
+    let table = String::from_utf8(onecopy(&["ss", "--pid", &std::process::id().to_string()]).stdout).unwrap();
+    let line = table.lines().find(|line| line.starts_with("tcp listening")).unwrap();
+    assert!(line.ends_with(" 10.0.0.2:80"), "{table}");
+}

@@ -1,0 +1,143 @@
+//! A socket's descriptor for poll(2): one end of a pair of unix sockets, whose other end the stack plays, so that it is ready for what the
+//! socket is ready for.
+//!
+//! A byte from the stack's end makes it readable; a message that nobody takes fills its send buffer, so that it is not writable; shutting the
+//! stack's end down gives the hang-ups, and closing it an error, until that was asked for. Whoever waits with EPOLLET hears of what comes
+//! after a receive has found nothing, or less than it asked for, and after a send that did not take all: by then the byte was taken back and
+//! the buffer filled, or it is said again that there is more.
+//!
+//! Two things differ from what the kernel's sockets say. A hang-up is always readable, too (EPOLLIN, EPOLLRDHUP), as a receive would not wait;
+//! the kernel's is not after shutdown(2) of a listener or of a connection that was being made. And what arrives while there is something
+//! unread is no edge of its own.
+
+use onecopy_inet::tcp::Readiness;
+use onecopy_sync::Mutex;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair,
+    sockopt,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Longer than a quarter of the least send buffer that the kernel gives (SOCK_MIN_SNDBUF, 4608 bytes, of which a socket is writable with a
+/// quarter in use: unix_writable()).
+const FILLER: usize = 2048;
+
+#[derive(Debug)]
+pub(crate) struct Bell {
+    /// What the program polls.
+    theirs: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The stack's end; none once there was an error.
+    ours: Option<OwnedFd>,
+    /// What it shows.
+    shown: Readiness,
+    /// The stack's end is shut down: nothing changes any more but errors.
+    ended: bool,
+}
+
+impl Bell {
+    /// Shows that the socket is ready to be written, and nothing else.
+    pub fn new() -> rustix::io::Result<Bell> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (theirs, ours) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // It gives its least.
+        sockopt::set_socket_send_buffer_size(&theirs, 1)?;
+        Ok(Bell {
+            theirs,
+            state: Mutex::new(State { ours: Some(ours), shown: Readiness::WRITE, ended: false }),
+        })
+    }
+
+    /// Has it show `ready`.
+    pub fn show(&self, ready: Readiness) {
+        let mut state = self.state.lock();
+        let changed = state.shown ^ ready;
+        if changed.is_empty() {
+            return;
+        }
+        state.shown = ready;
+        if let Some(ours) = &state.ours {
+            if changed.contains(Readiness::READ) {
+                self.read(ours, ready.contains(Readiness::READ));
+            }
+            if changed.contains(Readiness::WRITE) {
+                self.write(ours, ready.contains(Readiness::WRITE));
+            }
+            if (changed & ready).contains(Readiness::PEER_CLOSED) {
+                let _ = shutdown(ours, Shutdown::Write);
+            }
+            let ends = (changed & ready).intersects(Readiness::HUNG_UP | Readiness::ERROR);
+            if ends && !state.ended {
+                // For an error, should there be one: an end that is closed with something unread is one at the other (ECONNRESET), and
+                // behind a hang-up nothing can be sent any more.
+                let _ = until_done(|| send(&self.theirs, &[0], SendFlags::NOSIGNAL));
+                let _ = shutdown(ours, Shutdown::Both);
+                state.ended = true;
+            }
+        }
+        match (changed.contains(Readiness::ERROR), ready.contains(Readiness::ERROR)) {
+            (true, true) => state.ours = None,
+            // It was told of: asking for it takes it away (SO_ERROR).
+            (true, false) => drop(sockopt::socket_error(&self.theirs)),
+            (false, _) => {}
+        }
+    }
+
+    /// Says again that it can be read, to whoever waits for edges: a receive has taken less than it asked for, and something is there.
+    pub fn read_again(&self) {
+        let state = self.state.lock();
+        let over = Readiness::PEER_CLOSED | Readiness::HUNG_UP | Readiness::ERROR;
+        if let Some(ours) = &state.ours
+            && state.shown & (Readiness::READ | over) == Readiness::READ
+        {
+            self.read(ours, false);
+            self.read(ours, true);
+        }
+    }
+
+    /// Says again that it can be written: a send has given less than it was to, and there is room.
+    pub fn write_again(&self) {
+        let state = self.state.lock();
+        let over = Readiness::HUNG_UP | Readiness::ERROR;
+        if let Some(ours) = &state.ours
+            && state.shown & (Readiness::WRITE | over) == Readiness::WRITE
+        {
+            self.write(ours, false);
+            self.write(ours, true);
+        }
+    }
+
+    fn read(&self, ours: &OwnedFd, ready: bool) {
+        let _ = match ready {
+            true => until_done(|| send(ours, &[1], SendFlags::NOSIGNAL)),
+            false => until_done(|| recv(&self.theirs, &mut [0; 8], RecvFlags::DONTWAIT).map(|(n, _)| n)),
+        };
+    }
+
+    fn write(&self, ours: &OwnedFd, ready: bool) {
+        let _ = match ready {
+            true => until_done(|| recv(ours, &mut [0; FILLER], RecvFlags::DONTWAIT).map(|(n, _)| n)),
+            false => until_done(|| send(&self.theirs, &[0; FILLER], SendFlags::NOSIGNAL)),
+        };
+    }
+}
+
+fn until_done(mut call: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<usize> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            done => return done,
+        }
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.theirs.as_fd()
+    }
+}

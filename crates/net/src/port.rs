@@ -1,0 +1,48 @@
+//! A link that a thread can sleep on.
+
+use onecopy_inet::trace::{Trace, Watch};
+use onecopy_link::pcap::Pcap;
+use onecopy_link::{Link, Tap};
+use std::io::Write;
+use std::os::fd::AsFd;
+
+/// A [`Link`] with a descriptor: readable while there is something to receive, writable once there is room again.
+pub trait Port: Link + AsFd + Send {
+    /// Whether the kernel copies what is transmitted, and what is received.
+    fn kernel_copies(&self) -> bool {
+        true
+    }
+
+    /// What it has counted, each with its name; nothing, if it does not count.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+impl Port for Tap {
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.stats().each().collect()
+    }
+}
+
+/// What passes is written down.
+impl<L: Port, W: Write + Send> Port for Pcap<L, W> {
+    fn kernel_copies(&self) -> bool {
+        self.link().kernel_copies()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.link().counters()
+    }
+}
+
+/// What passes is told.
+impl<L: Port, T: Watch + Send> Port for Trace<L, T> {
+    fn kernel_copies(&self) -> bool {
+        self.link().kernel_copies()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.link().counters()
+    }
+}

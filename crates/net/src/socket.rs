@@ -1,0 +1,310 @@
+//! What all sockets are: a socket of the stack, and how its calls wait.
+
+use crate::bell::Bell;
+use crate::error::{Cause, SILENT, of};
+use crate::stack::{Gone, Inner, Learnt, Patience, Shard, Stack, Waiter};
+use onecopy_copy::{Hint, Store, plan};
+use onecopy_inet::stack::slab::Id;
+use onecopy_inet::stack::{self, Bound};
+use onecopy_inet::tcp::Readiness;
+use onecopy_socket::registry::{self, Row, Type};
+use onecopy_socket::{Counters, Error, Op, Policy, Reader, Result, SendFlags, Settings};
+use onecopy_sync::{Mutex, MutexGuard};
+use rustix::io::Errno;
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// What the stack does for sockets of one protocol, whose calls have names of their own there.
+pub(crate) trait Protocol {
+    /// Why a call fails.
+    type Cause: Cause;
+    /// Its options.
+    type Settings;
+    /// What `onecopy ss` shows.
+    const TYPE: Type;
+    const NAME: registry::Protocol;
+
+    fn open(inet: &mut stack::Stack) -> std::result::Result<Id, Self::Cause>;
+    fn close(inet: &mut stack::Stack, now: u64, id: Id);
+    fn addresses(inet: &stack::Stack, id: Id) -> Bound;
+    /// What its descriptor shows.
+    fn readiness(inet: &stack::Stack, id: Id) -> Readiness;
+    fn take_error(inet: &mut stack::Stack, id: Id) -> Option<Self::Cause>;
+    fn settings(inet: &stack::Stack, id: Id) -> Option<&Self::Settings>;
+    fn set(
+        inet: &mut stack::Stack,
+        now: u64,
+        id: Id,
+        change: impl FnOnce(&mut Self::Settings),
+    ) -> std::result::Result<(), Self::Cause>;
+    /// TCP's state by number, what waits to be received or accepted, and what is not acknowledged: for `onecopy ss`.
+    fn moves(inet: &stack::Stack, id: Id) -> (u8, u64, u64);
+    /// What else is worth to be seen of it.
+    fn state(inet: &stack::Stack, id: Id) -> impl fmt::Debug;
+}
+
+/// Bytes that are copied while the stack's lock is held: others wait no longer than that takes.
+pub(crate) const PIECE: usize = 256 << 10;
+
+/// Bytes of a page of the stack's pool: the longest copy that is one.
+const PAGE: usize = 4096;
+
+/// A socket; closed with its last handle.
+pub(crate) struct Socket<P: Protocol> {
+    stack: Stack,
+    waiter: Arc<Waiter>,
+    bell: OnceLock<Arc<Bell>>,
+    settings: Settings,
+    counters: Counters,
+    /// Where the settings and counters lie. (The stack has it, too, to show what becomes of the socket.)
+    row: Arc<Row>,
+    /// A stream's: one send at a time, so that bytes of two never mix.
+    sending: Mutex<()>,
+    reads: Learnt,
+    writes: Learnt,
+    protocol: PhantomData<fn() -> P>,
+}
+
+/// Which way a call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Read,
+    Write,
+}
+
+/// Refuses a limit of no time at all, as setsockopt(2) would mean for ever by it.
+pub(crate) fn checked(limit: Option<Duration>) -> Result<()> {
+    match limit {
+        Some(Duration::ZERO) => Err(Error::new(Op::Option, Errno::INVAL)
+            .about("limit")
+            .because("zero would mean for ever; give None for that, or set it to non-blocking")),
+        _ => Ok(()),
+    }
+}
+
+impl<P: Protocol> Socket<P> {
+    /// A socket that is not connected and does not listen.
+    pub fn open(stack: &Stack, listening: bool) -> Result<Socket<P>> {
+        let id = stack.inner().with(|shard, _| P::open(shard.inet_mut()));
+        let id = id.map_err(|cause| of(Op::Socket, cause))?;
+        Ok(Socket::of(stack, id, listening))
+    }
+
+    /// The socket that the stack calls `id`.
+    pub fn of(stack: &Stack, id: Id, listening: bool) -> Socket<P> {
+        let row = Arc::new(Row::claim_unnamed(std::process::id(), P::TYPE, listening));
+        let waiter = stack.inner().with(|shard, _| {
+            let bound = P::addresses(shard.inet(), id);
+            row.names(P::NAME, bound.local, bound.remote);
+            let waiter = shard.attend(id, P::readiness, (Arc::clone(&row), P::moves));
+            shard.show(id);
+            waiter
+        });
+        Socket {
+            waiter,
+            bell: OnceLock::new(),
+            settings: row.settings(Policy::Auto, Reader::NoCpu, stack.wait_mode()),
+            counters: row.counters(),
+            row,
+            stack: stack.clone(),
+            sending: Mutex::new(()),
+            reads: Learnt::default(),
+            writes: Learnt::default(),
+            protocol: PhantomData,
+        }
+    }
+
+    pub fn stack(&self) -> &Stack {
+        &self.stack
+    }
+
+    pub fn id(&self) -> Id {
+        self.waiter.id()
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn inner(&self) -> &Inner {
+        self.stack.inner()
+    }
+
+    /// Its addresses have changed: whoever looks from outside sees them.
+    pub fn named(&self) {
+        let bound = self.addresses();
+        self.row.names(P::NAME, bound.local, bound.remote);
+    }
+
+    /// Calls `act` under the stack's lock.
+    pub fn with<R>(&self, act: impl FnOnce(&mut Shard, Id, u64) -> R) -> R {
+        let id = self.id();
+        self.inner().with(|shard, now| {
+            let result = act(shard, id, now);
+            shard.mirror(id);
+            result
+        })
+    }
+
+    /// Calls `attempt` until it does not say that it would block, waiting as the socket's settings say.
+    pub fn call<R>(
+        &self,
+        op: Op,
+        way: Way,
+        dont_wait: bool,
+        mut attempt: impl FnMut(&mut Shard, Id, u64) -> std::result::Result<R, P::Cause>,
+    ) -> Result<R> {
+        let (id, settings) = (self.id(), &self.settings);
+        let (limit, learnt) = match way {
+            Way::Read => (settings.read_timeout(), &self.reads),
+            Way::Write => (settings.write_timeout(), &self.writes),
+        };
+        let patience = Patience { wait: settings.wait(), none: dont_wait || settings.nonblocking(), limit };
+        let done = self.inner().wait(&self.waiter, patience, learnt, |shard, now| {
+            let result = attempt(shard, id, now);
+            shard.mirror(id);
+            match result {
+                Err(cause) if cause.waits() => None,
+                done => Some(done),
+            }
+        });
+        match done {
+            Ok(done) => done.map_err(|cause| of(op, cause)),
+            Err(Gone::Late) => Err(Error::new(op, Errno::AGAIN)),
+            Err(Gone::Signal) => Err(Error::new(op, Errno::INTR)),
+        }
+    }
+
+    /// As [`Socket::call`], waiting up to `limit` whatever the settings say.
+    pub fn call_for<R>(
+        &self,
+        op: Op,
+        limit: Option<Duration>,
+        mut attempt: impl FnMut(&mut Shard, Id, u64) -> std::result::Result<R, P::Cause>,
+    ) -> Result<R> {
+        let id = self.id();
+        let patience = Patience { wait: self.settings.wait(), none: false, limit };
+        let done = self.inner().wait(&self.waiter, patience, &self.writes, |shard, now| {
+            match attempt(shard, id, now) {
+                Err(cause) if cause.waits() => None,
+                done => Some(done),
+            }
+        });
+        match done {
+            Ok(done) => done.map_err(|cause| of(op, cause)),
+            Err(Gone::Late) => Err(Error::new(op, Errno::TIMEDOUT).because(SILENT)),
+            Err(Gone::Signal) => Err(Error::new(op, Errno::INTR)),
+        }
+    }
+
+    /// Which stores a copy into the stack's pages is to use.
+    pub fn hint(&self, flags: SendFlags) -> Hint {
+        let settings = &self.settings;
+        let policy = if flags.contains(SendFlags::NTCOPY) { Policy::NonTemporal } else { settings.policy() };
+        Hint { policy, footprint: 0, reader: settings.reader() }
+    }
+
+    /// Counts `n` bytes that were sent by a copy with `hint`, under the stack's lock.
+    pub fn copied_in(&self, n: usize, hint: Hint, kernel_copies: bool) {
+        let counters = &self.counters;
+        counters.sent.add_exclusive(n);
+        counters.user_copied_in.add_exclusive(n);
+        if plan(n.min(PAGE), hint) == Store::NonTemporal {
+            counters.user_copied_nt.add_exclusive(n);
+        }
+        if kernel_copies {
+            counters.kernel_copied.add(n);
+        }
+    }
+
+    /// Counts `n` bytes that were sent by reference, under the stack's lock.
+    pub fn referenced(&self, n: usize, kernel_copies: bool) {
+        let counters = &self.counters;
+        counters.sent.add_exclusive(n);
+        counters.referenced.add(n);
+        if kernel_copies {
+            counters.kernel_copied.add(n);
+        }
+    }
+
+    /// The right to send: whole sends never interleave. Who is not to wait gets EAGAIN while another thread's send waits for room.
+    pub fn send_alone(&self, dont_wait: bool) -> Result<MutexGuard<'_, ()>> {
+        let taken = match self.settings.write_timeout() {
+            _ if dont_wait || self.settings.nonblocking() => self.sending.try_lock(),
+            Some(limit) => self.sending.lock_for(limit),
+            None => Some(self.sending.lock()),
+        };
+        taken.ok_or_else(|| Error::new(Op::Send, Errno::AGAIN))
+    }
+
+    /// Its addresses.
+    pub fn addresses(&self) -> Bound {
+        self.inner().with(|shard, _| P::addresses(shard.inet(), self.id()))
+    }
+
+    /// What poll(2) is asked of. Made with the first call: a program that never polls has no descriptor for a socket.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        use std::os::fd::AsFd;
+        if let Some(bell) = self.bell.get() {
+            return Ok(bell.as_fd());
+        }
+        let bell = self.with(|shard, id, _| shard.bell(id));
+        let bell = bell.map_err(|errno| Error::new(Op::Socket, errno))?;
+        Ok(self.bell.get_or_init(|| bell).as_fd())
+    }
+
+    /// A receive has taken less than it asked for, or a send less than it was given: whoever waits for edges hears of what there is.
+    pub fn fell_short(&self, way: Way) {
+        match (self.bell.get(), way) {
+            (Some(bell), Way::Read) => bell.read_again(),
+            (Some(bell), Way::Write) => bell.write_again(),
+            (None, _) => {}
+        }
+    }
+
+    /// Why it failed, once.
+    pub fn take_error(&self) -> Option<P::Cause> {
+        self.with(|shard, id, _| P::take_error(shard.inet_mut(), id))
+    }
+
+    /// Changes its options.
+    pub fn set(&self, change: impl FnOnce(&mut P::Settings)) -> Result<()> {
+        self.with(|shard, id, now| P::set(shard.inet_mut(), now, id, change))
+            .map_err(|cause| of(Op::Option, cause))
+    }
+
+    /// What `get` says of its options.
+    pub fn get<R: Default>(&self, get: impl FnOnce(&P::Settings) -> R) -> R {
+        self.with(|shard, id, _| P::settings(shard.inet(), id).map(get).unwrap_or_default())
+    }
+}
+
+impl<P: Protocol> Drop for Socket<P> {
+    fn drop(&mut self) {
+        let id = self.id();
+        self.inner().with(|shard, now| {
+            shard.leave(id);
+            P::close(shard.inet_mut(), now, id);
+        });
+    }
+}
+
+impl<P: Protocol> fmt::Debug for Socket<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.with(|shard, id, _| {
+            let addresses = P::addresses(shard.inet(), id);
+            f.debug_struct("Socket")
+                .field("local", &addresses.local)
+                .field("remote", &addresses.remote)
+                .field("state", &P::state(shard.inet(), id))
+                .finish_non_exhaustive()
+        })
+    }
+}

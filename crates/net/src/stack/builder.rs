@@ -1,0 +1,304 @@
+//! How a stack comes to be.
+
+use super::runner::Sleep;
+use super::{Inner, Owner, Shard, Stack};
+use crate::port::Port;
+use onecopy_inet::ip::{BadConfig, Cidr};
+use onecopy_inet::key::Seed;
+use onecopy_inet::stack::Config;
+use onecopy_inet::wire::Mac;
+use onecopy_inet::{ip, stack, tcp, udp};
+use onecopy_link::Tap;
+use onecopy_link::tap::{TapConfig, TapError};
+use onecopy_pool::provider::Heap;
+use onecopy_pool::{OpenError, PagePool, PoolConfig};
+use onecopy_socket::Wait;
+use onecopy_sync::Mutex;
+use onecopy_sys::eventfd::EventFd;
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Who drives a stack while no thread waits for a socket of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Driver {
+    /// A thread of the stack's own, which sleeps while nothing happens.
+    #[default]
+    Thread,
+    /// The program, by [`Stack::drive`]; and each of its calls that waits, as long as it does.
+    Caller,
+}
+
+enum Where {
+    Tap(TapConfig),
+    Port(Box<dyn Port>),
+}
+
+/// How a [`Stack`] is to be: a link and an address at least.
+pub struct Builder {
+    link: Option<Where>,
+    mtu: Option<u32>,
+    addresses: Vec<Result<Cidr, String>>,
+    gateways: Vec<IpAddr>,
+    mac: Option<Mac>,
+    seed: Option<Seed>,
+    driver: Driver,
+    wait: Wait,
+    linger: Duration,
+    pages: u32,
+    tcp: tcp::Config,
+    udp: udp::Config,
+}
+
+impl Builder {
+    pub(super) fn new() -> Builder {
+        Builder {
+            link: None,
+            mtu: None,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+            mac: None,
+            seed: None,
+            driver: Driver::default(),
+            wait: Wait::default(),
+            linger: Duration::from_secs(2),
+            pages: 1 << 16,
+            tcp: Default::default(),
+            udp: Default::default(),
+        }
+    }
+
+    /// The link is the TAP device `name`, with all that the kernel does for it. It is made where there is none, which takes CAP_NET_ADMIN.
+    #[must_use]
+    pub fn tap(self, name: impl Into<String>) -> Builder {
+        self.tap_with(TapConfig::new(name))
+    }
+
+    /// As [`Builder::tap`], in all detail.
+    #[must_use]
+    pub fn tap_with(self, config: TapConfig) -> Builder {
+        Builder { link: Some(Where::Tap(config)), ..self }
+    }
+
+    /// The link is `port`.
+    #[must_use]
+    pub fn link(self, port: impl Port + 'static) -> Builder {
+        Builder { link: Some(Where::Port(Box::new(port))), ..self }
+    }
+
+    /// Sets the TAP's MTU, in bytes: 68 to 65521.
+    #[must_use]
+    pub fn mtu(self, bytes: u32) -> Builder {
+        Builder { mtu: Some(bytes), ..self }
+    }
+
+    /// An address of the stack and its network, such as `10.0.0.2/24` or `fd00::2/64`. May be called more than once.
+    #[must_use]
+    pub fn address(mut self, address: &str) -> Builder {
+        self.addresses.push(cidr(address).ok_or_else(|| address.to_owned()));
+        self
+    }
+
+    /// Where packets for all other networks of its family go. Of one family the last one counts.
+    #[must_use]
+    pub fn gateway(mut self, gateway: IpAddr) -> Builder {
+        self.gateways.push(gateway);
+        self
+    }
+
+    /// The hardware address; a random one of those for private use, if it is not given.
+    #[must_use]
+    pub fn mac(self, mac: Mac) -> Builder {
+        Builder { mac: Some(mac), ..self }
+    }
+
+    /// Where its secrets come from: sequence numbers, ports. The kernel's random numbers, if it is not given, which is for tests that are to
+    /// repeat.
+    #[must_use]
+    pub fn seed(self, seed: Seed) -> Builder {
+        Builder { seed: Some(seed), ..self }
+    }
+
+    /// Who drives the stack.
+    #[must_use]
+    pub fn driver(self, driver: Driver) -> Builder {
+        Builder { driver, ..self }
+    }
+
+    /// How its sockets wait, unless they say otherwise.
+    #[must_use]
+    pub fn wait(self, wait: Wait) -> Builder {
+        Builder { wait, ..self }
+    }
+
+    /// How long whoever drops the last handle waits for what was sent to be acknowledged; 2 seconds, if it is not given. What is left then
+    /// is lost: there is no kernel to send it later.
+    #[must_use]
+    pub fn linger(self, limit: Duration) -> Builder {
+        Builder { linger: limit, ..self }
+    }
+
+    /// Pages of 4 KiB that what is sent may take, all sockets together; 65,536 (256 MiB), if it is not given. They are taken as needed.
+    #[must_use]
+    pub fn pages(self, pages: u32) -> Builder {
+        Builder { pages, ..self }
+    }
+
+    /// Changes what holds for all of TCP: Linux's sysctls under net.ipv4, by their names.
+    #[must_use]
+    pub fn tcp(mut self, change: impl FnOnce(&mut tcp::Config)) -> Builder {
+        change(&mut self.tcp);
+        self
+    }
+
+    /// Changes what holds for all of UDP.
+    #[must_use]
+    pub fn udp(mut self, change: impl FnOnce(&mut udp::Config)) -> Builder {
+        change(&mut self.udp);
+        self
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`], which says what to do.
+    pub fn build(self) -> Result<Stack, BuildError> {
+        let mut addresses = Vec::new();
+        for address in self.addresses {
+            addresses.push(address.map_err(BuildError::Address)?);
+        }
+        if addresses.is_empty() {
+            return Err(BuildError::NoAddress);
+        }
+        let port: Box<dyn Port> = match self.link.ok_or(BuildError::NoLink)? {
+            Where::Port(port) => port,
+            Where::Tap(config) => {
+                let config = self.mtu.map_or(config.clone(), |mtu| config.mtu(mtu));
+                Box::new(Tap::open(config).map_err(BuildError::Tap)?)
+            }
+        };
+        let seed = match self.seed {
+            Some(seed) => seed,
+            None => random().map_err(BuildError::System)?,
+        };
+        let mac = match self.mac {
+            Some(mac) => mac,
+            // One of its own for each stack (the second bit says that nobody sold it).
+            None => {
+                let chance: [u8; 16] = random().map_err(BuildError::System)?;
+                Mac([2, chance[0], chance[1], chance[2], chance[3], chance[4]])
+            }
+        };
+        let mut ip = ip::Config::new(port.capabilities(), mac, &addresses, seed);
+        for gateway in self.gateways {
+            ip = ip.gateway(gateway);
+        }
+        let mut config = Config::new(ip, seed);
+        (config.tcp, config.udp) = (self.tcp, self.udp);
+        let inet = stack::Stack::new(config).map_err(BuildError::Config)?;
+        let pool = PagePool::new(PoolConfig::new().limit(self.pages.max(1)), Heap::new());
+        let pool = pool.map_err(BuildError::Pages)?;
+        let link = port.as_fd().try_clone_to_owned();
+        let link = link.map_err(|error| BuildError::System(errno(&error)))?;
+        let sleep = match self.driver {
+            Driver::Thread => Some(Sleep::new(&link).map_err(BuildError::System)?),
+            Driver::Caller => None,
+        };
+        let inner = Arc::new(Inner {
+            shard: Mutex::new(Shard::new(inet, port, pool)),
+            begun: Instant::now(),
+            link,
+            wake: EventFd::new().map_err(BuildError::System)?,
+            sleep,
+            wait: self.wait,
+            stopped: Default::default(),
+        });
+        let thread = match self.driver {
+            Driver::Caller => None,
+            Driver::Thread => {
+                let inner = Arc::clone(&inner);
+                let thread = std::thread::Builder::new().name("onecopy-stack".into());
+                Some(thread.spawn(move || inner.run()).map_err(|error| BuildError::System(errno(&error)))?)
+            }
+        };
+        Ok(Stack { owner: Arc::new(Owner { inner, thread, linger: self.linger }) })
+    }
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
+
+fn random() -> Result<[u8; 16], Errno> {
+    let mut bytes = [0; 16];
+    // So few bytes come at once, or not at all.
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(bytes)
+}
+
+fn cidr(text: &str) -> Option<Cidr> {
+    let (address, prefix) = text.split_once('/')?;
+    Cidr::new(address.parse::<IpAddr>().ok()?, prefix.parse().ok()?)
+}
+
+/// Why a stack cannot be so.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No link was given.
+    NoLink,
+    /// No address was given.
+    NoAddress,
+    /// That is none.
+    Address(String),
+    /// The TAP device could not be had.
+    Tap(TapError),
+    /// The addresses, the gateway or the hardware address do not fit.
+    Config(BadConfig),
+    /// There is no memory for pages.
+    Pages(OpenError),
+    /// The kernel refused a descriptor, a thread, or random numbers.
+    System(Errno),
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BuildError::NoLink => f.write_str("a stack needs a link; give it one with Builder::tap"),
+            BuildError::NoAddress => f.write_str(
+                "a stack needs an address; give it one with Builder::address, such as 10.0.0.2/24",
+            ),
+            BuildError::Address(text) => {
+                write!(f, "{text:?} is no address with a prefix; write it as 10.0.0.2/24")
+            }
+            BuildError::Tap(error) => error.fmt(f),
+            BuildError::Config(error) => error.fmt(f),
+            BuildError::Pages(error) => error.fmt(f),
+            BuildError::System(errno) => write!(f, "a stack could not be started: {errno}"),
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}
+
+impl From<BuildError> for std::io::Error {
+    fn from(error: BuildError) -> std::io::Error {
+        let kind = match &error {
+            BuildError::Tap(error) => std::io::Error::from(error.errno()).kind(),
+            BuildError::System(errno) => errno.kind(),
+            BuildError::Pages(_) => std::io::ErrorKind::OutOfMemory,
+            _ => std::io::ErrorKind::InvalidInput,
+        };
+        std::io::Error::new(kind, error)
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}

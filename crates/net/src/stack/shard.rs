@@ -1,0 +1,299 @@
+//! What lies under the lock.
+
+use crate::bell::Bell;
+use crate::port::Port;
+use onecopy_inet::stack::Stack;
+use onecopy_inet::stack::slab::Id;
+use onecopy_inet::tcp::Readiness;
+use onecopy_pool::PagePool;
+use onecopy_socket::registry::Row;
+use onecopy_sync::Word;
+use onecopy_sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::Arc;
+
+/// Packets that are received before what came of them is told and sent.
+const BATCH: usize = 64;
+
+/// Nanoseconds for which a thread that drove lately keeps the link to itself. What comes when it does not come back waits as long: less than
+/// a delayed ACK does (40 ms), more than a program that answers takes.
+const LEASE: u64 = 1_000_000;
+
+pub(crate) struct Shard {
+    inet: Stack,
+    link: Box<dyn Port>,
+    pool: PagePool,
+    /// Who waits for which socket, at its index.
+    sockets: Vec<Option<Attended>>,
+    /// The link is gone.
+    down: bool,
+    /// The socket whose thread drives the stack, and whether it sleeps until when.
+    pub(super) leader: Option<Leader>,
+    /// Who waits while another thread drives.
+    pub(super) followers: Vec<Arc<Waiter>>,
+    /// When the stack's own thread wakes by itself, while it sleeps; none within: never.
+    pub(super) runner: Option<Option<u64>>,
+    /// What of the link wakes it.
+    pub(super) watched: Interest,
+    /// When somebody last looked what has come and what is due.
+    pub(super) looked: u64,
+    /// When a thread that had waited for its socket last stopped driving.
+    drove: u64,
+    /// Until then the stack's own thread leaves the link alone: such threads come again and again.
+    lease: u64,
+    /// Sockets with a descriptor, whose programs wait where nobody drives.
+    bells: usize,
+}
+
+/// A thread that drives the stack while it waits for its socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leader {
+    /// Which socket; none: whatever happens.
+    pub socket: Option<Id>,
+    /// While it sleeps: until when, and on what.
+    pub asleep: Option<Asleep>,
+}
+
+/// What wakes a sleeper.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asleep {
+    /// The time; none: never.
+    pub until: Option<u64>,
+    /// The link.
+    pub interest: Interest,
+}
+
+/// What of a link wakes a sleeper.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Interest {
+    pub read: bool,
+    pub write: bool,
+}
+
+struct Attended {
+    waiter: Arc<Waiter>,
+    bell: Option<Arc<Bell>>,
+    readiness: AskReadiness,
+    /// Where `onecopy ss` sees it, and what.
+    shown: Shown,
+}
+
+type Shown = (Arc<Row>, fn(&Stack, Id) -> (u8, u64, u64));
+
+/// Asks a socket's protocol what its descriptor is to show.
+type AskReadiness = fn(&Stack, Id) -> Readiness;
+
+/// Threads that wait for one socket while another thread drives the stack.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    id: Id,
+    /// Counts what has happened to it.
+    news: Word,
+    /// Who sleeps; only written under the lock.
+    sleepers: Word,
+}
+
+impl Waiter {
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// What it has counted. Under the lock.
+    pub(super) fn seen(&self) -> u32 {
+        // Acquire pairs with the Release in `tell`; who asks here holds the lock anyway.
+        self.news.load(Acquire)
+    }
+
+    /// Announces a sleeper. Under the lock.
+    pub(super) fn going_to_sleep(&self) {
+        self.sleepers.fetch_add(1, Relaxed);
+    }
+
+    /// Sleeps until there is more than `seen`, at most for `limit`. Without the lock.
+    pub(super) fn sleep(&self, seen: u32, limit: Option<std::time::Duration>) {
+        self.news.wait(seen, limit);
+    }
+
+    /// Under the lock.
+    pub(super) fn awake(&self) {
+        self.sleepers.fetch_sub(1, Relaxed);
+    }
+
+    pub(super) fn tell(&self) {
+        // Release pairs with the Acquire in `seen`.
+        self.news.fetch_add(1, Release);
+        if self.sleepers.load(Relaxed) > 0 {
+            self.news.wake(u32::MAX >> 1);
+        }
+    }
+}
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Turn {
+    /// Packets came, or something was due.
+    pub happened: bool,
+    /// More packets may be there.
+    pub full: bool,
+}
+
+impl Shard {
+    pub fn new(inet: Stack, link: Box<dyn Port>, pool: PagePool) -> Shard {
+        Shard {
+            inet,
+            link,
+            pool,
+            sockets: Vec::new(),
+            down: false,
+            leader: None,
+            followers: Vec::new(),
+            runner: None,
+            watched: Interest::default(),
+            looked: 0,
+            drove: 0,
+            lease: 0,
+            bells: 0,
+        }
+    }
+
+    pub fn inet(&self) -> &Stack {
+        &self.inet
+    }
+
+    pub fn inet_mut(&mut self) -> &mut Stack {
+        &mut self.inet
+    }
+
+    /// The protocols, and where pages for what is sent come from.
+    pub fn parts(&mut self) -> (&mut Stack, &PagePool) {
+        (&mut self.inet, &self.pool)
+    }
+
+    pub fn is_down(&self) -> bool {
+        self.down
+    }
+
+    pub fn kernel_copies(&self) -> bool {
+        self.link.kernel_copies()
+    }
+
+    pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
+        self.link.counters()
+    }
+
+    /// The link is gone: nobody waits for it any more.
+    pub(super) fn goes_down(&mut self) {
+        self.down = true;
+    }
+
+    /// Whoever waits for socket `id` from here on.
+    pub fn attend(&mut self, id: Id, readiness: AskReadiness, shown: Shown) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter { id, news: Word::new(0), sleepers: Word::new(0) });
+        let index = id.index() as usize;
+        if self.sockets.len() <= index {
+            self.sockets.resize_with(index + 1, || None);
+        }
+        self.sockets[index] = Some(Attended { waiter: Arc::clone(&waiter), bell: None, readiness, shown });
+        waiter
+    }
+
+    /// Nobody waits for it any more.
+    pub fn leave(&mut self, id: Id) {
+        let left = self.sockets.get_mut(id.index() as usize).and_then(Option::take);
+        self.bells -= usize::from(left.is_some_and(|attended| attended.bell.is_some()));
+    }
+
+    /// The descriptor of socket `id`, made if there is none yet.
+    pub fn bell(&mut self, id: Id) -> rustix::io::Result<Arc<Bell>> {
+        let attended = self.sockets.get_mut(id.index() as usize).and_then(Option::as_mut);
+        let Some(attended) = attended else { return Err(rustix::io::Errno::BADF) };
+        if let Some(bell) = &attended.bell {
+            return Ok(Arc::clone(bell));
+        }
+        let bell = Arc::new(Bell::new()?);
+        bell.show((attended.readiness)(&self.inet, id));
+        attended.bell = Some(Arc::clone(&bell));
+        self.bells += 1;
+        Ok(bell)
+    }
+
+    /// Shows who looks from outside how it is with socket `id`.
+    #[inline]
+    pub fn show(&self, id: Id) {
+        if let Some(Some(Attended { shown: (row, moves), .. })) = self.sockets.get(id.index() as usize) {
+            let (state, queue, unacknowledged) = moves(&self.inet, id);
+            row.moves(state, queue, unacknowledged);
+        }
+    }
+
+    /// Has the descriptor of socket `id`, if there is one, show what the socket is ready for, after a call on it.
+    #[inline]
+    pub fn mirror(&self, id: Id) {
+        self.show(id);
+        if let Some(Some(Attended { bell: Some(bell), readiness, .. })) =
+            self.sockets.get(id.index() as usize)
+        {
+            bell.show(readiness(&self.inet, id));
+        }
+    }
+
+    /// Receives what is there, up to a batch of it, and does what is due.
+    pub(super) fn turn(&mut self, now: u64) -> Turn {
+        self.looked = now;
+        let mut received = 0;
+        while received < BATCH
+            && let Some(packet) = self.link.receive(now)
+        {
+            self.inet.receive(now, packet);
+            received += 1;
+        }
+        let due = self.inet.deadline().is_some_and(|at| at <= now);
+        if due {
+            self.inet.advance(now);
+        }
+        self.settle(now);
+        Turn { happened: due || received > 0, full: received == BATCH }
+    }
+
+    /// Tells whoever waits, and sends what is to be sent as far as the link takes it. Returns whether the thread that drives should look.
+    pub(super) fn settle(&mut self, now: u64) -> bool {
+        let mut leader = false;
+        while let Some(event) = self.inet.event() {
+            let Some(Some(attended)) = self.sockets.get(event.id.index() as usize) else { continue };
+            if attended.waiter.id != event.id {
+                continue;
+            }
+            if let Some(bell) = &attended.bell {
+                bell.show((attended.readiness)(&self.inet, event.id));
+            }
+            attended.waiter.tell();
+            self.show(event.id);
+            leader |= self.leader.is_some_and(|leader| leader.socket == Some(event.id));
+        }
+        while self.link.room(now) > 0
+            && let Some(packet) = self.inet.transmit()
+        {
+            self.link.transmit(now, packet);
+        }
+        leader
+    }
+
+    /// A thread that waits for sockets has stopped driving. If that happens again and again, it will soon be back, and looks at the link
+    /// then: the stack's own thread is not woken for what comes meanwhile, if nobody else waits for it.
+    pub(super) fn driven(&mut self, now: u64) {
+        if now < self.drove + LEASE && self.followers.is_empty() && self.bells == 0 {
+            self.lease = now + LEASE;
+        }
+        self.drove = now;
+    }
+
+    /// Until when the stack's own thread leaves the link alone; none: it does not.
+    pub(super) fn lease(&self, now: u64) -> Option<u64> {
+        // What the link has no room for waits for somebody to look.
+        (self.lease > now && self.bells == 0 && self.link.room(now) > 0).then_some(self.lease)
+    }
+
+    /// What of the link is worth a wake-up.
+    pub(super) fn interest(&self, now: u64) -> Interest {
+        Interest { read: !self.down, write: !self.down && self.link.room(now) == 0 }
+    }
+}

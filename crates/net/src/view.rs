@@ -1,0 +1,85 @@
+//! Received bytes, where they lie.
+
+use onecopy_chain::notify::{Fate, Segment};
+use onecopy_chain::{Chain, Host};
+use onecopy_copy::Hint;
+use onecopy_socket::Counters;
+use std::io;
+use std::os::fd::AsFd;
+
+/// Bytes that were received, in the pages where the link put them. Nobody else writes those; they are free again once it is dropped.
+#[derive(Debug)]
+pub struct View {
+    data: Segment<Chain>,
+}
+
+impl View {
+    pub(crate) fn of(data: Segment<Chain>) -> View {
+        View { data }
+    }
+
+    /// Bytes in it.
+    pub fn len(&self) -> usize {
+        self.data.payload().len()
+    }
+
+    /// Whether there are none: of a stream, the peer sends no more; of a datagram, it is an empty one.
+    pub fn is_empty(&self) -> bool {
+        self.data.payload().is_empty()
+    }
+
+    fn host(&self) -> Option<Host<'_>> {
+        self.data.payload().host().ok()
+    }
+
+    /// Its parts, one after the other, to be read in place. There are none of a device's memory.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.host().into_iter().flat_map(Host::slices)
+    }
+
+    /// Copies what fits into `buffer`; returns how many bytes.
+    pub fn copy_to(&self, buffer: &mut [u8]) -> usize {
+        let len = buffer.len().min(self.len());
+        match self.host().map(|host| host.copy_to(0, &mut buffer[..len], Hint::AUTO)) {
+            Some(Ok(_)) => len,
+            _ => 0,
+        }
+    }
+
+    /// A copy.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.host().map(Host::to_vec).unwrap_or_default()
+    }
+
+    /// Writes from where they lie, by writev(2), without a copy in user space: of up to 64 parts. Returns bytes written;
+    /// [`View::advance`] drops them.
+    ///
+    /// # Errors
+    ///
+    /// What writev(2) says.
+    pub fn write_to(&self, fd: impl AsFd) -> io::Result<usize> {
+        self.data.payload().write_to(fd)
+    }
+
+    /// Drops its first `n` bytes.
+    ///
+    /// # Panics
+    ///
+    /// Where there are fewer.
+    pub fn advance(&mut self, n: usize) {
+        self.data.advance(n, Fate::Sent).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// The chain, to be sent on by reference.
+    pub fn into_segment(self) -> Segment<Chain> {
+        self.data
+    }
+}
+
+/// Copies `data` into `buffer`, and counts.
+pub(crate) fn copy_out(data: &Segment<Chain>, buffer: &mut [u8], counters: &Counters) -> Option<usize> {
+    let len = data.payload().len();
+    data.payload().host().ok()?.copy_to(0, &mut buffer[..len], Hint::AUTO).ok()?;
+    counters.user_copied_out.add(len);
+    Some(len)
+}

@@ -18,10 +18,13 @@ mod doctor;
 mod failure;
 mod generate;
 mod http;
+mod nc;
+mod own_stack;
 mod process;
 mod proxy;
 mod serve;
 mod ss;
+mod stack;
 mod top;
 mod transport;
 mod tune;
@@ -51,6 +54,10 @@ Serve a folder through daemon and proxy:
   onecopy proxy --listen 127.0.0.1:8080 --backend unix:/tmp/store.sock
   curl http://127.0.0.1:8080/
 
+Move a file from one host to another, over the kernel's TCP or our own:
+  onecopy nc -l 9000 --recv image.raw --sum
+  onecopy nc 10.0.0.1:9000 --send image.raw --sum
+
 Exit status:
   0  done
   1  it failed: one line on standard error says what, and what to do next
@@ -64,6 +71,10 @@ enum Command {
     Proxy(proxy::Args),
     /// Serve real files through daemon and proxy beside the same over kernel sockets, and draw the result
     Demo(demo::Args),
+    /// Move bytes between standard input and output, or files, and a connection: TCP, unix or UDP, over the kernel or a stack of our own
+    Nc(nc::Args),
+    /// Keep a stack of our own up on a TAP, to be tried, watched and tested against
+    Stack(stack::Args),
     /// List the live onecopy sockets of this user, and what they have done
     Ss(ss::Args),
     /// Watch these sockets live
@@ -90,6 +101,8 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Nc(args) => nc::run(&args),
+        Command::Stack(args) => stack::run(&args),
         Command::Ss(args) => ss::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Bench(args) => bench::run(&args),

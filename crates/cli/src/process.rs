@@ -51,7 +51,7 @@ pub enum Stop {
 
 impl Stop {
     /// The exit status that a shell gives to a program which that signal ended.
-    fn code(self) -> i32 {
+    pub fn code(self) -> i32 {
         match self {
             Stop::Interrupt => 130,
             Stop::Terminate => 143,
@@ -113,21 +113,30 @@ fn hang_up_is_ignored() -> bool {
 /// Does `work` on a thread of its own, and waits for it or for a signal to stop: then the servers that it has started end
 /// with this process, to whose life they are tied, and its files go. `name` is the program's, as told.
 pub fn measure(name: &str, work: impl FnOnce() -> anyhow::Result<()> + Send + 'static) -> anyhow::Result<()> {
-    let (done, finished) = tokio::sync::oneshot::channel();
-    let stopped = block_on(async {
-        let mut signals = Signals::new(true)?;
-        let stop = tokio::task::spawn_local(async move { signals.next().await });
-        tokio::task::yield_now().await; // the handlers are in place before there is anything to be left behind
-        std::thread::Builder::new().name("measure".into()).spawn(move || done.send(work()))?;
-        tokio::select! {
-            result = finished => result.context("the measuring thread died")?.map(|()| None),
-            signal = stop => Ok(Some(signal?)),
-        }
-    })?;
-    let Some(signal) = stopped else { return Ok(()) };
+    let signal = match beside(work)? {
+        Ok(result) => return result,
+        Err(signal) => signal,
+    };
     onecopy_bench::temp::end(|| {
         tell!("{name}: {signal}; servers stopped, files removed");
         std::process::exit(signal.code())
+    })
+}
+
+/// Does `work` on a thread of its own, and waits for it, or for a signal to stop: then the thread is left to itself.
+pub fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<Result<anyhow::Result<T>, Stop>> {
+    let (done, finished) = tokio::sync::oneshot::channel();
+    block_on(async {
+        let mut signals = Signals::new(true)?;
+        let stop = tokio::task::spawn_local(async move { signals.next().await });
+        tokio::task::yield_now().await; // the handlers are in place before there is anything to be left behind
+        std::thread::Builder::new().name("work".into()).spawn(move || done.send(work()))?;
+        tokio::select! {
+            result = finished => Ok(Ok(result.context("the working thread died")?)),
+            signal = stop => Ok(Err(signal?)),
+        }
     })
 }
 

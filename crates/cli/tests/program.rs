@@ -269,7 +269,7 @@ fn flags_that_make_no_sense_are_told_as_usage() {
 fn help_names_every_command_and_hides_the_packagers_one() {
     let help = onecopy(&["--help"]);
     let help = text(&help.stdout);
-    for command in ["serve", "proxy", "demo", "bench", "tune", "doctor"] {
+    for command in ["serve", "proxy", "nc", "stack", "demo", "bench", "tune", "doctor"] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is missing in:\n{help}");
     }
     assert!(!help.contains("generate"), "{help}");

@@ -5,6 +5,7 @@ use super::peer::{Peer, Refused, Session};
 use super::rewrite::{self, Asked, Client, Reply};
 use super::shared::Proxy;
 use super::shelf::Shelf;
+use super::tcp::Tcp;
 use super::timeout::within;
 use super::trouble::Trouble;
 use crate::counters::Counters;
@@ -16,7 +17,6 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 /// How long, and for how many bytes, a refused client's further input is read away.
@@ -30,8 +30,8 @@ enum Next {
 }
 
 /// Serves one client until it ends.
-pub async fn serve(proxy: &Proxy, tcp: TcpStream, ip: IpAddr) {
-    let _ = tcp.set_nodelay(true); // MSG_MORE says when more follows
+pub async fn serve(proxy: &Proxy, tcp: Tcp, ip: IpAddr) {
+    tcp.set_nodelay(); // MSG_MORE says when more follows
     let Some(identity) = &proxy.identity else { return requests(proxy, &mut Peer::Plain(tcp), ip).await };
     let mut stop = proxy.stop.clone();
     let accepted = tokio::select! {
@@ -226,7 +226,7 @@ async fn exchange(
 ) -> Result<Next, Trouble> {
     // HTTP/1.0 would need words of its own in a head that the daemon writes.
     let lending = proxy.direct.as_ref().filter(|_| !client.head && client.minor == 1);
-    if let (Some(direct), Some(tcp)) = (lending, peer.plain()) {
+    if let (Some(direct), Some(tcp)) = (lending, peer.kernel()) {
         let keep = client.keep && direct.trusted;
         let asked = Asked { client: ip, secure: false, reader: "other-core", lent: false };
         rewrite::request(&mut heads.to_backend, request, asked);

@@ -2,7 +2,8 @@
 
 use super::peer::{Peer, RECORD};
 use super::rewrite::{self, Client, Reply};
-use super::tcp::wait_writable;
+use super::stacked;
+use super::tcp::{Tcp, wait_writable};
 use super::timeout::within;
 use super::trouble::{Patience, Trouble};
 use super::turns::Turns;
@@ -433,11 +434,13 @@ async fn copy(
 async fn splice(
     stream: &UnixStream,
     (read, write): (&OwnedFd, &OwnedFd),
-    client: &TcpStream,
+    client: &Tcp,
     mut left: u64,
     patience: Patience,
     counters: &mut Counters,
 ) -> Result<(), Trouble> {
+    // `run` refuses it over a stack of our own.
+    let Tcp::Kernel(socket) = client else { return Err(Trouble::Broken) };
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     let mut turns = Turns::default();
     while left > 0 {
@@ -457,8 +460,8 @@ async fn splice(
         let flags = if left > 0 { flags | SpliceFlags::MORE } else { flags };
         while held > 0 {
             // The pipe is not empty here: EAGAIN speaks of the client.
-            let out = || Ok(rustix::pipe::splice(read, None, client, None, held, flags)?);
-            match client.try_io(Interest::WRITABLE, out) {
+            let out = || Ok(rustix::pipe::splice(read, None, socket, None, held, flags)?);
+            match socket.try_io(Interest::WRITABLE, out) {
                 Ok(0) => return Err(Trouble::Broken),
                 Ok(n) => {
                     held -= n;
@@ -514,7 +517,14 @@ async fn borrow(
         while !view.is_empty() {
             let more = left > 0;
             let moved = match client.plain() {
-                Some(client) => send_view(&mut view, client, more, patience).await?,
+                Some(plain @ Tcp::Kernel(socket)) => {
+                    send_view(&mut view, (plain, socket), more, patience).await?
+                }
+                Some(plain @ Tcp::Stack(stacked)) => {
+                    let moved = stacked::pass_view(&mut view, (plain, stacked), more, patience).await?;
+                    counters.user_copied += moved as u64;
+                    moved
+                }
                 None => {
                     room.resize(RECORD, 0);
                     let moved = encrypt_view(&mut view, client, room, more, patience).await?;
@@ -533,13 +543,13 @@ async fn borrow(
 /// One send from where the bytes lie. Bytes sent.
 async fn send_view(
     view: &mut View,
-    client: &TcpStream,
+    (client, socket): (&Tcp, &TcpStream),
     more: bool,
     patience: Patience,
 ) -> Result<usize, Trouble> {
     let flags = if more { SendFlags::DONTWAIT | SendFlags::MORE } else { SendFlags::DONTWAIT };
     loop {
-        match client.try_io(Interest::WRITABLE, || view.send_to_with_flags(client, flags)) {
+        match socket.try_io(Interest::WRITABLE, || view.send_to_with_flags(socket, flags)) {
             Ok(n) => {
                 view.advance(n);
                 return Ok(n);

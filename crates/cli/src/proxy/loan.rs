@@ -2,10 +2,12 @@
 //! reference, and memory with one copy.
 
 use super::pipe::Pipe;
-use super::tcp::{send_all, wait_writable};
+use super::stacked;
+use super::tcp::{Tcp, send_all, wait_writable};
 use super::trouble::{Patience, Trouble};
 use super::turns::Turns;
 use crate::counters::Counters;
+use onecopy::Sealed;
 use onecopy_sys::frozen::Frozen;
 use onecopy_sys::page_cache;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,6 +16,8 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use std::cell::RefCell;
 use std::cmp::Ordering;
 use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::sync::OnceLock;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -39,6 +43,8 @@ const STEP: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Loan {
     lies: Lies,
+    /// The same memory as pages, once a client of a stack of our own was sent it.
+    sealed: OnceLock<Option<Sealed>>,
     at: u64,
     length: u64,
     version: Version,
@@ -84,14 +90,25 @@ impl Loan {
             true => Frozen::open(lent).map_or_else(|(lent, _)| Lies::File(lent), Lies::Memory),
             false => Lies::File(lent),
         };
-        Ok(Loan { lies, at, length, version: version(&stat) })
+        Ok(Loan { lies, sealed: OnceLock::new(), at, length, version: version(&stat) })
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.lies {
             Lies::Memory(memory) => memory.as_fd(),
             Lies::File(file) => file.as_fd(),
         }
+    }
+
+    /// Where it lies, and how long it is.
+    pub fn range(&self) -> Range<u64> {
+        self.at..self.at + self.length
+    }
+
+    /// Its pages, to be sent by reference; none of a file, whose bytes may change.
+    pub fn sealed(&self) -> Option<&Sealed> {
+        let Lies::Memory(memory) = &self.lies else { return None };
+        self.sealed.get_or_init(|| Sealed::new(memory).ok()).as_ref()
     }
 
     /// Who reads it when it is sent.
@@ -105,7 +122,7 @@ impl Loan {
     /// Asked before the last bytes go, while the client can still be shown that they are not what was promised: an error if
     /// the file was overwritten or cut short. One that has only grown is taken for a log. (The daemon's side of this is
     /// `Object::still` in `serve/store.rs`.)
-    fn still(&self) -> Result<(), &'static str> {
+    pub fn still(&self) -> Result<(), &'static str> {
         let Lies::File(file) = &self.lies else { return Ok(()) };
         let Ok(stat) = rustix::fs::fstat(file) else { return Ok(()) };
         let ((_, size, modified, nanos, ..), now) = (self.version, version(&stat));
@@ -161,13 +178,19 @@ impl Sender {
         &self,
         loan: &Loan,
         head: &[u8],
-        client: &TcpStream,
+        client: &Tcp,
         patience: Patience,
         counters: &mut Counters,
     ) -> Result<(), Trouble> {
+        let socket = match client {
+            Tcp::Kernel(socket) => socket,
+            Tcp::Stack(stacked) => {
+                return stacked::pass_loan(loan, head, (client, stacked), patience, counters).await;
+            }
+        };
         if let Lies::Memory(memory) = &loan.lies {
             let body = &memory[loan.at as usize..][..loan.length as usize];
-            return pass_memory(body, head, client, patience, counters).await;
+            return pass_memory(body, head, (client, socket), patience, counters).await;
         }
         send_all(client, head, loan.length > 0, patience).await?;
         let (mut at, end) = (loan.at, loan.at + loan.length);
@@ -179,7 +202,7 @@ impl Sender {
                 counters.changed = 1;
                 return Err(Trouble::Cut(why.to_owned()));
             }
-            match client.try_io(Interest::WRITABLE, || self.step(loan, at, most, client, more)) {
+            match socket.try_io(Interest::WRITABLE, || self.step(loan, at, most, socket, more)) {
                 Ok(0) => {
                     counters.changed = 1;
                     return Err(Trouble::Cut("the file became shorter while it was being sent".to_owned()));
@@ -217,7 +240,7 @@ impl Sender {
 async fn pass_memory(
     body: &[u8],
     head: &[u8],
-    client: &TcpStream,
+    (client, socket): (&Tcp, &TcpStream),
     patience: Patience,
     counters: &mut Counters,
 ) -> Result<(), Trouble> {
@@ -229,8 +252,8 @@ async fn pass_memory(
         let more = at + piece.len() < body.len();
         let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
         let slices = [IoSlice::new(head_left), IoSlice::new(piece)];
-        let send = || Ok(sendmsg(client, &slices, &mut SendAncillaryBuffer::default(), flags)?);
-        match client.try_io(Interest::WRITABLE, send) {
+        let send = || Ok(sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags)?);
+        match socket.try_io(Interest::WRITABLE, send) {
             Ok(n) => {
                 sent += n;
                 let of_body = n - n.min(head_left.len());

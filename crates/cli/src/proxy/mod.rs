@@ -14,6 +14,7 @@ mod rewrite;
 mod seats;
 mod shared;
 mod shelf;
+mod stacked;
 mod tcp;
 mod timeout;
 mod tls;
@@ -24,23 +25,30 @@ use crate::address::Address;
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
 use crate::http::request::Limits;
+use crate::own_stack::OwnStack;
 use crate::transport::Transport;
 use crate::{failure, process, units};
 use anyhow::Context;
 use congestion::Congestion;
 use line::Forward;
 use loan::{SendLent, Sender};
+use onecopy::Stack;
 use pool::{Backend, Pool};
 use seats::{Seat, Seats, Shares};
 use shared::Proxy;
 use shelf::Shelf;
+use stacked::Stacked;
 use std::cell::Cell;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tcp::Tcp;
 use tls::Identity;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use trouble::Patience;
@@ -51,6 +59,8 @@ pub struct Args {
     /// Where clients connect; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", value_parser = units::place)]
     listen: SocketAddr,
+    #[command(flatten)]
+    stack: OwnStack,
     /// Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server's own first. Read again at SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -130,10 +140,80 @@ const MAX_CLIENTS: usize = 100_000;
 
 /// A client on its way from the thread that accepted it to the one that will serve it.
 struct Arrival {
-    tcp: std::net::TcpStream,
+    tcp: Arrived,
     from: SocketAddr,
     /// A share of its thread's, and its own of all.
     seat: (Arc<()>, Seat),
+}
+
+/// Its connection, which no runtime has yet.
+enum Arrived {
+    Kernel(std::net::TcpStream),
+    Stack(onecopy::tcp::Stream),
+}
+
+impl Arrived {
+    /// In the runtime of the calling thread.
+    fn settle(self) -> std::io::Result<Tcp> {
+        Ok(match self {
+            Arrived::Kernel(tcp) => Tcp::Kernel(TcpStream::from_std(tcp)?),
+            Arrived::Stack(tcp) => Tcp::Stack(Stacked::new(tcp)?),
+        })
+    }
+}
+
+/// Where clients come from.
+enum Front {
+    Kernel(TcpListener, Congestion),
+    Stack(AsyncFd<Listens>),
+}
+
+/// What tokio watches of a stack's listener.
+struct Listens(onecopy::tcp::Listener);
+
+impl AsRawFd for Listens {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Front {
+    /// Listens, at the kernel or at `stack`. Nobody is accepted yet.
+    #[allow(
+        deprecated,
+        reason = "`new` is deprecated for types whose descriptor may change; ours owns one for life"
+    )]
+    fn open(address: SocketAddr, stack: Option<&Stack>) -> anyhow::Result<(Front, SocketAddr)> {
+        let Some(stack) = stack else {
+            let (listener, congestion) = listen(address)?;
+            let at = listener.local_addr()?;
+            return Ok((Front::Kernel(TcpListener::from_std(listener)?, congestion), at));
+        };
+        let listener = onecopy::tcp::Listener::bind(stack, address);
+        let listener = listener.with_context(|| format!("cannot listen on {address} of the stack"))?;
+        listener.set_nonblocking(true)?;
+        let at = listener.local_addr()?;
+        listener.poll_fd()?;
+        Ok((Front::Stack(AsyncFd::new(Listens(listener))?), at))
+    }
+
+    async fn accept(&self) -> std::io::Result<(Arrived, SocketAddr)> {
+        match self {
+            Front::Kernel(listener, congestion) => {
+                let (tcp, from) = listener.accept().await?;
+                let tcp = tcp.into_std()?;
+                if let Ok(at) = tcp.local_addr() {
+                    congestion.settle(&tcp, from.ip(), at.ip());
+                }
+                Ok((Arrived::Kernel(tcp), from))
+            }
+            Front::Stack(listener) => {
+                let accept = |listener: &Listens| Ok(listener.0.accept()?);
+                let (tcp, from) = listener.async_io(Interest::READABLE, accept).await?;
+                Ok((Arrived::Stack(tcp), from))
+            }
+        }
+    }
 }
 
 /// Where a thread's clients come in. The one with the fewest gets the next: left to the kernel, who accepts first may
@@ -198,6 +278,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let why = "--forward says how a body crosses between kernel sockets: add --transport kernel";
         return Err(Usage(why.into()).into());
     }
+    if args.stack.is_some() && args.direct {
+        let why = "--direct lends the daemon a kernel's socket, and with --tap there is none: leave out one of the two";
+        return Err(Usage(why.into()).into());
+    }
+    if args.stack.is_some() && args.forward == Forward::Splice {
+        let why = "--forward splice passes bytes between kernel sockets, and with --tap the client's is none: leave out one \
+                   of the two";
+        return Err(Usage(why.into()).into());
+    }
     if args.max_line > Limits::MOST.line || args.max_head > Limits::MOST.head {
         return Err(
             Usage("--max-line and --max-head go up to 64K: `onecopy serve` takes no more".into()).into()
@@ -210,12 +299,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let threads = threads.min(shares.lines);
     let seats = Arc::new(Seats::new(args.max_clients.unwrap_or(MAX_CLIENTS), shares.clients));
     let identity = args.identity()?;
+    let stack = args.stack.open()?;
     let scheme = if identity.is_some() { "https" } else { "http" };
     let totals = Arc::new(Totals::default());
     let (stop, stopped) = watch::channel(false);
     process::block_on(async {
-        let (listener, congestion) = listen(args.listen)?;
-        let address = listener.local_addr()?;
+        let (front, address) = Front::open(args.listen, stack.as_ref())?;
         let reports = totals.clone();
         tokio::task::spawn_local(process::at_usr1(move || tell!("stats {}", reports.json())));
         let plain = identity.is_none();
@@ -252,8 +341,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             tell!("onecopy proxy: {}", failure::not_there(&args.backend, &error));
         }
         args.warn(open_files, shares);
-        let listener = TcpListener::from_std(listener)?;
-        let taking = tokio::task::spawn_local(take(listener, congestion, doors, seats));
+        let taking = tokio::task::spawn_local(take(front, doors, seats));
         let why = signal.await??;
         taking.abort();
         stop.send_replace(true);
@@ -305,7 +393,7 @@ fn listen(address: SocketAddr) -> anyhow::Result<(std::net::TcpListener, Congest
 }
 
 /// Takes clients and shows each to the thread that has the fewest, as long as there are places.
-async fn take(listener: TcpListener, congestion: Congestion, doors: Vec<Door>, seats: Arc<Seats>) {
+async fn take(front: Front, doors: Vec<Door>, seats: Arc<Seats>) {
     let mut told = false;
     loop {
         let full = || {
@@ -318,12 +406,9 @@ async fn take(listener: TcpListener, congestion: Congestion, doors: Vec<Door>, s
         };
         let Some(seat) = seats.take(full).await else { return };
         let Some(door) = doors.iter().min_by_key(|door| door.present()) else { return };
-        match listener.accept().await.and_then(|(tcp, from)| Ok((tcp.into_std()?, from))) {
+        match front.accept().await {
             // A thread that ended has said why.
             Ok((tcp, from)) => {
-                if let Ok(at) = tcp.local_addr() {
-                    congestion.settle(&tcp, from.ip(), at.ip());
-                }
                 drop(door.arrivals.send(Arrival { tcp, from, seat: (door.seat.clone(), seat) }));
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
@@ -376,7 +461,7 @@ impl Worker {
         let (present, gone) = (Rc::new(()), Rc::new(Notify::new()));
         let taking = async {
             while let Some(Arrival { tcp, from, seat }) = arrivals.recv().await {
-                let Ok(tcp) = TcpStream::from_std(tcp) else { continue };
+                let Ok(tcp) = tcp.settle() else { continue };
                 let (proxy, present, gone) = (proxy.clone(), present.clone(), gone.clone());
                 proxy.totals.add(Counters { connections: 1, ..Default::default() });
                 tokio::task::spawn_local(async move {

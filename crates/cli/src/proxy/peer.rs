@@ -1,6 +1,6 @@
 //! A client's connection: plain TCP, or TLS over it. Reading never waits; sending does, within the client's patience.
 
-use super::tcp::{send_all, wait_writable};
+use super::tcp::{Tcp, send_all, wait_writable};
 use super::timeout::within;
 use super::trouble::{Patience, Trouble};
 use rustls::{ServerConfig, ServerConnection};
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 #[derive(Debug)]
 pub enum Peer {
     /// As it comes.
-    Plain(TcpStream),
+    Plain(Tcp),
     /// Encrypted.
     Tls(Box<Session>),
 }
@@ -21,7 +21,7 @@ pub enum Peer {
 /// A TLS connection, after its handshake.
 #[derive(Debug)]
 pub struct Session {
-    tcp: TcpStream,
+    tcp: Tcp,
     tls: ServerConnection,
     /// Bytes of plain text encrypted since the last flush.
     held: usize,
@@ -31,7 +31,7 @@ pub struct Session {
 #[derive(Debug)]
 pub enum Refused {
     /// The client began in plain text: it may be told.
-    Plain(TcpStream),
+    Plain(Tcp),
     /// The handshake failed, was too slow, or the client left.
     Failed,
 }
@@ -46,15 +46,23 @@ pub const RECORD: usize = 16 << 10;
 const LOOKS: usize = 16;
 
 impl Peer {
-    /// The TCP connection itself, where bytes may go around this program: never under TLS.
-    pub fn plain(&self) -> Option<&TcpStream> {
+    /// The TCP connection itself, where bytes go out as they are: never under TLS.
+    pub fn plain(&self) -> Option<&Tcp> {
         match self {
             Peer::Plain(tcp) => Some(tcp),
             Peer::Tls(_) => None,
         }
     }
 
-    fn tcp(&self) -> &TcpStream {
+    /// The same, where it is the kernel's, and bytes may go around this program.
+    pub fn kernel(&self) -> Option<&TcpStream> {
+        match self {
+            Peer::Plain(Tcp::Kernel(tcp)) => Some(tcp),
+            _ => None,
+        }
+    }
+
+    fn tcp(&self) -> &Tcp {
         match self {
             Peer::Plain(tcp) => tcp,
             Peer::Tls(session) => &session.tcp,
@@ -115,7 +123,7 @@ impl Peer {
     pub async fn linger(&mut self, span: Duration, mut most: usize) {
         self.say_goodbye();
         let tcp = self.tcp();
-        if rustix::net::shutdown(tcp, rustix::net::Shutdown::Write).is_err() {
+        if tcp.shut_write().is_err() {
             return;
         }
         let mut sink = [0; 4096];
@@ -135,7 +143,7 @@ impl Peer {
 
 impl Session {
     /// Waits for the client's part of the handshake. Who calls bounds the time.
-    pub async fn accept(tcp: TcpStream, config: Arc<ServerConfig>) -> Result<Session, Refused> {
+    pub async fn accept(tcp: Tcp, config: Arc<ServerConfig>) -> Result<Session, Refused> {
         let mut first = [0; 1];
         match tcp.peek(&mut first).await {
             // A record of a handshake begins with 22; a method with a letter.
@@ -226,7 +234,7 @@ impl Session {
 }
 
 /// A TCP connection as rustls wants it.
-struct Nonblocking<'t>(&'t TcpStream);
+struct Nonblocking<'t>(&'t Tcp);
 
 impl Read for Nonblocking<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -236,7 +244,7 @@ impl Read for Nonblocking<'_> {
 
 impl Write for Nonblocking<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_write(bytes)
+        self.0.try_send(bytes, false)
     }
 
     fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {

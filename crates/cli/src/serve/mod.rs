@@ -8,18 +8,22 @@ mod desk;
 mod direct;
 mod hotset;
 mod lend;
+mod place;
+mod stacked;
 mod store;
 mod wire;
 
-use crate::address::{Address, Place};
+use crate::address::Place;
 use crate::counters::{Counters, Totals};
 use crate::failure::Usage;
+use crate::own_stack::OwnStack;
 use crate::transport::{Transport, send_buffer};
 use crate::{process, units};
 use anyhow::Context;
 use daemon::Daemon;
 use desk::Desk;
 use lend::Lend;
+use place::Listen;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -34,9 +38,11 @@ pub struct Args {
     /// The folder whose files are served. No path, and no link, leads out of it.
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
-    /// Where to listen: unix:/path or unix:@name.
+    /// Where to listen: unix:/path or unix:@name; with --tap tcp:IP:PORT, for clients on the network
     #[arg(long, value_name = "ADDRESS")]
-    listen: Address,
+    listen: Listen,
+    #[command(flatten)]
+    stack: OwnStack,
     /// Which sockets carry the answers.
     #[arg(long, value_enum, default_value_t)]
     transport: Transport,
@@ -98,28 +104,58 @@ pub struct Args {
     hot_set: Option<usize>,
 }
 
+impl Args {
+    /// What of the flags goes together where the daemon speaks TCP.
+    fn check(&self) -> anyhow::Result<()> {
+        let tcp = matches!(self.listen, Listen::Tcp(_));
+        let why = if tcp != self.stack.is_some() {
+            "--listen tcp:IP:PORT and --tap go together: the daemon speaks TCP on a stack of its own, and proxies on this host \
+             reach it by a unix socket (for clients over the kernel's TCP put `onecopy proxy` in front)"
+        } else if tcp && self.transport == Transport::Kernel {
+            "--transport kernel speaks of unix sockets: leave it out with --listen tcp:"
+        } else if tcp && self.direct {
+            "--direct takes clients' sockets over a unix socket: leave it out with --listen tcp:"
+        } else {
+            return self.stack.check();
+        };
+        Err(Usage(why.into()).into())
+    }
+}
+
 /// Where connections come from.
 enum Door {
     Kernel(UnixListener, FileSend),
     Onecopy(onecopy::unix::Listener),
+    Stack(onecopy::tcp::Listener),
 }
 
 impl Door {
-    fn open(args: &Args) -> anyhow::Result<(Door, Place)> {
+    /// And what is to be removed in the end, and what it is called.
+    fn open(args: &Args) -> anyhow::Result<(Door, Option<Place>, String)> {
+        let listen = match &args.listen {
+            Listen::Unix(address) => address,
+            Listen::Tcp(address) => {
+                let stack = args.stack.open()?.context("no stack")?; // `Args::check` asks for one
+                let listener = onecopy::tcp::Listener::bind(&stack, *address);
+                let listener = listener.with_context(|| format!("cannot listen on {}", args.listen))?;
+                let at = Listen::Tcp(listener.local_addr()?).to_string();
+                return Ok((Door::Stack(listener), None, at));
+            }
+        };
         if args.transport == Transport::Kernel {
-            let (listener, place) = args.listen.bind()?;
-            return Ok((Door::Kernel(listener, args.file_send), place));
+            let (listener, place) = listen.bind()?;
+            return Ok((Door::Kernel(listener, args.file_send), Some(place), listen.to_string()));
         }
         let config = onecopy::unix::Config {
             send_buffer: Some(args.transport.buffer(args.buffer)),
             policy: args.policy.into(),
             ..Default::default()
         };
-        let (listener, place) = args.listen.claim(|| {
-            let listener = onecopy::unix::Listener::bind_with(args.listen.name()?, &config);
-            listener.with_context(|| format!("cannot listen on {}", args.listen))
+        let (listener, place) = listen.claim(|| {
+            let listener = onecopy::unix::Listener::bind_with(listen.name()?, &config);
+            listener.with_context(|| format!("cannot listen on {listen}"))
         })?;
-        Ok((Door::Onecopy(listener), place))
+        Ok((Door::Onecopy(listener), Some(place), listen.to_string()))
     }
 
     fn accept(&self, buffer: usize) -> io::Result<Wire> {
@@ -130,6 +166,11 @@ impl Door {
                 Ok(Wire::Kernel(stream, *how))
             }
             Door::Onecopy(listener) => Ok(Wire::Onecopy(listener.accept()?.0)),
+            Door::Stack(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?; // MORE says when more follows
+                Ok(Wire::Stack(stream))
+            }
         }
     }
 }
@@ -144,6 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         process::pin(cpu)?;
     }
     let kernel = args.transport == Transport::Kernel;
+    args.check()?;
     if !kernel && args.file_send != FileSend::Copy {
         return Err(
             Usage("--file-send says how bytes enter a kernel socket: add --transport kernel".into()).into()
@@ -167,8 +209,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         lend: if kernel { Lend::Never } else { args.lend },
         tells: args.stats,
     });
-    let (door, place) = Door::open(args)?;
-    let mut places = vec![place];
+    let (door, place, name) = Door::open(args)?;
+    let mut places = Vec::from_iter(place);
     let result = process::block_on(async {
         // The handlers are in place before anybody is told that the daemon is there.
         let reports = daemon.clone();
@@ -176,12 +218,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let stop = tokio::task::spawn_local(process::asked_to_stop("onecopy serve", true));
         tokio::task::yield_now().await;
         let limits = (args.max_connections, args.transport.buffer(args.buffer), args.send_timeout);
-        if args.direct {
-            places.push(direct::open(&daemon, &args.listen, args.max_connections, args.send_timeout)?);
+        if let (true, Listen::Unix(listen)) = (args.direct, &args.listen) {
+            places.push(direct::open(&daemon, listen, args.max_connections, args.send_timeout)?);
         }
         let doorman = daemon.clone();
         std::thread::Builder::new().name("accept".into()).spawn(move || accept(&doorman, &door, limits))?;
-        tell!("onecopy serve: {} on {}", args.root.display(), args.listen);
+        tell!("onecopy serve: {} on {name}", args.root.display());
         stop.await?
     });
     drop(places); // the threads that accept still have the sockets

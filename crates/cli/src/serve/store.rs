@@ -5,6 +5,7 @@ use crate::http::conditional::{Validators, whole_seconds};
 use crate::http::request::Refusal;
 use anyhow::Context;
 use lru::LruCache;
+use onecopy::Sealed;
 use onecopy_sys::frozen::Frozen;
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -14,7 +15,7 @@ use std::error::Error;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
@@ -31,6 +32,8 @@ pub struct Object {
     pub media: String,
     /// The whole content, when it is kept in memory.
     pub memory: Option<Frozen>,
+    /// The same as pages, once a stack of our own sent some.
+    pages: OnceLock<Option<Sealed>>,
     /// What `memory` takes of the store's room, until nobody reads it any more.
     room: Option<Room>,
     identity: Identity,
@@ -125,6 +128,12 @@ impl Object {
             let mut stays = room.stays.lock().unwrap_or_else(PoisonError::into_inner);
             *stays = stays.max(Some(until));
         }
+    }
+
+    /// Its content as pages to be sent by reference, where it is kept in memory.
+    pub fn pages(&self) -> Option<&Sealed> {
+        let memory = self.memory.as_ref()?;
+        self.pages.get_or_init(|| Sealed::new(memory).ok()).as_ref()
     }
 
     /// Bytes of memory that its content takes.
@@ -308,6 +317,7 @@ impl Store {
             validators: Validators { etag, modified },
             media,
             memory: None,
+            pages: OnceLock::new(),
             room: None,
             identity,
             settled: is_past(identity.changed, now),

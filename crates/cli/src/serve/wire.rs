@@ -2,6 +2,7 @@
 //! where a body's bytes are handed over.
 
 use super::answer::{Answer, Piece};
+use super::stacked;
 use super::store::{Object, cut_short};
 use crate::counters::Counters;
 use crate::transport::same_user;
@@ -41,6 +42,8 @@ pub enum Wire {
     Kernel(UnixStream, FileSend),
     /// A onecopy stream; over the kernel where the peer is a plain client.
     Onecopy(Stream),
+    /// TCP over the daemon's own stack.
+    Stack(onecopy::tcp::Stream),
 }
 
 /// Which stores put a cached object into shared memory (a file's bytes are put there by the kernel's pread).
@@ -72,6 +75,7 @@ impl Wire {
             let result = match self {
                 Wire::Kernel(stream, _) => (&mut &*stream).read(buf),
                 Wire::Onecopy(stream) => (&mut &*stream).read(buf),
+                Wire::Stack(stream) => (&mut &*stream).read(buf),
             };
             match result {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -85,6 +89,7 @@ impl Wire {
         match self {
             Wire::Kernel(stream, _) => stream.set_read_timeout(Some(limit)),
             Wire::Onecopy(stream) => Ok(stream.set_read_timeout(Some(limit))?),
+            Wire::Stack(stream) => Ok(stream.set_read_timeout(Some(limit))?),
         }
     }
 
@@ -93,6 +98,7 @@ impl Wire {
         match self {
             Wire::Kernel(stream, _) => stream.set_write_timeout(Some(limit)),
             Wire::Onecopy(stream) => Ok(stream.set_write_timeout(Some(limit))?),
+            Wire::Stack(stream) => Ok(stream.set_write_timeout(Some(limit))?),
         }
     }
 
@@ -101,6 +107,7 @@ impl Wire {
         match self {
             Wire::Kernel(stream, _) => drop(stream.shutdown(std::net::Shutdown::Both)),
             Wire::Onecopy(stream) => drop(stream.shutdown(std::net::Shutdown::Both)),
+            Wire::Stack(stream) => drop(stream.shutdown(std::net::Shutdown::Both)),
         }
     }
 
@@ -123,13 +130,15 @@ impl Wire {
             Wire::Onecopy(stream) => {
                 stream.peer_cred().is_ok_and(|peer| peer.uid == rustix::process::geteuid().as_raw())
             }
+            // Who knows.
+            Wire::Stack(_) => false,
         }
     }
 
     /// Whether it runs over shared memory at this moment.
     pub fn upgraded(&self) -> bool {
         match self {
-            Wire::Kernel(..) => false,
+            Wire::Kernel(..) | Wire::Stack(_) => false,
             Wire::Onecopy(stream) => stream.path().send == Carrier::SharedMemory,
         }
     }
@@ -141,6 +150,7 @@ impl Wire {
             (Wire::Kernel(stream, how), object) => {
                 kernel(stream, *how, &answer.pieces, object.as_deref(), counters)
             }
+            (Wire::Stack(stream), _) => stacked::send(stream, answer, counters),
             (Wire::Onecopy(stream), None) => answer
                 .pieces
                 .iter()
@@ -304,7 +314,7 @@ fn kernel(
 }
 
 /// Where the last bytes of the object are: before these go it is asked whether it still is what it was.
-fn last_part(pieces: &[Piece]) -> Option<usize> {
+pub fn last_part(pieces: &[Piece]) -> Option<usize> {
     pieces.iter().rposition(|piece| matches!(piece, Piece::Object(_)))
 }
 

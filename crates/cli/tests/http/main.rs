@@ -14,5 +14,6 @@ mod lent;
 mod scarce;
 mod shutdown;
 mod ss;
+mod stacked;
 mod tls;
 mod top;

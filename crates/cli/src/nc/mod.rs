@@ -1,0 +1,190 @@
+//! `onecopy nc`: bytes between standard input, standard output or files and a connection, over the kernel, a stack of our own, or a unix
+//! socket of ours.
+
+mod ends;
+mod open;
+mod progress;
+mod report;
+mod sum;
+mod talk;
+mod tally;
+mod target;
+mod udp;
+mod wire;
+
+use crate::failure::Usage;
+use crate::own_stack::OwnStack;
+use crate::process::{self, Stop};
+use crate::units;
+use ends::{Sink, Source};
+use onecopy::Stack;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use target::Target;
+
+const AFTER_HELP: &str = "\
+Both directions end by themselves: the end of standard input, or of --send FILE,
+ends what is sent (a half-close: the peer sees the end, and can still answer);
+the end of what the peer sends ends what is received. When both have ended, so
+does the program. With --recv FILE alone nothing is sent, and the peer's end is
+the end.
+
+Examples:
+  onecopy nc -l 9000 --recv image.raw --sum         on the one host
+  onecopy nc 10.0.0.1:9000 --send image.raw --sum   on the other
+  printf 'GET / HTTP/1.0\\r\\n\\r\\n' | onecopy nc example.org 80
+  onecopy nc --unix /run/jobs.sock                  shared memory, where the peer can
+  onecopy nc --tap onecopy0 --addr 10.0.0.2/24 --kernel-addr 10.0.0.1/24 10.0.0.1:9000
+                                                    our own TCP, as root
+
+A stack of our own (--tap) is there as long as the program is, and so is the TAP
+if it made it: nothing has to be cleaned up, however it ends.";
+
+/// Flags of `onecopy nc`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct Args {
+    /// Whom to connect to: HOST:PORT, HOST PORT or unix:PATH; with -l where to listen, PORT alone meaning all addresses of IPv4
+    #[arg(value_name = "ADDRESS", num_args = 0..=2)]
+    address: Vec<String>,
+    /// Listen, and talk to the first who connects
+    #[arg(short, long)]
+    listen: bool,
+    /// A unix socket: a path, or @name. Shared memory carries the bytes where the peer is onecopy's, too
+    #[arg(short = 'U', long, value_name = "PATH", conflicts_with_all = ["udp", "tap"])]
+    unix: Option<String>,
+    /// Datagrams: each read of standard input is one, of 16 KiB at most
+    #[arg(short, long)]
+    udp: bool,
+    #[command(flatten)]
+    own: OwnStack,
+    /// Send this file instead of standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "no_stdin")]
+    send: Option<PathBuf>,
+    /// Write what is received to this file instead of standard output; standard input is not read then
+    #[arg(long, value_name = "FILE")]
+    recv: Option<PathBuf>,
+    /// Tell the SHA-256 of what was sent and received at the end, as sha256sum has it. A file is then copied through a buffer
+    /// instead of being read to where it is sent from
+    #[arg(long)]
+    sum: bool,
+    /// Tell at the end what passed as one JSON object on a line of standard error
+    #[arg(long)]
+    json: bool,
+    /// Tell where it listens, to whom it is connected, and at the end what passed
+    #[arg(short, long)]
+    verbose: bool,
+    /// Do not read standard input
+    #[arg(short = 'd', long)]
+    no_stdin: bool,
+    /// End this long after what is sent has ended, though the peer has not
+    #[arg(short = 'q', long, value_name = "TIME", value_parser = units::span)]
+    quit: Option<Duration>,
+    /// At the end of what is sent, do not tell the peer before it has ended itself (as OpenBSD's nc does without -N)
+    #[arg(long, conflicts_with = "shutdown")]
+    no_shutdown: bool,
+    /// At the end of what is sent, tell the peer: as it is anyway
+    #[arg(short = 'N', hide = true)]
+    shutdown: bool,
+    /// Give up connecting, or waiting for somebody to connect, after this long
+    #[arg(short = 'w', long, value_name = "TIME", value_parser = units::span)]
+    timeout: Option<Duration>,
+}
+
+/// What `nc` is to do, once the flags are found to make sense.
+pub struct Plan {
+    args: Args,
+    target: Target,
+}
+
+impl Plan {
+    fn of(args: &Args) -> anyhow::Result<Plan> {
+        let target = Target::of(&args.address, args.unix.as_deref(), args.listen)?;
+        if matches!(target, Target::Unix(_)) && (args.udp || args.own.is_some()) {
+            let flag = if args.udp { "--udp" } else { "--tap" };
+            return Err(Usage(format!("{target} is a unix socket: leave out {flag}")).into());
+        }
+        args.own.check()?;
+        for (flag, span) in [("-w", args.timeout), ("-q", args.quit.filter(|_| args.udp))] {
+            if span == Some(Duration::ZERO) {
+                return Err(Usage(format!("{flag} 0 leaves no time for anything: write 1s or more")).into());
+            }
+        }
+        Ok(Plan { args: args.clone(), target })
+    }
+
+    /// What is sent, if anything.
+    fn source(&self) -> anyhow::Result<Option<Source>> {
+        match &self.args.send {
+            Some(path) => Source::open(path).map(Some),
+            None if self.args.no_stdin || self.args.recv.is_some() => Ok(None),
+            None => Source::stdin().map(Some),
+        }
+    }
+
+    fn sink(&self) -> anyhow::Result<Sink> {
+        self.args.recv.as_deref().map_or_else(Sink::stdout, Sink::create)
+    }
+
+    /// The stack of our own, if one was asked for, and its TAP's name.
+    fn stack(&self) -> anyhow::Result<Option<(Stack, String)>> {
+        let opened = self.args.own.open_named()?;
+        Ok(opened.map(|(stack, name, about)| {
+            if self.args.verbose {
+                tell!("onecopy nc: {about}");
+            }
+            (stack, name)
+        }))
+    }
+
+    /// Whether anything is told at the end.
+    fn tells(&self) -> bool {
+        let args = &self.args;
+        args.sum || args.json || args.verbose || args.send.is_some() || args.recv.is_some()
+    }
+}
+
+/// Something that goes on and can be told about at any moment.
+pub trait Job: Send + Sync {
+    /// Until it is over.
+    fn run(&self, plan: &Plan) -> anyhow::Result<()>;
+    /// What came of it so far; `None` as long as nobody is connected.
+    fn report(&self, cut: Option<String>) -> Option<report::Report>;
+    /// Ends it as well as that goes at once.
+    fn cut(&self);
+}
+
+/// Runs `onecopy nc`.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let plan = Arc::new(Plan::of(args)?);
+    let job: Arc<dyn Job> = match plan.args.udp {
+        true => Arc::new(udp::Datagrams::new(&plan)),
+        false => Arc::new(talk::Talk::new(&plan)),
+    };
+    let (worker, orders) = (job.clone(), plan.clone());
+    match process::beside(move || worker.run(&orders))? {
+        Ok(done) => {
+            let why = done.as_ref().err().filter(|error| !error.is::<crate::terminal::ReaderGone>());
+            tell(&plan, &*job, why.map(|error| format!("{error:#}")));
+            done
+        }
+        Err(stop) => {
+            job.cut();
+            tell(&plan, &*job, Some(stop.to_string()));
+            std::process::exit(Stop::code(stop))
+        }
+    }
+}
+
+fn tell(plan: &Plan, job: &dyn Job, cut: Option<String>) {
+    if !plan.tells() {
+        return;
+    }
+    if let Some(report) = job.report(cut) {
+        match plan.args.json {
+            true => tell!("{}", report.json()),
+            false => tell!("{}", report.text()),
+        }
+    }
+}

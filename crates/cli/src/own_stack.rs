@@ -1,0 +1,216 @@
+//! A stack of this program's own: what the flags say of it, and how it and its link come to be.
+
+use crate::failure::Usage;
+use onecopy::advanced::link::tap::TapConfig;
+use onecopy::advanced::link::{Link, Tap};
+use onecopy::{Cidr, Stack};
+use onecopy_sys::netns::Namespace;
+use onecopy_sys::tun;
+use rustix::io::Errno;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// For programs that speak on one instead of the kernel's sockets, if they are asked to.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OwnStack {
+    /// Speak on a stack of this program's own instead of the kernel's, over this TAP device. It is made where there is none, which
+    /// takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel's interface of that name
+    #[arg(long, value_name = "NAME")]
+    tap: Option<String>,
+    #[command(flatten)]
+    network: Network,
+}
+
+impl OwnStack {
+    /// Whether one is asked for.
+    pub fn is_some(&self) -> bool {
+        self.tap.is_some()
+    }
+
+    /// Looks that the flags belong together.
+    pub fn check(&self) -> anyhow::Result<()> {
+        match self.tap {
+            Some(_) => self.network.address().map(drop),
+            None if self.network.any() => {
+                let why =
+                    "--addr, --gateway, --mtu and --kernel-addr are a stack's of our own: add --tap NAME";
+                Err(Usage(why.into()).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The stack, if one is asked for.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be, and what to do.
+    pub fn open(&self) -> anyhow::Result<Option<Stack>> {
+        Ok(self.open_named()?.map(|(stack, ..)| stack))
+    }
+
+    /// The same with its TAP's name, and what there is to be said about that.
+    pub fn open_named(&self) -> anyhow::Result<Option<(Stack, String, String)>> {
+        self.check()?;
+        let Some(name) = &self.tap else { return Ok(None) };
+        let network = &self.network;
+        let advice = "without --tap the kernel's own sockets are used, which takes no privilege";
+        let tap = network
+            .open(name, network.kernel_address(false)?, None)
+            .map_err(|error| error.context(format!("no stack of our own on {name:?} ({advice})")))?;
+        let (name, about) = (tap.name().to_owned(), describe(&tap));
+        let stack = network.set(Stack::builder())?.link(tap).build()?;
+        Ok(Some((stack, name, about)))
+    }
+}
+
+/// What a stack needs to be in a network.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Network {
+    /// The stack's address and its network, such as 10.0.0.2/24
+    #[arg(long, value_name = "CIDR", value_parser = cidr)]
+    addr: Option<Cidr>,
+    /// Where the stack's packets for other networks go
+    #[arg(long, value_name = "IP")]
+    gateway: Option<IpAddr>,
+    /// Bytes of the TAP's longest packet, 68 to 65521; left out, what the device has (a new one: 1500)
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u32>,
+    /// Give the kernel's side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)
+    #[arg(long, value_name = "CIDR", value_parser = cidr)]
+    kernel_addr: Option<Cidr>,
+}
+
+fn cidr(text: &str) -> Result<Cidr, String> {
+    let parts = text
+        .split_once('/')
+        .and_then(|(address, prefix)| Cidr::new(address.parse::<IpAddr>().ok()?, prefix.parse().ok()?));
+    parts.ok_or_else(|| format!("{text:?}: write an address with its prefix, as in 10.0.0.2/24"))
+}
+
+impl Network {
+    fn any(&self) -> bool {
+        self.addr.is_some() || self.gateway.is_some() || self.mtu.is_some() || self.kernel_addr.is_some()
+    }
+
+    /// The stack's address.
+    pub fn address(&self) -> anyhow::Result<Cidr> {
+        let none =
+            || Usage("the stack needs an address of its own: add --addr, as in --addr 10.0.0.2/24".into());
+        self.addr.ok_or_else(|| none().into())
+    }
+
+    /// The stack has these addresses and ways.
+    pub fn set(&self, builder: onecopy::Builder) -> anyhow::Result<onecopy::Builder> {
+        let builder = builder.address(&self.address()?.to_string());
+        Ok(match self.gateway {
+            Some(gateway) => builder.gateway(gateway),
+            None => builder,
+        })
+    }
+
+    /// The address of the kernel's side, if it is to get one: what was asked for, or with `always` another one of the stack's network.
+    pub fn kernel_address(&self, always: bool) -> anyhow::Result<Option<Cidr>> {
+        if self.kernel_addr.is_some() || !always {
+            return Ok(self.kernel_addr);
+        }
+        let own = self.address()?;
+        neighbour(own).map(Some).ok_or_else(|| {
+            Usage(format!("there is no other address beside {own}: say the kernel's with --kernel-addr"))
+                .into()
+        })
+    }
+
+    /// Opens the TAP called `name`, in `namespace` or where this thread is, and sees to the kernel's side of it.
+    pub fn open(
+        &self,
+        name: &str,
+        kernel: Option<Cidr>,
+        namespace: Option<&Namespace>,
+    ) -> anyhow::Result<Tap> {
+        let open = || -> anyhow::Result<Tap> {
+            let config = TapConfig::new(name);
+            let config = self.mtu.map_or(config.clone(), |mtu| config.mtu(mtu));
+            let tap = Tap::open(config).map_err(|error| match error.errno() {
+                Errno::PERM => anyhow::anyhow!(
+                    "{error}, or be root in a network of your own (unshare --user --map-root-user --net onecopy ...)"
+                ),
+                _ => error.into(),
+            })?;
+            if let Some(kernel) = kernel {
+                raise(tap.name(), kernel)?;
+            }
+            Ok(tap)
+        };
+        match namespace {
+            None => open(),
+            Some(namespace) => namespace.run(open)?,
+        }
+    }
+}
+
+/// Gives the kernel's side its address, and sets it up.
+fn raise(name: &str, kernel: Cidr) -> anyhow::Result<()> {
+    let IpAddr::V4(address) = kernel.address() else {
+        return Err(Usage(format!(
+            "--kernel-addr {kernel} is no address of IPv4; set it by `ip addr add {kernel} dev {name}` instead"
+        ))
+        .into());
+    };
+    let done = tun::set_address(name, address, kernel.prefix()).and_then(|()| tun::set_up(name));
+    done.map_err(|errno| {
+        anyhow::anyhow!(
+            "{name} gets no address {kernel}: {errno}; run as root, or have root do it (ip addr add {kernel} dev {name}; \
+             ip link set {name} up) and leave out --kernel-addr"
+        )
+    })
+}
+
+/// The first other host of a network.
+fn neighbour(own: Cidr) -> Option<Cidr> {
+    let IpAddr::V4(address) = own.address() else { return None };
+    let mask = u32::MAX.checked_shl(32 - u32::from(own.prefix())).unwrap_or(0);
+    let hosts = (address.to_bits() & mask)..=(address.to_bits() | !mask);
+    let mut hosts = hosts.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
+    let other =
+        |at: &IpAddr| *at != own.address() && Some(*at) != own.network() && Some(*at) != own.broadcast();
+    Cidr::new(hosts.find(other)?, own.prefix())
+}
+
+/// A line about a link, for who asks with `--verbose`.
+pub fn describe(tap: &Tap) -> String {
+    let can = tap.capabilities();
+    let with = match (can.checksum, can.tcp_segmentation) {
+        (true, true) => "checksums and super-segments left to each other",
+        (true, false) => "checksums left to each other, no super-segments",
+        _ => "checksums and super-segments made in user space",
+    };
+    format!("TAP {}, MTU {}, {with}", tap.name(), can.mtu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_gets_another_address() {
+        for (own, other) in [
+            ("10.0.0.2/24", Some("10.0.0.1/24")),
+            ("10.0.0.1/24", Some("10.0.0.2/24")),
+            ("10.0.0.200/25", Some("10.0.0.129/25")),
+            ("10.0.0.4/31", Some("10.0.0.5/31")),
+            ("10.0.0.5/31", Some("10.0.0.4/31")),
+            ("10.0.0.5/32", None),
+            ("fd00::1/64", None),
+        ] {
+            let found = neighbour(cidr(own).unwrap()).map(|cidr| cidr.to_string());
+            assert_eq!(found.as_deref(), other, "{own}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_with_a_prefix() {
+        for text in ["", "10.0.0.2", "10.0.0.2/33", "10.0.0/24", "x/24", "10.0.0.2/"] {
+            assert!(cidr(text).is_err_and(|why| why.contains("as in 10.0.0.2/24")), "{text}");
+        }
+    }
+}

@@ -21,6 +21,8 @@ mod pool;
 mod records;
 mod reference;
 mod setup;
+mod tcp;
+mod udp;
 mod unix_bulk;
 mod unix_nt;
 mod zc;
@@ -38,6 +40,8 @@ pub const ROWS: &[&Row] = &[
     &reference::ROW,
     &pool::ROW,
     &zc::ROW,
+    &tcp::ROW,
+    &udp::ROW,
     &http::ROW,
 ];
 

@@ -1,5 +1,9 @@
 //! `zc`: what it costs to be told when a buffer is free again.
 
+mod acks;
+mod stack;
+mod world;
+
 use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail, ensure};
@@ -22,7 +26,9 @@ pub const ROW: Row = Row {
             the segment): zc gives each send a segment and a posting of its own, zc-stacked shares both (17 sends or 64 KiB, what a \
             segment takes), zc-merged stacks by Linux 6.10's rules; notif: ns a send above sends that share segments and tell nobody (so \
             that of zc includes its segments, which only notifications keep apart); \
-            p50, p99: from a send to its notification, reaped as it comes",
+            p50, p99: from a send to its notification, reaped as it comes; stack: the same sends on our TCP, over a pair to a stack that \
+            receives by reference, or (acks) to a link that only acknowledges; copy is from a hot page, and zc sends no two in one segment; \
+            the lines are those of liburing's send-zerocopy",
     metrics: &[
         Metric { name: "notif", unit: "ns/send", larger: false },
         Metric { name: "send", unit: "ns/send", larger: false },
@@ -46,7 +52,30 @@ const SAMPLES: u64 = 20_000;
 
 fn cases(scale: Scale) -> Vec<Case> {
     let sizes = SIZES.into_iter().filter(|size| scale != Scale::Smoke || *size == 1200);
-    sizes.map(case).collect()
+    let on_stack = sizes.clone().flat_map(|size| [on_stack(size, true), on_stack(size, false)]);
+    sizes.map(case).chain(on_stack).collect()
+}
+
+/// What zero copy must be worth against copying from a hot page: what it was on the source's machine at 8000 bytes, and no less than the
+/// copy at 1200.
+const WORTH: [(usize, f64); 3] = [(1200, 1.0), (4000, 1.25), (8000, 1.6)];
+
+fn on_stack(size: usize, pair: bool) -> Case {
+    let mut reach = vec![Reach::ratio("zc-stacked", "notif", 3.0, &["zc"])];
+    if let Some((_, times)) = WORTH.iter().find(|(of, _)| *of == size) {
+        reach.push(Reach::ratio("zc-stacked", "send", *times, &["copy"]));
+    }
+    Case {
+        name: format!("stack/{size}{}", if pair { "" } else { "/acks" }),
+        engines: vec!["copy", "zc", "zc-stacked"],
+        baseline: "copy",
+        reach,
+        work: Work { warmup: 20_000, least: 50_000, most: 1 << 31, step: LOOK },
+        open: Box::new(move |context: &Context, engine| {
+            proc::pin(context.cpus[0])?;
+            Ok(Box::new(stack::Stack::new(engine, size, pair)?))
+        }),
+    }
 }
 
 fn case(size: usize) -> Case {

@@ -1,0 +1,206 @@
+//! Ours: onecopy's sockets, on a stack of the worker's own.
+
+use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use crate::proc;
+use anyhow::{Context as _, Result};
+use onecopy::advanced::chain::{Chain, Fragment};
+use onecopy::advanced::link::{Capabilities, Link, Packet, Tap, TapConfig};
+use onecopy::advanced::pool::provider::Heap;
+use onecopy::advanced::pool::{Page, PagePool, PoolConfig};
+use onecopy::tcp::Stream;
+use onecopy::{Mac, Port, Stack, Wait};
+use onecopy_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use serde_json::{Value, json};
+
+use super::super::job::with;
+use super::add_up;
+use super::load::{self, End};
+use super::plan::{ENGINE, PREFIX, Plan, Way};
+
+/// The engine that copies in and out.
+pub fn copy(job: &Value) -> Result<Value> {
+    engine(job, false)
+}
+
+/// The one that sends pages by reference, and reads where the bytes lie.
+pub fn zero_copy(job: &Value) -> Result<Value> {
+    engine(job, true)
+}
+
+fn engine(job: &Value, zero_copy: bool) -> Result<Value> {
+    let plan = Plan::from_job(job)?;
+    let counts = Arc::new(Counts::default());
+    let stack = stack(&plan, Arc::clone(&counts))?;
+    let connect = |stream| -> Result<Ours> {
+        let stream = Stream::connect(&stack, plan.address(stream).into()).context("connecting")?;
+        stream.set_nodelay(plan.nodelay())?;
+        // As Linux doubles what it is asked for.
+        stream.set(|settings| settings.send_buffer = Some(2 * plan.buffer as u32))?;
+        let pages = if zero_copy && plan.verify.is_none() { pages(plan.piece)? } else { Vec::new() };
+        Ok(Ours { stream, in_place: zero_copy, pages })
+    };
+    let ends = (0..plan.streams).map(connect).collect::<Result<Vec<_>>>()?;
+    let before = proc::cpu_seconds();
+    let figures = load::go(ends, &plan, true)?;
+    let cpu = proc::cpu_seconds() - before;
+    let says = format!(
+        "{}, {}",
+        counts.says(cpu),
+        stack.with(|inet| format!("{} sent again", inet.tcp_stats().retransmitted))
+    );
+    Ok(with(figures, json!({"buffers": format!("{0} out, {0} in", 2 * plan.buffer), "says": says})))
+}
+
+fn stack(plan: &Plan, counts: Arc<Counts>) -> Result<Stack> {
+    let tap = plan.peers()?.run(|| Tap::open(TapConfig::new(&plan.device)))??;
+    let buffer = 2 * plan.buffer as u32;
+    let stack = Stack::builder()
+        .link(Counted { tap, counts })
+        .address(&format!("{ENGINE}/{PREFIX}"))
+        .mac(Mac([2, 0, 0, 0, 0, 2]))
+        .wait(wait(plan))
+        .tcp(|tcp| {
+            // Before it connects, since the window's scale goes by it.
+            tcp.rmem = [tcp.rmem[0], buffer, buffer];
+            tcp.moderate_rcvbuf = false;
+        });
+    Ok(stack.build()?)
+}
+
+/// As the case says; in bulk, as a program has it that says nothing.
+fn wait(plan: &Plan) -> Wait {
+    match (plan.way, plan.spin) {
+        (Way::RoundTrips, true) => Wait::Spin,
+        (Way::RoundTrips, false) => Wait::Block,
+        _ => Wait::default(),
+    }
+}
+
+/// Pages of a program's own, to be sent again and again.
+fn pages(len: usize) -> Result<Vec<Page>> {
+    let pool = PagePool::new(PoolConfig::new().order(4), Heap::new())?;
+    let count = len.div_ceil(pool.page_len() as usize);
+    Ok((0..count).map(|_| pool.alloc()).collect::<Result<_, _>>()?)
+}
+
+struct Ours {
+    stream: Stream,
+    in_place: bool,
+    /// What it sends, if that is not copied.
+    pages: Vec<Page>,
+}
+
+impl End for Ours {
+    fn send_all(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.pages.is_empty() {
+            let mut sent = 0;
+            while sent < bytes.len() {
+                sent += self.stream.send(&bytes[sent..])?;
+            }
+            return Ok(());
+        }
+        let mut chain = Chain::new();
+        for page in &self.pages {
+            chain.append(Fragment::new(page.clone(), 0, page.len())?)?;
+        }
+        self.stream.send_chain(chain)?;
+        Ok(())
+    }
+
+    fn recv(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        Ok(self.stream.recv(buffer)?)
+    }
+
+    fn read(&mut self, buffer: &mut [u8], sum: u64) -> Result<(usize, u64)> {
+        if !self.in_place {
+            let len = self.recv(buffer)?;
+            return Ok((len, add_up(sum, &buffer[..len])));
+        }
+        let view = self.stream.recv_borrowed(buffer.len())?;
+        Ok((view.len(), view.slices().fold(sum, add_up)))
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(self.stream.shutdown(Shutdown::Write)?)
+    }
+}
+
+/// What passed the TAP.
+#[derive(Default)]
+struct Counts {
+    packets: [AtomicU64; 2],
+    bytes: [AtomicU64; 2],
+    trains: [AtomicU64; 2],
+    /// Receives that found nothing.
+    idle: AtomicU64,
+}
+
+impl Counts {
+    fn count(&self, way: usize, packet: &Packet) {
+        // Relaxed: counters, read in the end.
+        self.packets[way].fetch_add(1, Relaxed);
+        self.bytes[way].fetch_add(packet.len() as u64, Relaxed);
+        self.trains[way].fetch_add(packet.gso().is_some().into(), Relaxed);
+    }
+
+    /// In words, with the CPU time of this process that it took.
+    fn says(&self, cpu: f64) -> String {
+        let all = |counts: &[AtomicU64; 2]| [counts[0].load(Relaxed), counts[1].load(Relaxed)];
+        let ([sent, received], [out, incoming]) = (all(&self.packets), all(&self.bytes));
+        let calls = sent + received + self.idle.load(Relaxed);
+        format!(
+            "{sent} packets out of {} bytes, {received} in of {}, {} of them super-segments, {:.1} calls/MB, {} in vain, its own CPU {:.3} s/GB",
+            out / sent.max(1),
+            incoming / received.max(1),
+            self.trains.iter().map(|count| count.load(Relaxed)).sum::<u64>(),
+            calls as f64 / ((out + incoming).max(1) as f64 / 1e6),
+            self.idle.load(Relaxed),
+            cpu * 1e9 / (out + incoming).max(1) as f64
+        )
+    }
+}
+
+/// The TAP, and what passes it.
+struct Counted {
+    tap: Tap,
+    counts: Arc<Counts>,
+}
+
+impl Link for Counted {
+    fn capabilities(&self) -> Capabilities {
+        self.tap.capabilities()
+    }
+
+    fn room(&self, now: u64) -> usize {
+        self.tap.room(now)
+    }
+
+    fn transmit(&mut self, now: u64, packet: Packet) {
+        self.counts.count(0, &packet);
+        self.tap.transmit(now, packet);
+    }
+
+    fn receive(&mut self, now: u64) -> Option<Packet> {
+        let packet = self.tap.receive(now);
+        match &packet {
+            Some(packet) => self.counts.count(1, packet),
+            None => drop(self.counts.idle.fetch_add(1, Relaxed)),
+        }
+        packet
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        self.tap.deadline()
+    }
+}
+
+impl AsFd for Counted {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tap.as_fd()
+    }
+}
+
+impl Port for Counted {}

@@ -32,13 +32,20 @@ complete -c onecopy -n "__fish_onecopy_needs_command" -s V -l version -d 'Print 
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "serve" -d 'Serve the files below a folder to a proxy on this host'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "proxy" -d 'HTTP/1.1 reverse proxy in front of `onecopy serve`'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "demo" -d 'Serve real files through daemon and proxy beside the same over kernel sockets, and draw the result'
+complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "nc" -d 'Move bytes between standard input and output, or files, and a connection: TCP, unix or UDP, over the kernel or a stack of our own'
+complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "stack" -d 'Keep a stack of our own up on a TAP, to be tried, watched and tested against'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "ss" -d 'List the live onecopy sockets of this user, and what they have done'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "top" -d 'Watch these sockets live'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "bench" -d 'Measure, beside a rival in the same run'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "tune" -d 'Measure the stores of this machine once and save the profile'
 complete -c onecopy -n "__fish_onecopy_needs_command" -f -a "doctor" -d 'Say what this machine can do, what each feature will use, and why not better'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l root -d 'The folder whose files are served. No path, and no link, leads out of it' -r -F
-complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l listen -d 'Where to listen: unix:/path or unix:@name' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l listen -d 'Where to listen: unix:/path or unix:@name; with --tap tcp:IP:PORT, for clients on the network' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l gateway -d 'Where the stack\'s packets for other networks go' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l transport -d 'Which sockets carry the answers' -r -f -a "onecopy\t'Shared memory where both sides can, the kernel\'s unix sockets otherwise'
 kernel\t'The kernel\'s unix sockets only'"
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l file-send -d 'With --transport kernel: how a file\'s bytes enter the socket' -r -f -a "copy\t'pread into a buffer, then write: two kernel copies'
@@ -67,6 +74,11 @@ complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l direct -d 'Als
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -l stats -d 'Answer GET /.onecopy/stats with the counters (JSON), as SIGUSR1 prints them, to whoever sends it to this socket'
 complete -c onecopy -n "__fish_onecopy_using_subcommand serve" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l listen -d 'Where clients connect; port 0 takes a free one' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l gateway -d 'Where the stack\'s packets for other networks go' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tls-cert -d 'Speak TLS (1.2 and 1.3) to the clients: the certificate chain, PEM, the server\'s own first. Read again at SIGHUP' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l tls-key -d 'With --tls-cert: its private key, PEM, without a passphrase' -r -F
 complete -c onecopy -n "__fish_onecopy_using_subcommand proxy" -l backend -d 'The daemon\'s socket: unix:/path or unix:@name' -r
@@ -107,6 +119,44 @@ never\t''"
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l json -d 'One JSON object a line on standard output instead of a table'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -l quick -d 'A quarter of the work, for a first look'
 complete -c onecopy -n "__fish_onecopy_using_subcommand demo" -s h -l help -d 'Print help'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s U -l unix -d 'A unix socket: a path, or @name. Shared memory carries the bytes where the peer is onecopy\'s, too' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l tap -d 'Speak on a stack of this program\'s own instead of the kernel\'s, over this TAP device. It is made where there is none, which takes CAP_NET_ADMIN, and is gone with the program; its other side is the kernel\'s interface of that name' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l gateway -d 'Where the stack\'s packets for other networks go' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l send -d 'Send this file instead of standard input' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l recv -d 'Write what is received to this file instead of standard output; standard input is not read then' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s q -l quit -d 'End this long after what is sent has ended, though the peer has not' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s w -l timeout -d 'Give up connecting, or waiting for somebody to connect, after this long' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
+always\t''
+never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s l -l listen -d 'Listen, and talk to the first who connects'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s u -l udp -d 'Datagrams: each read of standard input is one, of 16 KiB at most'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l sum -d 'Tell the SHA-256 of what was sent and received at the end, as sha256sum has it. A file is then copied through a buffer instead of being read to where it is sent from'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l json -d 'Tell at the end what passed as one JSON object on a line of standard error'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s v -l verbose -d 'Tell where it listens, to whom it is connected, and at the end what passed'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s d -l no-stdin -d 'Do not read standard input'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -l no-shutdown -d 'At the end of what is sent, do not tell the peer before it has ended itself (as OpenBSD\'s nc does without -N)'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s N -d 'At the end of what is sent, tell the peer: as it is anyway'
+complete -c onecopy -n "__fish_onecopy_using_subcommand nc" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l tap -d 'The TAP that the stack is on. It is made where there is none' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l addr -d 'The stack\'s address and its network, such as 10.0.0.2/24' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l gateway -d 'Where the stack\'s packets for other networks go' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l mtu -d 'Bytes of the TAP\'s longest packet, 68 to 65521; left out, what the device has (a new one: 1500)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l kernel-addr -d 'Give the kernel\'s side of the TAP this address, and set it up; left out, somebody else does (ip addr, ip link)' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l echo -d 'Send back what comes to this port (RFC 862); may be given several times' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l discard -d 'Throw away what comes to this port (RFC 863); may be given several times' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l source -d 'Send lines without end to who connects to this port (RFC 864); may be given several times' -r
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l pcap -d 'Write all packets to this file, for Wireshark and tcpdump (pcapng)' -r -F
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
+always\t''
+never\t''"
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l netns -d 'Make a network namespace, with the kernel\'s side of the TAP in it, which gets --kernel-addr or the first address that is left in the stack\'s network'
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l trace -d 'Print a line for each packet'
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -l json -d 'One JSON object a line on standard output: when it is up, and at the end what it did'
+complete -c onecopy -n "__fish_onecopy_using_subcommand stack" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l pid -d 'Only the sockets of this process; may be given several times' -r
 complete -c onecopy -n "__fish_onecopy_using_subcommand ss" -l color -d 'When to use colours (NO_COLOR is honoured too)' -r -f -a "auto\t''
 always\t''

@@ -4,6 +4,7 @@ use crate::harness::{Running, noise, onecopy};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 
 /// A file goes from one `nc` to another: the same bytes, the same sum at both sides, and every copy counted.
 #[test]
@@ -37,7 +38,7 @@ fn a_file_goes_over_the_kernels_tcp() {
 
 /// What everybody else says of the file.
 fn sha256sum(path: &std::path::Path) -> String {
-    let out = std::process::Command::new("sha256sum").arg(path).output().unwrap();
+    let out = Command::new("sha256sum").arg(path).output().unwrap();
     String::from_utf8(out.stdout).unwrap().split(' ').next().unwrap().to_owned()
 }
 
@@ -111,6 +112,30 @@ fn a_file_goes_over_shared_memory() {
         }
         assert!(!name.exists(), "the listener's file is gone");
     }
+}
+
+/// A client that the machine keeps waiting just after its connect still finds whom it is connected to: strace holds it there, while the
+/// server accepts it and reads.
+#[test]
+fn a_client_that_is_kept_waiting_after_its_connect() {
+    let strace = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
+    if !strace.is_ok_and(|status| status.success()) {
+        println!("lacking: strace that may trace, so nobody is kept waiting");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (from, name) = (dir.path().join("from"), dir.path().join("s"));
+    std::fs::write(&from, noise(1_000_000)).unwrap();
+    let mut server = Running::start(&mut onecopy(&["nc", "-l", "-v", "-U", name.to_str().unwrap()]));
+    server.listens();
+    server.feed(b"");
+    let slow = ["-f", "-o", "/dev/null", "-e", "trace=connect", "-e", "inject=connect:delay_exit=200000"];
+    let nc = onecopy(&["nc", "--json", "-U", name.to_str().unwrap(), "--send", from.to_str().unwrap()]);
+    let mut client = Command::new("strace");
+    client.args(slow).arg(nc.get_program()).args(nc.get_args());
+    let client = Running::start(&mut client).end().well().report();
+    assert_eq!(client["sent"]["over"], "shared memory", "{client}");
+    server.end().well();
 }
 
 #[test]
@@ -210,7 +235,7 @@ fn a_reader_of_standard_output_that_goes_is_no_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     let script = format!("\"$0\" nc -d {at} | head -c 3; exit ${{PIPESTATUS[0]}}");
-    let mut bash = std::process::Command::new("bash");
+    let mut bash = Command::new("bash");
     let client = Running::start(bash.args(["-c", &script, env!("CARGO_BIN_EXE_onecopy")]));
     let (mut peer, _) = listener.accept().unwrap();
     // Until it hears that nobody listens.

@@ -198,6 +198,9 @@ impl Connection {
             // Where this host is what holds it back, nobody has been waited for in vain (tcp_send_probe0()).
             let wait = if sent == Sent::Refused { RESOURCE_WAIT } else { self.probe_wait(ctx.config) };
             self.probe_at = ctx.now.saturating_add(wait);
+        } else if room > 0 {
+            // What little there was room for has gone: the next time is no repetition (tcp_send_probe0()).
+            (self.probes, self.probe_backoff) = (0, 0);
         }
         After::Keep
     }

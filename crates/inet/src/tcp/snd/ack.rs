@@ -182,6 +182,9 @@ impl Sender {
             true => f.high_sacked,
             false => prior_una,
         };
+        if bytes > 0 {
+            f.progress = us(now);
+        }
         self.bytes_acked += u64::from(bytes);
         self.una = ack.ack;
         (f.due, f.forced) = (Due::Nothing, None);

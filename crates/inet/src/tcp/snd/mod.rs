@@ -152,6 +152,8 @@ struct Flight {
     undo_retrans: Option<u32>,
     /// When the first of them was, µs.
     first_resent: Option<u64>,
+    /// When something was acknowledged last, µs.
+    progress: u64,
     prr: Option<Prr>,
     tlp: Option<Tlp>,
     /// RFC 8985's RACK.xmit_ts (µs) and RACK.end_seq.

@@ -46,9 +46,11 @@ impl Sender {
         self.retransmits.into()
     }
 
-    /// When something was sent again first, of what was not acknowledged since.
+    /// When something was sent again first, of what was not acknowledged since. (Linux's retrans_stamp stays as it is while a recovery lasts: a peer
+    /// that takes little at a time, for longer than all retries last, is given up though it takes something each time.)
     pub fn first_unanswered_at(&self) -> Option<u64> {
-        self.flight.as_ref()?.first_resent.map(|at| at * 1_000)
+        let flight = self.flight.as_ref()?;
+        flight.first_resent.map(|at| at.max(flight.progress) * 1_000)
     }
 
     /// Whether the connection has waited as long as `retries` timeouts last, each twice the one before from `first_us` on (200 ms; 1 s for

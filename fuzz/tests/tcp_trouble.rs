@@ -83,3 +83,15 @@ fn every_byte_arrives_once_whatever_the_wire_does() {
         );
     }
 }
+
+/// Cases that failed once: connections that were given up though something arrived each time (whole recoveries last as long where a window takes
+/// little), one whose two sides had both taken their windows back, and one that asked for ever longer for a window that had a little room.
+#[test]
+fn what_failed_once() {
+    let pool = pool();
+    for seed in [1_000_756, 1_183_212, 1_209_776, 1_462_062, 1_615_677, 1_745_542, 1_777_952] {
+        if let Err(why) = attempt(|| trouble(seed, &pool, false, &mut Troubles::default())) {
+            panic!("seed {seed}: {why}");
+        }
+    }
+}

@@ -18,6 +18,8 @@ use onecopy_chain::notify::Segment;
 /// What was found out of a segment that does not belong.
 enum Check {
     Good,
+    /// Its ACK counts, and nothing else of it.
+    AckAlone,
     Drop,
     Reset,
 }
@@ -44,6 +46,7 @@ impl Connection {
         let len = payload.payload().len() as u32;
         match self.check(ctx, header, len) {
             Check::Good => {}
+            Check::AckAlone => return self.arrive_ack_alone(ctx, header, len),
             Check::Drop => return After::Keep,
             Check::Reset => return self.reset_by_peer(ctx),
         }
@@ -118,7 +121,8 @@ impl Connection {
                 }
             }
         }
-        if self.rcv.check(header, len) != Acceptable::Acceptable {
+        let place = self.rcv.check(header, len);
+        if place != Acceptable::Acceptable {
             ctx.stats.outside_window += 1;
             if reset {
                 // One that was right before we took the FIN is believed (the kernel's tcp_reset_check()).
@@ -127,6 +131,9 @@ impl Connection {
             }
             if syn {
                 return self.challenge_syn(ctx);
+            }
+            if place == Acceptable::Old && self.has_news(header) && self.rcv.hears_behind(header.seq) {
+                return Check::AckAlone;
             }
             return self.answer_duplicate(ctx, header.seq, size);
         }
@@ -152,6 +159,32 @@ impl Connection {
             }
         }
         Check::Good
+    }
+
+    /// Whether it acknowledges something that was sent and not acknowledged before.
+    fn has_news(&self, header: &Tcp) -> bool {
+        self.state.is_synchronized()
+            && header.flags.contains(Flags::ACK)
+            && header.ack.after(self.snd.una())
+            && !header.ack.after(self.snd.nxt())
+    }
+
+    /// A segment from before the window that is believed as far as its ACK goes. It is answered, as the peer may send again what is here.
+    fn arrive_ack_alone(&mut self, ctx: &mut Context<'_>, header: &Tcp, len: u32) -> After {
+        if self.acknowledged(ctx, header, 0) {
+            self.received_at = milliseconds(ctx.now);
+            self.probes = 0;
+            let after = self.follow_fin(ctx);
+            if after != After::Keep {
+                return after;
+            }
+            self.push_pending(ctx);
+            self.tell_room(ctx);
+            self.arm_probe(ctx);
+        }
+        let size = len + u32::from(header.flags.contains(Flags::FIN));
+        let _ = self.answer_duplicate(ctx, header.seq, size);
+        After::Keep
     }
 
     fn challenge_syn(&mut self, ctx: &mut Context<'_>) -> Check {

@@ -65,6 +65,12 @@ impl Receiver {
         }
     }
 
+    /// Whether the ACK of a segment that lies before the window counts all the same: who had to stop before bytes that it had sent already
+    /// says so with numbers from before them (tcp_acceptable_seq), and where both sides have to, neither hears of the other again.
+    pub fn hears_behind(&self, seq: Seq) -> bool {
+        self.windows.was_edge(seq)
+    }
+
     /// A segment is going to be answered without being taken in (tcp_send_dupack): if the peer sends again what was acknowledged, it is told
     /// so, and next time at once. `len` counts SYN and FIN.
     pub fn unacceptable(&mut self, seq: Seq, len: u32) {

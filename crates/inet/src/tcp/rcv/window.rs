@@ -99,6 +99,8 @@ pub(super) struct Windows {
     ratio: u8,
     shift: u8,
     locked: bool,
+    /// [`Windows::shut`] took some of what was said back.
+    taken_back: bool,
     tuning: Tuning,
 }
 
@@ -139,6 +141,7 @@ impl Windows {
             ratio: HALF,
             shift: if scaled { shift } else { 0 },
             locked: limits.locked,
+            taken_back: false,
             tuning: Tuning { furthest: nxt.plus(window), ..Tuning::default() },
         }
     }
@@ -208,6 +211,11 @@ impl Windows {
         self.tuning.furthest
     }
 
+    /// Whether `seq`, which lies before all that is the peer's, may be where the peer had to stop once, since its window was taken back.
+    pub fn was_edge(&self, seq: Seq) -> bool {
+        self.taken_back && seq.before(self.told) && self.told.since(seq) as u32 <= self.buffer
+    }
+
     /// What is left of the window that was said last.
     pub fn left(&self, nxt: Seq) -> u32 {
         self.edge().since(nxt).max(0) as u32
@@ -266,6 +274,7 @@ impl Windows {
     /// Says none, though there was more: for what came there was no memory. The one case in which the edge goes back: the peer asks then,
     /// instead of sending in vain until it gives up.
     pub fn shut(&mut self, nxt: Seq) {
+        self.taken_back |= self.left(nxt) > 0;
         (self.told, self.size) = (nxt, 0);
     }
 

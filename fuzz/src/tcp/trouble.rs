@@ -533,8 +533,14 @@ impl<'a> Case<'a> {
     fn report(&mut self) -> String {
         let now = self.wire.now();
         let mut lines = Vec::new();
-        for (end, host) in self.hosts.iter().enumerate() {
+        for (end, host) in self.hosts.iter_mut().enumerate() {
+            let room = host.cable.link().room(now);
             let Host { habits, given, got, ended, shut, may_read, may_write, .. } = host;
+            lines.push(format!(
+                "the link of end {end} has room for {room}, {:?}, {:?}",
+                host.stack.interface().stats(),
+                self.wire.stats([Side::A, Side::B][end])
+            ));
             lines.push(format!("end {end}: gave {given}, got {got}, shut {shut}, ended {ended}, reads {may_read}, writes {may_write}, {habits:?}"));
             let state = host.id.and_then(|id| host.stack.tcp_state(id));
             let info = host.id.and_then(|id| host.stack.tcp_info(now, id));

@@ -182,6 +182,7 @@ impl Connection {
         let room = self.window_left();
         let sent = if room > 0 {
             // A small segment has waited long enough.
+            self.snd.set_mss(self.segment_len(ctx));
             let mss = self.snd.mss();
             self.out.unsent_mut().push_first(piece.len.min(room).min(mss));
             self.send_waiting(ctx, piece.len.min(room).min(mss.max(1)))

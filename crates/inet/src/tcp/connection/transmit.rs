@@ -346,6 +346,8 @@ impl Connection {
 
     /// Sends again what was lost, as far as the window of congestion lets it.
     pub(super) fn retransmit_lost(&mut self, ctx: &mut Context<'_>) {
+        // What has come out of order since takes room in each segment (tcp_current_mss()).
+        self.snd.set_mss(self.segment_len(ctx));
         let longest = self.longest(ctx, self.snd.mss());
         while let Some(transmit) = self.snd.next_retransmission(longest) {
             if self.retransmit(ctx, transmit) == Sent::Refused {

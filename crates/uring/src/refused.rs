@@ -1,0 +1,56 @@
+//! Why there is no ring.
+
+use rustix::io::Errno;
+use std::fmt;
+
+/// Why there is no ring, and what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refused {
+    /// io_uring_setup(2) failed.
+    Setup(Errno),
+    /// The kernel lacks an operation: which, and since when there is one.
+    Lacks(&'static str, &'static str),
+    /// The pages for what is received could not be given to the kernel.
+    Buffers(Errno),
+    /// There is no memory for pages.
+    NoMemory,
+}
+
+impl Refused {
+    /// The errno that says it best.
+    pub fn errno(self) -> Errno {
+        match self {
+            Refused::Setup(errno) | Refused::Buffers(errno) => errno,
+            Refused::Lacks(..) => Errno::OPNOTSUPP,
+            Refused::NoMemory => Errno::NOMEM,
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Setup(Errno::PERM) => f.write_str(
+                "io_uring is forbidden here; kernel.io_uring_disabled says for whom, and containers forbid it by seccomp(2)",
+            ),
+            Refused::Setup(Errno::NOSYS) => {
+                f.write_str("this kernel has no io_uring, or a filter (seccomp(2)) says so; allow io_uring_setup(2)")
+            }
+            Refused::Setup(Errno::NOMEM) => {
+                f.write_str("io_uring gets no memory; raise RLIMIT_MEMLOCK, or free some memory")
+            }
+            Refused::Setup(errno) => write!(f, "io_uring cannot be set up: {errno}"),
+            Refused::Lacks(what, since) => {
+                write!(f, "this kernel's io_uring lacks {what}; Linux {since} and later have it")
+            }
+            Refused::Buffers(errno) => write!(
+                f,
+                "io_uring takes no pages to receive into: {errno}; Linux 5.19 and later do (io_uring_register_buf_ring(3))"
+            ),
+            Refused::NoMemory => f.write_str("there is no memory for pages; free some"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -1,0 +1,494 @@
+//! What is asked of the kernel, and what it says.
+//!
+//! All requests are made by one thread, so that the kernel stacks notifications (they have to be of one ring and one task) and nobody's
+//! exit cancels them.
+
+use crate::buffers::Buffers;
+use crate::event::{End, Event, Usage};
+use crate::message::{MAX_PARTS, Message};
+use crate::refused::Refused;
+use crate::table::{Key, Request, Sending, Table, Work};
+use io_uring::squeue::Entry;
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, Probe, cqueue, opcode};
+use onecopy_chain::notify::{Fate, Segment};
+use onecopy_chain::{Chain, Fragment};
+use onecopy_pool::{PagePool, Region};
+use rustix::io::Errno;
+use rustix::net::SocketAddrAny;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Of completions that nobody waits for.
+const NOBODY: u64 = u64::MAX;
+/// Of the descriptor that wakes the ring.
+const WAKE: u64 = u64::MAX - 1;
+/// The group of pages for what is received.
+const GROUP: u16 = 0;
+
+/// IORING_RECVSEND_FIXED_BUF and IORING_SEND_ZC_REPORT_USAGE (include/uapi/linux/io_uring.h).
+const FIXED_BUF: u16 = 1 << 2;
+const REPORT_USAGE: u16 = 1 << 3;
+/// IORING_NOTIF_USAGE_ZC_COPIED, the top bit of a notification's result.
+const ZC_COPIED: i32 = i32::MIN;
+
+/// How long a ring that is dropped waits for the kernel to give back what it has.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a ring is to be.
+#[derive(Debug)]
+pub struct Config {
+    /// Requests that are handed over by one call.
+    pub entries: u32,
+    /// Pages that wait for what is received: a power of two.
+    pub buffers: u16,
+    /// Where they come from. Whoever takes them slowly takes them from all sockets of the ring.
+    pub pages: PagePool,
+    /// Pages that are sent from often, to be registered if that is allowed.
+    pub region: Option<Region>,
+}
+
+/// What a ring has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Calls of io_uring_enter(2).
+    pub enters: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Completions.
+    pub completions: u64,
+    /// Sends without a copy that the kernel took.
+    pub zero_copy: u64,
+    /// Of these, in registered pages.
+    pub registered: u64,
+    /// Notifications, one for each of those.
+    pub notifications: u64,
+    /// Notifications that said truly that the bytes were copied.
+    pub copied: u64,
+    /// Notifications that may say so falsely.
+    pub unknown: u64,
+    /// Receives that found no page.
+    pub no_page: u64,
+}
+
+/// How a send goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Send {
+    /// From where the bytes lie (IORING_OP_SENDMSG_ZC); else the kernel copies them.
+    pub zero_copy: bool,
+    /// More comes (MSG_MORE).
+    pub more: bool,
+    /// Until all of it is taken (MSG_WAITALL): of a stream.
+    pub whole: bool,
+    /// Whom it is for; none for whom the socket is connected to.
+    pub to: Option<SocketAddr>,
+}
+
+/// Sends without a copy of one socket whose notifications have not come.
+#[derive(Default)]
+struct Stacked {
+    outstanding: u32,
+    /// There was more than one at a time since there was none: the kernel may have stacked them.
+    mixed: bool,
+}
+
+/// An io_uring, used by the thread that made it.
+pub struct Ring {
+    // Dropped first: the kernel lets go of everything before the table frees it (see `drop`).
+    uring: ManuallyDrop<IoUring>,
+    table: ManuallyDrop<Table>,
+    buffers: ManuallyDrop<Buffers>,
+    pages: PagePool,
+    /// What is registered, held as long as the ring is.
+    region: Option<Region>,
+    /// Pages of the region can be sent from as such.
+    fixed: bool,
+    stacked: HashMap<u64, Stacked>,
+    events: VecDeque<Event>,
+    wake: Arc<dyn AsFd + std::marker::Send + Sync>,
+    watched: bool,
+    woken: bool,
+    counters: Counters,
+}
+
+impl Ring {
+    /// A ring that wakes whenever `wake` becomes readable.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`], which says what to do.
+    pub fn new(config: Config, wake: Arc<dyn AsFd + std::marker::Send + Sync>) -> Result<Ring, Refused> {
+        let uring = setup(config.entries).map_err(Refused::Setup)?;
+        let mut probe = Probe::new();
+        uring.submitter().register_probe(&mut probe).map_err(|error| Refused::Setup(errno(&error)))?;
+        if !probe.is_supported(opcode::SendMsgZc::CODE) {
+            return Err(Refused::Lacks("sends without a copy (IORING_OP_SENDMSG_ZC)", "6.1"));
+        }
+        let buffers = Buffers::new(config.buffers).map_err(Refused::Buffers)?;
+        // SAFETY: the address is that of a mapping with room for so many entries, which outlives the ring: `drop` frees it behind it, or never.
+        let given = unsafe {
+            uring.submitter().register_buf_ring_with_flags(buffers.address(), buffers.count(), GROUP, 0)
+        };
+        given.map_err(|error| Refused::Buffers(errno(&error)))?;
+        let fixed = config.region.as_ref().is_some_and(|region| {
+            let all = libc::iovec { iov_base: region.base().as_ptr().cast(), iov_len: region.len() };
+            // SAFETY: the memory stays mapped as long as the region does, which the ring keeps. The kernel reads from it what sends name,
+            // and these own the pages that they name.
+            unsafe { uring.submitter().register_buffers(&[all]) }.is_ok()
+        });
+        let mut ring = Ring {
+            uring: ManuallyDrop::new(uring),
+            table: ManuallyDrop::new(Table::default()),
+            buffers: ManuallyDrop::new(buffers),
+            pages: config.pages,
+            region: config.region,
+            fixed,
+            stacked: HashMap::new(),
+            events: VecDeque::new(),
+            wake,
+            watched: false,
+            woken: false,
+            counters: Counters::default(),
+        };
+        ring.refill();
+        if ring.buffers.waiting() == 0 {
+            return Err(Refused::NoMemory);
+        }
+        Ok(ring)
+    }
+
+    /// Whether pages of the region are registered: not where the memory that may be locked is less (RLIMIT_MEMLOCK).
+    pub fn is_registered(&self) -> bool {
+        self.fixed
+    }
+
+    /// What it has counted.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Whether pages wait for what is received. (It takes what has come home meanwhile.)
+    pub fn has_pages(&mut self) -> bool {
+        self.refill();
+        self.buffers.waiting() > 0
+    }
+
+    /// Sends `data`, or the first 64 parts of it. An [`Event::Sent`] says how much, and where that had `more`, an [`Event::Notified`]
+    /// when its pages are free. `data` is held until then.
+    ///
+    /// # Errors
+    ///
+    /// EFAULT where the CPU cannot read it, a device's memory: it is dropped then.
+    pub fn send(
+        &mut self,
+        fd: &Arc<OwnedFd>,
+        token: u64,
+        data: Segment<Chain>,
+        how: Send,
+    ) -> Result<(), Errno> {
+        let message = Message::new(data.payload(), how.to.map(SocketAddrAny::from)).ok_or(Errno::FAULT)?;
+        let parts = || data.payload().fragments().take(MAX_PARTS);
+        let ours = |region: &Region| parts().all(|part| region.offset_of(part.page()).is_some());
+        let fixed = self.fixed && how.zero_copy && self.region.as_ref().is_some_and(ours);
+        let mut sending = Box::new(Sending { data, message, zero_copy: how.zero_copy, fixed, taken: 0 });
+        // What the box holds stays where it is, however the box itself is moved.
+        let header = sending.message.header();
+        let mut flags = libc::MSG_NOSIGNAL;
+        flags |= if how.more { libc::MSG_MORE } else { 0 };
+        flags |= if how.whole { libc::MSG_WAITALL } else { 0 };
+        let raw = Fd(fd.as_raw_fd());
+        let entry = if how.zero_copy {
+            let stacked = self.stacked.entry(token).or_default();
+            stacked.outstanding += 1;
+            stacked.mixed |= stacked.outstanding > 1;
+            let modes = REPORT_USAGE | if fixed { FIXED_BUF } else { 0 };
+            opcode::SendMsgZc::new(raw, header).flags(flags as u32).ioprio(modes).build()
+        } else {
+            opcode::SendMsg::new(raw, header).flags(flags as u32).build()
+        };
+        let work = Work::Send(sending);
+        self.begin(Request { token, _fd: Arc::clone(fd), work }, entry);
+        Ok(())
+    }
+
+    /// Receives into pages of the ring's, again and again, until an [`Event::Ended`] comes.
+    pub fn receive(&mut self, fd: &Arc<OwnedFd>, token: u64) -> Key {
+        let entry = opcode::RecvMulti::new(Fd(fd.as_raw_fd()), GROUP).build();
+        self.begin(Request { token, _fd: Arc::clone(fd), work: Work::Receive }, entry)
+    }
+
+    /// Accepts one connection.
+    pub fn accept(&mut self, fd: &Arc<OwnedFd>, token: u64) -> Key {
+        let (none, raw) = (std::ptr::null_mut(), Fd(fd.as_raw_fd()));
+        let entry = opcode::Accept::new(raw, none, none.cast()).flags(libc::SOCK_CLOEXEC).build();
+        self.begin(Request { token, _fd: Arc::clone(fd), work: Work::Accept }, entry)
+    }
+
+    /// Connects to `address`.
+    pub fn connect(&mut self, fd: &Arc<OwnedFd>, token: u64, address: SocketAddr) -> Key {
+        let address = Box::new(SocketAddrAny::from(address));
+        // The box stays where it is, and lives as long as the request.
+        let (at, len) = (address.as_ptr(), address.addr_len());
+        let entry = opcode::Connect::new(Fd(fd.as_raw_fd()), at.cast(), len).build();
+        self.begin(Request { token, _fd: Arc::clone(fd), work: Work::Connect(address) }, entry)
+    }
+
+    /// Asks for a request to end before its time; its last event comes all the same.
+    pub fn cancel(&mut self, key: Key) {
+        let entry = opcode::AsyncCancel::new(key.0).build().user_data(NOBODY);
+        // SAFETY: it refers to no memory.
+        unsafe { self.push(&entry) };
+    }
+
+    /// What has happened, one after the other; none: [`Ring::wait`] for more.
+    pub fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Hands over what was asked for, and waits up to `limit` for something to happen. Returns whether the descriptor was readable that
+    /// wakes it: whoever has it reads it then.
+    ///
+    /// # Errors
+    ///
+    /// What io_uring_enter(2) says; EINTR and EBUSY are not errors.
+    pub fn wait(&mut self, limit: Option<Duration>) -> io::Result<bool> {
+        if !self.watched {
+            self.watched = true;
+            let raw = Fd((*self.wake).as_fd().as_raw_fd());
+            let entry = opcode::PollAdd::new(raw, libc::POLLIN as u32).multi(true).build().user_data(WAKE);
+            // SAFETY: it refers to no memory.
+            unsafe { self.push(&entry) };
+        }
+        self.enter(limit)?;
+        self.reap();
+        Ok(std::mem::take(&mut self.woken))
+    }
+
+    fn enter(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        self.counters.enters += 1;
+        let entered = match limit {
+            None => self.uring.submit_and_wait(1),
+            Some(limit) => {
+                let limit = Timespec::from(limit);
+                self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&limit))
+            }
+        };
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) => match errno(&error) {
+                Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN => Ok(()),
+                _ => Err(error),
+            },
+        }
+    }
+
+    fn begin(&mut self, request: Request, entry: Entry) -> Key {
+        let key = self.table.insert(request);
+        // SAFETY: what the entry points at lies in boxes and pages that the request owns (see `Message::header`, `Message::new`). The table
+        // keeps it until the completion has come that is the kernel's last word on it (`reap`), or for ever (`drop`).
+        unsafe { self.push(&entry.user_data(key.0)) };
+        key
+    }
+
+    /// # Safety
+    ///
+    /// What the entry points at stays valid until its last completion.
+    unsafe fn push(&mut self, entry: &Entry) {
+        self.counters.requests += 1;
+        // SAFETY: the caller's.
+        while unsafe { self.uring.submission().push(entry) }.is_err() {
+            // Full: the kernel takes what is there. (It takes none while completions wait for room: EBUSY.)
+            if self.uring.submit().is_err() {
+                self.reap();
+            }
+        }
+    }
+
+    /// Takes all completions.
+    fn reap(&mut self) {
+        loop {
+            let Some(entry) = self.uring.completion().next() else { break };
+            self.counters.completions += 1;
+            let (data, result, flags) = (entry.user_data(), entry.result(), entry.flags());
+            match data {
+                NOBODY => {}
+                WAKE => {
+                    self.woken = true;
+                    self.watched &= cqueue::more(flags);
+                }
+                key => self.complete(Key(key), result, flags),
+            }
+        }
+        self.refill();
+    }
+
+    fn complete(&mut self, key: Key, result: i32, flags: u32) {
+        let more = cqueue::more(flags);
+        let Some(request) = self.table.get(key) else { return };
+        if cqueue::notif(flags) {
+            // Its result is no errno, but what became of the bytes.
+            return self.notified(key, result);
+        }
+        let token = request.token;
+        let outcome = usize::try_from(result).map_err(|_| Errno::from_raw_os_error(-result));
+        match &mut request.work {
+            Work::Send(sending) => {
+                sending.taken = outcome.unwrap_or(0);
+                let (zero_copy, fixed) = (sending.zero_copy, sending.fixed);
+                let mut outcome = outcome;
+                if fixed && result == -libc::EINVAL {
+                    // Linux before 6.15 takes no gathered sends from registered pages; the caller sends again.
+                    self.fixed = false;
+                    outcome = Err(Errno::AGAIN);
+                }
+                if zero_copy && more {
+                    self.counters.zero_copy += 1;
+                    self.counters.registered += u64::from(fixed);
+                } else if let Some(Request { work: Work::Send(sending), .. }) = self.table.remove(key) {
+                    if zero_copy {
+                        self.unstack(token);
+                    }
+                    // What was taken was copied. Of the rest whoever sends it again says what became of it.
+                    if sending.taken > 0 {
+                        sending.data.free(Fate::Copied);
+                    }
+                }
+                self.events.push_back(Event::Sent { token, result: outcome, more });
+            }
+            Work::Receive => self.received(key, token, outcome, flags),
+            Work::Accept => {
+                self.table.remove(key);
+                // SAFETY: the kernel has just made the descriptor for this request; nobody else knows of it.
+                let result = outcome.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) });
+                self.events.push_back(Event::Accepted { token, result });
+            }
+            Work::Connect(_) => {
+                self.table.remove(key);
+                self.events.push_back(Event::Connected { token, result: outcome.map(drop) });
+            }
+        }
+    }
+
+    /// The second step of a send.
+    fn notified(&mut self, key: Key, result: i32) {
+        let Some(Request { token, work: Work::Send(sending), .. }) = self.table.remove(key) else { return };
+        let mixed = self.unstack(token);
+        let usage = match (result & ZC_COPIED != 0, mixed) {
+            (false, _) => Usage::Referenced,
+            (true, false) => Usage::Copied,
+            (true, true) => Usage::Unknown,
+        };
+        self.counters.notifications += 1;
+        self.counters.copied += u64::from(usage == Usage::Copied);
+        self.counters.unknown += u64::from(usage == Usage::Unknown);
+        let fate = if usage == Usage::Referenced { Fate::Sent } else { Fate::Copied };
+        let bytes = sending.taken;
+        sending.data.free(fate);
+        self.events.push_back(Event::Notified { token, bytes, usage });
+    }
+
+    /// A send without a copy is over; returns whether the kernel may have stacked it.
+    fn unstack(&mut self, token: u64) -> bool {
+        let Some(stacked) = self.stacked.get_mut(&token) else { return false };
+        let mixed = stacked.mixed;
+        stacked.outstanding -= 1;
+        if stacked.outstanding == 0 {
+            self.stacked.remove(&token);
+        }
+        mixed
+    }
+
+    fn received(&mut self, key: Key, token: u64, outcome: Result<usize, Errno>, flags: u32) {
+        let page = cqueue::buffer_select(flags).and_then(|id| self.buffers.take(id));
+        let end = match (outcome, page) {
+            (Ok(0), _) => Some(End::Stream),
+            (Ok(n), Some(page)) => {
+                // The kernel wrote so many bytes of it.
+                let data = Fragment::new(page, 0, n).unwrap_or_else(|error| unreachable!("{error}"));
+                self.events.push_back(Event::Received { token, data });
+                (!cqueue::more(flags)).then_some(End::Again)
+            }
+            (Ok(_), None) => Some(End::Failed(Errno::IO)),
+            (Err(Errno::NOBUFS), _) => {
+                self.counters.no_page += 1;
+                Some(End::NoPage)
+            }
+            (Err(Errno::CANCELED), _) => Some(End::Cancelled),
+            (Err(Errno::INTR | Errno::AGAIN), _) => Some(End::Again),
+            (Err(errno), _) => Some(End::Failed(errno)),
+        };
+        let Some(end) = end else { return };
+        if !cqueue::more(flags) {
+            self.table.remove(key);
+        }
+        self.events.push_back(Event::Ended { token, end });
+    }
+
+    /// Gives the kernel as many pages as it takes and there are.
+    fn refill(&mut self) {
+        while self.buffers.room() > 0
+            && let Ok(page) = self.pages.alloc()
+        {
+            self.buffers.offer(page);
+        }
+    }
+}
+
+impl Drop for Ring {
+    /// Cancels what is under way, and waits for it: the kernel has what it was lent until its last word. Where that does not come, table and
+    /// pages stay in memory for ever: whoever got them next would share them with the kernel.
+    fn drop(&mut self) {
+        let all = opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(NOBODY);
+        // SAFETY: it refers to no memory.
+        unsafe { self.push(&all) };
+        let began = Instant::now();
+        while !self.table.is_empty() && began.elapsed() < PATIENCE {
+            if self.enter(Some(Duration::from_millis(50))).is_err() {
+                break;
+            }
+            self.reap();
+            self.events.clear();
+        }
+        let over = self.table.is_empty();
+        // No request is under way that receives, so the kernel takes no more pages.
+        let taken_back = self.uring.submitter().unregister_buf_ring(GROUP).is_ok();
+        // SAFETY: each is dropped once, here, and used no more: this is the ring's drop. The ring goes first. What the kernel may still use
+        // is not freed.
+        unsafe {
+            ManuallyDrop::drop(&mut self.uring);
+            if over {
+                ManuallyDrop::drop(&mut self.table);
+            }
+            if over && taken_back {
+                ManuallyDrop::drop(&mut self.buffers);
+            }
+        }
+    }
+}
+
+/// With the modes that cost least, or those that there are: one thread makes all requests, and completions wait until it looks.
+fn setup(entries: u32) -> Result<IoUring, Errno> {
+    let mut builder = IoUring::builder();
+    builder.dontfork().setup_cqsize(entries * 8).setup_single_issuer().setup_defer_taskrun();
+    match builder.build(entries) {
+        Err(error) if errno(&error) == Errno::INVAL => {
+            let plain = IoUring::builder().dontfork().setup_cqsize(entries * 8).build(entries);
+            plain.map_err(|error| errno(&error))
+        }
+        made => made.map_err(|error| errno(&error)),
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
